@@ -1,0 +1,50 @@
+"""Bayesian inference on differentially private synthetic data with privatised importance weights.
+
+A curator publishes a synthetic table with private weights under one (epsilon, delta) budget; an analyst fits
+any PyMC model to it and gets intervals that account for the privacy noise. Public names load on first use:
+importing the package loads neither PyMC nor the curator's side.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "iwbayes.schema": ("Binary", "Categorical", "Integer", "Real", "Schema"),
+    "iwbayes.tables": ("PrivateTable", "SyntheticTable"),
+    "iwbayes.features": ("FeatureMap",),
+    "iwbayes.laws": ("Measurement",),
+    "iwbayes.weights": ("Weights", "normalize", "psis", "resample", "temper", "truncate"),
+    "iwbayes.statement": ("Event", "PrivacyStatement"),
+    "iwbayes.release": ("Release", "ReleaseError", "load"),
+    "iwbayes._warnings": ("CalibrationWarning",),
+    "iwbayes.curator.ledger": ("BudgetExceeded", "Ledger"),
+    "iwbayes.curator.noise": ("SeededNoise", "SystemNoise"),
+    "iwbayes.curator.generators.bayesnet": ("BayesNet",),
+    "iwbayes.curator.estimators.tilt": ("TiltWeights",),
+    "iwbayes.curator.publish": ("Plan", "plan", "publish"),
+    "iwbayes.analyst.reweight": ("reweight",),
+    "iwbayes.analyst.regression": ("regression",),
+    "iwbayes.analyst.posterior": ("fit",),
+    "iwbayes.analyst.calibrate": ("calibrate",),
+    "iwbayes.analyst.diagnostics": ("diagnose",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted([*_HOME_OF, "__version__"])
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its home on first use."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'iwbayes' has no attribute {name!r}")
+    value = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,224 @@
+"""Small archives of named byte strings: deterministic to write, safe to read from anyone.
+
+The format is a zip whose members are stored without compression, so a member can never become larger than
+the file that holds it; a Parquet member is compressed inside. The reader takes nothing on trust: names,
+counts and sizes are checked before a byte is read, and what is read is bounded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import os
+import secrets
+import zipfile
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+#: Largest total size of the members of one archive, in bytes.
+MAX_BYTES = 4 * 2**30
+#: Earliest time that a zip can hold: the same content then gives the same bytes.
+_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+class ArchiveError(ValueError):
+    """What is wrong with the bytes of an archive."""
+
+
+def pack(members: Mapping[str, bytes]) -> bytes:
+    """Archive named byte strings; the same members in the same order give the same bytes.
+
+    Parameters
+    ----------
+    members : mapping of str to bytes
+
+    Returns
+    -------
+    bytes
+    """
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, content in members.items():
+            entry = zipfile.ZipInfo(name, _TIME)
+            entry.create_system = 3  # the same bytes on every platform
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, content)
+    return buffer.getvalue()
+
+
+def unpack(source: BinaryIO, *, names: Collection[str], optional: Collection[str] = ()) -> dict[str, bytes]:
+    """Read an archive that must have exactly the expected members.
+
+    Parameters
+    ----------
+    source : binary file
+    names : collection of str
+        Members that must be there.
+    optional : collection of str
+        Members that may be there.
+
+    Returns
+    -------
+    dict of str to bytes
+
+    Raises
+    ------
+    ArchiveError
+        When the bytes are no such archive: not a zip, cut short, damaged, too large, compressed, or with a
+        missing, unknown or repeated member.
+    """
+    try:
+        with zipfile.ZipFile(source) as archive:
+            entries = archive.infolist()
+            _check_entries(entries, names, optional)
+            return {entry.filename: _read(archive, entry) for entry in entries}
+    except ArchiveError:
+        raise
+    except Exception as error:  # zipfile raises many kinds on hostile bytes; all mean the same to a reader
+        raise ArchiveError(f"it is cut short, damaged or no zip archive ({type(error).__name__})") from None
+
+
+def _check_entries(entries: list[zipfile.ZipInfo], names: Collection[str], optional: Collection[str]) -> None:
+    found = [entry.filename for entry in entries]
+    known = {*names, *optional}
+    if len(found) > len(known) or len(set(found)) < len(found):
+        raise ArchiveError(f"it has {len(found)} members, or one of them twice; expected {sorted(known)}")
+    unknown = sorted(set(found) - known)
+    if unknown:
+        raise ArchiveError(f"it has unexpected members {[name[:80] for name in unknown]}")
+    absent = sorted(set(names) - set(found))
+    if absent:
+        raise ArchiveError(f"it lacks the members {absent}")
+    for entry in entries:
+        if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 0x1:
+            raise ArchiveError(f"its member {entry.filename} is compressed or encrypted")
+        if entry.compress_size != entry.file_size:
+            raise ArchiveError(f"its member {entry.filename} declares two sizes")
+    if sum(entry.file_size for entry in entries) > MAX_BYTES:
+        raise ArchiveError(f"its members declare more than {MAX_BYTES} bytes")
+
+
+def _read(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+    with archive.open(entry) as member:
+        content = member.read(entry.file_size)  # checks the CRC at the end
+        surplus = member.read(1)
+    if len(content) != entry.file_size or surplus:
+        raise ArchiveError(f"its member {entry.filename} is not as long as declared")
+    return content
+
+
+def pack_arrays(arrays: Mapping[str, FloatArray]) -> bytes:
+    """Archive float arrays as NumPy's own ``.npz`` (readable by ``numpy.load``), deterministically.
+
+    Parameters
+    ----------
+    arrays : mapping of str to ndarray of float64
+    """
+    members = {}
+    for name, array in arrays.items():
+        buffer = io.BytesIO()
+        content = np.ascontiguousarray(array, dtype="<f8")
+        np.lib.format.write_array(buffer, content, version=(1, 0), allow_pickle=False)
+        members[f"{name}.npy"] = buffer.getvalue()
+    return pack(members)
+
+
+def unpack_arrays(content: bytes, dims: Mapping[str, int]) -> dict[str, FloatArray]:
+    """Read the arrays of `pack_arrays`: exactly these names, float64, with these numbers of dimensions.
+
+    Parameters
+    ----------
+    content : bytes
+    dims : mapping of str to int
+
+    Raises
+    ------
+    ArchiveError
+        When names, types, shapes or lengths differ. No pickle is ever read.
+    """
+    members = unpack(io.BytesIO(content), names=[f"{name}.npy" for name in dims])
+    return {name: _array(name, members[f"{name}.npy"], n_dims) for name, n_dims in dims.items()}
+
+
+def _array(name: str, content: bytes, n_dims: int) -> FloatArray:
+    # numpy's reader allocates what the header declares before it looks at the length: check first
+    buffer = io.BytesIO(content)
+    try:
+        version = np.lib.format.read_magic(buffer)
+        if version != (1, 0):
+            raise ArchiveError(f"its array {name} has version {version} of the npy format; expected (1, 0)")
+        shape, fortran, dtype = np.lib.format.read_array_header_1_0(buffer)
+    except ArchiveError:
+        raise
+    except Exception:  # the header is parsed as a literal: hostile ones raise many kinds
+        raise ArchiveError(f"its array {name} has no valid npy header") from None
+    if dtype != np.dtype("<f8") or fortran or len(shape) != n_dims or min(shape, default=1) < 0:
+        raise ArchiveError(f"its array {name} must be float64 in C order with {n_dims} dimension(s)")
+    start = buffer.tell()
+    if math.prod(shape) * 8 != len(content) - start:
+        raise ArchiveError(f"its array {name} is not as long as its shape says")
+    return np.frombuffer(content, dtype="<f8", offset=start).astype(np.float64).reshape(shape)
+
+
+def write_atomically(path: Path, content: bytes, *, overwrite: bool) -> None:
+    """Write a file so that it is there in full or not at all.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+    content : bytes
+    overwrite : bool
+        Whether an existing file may be replaced.
+
+    Raises
+    ------
+    FileExistsError
+        When there is something at ``path`` and it must stay, also when it came while writing.
+    OSError
+        When the folder cannot be written to.
+    """
+    refusal = f"{path} exists already. Choose another path, or pass overwrite=True to replace it."
+    if not overwrite and os.path.lexists(path):
+        raise FileExistsError(refusal)
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        with open(draft, "xb") as file:  # honours the umask, as a file meant to be handed on should
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        if overwrite or not _link(draft, path, refusal):
+            os.replace(draft, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            draft.unlink()
+    _sync_folder(path.parent)
+
+
+def _link(draft: Path, path: Path, refusal: str) -> bool:
+    """Give the draft its name unless the name is taken; False where the file system has no hard links."""
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        raise FileExistsError(refusal) from None
+    except OSError:
+        if os.path.lexists(path):
+            raise FileExistsError(refusal) from None
+        return False
+    return True
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the new name itself survive a power cut, where folders can be synchronised."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

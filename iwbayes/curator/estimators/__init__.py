@@ -1,0 +1,1 @@
+"""Weight estimators behind one protocol (`iwbayes.curator.protocols.WeightEstimator`)."""

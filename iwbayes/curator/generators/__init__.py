@@ -1,0 +1,1 @@
+"""Generators of synthetic rows behind one protocol (`iwbayes.curator.protocols.Generator`)."""

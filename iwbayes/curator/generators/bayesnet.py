@@ -1,0 +1,397 @@
+"""BayesNet: a differentially private Bayesian network (PrivBayes; Zhang et al., TODS 2017)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from iwbayes.curator.accounting import check_budget, gaussian_multiplier
+from iwbayes.curator.generators._bins import Codes, ColumnBins, Groups, is_numeric
+from iwbayes.curator.ledger import Ledger
+from iwbayes.curator.mechanisms import exponential, gaussian, laplace
+from iwbayes.schema import Schema
+from iwbayes.statement import Event
+from iwbayes.tables import PrivateTable, SyntheticTable
+
+FloatArray = NDArray[np.float64]
+
+#: Cells of one table at most; beyond it memory, not privacy, is the limit.
+MAX_CELLS = 2_000_000
+
+
+@dataclass(frozen=True)
+class Node:
+    """One column of the network and the columns that it is drawn from."""
+
+    column: int
+    parents: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class BayesNet:
+    """PrivBayes for mixed columns under a public schema.
+
+    Three steps. Each numeric column's law over public equal-width bins is measured; neighbouring bins are
+    then grouped to about equal released mass, so that skewed columns keep their detail (post-processing,
+    free). One column after another enters the network with the parents that the exponential mechanism selects
+    by the score R. Each column's table with its parents is measured over the groups. Sampling draws groups along the
+    network, then a bin by the measured law, then a value uniformly within the bin.
+
+    Parameters
+    ----------
+    max_parents : int
+        Most parents of a column.
+    max_bins : int
+        Most bins of a numeric column, and most groups of bins.
+    theta : float
+        Usefulness: a table is considered when the mean count of a cell is at least ``theta`` times the mean
+        absolute noise of a cell (Zhang et al., section 4.3). It sizes bins (at half of it), groups and
+        parent sets.
+    bins_share, structure_share : float
+        Parts of epsilon that measure the numeric columns' own laws and select the structure; the rest
+        measures the tables.
+
+    Notes
+    -----
+    Score. For a column X and parents P with N rows (public), R = |Pr[X,P] - Pr[X] Pr[P]|_1 / 2 in [0, 1].
+    Replacing one row changes each of the empirical laws Pr[X,P], Pr[X] and Pr[P] by at most 2/N in L1. Write
+    p q for the product. |p'q' - p q|_1 <= |p'|_1 |q' - q|_1 + |p' - p|_1 |q|_1 <= 4/N, so R changes by at
+    most (2/N + 4/N)/2 = 3/N. Turning a row into a null row, which counts nowhere, changes each law by 1/N and
+    R by at most 1.5/N (the laws then sum to at most one). The code works with the integer
+    sum |N c(x,p) - c(x) c(p)| = 2 N**2 R, whose sensitivities are 6N and 3N.
+
+    Tables. A row stands in one cell of each table: replacing it changes the counts of a table by 2 in L1 and
+    those of d tables by sqrt(2d) in L2; nulling it by 1 and sqrt(d). Noise is Laplace, or Gaussian when
+    ``delta`` is above 0.
+
+    Examples
+    --------
+    >>> BayesNet(max_parents=1).max_parents
+    1
+    """
+
+    max_parents: int = 2
+    max_bins: int = 128
+    theta: float = 2.0
+    bins_share: float = 0.15
+    structure_share: float = 0.15
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_parents", 0), ("max_bins", 2)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+                raise ValueError(f"{name} must be a whole number of at least {least}; got {value!r}.")
+        if not (math.isfinite(self.theta) and self.theta > 0):
+            raise ValueError(f"theta must be positive; got {self.theta!r}. The paper uses 4, the default is 2.")
+        if not (
+            min(self.bins_share, self.structure_share) > 0 and self.bins_share + self.structure_share < 1
+        ):
+            raise ValueError(
+                f"bins_share and structure_share must be above 0 and leave a rest for the tables; "
+                f"got {self.bins_share!r} and {self.structure_share!r}."
+            )
+
+    def _shares(self, schema: Schema, epsilon: float, delta: float) -> _Shares:
+        """Split the budget over the steps that the schema has."""
+        n_numeric = sum(map(is_numeric, schema))
+        n_select = len(schema) - 1 if self.max_parents > 0 else 0
+        bins = self.bins_share * epsilon if n_numeric else 0.0
+        structure = self.structure_share * epsilon if n_select else 0.0
+        return _Shares(
+            bins,
+            structure / n_select if n_select else 0.0,
+            epsilon - bins - structure,
+            delta / 2 if n_numeric else 0.0,
+            delta / 2 if n_numeric else delta,
+        )
+
+    def events(self, schema: Schema, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
+        """Declare the uses of the private rows that `fit` will charge."""
+        epsilon, delta = check_budget(epsilon, delta)
+        shares = self._shares(schema, epsilon, delta)
+        events = []
+        if shares.bins > 0:
+            n_numeric = sum(map(is_numeric, schema))
+            events.append(_count_event("BayesNet bins", shares.bins, shares.bins_delta, n_numeric))
+        if shares.selection > 0:
+            events.append(Event("BayesNet structure", "exponential", shares.selection, count=len(schema) - 1))
+        events.append(_count_event("BayesNet tables", shares.tables, shares.tables_delta, len(schema)))
+        return tuple(events)
+
+    def fit(
+        self, private: PrivateTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0
+    ) -> FittedBayesNet:
+        """Measure bins, select the network and measure its tables.
+
+        Parameters
+        ----------
+        private : PrivateTable
+        ledger : Ledger
+            Charged before any noise is drawn.
+        epsilon, delta : float
+            The generator's part of the budget; with delta 0 everything is pure epsilon.
+
+        Returns
+        -------
+        FittedBayesNet
+
+        Raises
+        ------
+        BudgetExceeded
+            When the part does not fit in the ledger; nothing is drawn.
+        """
+        schema, n = private.schema, len(private)
+        ledger.check(*self.events(schema, epsilon=epsilon, delta=delta))
+        shares = self._shares(schema, float(epsilon), float(delta))
+        bins, codes, groups = self._group(private, ledger, shares)
+        sizes = [g.size for g in groups]
+        cells = self._useful_cells(
+            n, len(schema), shares.tables, shares.tables_delta, ledger.adjacency, self.theta
+        )
+        nodes = self._structure(codes, sizes, ledger, shares.selection, cells)
+        counts = [count_table(codes, sizes, node) for node in nodes]
+        noisy = measure_counts(
+            counts, ledger, "BayesNet tables", epsilon=shares.tables, delta=shares.tables_delta
+        )
+        tables = tuple(
+            conditional_table(part, sizes[node.column], n) for part, node in zip(noisy, nodes, strict=True)
+        )
+        return FittedBayesNet(schema, bins, groups, tuple(nodes), tables)
+
+    def _useful_cells(
+        self, n: int, n_tables: int, epsilon: float, delta: float, adjacency: str, theta: float
+    ) -> float:
+        """Most cells of a useful table: mean count n/cells at least theta times the mean absolute noise."""
+        moves = 2 if adjacency == "replace-one" else 1
+        if delta > 0:
+            noise = gaussian_multiplier(epsilon, delta) * math.sqrt(moves * n_tables * 2 / math.pi)
+        else:
+            noise = moves * n_tables / epsilon
+        return min(n / (theta * noise), MAX_CELLS)
+
+    def _group(
+        self, private: PrivateTable, ledger: Ledger, shares: _Shares
+    ) -> tuple[tuple[ColumnBins, ...], Codes, tuple[Groups, ...]]:
+        """Bins, group codes of the private rows, and groups of every column."""
+        schema, n = private.schema, len(private)
+        numeric = [place for place, column in enumerate(schema) if is_numeric(column)]
+        fine = 0.0
+        if numeric:
+            budget = (len(numeric), shares.bins, shares.bins_delta, ledger.adjacency)
+            fine = self._useful_cells(n, *budget, self.theta / 2)
+        n_bins = int(np.clip(fine, min(4, self.max_bins), self.max_bins))
+        bins = tuple(ColumnBins.of(column, n_bins) for column in schema)
+        codes = np.column_stack([b.codes(private.frame[b.column.name]) for b in bins]).astype(np.int64)
+        groups = [Groups.single(b.size) for b in bins]
+        if numeric:
+            counts = [np.bincount(codes[:, place], minlength=bins[place].size) for place in numeric]
+            noisy = measure_counts(
+                counts, ledger, "BayesNet bins", epsilon=shares.bins, delta=shares.bins_delta
+            )
+            budget = (len(schema), shares.tables, shares.tables_delta, ledger.adjacency)
+            n_groups = int(np.clip(math.sqrt(self._useful_cells(n, *budget, self.theta)), 2, self.max_bins))
+            for place, part in zip(numeric, noisy, strict=True):
+                mass = project_nonnegative(part, n)
+                groups[place] = Groups.by_mass(mass, n_groups, bins[place].column.missing)
+        grouped = np.column_stack([g.of[codes[:, place]] for place, g in enumerate(groups)])
+        return bins, grouped, tuple(groups)
+
+    def _structure(
+        self, codes: Codes, sizes: Sequence[int], ledger: Ledger, epsilon: float, cells: float
+    ) -> list[Node]:
+        nodes, placed = [Node(0, ())], [0]
+        rest = list(range(1, len(sizes)))
+        if self.max_parents == 0:
+            return nodes + [Node(column, ()) for column in rest]
+        factor = 6 if ledger.adjacency == "replace-one" else 3
+        while rest:
+            candidates = [
+                Node(column, parents)
+                for column in rest
+                for parents in parent_sets(placed, sizes, sizes[column], self.max_parents, cells)
+            ]
+            chosen = exponential(
+                structure_scores(codes, sizes, candidates),
+                sensitivity=factor * len(codes),
+                epsilon=epsilon,
+                ledger=ledger,
+                label="BayesNet structure",
+            )
+            nodes.append(candidates[chosen])
+            placed.append(candidates[chosen].column)
+            rest.remove(candidates[chosen].column)
+        return nodes
+
+
+class _Shares(NamedTuple):
+    """Budget of each step: all bins, one selection, all tables."""
+
+    bins: float
+    selection: float
+    tables: float
+    bins_delta: float
+    tables_delta: float
+
+
+def _count_event(label: str, epsilon: float, delta: float, n_tables: int) -> Event:
+    if delta > 0:
+        return Event(label, "gaussian", epsilon, delta, gaussian_multiplier(epsilon, delta))
+    return Event(label, "laplace", epsilon / n_tables, count=n_tables)
+
+
+def measure_counts(
+    counts: Sequence[Codes], ledger: Ledger, label: str, *, epsilon: float, delta: float
+) -> list[FloatArray]:
+    """Noisy counts of several tables of the same rows.
+
+    Laplace noise with epsilon/tables for each; or, with delta above 0, one Gaussian for all of them.
+    """
+    moves = 2 if ledger.adjacency == "replace-one" else 1
+    if delta > 0:
+        noisy = gaussian(
+            np.concatenate(counts),
+            sensitivity=math.sqrt(moves * len(counts)),
+            epsilon=epsilon,
+            delta=delta,
+            ledger=ledger,
+            label=label,
+            grid=1.0,
+        ).value
+        return np.split(noisy, np.cumsum([len(c) for c in counts])[:-1])
+    share = epsilon / len(counts)
+    return [
+        laplace(c, sensitivity=moves, epsilon=share, ledger=ledger, label=label, grid=1.0).value
+        for c in counts
+    ]
+
+
+@dataclass(frozen=True)
+class FittedBayesNet:
+    """A network and its noisy conditional tables: public, nothing private is kept.
+
+    Parameters
+    ----------
+    schema : Schema
+    bins : tuple of ColumnBins
+    groups : tuple of Groups
+    nodes : tuple of Node
+        In the order of sampling.
+    tables : tuple of ndarray, shape (parent code, column code)
+        Rows sum to one.
+    """
+
+    schema: Schema
+    bins: tuple[ColumnBins, ...]
+    groups: tuple[Groups, ...]
+    nodes: tuple[Node, ...]
+    tables: tuple[FloatArray, ...]
+
+    def sample(self, n: int, *, rng: int | np.random.Generator | None = None) -> SyntheticTable:
+        """Draw synthetic rows.
+
+        Parameters
+        ----------
+        n : int
+            Number of rows, at least 1.
+        rng : int or numpy.random.Generator, optional
+            Seeds the sampling; it costs no privacy.
+        """
+        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+            raise ValueError(f"n must be a whole number of at least 1; got {n!r}.")
+        rng = np.random.default_rng(rng)
+        sizes = [g.size for g in self.groups]
+        codes = np.zeros((n, len(sizes)), dtype=np.int64)
+        for node, table in zip(self.nodes, self.tables, strict=True):
+            parent = flat_codes(codes, sizes, node.parents)
+            codes[:, node.column] = draw_codes(table, parent, rng)
+        columns = {
+            b.column.name: b.values(g.bins(codes[:, place], rng), rng)
+            for place, (b, g) in enumerate(zip(self.bins, self.groups, strict=True))
+        }
+        return SyntheticTable(pd.DataFrame(columns), self.schema, origin="BayesNet")
+
+    def __repr__(self) -> str:
+        """Show each column with its parents."""
+        names = self.schema.names
+        parts = [f"{names[k.column]} | {', '.join(names[p] for p in k.parents) or '-'}" for k in self.nodes]
+        return f"FittedBayesNet({'; '.join(parts)})"
+
+
+def parent_sets(
+    placed: Sequence[int], sizes: Sequence[int], size: int, max_parents: int, cells: float
+) -> list[tuple[int, ...]]:
+    """List the parent sets among placed columns whose table has at most ``cells`` cells.
+
+    A set is left out when a larger useful one holds it, as in Zhang et al., algorithm 5: R cannot fall when a
+    parent is added. Without any useful set the column stands alone.
+    """
+    useful: list[tuple[int, ...]] = []
+    for count in range(min(max_parents, len(placed)), 0, -1):
+        for parents in combinations(placed, count):
+            fits = size * math.prod(sizes[p] for p in parents) <= cells
+            if fits and not any(set(parents) < set(other) for other in useful):
+                useful.append(parents)
+    return useful or [()]
+
+
+def flat_codes(codes: Codes, sizes: Sequence[int], columns: Sequence[int]) -> Codes:
+    """One code for several columns, the last fastest; zeros when there are none."""
+    flat = np.zeros(len(codes), dtype=np.int64)
+    for column in columns:
+        flat = flat * sizes[column] + codes[:, column]
+    return flat
+
+
+def count_table(codes: Codes, sizes: Sequence[int], node: Node) -> Codes:
+    """Exact counts of (parents, column), flat with the column fastest."""
+    columns = (*node.parents, node.column)
+    return np.bincount(flat_codes(codes, sizes, columns), minlength=math.prod(sizes[c] for c in columns))
+
+
+def structure_scores(codes: Codes, sizes: Sequence[int], candidates: Sequence[Node]) -> Codes:
+    """Integer scores sum |N c(x,p) - c(x) c(p)| = 2 N**2 R of candidates; see `BayesNet` for the proof."""
+    n = len(codes)
+    if n > 2**30:
+        raise ValueError("scores of more than 2**30 rows pass 64-bit integers. Fit on fewer rows.")
+    scores = np.empty(len(candidates), dtype=np.int64)
+    for place, node in enumerate(candidates):
+        joint = count_table(codes, sizes, node).reshape(-1, sizes[node.column])
+        product = np.multiply.outer(joint.sum(axis=1), joint.sum(axis=0))
+        scores[place] = np.abs(n * joint - product).sum()
+    return scores
+
+
+def conditional_table(noisy: FloatArray, size: int, total: float) -> FloatArray:
+    """Noisy counts to conditional laws, shape (parent code, column code).
+
+    Counts are projected on non-negative ones with the public total; parents without mass take the column's
+    own noisy law.
+    """
+    table = project_nonnegative(noisy, total).reshape(-1, size)
+    mass = table.sum(axis=1, keepdims=True)
+    return np.where(mass > 0, table / np.where(mass > 0, mass, 1.0), table.sum(axis=0) / total)
+
+
+def project_nonnegative(noisy: FloatArray, total: float) -> FloatArray:
+    """Nearest non-negative vector (in L2) with the given positive sum."""
+    ordered = np.sort(noisy)[::-1]
+    shift = (np.cumsum(ordered) - total) / np.arange(1, len(noisy) + 1)
+    last = int(np.nonzero(ordered > shift)[0][-1])
+    return np.maximum(noisy - shift[last], 0.0)
+
+
+def draw_codes(table: FloatArray, parent: Codes, rng: np.random.Generator) -> Codes:
+    """Draw one column code a row from the row's parent law, by inversion."""
+    cumulative = np.cumsum(table, axis=1)
+    cumulative /= cumulative[:, -1:]
+    # one sorted list for all parents: parent p's law lives on [p, p + 1)
+    edges = (cumulative + np.arange(len(table))[:, None]).ravel()
+    places = np.searchsorted(edges, parent + rng.random(len(parent)), side="right")
+    return np.minimum(places - parent * table.shape[1], table.shape[1] - 1)

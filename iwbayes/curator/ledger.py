@@ -1,0 +1,127 @@
+"""Ledger: one budget, one adjacency, one noise source; it charges first and hands out noise only then."""
+
+from __future__ import annotations
+
+import threading
+
+from iwbayes.curator.accounting import ROUNDING, check_budget, price
+from iwbayes.curator.noise import NoiseSource, SystemNoise
+from iwbayes.statement import ADJACENCIES, NOISE_KINDS, Event, PrivacyStatement
+
+
+class BudgetExceeded(ValueError):  # noqa: N818 - the name users know
+    """The charge would pass the budget; nothing was charged and no noise was drawn."""
+
+
+class Ledger:
+    """The privacy budget of one private table, and the only way to its noise.
+
+    `charge` prices the new events jointly with all earlier ones, refuses when the budget would be passed,
+    and only then returns the noise source. A run that fails afterwards stays charged.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        The whole budget.
+    adjacency : {"replace-one", "zero-out"}
+        Neighbouring tables have the same public number of rows; one row differs ("replace-one"), or one row
+        is a null row in one of them ("zero-out").
+    noise : NoiseSource, optional
+        `SystemNoise()` by default. A `SeededNoise` makes everything downstream uncertified.
+
+    Examples
+    --------
+    >>> ledger = Ledger(epsilon=1.0, delta=1e-6)
+    >>> _ = ledger.charge(Event("a count", "laplace", 0.25))
+    >>> ledger.spent
+    (0.25, 0.0)
+    """
+
+    def __init__(
+        self,
+        epsilon: float,
+        delta: float,
+        adjacency: str = "replace-one",
+        *,
+        noise: NoiseSource | None = None,
+    ) -> None:
+        self.epsilon, self.delta = check_budget(epsilon, delta)
+        if adjacency not in ADJACENCIES:
+            raise ValueError(f"adjacency must be one of {list(ADJACENCIES)}; got {adjacency!r}.")
+        self.adjacency = adjacency
+        self._noise = SystemNoise() if noise is None else noise
+        self._worst = self._noise.kind
+        self._events: tuple[Event, ...] = ()
+        self._notes: tuple[str, ...] = ()
+        self._lock = threading.Lock()
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What was charged, in order."""
+        return self._events
+
+    @property
+    def spent(self) -> tuple[float, float]:
+        """Joint (epsilon, delta) of everything charged."""
+        epsilon, delta = price(self._events, self.delta, scale=self.epsilon)
+        return min(epsilon, self.epsilon), min(delta, self.delta)
+
+    def would_cost(self, *events: Event) -> float:
+        """Joint epsilon at the ledger's delta after these events; charges nothing."""
+        return price((*self._events, *events), self.delta, scale=self.epsilon)[0]
+
+    def check(self, *events: Event) -> None:
+        """Raise `BudgetExceeded` when these events do not fit; charges nothing."""
+        total = self.would_cost(*events)
+        if not total <= self.epsilon * (1 + ROUNDING):
+            labels = ", ".join(dict.fromkeys(event.label for event in events))
+            raise BudgetExceeded(
+                f"{labels}: the joint cost would be epsilon {total:.6g} at delta {self.delta:g}; the budget "
+                f"is epsilon {self.epsilon:g}. Ask for less epsilon or delta; nothing was drawn."
+            )
+
+    def charge(self, *events: Event) -> NoiseSource:
+        """Charge the events, then hand out the noise source.
+
+        Parameters
+        ----------
+        *events : Event
+
+        Returns
+        -------
+        NoiseSource
+
+        Raises
+        ------
+        BudgetExceeded
+            When they do not fit in the budget; then nothing is charged.
+        """
+        with self._lock:
+            self.check(*events)
+            self._events = (*self._events, *events)
+        return self._noise
+
+    def mark(self, kind: str) -> None:
+        """Record that noise of a worse kind than the source's own was used."""
+        self._worst = NOISE_KINDS[max(NOISE_KINDS.index(self._worst), NOISE_KINDS.index(kind))]
+
+    def note(self, reason: str) -> None:
+        """Record why what follows cannot be certified."""
+        if reason not in self._notes:
+            self._notes = (*self._notes, reason)
+
+    def statement(self) -> PrivacyStatement:
+        """Return the frozen record of all charges so far."""
+        epsilon, delta = self.spent
+        certified = self._worst == "hardened" and not self._notes
+        return PrivacyStatement(
+            epsilon, delta, self.adjacency, self._events, self._worst, certified, self._notes
+        )
+
+    def __repr__(self) -> str:
+        """Show the budget and what is spent of it."""
+        epsilon, delta = self.spent
+        return (
+            f"Ledger(spent ({epsilon:.4g}, {delta:.2g}) of ({self.epsilon:g}, {self.delta:g}), "
+            f"{self.adjacency}, {len(self._events)} event(s))"
+        )

@@ -1,0 +1,286 @@
+"""publish(): declare the events, calibrate them jointly, run; plan(): the same without any private row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from iwbayes.curator.accounting import check_budget, largest_scale
+from iwbayes.curator.estimators.tilt import KAPPA_TARGET, TiltWeights
+from iwbayes.curator.generators.bayesnet import BayesNet
+from iwbayes.curator.ledger import Ledger
+from iwbayes.curator.noise import NoiseSource
+from iwbayes.curator.protocols import Generator, WeightEstimator
+from iwbayes.release import Release
+from iwbayes.schema import Schema
+from iwbayes.statement import Event
+from iwbayes.tables import PrivateTable, SyntheticTable
+
+#: Synthetic rows for each private row by default.
+ROWS_PER_PRIVATE_ROW = 5
+#: Rows of the public reference table that `plan` reads kappa from.
+_PLAN_ROWS = 4096
+
+
+def publish(
+    private: PrivateTable,
+    *,
+    epsilon: float,
+    delta: float,
+    n_synthetic: int | None = None,
+    generator: Generator | None = None,
+    weights: WeightEstimator | None = None,
+    share: float = 0.3,
+    adjacency: str = "replace-one",
+    ledger: Ledger | None = None,
+    noise: NoiseSource | None = None,
+    rng: int | np.random.Generator | None = None,
+    progressbar: bool = False,
+) -> Release:
+    """Publish a synthetic table with private weights under one budget.
+
+    Generator and weights are calibrated jointly: their nominal epsilons are the largest multiple of
+    ``share`` and ``1 - share`` whose joint privacy loss distribution stays within (epsilon, delta).
+
+    Parameters
+    ----------
+    private : PrivateTable
+    epsilon, delta : float
+        Budget of this release.
+    n_synthetic : int, optional
+        Synthetic rows, by default five for each private row. More rows never make a posterior narrower
+        than the private rows would: an analyst's weights sum to the private sample size.
+    generator : Generator, optional
+        `BayesNet()` by default; it works in pure epsilon here.
+    weights : WeightEstimator, optional
+        `TiltWeights()` by default; it gets all of delta.
+    share : float
+        The generator's part of epsilon, in (0, 1).
+    adjacency : {"replace-one", "zero-out"}
+        Of the new ledger; a given ledger has its own.
+    ledger : Ledger, optional
+        Continue this ledger: the release must fit in what is left, and its statement covers all of it.
+    noise : NoiseSource, optional
+        For a new ledger; `SystemNoise()` by default.
+    rng : int or numpy.random.Generator, optional
+        Seeds the sampling of synthetic rows only, never privacy noise.
+    progressbar : bool
+        Show the steps on the terminal.
+
+    Returns
+    -------
+    Release
+
+    Raises
+    ------
+    BudgetExceeded
+        When the release does not fit in the given ledger; nothing is drawn.
+    TypeError, ValueError
+        For a wrong argument, before anything is charged.
+    """
+    generator = BayesNet() if generator is None else generator
+    weights = TiltWeights() if weights is None else weights
+    epsilon, delta = check_budget(epsilon, delta)
+    n = _check_arguments(private, n_synthetic, share, ledger, adjacency, noise)
+    sampler = np.random.default_rng(rng)
+    events = _joint_events(private.schema, generator, weights, share, epsilon, delta)
+    with _progress(progressbar) as step:
+        step("calibrating the noise")
+        t = largest_scale(events, epsilon, delta)
+        if ledger is None:
+            ledger = Ledger(epsilon, delta, adjacency, noise=noise)
+        ledger.check(*events(t))
+        step("fitting the generator")
+        fitted = generator.fit(private, ledger, epsilon=share * t * epsilon)
+        step("sampling synthetic rows")
+        synthetic = fitted.sample(n, rng=sampler)
+        step("weighting synthetic rows")
+        weighted = weights.fit(
+            private,
+            synthetic,
+            ledger,
+            epsilon=(1 - share) * t * epsilon,
+            delta=_weights_delta(weights, delta),
+        )
+    recipe = {
+        "generator": repr(generator),
+        "weights": repr(weights),
+        "share": share,
+        "calibration": t,
+        "network": repr(fitted),
+    }
+    return Release(synthetic, weighted, ledger.statement(), n_private=len(private), recipe=recipe)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a release would look like, from public quantities only.
+
+    Parameters
+    ----------
+    epsilon_generator, epsilon_weights : float
+        Nominal epsilon of either part after joint calibration.
+    events : tuple of Event
+    terms : str
+        Feature terms that the tilt is expected to keep.
+    n_features : int
+    noise_sd : float
+        Standard deviation of the noise in each coordinate of the features' mean.
+    kappa : float
+        Noise against the synthetic spread over all features; above 0.25 intervals may not be calibrated.
+    """
+
+    epsilon_generator: float
+    epsilon_weights: float
+    events: tuple[Event, ...]
+    terms: str
+    n_features: int
+    noise_sd: float
+    kappa: float
+
+    def __str__(self) -> str:
+        """Say the plan in words."""
+        verdict = "within" if self.kappa <= KAPPA_TARGET else "ABOVE"
+        return (
+            f"generator epsilon {self.epsilon_generator:.4g}, weights epsilon {self.epsilon_weights:.4g}; "
+            f"{self.terms} terms, {self.n_features} features, noise sd {self.noise_sd:.4g} each; "
+            f"expected kappa {self.kappa:.3g}, {verdict} the target of {KAPPA_TARGET}."
+        )
+
+
+def plan(
+    schema: Schema,
+    n: int,
+    *,
+    epsilon: float,
+    delta: float,
+    generator: Generator | None = None,
+    weights: TiltWeights | None = None,
+    share: float = 0.3,
+    adjacency: str = "replace-one",
+) -> Plan:
+    """Tell the expected noise, features and kappa of `publish` before any private row is touched.
+
+    Features are built on rows drawn uniformly within the schema's bounds, since the synthetic rows do not
+    exist yet; the release itself builds them on its own synthetic rows.
+
+    Parameters
+    ----------
+    schema : Schema
+    n : int
+        Number of private rows (public).
+    epsilon, delta, generator, weights, share, adjacency
+        As in `publish`.
+
+    Returns
+    -------
+    Plan
+    """
+    generator = BayesNet() if generator is None else generator
+    weights = TiltWeights() if weights is None else weights
+    epsilon, delta = check_budget(epsilon, delta)
+    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+        raise ValueError(f"n must be a whole number of at least 1; got {n!r}.")
+    _check_share(share)
+    events = _joint_events(schema, generator, weights, share, epsilon, delta)
+    t = largest_scale(events, epsilon, delta)
+    part = (1 - share) * t * epsilon
+    design = weights.design(
+        uniform_table(schema, _PLAN_ROWS, rng=0),
+        n,
+        epsilon=part,
+        delta=_weights_delta(weights, delta),
+        adjacency=adjacency,
+    )
+    return Plan(
+        share * t * epsilon,
+        part,
+        tuple(events(t)),
+        design.features.terms,
+        design.features.dim,
+        design.noise_sd,
+        design.kappa,
+    )
+
+
+def uniform_table(schema: Schema, n: int, *, rng: int | np.random.Generator | None = None) -> SyntheticTable:
+    """Rows drawn uniformly within the schema's bounds and levels: a public reference, no data."""
+    from iwbayes.curator.generators._bins import ColumnBins
+
+    rng = np.random.default_rng(rng)
+    columns = {}
+    for column in schema:
+        bins = ColumnBins.of(column, 128)
+        columns[column.name] = bins.values(rng.integers(0, bins.size, n), rng)
+    return SyntheticTable(pd.DataFrame(columns), schema, origin="uniform")
+
+
+def _weights_delta(weights: Any, delta: float) -> float:
+    """Pure mechanisms take no delta."""
+    return 0.0 if getattr(weights, "mechanism", None) in ("cube", "spherical", "laplace") else delta
+
+
+def _joint_events(
+    schema: Schema,
+    generator: Generator,
+    weights: WeightEstimator,
+    share: float,
+    epsilon: float,
+    delta: float,
+) -> Callable[[float], tuple[Event, ...]]:
+    part_delta = _weights_delta(weights, delta)
+
+    def events(t: float) -> tuple[Event, ...]:
+        return (
+            *generator.events(schema, epsilon=share * t * epsilon),
+            *weights.events(epsilon=(1 - share) * t * epsilon, delta=part_delta),
+        )
+
+    return events
+
+
+def _check_share(share: float) -> None:
+    if not 0 < share < 1:
+        raise ValueError(f"share must be in (0, 1), the generator's part of epsilon; got {share!r}.")
+
+
+def _check_arguments(
+    private: PrivateTable,
+    n_synthetic: int | None,
+    share: float,
+    ledger: Ledger | None,
+    adjacency: str,
+    noise: NoiseSource | None,
+) -> int:
+    """Refuse wrong arguments before anything is charged; return the number of synthetic rows."""
+    if not isinstance(private, PrivateTable):
+        raise TypeError(
+            f"publish takes a PrivateTable; got {type(private).__name__}. Use PrivateTable(frame, schema)."
+        )
+    n = ROWS_PER_PRIVATE_ROW * len(private) if n_synthetic is None else n_synthetic
+    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+        raise ValueError(f"n_synthetic must be a whole number of at least 1; got {n_synthetic!r}.")
+    _check_share(share)
+    if ledger is not None and noise is not None:
+        raise ValueError("a given ledger has its own noise source; pass either ledger or noise.")
+    if ledger is not None and adjacency != "replace-one" and adjacency != ledger.adjacency:
+        raise ValueError(f"the ledger's adjacency is {ledger.adjacency!r}; got adjacency={adjacency!r}.")
+    return int(n)
+
+
+@contextmanager
+def _progress(show: bool) -> Iterator[Callable[[str], None]]:
+    if not show:
+        yield lambda text: None
+        return
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, transient=True) as progress:
+        task = progress.add_task("publishing", total=None)
+        yield lambda text: progress.update(task, description=text)

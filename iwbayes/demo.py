@@ -1,0 +1,282 @@
+"""The main job on real people's data, in one call: publish the RAND table, analyse the release, compare.
+
+The table is public, so that the analyses of the private rows can be shown beside those of the release; with
+data that needs protection only the curator could compute them. Seeds are fixed for the demonstration, also
+those of the privacy noise: its release is reproducible and therefore protects nobody, and it says so.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from scipy.stats import norm
+
+from iwbayes._warnings import CalibrationWarning
+from iwbayes.datasets import load_rand_health
+from iwbayes.release import Release
+from iwbayes.tables import PrivateTable
+
+if TYPE_CHECKING:
+    from iwbayes.schema import Schema
+
+__all__ = ["METHODS", "MODELS", "DemoResult", "run_demo"]
+
+EPSILON, DELTA = 1.0, 1e-6
+N_SYNTHETIC = 100_000
+#: Probability of the intervals.
+LEVEL = 0.9
+_COVARIATES = "lncoins + idp + lpi + fmde + physlm + disea + health"
+#: What is analysed: title, formula and family.
+MODELS = {
+    "any doctor visit (logistic)": (f"any_visit ~ {_COVARIATES}", "bernoulli"),
+    "number of visits (Poisson)": (f"visits ~ {_COVARIATES}", "poisson"),
+}
+PRIVATE, UNWEIGHTED, WEIGHTED, CALIBRATED = METHODS = (
+    "private rows",
+    "synthetic, unweighted",
+    "weighted, uncalibrated",
+    "weighted, calibrated",
+)
+_FITS: dict[str, dict[str, Any]] = {
+    UNWEIGHTED: {"weights": "uniform", "calibrate": False},
+    WEIGHTED: {"calibrate": False},
+    CALIBRATED: {"calibrate": True},
+}
+
+
+@dataclass(frozen=True, eq=False)
+class DemoResult:
+    """What one demonstration found.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame
+        Columns model, coefficient, method, mean, lower, upper, one row for each; 90 % intervals.
+    model_based : pandas.DataFrame
+        Columns model, coefficient, ratio: sandwich over model-based standard error on the private rows.
+    release : Release
+    seed : int
+    seconds : dict of str to float
+        Wall-clock time of each step.
+    messages : tuple of str
+        Warnings of the calibrated fits.
+    files : dict of str to pathlib.Path
+        "release" and "figure" where they were written.
+    """
+
+    table: pd.DataFrame
+    model_based: pd.DataFrame
+    release: Release
+    seed: int
+    seconds: dict[str, float]
+    messages: tuple[str, ...]
+    files: dict[str, Path]
+
+    def contained(self) -> pd.DataFrame:
+        """Whether each method's interval contains the private estimate.
+
+        Returns
+        -------
+        pandas.DataFrame of bool
+            Indexed by model and coefficient, one column for each method but the private one.
+        """
+        wide = self.table.pivot(index=["model", "coefficient"], columns="method")
+        target = wide["mean"][PRIVATE]
+        return pd.DataFrame(
+            {m: (wide["lower"][m] <= target) & (target <= wide["upper"][m]) for m in METHODS if m != PRIVATE}
+        )
+
+    def __str__(self) -> str:
+        """Tables for reading, about 110 characters wide."""
+        shares = self.contained()
+        lines = [
+            "RAND health insurance experiment: every coefficient with its 90 % interval.",
+            f"Release: epsilon {EPSILON:g}, delta {DELTA:g}, {len(self.release.synthetic)} synthetic rows for "
+            f"{self.release.n_private} private ones; seed {self.seed}.",
+        ]
+        for model in MODELS:
+            lines += ["", *_model_lines(self.table[self.table["model"] == model], model)]
+            ratio = self.model_based.loc[self.model_based["model"] == model, "ratio"].median()
+            lines.append(
+                f"  Private intervals use sandwich standard errors, {ratio:.1f} times the model-based ones (median)."
+            )
+        lines += ["", "Intervals that contain the private estimate:"]
+        lines += [f"  {method:<24}{shares[method].sum():>3} of {len(shares)}" for method in shares]
+        lines += [f"Warning: {message}" for message in self.messages]
+        lines += [
+            "",
+            "The seeds are fixed for this demonstration, those of the privacy noise too: whoever knows them can",
+            "undo it, so this release is marked as not certified. Publish real data with the default noise.",
+        ]
+        return "\n".join(lines)
+
+
+def _model_lines(table: pd.DataFrame, model: str) -> list[str]:
+    lines = [model, f"  {'':<13}" + "".join(f"{method:<25}" for method in METHODS).rstrip()]
+    rows = table.set_index(["coefficient", "method"])
+    for name in dict.fromkeys(table["coefficient"]):
+        cells = []
+        for method in METHODS:
+            mean, lower, upper = rows.loc[(name, method), ["mean", "lower", "upper"]]
+            cells.append(f"{mean:6.3f} [{lower:6.3f},{upper:6.3f}]".ljust(25))
+        lines.append(f"  {name:<13}" + "".join(cells).rstrip())
+    return lines
+
+
+def run_demo(
+    *,
+    seed: int = 1,
+    output: str | os.PathLike[str] | None = None,
+    n_synthetic: int = N_SYNTHETIC,
+    progress: Callable[[str], None] | None = None,
+) -> DemoResult:
+    """Publish the RAND table at epsilon 1 and compare two regressions of its release with the private rows.
+
+    Parameters
+    ----------
+    seed : int
+        Of the privacy noise, the sampling and the posteriors: the demonstration is reproducible, and its release
+        not certified.
+    output : str or path, optional
+        Folder for ``rand.iwb`` and ``rand.png``, made where it is absent; earlier ones are replaced. Nothing is
+        written by default.
+    n_synthetic : int
+    progress : callable, optional
+        Told each step before it starts.
+
+    Returns
+    -------
+    DemoResult
+
+    Raises
+    ------
+    ModuleNotFoundError
+        When statsmodels is absent: ``pip install "iwbayes[demo]"``.
+    """
+    clock = _Clock(progress)
+    with clock("reading the table"):
+        frame, schema = load_rand_health()
+        private = PrivateTable(frame, schema)
+    with clock("publishing"):
+        release = _publish(private, seed, n_synthetic)
+    tables, ratios, messages = [], [], []
+    for model, (formula, family) in MODELS.items():
+        with clock(f"private rows: {model}"):
+            estimate, ratio = _private_estimate(formula, private.frame, schema, family)
+        tables.append(estimate.assign(model=model, method=PRIVATE))
+        ratios.append(ratio.assign(model=model))
+        for method, options in _FITS.items():
+            with clock(f"{method}: {model}"), warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always", CalibrationWarning)
+                posterior = _fit(formula, release, family=family, random_seed=seed, **options)
+            messages += [f"{model}: {w.message}" for w in caught if w.category is CalibrationWarning]
+            tables.append(posterior.assign(model=model, method=method))
+    columns = ["model", "coefficient", "method", "mean", "lower", "upper"]
+    table = pd.concat(tables, ignore_index=True)[columns]
+    with clock("writing"):
+        files = {} if output is None else _write(Path(output), release, table)
+    return DemoResult(
+        table, pd.concat(ratios, ignore_index=True), release, seed, clock.seconds, tuple(messages), files
+    )
+
+
+class _Clock:
+    """Times steps by name and tells the caller when one starts."""
+
+    def __init__(self, progress: Callable[[str], None] | None) -> None:
+        self.progress, self.seconds = progress, {}  # type: tuple[Any, dict[str, float]]
+
+    def __call__(self, step: str) -> _Clock:
+        self.step = step
+        return self
+
+    def __enter__(self) -> None:
+        if self.progress is not None:
+            self.progress(self.step)
+        self.start = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds[self.step] = time.perf_counter() - self.start
+
+
+def _publish(private: PrivateTable, seed: int, n_synthetic: int) -> Release:
+    from iwbayes.curator.noise import SeededNoise
+    from iwbayes.curator.publish import publish
+
+    return publish(
+        private,
+        epsilon=EPSILON,
+        delta=DELTA,
+        n_synthetic=n_synthetic,
+        noise=SeededNoise(seed),
+        rng=seed,
+        progressbar=False,
+    )
+
+
+def _private_estimate(
+    formula: str, frame: pd.DataFrame, schema: Schema, family: str
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Maximum likelihood with sandwich intervals, by statsmodels: an implementation that is not ours."""
+    from statsmodels.genmod import families
+    from statsmodels.genmod.generalized_linear_model import GLM
+
+    from iwbayes.analyst.design import build_design
+
+    design = build_design(formula, frame, schema, family)
+    law = {"bernoulli": families.Binomial, "poisson": families.Poisson}[family]()
+    robust = GLM(design.y, design.x, family=law).fit(cov_type="HC0")
+    plain = GLM(design.y, design.x, family=law).fit()
+    half = norm.ppf((1 + LEVEL) / 2) * robust.bse
+    names = list(design.parameter_names)
+    estimate = pd.DataFrame(
+        {
+            "coefficient": names,
+            "mean": robust.params,
+            "lower": robust.params - half,
+            "upper": robust.params + half,
+        }
+    )
+    return estimate, pd.DataFrame({"coefficient": names, "ratio": robust.bse / plain.bse})
+
+
+def _fit(formula: str, release: Release, **options: Any) -> pd.DataFrame:
+    """Posterior means and equal-tailed intervals of the coefficients, by flat name."""
+    from iwbayes.analyst import _arviz
+    from iwbayes.analyst.posterior import fit
+
+    idata = fit(formula, release, progressbar=False, log_likelihood=False, **options)
+    rows = []
+    for name, values in _arviz.group(idata, "posterior").data_vars.items():
+        draws = values.stack(sample=("chain", "draw"))
+        label = [dim for dim in draws.dims if dim != "sample"]
+        for place in range(draws.sizes[label[0]] if label else 1):
+            one = (draws.isel({label[0]: place}) if label else draws).to_numpy()
+            level = f"[{draws[label[0]].to_numpy()[place]}]" if label else ""
+            lower, upper = np.quantile(one, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+            rows.append((f"{name}{level}", one.mean(), lower, upper))
+    return pd.DataFrame(rows, columns=["coefficient", "mean", "lower", "upper"])
+
+
+def _write(folder: Path, release: Release, table: pd.DataFrame) -> dict[str, Path]:
+    from matplotlib.figure import Figure
+
+    from iwbayes.analyst.plots import plot_comparison
+
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {"release": folder / "rand.iwb", "figure": folder / "rand.png"}
+    release.save(files["release"], overwrite=True, allow_uncertified=True)
+    figure = Figure(figsize=(12, 6.5), layout="constrained")
+    for ax, model in zip(figure.subplots(1, len(MODELS)), MODELS, strict=True):
+        plot_comparison(table[table["model"] == model], methods=METHODS, reference=PRIVATE, ax=ax)
+        ax.set_title(model)
+    figure.savefig(files["figure"], dpi=150)
+    return files

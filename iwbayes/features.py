@@ -1,0 +1,243 @@
+"""FeatureMap: bounded features of a row, the same map on private and synthetic rows, with its sensitivities.
+
+The tilt measures their private mean, so their bound is what the privacy of the default weights rests on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from iwbayes.schema import Schema
+from iwbayes.tables import SyntheticTable
+
+FloatArray = NDArray[np.float64]
+
+#: From the richest to the poorest set of raw terms; "auto" walks down this list.
+TERMS = ("quadratic", "squares", "linear")
+#: Directions with less than this share of the largest variance over the synthetic rows are dropped.
+EIGENVALUE_CUT = 1e-4
+#: More raw terms than this are never tried: their covariance alone would take longer than it is worth.
+MAX_RAW_TERMS = 1500
+_CHUNK = 8192
+
+
+@dataclass(frozen=True)
+class FeatureMap:
+    """Whitened and clipped polynomial features phi(x) of a row.
+
+    phi(x) = z min(1, bound/|z|) with z = (q(x) - center) @ whitener and q the raw terms: the centred encoded
+    columns; with ``terms="squares"`` also the squares of numeric columns; with ``"quadratic"`` also all
+    products of features of different columns. The norm is Euclidean (``order=2``) or the largest
+    coordinate (``order=inf``). With ``flag=True`` a last coordinate, bound/2 where the row was clipped and 0
+    elsewhere, releases the share of clipped rows along with the mean.
+
+    Parameters
+    ----------
+    schema : Schema
+    terms : {"linear", "squares", "quadratic"}
+    center : ndarray, shape (raw,)
+    whitener : ndarray, shape (raw, k)
+    bound : float
+        Largest norm of z after clipping.
+    order : {2, inf}
+    flag : bool
+    """
+
+    schema: Schema
+    terms: str
+    center: FloatArray
+    whitener: FloatArray
+    bound: float
+    order: float = 2
+    flag: bool = True
+
+    def __post_init__(self) -> None:
+        if self.terms not in TERMS:
+            raise ValueError(f"terms must be one of {TERMS}; got {self.terms!r}.")
+        if self.order not in (2, math.inf):
+            raise ValueError(f"order must be 2 or inf; got {self.order!r}.")
+        if not (math.isfinite(self.bound) and self.bound > 0):
+            raise ValueError(f"bound must be positive and finite; got {self.bound!r}.")
+        n_raw = len(raw_names(self.schema, self.terms))
+        if self.center.shape != (n_raw,) or self.whitener.ndim != 2 or len(self.whitener) != n_raw:
+            raise ValueError(
+                f"center and whitener must have {n_raw} rows; got {self.center.shape}, {self.whitener.shape}."
+            )
+        for name in ("center", "whitener"):
+            array = np.array(getattr(self, name), dtype=np.float64, order="C")  # one layout: sums repeat bit for bit
+            if not np.isfinite(array).all():
+                raise ValueError(f"{name} must be finite.")
+            array.setflags(write=False)
+            object.__setattr__(self, name, array)
+
+    @property
+    def dim(self) -> int:
+        """Number of coordinates k of phi, the flag among them."""
+        return self.whitener.shape[1] + int(self.flag)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the coordinates."""
+        names = tuple(f"phi[{place}]" for place in range(self.whitener.shape[1]))
+        return (*names, "clipped") if self.flag else names
+
+    @property
+    def flag_height(self) -> float:
+        """Value of the flag coordinate where a row is clipped."""
+        return self.bound / 2
+
+    def diameter(self, adjacency: str) -> float:
+        """Largest change of one row's phi between adjacent tables, in the norm of ``order``.
+
+        Replace-one: two rows of norm ``bound`` on opposite sides, of which one counts as clipped and the
+        other just not, differ by (2 bound, bound/2). Zero-out: a row against the null row, phi = 0.
+        """
+        reach = {"replace-one": 2.0, "zero-out": 1.0}
+        if adjacency not in reach:
+            raise ValueError(f"adjacency must be one of {list(reach)}; got {adjacency!r}.")
+        extra = self.flag_height if self.flag else 0.0
+        return float(np.linalg.norm([reach[adjacency] * self.bound, extra], ord=self.order))
+
+    def transform(self, frame: pd.DataFrame) -> FloatArray:
+        """Features of a canonical table.
+
+        Parameters
+        ----------
+        frame : pandas.DataFrame, shape (row, column)
+            In canonical form under ``schema``.
+
+        Returns
+        -------
+        ndarray, shape (row, k)
+        """
+        phi = np.empty((len(frame), self.dim))
+        k = self.whitener.shape[1]
+        with threadpool_limits(1, user_api="blas"):
+            for rows, raw in _raw_chunks(self.schema, self.terms, frame):
+                z = (raw - self.center) @ self.whitener
+                norm = np.linalg.norm(z, ord=self.order, axis=1)
+                clipped = norm > self.bound
+                phi[rows, :k] = z * np.where(clipped, self.bound / np.where(clipped, norm, 1.0), 1.0)[:, None]
+                if self.flag:
+                    phi[rows, k] = self.flag_height * clipped
+        return phi
+
+    def norms(self, frame: pd.DataFrame) -> FloatArray:
+        """Norm of z before clipping, shape (row,)."""
+        with threadpool_limits(1, user_api="blas"):
+            return np.concatenate(
+                [
+                    np.linalg.norm((raw - self.center) @ self.whitener, ord=self.order, axis=1)
+                    for _, raw in _raw_chunks(self.schema, self.terms, frame)
+                ]
+            )
+
+    def with_bound(self, bound: float) -> FeatureMap:
+        """Return the same map with another clip bound."""
+        return replace(self, bound=float(bound))
+
+    @classmethod
+    def whitened(cls, synthetic: SyntheticTable, terms: str, *, order: float = 2) -> FeatureMap:
+        """Whiten the raw terms by mean and covariance of the synthetic rows (public).
+
+        The bound is the 95 % quantile of the synthetic norms; change it by `with_bound`.
+
+        Raises
+        ------
+        ValueError
+            When every raw term is constant over the synthetic rows.
+        """
+        schema = synthetic.schema
+        n_raw = len(raw_names(schema, terms))
+        total, gram = np.zeros(n_raw), np.zeros((n_raw, n_raw))
+        with threadpool_limits(1, user_api="blas"):
+            for _, raw in _raw_chunks(schema, terms, synthetic.frame):
+                total += raw.sum(axis=0)
+                gram += raw.T @ raw
+            center = total / len(synthetic)
+            values, vectors = np.linalg.eigh(gram / len(synthetic) - np.outer(center, center))
+        keep = values > EIGENVALUE_CUT * max(values[-1], 1e-300)
+        if not (values[-1] > 1e-14 and keep.any()):
+            raise ValueError("the synthetic rows are all alike, so there is nothing to weight. Sample more.")
+        whitener = vectors[:, keep] / np.sqrt(values[keep])
+        if keep.all():
+            whitener = whitener @ vectors.T  # symmetric whitening keeps coordinates near the columns
+        return cls._at_quantile(cls(schema, terms, center, whitener, 1.0, order), synthetic)
+
+    @staticmethod
+    def _at_quantile(unbounded: FeatureMap, synthetic: SyntheticTable) -> FeatureMap:
+        return unbounded.with_bound(np.quantile(unbounded.norms(synthetic.frame), 0.95))
+
+    def to_arrays(self) -> tuple[dict[str, Any], dict[str, FloatArray]]:
+        """Plain settings and arrays, for a release file; the schema travels with the release."""
+        order = "inf" if self.order == math.inf else 2
+        settings = {"terms": self.terms, "bound": self.bound, "order": order, "flag": self.flag}
+        return settings, {"center": self.center, "whitener": self.whitener}
+
+    @classmethod
+    def from_arrays(
+        cls, schema: Schema, settings: dict[str, Any], arrays: dict[str, FloatArray]
+    ) -> FeatureMap:
+        """Inverse of `to_arrays`."""
+        order = math.inf if settings["order"] == "inf" else 2
+        return cls(
+            schema,
+            settings["terms"],
+            arrays["center"],
+            arrays["whitener"],
+            float(settings["bound"]),
+            order,
+            bool(settings["flag"]),
+        )
+
+
+def raw_names(schema: Schema, terms: str) -> tuple[str, ...]:
+    """Names of the raw terms q of a schema.
+
+    Parameters
+    ----------
+    schema : Schema
+    terms : {"linear", "squares", "quadratic"}
+    """
+    names = schema.feature_names
+    squares, left, right = _term_places(schema, terms)
+    return (
+        *names,
+        *(f"{names[place]}^2" for place in squares),
+        *(f"{names[a]}:{names[b]}" for a, b in zip(left, right, strict=True)),
+    )
+
+
+def count_raw_terms(schema: Schema, terms: str) -> int:
+    """Bound the number of raw terms without listing them."""
+    d = schema.n_features
+    return {"linear": d, "squares": 2 * d, "quadratic": 2 * d + d * (d - 1) // 2}[terms]
+
+
+def _term_places(schema: Schema, terms: str) -> tuple[list[int], list[int], list[int]]:
+    """Find the encoded places to square, and the pairs of places to multiply (never within one column)."""
+    owner = [place for place, column in enumerate(schema) for _ in column.feature_names]
+    starts = [owner.index(place) for place in range(len(schema))]
+    numeric = [starts[place] for place, column in enumerate(schema) if column.kind in ("real", "integer")]
+    squares = numeric if terms in ("squares", "quadratic") else []
+    left, right = np.triu_indices(len(owner), k=1)
+    owners = np.array(owner)
+    apart = owners[left] != owners[right] if terms == "quadratic" else np.zeros(len(left), dtype=bool)
+    return squares, left[apart].tolist(), right[apart].tolist()
+
+
+def _raw_chunks(schema: Schema, terms: str, frame: pd.DataFrame) -> Iterator[tuple[slice, FloatArray]]:
+    """Raw terms in chunks of rows, so that wide products of long tables need little memory."""
+    squares, left, right = _term_places(schema, terms)
+    for start in range(0, len(frame), _CHUNK):
+        rows = slice(start, min(start + _CHUNK, len(frame)))
+        base = schema.encode(frame.iloc[rows])
+        yield rows, np.hstack([base, base[:, squares] ** 2, base[:, left] * base[:, right]])

@@ -1,0 +1,266 @@
+"""Weights of synthetic rows, their diagnostics, and post-processing that needs no data.
+
+All of it is free of privacy cost when it is not tuned on private rows: it reads the released weights only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import logsumexp
+
+from iwbayes.tables import SyntheticTable
+
+if TYPE_CHECKING:
+    from iwbayes.laws import Measurement
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Importance weights of synthetic rows on the log scale.
+
+    Parameters
+    ----------
+    log_weights : array_like, shape (draw, row) or (row,)
+        log p_private(x)/p_synthetic(x), unnormalised. Several draws carry the law of the released noise;
+        a point estimate is one draw. -inf is a weight of zero.
+    method : str
+        The estimator that made them.
+    steps : tuple of str
+        Post-processing since then, in order.
+    measurement : Measurement or None
+        The noisy statistic behind them: what noise-aware calibration needs.
+
+    Raises
+    ------
+    ValueError
+        When a log weight is NaN or +inf, or a draw has no positive weight.
+    """
+
+    log_weights: FloatArray
+    method: str
+    steps: tuple[str, ...] = ()
+    measurement: Measurement | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        log_weights = np.atleast_2d(np.array(self.log_weights, dtype=np.float64))
+        if log_weights.ndim != 2 or log_weights.size == 0:
+            raise ValueError(f"log_weights must have shape (draw, row); got {log_weights.shape}.")
+        if np.isnan(log_weights).any() or np.isposinf(log_weights).any():
+            raise ValueError("log_weights must not be NaN or +inf. Check the estimator that made them.")
+        if np.isneginf(log_weights).all(axis=1).any():
+            raise ValueError("each draw needs at least one positive weight; one has none.")
+        log_weights.setflags(write=False)
+        object.__setattr__(self, "log_weights", log_weights)
+        object.__setattr__(self, "steps", tuple(self.steps))
+
+    def __len__(self) -> int:
+        """Count the rows."""
+        return self.log_weights.shape[1]
+
+    def __repr__(self) -> str:
+        """Show method, shape and the two diagnostics."""
+        steps = "".join(f" > {step}" for step in self.steps)
+        return (
+            f"Weights({self.method}{steps}: {self.n_draws} draw(s) x {len(self)} rows, "
+            f"pareto_k {self.pareto_k:.2f}, ess {self.ess:.0f})"
+        )
+
+    @property
+    def n_draws(self) -> int:
+        """Number of draws."""
+        return self.log_weights.shape[0]
+
+    @cached_property
+    def draw_values(self) -> FloatArray:
+        """Weights of each draw, mean one over the rows; shape (draw, row)."""
+        values = np.exp(self.log_weights - logsumexp(self.log_weights, axis=1, keepdims=True))
+        values *= len(self)
+        values.setflags(write=False)
+        return values
+
+    @cached_property
+    def values(self) -> FloatArray:
+        """Weights averaged over the draws, mean one over the rows; shape (row,)."""
+        values = self.draw_values.mean(axis=0)
+        values.setflags(write=False)
+        return values
+
+    @cached_property
+    def pareto_k(self) -> float:
+        """Pareto shape of the largest weights, the worst over draws (Vehtari et al. 2024); .7 is too much."""
+        return max(psislw(draw)[1] for draw in self.log_weights)
+
+    @cached_property
+    def ess(self) -> float:
+        """Kish effective sample size (sum w)**2 / sum w**2, the smallest over draws, in rows."""
+        return min(kish_ess(draw) for draw in self.log_weights)
+
+    def _stepped(self, log_weights: FloatArray, step: str) -> Weights:
+        return replace(self, log_weights=log_weights, steps=(*self.steps, step))
+
+
+def kish_ess(log_weights: ArrayLike) -> float:
+    """Kish effective sample size (sum w)**2 / sum w**2 from log weights of shape (row,), in rows."""
+    log_weights = np.asarray(log_weights, dtype=np.float64)
+    return float(np.exp(2 * logsumexp(log_weights) - logsumexp(2 * log_weights)))
+
+
+def pareto_k_threshold(n: int) -> float:
+    """Largest acceptable Pareto shape for n weights: min(1 - 1/log10(n), 0.7) (Vehtari et al. 2024)."""
+    return min(1 - 1 / np.log10(max(n, 10)), 0.7)
+
+
+def psislw(log_weights: ArrayLike) -> tuple[FloatArray, float]:
+    """Pareto-smooth the largest weights (PSIS; Vehtari, Simpson, Gelman, Yao & Gabry, JMLR 2024).
+
+    Parameters
+    ----------
+    log_weights : array_like, shape (row,)
+        Log weights, larger for more weight; an additive constant does not matter.
+
+    Returns
+    -------
+    log_weights : ndarray, shape (row,)
+        Smoothed, normalised to sum one on the natural scale. The tail of the min(n/5, 3 sqrt(n)) largest
+        weights is replaced by quantiles of the fitted generalised Pareto law and cut at the largest raw one.
+    pareto_k : float
+        Its shape with the paper's weak prior; -inf when the tail is constant, and inf when there are too few
+        rows to fit a tail (fewer than five in it).
+    """
+    raw: FloatArray = np.array(log_weights, dtype=np.float64)
+    if raw.ndim != 1 or raw.size == 0 or np.isnan(raw).any():
+        raise ValueError(f"log_weights must be one-dimensional without NaN; got shape {raw.shape}.")
+    shifted = raw - np.max(raw)
+    n_tail = int(np.ceil(min(0.2 * len(raw), 3 * np.sqrt(len(raw)))))
+    if n_tail < 5 or n_tail >= len(raw):
+        return shifted - logsumexp(shifted), np.inf
+    order = np.argsort(shifted, kind="stable")
+    cutoff = max(shifted[order[-n_tail - 1]], np.log(np.finfo(np.float64).tiny))
+    tail = order[-n_tail:]
+    tail = tail[shifted[tail] > cutoff]
+    if len(tail) == 0 or np.ptp(shifted[tail]) < np.finfo(np.float64).eps * 10:
+        return shifted - logsumexp(shifted), -np.inf
+    if len(tail) < 5:
+        return shifted - logsumexp(shifted), np.inf
+    excess = np.exp(shifted[tail]) - np.exp(cutoff)
+    shape, scale = _fit_generalised_pareto(excess)
+    if np.isfinite(shape):
+        points = (np.arange(len(tail)) + 0.5) / len(tail)
+        quantiles = _pareto_quantiles(points, shape, scale)
+        shifted[tail] = np.minimum(np.log(quantiles + np.exp(cutoff)), 0.0)
+    return shifted - logsumexp(shifted), float(shape)
+
+
+def _fit_generalised_pareto(excess: FloatArray) -> tuple[float, float]:
+    """Shape and scale by Zhang & Stephens (2009), with the shape drawn to .5 as by ten observations."""
+    x = np.sort(excess)
+    n, n_grid, prior_rows, prior_scale = len(x), 30 + int(len(x) ** 0.5), 10.0, 3.0
+    grid = 1 - np.sqrt(n_grid / (np.arange(1, n_grid + 1) - 0.5))
+    grid = grid / (prior_scale * x[int(n / 4 + 0.5) - 1]) + 1 / x[-1]
+    shapes = np.log1p(-grid[:, None] * x).mean(axis=1)
+    profile = n * (np.log(-grid / shapes) - shapes - 1)
+    posterior = np.exp(profile - logsumexp(profile))
+    theta = float((grid * posterior)[posterior >= 10 * np.finfo(np.float64).eps].sum())
+    theta /= float(posterior[posterior >= 10 * np.finfo(np.float64).eps].sum())
+    shape = float(np.log1p(-theta * x).mean())
+    scale = -shape / theta
+    return (n * shape + 0.5 * prior_rows) / (n + prior_rows), scale
+
+
+def _pareto_quantiles(points: FloatArray, shape: float, scale: float) -> FloatArray:
+    if abs(shape) < 1e-12:
+        return -scale * np.log1p(-points)
+    return scale * np.expm1(-shape * np.log1p(-points)) / shape
+
+
+def psis(weights: Weights) -> Weights:
+    """Pareto-smooth each draw's largest weights; see `psislw`. Returns new weights."""
+    return weights._stepped(np.stack([psislw(draw)[0] for draw in weights.log_weights]), "psis")
+
+
+def temper(weights: Weights, *, power: float) -> Weights:
+    """Raise the weights to a power in (0, 1]: less variance, more bias.
+
+    Raises
+    ------
+    ValueError
+        When the power is outside (0, 1].
+    """
+    if not 0 < power <= 1:
+        raise ValueError(f"power must be in (0, 1]; got {power!r}. Use 1 to leave weights unchanged.")
+    return weights._stepped(weights.log_weights * power, f"temper({power:g})")
+
+
+def truncate(weights: Weights, *, threshold: float | None = None) -> Weights:
+    """Cut weights above a threshold (Ionides 2008).
+
+    Parameters
+    ----------
+    weights : Weights
+    threshold : float, optional
+        In units of the mean weight; the default is the square root of the number of rows.
+
+    Raises
+    ------
+    ValueError
+        When the threshold is not above 0.
+    """
+    level = np.sqrt(len(weights)) if threshold is None else float(threshold)
+    if not level > 0:
+        raise ValueError(f"threshold must be above 0 (in mean weights); got {threshold!r}.")
+    log_mean = logsumexp(weights.log_weights, axis=1, keepdims=True) - np.log(len(weights))
+    return weights._stepped(np.minimum(weights.log_weights, log_mean + np.log(level)), f"truncate({level:g})")
+
+
+def normalize(weights: Weights) -> Weights:
+    """Shift the log weights so that each draw's weights have mean one over the rows."""
+    log_mean = logsumexp(weights.log_weights, axis=1, keepdims=True) - np.log(len(weights))
+    return weights._stepped(weights.log_weights - log_mean, "normalize")
+
+
+def resample(
+    weights: Weights,
+    synthetic: SyntheticTable,
+    *,
+    n: int | None = None,
+    rng: int | np.random.Generator | None = None,
+) -> SyntheticTable:
+    """Draw synthetic rows by weight, for tools that take no weights (sampling importance resampling).
+
+    Parameters
+    ----------
+    weights : Weights
+        Of the rows of ``synthetic``; several draws are averaged.
+    synthetic : SyntheticTable
+    n : int, optional
+        Rows to draw, by default as many as there are. Rows drawn more than once are copies: an interval
+        from the resampled rows knows nothing of the noise in the weights.
+    rng : int or numpy.random.Generator, optional
+
+    Raises
+    ------
+    ValueError
+        When lengths differ or ``n`` is below 1.
+
+    Notes
+    -----
+    Systematic resampling: each row's count differs from its expectation by less than one.
+    """
+    n = len(synthetic) if n is None else n
+    if len(weights) != len(synthetic):
+        raise ValueError(f"there are {len(weights)} weights for {len(synthetic)} rows; they must agree.")
+    if n < 1:
+        raise ValueError(f"n must be at least 1; got {n}.")
+    rng = np.random.default_rng(rng)
+    edges = np.cumsum(weights.values)
+    points = (rng.random() + np.arange(n)) * (edges[-1] / n)
+    places = np.minimum(np.searchsorted(edges, points, side="right"), len(edges) - 1)
+    frame = synthetic.frame.iloc[rng.permutation(places)].reset_index(drop=True)
+    return SyntheticTable(frame, synthetic.schema, origin=synthetic.origin)
