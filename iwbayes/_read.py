@@ -89,7 +89,8 @@ def _cells(text: pd.Series, column: Column) -> pd.Series:
     if levels and isinstance(levels[0], str):
         return text.astype(object).where(~absent, None)
     if levels and isinstance(levels[0], bool):
-        return pd.Series([None if gone else _BOOLEANS.get(cell, cell) for cell, gone in zip(text, absent)])
+        cells = text.astype(object)
+        return cells.map(lambda cell: _BOOLEANS.get(cell, cell)).where(~absent, None)
     numbers = pd.to_numeric(text.where(~absent, "nan"), errors="coerce").astype(np.float64)
     if (numbers.isna() & ~absent).any():
         raise ValueError(

@@ -137,9 +137,7 @@ def _read_manifest(members: dict[str, bytes]) -> dict[str, Any]:
     for name, record in records.items():
         content = members[name]
         if record != {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}:
-            raise ArchiveError(
-                f"its member {name} was altered: size or SHA-256 are not those of the manifest"
-            )
+            raise ArchiveError(f"its member {name} was altered: size or SHA-256 are not those of the manifest")
     return manifest
 
 
@@ -277,6 +275,7 @@ def _read_measurement(content: bytes, settings: dict[str, Any], schema: Schema) 
     if not np.isfinite(value).all():
         raise ArchiveError("its measured mean is not finite")
     noise = settings["noise"]
+    law: Any = LAWS[noise["law"]](_number(noise, "scale"), _checked(noise, "dim", int))
     features = None
     if settings["features"] is not None:
         features = FeatureMap.from_arrays(schema, settings["features"], arrays)
@@ -285,7 +284,7 @@ def _read_measurement(content: bytes, settings: dict[str, Any], schema: Schema) 
     return Measurement(
         name=_checked(settings, "name", str),
         value=value,
-        noise=LAWS[noise["law"]](_number(noise, "scale"), _checked(noise, "dim", int)),
+        noise=law,
         sensitivity=_number(settings, "sensitivity"),
         features=features,
         n_private=_checked(settings, "n_private", int),

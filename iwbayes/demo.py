@@ -183,9 +183,7 @@ def run_demo(
     table = pd.concat(tables, ignore_index=True)[columns]
     with clock("writing"):
         files = {} if output is None else _write(Path(output), release, table)
-    return DemoResult(
-        table, pd.concat(ratios, ignore_index=True), release, seed, clock.seconds, tuple(messages), files
-    )
+    return DemoResult(table, pd.concat(ratios, ignore_index=True), release, seed, clock.seconds, tuple(messages), files)
 
 
 class _Clock:

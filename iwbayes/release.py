@@ -77,9 +77,7 @@ class Release:
             ("statement", PrivacyStatement),
         ):
             if not isinstance(getattr(self, name), kind):
-                raise TypeError(
-                    f"{name} must be a {kind.__name__}; got {type(getattr(self, name)).__name__}."
-                )
+                raise TypeError(f"{name} must be a {kind.__name__}; got {type(getattr(self, name)).__name__}.")
         object.__setattr__(self, "n_private", _whole("n_private", self.n_private))
         if _whole("format_version", self.format_version) != FORMAT_VERSION:
             raise ValueError(f"format_version must be {FORMAT_VERSION}; got {self.format_version}.")
@@ -101,9 +99,7 @@ class Release:
                 f"{self.n_private}. Pass the number of rows of the private table."
             )
         if measurement.features is not None and measurement.features.schema != self.synthetic.schema:
-            raise ValueError(
-                "weights and synthetic rows have different schemas. Fit the weights to these rows."
-            )
+            raise ValueError("weights and synthetic rows have different schemas. Fit the weights to these rows.")
 
     @property
     def certified(self) -> bool:
@@ -153,9 +149,7 @@ class Release:
         lines += [] if self.certified else [f"  NOT certified: {'; '.join(self.reasons)}"]
         return "\n".join(lines)
 
-    def save(
-        self, path: str | os.PathLike[str], *, overwrite: bool = False, allow_uncertified: bool = False
-    ) -> Path:
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False, allow_uncertified: bool = False) -> Path:
         """Write the release file, atomically.
 
         Parameters
@@ -248,6 +242,4 @@ def _plain(recipe: dict[str, Any] | None) -> dict[str, Any] | None:
     try:
         return json.loads(json.dumps(recipe, allow_nan=False))
     except (TypeError, ValueError, RecursionError):
-        raise TypeError(
-            "recipe must hold plain JSON values only: text, finite numbers, lists, dicts."
-        ) from None
+        raise TypeError("recipe must hold plain JSON values only: text, finite numbers, lists, dicts.") from None

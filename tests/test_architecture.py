@@ -22,7 +22,7 @@ LAYERS = [
     {"release"},
     {"datasets"},
     {"curator", "analyst"},
-    {"coverage", "demo"},
+    {"coverage", "demo", "_read"},
     {"cli"},
 ]
 #: Inside these folders modules never import each other sideways, but for shared private helpers.

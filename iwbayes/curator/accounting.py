@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 from dp_accounting.pld import common, privacy_loss_distribution
@@ -33,6 +34,7 @@ def check_budget(epsilon: float, delta: float) -> tuple[float, float]:
     return epsilon, delta
 
 
+@lru_cache(maxsize=64)
 def _event_pld(event: Event, interval: float) -> privacy_loss_distribution.PrivacyLossDistribution:
     if event.mechanism == "gaussian":
         pld = privacy_loss_distribution.from_gaussian_mechanism(
@@ -44,6 +46,15 @@ def _event_pld(event: Event, interval: float) -> privacy_loss_distribution.Priva
             value_discretization_interval=interval,
         )
     return pld if event.count == 1 else pld.self_compose(event.count)
+
+
+@lru_cache(maxsize=512)
+def _pld_epsilon(events: tuple[Event, ...], delta: float, interval: float) -> float:
+    """Epsilon of the composed PLDs; events are public settings, so prices may be remembered."""
+    pld = _event_pld(events[0], interval)
+    for event in events[1:]:
+        pld = pld.compose(_event_pld(event, interval))
+    return float(pld.get_epsilon_for_delta(delta))
 
 
 def price(events: Sequence[Event], delta: float, *, scale: float = 1.0) -> tuple[float, float]:
@@ -69,11 +80,7 @@ def price(events: Sequence[Event], delta: float, *, scale: float = 1.0) -> tuple
     best = basic if basic[1] <= delta * (1 + ROUNDING) else (math.inf, delta)
     single = len(events) == 1 and events[0].count == 1
     if delta > 0 and not (single and math.isfinite(best[0])):
-        interval = INTERVAL_SHARE * scale
-        pld = _event_pld(events[0], interval)
-        for event in events[1:]:
-            pld = pld.compose(_event_pld(event, interval))
-        epsilon = float(pld.get_epsilon_for_delta(delta))
+        epsilon = _pld_epsilon(tuple(events), delta, INTERVAL_SHARE * scale)
         if epsilon < best[0]:
             best = epsilon, delta
     return best

@@ -1,0 +1,70 @@
+"""Time and memory of publish(): 20,190 rows of 10 columns, 100,000 synthetic rows, hardened noise.
+
+    python benchmarks/publish.py
+
+Targets: 20 s and 1.5 GB (peak of the whole process, imports included).
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import time
+
+import numpy as np
+import pandas as pd
+
+import iwbayes as iw
+
+SCHEMA = iw.Schema(
+    iw.Real("income", 0, 500_000, transform="log1p"),
+    iw.Real("height", 120, 220),
+    iw.Real("pressure", 60, 240),
+    iw.Integer("visits", 0, 77),
+    iw.Integer("age", 18, 99),
+    iw.Binary("insured"),
+    iw.Binary("smoker", ("no", "yes")),
+    iw.Categorical("health", ("excellent", "good", "fair", "poor")),
+    iw.Categorical("region", tuple(f"r{place}" for place in range(8))),
+    iw.Binary("hospital"),
+)
+
+
+def simulate(n: int, rng: np.random.Generator) -> pd.DataFrame:
+    """Ten dependent columns of the usual kinds."""
+    age = rng.integers(18, 100, n)
+    illness = rng.normal((age - 60) / 25, 1)
+    frame = {
+        "income": rng.lognormal(10.3 - 0.1 * illness, 0.7),
+        "height": rng.normal(170, 10, n),
+        "pressure": rng.normal(120 + 8 * illness, 12),
+        "visits": rng.poisson(np.exp(0.6 + 0.4 * illness)),
+        "age": age,
+        "insured": rng.integers(0, 2, n),
+        "smoker": np.where(rng.random(n) < 0.25, "yes", "no"),
+        "health": np.array(["excellent", "good", "fair", "poor"])[np.digitize(illness, [-0.8, 0.3, 1.4])],
+        "region": [f"r{place}" for place in rng.integers(0, 8, n)],
+        "hospital": (rng.random(n) < 1 / (1 + np.exp(2.2 - 0.8 * illness))).astype(int),
+    }
+    return pd.DataFrame(frame)
+
+
+def main() -> None:
+    """Publish once and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=20_190)
+    parser.add_argument("--synthetic", type=int, default=100_000)
+    arguments = parser.parse_args()
+    private = iw.PrivateTable(simulate(arguments.rows, np.random.default_rng(1)), SCHEMA)
+    start = time.perf_counter()
+    release = iw.publish(private, epsilon=1.0, delta=1e-6, n_synthetic=arguments.synthetic, rng=1)
+    seconds = time.perf_counter() - start
+    gigabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(f"publish {arguments.rows} x {len(SCHEMA)} -> {arguments.synthetic} rows: {release.weights!r}")
+    print(f"{'':<10}{'measured':>10}{'target':>10}")
+    print(f"{'seconds':<10}{seconds:>10.1f}{20:>10}")
+    print(f"{'peak GB':<10}{gigabytes:>10.2f}{1.5:>10}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""Where calibrated intervals were shown to hold: every threshold, its reason and its remedy, in one place.
+
+The thresholds come from coverage studies of the default recipe (logistic, linear and multinomial truths,
+N 500 to 10,000, epsilon 0.5 to 5, five generators): inside them 90 % intervals cover 88 to 93 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from iwbayes.release import Release
+from iwbayes.weights import pareto_k_threshold
+
+#: Largest kappa: the formulas are linear in the weights' noise, and are no longer when it is this large. It is
+#: judged on each parameter, in the directions that its score uses. The overall kappa0 sums over all directions
+#: of the features: structural zeros (exclusive categories) make it huge though the intervals hold.
+KAPPA_LIMIT = 0.25
+#: Largest share of private rows that the feature map clipped: their features say less than the model's scores
+#: ask for, and the synthetic rows that stand for them are not pulled where they belong.
+CLIPPED_LIMIT = 0.05
+#: Smallest effective sample size as a share of the synthetic rows: below it the private distribution is much
+#: narrower than, or elsewhere from, the generator's, and whitening by the latter is poor.
+ESS_LIMIT = 0.35
+#: Largest distance of posterior mean and mode in standard deviations: the calibrated likelihood is a normal.
+SKEW_LIMIT = 0.5
+#: Largest R-hat and smallest effective sample size for each chain (Vehtari et al., Bayesian Analysis 2021).
+RHAT_LIMIT, RHAT_FAILURE, DRAWS_PER_CHAIN = 1.01, 1.05, 100
+
+
+@dataclass(frozen=True)
+class Check:
+    """One row of the diagnostics.
+
+    Parameters
+    ----------
+    name : str
+    value : float or str
+    threshold : float or str
+        NaN where there is none.
+    verdict : {"ok", "warn", "fail", "info"}
+        "fail" takes a fit out of the domain of calibration; "info" is no judgement.
+    what_to_do : str
+        Empty when nothing needs doing.
+    sign : str
+        How a good value compares with the threshold: "<" or ">".
+    """
+
+    name: str
+    value: Any
+    threshold: Any
+    verdict: str
+    what_to_do: str
+    sign: str = ""
+
+    @property
+    def reason(self) -> str:
+        """Number, threshold, next step: one sentence for a warning."""
+        against = {"<": ">=", ">": "<="}[self.sign]
+        return f"{self.name} {self.value:.2g} {against} {self.threshold:.2g}: {self.what_to_do}"
+
+
+def below(name: str, value: float, limit: float, what_to_do: str, *, bad: str = "fail") -> Check:
+    """Check a value that must be below its limit; a value that is not known is no judgement."""
+    if np.isnan(value):
+        return Check(name, value, limit, "info", "It is not known here.", "<")
+    good = value < limit
+    return Check(name, value, limit, "ok" if good else bad, "" if good else what_to_do, "<")
+
+
+def above(name: str, value: float, limit: float, what_to_do: str, *, bad: str = "fail") -> Check:
+    """Check a value that must be above its limit; a value that is not known is no judgement."""
+    if np.isnan(value):
+        return Check(name, value, limit, "info", "It is not known here.", ">")
+    good = value > limit
+    return Check(name, value, limit, "ok" if good else bad, "" if good else what_to_do, ">")
+
+
+def kappa_check(name: str, kappa: float) -> Check:
+    """Noise of the released moments in the direction of one parameter."""
+    return below(
+        name,
+        kappa,
+        KAPPA_LIMIT,
+        "the privacy noise is too large for this parameter. Use a simpler model, or ask for a release with more "
+        "private rows, a larger epsilon or fewer features.",
+    )
+
+
+def skew_check(skew: float) -> Check:
+    """Distance of posterior mean and mode."""
+    return below(
+        "skew",
+        skew,
+        SKEW_LIMIT,
+        "the posterior is far from normal in unconstrained space. Reparametrise, merge small groups, or give scales "
+        "of groups tighter priors.",
+    )
+
+
+def weight_facts(release: Release, phi: np.ndarray | None = None) -> dict[str, float]:
+    """Numbers about the weights of a release that need no model.
+
+    Parameters
+    ----------
+    release : Release
+    phi : ndarray, shape (row, k), optional
+        Features of the synthetic rows, flag included, where they are at hand.
+    """
+    measurement = release.weights.measurement
+    facts = {
+        "pareto_k": float(release.weights.pareto_k),
+        "ess": float(release.weights.ess),
+        "n_private": int(release.n_private),
+        "n_synthetic": len(release.synthetic),
+        "clipped_private": float("nan"),
+        "clipped_synthetic": float("nan"),
+    }
+    if measurement is not None and measurement.features is not None and measurement.features.flag:
+        facts["clipped_private"] = measurement.clipped_private
+        phi = measurement.features.transform(release.synthetic.frame) if phi is None else phi
+        facts["clipped_synthetic"] = float(np.mean(phi[:, -1] > 0))
+    return facts
+
+
+def weight_checks(facts: Mapping[str, Any]) -> list[Check]:
+    """Judge the numbers of `weight_facts` that bound the domain."""
+    return [
+        below(
+            "pareto_k",
+            facts["pareto_k"],
+            pareto_k_threshold(int(facts["n_synthetic"])),
+            "a few synthetic rows carry the estimate. Ask for a release with a better generator or more synthetic "
+            "rows; psis() or temper() stabilise the weights but add bias.",
+        ),
+        above(
+            "ess_share",
+            facts["ess"] / facts["n_synthetic"],
+            ESS_LIMIT,
+            "the synthetic rows are far from the private ones. Ask for a release with a larger share of the budget "
+            "for its generator, or a generator that suits the columns.",
+        ),
+        below(
+            "clipped_private",
+            facts["clipped_private"],
+            CLIPPED_LIMIT,
+            "too many private rows lie outside the clip bound of the features. Ask for a release with a generator "
+            "that covers them, or with transformed columns (log1p).",
+        ),
+    ]

@@ -1,0 +1,115 @@
+"""The identity Op that gives each row of an observed variable its weight in the log density.
+
+It works as PyMC's own minibatch wrapper does (``pymc.variational.minibatch_rv``): the node stays a random
+variable, so that predictive sampling, log likelihoods, clones and every sampler keep working, and only its
+log density differs from that of the variable inside.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytensor.tensor as pt
+from pymc.distributions.dist_math import check_parameters
+from pymc.distributions.distribution import support_point
+from pymc.logprob.abstract import MeasurableOp, _logprob
+from pymc.logprob.basic import logp
+from pytensor.gradient import disconnected_grad
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.op import Op
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.rewriting.basic import node_rewriter
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.rewriting.basic import register_specialize
+
+
+class WeightedRandomVariable(MeasurableOp, Op):
+    """Random variable whose log density is ``weights`` times that of the variable it wraps.
+
+    Parameters
+    ----------
+    guard : bool
+        Whether rows of weight zero are taken out of the log density and its gradient even where their own
+        density is zero. It costs a second pass over the rows and keeps constants of the data from being folded,
+        so it is used only where a weight is, or may become, zero.
+
+    Notes
+    -----
+    Inputs are the variable, its rows on the first axis, and the weights, shape (row,). As draws are not
+    changed, the Op is removed when a function is compiled, but only at the ``specialize`` stage: PyMC applies
+    ``canonicalize`` rewrites while it derives densities, and a removal there would silently lose the weights.
+    """
+
+    __props__ = ("guard",)
+    view_map = {0: [0]}
+    _print_name = ("Weighted", "\\operatorname{Weighted}")
+
+    def __init__(self, guard: bool = False):
+        self.guard = guard
+
+    def make_node(self, *inputs: Any) -> Apply:
+        """Wrap a tensor variable, shape (row, ...), with weights of shape (row,)."""
+        rv, weights = (pt.as_tensor_variable(var) for var in inputs)
+        if rv.type.ndim < 1 or weights.type.ndim != 1:
+            raise ValueError(
+                "a weighted variable needs a row axis and one-dimensional weights; "
+                f"got {rv.type.ndim} and {weights.type.ndim} dimensions."
+            )
+        return Apply(self, [rv, weights], [rv.type()])
+
+    def infer_shape(self, *args: Any) -> list[Any]:
+        """Shape of the wrapped variable (pytensor 2 passes the graph as well, pytensor 3 does not)."""
+        return [args[-1][0]]
+
+    def do_constant_folding(self, fgraph: Any, node: Apply) -> bool:
+        """Tell pytensor that the node is never a constant."""
+        return False
+
+    def perform(self, node: Apply, inputs: Any, output_storage: Any, params: Any = None) -> None:
+        """Pass the draws through."""
+        output_storage[0][0] = inputs[0]
+
+
+@register_specialize
+@node_rewriter([WeightedRandomVariable])
+def local_remove_weighted_rv(fgraph: Any, node: Apply) -> list[Variable]:
+    """Replace the identity by its input, at the ``specialize`` stage."""
+    return list(node.inputs[:1])
+
+
+@_logprob.register(WeightedRandomVariable)
+def weighted_rv_logprob(op: WeightedRandomVariable, values: Any, rv: Any, weights: Any, **kwargs: Any) -> Any:
+    """Weighted elementwise log density, shape (row, ...)."""
+    [value] = values
+    # The graph that calls this checks for stray random variables itself, once all of them have values.
+    kwargs = {**kwargs, "warn_rvs": False}
+    weights = check_parameters(
+        weights, pt.all(weights >= 0), msg="likelihood weights >= 0", can_be_replaced_by_ninf=False
+    )
+    if not op.guard:
+        terms = logp(rv, value, **kwargs)
+        return _by_row(weights, terms.type.ndim) * terms
+    keep = weights > 0
+    safe = _safe_value(rv, value)
+    if safe is not None:
+        # Zero times an infinite gradient is NaN, so the value itself has to be one of positive density.
+        value = pt.switch(_by_row(keep, value.type.ndim), value, disconnected_grad(safe))
+    terms = logp(rv, value, **kwargs)
+    return pt.switch(_by_row(keep, terms.type.ndim), _by_row(weights, terms.type.ndim) * terms, 0.0)
+
+
+def _by_row(vector: Any, ndim: int) -> Any:
+    """Give a vector over rows trailing axes, to multiply an array (row, ...) of `ndim` dimensions."""
+    return vector.dimshuffle(0, *["x"] * (ndim - 1))
+
+
+def _safe_value(rv: Any, value: Any) -> Any:
+    """Value of positive density for each row: the support point of the distribution, None where it has none."""
+    try:
+        # Support points may read the shape of their own variable, which is that of the value.
+        safe: Any = graph_replace([support_point(rv)], {rv: value}, strict=False)[0]
+    except NotImplementedError:
+        return None
+    if any(var.owner is not None and isinstance(var.owner.op, MeasurableOp) for var in ancestors([safe])):
+        return None
+    return safe.astype(value.dtype)

@@ -1,0 +1,333 @@
+"""Array-valued pieces of any PyMC model, weighted or not, by automatic differentiation.
+
+Everything is a function of ``theta``, shape (p,): the model's free variables in PyMC's unconstrained space, one
+after another in the order of the model's value variables, each in C order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import xarray as xr
+from pymc.pytensorf import join_nonshared_inputs
+from pytensor.graph.replace import graph_replace
+
+from iwbayes.analyst._model_graph import imputed_name, observed_variables
+from iwbayes.analyst._model_parts import (
+    by_columns,
+    check_free,
+    common_weights,
+    flat_names,
+    value_gradient_curvature,
+)
+from iwbayes.analyst._newton import maximise
+from iwbayes.analyst.reweight import is_weighted, unweight
+
+
+class ModelTerms:
+    """Row scores, Hessians, prior and mode of a PyMC model, compiled when they are first asked for.
+
+    The likelihood is that of the weighted observed variables, or of all observed variables in a model that
+    :func:`~iwbayes.analyst.reweight.reweight` has not touched; everything else in the log density (priors,
+    Jacobians of transforms, potentials, observed variables that a dict of weights left out) counts as prior.
+    Data and weights are those that the model holds when the object is made.
+
+    Parameters
+    ----------
+    model : pymc.Model
+
+    Attributes
+    ----------
+    names : tuple of str
+        One name an unconstrained parameter: ``b[0]``, ``sex[Male]`` with the labels of its dims, ``sigma_log__``
+        for a transformed variable (PyMC's name of the unconstrained one).
+    size : int
+        Number of unconstrained parameters, p.
+    n_rows : int
+    weights : ndarray, shape (row,)
+        Weights as the model's graph uses them, after ``total``; ones in an unweighted model.
+
+    Raises
+    ------
+    ValueError
+        If the model has no observed or no free variables, a free variable is discrete, or observed variables
+        have different numbers of rows or different weights.
+
+    Notes
+    -----
+    Scores take p passes over the rows, not one backward pass a row: with G(theta, u) = d/dtheta sum_i u_i l_i,
+    the derivative of all rows along v is d/du (G . v), as G is linear in u. Hessians are built by columns.
+    """
+
+    def __init__(self, model: pm.Model):
+        check_free(model)
+        weighted = [rv for rv in observed_variables(model) if is_weighted(rv)]
+        rows = weighted or observed_variables(model)
+        self.weights = common_weights(model, rows)
+        self.n_rows = len(self.weights)
+        self._row_names = [rv.name for rv in rows]
+        self._imputed = [name for rv in rows if (name := imputed_name(model, rv)) is not None]
+        self._model = unweight(model) if weighted else model
+        self._inputs = [self._model.rvs_to_values[rv] for rv in self._model.free_RVs]
+        point = self._model.initial_point(0)
+        self._point = {var.name: np.asarray(point[var.name], dtype=np.float64) for var in self._inputs}
+        self.names = tuple(name for rv in self._model.free_RVs for name in flat_names(self._model, rv, self._point))
+        self.size = len(self.names)
+
+    def start(self) -> np.ndarray:
+        """Return the model's initial point, shape (p,)."""
+        return self._ravel(self._point)
+
+    def check_calibratable(self) -> None:
+        """Raise a ValueError if the model has free variables that grow with the rows.
+
+        The sandwich covariance needs a fixed number of parameters and many rows; imputed values and row-level
+        latent variables have one parameter, or more, a row.
+        """
+        if self._imputed:
+            raise ValueError(
+                f"{', '.join(self._imputed)} has imputed values, which are free variables that grow with the "
+                "rows, so the model cannot be calibrated. Drop the incomplete rows."
+            )
+        for name, value in self._point.items():
+            if self.n_rows > 1 and self.n_rows in value.shape:
+                raise ValueError(
+                    f"the free variable {name} has an axis of length {self.n_rows}, the number of rows. Models "
+                    "whose free variables grow with the rows cannot be calibrated: integrate the row-level "
+                    "variables out."
+                )
+
+    def row_log_likelihood(self, theta: np.ndarray) -> np.ndarray:
+        """Compute each row's unweighted log likelihood.
+
+        Parameters
+        ----------
+        theta : ndarray, shape (p,)
+
+        Returns
+        -------
+        ndarray, shape (row,)
+            Natural logs, summed over the trailing axes and over the weighted observed variables.
+        """
+        return self._rows_function(self._checked(theta))
+
+    def scores(self, theta: np.ndarray) -> np.ndarray:
+        """Differentiate each row's unweighted log likelihood.
+
+        Parameters
+        ----------
+        theta : ndarray, shape (p,)
+
+        Returns
+        -------
+        ndarray, shape (row, p)
+        """
+        theta = self._checked(theta)
+        scores = np.empty((self.n_rows, self.size))
+        for j, direction in enumerate(np.eye(self.size)):
+            scores[:, j] = self._scores_function(theta, direction)
+        return scores
+
+    def likelihood_hessian(self, theta: np.ndarray) -> np.ndarray:
+        """Hessian of the weighted log likelihood sum_i w_i l_i.
+
+        Parameters
+        ----------
+        theta : ndarray, shape (p,)
+
+        Returns
+        -------
+        ndarray, shape (p, p)
+        """
+        return self._likelihood(theta)[2]
+
+    def prior(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Differentiate everything in the log density that is not the weighted likelihood.
+
+        Parameters
+        ----------
+        theta : ndarray, shape (p,)
+
+        Returns
+        -------
+        gradient : ndarray, shape (p,)
+        hessian : ndarray, shape (p, p)
+        """
+        _, gradient, hessian = self._prior(theta)
+        return gradient, hessian
+
+    def log_density(self, theta: np.ndarray) -> float:
+        """Weighted log density of the model in unconstrained space, Jacobians included.
+
+        Parameters
+        ----------
+        theta : ndarray, shape (p,)
+        """
+        theta, nowhere = self._checked(theta), np.zeros(self.size)
+        likelihood = self._likelihood_function(theta, self.weights, nowhere)[0]
+        return float(likelihood + self._prior_function(theta, nowhere)[0])
+
+    def mode(self, start: np.ndarray | None = None) -> np.ndarray:
+        """Maximise the weighted log density by damped Newton steps.
+
+        Parameters
+        ----------
+        start : ndarray, shape (p,), optional
+            The model's initial point by default.
+
+        Returns
+        -------
+        ndarray, shape (p,)
+
+        Raises
+        ------
+        ValueError
+            If the log density is not finite at the start.
+        RuntimeError
+            If the steps do not converge.
+        """
+
+        def derivatives(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            _, gradient, hessian = self._likelihood(theta)
+            prior_gradient, prior_hessian = self.prior(theta)
+            return gradient + prior_gradient, hessian + prior_hessian
+
+        start = self.start() if start is None else self._checked(start)
+        return maximise(self.log_density, derivatives, start)
+
+    def unconstrain(self, posterior: xr.Dataset) -> np.ndarray:
+        """Map posterior draws to unconstrained space.
+
+        Parameters
+        ----------
+        posterior : xarray.Dataset
+            All free variables, with dimensions ``chain`` and ``draw`` first or elsewhere.
+
+        Returns
+        -------
+        ndarray, shape (sample, p)
+            Draws of the first chain first.
+
+        Raises
+        ------
+        KeyError
+            If a free variable is missing.
+        """
+        names = [rv.name for rv in self._model.free_RVs]
+        missing = [name for name in names if name not in posterior]
+        if missing:
+            raise KeyError(f"the posterior lacks the free variables {', '.join(missing)} of the model.")
+        draws = {}
+        for rv in self._model.free_RVs:
+            values = posterior[rv.name].transpose("chain", "draw", ...).to_numpy()
+            draws[rv.name] = values.reshape(-1, *values.shape[2:]).astype(rv.dtype)
+        return np.array([self._forward(*sample) for sample in zip(*draws.values(), strict=True)])
+
+    def constrain(self, theta: np.ndarray) -> dict[str, np.ndarray]:
+        """Map unconstrained draws back, and recompute the deterministics.
+
+        Parameters
+        ----------
+        theta : ndarray, shape (sample, p)
+
+        Returns
+        -------
+        dict of str to ndarray, shape (sample, ...)
+            Free variables and deterministics by name, in the model's order.
+
+        Raises
+        ------
+        ValueError
+            If the shape is wrong.
+        """
+        theta = np.asarray(theta, dtype=np.float64)
+        if theta.ndim != 2 or theta.shape[1] != self.size:
+            raise ValueError(f"theta must have shape (sample, {self.size}); got {theta.shape}.")
+        names, function = self._backward
+        # One draw at a time: the intermediate values of a deterministic over many rows would not fit all at once.
+        results = [[np.array(value) for value in function(row)] for row in theta]
+        return {name: np.stack(values) for name, values in zip(names, zip(*results, strict=True), strict=True)}
+
+    def _checked(self, theta: np.ndarray) -> np.ndarray:
+        theta = np.asarray(theta, dtype=np.float64)
+        if theta.shape != (self.size,):
+            raise ValueError(f"theta must have shape ({self.size},); got {theta.shape}.")
+        return theta
+
+    def _ravel(self, point: dict[str, np.ndarray]) -> np.ndarray:
+        return np.concatenate([np.ravel(point[var.name]) for var in self._inputs])
+
+    def _join(self, outputs: list[Any]) -> tuple[list[Any], Any]:
+        """Rewrite graphs in the value variables as graphs in one vector theta."""
+        outputs, theta = join_nonshared_inputs(self._point, outputs, self._inputs)
+        return list(outputs), theta
+
+    @cached_property
+    def _row_graph(self) -> tuple[Any, Any]:
+        """Graph of the unweighted log likelihood of each row, shape (row,), and its theta."""
+        variables = [self._model.named_vars[name] for name in self._row_names]
+        terms = self._model.logp(vars=variables, sum=False)
+        rows = sum(term.sum(axis=tuple(range(1, term.ndim))) if term.ndim > 1 else term for term in terms)
+        [rows], theta = self._join([rows])
+        return rows, theta
+
+    @cached_property
+    def _rows_function(self) -> Callable[..., np.ndarray]:
+        rows, theta = self._row_graph
+        return pytensor.function([theta], rows)
+
+    @cached_property
+    def _scores_function(self) -> Callable[..., np.ndarray]:
+        """All rows' derivatives along a direction: forward mode by differentiating backward mode twice."""
+        rows, theta = self._row_graph
+        direction = pt.vector("direction", shape=(self.size,))
+        ones = pt.ones_like(rows)
+        gradient: Any = pt.grad(pt.sum(ones * rows), theta, consider_constant=[], disconnected_inputs="ignore")
+        along = pt.grad(pt.dot(gradient, direction), ones, disconnected_inputs="ignore")
+        return pytensor.function([theta, direction], along, on_unused_input="ignore")
+
+    @cached_property
+    def _likelihood_function(self) -> Callable[..., list[np.ndarray]]:
+        rows, theta = self._row_graph
+        weights = pt.vector("weights", shape=(self.n_rows,))
+        return value_gradient_curvature(pt.sum(weights * rows), [theta, weights])
+
+    @cached_property
+    def _prior_function(self) -> Callable[..., list[np.ndarray]]:
+        others = [rv for rv in self._model.basic_RVs if rv.name not in self._row_names]
+        [density], theta = self._join([self._model.logp(vars=[*others, *self._model.potentials])])
+        return value_gradient_curvature(density, [theta])
+
+    def _likelihood(self, theta: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        return by_columns(self._likelihood_function, self._checked(theta), self.weights)
+
+    def _prior(self, theta: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        return by_columns(self._prior_function, self._checked(theta))
+
+    @cached_property
+    def _forward(self) -> Callable[..., np.ndarray]:
+        """Unconstrained vector (p,) from the values of the free variables."""
+        model = self._model
+        values = {rv: rv.type(name=f"{rv.name}_value") for rv in model.free_RVs}
+        outputs: list[Any] = []
+        for rv, value in values.items():
+            transform = model.rvs_to_transforms[rv]
+            outputs.append(value if transform is None else transform.forward(value, *rv.owner.inputs))
+        # A transform may depend on other free variables (bounds); those have values, too.
+        outputs = list(graph_replace(outputs, values, strict=False))
+        flat = pt.concatenate([output.ravel() for output in outputs])
+        return pytensor.function(list(values.values()), flat, on_unused_input="ignore")
+
+    @cached_property
+    def _backward(self) -> tuple[list[str], Callable[..., list[np.ndarray]]]:
+        """Names and values of the free variables and deterministics, from theta (p,)."""
+        variables = [*self._model.free_RVs, *self._model.deterministics]
+        outputs, theta = self._join(self._model.replace_rvs_by_values(variables))
+        function = pytensor.function([theta], outputs, on_unused_input="ignore")
+        return [var.name for var in variables], function

@@ -1,0 +1,304 @@
+"""Calibrate the posterior of a weighted PyMC model: intervals that account for the noise in the weights.
+
+The draws of the weighted posterior treat the released weights as exact. Here they are moved linearly, in PyMC's
+unconstrained space, to the mean and covariance of calibrated likelihood times prior (`sandwich`), and mapped back
+through the transforms (Shaby 2014; Williams and Savitsky 2021).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from iwbayes._warnings import CalibrationWarning
+from iwbayes.analyst import _arviz
+from iwbayes.analyst._domain import kappa_check, skew_check, weight_checks, weight_facts
+from iwbayes.analyst._meat import Array
+from iwbayes.analyst.sandwich import CalibratedNormal, LikelihoodTerms, calibrate_normal, map_draws
+from iwbayes.release import Release
+
+if TYPE_CHECKING:
+    import pymc as pm
+
+    from iwbayes.analyst.autodiff import ModelTerms
+
+__all__ = ["calibrate", "calibration_record", "tilt_inputs", "warn_outside_domain"]
+
+#: Groups that were computed from the uncalibrated draws and would contradict the calibrated ones.
+STALE_GROUPS = (
+    "log_likelihood",
+    "log_likelihood_weighted",
+    "log_prior",
+    "posterior_predictive",
+    "predictions",
+    "predictions_constant_data",
+    "unconstrained_posterior",
+)
+#: Post-processing that leaves the shares w_i / sum w of a tilt as they are.
+HARMLESS_STEPS = ("normalize",)
+
+
+def calibrate(idata: _arviz.ArvizObject, weighted_model: pm.Model, release: Release) -> _arviz.ArvizObject:
+    """Move the draws of a weighted posterior so that their intervals account for the noise in the weights.
+
+    Parameters
+    ----------
+    idata : arviz.InferenceData or xarray.DataTree
+        Draws from `weighted_model`. It is not changed.
+    weighted_model : pymc.Model
+        From :func:`~iwbayes.reweight`, with the weights of `release`. Their total does not matter to the calibrated
+        likelihood; the prior counts once.
+    release : Release
+        The release whose synthetic rows the model observes, in their order.
+
+    Returns
+    -------
+    arviz.InferenceData or xarray.DataTree
+        A new object: ``posterior`` calibrated, with deterministics recomputed; ``calibration`` added (see
+        `calibration_record`); pointwise log likelihoods, predictions and ``log_prior`` dropped, since they
+        belong to the uncalibrated draws; every other group as it was.
+
+    Raises
+    ------
+    ValueError
+        The draws are calibrated already, lack a free variable or are fewer than the parameters; the model has no
+        weighted likelihood, another number of rows than the release, discrete variables, or free variables that grow
+        with the rows; its curvature is not positive definite. All but the last before anything is compiled.
+
+    Warns
+    -----
+    CalibrationWarning
+        Outside the domain in which calibration was shown to hold, with the number, its threshold and the next step;
+        in particular when the noise law of the weights is not known and the row sandwich alone is used.
+
+    Notes
+    -----
+    Weights of a tilt: ``Cov(theta) = J^-1 (sum p_i^2 r_i r_i' + C P_b C') J^-1`` with r_i the scores less their
+    regression on the tilt's features and P_b the posterior covariance of the tilt's coefficients. Other weights:
+    r_i = s_i without the second term. The prior is put back unchanged. See
+    :func:`~iwbayes.analyst.sandwich.calibrate_normal`.
+
+    The likelihood is approximated by a normal at its mode. That is poor for parameters with few rows and for
+    scales of hierarchical models; the record's ``skew`` says by how much mean and mode differ.
+
+    Examples
+    --------
+    >>> weighted = iw.reweight(model, release.weights, total=release.n_private)  # doctest: +SKIP
+    >>> idata = iw.calibrate(pm.sample(model=weighted), weighted, release)  # doctest: +SKIP
+    """
+    posterior = _checked_posterior(idata)
+    _check_model(weighted_model, posterior, release)
+    from iwbayes.analyst.autodiff import ModelTerms
+
+    terms = ModelTerms(weighted_model)
+    draws = terms.unconstrain(posterior)
+    if len(draws) <= terms.size:
+        raise ValueError(f"there must be more draws than parameters; got {len(draws)} for {terms.size}. Sample more.")
+    mode = terms.mode(draws.mean(axis=0))
+    phi, noise = tilt_inputs(release, terms.weights)
+    columns = None if phi is None else phi[:, : len(noise)]
+    normal = calibrate_normal(
+        _likelihood_terms(terms, mode),
+        prior=terms.prior,
+        n_private=release.n_private,
+        phi=columns,
+        noise_covariance=noise,
+    )
+    covariance = np.atleast_2d(np.cov(draws, rowvar=False))
+    moved = map_draws(
+        draws, mode=mode, covariance=covariance, target_mean=normal.mean, target_covariance=normal.covariance
+    )
+    record = calibration_record(terms.names, normal, draws, moved, release, phi=phi)
+    warn_outside_domain(record)
+    groups = {name: _arviz.group(idata, name) for name in _arviz._names(idata) if name not in STALE_GROUPS}
+    groups["posterior"] = _replace_draws(posterior, terms.constrain(moved))
+    return _arviz.make({**groups, "calibration": record}, idata.attrs)
+
+
+def tilt_inputs(release: Release, weights: Array) -> tuple[Any, Any]:
+    """Features of the synthetic rows and noise covariance of their released mean, where the formulas for a tilt apply.
+
+    Parameters
+    ----------
+    release : Release
+    weights : ndarray, shape (row,)
+        The weights that the model used, on any scale.
+
+    Returns
+    -------
+    phi : ndarray, shape (row, k) or (row, k + 1), or None
+        The tilt's features, with the clip flag last where there is one.
+    noise_covariance : ndarray, shape (k, k), or None
+        Of the tilt's features only. Both are None unless the weights are those of the release, a single draw of a
+        tilt with its measurement, and no post-processing has changed their shares.
+    """
+    own = release.weights
+    measurement = own.measurement
+    if measurement is None or measurement.features is None or own.n_draws > 1:
+        return None, None
+    if not own.method.startswith("TiltWeights") or set(own.steps) - set(HARMLESS_STEPS):
+        return None, None
+    if not np.allclose(weights / np.mean(weights), own.values, rtol=1e-6, atol=1e-9):
+        return None, None
+    columns = measurement.tilt_columns
+    return measurement.features.transform(release.synthetic.frame), measurement.noise.covariance[columns, columns]
+
+
+def calibration_record(
+    names: Sequence[str],
+    normal: CalibratedNormal,
+    draws_before: Array,
+    draws_after: Array,
+    release: Release,
+    *,
+    phi: Array | None = None,
+) -> xr.Dataset:
+    """Describe a calibration: what moved by how much, and whether it was inside its domain.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Flat names of the p unconstrained parameters.
+    normal : CalibratedNormal
+    draws_before, draws_after : ndarray, shape (sample, p)
+        Unconstrained draws before and after.
+    release : Release
+    phi : ndarray, shape (row, k + 1), optional
+        Features of the synthetic rows with the clip flag last, where they are at hand; else they are computed.
+
+    Returns
+    -------
+    xarray.Dataset
+        Dimension ``parameter``; variables ``kappa``, ``explained``, ``mean_weighted``, ``sd_weighted``,
+        ``mean_calibrated``, ``sd_calibrated`` (unconstrained). Attributes: ``method`` ("tilt" or "row sandwich"),
+        ``verdict`` ("calibrated" or "not calibrated"), ``reasons`` (list of sentences, or "" when there is none),
+        ``kappa_max``, ``kappa0``, ``skew``, ``likelihood_ess``, ``cut_directions``, ``prior_directions``,
+        ``pareto_k``, ``ess``, ``n_private``, ``n_synthetic``, ``clipped_private``, ``clipped_synthetic``.
+    """
+    tilted = not np.isnan(normal.kappa0)
+    columns = {
+        "kappa": normal.kappa,
+        "explained": normal.explained,
+        "mean_weighted": draws_before.mean(axis=0),
+        "sd_weighted": draws_before.std(axis=0, ddof=1),
+        "mean_calibrated": draws_after.mean(axis=0),
+        "sd_calibrated": draws_after.std(axis=0, ddof=1),
+    }
+    facts: dict[str, Any] = weight_facts(release, phi)
+    facts["kappa_max"] = float(np.max(normal.kappa)) if tilted else float("nan")
+    facts["skew"] = float(np.max(np.abs(columns["mean_weighted"] - normal.mode) / columns["sd_weighted"]))
+    reasons = _reasons(facts, tilted, release)
+    attrs = {
+        "method": "tilt" if tilted else "row sandwich",
+        "verdict": "not calibrated" if reasons else "calibrated",
+        "reasons": reasons or "",
+        **facts,
+        "kappa0": normal.kappa0,
+        "likelihood_ess": normal.likelihood_ess,
+        "cut_directions": normal.cut_directions,
+        "prior_directions": normal.prior_directions,
+    }
+    data = {name: ("parameter", np.asarray(values, dtype=np.float64)) for name, values in columns.items()}
+    return xr.Dataset(data, coords={"parameter": list(names)}, attrs=attrs)
+
+
+def warn_outside_domain(record: xr.Dataset) -> None:
+    """Issue a CalibrationWarning with the reasons of a record whose verdict is "not calibrated"."""
+    if record.attrs["verdict"] == "not calibrated":
+        warnings.warn("not calibrated: " + "; ".join(record.attrs["reasons"]), CalibrationWarning, stacklevel=3)
+
+
+def _reasons(facts: dict[str, Any], tilted: bool, release: Release) -> list[str]:
+    """Why the intervals are not calibrated, one sentence each."""
+    if tilted:
+        checks = [kappa_check("kappa", facts["kappa_max"]), *weight_checks(facts), skew_check(facts["skew"])]
+        return [check.reason for check in checks if check.verdict == "fail"]
+    own = release.weights
+    if own.measurement is None or not own.method.startswith("TiltWeights"):
+        why = f"the noise law of {own.method} weights is not known here. Ask for a release with tilt weights."
+    else:
+        why = (
+            "the model's weights are not those that were released, or post-processing changed them. Use "
+            "reweight(model, release.weights, total=release.n_private)."
+        )
+    return ["the noise of the weights is left out of the intervals (row sandwich only): " + why]
+
+
+def _likelihood_terms(terms: ModelTerms, mode: Array) -> LikelihoodTerms:
+    total = terms.weights.sum()
+    return LikelihoodTerms(
+        theta=mode,
+        scores=terms.scores(mode),
+        curvature=-terms.likelihood_hessian(mode) / total,
+        shares=terms.weights / total,
+    )
+
+
+def _checked_posterior(idata: _arviz.ArvizObject) -> xr.Dataset:
+    """Return the posterior with its dimensions in order."""
+    if _arviz.has_group(idata, "calibration"):
+        raise ValueError("these draws are calibrated already. Calibrate the draws of the weighted model, once.")
+    if not _arviz.has_group(idata, "posterior"):
+        raise ValueError("the ArviZ object has no posterior group. Sample the weighted model first.")
+    posterior = _arviz.group(idata, "posterior")
+    missing = [name for name in ("chain", "draw") if name not in posterior.dims]
+    if missing:
+        raise ValueError(f"the posterior must have the dimensions chain and draw; {', '.join(missing)} is missing.")
+    return posterior.transpose("chain", "draw", ...)
+
+
+def _check_model(model: pm.Model, posterior: xr.Dataset, release: Release) -> None:
+    """Refuse what cannot be calibrated, before anything is compiled."""
+    from iwbayes.analyst._model_graph import observed_rows
+    from iwbayes.analyst.reweight import is_weighted
+
+    weighted = {rv.name for rv in model.observed_RVs if is_weighted(rv)}
+    if not weighted:
+        raise ValueError(
+            "the model has no weighted likelihood. Make one by reweight(model, release.weights, "
+            "total=release.n_private) and sample it."
+        )
+    n_rows = len(release.synthetic)
+    for rows in observed_rows(model):
+        if rows.observed in weighted and rows.n_rows != n_rows:
+            raise ValueError(
+                f"the observed variable {rows.name!r} has {rows.n_rows} rows; the release has {n_rows}. Observe "
+                "all synthetic rows of this release, in their order."
+            )
+    if model.discrete_value_vars:
+        names = ", ".join(sorted(var.name for var in model.discrete_value_vars))
+        raise ValueError(f"discrete variables ({names}) cannot be calibrated. Marginalise them out.")
+    _check_free_variables(model, posterior, n_rows)
+
+
+def _check_free_variables(model: pm.Model, posterior: xr.Dataset, n_rows: int) -> None:
+    """Check that the draws hold the free variables, no others, and that these do not grow with the rows."""
+    free = {rv.name for rv in model.free_RVs}
+    absent, unknown = free - set(posterior.data_vars), set(map(str, posterior.data_vars)) - set(model.named_vars)
+    if absent:
+        raise ValueError(f"the posterior lacks the free variables {sorted(absent)}. Sample without var_names.")
+    if unknown:
+        raise ValueError(f"the model has no variables {sorted(unknown)} of the posterior. Pass the model of the draws.")
+    for name in sorted(free):
+        size = int(np.prod(posterior[name].shape[2:]))
+        if size >= n_rows or name.endswith("_unobserved"):
+            raise ValueError(
+                f"the free variable {name!r} ({size} values) grows with the rows: it has no normal limit that a "
+                "sandwich could describe. Marginalise row-level effects out, or drop rows with missing values by "
+                "giving them weight zero."
+            )
+
+
+def _replace_draws(posterior: xr.Dataset, values: dict[str, Array]) -> xr.Dataset:
+    """Put new values into the variables of a posterior; coordinates and attributes stay."""
+    shape = (posterior.sizes["chain"], posterior.sizes["draw"])
+    new = {}
+    for name, old in posterior.data_vars.items():
+        array = np.asarray(values[str(name)]).reshape(*shape, *old.shape[2:])
+        new[name] = (old.dims, array.astype(old.dtype, copy=False), old.attrs)
+    marked = {"calibrated": "yes"} if "calibrated" in posterior.attrs else {}
+    return xr.Dataset(new, coords=posterior.coords, attrs={**posterior.attrs, **marked})

@@ -1,0 +1,361 @@
+"""From a formula and a canonical table to matrices, with the coefficient names that Bambi gives."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from formulaic import Formula
+from formulaic.errors import FormulaicError
+from formulaic.parser.types import Term as FormulaTerm
+from numpy.typing import NDArray
+
+from iwbayes.analyst.families import Family, Response, get_family
+from iwbayes.schema import Schema
+
+__all__ = ["Design", "Term", "build_design"]
+
+Array = NDArray[np.float64]
+
+_RESERVED = ("chain", "draw")
+
+
+@dataclass(frozen=True)
+class Term:
+    """A term of the formula and its columns of the design matrix.
+
+    Parameters
+    ----------
+    name : str
+        As in the formula: ``Intercept``, ``a``, ``a:c``.
+    columns : slice
+        Its columns.
+    labels : tuple of str or int, or None
+        Coordinates of the dimension ``<name>_dim``; None for a term of one number.
+    """
+
+    name: str
+    columns: slice
+    labels: tuple[Any, ...] | None = None
+
+    @property
+    def dim(self) -> str | None:
+        """Name of its dimension, or None."""
+        return None if self.labels is None else f"{self.name}_dim"
+
+
+@dataclass(frozen=True, eq=False)
+class Design:
+    """Matrices of a regression.
+
+    Parameters
+    ----------
+    formula : str
+    family : Family
+    name : str
+        The response's name.
+    response : Response
+        Its numbers, shape (row,), and levels.
+    x : ndarray, shape (row, column)
+        Design matrix of the rows used.
+    terms : tuple of Term
+        In the order of the columns.
+    rows : ndarray of int, shape (row,)
+        Positions of the rows used among the rows of the table.
+    n_rows : int
+        Rows of the table.
+    """
+
+    formula: str
+    family: Family
+    name: str
+    response: Response
+    x: Array
+    terms: tuple[Term, ...]
+    rows: NDArray[np.int64]
+    n_rows: int
+
+    @property
+    def y(self) -> Array:
+        """Numbers of the response, shape (row,)."""
+        return self.response.values
+
+    @property
+    def n_predictors(self) -> int:
+        """Number K of linear predictors."""
+        return self.family.n_predictors(self.response)
+
+    @property
+    def n_parameters(self) -> int:
+        """Coefficients (column by column, the K of a column together) and the auxiliary parameter."""
+        return self.x.shape[1] * self.n_predictors + (self.family.auxiliary is not None)
+
+    @property
+    def response_dim(self) -> str | None:
+        """Dimension of the non-reference levels of a categorical response."""
+        return f"{self.name}_reduced_dim" if self.family.name == "categorical" else None
+
+    @property
+    def auxiliary(self) -> str | None:
+        """Name of the auxiliary parameter: sigma, or <response>_sigma where a term is called sigma."""
+        name = self.family.auxiliary
+        taken = name in {term.name for term in self.terms}
+        return f"{self.name}_{name}" if taken else name
+
+    @property
+    def coords(self) -> dict[str, list[Any]]:
+        """Coordinates of the coefficients' dimensions."""
+        coords = {term.dim: list(term.labels) for term in self.terms if term.dim and term.labels}
+        if self.response_dim:
+            coords[self.response_dim] = [str(level) for level in self.response.levels[1:]]
+        return coords
+
+    def dims(self, term: Term) -> tuple[str, ...]:
+        """Dimensions of a term's coefficients."""
+        return tuple(dim for dim in (term.dim, self.response_dim) if dim)
+
+    def shape(self, term: Term) -> tuple[int, ...]:
+        """Shape of a term's coefficients."""
+        return tuple(len(self.coords[dim]) for dim in self.dims(term))
+
+    @property
+    def parameter_names(self) -> tuple[str, ...]:
+        """Flat names of the parameters in unconstrained space: ``Intercept``, ``c[level]``, ``sigma``."""
+        names = []
+        for term in self.terms:
+            labels = [[str(label) for label in self.coords[dim]] for dim in self.dims(term)]
+            indices = [", ".join(combination) for combination in itertools.product(*labels)]
+            names += [f"{term.name}[{index}]" if labels else term.name for index in indices]
+        return (*names, self.auxiliary) if self.auxiliary else tuple(names)
+
+    def with_rows(self, x: Array, y: Array) -> Design:
+        """Return the same regression on other rows (merged ones)."""
+        rows = np.arange(len(y))
+        return replace(self, x=x, response=replace(self.response, values=y), rows=rows, n_rows=len(y))
+
+
+def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: str | Family) -> Design:
+    """Evaluate a formula on a canonical table.
+
+    Parameters
+    ----------
+    formula : str
+        ``response ~ terms`` as formulaic reads it: interactions ``a*b`` and ``a:b``, ``np.log1p(a)``,
+        ``poly(a, 2)``, ``center(a)``, ``scale(a)`` (fitted on these rows, each row counting once), ``C(a)``,
+        ``- 1`` for no intercept, ``.`` for all the other columns. It may call Python functions: it is the
+        analyst's own text.
+    frame : pandas.DataFrame, shape (row, column)
+        In the schema's canonical form.
+    schema : Schema
+    family : str or Family
+
+    Returns
+    -------
+    Design
+
+    Raises
+    ------
+    ValueError
+        Unknown columns, a response that is missing or does not suit the family, columns that are not finite,
+        a formula that formulaic can not read, or no complete row.
+
+    Warns
+    -----
+    UserWarning
+        When rows with missing cells in the columns used are left out, when declared levels never occur among
+        the rows, and when a column is zero in all rows. Such levels and columns get no coefficient (their
+        coefficient would be its prior); the first level that occurs is then the reference.
+
+    Notes
+    -----
+    Levels are coded against the first declared one. Levels of a categorical response that never occur are
+    left out in the same way.
+    """
+    family = get_family(family)
+    parsed, lhs = _parse(formula, schema, family)
+    used = _used_columns(formula, parsed, schema)
+    complete = frame[used].notna().all(axis=1).to_numpy()
+    rows = np.flatnonzero(complete)
+    if len(rows) == 0:
+        raise ValueError(
+            f"formula {formula!r} needs complete rows; all {len(frame)} have missing cells. Use fewer of {used}."
+        )
+    if len(rows) < len(frame):
+        _warn(
+            f"{len(frame) - len(rows)} of {len(frame)} rows have missing cells in {used}; "
+            f"they are left out with their weights."
+        )
+    subset = _ready(frame.iloc[rows][used], schema, skip=lhs)
+    name, response = _response(parsed, lhs, subset, schema, family)
+    x, terms = _matrix(parsed, subset)
+    if len(x) != len(rows) or len(response.values) != len(rows):
+        raise ValueError(f"formula {formula!r} must keep the number of rows; a function in it changes it.")
+    return Design(formula, family, name, response, x, terms, rows, len(frame))
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, UserWarning, stacklevel=4)
+
+
+def _parse(formula: str, schema: Schema, family: Family) -> tuple[Any, str]:
+    """Parse, and check that the response is one column of the schema, or for gaussian an expression."""
+    if not isinstance(formula, str):
+        raise TypeError(f"formula must be a string such as 'y ~ a + b'; got {type(formula).__name__}.")
+    try:
+        parsed = Formula(formula, _context={"__formulaic_variables_available__": list(schema.names)})
+    except (FormulaicError, SyntaxError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"formula {formula!r} can not be read: {reason} Write it as 'y ~ a + b'.") from None
+    terms = list(getattr(parsed, "lhs", None) or [])
+    if len(terms) != 1 or len(terms[0].factors) != 1:
+        raise ValueError(f"formula {formula!r} needs one response on its left; write it as 'y ~ a + b'.")
+    if not isinstance(getattr(parsed, "rhs", None), Formula):
+        raise ValueError(f"formula {formula!r} must have one part on its right; drop the '|'.")
+    lhs = str(terms[0].factors[0].expr)
+    if lhs not in schema.names and family.name != "gaussian" and lhs.isidentifier():
+        raise ValueError(f"the response {lhs!r} is no column of the schema; it has {list(schema.names)}.")
+    if lhs not in schema.names and family.name != "gaussian":
+        raise ValueError(
+            f"family {family.name!r} takes a column as its response, not the expression {lhs!r}. "
+            f"Use one of {list(schema.names)}, or family='gaussian'."
+        )
+    return parsed, lhs
+
+
+def _used_columns(formula: str, parsed: Any, schema: Schema) -> list[str]:
+    """List the schema's columns that the formula names; unknown names are refused."""
+    # formulaic does not list the variables inside stateful transforms, such as a in poly(a, 2)
+    terms = [*parsed.lhs, *parsed.rhs]
+    exprs = {str(factor.expr) for term in terms for factor in term.factors}
+    quoted = set(re.findall(r"`([^`]+)`", formula))
+    words = {word for expr in exprs for word in re.findall(r"(?<![\w.'\"])[^\W\d]\w*(?!\w|\s*\()", expr)}
+    used = [name for name in schema.names if name in exprs | quoted | words]
+    unknown = {str(name) for name in parsed.required_variables} - set(schema.names) - {"np"}
+    if unknown:
+        raise ValueError(
+            f"formula {formula!r} names {sorted(unknown)}, which the schema lacks; it has {list(schema.names)}."
+        )
+    return used
+
+
+def _ready(frame: pd.DataFrame, schema: Schema, *, skip: str) -> pd.DataFrame:
+    """Plain numpy numbers, and categories of the levels that occur."""
+    ready = {}
+    for name in frame.columns:
+        values = frame[name].reset_index(drop=True)
+        if isinstance(values.dtype, pd.CategoricalDtype):
+            if name != skip:
+                values = _occurring(values)
+        elif pd.api.types.is_extension_array_dtype(values.dtype):
+            values = values.astype(np.int64)
+        ready[name] = values
+    return pd.DataFrame(ready)
+
+
+def _occurring(values: pd.Series) -> pd.Series:
+    kept = values.cat.remove_unused_categories()
+    absent = [level for level in values.cat.categories if level not in set(kept.cat.categories)]
+    if absent:
+        _warn(
+            f"levels {absent} of column {values.name!r} occur in no row; they get no coefficient and "
+            f"{kept.cat.categories[0]!r} is the reference."
+        )
+    # in the order of the declaration, whose first level is the reference
+    return kept.cat.set_categories([level for level in values.cat.categories if level not in set(absent)])
+
+
+def _response(parsed: Any, lhs: str, frame: pd.DataFrame, schema: Schema, family: Family) -> tuple[str, Response]:
+    if lhs in schema.names:
+        response = family.response(schema[lhs], frame[lhs])
+        return lhs, _occurring_levels(lhs, response) if family.name == "categorical" else response
+    values = _evaluate(parsed.lhs, frame).to_numpy(dtype=np.float64)
+    if values.shape[1] != 1:
+        raise ValueError(f"the response {lhs!r} must be one number a row; it has {values.shape[1]} columns.")
+    _check_finite(lhs, values)
+    return lhs, Response(values[:, 0])
+
+
+def _occurring_levels(name: str, response: Response) -> Response:
+    codes, positions = np.unique(response.values.astype(np.int64), return_inverse=True)
+    if len(codes) < 2:
+        raise ValueError(f"the response {name!r} must take two levels or more; all rows have the same one.")
+    if len(codes) < len(response.levels):
+        absent = [level for code, level in enumerate(response.levels) if code not in codes]
+        _warn(f"levels {absent} of the response {name!r} occur in no row and are left out of the model.")
+    return Response(positions.astype(np.float64), tuple(response.levels[code] for code in codes))
+
+
+def _evaluate(formula: Any, frame: pd.DataFrame) -> Any:
+    try:
+        # a function may overflow or leave its domain; what is not finite is refused below with its name
+        with np.errstate(all="ignore"):
+            return formula.get_model_matrix(frame, context={"np": np}, na_action="ignore")
+    except FormulaicError as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"the formula can not be evaluated: {reason} Check its functions.") from None
+
+
+def _check_finite(name: str, values: Array) -> None:
+    if not np.isfinite(values).all():
+        count = int((~np.isfinite(values)).any(axis=1).sum())
+        raise ValueError(f"{name!r} must be finite; it is not in {count} rows. Change the transformation.")
+
+
+def _matrix(parsed: Any, frame: pd.DataFrame) -> tuple[Array, tuple[Term, ...]]:
+    matrix = _evaluate(parsed.rhs, frame)
+    spec = matrix.model_spec
+    names, values = list(matrix.columns), matrix.to_numpy(dtype=np.float64)
+    kept: list[int] = []
+    terms = []
+    for formula_term, columns in spec.term_slices.items():
+        places = np.arange(len(names))[columns]
+        name = "Intercept" if str(formula_term) == "1" else str(formula_term)
+        _check_finite(name, values[:, places])
+        labels = _labels(formula_term, [names[place] for place in places], spec)
+        filled = [i for i, place in enumerate(places) if values[:, place].any()]
+        if len(filled) < len(places):
+            empty = [names[place] for i, place in enumerate(places) if i not in filled]
+            _warn(f"columns {empty} of the design are zero in all rows; they get no coefficient.")
+        if filled:
+            labels = None if labels is None else tuple(labels[i] for i in filled)
+            terms.append(Term(name, slice(len(kept), len(kept) + len(filled)), labels))
+            kept += [int(places[i]) for i in filled]
+    if not kept:
+        raise ValueError("the formula must leave at least one column; add a term or an intercept.")
+    _check_names(terms)
+    return np.ascontiguousarray(values[:, kept]) + 0.0, tuple(terms)
+
+
+def _check_names(terms: list[Term]) -> None:
+    for term in terms:
+        if term.name in _RESERVED:
+            raise ValueError(f"a coefficient must not be called {term.name!r}, as ArviZ's own; rename it.")
+
+
+def _labels(term: FormulaTerm, columns: list[str], spec: Any) -> tuple[Any, ...] | None:
+    """Coordinates of a term's columns: levels joined by commas, numbers for several columns of a number."""
+    exprs = [str(factor.expr) for factor in term.factors]
+    states = [spec.encoder_state.get(expr) for expr in exprs]
+    categories = [state[1].get("categories") if state else None for state in states]
+    if all(levels is None for levels in categories):
+        return None if len(columns) == 1 else tuple(range(len(columns)))
+    pattern = ":".join(rf"{re.escape(expr)}(?:\[(.*)\])?" for expr in exprs)
+    labels = []
+    for column in columns:
+        match = re.fullmatch(pattern, column, flags=re.DOTALL)
+        found = match.groups() if match else (column,)
+        pairs = zip(found, categories, strict=False)
+        labels.append(", ".join(_level(label, levels) for label, levels in pairs if label is not None))
+    return tuple(labels)
+
+
+def _level(label: str, levels: list[Any] | None) -> str:
+    """Level behind formulaic's ``level`` or ``T.level``."""
+    if levels is None or label in {str(level) for level in levels}:
+        return label
+    return re.sub(r"^[A-Z]\.", "", label)

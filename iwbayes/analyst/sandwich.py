@@ -1,0 +1,364 @@
+"""Sandwich covariance of a weighted posterior mode, with the noise of tilt weights: arrays only.
+
+The weighted posterior alone has the covariance J^-1/N, which takes the weights as exact. Here the likelihood
+gets the covariance of its estimating equation instead, and the prior is put back unchanged, in three steps:
+
+1. the meat ``V = sum p_i^2 r_i r_i' + C P_b C'``, where the released moments enter through ``P_b``;
+2. the calibrated likelihood ``N(theta_L, J^-1 V J^-1)``, on the directions that the rows inform;
+3. the mode and the curvature of that likelihood times the prior.
+
+Notation: p_i = w_i / sum w, s_i the gradient of log f(x_i | theta), phi_i the tilt's features, mu and H their
+weighted mean and covariance, C the weighted covariance of s and phi, J = -sum p_i Hessian log f(x_i | theta).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from iwbayes.analyst._meat import Array, Features, TiltMoments, score_moments, symmetric, tilt_moments
+
+__all__ = ["CalibratedNormal", "LikelihoodTerms", "calibrate_normal", "map_draws"]
+
+Prior = Callable[[Array], tuple[Array, Array]]
+
+#: Directions in which scores vary less than this, in units of the posterior precision, are the prior's alone.
+SCORE_CUT = 1e-10
+#: Smallest eigenvalue, relative to the largest, of a matrix that must be positive definite.
+DEFINITE = 1e-10
+
+
+@dataclass(frozen=True, eq=False)
+class LikelihoodTerms:
+    """Derivatives of the rows' log likelihood at the mode of the weighted posterior, in unconstrained space.
+
+    Parameters
+    ----------
+    theta : ndarray, shape (p,)
+        The mode.
+    scores : ndarray, shape (row, p)
+        Gradient of each row's unweighted log likelihood.
+    curvature : ndarray, shape (p, p)
+        ``J = -sum p_i Hessian log f(x_i | theta)``: of the weighted mean, not of the sum.
+    shares : ndarray, shape (row,)
+        ``p_i = w_i / sum w``; any non-negative weights are accepted and scaled to sum to one.
+
+    Raises
+    ------
+    ValueError
+        Shapes that do not agree, values that are not finite, negative weights, weights that sum to zero.
+    """
+
+    theta: Array
+    scores: Array
+    curvature: Array
+    shares: Array
+
+    def __post_init__(self) -> None:
+        """Check shapes and values, and scale the shares."""
+        for name in ("theta", "scores", "curvature", "shares"):
+            array = np.asarray(getattr(self, name), dtype=np.float64)
+            if not np.isfinite(array).all():
+                raise ValueError(f"{name} must be finite; check the model's density at its mode.")
+            object.__setattr__(self, name, array)
+        p, m = self.theta.size, self.shares.size
+        found = (self.theta.shape, self.scores.shape, self.curvature.shape, self.shares.shape)
+        if found != ((p,), (m, p), (p, p), (m,)):
+            raise ValueError(
+                "theta, scores, curvature and shares must have shapes (p,), (row, p), (p, p) and (row,); "
+                f"got {', '.join(map(str, found))}."
+            )
+        total = self.shares.sum()
+        if (self.shares < 0).any() or total <= 0:
+            raise ValueError("shares must not be negative and must have a positive sum; give weights, not logs.")
+        object.__setattr__(self, "shares", self.shares / total)
+
+
+@dataclass(frozen=True, eq=False)
+class CalibratedNormal:
+    """Normal approximation of the calibrated posterior, in unconstrained space.
+
+    Parameters
+    ----------
+    mode : ndarray, shape (p,)
+        Mode of the weighted posterior: where the terms were evaluated.
+    mean, covariance : ndarray, shapes (p,) and (p, p)
+        Mode and inverse curvature of calibrated likelihood times prior.
+    likelihood_mean, likelihood_covariance : ndarray, shapes (p,) and (p, p)
+        ``theta_L`` and ``Sigma_L = J^-1 V J^-1`` on the directions that the rows inform: all of them unless
+        `prior_directions` > 0; along the others the covariance is infinite and zero is stored.
+    uncalibrated_covariance : ndarray, shape (p, p)
+        ``(n_private J + prior precision)^-1``: what the weighted posterior alone claims.
+    kappa : ndarray, shape (p,)
+        Privacy noise against the spread of one private row in the tilt's pull on each parameter:
+        ``sqrt(c Sigma_zeta c' / c H c')``, c a row of ``J^-1 C H^+``; zero where the tilt has no pull, NaN
+        without features.
+    kappa0 : float
+        ``sqrt(tr(H^+ Sigma_zeta))``, the root mean square noise of a log weight; NaN without features.
+    explained : ndarray, shape (p,)
+        Share of the variance of each parameter's influence function that the features span: at 1 the released
+        moments alone fix the parameter, whatever the shape of the density ratio. NaN without features.
+    likelihood_ess : float
+        ``tr(J^-1 sum p_i s_i s_i') / tr(J^-1 sum p_i^2 s_i s_i')``, in rows: how many rows of equal weight
+        would give the mean score the same variance (Ghalebikesabi et al. 2022, B.5.1, in a trace form). It is
+        the number of rows for equal weights and Kish's effective sample size for weights independent of the
+        scores, and it does not depend on the parametrisation.
+    cut_directions : int
+        Directions of phi that were cut because the weighted rows hardly vary there.
+    prior_directions : int
+        Directions of theta along which no row's score varies; the prior alone informs them (hyperparameters).
+    """
+
+    mode: Array
+    mean: Array
+    covariance: Array
+    likelihood_mean: Array
+    likelihood_covariance: Array
+    uncalibrated_covariance: Array
+    kappa: Array
+    kappa0: float
+    explained: Array
+    likelihood_ess: float
+    cut_directions: int
+    prior_directions: int
+
+
+def calibrate_normal(
+    terms: LikelihoodTerms,
+    *,
+    prior: Prior,
+    n_private: float,
+    phi: Features | None = None,
+    noise_covariance: Array | None = None,
+    tau: float = 1.0,
+) -> CalibratedNormal:
+    """Calibrate the likelihood of a weighted posterior and return the normal approximation with its prior.
+
+    Parameters
+    ----------
+    terms : LikelihoodTerms
+        Scores and curvature at the mode of the weighted posterior.
+    prior : callable
+        theta (p,) -> (gradient (p,), Hessian (p, p)) of the log prior in unconstrained space.
+    n_private : float
+        Number of private rows.
+    phi : ndarray, shape (row, k), or callable, optional
+        Features of the tilt for each synthetic row, or a function that returns them for a slice of rows
+        (called twice for each block, so that a large table is never held whole). None: the row sandwich, for
+        weights whose noise law is unknown; the noise of the weights is then left out.
+    noise_covariance : ndarray, shape (k, k), optional
+        Covariance of the noise of the released mean of phi. Needed with `phi`.
+    tau : float, default 1.0
+        Prior standard deviation of the tilt's coefficients.
+
+    Returns
+    -------
+    CalibratedNormal
+        See its fields.
+
+    Raises
+    ------
+    ValueError
+        `phi` and `noise_covariance` not given together or of wrong shape; a curvature that is not positive
+        definite; a posterior that is not concave at the calibrated mode.
+    RuntimeError
+        The search for the calibrated mode did not converge.
+
+    Notes
+    -----
+    Every direction is judged in the metric of the weighted posterior's precision, so that the result is
+    equivariant under linear reparametrisation. One Newton step leads from the mode to the maximum of the
+    likelihood. The scores are centred in the meat.
+    """
+    for name, value in (("n_private", n_private), ("tau", tau)):
+        if not value > 0:
+            raise ValueError(f"{name} must be positive; got {value!r}.")
+    with threadpool_limits(1, user_api="blas"):
+        theta, scores, shares = terms.theta, terms.scores, terms.shares
+        tilt = tilt_moments(scores, shares, phi, noise_covariance)
+        information, plain, meat = score_moments(scores, shares, phi, tilt)
+        if tilt is not None:
+            meat = meat + tilt.estimation(n_private, tau)
+        precision = symmetric(n_private * terms.curvature - prior(theta)[1])
+        basis, n_prior = _informed_basis(precision, information, n_private)
+        inner = _inner_curvature(terms.curvature, basis[:, n_prior:])
+        bread = basis[:, n_prior:] @ np.linalg.solve(inner, basis[:, n_prior:].T)  # J^-1 when n_prior = 0
+        step = bread @ (shares @ scores)
+        covariance = symmetric(bread @ meat @ bread)
+        mean, posterior = _posterior(prior, theta, basis, n_prior, inner, meat, shares @ scores)
+        kappa, kappa0, explained = _noise_ratios(tilt, bread, information)
+        ess = np.sum(bread * information) / np.sum(bread * plain)
+    return CalibratedNormal(
+        mode=theta,
+        mean=mean,
+        covariance=posterior,
+        likelihood_mean=theta + step,
+        likelihood_covariance=covariance,
+        uncalibrated_covariance=np.asarray(np.linalg.inv(precision), dtype=np.float64),
+        kappa=kappa,
+        kappa0=kappa0,
+        explained=explained,
+        likelihood_ess=float(ess),
+        cut_directions=0 if tilt is None else tilt.cut_directions,
+        prior_directions=n_prior,
+    )
+
+
+def map_draws(draws: Array, *, mode: Array, covariance: Array, target_mean: Array, target_covariance: Array) -> Array:
+    """Move draws linearly, theta' = target_mean + R (theta - mode), to have covariance `target_covariance`.
+
+    Parameters
+    ----------
+    draws : ndarray, shape (sample, p)
+        Draws of the uncalibrated posterior, unconstrained.
+    mode, covariance : ndarray, shapes (p,) and (p, p)
+        Where the draws are centred, and their covariance.
+    target_mean, target_covariance : ndarray, shapes (p,) and (p, p)
+        Where they go.
+
+    Returns
+    -------
+    ndarray, shape (sample, p)
+        The mapped draws; their skewness about the mode is kept.
+
+    Raises
+    ------
+    ValueError
+        `covariance` is not positive definite.
+
+    Notes
+    -----
+    R is the optimal transport map between the two normals in units of the draws' standard deviations. Neither
+    the order nor the units of the parameters matter, and no parameter takes another's draws without need
+    (Shaby 2014 and Williams and Savitsky 2021 leave the choice of the root open).
+    """
+    diagonal = np.diag(covariance)
+    if not (np.isfinite(diagonal).all() and (diagonal > 0).all()):
+        raise ValueError(
+            "covariance of the draws must be positive definite; a parameter does not vary. Draw more samples."
+        )
+    with threadpool_limits(1, user_api="blas"):
+        sd = np.sqrt(diagonal)
+        values, vectors = np.linalg.eigh(symmetric(covariance / np.outer(sd, sd)))
+        if values[0] <= DEFINITE * values[-1]:
+            raise ValueError(
+                "covariance of the draws must be positive definite; its smallest eigenvalue is "
+                f"{values[0] / values[-1]:.1e} of the largest. Draw more samples than there are parameters."
+            )
+        root = (vectors * np.sqrt(values)) @ vectors.T
+        inverse = (vectors / np.sqrt(values)) @ vectors.T
+        middle, turned = np.linalg.eigh(symmetric(root @ (target_covariance / np.outer(sd, sd)) @ root))
+        transport = inverse @ (turned * np.sqrt(np.maximum(middle, 0.0))) @ turned.T @ inverse
+        return target_mean + ((np.asarray(draws, dtype=np.float64) - mode) / sd) @ transport * sd
+
+
+def _informed_basis(precision: Array, information: Array, n: float) -> tuple[Array, int]:
+    """Return T (p, p), theta = mode + T v, and how many of its first columns no row's score informs.
+
+    T whitens the weighted posterior's precision and is turned to the eigenvectors of the scores' information.
+    """
+    scale = np.sqrt(np.maximum(np.diag(precision), 0.0))
+    scale[scale == 0] = 1.0  # a diagonal that is not positive shows in the eigenvalues
+    values = np.linalg.eigvalsh(precision / np.outer(scale, scale))
+    if not values[0] > DEFINITE * values[-1]:
+        raise ValueError(
+            "the curvature J of the weighted log likelihood plus the prior's must be positive definite at "
+            f"the mode; its smallest eigenvalue, on a unit diagonal, is {values[0]:.1e}. Drop collinear or "
+            "redundant terms or give them proper priors."
+        )
+    whiten = np.linalg.inv(np.linalg.cholesky(precision)).T
+    informed, vectors = np.linalg.eigh(symmetric(n * whiten.T @ information @ whiten))
+    if not informed[-1] > SCORE_CUT:
+        raise ValueError("the scores must vary over the weighted rows; check the weights and the observed values.")
+    return whiten @ vectors, int((informed <= SCORE_CUT).sum())
+
+
+def _inner_curvature(curvature: Array, informed: Array) -> Array:
+    """J on the informed directions, checked."""
+    inner = symmetric(informed.T @ curvature @ informed)
+    values = np.linalg.eigvalsh(inner)
+    if not values[0] > DEFINITE * abs(values[-1]):
+        raise ValueError(
+            "the curvature J of the weighted log likelihood must be positive definite where the rows inform "
+            f"the parameters; its smallest relative eigenvalue is {values[0] / abs(values[-1]):.1e}. The mode "
+            "is at an edge or in a flat part of the likelihood: tighten the prior or change the parameters."
+        )
+    return inner
+
+
+def _noise_ratios(tilt: TiltMoments | None, bread: Array, information: Array) -> tuple[Array, float, Array]:
+    """Return kappa (p,), kappa0 and the share of each influence function that the features span (p,)."""
+    p = len(bread)
+    if tilt is None:
+        return np.full(p, np.nan), np.nan, np.full(p, np.nan)
+    pull = bread @ tilt.slope
+    noise = np.einsum("ij,jk,ik->i", pull, tilt.noise, pull)
+    spanned = (pull**2) @ tilt.h
+    total = np.einsum("ij,jk,ik->i", bread, information, bread)
+    acts = spanned > 1e-12 * total
+    kappa = np.sqrt(np.divide(np.maximum(noise, 0.0), spanned, out=np.zeros(p), where=acts))
+    explained = np.divide(spanned, total, out=np.zeros(p), where=acts)
+    return kappa, float(np.sqrt(np.sum(np.diag(tilt.noise) / tilt.h))), np.minimum(explained, 1.0)
+
+
+def _posterior(
+    prior: Prior, origin: Array, basis: Array, n_prior: int, inner: Array, meat: Array, mean_score: Array
+) -> tuple[Array, Array]:
+    """Maximise calibrated likelihood times prior by damped Newton in v, theta = origin + basis v."""
+    informed = basis[:, n_prior:]
+    half = np.linalg.solve(inner, informed.T)
+    values, vectors = np.linalg.eigh(symmetric(half @ meat @ half.T))
+    if not values[-1] > 0:
+        raise ValueError("the weighted scores must have a positive variance; check the weights and the noise.")
+    center, likelihood = np.zeros(len(basis)), np.zeros_like(basis)
+    center[n_prior:] = half @ mean_score
+    # a variance of zero is a parameter known exactly: a floor far below any posterior spread stands for it
+    likelihood[n_prior:, n_prior:] = (vectors / np.maximum(values, 1e-14 * values[-1])) @ vectors.T
+
+    def derivatives(v: Array) -> tuple[Array, Array]:
+        gradient, hessian = prior(origin + basis @ v)
+        return (
+            basis.T @ np.asarray(gradient) - likelihood @ (v - center),
+            likelihood - basis.T @ symmetric(hessian) @ basis,
+        )
+
+    v, curvature = _newton(derivatives, np.zeros(len(basis)))
+    values, vectors = np.linalg.eigh(symmetric(curvature))
+    if not values[0] > 1e-14 * values[-1]:
+        raise ValueError(
+            "the calibrated posterior must be concave at its mode; the smallest relative eigenvalue of its "
+            f"precision is {values[0] / values[-1]:.1e}. Give proper priors to what the rows do not inform."
+        )
+    axes = basis @ vectors
+    return origin + basis @ v, symmetric((axes / values) @ axes.T)
+
+
+def _newton(derivatives: Callable[[Array], tuple[Array, Array]], v: Array) -> tuple[Array, Array]:
+    """Find a zero of the gradient uphill; return it and the negative Hessian there.
+
+    The step is halved until the objective does not fall steeply at its end, which needs gradients only.
+    """
+    gradient, curvature = derivatives(v)
+    for _ in range(200):
+        values, vectors = np.linalg.eigh(symmetric(curvature))
+        size = np.maximum(np.abs(values), 1e-14 * np.abs(values).max())
+        step = vectors @ ((vectors.T @ gradient) / size)
+        slope = gradient @ step  # squared Newton decrement: the distance to go in standard deviations
+        if slope < 1e-16:
+            return v, curvature
+        for halvings in range(60):
+            new = v + step * 0.5**halvings
+            gradient, curvature = derivatives(new)
+            finite = np.isfinite(gradient).all() and np.isfinite(curvature).all()
+            if finite and gradient @ step >= -0.5 * slope:
+                v = new
+                break
+        else:
+            break
+    raise RuntimeError(
+        "the mode of the calibrated posterior was not found; check the prior's gradient and Hessian, or "
+        "tighten the priors of the parameters that the rows hardly inform."
+    )

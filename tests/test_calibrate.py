@@ -1,0 +1,315 @@
+"""calibrate(): against the array route, with constrained variables, priors, totals; refusals and verdicts."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytest
+import xarray as xr
+from numpy.testing import assert_allclose
+
+from iwbayes._warnings import CalibrationWarning
+from iwbayes.analyst import _arviz
+from iwbayes.analyst.calibrate import calibrate, calibration_record, tilt_inputs
+from iwbayes.analyst.reweight import reweight
+from iwbayes.analyst.sandwich import CalibratedNormal, LikelihoodTerms, calibrate_normal, map_draws
+from iwbayes.curator.estimators.tilt import tilt
+from iwbayes.features import FeatureMap
+from iwbayes.laws import GaussianLaw, Measurement
+from iwbayes.release import Release
+from iwbayes.schema import Binary, Real, Schema
+from iwbayes.statement import PrivacyStatement
+from iwbayes.tables import SyntheticTable
+from iwbayes.weights import Weights, normalize, temper
+
+N, M = 3000, 4000
+SCHEMA = Schema(Real("x", -1, 1), Real("y", -4, 4), Binary("z"))
+STATEMENT = PrivacyStatement(1.0, 1e-6, "replace-one", (), "seeded", False)
+
+
+def simulate(rng, n, slope):
+    x = rng.uniform(-1, 1, n)
+    y = np.clip(0.3 + slope * x + 0.6 * rng.normal(size=n), -4, 4)
+    z = (rng.random(n) < 1 / (1 + np.exp(-(0.2 + slope * x)))).astype(np.int64)
+    return pd.DataFrame({"x": x, "y": y, "z": z})
+
+
+def make_release(noise_sd=0.01, **weights):
+    """Release tilted to noisy moments by hand, so that no curator's defaults matter here."""
+    rng = np.random.default_rng(7)
+    private, synthetic = simulate(rng, N, 0.9), SyntheticTable(simulate(rng, M, 0.6), SCHEMA)
+    features = FeatureMap.whitened(synthetic, "quadratic")
+    features = features.with_bound(1.4 * features.bound)
+    value = features.transform(SCHEMA.conform(private)).mean(axis=0)
+    law = GaussianLaw(noise_sd, features.dim)
+    value = value + noise_sd * rng.normal(size=features.dim)
+    measurement = Measurement("mean of features", value, law, 1e-3, features, N)
+    columns = measurement.tilt_columns
+    phi = features.transform(synthetic.frame)[:, columns]
+    log_weights = tilt(phi, value[columns], law.covariance[columns, columns], N)
+    settings = {"log_weights": log_weights, "method": "TiltWeights(quadratic)", "measurement": measurement}
+    return Release(synthetic, Weights(**{**settings, **weights}), STATEMENT, n_private=N)
+
+
+@pytest.fixture(scope="module")
+def release():
+    return make_release()
+
+
+def logistic_model(release, sd=2.0):
+    frame = release.synthetic.frame
+    with pm.Model() as model:
+        b = pm.Normal("b", 0.5, sd, shape=2)
+        pm.Deterministic("odds", pm.math.exp(b[1]))
+        pm.Bernoulli("z", logit_p=b[0] + b[1] * frame["x"].to_numpy(), observed=frame["z"].to_numpy())
+    return model
+
+
+def linear_model(release, sd=5.0):
+    frame = release.synthetic.frame
+    with pm.Model() as model:
+        b = pm.Normal("b", 0.0, sd, shape=2)
+        sigma = pm.HalfNormal("sigma", 2.0)
+        pm.Normal("y", b[0] + b[1] * frame["x"].to_numpy(), sigma, observed=frame["y"].to_numpy())
+    return model
+
+
+def logistic_terms(frame, weights, prior_mean, prior_sd, total):
+    """Mode of the weighted logistic posterior by Newton, with its terms: the array route."""
+    design = np.column_stack([np.ones(len(frame)), frame["x"]])
+    shares = weights / weights.sum()
+
+    def prior(b):
+        return -(b - prior_mean) / prior_sd**2, -np.eye(2) / prior_sd**2
+
+    b = np.zeros(2)
+    for _ in range(30):
+        p = 1 / (1 + np.exp(-design @ b))
+        scores = design * (frame["z"].to_numpy() - p)[:, None]
+        curvature = (design * (shares * p * (1 - p))[:, None]).T @ design
+        gradient, hessian = prior(b)
+        b = b + np.linalg.solve(total * curvature - hessian, total * (shares @ scores) + gradient)
+    return LikelihoodTerms(b, scores, curvature, shares), prior
+
+
+def as_idata(draws, **extra):
+    """Draws (400 x 2 chains) of b, and sigma where there are three columns, with the groups a sampler leaves."""
+    draws = draws.reshape(2, -1, draws.shape[-1])
+    data = {"b": (("chain", "draw", "b_dim_0"), draws[..., :2])}
+    if draws.shape[-1] == 3:
+        data["sigma"] = (("chain", "draw"), np.exp(draws[..., 2]))
+    data.update(extra)
+    coords = {"chain": [0, 1], "draw": np.arange(draws.shape[1]), "b_dim_0": [0, 1]}
+    posterior = xr.Dataset(data, coords=coords, attrs={"made_by": "a test"})
+    other = xr.Dataset({"value": (("chain", "draw"), np.zeros(draws.shape[:2]))})
+    return _arviz.make({"posterior": posterior, "sample_stats": other, "log_likelihood": other})
+
+
+def centred_draws(mode, covariance, seed=1):
+    """Draws with exactly this mean and covariance."""
+    z = np.random.default_rng(seed).normal(size=(800, len(mode)))
+    z = (z - z.mean(axis=0)) @ np.linalg.inv(np.linalg.cholesky(np.cov(z, rowvar=False))).T
+    return mode + z @ np.linalg.cholesky(covariance).T
+
+
+def logistic_case(release, total=N, sd=2.0):
+    weights = release.weights.values
+    terms, prior = logistic_terms(release.synthetic.frame, weights, 0.5, sd, total)
+    covariance = np.linalg.inv(total * terms.curvature - prior(terms.theta)[1])
+    draws = centred_draws(terms.theta, covariance)
+    odds = np.exp(draws[:, 1]).reshape(2, -1)
+    return terms, prior, draws, as_idata(draws, odds=(("chain", "draw"), odds))
+
+
+def test_logistic_model_equals_the_array_route(release):
+    terms, prior, draws, idata = logistic_case(release)
+    result = calibrate(idata, reweight(logistic_model(release), release.weights, total=N), release)
+    phi, noise = tilt_inputs(release, release.weights.values)
+    normal = calibrate_normal(terms, prior=prior, n_private=N, phi=phi[:, : len(noise)], noise_covariance=noise)
+    expected = map_draws(
+        draws,
+        mode=terms.theta,
+        covariance=np.cov(draws, rowvar=False),
+        target_mean=normal.mean,
+        target_covariance=normal.covariance,
+    )
+    posterior, record = _arviz.group(result, "posterior"), _arviz.group(result, "calibration")
+    assert_allclose(posterior["b"].to_numpy().reshape(-1, 2), expected, rtol=1e-6)
+    assert_allclose(posterior["odds"], np.exp(posterior["b"][..., 1]), rtol=1e-12)
+    assert_allclose(record["kappa"], normal.kappa, rtol=1e-6)
+    assert_allclose(record["sd_calibrated"] ** 2, np.diag(normal.covariance), rtol=1e-6)
+    assert list(record["parameter"].to_numpy()) == ["b[0]", "b[1]"]
+    assert record.attrs["verdict"] == "calibrated" and record.attrs["reasons"] == ""
+    assert record.attrs["method"] == "tilt"
+    # the noise of the weights is in it: wider than the weighted posterior claims
+    assert (record["sd_calibrated"] > record["sd_weighted"]).all()
+
+
+def test_a_new_object_without_stale_groups(release):
+    _, _, draws, idata = logistic_case(release)
+    result = calibrate(idata, reweight(logistic_model(release), release.weights, total=N), release)
+    assert_allclose(_arviz.group(idata, "posterior")["b"].to_numpy().reshape(-1, 2), draws)
+    assert not _arviz.has_group(idata, "calibration")
+    assert _arviz.has_group(result, "sample_stats") and not _arviz.has_group(result, "log_likelihood")
+    old, new = _arviz.group(idata, "posterior"), _arviz.group(result, "posterior")
+    assert new["b"].dims == old["b"].dims and new.attrs["made_by"] == "a test"
+    with pytest.raises(ValueError, match="calibrated already"):
+        calibrate(result, reweight(logistic_model(release), release.weights, total=N), release)
+
+
+def test_scale_parameters_stay_positive(release):
+    weights, frame = release.weights.values, release.synthetic.frame
+    design = np.column_stack([np.ones(M), frame["x"]])
+    shares = weights / weights.sum()
+    b = np.linalg.solve((design * shares[:, None]).T @ design, design.T @ (shares * frame["y"]))
+    log_sigma = 0.5 * np.log(shares @ (frame["y"] - design @ b) ** 2)
+    draws = centred_draws(np.append(b, log_sigma), 1e-4 * np.eye(3))
+    model = reweight(linear_model(release), release.weights, total=N)
+    result = calibrate(as_idata(draws), model, release)
+    posterior, record = _arviz.group(result, "posterior"), _arviz.group(result, "calibration")
+    assert (posterior["sigma"] > 0).all()
+    assert_allclose(np.log(posterior["sigma"]).mean(), record["mean_calibrated"][2], rtol=1e-6)
+    assert_allclose(record["mean_calibrated"], np.append(b, log_sigma), atol=0.01)
+
+
+def test_the_total_of_the_weights_does_not_matter(release):
+    # A normal likelihood of known spread is exactly quadratic: both modes lead to the same maximum and curvature.
+    # Only the variance of the scores is taken at one mode or the other, a tenth of a standard deviation apart.
+    frame = release.synthetic.frame
+    design = np.column_stack([np.ones(M), frame["x"]])
+    shares = release.weights.values / M
+    with pm.Model() as model:
+        b = pm.Normal("b", 0.0, 0.05, shape=2)
+        pm.Normal("y", b[0] + b[1] * frame["x"].to_numpy(), 0.6, observed=frame["y"].to_numpy())
+    found = []
+    for total in (N, 10 * N):
+        gram = total * (design * shares[:, None]).T @ design / 0.36
+        covariance = np.linalg.inv(gram + np.eye(2) / 0.05**2)
+        mode = covariance @ (total * design.T @ (shares * frame["y"].to_numpy()) / 0.36)
+        idata = as_idata(centred_draws(mode, covariance))
+        result = calibrate(idata, reweight(model, release.weights, total=total), release)
+        found.append(_arviz.group(result, "calibration"))
+    assert abs(found[0]["mean_weighted"] - found[1]["mean_weighted"]).max() > 0.05
+    assert_allclose(found[1]["mean_calibrated"], found[0]["mean_calibrated"], rtol=1e-3)
+    assert_allclose(found[1]["sd_calibrated"], found[0]["sd_calibrated"], rtol=5e-3)
+
+
+def test_a_strong_prior_stays(release):
+    _, _, _, idata = logistic_case(release, sd=1e-3)
+    result = calibrate(idata, reweight(logistic_model(release, sd=1e-3), release.weights, total=N), release)
+    record = _arviz.group(result, "calibration")
+    assert_allclose(record["mean_calibrated"], 0.5, atol=1e-3)
+    assert_allclose(record["sd_calibrated"], 1e-3, rtol=1e-2)
+
+
+def test_weights_without_a_known_noise_law(release):
+    plain = make_release(measurement=None, method="mine")
+    terms, prior, _, idata = logistic_case(plain)
+    model = reweight(logistic_model(plain), plain.weights, total=N)
+    with pytest.warns(CalibrationWarning, match="noise of the weights is left out.*mine"):
+        result = calibrate(idata, model, plain)
+    record = _arviz.group(result, "calibration")
+    assert record.attrs["method"] == "row sandwich" and record.attrs["verdict"] == "not calibrated"
+    normal = calibrate_normal(terms, prior=prior, n_private=N)
+    assert_allclose(record["sd_calibrated"] ** 2, np.diag(normal.covariance), rtol=1e-6)
+    assert np.isnan(record["kappa"]).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "applies"),
+    [
+        (lambda w: w, True),
+        (normalize, True),
+        (lambda w: temper(w, power=0.5), False),
+        (lambda w: Weights(np.vstack([w.log_weights, w.log_weights]), w.method, (), w.measurement), False),
+    ],
+)
+def test_the_tilt_formulas_apply_to_unchanged_tilt_weights_only(release, change, applies):
+    changed = change(release.weights)
+    other = Release(release.synthetic, changed, STATEMENT, n_private=N)
+    assert (tilt_inputs(other, changed.values)[0] is not None) == applies
+
+
+def test_other_weights_than_the_released_are_not_taken_for_them(release):
+    assert tilt_inputs(release, np.ones(M)) == (None, None)
+    phi, noise = tilt_inputs(release, 17.0 * release.weights.values)
+    assert phi.shape == (M, len(noise) + 1)
+
+
+def fake_normal(kappa, mode=0.0):
+    p = len(kappa)
+    eye, zero = np.eye(p), np.zeros(p)
+    return CalibratedNormal(zero + mode, zero, eye, zero, eye, eye, np.array(kappa), 0.1, np.ones(p), 3500.0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("kappa", "mode", "reason"),
+    [
+        ([0.01, 0.3], 0.0, "kappa 0.3 >= 0.25: the privacy noise is too large"),
+        ([0.01, 0.02], 0.8, "skew 0.8 >= 0.5"),
+        ([0.01, 0.2], 0.0, ""),
+    ],
+)
+def test_verdict(release, kappa, mode, reason):
+    draws = centred_draws(np.zeros(2), np.eye(2))
+    record = calibration_record(["a", "b"], fake_normal(kappa, mode), draws, draws, release)
+    assert record.attrs["verdict"] == ("not calibrated" if reason else "calibrated")
+    assert ("; ".join(record.attrs["reasons"])).startswith(reason)
+    for value in record.attrs.values():  # all of it goes into a netCDF file
+        assert isinstance(value, str | float | int | list)
+
+
+def test_verdict_on_weights(release):
+    draws = centred_draws(np.zeros(2), np.eye(2))
+    measurement = release.weights.measurement
+    value = measurement.value.copy()
+    value[-1] = 0.06 * measurement.features.flag_height
+    clipped = Measurement("m", value, measurement.noise, 1e-3, measurement.features, N)
+    sharp = 3 * np.random.default_rng(0).normal(size=M)
+    other = make_release(measurement=clipped, log_weights=sharp)
+    record = calibration_record(["a", "b"], fake_normal([0.1, 0.1]), draws, draws, other)
+    reasons = "; ".join(record.attrs["reasons"])
+    assert "ess_share" in reasons and "clipped_private 0.06 >= 0.05" in reasons and "pareto_k" in reasons
+    assert_allclose(record.attrs["clipped_private"], 0.06)
+    phi = measurement.features.transform(other.synthetic.frame)
+    assert_allclose(record.attrs["clipped_synthetic"], np.mean(phi[:, -1] > 0))
+    assert record.attrs["clipped_synthetic"] > 0
+
+
+def refused(message, idata, model, release):
+    with warnings.catch_warnings(), pytest.raises(ValueError, match=message):
+        warnings.simplefilter("error")
+        calibrate(idata, model, release)
+
+
+def test_refusals_of_draws(release):
+    _, _, draws, idata = logistic_case(release)
+    model = reweight(logistic_model(release), release.weights, total=N)
+    posterior = _arviz.group(idata, "posterior")
+    refused("no posterior group", _arviz.make({"sample_stats": posterior}), model, release)
+    refused("chain is missing", _arviz.make({"posterior": posterior.isel(chain=0, drop=True)}), model, release)
+    refused("lacks the free variables", _arviz.make({"posterior": posterior.drop_vars("b")}), model, release)
+    refused("more draws than parameters", _arviz.make({"posterior": posterior.isel(draw=[0])}), model, release)
+    strange = _arviz.make({"posterior": posterior.assign(c=posterior["odds"])})
+    refused("no variables .*'c'", strange, model, release)
+
+
+def test_refusals_of_models(release):
+    _, _, _, idata = logistic_case(release)
+    refused("no weighted likelihood", idata, logistic_model(release), release)
+    frame = release.synthetic.frame
+    short = reweight(logistic_model(release), release.weights, total=N)
+    part = Release(SyntheticTable(frame.iloc[:100], SCHEMA), Weights(np.zeros(100), "mine"), STATEMENT, n_private=N)
+    refused("has 4000 rows; the release has 100", idata, short, part)
+    with pm.Model() as latent:
+        b = pm.Normal("b", shape=M)
+        pm.Bernoulli("z", logit_p=b, observed=frame["z"].to_numpy())
+    wide = xr.Dataset({"b": (("chain", "draw", "row"), np.zeros((1, 2, M)))})
+    refused("grows with the rows", _arviz.make({"posterior": wide}), reweight(latent, release.weights), release)
+    with pm.Model() as discrete:
+        k = pm.Poisson("b", 3.0)
+        pm.Normal("y", k, 1.0, observed=frame["y"].to_numpy())
+    refused("discrete variables", idata, reweight(discrete, release.weights), release)

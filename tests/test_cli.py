@@ -1,0 +1,380 @@
+"""The command line: results, one-line errors, exit codes, and no private value in any output."""
+
+import importlib
+import json
+import subprocess
+import sys
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from iwbayes import cli
+from iwbayes._read import read_table
+from iwbayes.datasets import simulate_table
+from iwbayes.release import Release, load
+from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
+from iwbayes.statement import PrivacyStatement
+from iwbayes.tables import PrivateTable, SyntheticTable
+from iwbayes.weights import Weights
+
+#: A private cell that must never be printed, whatever fails.
+CANARY = "canary-8675309"
+NUMBER = "42.8675309"
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+
+
+def failed(result, match, code=1):
+    """Assert one line on the error stream, nothing on the other."""
+    assert result.exit_code == code
+    assert result.stdout == ""
+    assert match in result.stderr
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    return result
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli")
+    simulated = simulate_table("bernoulli", 600, rng=1)
+    simulated.frame.to_csv(folder / "t.csv", index=False)
+    simulated.frame.to_parquet(folder / "t.parquet", index=False)
+    (folder / "s.toml").write_text(simulated.schema.to_toml(), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def released(folder):
+    path = folder / "r.iwb"
+    result = run("publish", folder / "t.csv", "-s", folder / "s.toml", "--epsilon", 1, "--delta", 1e-6, "-o", path)
+    assert result.exit_code == 0, result.stderr
+    return path
+
+
+def publish(folder, table, *options, schema="s.toml"):
+    return run("publish", folder / table, "--schema", folder / schema, "--epsilon", 1, "--delta", 1e-6, *options)
+
+
+# --- publish -----------------------------------------------------------------------------------------
+
+
+def test_publish_writes_a_certified_release(released, folder):
+    release = load(released)
+    assert release.certified
+    assert release.n_private == 600
+    assert len(release.synthetic) == 3000
+    assert release.statement.epsilon <= 1
+    assert release.synthetic.schema == Schema.from_toml(folder / "s.toml")
+
+
+@pytest.mark.parametrize("table", ["t.csv", "t.parquet"])
+def test_publish_options_and_json(folder, tmp_path, table):
+    path = tmp_path / "r.iwb"
+    result = publish(
+        folder, table, "-o", path, "--n-synthetic", 700, "--share", 0.4, "--adjacency", "zero-out", "--json"
+    )
+    assert result.exit_code == 0, result.stderr
+    facts, release = json.loads(result.stdout), load(path)
+    assert facts["path"] == str(path)
+    assert facts["n_synthetic"] == len(release.synthetic) == 700
+    assert facts["certified"] is True
+    assert facts["statement"] == release.statement.to_dict()
+    assert release.statement.adjacency == "zero-out"
+    assert release.recipe["share"] == 0.4
+
+
+def test_csv_and_parquet_read_alike(folder):
+    schema = Schema.from_toml(folder / "s.toml")
+    frames = [PrivateTable(read_table(folder / name, schema), schema).frame for name in ("t.csv", "t.parquet")]
+    pd.testing.assert_frame_equal(*frames, rtol=1e-12)
+
+
+def test_an_existing_output_stays_and_nothing_is_spent(folder, tmp_path, monkeypatch):
+    path = tmp_path / "r.iwb"
+    path.write_text("mine")
+    publishing = importlib.import_module("iwbayes.curator.publish")
+    monkeypatch.setattr(publishing, "publish", None)  # would fail if it were reached
+    failed(publish(folder, "t.csv", "-o", path), "pass --force")
+    failed(publish(folder, "t.csv", "-o", tmp_path / "no" / "r.iwb"), "does not exist. Make it first")
+    failed(publish(folder, "t.csv", "-o", tmp_path, "--force"), "exists already")
+    assert path.read_text() == "mine"
+
+
+def test_force_replaces(folder, tmp_path):
+    path = tmp_path / "r.iwb"
+    path.write_text("mine")
+    assert publish(folder, "t.csv", "-o", path, "--force", "--n-synthetic", 50).exit_code == 0
+    assert len(load(path).synthetic) == 50
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        (("--epsilon", -1), "epsilon must be positive"),
+        (("--delta", 2), "delta must be in [0, 1)"),
+        (("--delta", 0), "delta above 0"),
+        (("--share", 1.5), "share must be in (0, 1)"),
+        (("--n-synthetic", 0), "n_synthetic must be"),
+        (("--adjacency", "add-one"), "adjacency must be one of"),
+    ],
+)
+def test_wrong_settings(folder, tmp_path, options, match):
+    failed(publish(folder, "t.csv", "-o", tmp_path / "r.iwb", *options), match)
+    assert not list(tmp_path.iterdir())
+
+
+def test_usage_errors_have_exit_code_2(folder):
+    for arguments in (["publish", folder / "t.csv"], ["nonsense"], ["publish", "--epsilon", "much"]):
+        result = run(*arguments)
+        assert result.exit_code == 2
+        assert result.stdout == ""
+
+
+def test_absent_and_unfit_files(folder, tmp_path):
+    output = ("-o", tmp_path / "r.iwb")
+    failed(publish(folder, "absent.csv", *output), "No such file or directory")
+    failed(publish(folder, "t.csv", *output, schema="absent.toml"), "No such file or directory")
+    failed(publish(folder, "s.toml", *output), "neither .csv nor .parquet")
+    (tmp_path / "bad.toml").write_text("[[column]\n")
+    failed(publish(folder, "t.csv", *output, schema=tmp_path / "bad.toml"), "not valid TOML")
+
+
+# --- no private value in any output ------------------------------------------------------------------
+
+PRIVATE_SCHEMA = Schema(
+    Real("pay", 0, 100),
+    Integer("age", 0, 99, missing=True),
+    Categorical("town", ("north", "south", "NA")),
+    Binary("sick", levels=(False, True)),
+    Binary("owner"),
+)
+HEADER = "pay,age,town,sick,owner"
+GOOD = "12.5,33,north,True,1"
+
+BROKEN = {
+    "text in a number": f"{HEADER}\n{GOOD}\n{CANARY},3,north,True,1\n",
+    "fractions": f"{HEADER}\n{GOOD}\n1,{NUMBER},north,True,1\n",
+    "unknown level": f"{HEADER}\n{GOOD}\n1,3,{CANARY},True,1\n",
+    "unknown boolean": f"{HEADER}\n{GOOD}\n1,3,north,{CANARY},1\n",
+    "unknown code": f"{HEADER}\n{GOOD}\n1,3,north,True,{NUMBER}\n",
+    "missing": f"{HEADER}\n{GOOD}\n,3,{CANARY},True,1\n",
+    "infinite": f"{HEADER}\n{GOOD}\ninf,3,{CANARY},True,1\n",
+    "more cells": f"{HEADER}\n{GOOD}\n1,3,north,True,1,{CANARY}\n",
+    "more cells in every row": f"{HEADER}\n{GOOD},{CANARY}\n{GOOD},{CANARY}\n",
+    "fewer cells": f"{HEADER}\n{GOOD}\n{CANARY}\n",
+    "no header": f"{CANARY},33,north,True,1\n{GOOD}\n",
+    "undeclared column": f"{HEADER},{CANARY}\n{GOOD},{NUMBER}\n",
+    "repeated column": f"{HEADER},pay\n{GOOD},{NUMBER}\n",
+    "open quote": f'{HEADER}\n{GOOD}\n"{CANARY},3,north,True,1\n',
+    "no rows": f"{HEADER}\n",
+    "nothing": "",
+    "null bytes": f"{HEADER}\n\x00{CANARY},3,north,True,1\n",
+    "other separator": f"{HEADER}\n{GOOD}\n{CANARY};3;north;True;1\n".replace(",", ";"),
+}
+
+
+@pytest.mark.parametrize("debug", [False, True])
+@pytest.mark.parametrize("name", BROKEN)
+def test_no_private_value_is_printed_when_reading_fails(tmp_path, name, debug):
+    (tmp_path / "s.toml").write_text(PRIVATE_SCHEMA.to_toml())
+    (tmp_path / "t.csv").write_text(BROKEN[name], encoding="utf-8")
+    result = publish(tmp_path, "t.csv", "-o", tmp_path / "r.iwb", *(["--debug"] if debug else []))
+    assert result.exit_code == 1
+    assert "error: " in result.stderr
+    assert CANARY not in result.output
+    assert NUMBER[:7] not in result.output
+    if not debug:
+        failed(result, "")
+    assert not (tmp_path / "r.iwb").exists()
+
+
+@pytest.mark.parametrize("content", [f"PAR1{CANARY}PAR1".encode(), CANARY.encode(), b""])
+def test_broken_parquet(tmp_path, content):
+    (tmp_path / "s.toml").write_text(PRIVATE_SCHEMA.to_toml())
+    (tmp_path / "t.parquet").write_bytes(content)
+    result = failed(publish(tmp_path, "t.parquet", "-o", tmp_path / "r.iwb"), "cannot be read as Parquet")
+    assert CANARY not in result.output
+
+
+def test_bytes_that_are_no_utf8(tmp_path):
+    (tmp_path / "s.toml").write_text(PRIVATE_SCHEMA.to_toml())
+    (tmp_path / "t.csv").write_bytes(f"{HEADER}\n{GOOD}\n1,3,{CANARY}".encode() + b"\xff\xfe,True,1\n")
+    result = failed(publish(tmp_path, "t.csv", "-o", tmp_path / "r.iwb"), "must be UTF-8")
+    assert CANARY not in result.output
+
+
+LIBRARY = """
+def fails(*_, **__):
+    secret = CANARY
+    try:
+        int(secret)
+    except ValueError as error:
+        raise ValueError(f"bad cell {secret}") from error
+"""
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_an_error_of_a_library_is_not_repeated(folder, tmp_path, monkeypatch, debug):
+    """A library that quotes a cell, three ways: its message, its cause, and a local variable."""
+    library = {"__name__": "somelibrary", "CANARY": CANARY}
+    exec(LIBRARY, library)
+    publishing = importlib.import_module("iwbayes.curator.publish")
+    monkeypatch.setattr(publishing, "publish", library["fails"])
+    result = publish(folder, "t.csv", "-o", tmp_path / "r.iwb", *(["--debug"] if debug else []))
+    assert result.exit_code == 1
+    assert CANARY not in result.output
+    assert "error: ValueError in somelibrary. Its message is not shown" in result.stderr
+    assert ("in fails" in result.stderr) is debug
+
+
+def test_a_warning_of_a_library_is_not_repeated(folder, tmp_path, monkeypatch):
+    publishing = importlib.import_module("iwbayes.curator.publish")
+    real = publishing.publish
+
+    def warns(*arguments, **options):
+        warnings.warn(f"cell {CANARY} is odd", RuntimeWarning, stacklevel=1)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(publishing, "publish", warns)
+    monkeypatch.setattr(warnings, "filters", [("always", None, Warning, None, 0)])
+    result = publish(folder, "t.csv", "-o", tmp_path / "r.iwb", "--n-synthetic", 50)
+    assert result.exit_code == 0
+    assert CANARY not in result.output
+    assert "warning: a RuntimeWarning of a library" in result.stderr
+
+
+# --- reading -----------------------------------------------------------------------------------------
+
+
+def test_cells_are_read_as_declared(tmp_path):
+    schema = Schema(
+        Categorical("code", ("007", "7", "NA"), missing=True),
+        Categorical("grade", (1, 2)),
+        Binary("sick", levels=(False, True), missing=True),
+        Integer("age", 0, 99, missing=True),
+        Real("pay", 0, 100, missing=True),
+    )
+    (tmp_path / "t.csv").write_text(
+        '\ufeffpay,age,code,grade,sick\n1.5,7,007,1,true\nNA,,7,2,FALSE\n 1e1 ,NaN,NA,1,\n0.1,99,"",2.0,True\n',
+        encoding="utf-8",
+    )
+    frame = PrivateTable(read_table(tmp_path / "t.csv", schema), schema).frame
+    assert frame["code"].astype(object).where(frame["code"].notna(), None).tolist() == ["007", "7", "NA", None]
+    assert frame["grade"].tolist() == [1, 2, 1, 2]
+    assert frame["sick"].astype(object).where(frame["sick"].notna(), None).tolist() == [True, False, None, True]
+    assert frame["age"].fillna(-1).tolist() == [7, -1, -1, 99]
+    np.testing.assert_array_equal(frame["pay"], [1.5, np.nan, 10.0, 0.1])
+
+
+# --- inspect and the rest ----------------------------------------------------------------------------
+
+
+def test_inspect_shows_what_an_analyst_must_know(released):
+    result = run("inspect", released)
+    assert result.exit_code == 0
+    for part in ("hardened noise, certified", "Categorical(name='group'", "clipped private rows", "share: 0.3"):
+        assert part in result.stdout
+
+
+def test_inspect_json(released):
+    result = run("inspect", released, "--json")
+    facts, release = json.loads(result.stdout), load(released)
+    assert Schema.from_dict(facts["schema"]) == release.synthetic.schema
+    assert facts["ess"] == release.weights.ess
+    assert facts["recipe"] == release.recipe
+
+
+def test_inspect_json_of_a_hand_made_release(tmp_path):
+    schema = Schema(Real("[bold]x", 0, 1))
+    synthetic = SyntheticTable(pd.DataFrame({"[bold]x": [0.1, 0.2]}), schema)
+    statement = PrivacyStatement(0.0, 0.0, "replace-one", (), "hardened", True)
+    release = Release(synthetic, Weights([0.0, 0.0], "hand"), statement, n_private=2)
+    path = release.save(tmp_path / "r.iwb", allow_uncertified=True)
+    facts = json.loads(run("inspect", path, "--json").stdout)
+    assert facts["pareto_k"] is None
+    assert facts["clipped_private"] is None
+    assert facts["certified"] is False
+    assert "[bold]x" in run("inspect", path).stdout
+
+
+def test_broken_releases(tmp_path):
+    (tmp_path / "r.iwb").write_text("nothing")
+    failed(run("inspect", tmp_path / "r.iwb"), "cannot be read as an iwbayes release")
+    failed(run("inspect", tmp_path / "absent.iwb"), "No such file or directory")
+    failed(run("fit", tmp_path / "r.iwb", "y ~ x"), "cannot be read as an iwbayes release")
+
+
+@pytest.fixture(scope="module")
+def seeded(folder):
+    """Build a release that is the same in every run, since a verdict hangs on the noise."""
+    from iwbayes.curator.noise import SeededNoise
+    from iwbayes.curator.publish import publish
+
+    simulated = simulate_table("bernoulli", 8000, rng=1)
+    private = PrivateTable(simulated.frame, simulated.schema)
+    release = publish(private, epsilon=2, delta=1e-6, n_synthetic=8000, noise=SeededNoise(3), rng=3)
+    return release.save(folder / "seeded.iwb", allow_uncertified=True)
+
+
+def test_fit_prints_and_writes_a_posterior(seeded, tmp_path):
+    from iwbayes.analyst import _arviz
+
+    released = seeded
+    output = tmp_path / "posterior.nc"
+    options = ("--family", "bernoulli", "-o", output, "--draws", 200, "--chains", 2, "--seed", 1)
+    result = run("fit", released, "y ~ x + treated", *options)
+    assert result.exit_code == 0, result.stderr
+    for part in ("Intercept", "treated", "diagnostics", f"written to {output}"):
+        assert part in result.stdout
+    posterior = _arviz.group(_arviz.load(output), "posterior")
+    assert posterior.sizes["chain"] * posterior.sizes["draw"] == 400
+    failed(run("fit", released, "y ~ x", "-o", output), "pass --force")
+
+
+@pytest.mark.filterwarnings("default::iwbayes._warnings.CalibrationWarning")
+def test_a_fit_outside_the_domain_warns_in_one_line(seeded, tmp_path):
+    release = load(seeded)
+    logs = np.where(np.arange(len(release.synthetic)) < 20, 8.0, 0.0)
+    path = replace(release, weights=replace(release.weights, log_weights=logs)).save(
+        tmp_path / "heavy.iwb", allow_uncertified=True
+    )
+    result = run("fit", path, "y ~ x", "--family", "bernoulli", "--method", "laplace", "--seed", 1)
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr.startswith("warning: not calibrated")
+    assert result.stderr.count("\n") == 1
+
+
+def test_fit_errors_name_the_remedy(released):
+    result = failed(run("fit", released, "y ~ unknown", "--family", "bernoulli"), "unknown")
+    assert "the schema lacks" in result.stderr
+    failed(run("fit", released, "y ~ x", "--family", "cauchy"), "cauchy")
+
+
+def test_version_and_help():
+    from iwbayes import __version__
+
+    assert run("--version").stdout.strip() == __version__
+    for command in ("publish", "inspect", "fit", "demo"):
+        assert command in run("--help").stdout
+        assert "--debug" in run(command, "--help").stdout
+
+
+def test_help_loads_nothing_heavy():
+    code = (
+        "import sys; from typer.testing import CliRunner; from iwbayes.cli import app;"
+        "CliRunner().invoke(app, ['publish', '--help']);"
+        "print(sorted({'pymc', 'pandas', 'numpy', 'scipy', 'arviz', 'torch', 'matplotlib'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_locals_are_never_shown():
+    assert cli.app.pretty_exceptions_show_locals is False

@@ -1,0 +1,188 @@
+"""diagnose(): every row, its verdict and its advice."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+from iwbayes.analyst import _arviz
+from iwbayes.analyst._domain import above, below
+from iwbayes.analyst.calibrate import calibration_record
+from iwbayes.analyst.diagnostics import diagnose
+from iwbayes.analyst.sandwich import CalibratedNormal
+from iwbayes.features import FeatureMap
+from iwbayes.laws import GaussianLaw, Measurement
+from iwbayes.release import Release
+from iwbayes.schema import Real, Schema
+from iwbayes.statement import PrivacyStatement
+from iwbayes.tables import SyntheticTable
+from iwbayes.weights import Weights, kish_ess, psislw
+
+SCHEMA = Schema(Real("x", -1, 1), Real("y", -1, 1))
+RELEASE_CHECKS = {
+    "pareto_k", "ess_share", "clipped_private", "ess", "psis_ess", "n_synthetic", "clipped_synthetic",
+    "epsilon", "delta", "adjacency", "noise", "certified",
+}  # fmt: skip
+FIT_CHECKS = {"calibration", "method", "kappa", "kappa0", "explained", "skew", "likelihood_ess"}
+SAMPLER_CHECKS = {"r_hat", "ess_bulk", "ess_tail"}
+
+
+def make_release(noise="hardened", spread=0.3, clipped=0.01, n_private=1000):
+    rng = np.random.default_rng(2)
+    synthetic = SyntheticTable(pd.DataFrame(rng.uniform(-1, 1, (2000, 2)), columns=["x", "y"]), SCHEMA, origin="test")
+    features = FeatureMap.whitened(synthetic, "linear")
+    value = np.append(np.zeros(features.dim - 1), clipped * features.flag_height)
+    law = GaussianLaw(0.01, features.dim)
+    measurement = Measurement("mean of features", value, law, 1e-3, features, n_private)
+    statement = PrivacyStatement(1.0, 1e-6, "replace-one", (), noise, noise == "hardened")
+    weights = Weights(spread * rng.normal(size=2000), "TiltWeights(linear)", (), measurement)
+    return Release(synthetic, weights, statement, n_private=n_private)
+
+
+def make_idata(release, kappa=(0.1, 0.02), mode=0.0, likelihood_ess=1800.0, shift=0.0, calibrated=True):
+    rng = np.random.default_rng(3)
+    draws = rng.normal(size=(4, 500, 2))
+    draws[0] += shift
+    posterior = xr.Dataset({"b": (("chain", "draw", "b_dim_0"), draws)}, coords={"chain": range(4), "draw": range(500)})
+    groups = {"posterior": posterior}
+    if calibrated:
+        normal = CalibratedNormal(
+            np.full(2, mode),
+            np.zeros(2),
+            np.eye(2),
+            np.zeros(2),
+            np.eye(2),
+            np.eye(2),
+            np.array(kappa),
+            7.0,
+            np.array([0.5, 0.9]),
+            likelihood_ess,
+            1,
+            0,
+        )
+        flat = draws.reshape(-1, 2)
+        groups["calibration"] = calibration_record(["b[0]", "b[1]"], normal, flat, flat, release)
+    return _arviz.make(groups)
+
+
+def test_a_release_alone():
+    release = make_release()
+    table = diagnose(release)
+    assert list(table.columns) == ["value", "threshold", "verdict", "what_to_do"]
+    assert set(table.index) == RELEASE_CHECKS and table.index.is_unique
+    assert set(table["verdict"]) <= {"ok", "info"}
+    judged = table[table["verdict"] == "ok"]
+    assert (judged["what_to_do"] == "").all()
+    assert table.loc["ess", "value"] == release.weights.ess
+    assert table.loc["ess_share", "value"] == release.weights.ess / 2000
+    assert table.loc["psis_ess", "value"] == kish_ess(psislw(release.weights.log_weights[0])[0])
+    assert table.loc["epsilon", "value"] == 1.0 and table.loc["delta", "value"] == 1e-6
+    assert table.loc["adjacency", "value"] == "replace-one"
+    assert table.loc["clipped_private", "value"] == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize(
+    ("settings", "check", "verdict"),
+    [
+        ({"spread": 3.0}, "pareto_k", "fail"),
+        ({"spread": 3.0}, "ess_share", "fail"),
+        ({"clipped": 0.07}, "clipped_private", "fail"),
+        ({"clipped": -0.07}, "clipped_private", "ok"),
+        ({"n_private": 2000}, "n_synthetic", "warn"),
+        ({"noise": "seeded"}, "noise", "fail"),
+        ({"noise": "floating-point"}, "noise", "warn"),
+        ({"noise": "seeded"}, "certified", "warn"),
+    ],
+)
+def test_what_is_wrong_with_a_release_is_said(settings, check, verdict):
+    row = diagnose(make_release(**settings)).loc[check]
+    assert row["verdict"] == verdict
+    assert bool(row["what_to_do"]) == (verdict != "ok")
+
+
+def test_a_calibrated_fit_with_its_release():
+    release = make_release()
+    table = diagnose(make_idata(release), release)
+    assert set(table.index) == RELEASE_CHECKS | FIT_CHECKS | SAMPLER_CHECKS | {"kappa[b[0]]", "kappa[b[1]]"}
+    assert table.index.is_unique and set(table["verdict"]) <= {"ok", "info"}
+    assert table.loc["kappa", "value"] == 0.1 and table.loc["kappa[b[1]]", "value"] == 0.02
+    # the overall index is shown, far above its threshold, and not judged
+    assert table.loc["kappa0", "value"] == 7.0 and table.loc["kappa0", "verdict"] == "info"
+    assert table.loc["explained", "value"] == 0.5
+    assert table.loc["r_hat", "value"] < 1.01 and table.loc["ess_bulk", "threshold"] == 400
+
+
+@pytest.mark.parametrize(
+    ("settings", "check", "verdict"),
+    [
+        ({"kappa": (0.1, 0.3)}, "kappa", "fail"),
+        ({"kappa": (0.1, 0.3)}, "kappa[b[1]]", "fail"),
+        ({"kappa": (0.1, 0.3)}, "kappa[b[0]]", "ok"),
+        ({"kappa": (0.1, 0.3)}, "calibration", "fail"),
+        ({"mode": 0.9}, "skew", "fail"),
+        ({"likelihood_ess": 700.0}, "likelihood_ess", "warn"),
+        ({"shift": 3.0}, "r_hat", "fail"),
+        ({"shift": 3.0}, "ess_bulk", "warn"),
+        ({"calibrated": False}, "calibration", "warn"),
+    ],
+)
+def test_what_is_wrong_with_a_fit_is_said(settings, check, verdict):
+    release = make_release()
+    row = diagnose(make_idata(release, **settings), release).loc[check]
+    assert row["verdict"] == verdict
+    assert bool(row["what_to_do"]) == (verdict != "ok")
+
+
+def test_the_limit_of_the_likelihood_ess_knows_what_the_features_span():
+    release = make_release()
+    idata = make_idata(release, likelihood_ess=700.0)
+    record = _arviz.group(idata, "calibration")
+    spanned = record.assign(explained=("parameter", [0.8, 0.9]))
+    table = diagnose(_arviz.with_groups(idata, {"calibration": spanned}), release)
+    assert table.loc["likelihood_ess", "threshold"] == pytest.approx(250.0)
+    assert table.loc["likelihood_ess", "verdict"] == "ok"
+
+
+def test_a_fit_without_its_release():
+    release = make_release()
+    table = diagnose(make_idata(release))
+    privacy = {"epsilon", "delta", "adjacency", "noise", "certified", "psis_ess"}
+    assert not privacy & set(table.index) and "pareto_k" in table.index
+    bare = diagnose(make_idata(release, calibrated=False))
+    assert set(bare.index) == SAMPLER_CHECKS | {"calibration"}
+
+
+def test_weights_without_a_measurement():
+    release = make_release()
+    plain = Release(release.synthetic, Weights(np.zeros(2000), "mine"), release.statement, n_private=1000)
+    table = diagnose(plain)
+    assert np.isnan(table.loc["clipped_private", "value"])
+    assert table.loc["clipped_private", "verdict"] == "info"
+
+
+def test_one_chain_has_no_r_hat():
+    release = make_release()
+    idata = make_idata(release)
+    one = _arviz.make({"posterior": _arviz.group(idata, "posterior").isel(chain=[0])})
+    table = diagnose(one)
+    assert table.loc["r_hat", "verdict"] == "info" and table.loc["ess_bulk", "threshold"] == 100
+
+
+def test_limits_are_strict_and_reasons_say_the_numbers():
+    assert below("k", 0.7, 0.7, "do this.").verdict == "fail"
+    assert above("e", 0.35, 0.35, "do this.").verdict == "fail"
+    assert above("e", np.inf, 0.35, "do this.").verdict == "ok"
+    assert below("k", 0.83, 0.7, "do this.").reason == "k 0.83 >= 0.7: do this."
+    assert above("e", 0.2, 0.35, "do this.").reason == "e 0.2 <= 0.35: do this."
+
+
+def test_wrong_arguments():
+    release = make_release()
+    with pytest.raises(TypeError, match="ArviZ object"):
+        diagnose("idata.nc")
+    with pytest.raises(TypeError, match="two releases"):
+        diagnose(release, release)
+    with pytest.raises(TypeError, match="release must be a Release"):
+        diagnose(make_idata(release), "release.iwb")

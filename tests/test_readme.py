@@ -1,0 +1,40 @@
+"""The README's examples run as printed, and its test command is the one that CI calls."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import matplotlib
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_the_curators_and_the_analysts_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+    matplotlib.use("Agg")
+    monkeypatch.chdir(tmp_path)
+    curator, analyst = blocks("python")
+    exec(compile(curator, "README curator", "exec"), {})
+    assert "differential privacy under replace-one adjacency, hardened noise, certified" in capsys.readouterr().out
+    space: dict = {}
+    exec(compile(analyst, "README analyst", "exec"), space)
+    assert "age" in capsys.readouterr().out
+    assert float(space["idata"]["posterior"]["b"].std(("chain", "draw")).min()) > 0
+
+
+def test_ci_finds_the_test_command():
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    function = script[script.index("command_of_readme()") : script.index("# The interpreter of a version")]
+    shell = ["bash", "-c", f"{function}\ncommand_of_readme"]
+    command = subprocess.run(shell, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert command.splitlines()[0] == "${PYTHON:-python3} -m venv .venv"
+    assert command in blocks("bash")
+
+
+def test_torch_is_pinned_for_development():
+    assert "torch==2.13.0" in (ROOT / "constraints.txt").read_text(encoding="utf-8").split()

@@ -1,0 +1,477 @@
+"""Weighted models against their exact references: repeated rows, single rows, closed forms."""
+
+import warnings
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from pytensor.compile.mode import Mode
+from pytensor.graph.rewriting.utils import rewrite_graph
+
+from iwbayes.analyst import _arviz
+from iwbayes.analyst._weighted_op import WeightedRandomVariable
+from iwbayes.analyst.reweight import log_likelihood, reweight, unweight
+
+ROWS = 7
+INTEGERS = np.array([1, 3, 2, 1, 4, 2, 1])
+X = np.random.default_rng(1).normal(size=ROWS)
+
+
+def line():
+    b = pm.Normal("b", 0, 2, shape=2)
+    return b, lambda data: b[0] + b[1] * data["x"]
+
+
+def normal(data):
+    b, mu = line()
+    pm.Normal("y", mu(data), pm.HalfNormal("s", 1), observed=data["real"])
+
+
+def bernoulli(data):
+    b, eta = line()
+    pm.Bernoulli("y", logit_p=eta(data), observed=data["binary"])
+
+
+def categorical(data):
+    b = pm.Normal("b", 0, 1, shape=(2, 3))
+    pm.Categorical("y", logit_p=b[0] + b[1] * data["x"][:, None], observed=data["level"])
+
+
+def poisson(data):
+    b, eta = line()
+    pm.Poisson("y", pt.exp(eta(data)), observed=data["count"])
+
+
+def binomial(data):
+    b, eta = line()
+    pm.Binomial("y", n=9, logit_p=eta(data), observed=data["count"])
+
+
+def mvnormal_rows(data):
+    mean = pm.Normal("mean", 0, 1, shape=2)
+    pm.MvNormal("y", mean * data["x"][:, None], cov=np.array([[1, 0.3], [0.3, 2]]), observed=data["pair"])
+
+
+def multinomial(data):
+    p = pm.Dirichlet("p", np.ones(3))
+    pm.Multinomial("y", n=data["counts"].sum(axis=1), p=p, observed=data["counts"])
+
+
+def dirichlet_rows(data):
+    a = pm.Exponential("a", 1, shape=3)
+    pm.Dirichlet("y", a=a, shape=data["simplex"].shape, observed=data["simplex"])
+
+
+def mixture(data):
+    w = pm.Dirichlet("w", np.ones(2))
+    parts = [pm.Normal.dist(pm.Normal("m", 0, 1), 1), pm.StudentT.dist(nu=4, mu=1, sigma=2)]
+    pm.Mixture("y", w, parts, observed=data["real"])
+
+
+def censored(data):
+    b, mu = line()
+    pm.Censored("y", pm.Normal.dist(mu(data), 1), lower=None, upper=0.4, observed=data["real"].clip(max=0.4))
+
+
+def matrix_of_rows(data):
+    mean = pm.Normal("mean", 0, 1, shape=2)
+    pm.Normal("y", mean, 1, observed=data["pair"])
+
+
+def several(data):
+    b, eta = line()
+    pm.Normal("y", eta(data), 1, observed=data["real"])
+    pm.Bernoulli("z", logit_p=2 * eta(data), observed=data["binary"])
+
+
+def hierarchical(data):
+    tau = pm.HalfNormal("tau", 1)
+    group = pm.Normal("group", 0, tau, shape=3)
+    pm.Potential("pull", -(pt.sum(group) ** 2))
+    pm.Normal("y", group[data["level"]], 1, observed=data["real"])
+
+
+BUILDERS = [
+    normal, bernoulli, categorical, poisson, binomial, mvnormal_rows, multinomial, dirichlet_rows, mixture,
+    censored, matrix_of_rows, several, hierarchical,
+]  # fmt: skip
+
+
+def table():
+    rng = np.random.default_rng(5)
+    return {
+        "x": X,
+        "real": rng.normal(size=ROWS),
+        "binary": rng.integers(0, 2, ROWS),
+        "level": rng.integers(0, 3, ROWS),
+        "count": rng.integers(0, 7, ROWS),
+        "pair": rng.normal(size=(ROWS, 2)),
+        "counts": rng.integers(0, 5, (ROWS, 3)),
+        "simplex": rng.dirichlet(np.ones(3), ROWS),
+    }
+
+
+def build(builder, rows=None):
+    data = table()
+    if rows is not None:
+        data = {name: values[rows] for name, values in data.items()}
+    with pm.Model() as model:
+        builder(data)
+    return model
+
+
+def point(model, seed=2):
+    rng = np.random.default_rng(seed)
+    return {name: rng.normal(size=value.shape) * 0.5 for name, value in model.initial_point(0).items()}
+
+
+# All rewrites of a compiled function, but interpreted: generating code takes most of the time of these tests.
+MODE = Mode(linker="py", optimizer="fast_run")
+
+
+def density(model, mode=MODE):
+    """Log density and gradient as functions of a point."""
+    return model.compile_fn([model.logp(), model.dlogp()], inputs=model.value_vars, on_unused_input="ignore", mode=mode)
+
+
+@pytest.mark.parametrize("builder", BUILDERS, ids=lambda builder: builder.__name__)
+def test_weights_equal_repeated_rows(builder):
+    model = build(builder)
+    weighted = reweight(model, np.ones(ROWS))
+    at = point(model)
+    f = density(weighted)
+    for weights in (np.ones(ROWS, int), INTEGERS):
+        with weighted:
+            pm.set_data({"likelihood_weights": weights.astype(float)})
+        expected = density(build(builder, np.repeat(np.arange(ROWS), weights)))(at)
+        tolerance = 1e-14 if weights.max() == 1 else 1e-12
+        for got, want in zip(f(at), expected, strict=True):
+            np.testing.assert_allclose(got, want, rtol=tolerance, atol=10 * tolerance)
+
+
+@pytest.mark.parametrize("builder", [normal, mvnormal_rows, multinomial, mixture, censored, several])
+def test_zero_weights_remove_rows(builder):
+    weights = INTEGERS * (np.arange(ROWS) % 3 > 0)
+    weighted = reweight(build(builder), weights)
+    at = point(weighted)
+    expected = density(build(builder, np.repeat(np.arange(ROWS), weights)))(at)
+    for got, want in zip(density(weighted)(at), expected, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-11)
+
+
+def impossible_row(data):
+    p = pm.Uniform("p", 0, 1)
+    rate = pt.stack([0.0 * p, p, p / 2])  # the first row can not be 1: its density and gradient are infinite
+    pm.Bernoulli("y", p=rate, observed=np.array([1, 1, 0]))
+
+
+def test_weight_zero_removes_a_row_of_density_zero():
+    with pm.Model() as model:
+        impossible_row(None)
+    weighted = reweight(model, [0.0, 2.0, 1.0])
+    at = {"p_interval__": np.array(0.3)}
+    value, gradient = density(weighted, mode=None)(at)  # the interpreter has constants in single precision
+    p = 1 / (1 + np.exp(-0.3))
+    prior = np.log(p) + np.log1p(-p)  # uniform, with the Jacobian p (1 - p)
+    np.testing.assert_allclose(value, prior + 2 * np.log(p) + np.log1p(-p / 2), rtol=1e-12)
+    slope = (3 / p - 1 / (1 - p) - 0.5 / (1 - p / 2)) * p * (1 - p)
+    np.testing.assert_allclose(gradient, [slope], rtol=1e-12)
+
+
+def test_allow_zero_compiles_the_guard_beforehand():
+    with pm.Model() as model:
+        impossible_row(None)
+    weighted = reweight(model, np.ones(3), allow_zero=True)
+    f = density(weighted)
+    at = {"p_interval__": np.array(0.3)}
+    assert f(at)[0] == -np.inf
+    with weighted:
+        pm.set_data({"likelihood_weights": [0.0, 2.0, 1.0]})
+    expected = density(reweight(model, [0.0, 2.0, 1.0]))(at)
+    np.testing.assert_allclose(f(at)[0], expected[0], rtol=1e-13)
+    np.testing.assert_allclose(f(at)[1], expected[1], rtol=1e-13)
+
+
+def test_total_rescales_and_stays_when_weights_are_swapped():
+    model = build(normal)
+    weighted = reweight(model, INTEGERS, total=100)
+    f, at = density(weighted), point(model)
+    scaled = density(reweight(model, INTEGERS * 100 / INTEGERS.sum()))
+    np.testing.assert_allclose(f(at)[0], scaled(at)[0], rtol=1e-13)
+    with weighted:
+        pm.set_data({"likelihood_weights": 5.0 * INTEGERS})
+    np.testing.assert_allclose(f(at)[0], scaled(at)[0], rtol=1e-13)
+
+
+def test_weights_object_and_swapped_data():
+    class Weights:
+        values = INTEGERS / 2
+
+    with pm.Model() as model:
+        x, y = pm.Data("x", X), pm.Data("y_data", table()["real"])
+        b = pm.Normal("b", 0, 1)
+        pm.Normal("y", b * x, 1, observed=y)
+    weighted = reweight(model, Weights())
+    f = weighted.compile_logp()
+    new = np.random.default_rng(3).normal(size=(3, 4))
+    with weighted:
+        pm.set_data({"x": new[0], "y_data": new[1], "likelihood_weights": new[2] ** 2})
+    got = f({"b": np.array(0.4)})
+    terms = -0.5 * (new[1] - 0.4 * new[0]) ** 2 - 0.5 * np.log(2 * np.pi)
+    np.testing.assert_allclose(got, new[2] ** 2 @ terms - 0.08 - 0.5 * np.log(2 * np.pi), rtol=1e-13)
+    assert model["x"].get_value().shape == (ROWS,)  # the original keeps its own data
+    with weighted:
+        pm.set_data({"likelihood_weights": [-1.0, 1.0, 1.0, 1.0]})
+    with pytest.raises(ValueError, match="likelihood weights >= 0"):
+        f({"b": np.array(0.4)})
+
+
+def test_dict_weights_single_variables():
+    model = build(several)
+    weighted = reweight(model, {"z": INTEGERS})
+    assert [v.name for v in weighted.data_vars] == ["likelihood_weights_z"]
+    at = point(model)
+    y, z = (f for f in (build(several), build(several)))
+    terms = [m.compile_logp(vars=[m[name]])(at) for m, name in ((y, "y"), (weighted, "z"))]
+    repeated = build(several, np.repeat(np.arange(ROWS), INTEGERS))
+    np.testing.assert_allclose(terms[1], repeated.compile_logp(vars=[repeated["z"]])(at), rtol=1e-12)
+    np.testing.assert_allclose(weighted.compile_logp(vars=[weighted["y"]])(at), terms[0], rtol=1e-14)
+
+
+@pytest.mark.parametrize("shape", ["rows", "entries", "whole rows"])
+def test_imputed_values_keep_weight_one(shape):
+    data = table()
+    values = data["real"] if shape == "rows" else data["pair"]
+    mask = np.zeros(values.shape, bool)
+    mask[[1, 4] if shape != "entries" else ([1, 4, 4], [0, 0, 1])] = True
+    with pm.Model() as model, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        b = pm.Normal("b", 0, 1, shape=values.shape[1:])
+        if shape == "whole rows":
+            pm.MvNormal("y", b, cov=np.eye(2) + 0.5, observed=np.ma.masked_array(values, mask))
+        else:
+            pm.Normal("y", b, 1, observed=np.ma.masked_array(values, mask))
+    at = point(model)
+    plain = model.compile_fn(model.logp(sum=False), inputs=model.value_vars)(at)
+    terms = dict(zip([rv.name for rv in model.basic_RVs], plain, strict=True))
+    rows = np.nonzero(~mask)[0] if shape == "entries" else np.nonzero(~mask.reshape(ROWS, -1).all(axis=1))[0]
+    expected = sum(t.sum() for name, t in terms.items() if name != "y_observed")
+    expected += INTEGERS[rows] @ terms["y_observed"]
+    for weights in (INTEGERS, {"y": INTEGERS}):
+        np.testing.assert_allclose(reweight(model, weights).compile_logp()(at), expected, rtol=1e-13)
+
+
+def rich():
+    with pm.Model(coords={"k": ["a", "b"], "row": np.arange(ROWS)}, check_bounds=False) as model:
+        x = pm.Data("x", X, dims="row")
+        s = pm.HalfNormal("s", 1, initval=0.7)
+        b = pm.Normal("b", 0, s, dims="k", initval="prior")
+        pm.Uniform("u", 0, 3, initval=pt.as_tensor(2.0))
+        mu = pm.Deterministic("mu", b[0] + b[1] * x, dims="row")
+        pm.Potential("pot", -(b[0] ** 2))
+        pm.Normal("y", mu, s, observed=table()["real"], dims="row")
+    return model
+
+
+def structure(model):
+    return {
+        **{
+            name: [var.name for var in getattr(model, name)]
+            for name in ("free_RVs", "observed_RVs", "deterministics", "potentials", "value_vars")
+        },
+        "named": [name for name in model.named_vars if name != "likelihood_weights"],
+        "coords": {name: tuple(values) for name, values in model.coords.items()},
+        "dims": {name: tuple(dims) for name, dims in model.named_vars_to_dims.items()},
+        "transforms": {rv.name: type(tr) for rv, tr in model.rvs_to_transforms.items()},
+        "order": [rv.name for rv in model.rvs_to_values],
+        "initial": {name: np.asarray(v).tolist() for name, v in model.initial_point(0).items() if name != "b"},
+        "check_bounds": model.check_bounds,
+    }
+
+
+def test_everything_else_survives_and_the_original_is_untouched():
+    model = rich()
+    before, density_before = structure(model), model.compile_logp()(point(model))
+    variables = dict(model.named_vars)
+    weighted = reweight(model, INTEGERS)
+    assert structure(weighted) == before
+    assert weighted.initial_point(0)["s_log__"] == np.log(0.7)
+    assert {rv.name: v for rv, v in weighted.rvs_to_initial_values.items()}["b"] == "prior"
+    assert structure(model) == before and dict(model.named_vars) == variables
+    assert model.compile_logp()(point(model)) == density_before
+    assert not set(weighted.named_vars.values()) & set(variables.values())
+    again = unweight(weighted)
+    assert structure(again) == before and list(again.named_vars) == list(model.named_vars)
+    np.testing.assert_allclose(again.compile_logp()(point(model)), density_before, rtol=1e-15)
+    assert "Weighted(Normal" in weighted.str_repr()
+
+
+def test_copies_of_a_weighted_model_stay_weighted():
+    weighted = reweight(build(several), INTEGERS)
+    at = point(weighted)
+    expected = weighted.compile_logp()(at)
+    np.testing.assert_allclose(weighted.copy().compile_logp()(at), expected, rtol=1e-14)
+    fixed = pm.do(weighted, {"b": np.array([0.1, 0.2])})
+    other = pm.do(build(several, np.repeat(np.arange(ROWS), INTEGERS)), {"b": np.array([0.1, 0.2])})
+    np.testing.assert_allclose(fixed.compile_logp()({}), other.compile_logp()({}), rtol=1e-12)
+
+
+def test_the_op_is_removed_when_compiling_but_not_when_densities_are_derived():
+    drawn = reweight(build(normal), INTEGERS)["y"]
+    canonical = rewrite_graph(drawn, include=("canonicalize",), clone=True)
+    assert isinstance(canonical.owner.op, WeightedRandomVariable)
+    function = pytensor.function([], drawn, mode=MODE)
+    assert not any(isinstance(node.op, WeightedRandomVariable) for node in function.maker.fgraph.apply_nodes)
+    assert function().shape == (ROWS,)
+
+
+@pytest.fixture(scope="module")
+def sampled():
+    weighted = reweight(build(bernoulli), INTEGERS, total=20)
+    idata = pm.sample(
+        draws=50, tune=100, chains=2, cores=1, random_seed=3, progressbar=False, model=weighted,
+        compute_convergence_checks=False,
+    )  # fmt: skip
+    return weighted, idata
+
+
+def test_sampling_and_prediction(sampled):
+    weighted, idata = sampled
+    assert _arviz.group(idata, "posterior")["b"].shape == (2, 50, 2)
+    np.testing.assert_array_equal(_arviz.group(idata, "constant_data")["likelihood_weights"], INTEGERS)
+    with weighted:
+        ahead = pm.sample_posterior_predictive(idata, random_seed=1, progressbar=False)
+        prior = pm.sample_prior_predictive(30, random_seed=1)
+    drawn = _arviz.group(ahead, "posterior_predictive")["y"]
+    assert drawn.shape == (2, 50, ROWS) and set(np.unique(drawn)) == {0, 1}
+    b = _arviz.group(idata, "posterior")["b"].to_numpy()
+    p = 1 / (1 + np.exp(-(b[..., :1] + b[..., 1:] * X)))
+    standard_error = np.sqrt((p * (1 - p)).sum()) / p.size
+    assert abs(float(drawn.mean()) - p.mean()) < 5 * standard_error
+    assert _arviz.group(prior, "prior_predictive")["y"].shape == (1, 30, ROWS)
+
+
+def test_log_likelihood_is_stored_unweighted_and_weighted(sampled):
+    weighted, idata = sampled
+    both = log_likelihood(idata, weighted)
+    assert not _arviz.has_group(idata, "log_likelihood")
+    b = _arviz.group(idata, "posterior")["b"].to_numpy()
+    eta = b[..., :1] + b[..., 1:] * X
+    expected = table()["binary"] * eta - np.logaddexp(0, eta)
+    np.testing.assert_allclose(_arviz.group(both, "log_likelihood")["y"], expected, rtol=1e-9)
+    np.testing.assert_allclose(
+        _arviz.group(both, "log_likelihood_weighted")["y"],
+        expected * INTEGERS * 20 / INTEGERS.sum(),
+        rtol=1e-9,
+    )
+    with pytest.raises(ValueError, match="no posterior group"):
+        log_likelihood(_arviz.make({}), weighted)
+
+
+def test_find_map_of_a_weighted_normal_mean():
+    with pm.Model() as model:
+        b = pm.Normal("b", 0, 2)
+        pm.Normal("y", b, 1, observed=table()["real"])
+    weighted = reweight(model, INTEGERS, total=30)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        found = pm.find_MAP(model=weighted, progressbar=False)["b"]
+    mean = INTEGERS @ table()["real"] / INTEGERS.sum()
+    np.testing.assert_allclose(found, 30 * mean / (30 + 0.25), atol=1e-5)
+
+
+def one_mvnormal(data):
+    m = pm.Normal("m", 0, 1)
+    pm.MvNormal("y", m * np.ones(ROWS), cov=np.eye(ROWS), observed=data["real"])
+
+
+def gaussian_process(data):
+    gp = pm.gp.Marginal(cov_func=pm.gp.cov.ExpQuad(1, ls=pm.HalfNormal("ls", 1)))
+    gp.marginal_likelihood("y", X=data["x"][:, None], y=data["real"], sigma=1.0)
+
+
+def random_walk(data):
+    pm.GaussianRandomWalk("y", sigma=pm.HalfNormal("s", 1), init_dist=pm.Normal.dist(0, 1), observed=data["real"])
+
+
+def scalar(data):
+    pm.Normal("y", pm.Normal("m", 0, 1), 1, observed=0.3)
+
+
+def minibatch(data):
+    pm.Normal("y", pm.Normal("m", 0, 1), 1, observed=data["real"], total_size=100)
+
+
+@pytest.mark.parametrize(
+    ("builder", "reason"),
+    [
+        (one_mvnormal, "does not split into rows"),
+        (gaussian_process, "does not split into rows"),
+        (random_walk, "does not split into rows"),
+        (scalar, "is a scalar"),
+        (minibatch, "is a minibatch"),
+    ],
+)
+def test_variables_without_rows_are_refused(builder, reason):
+    with pytest.raises(ValueError, match=f"'y' cannot be weighted by row: .*{reason}"):
+        reweight(build(builder), np.ones(ROWS))
+
+
+def test_joint_imputation_is_refused():
+    values = np.ma.masked_array(table()["pair"], np.zeros((ROWS, 2), bool))
+    values[2, 1] = np.ma.masked
+    with pm.Model() as model, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pm.MvNormal("y", pm.Normal("m", 0, 1, shape=2), cov=np.eye(2) + 0.5, observed=values)
+    with pytest.raises(ValueError, match="'y' cannot be weighted by row: its density joins"):
+        reweight(model, np.ones(ROWS))
+
+
+@pytest.mark.parametrize(
+    ("weights", "error", "message"),
+    [
+        (np.ones(ROWS - 1), ValueError, r"'y' must have shape \(7,\).*got shape \(6,\)"),
+        (np.ones((ROWS, 1)), ValueError, r"got shape \(7, 1\)"),
+        (np.array([1, 1, -1, 1, 1, 1, 1]), ValueError, "'y' must be finite and not negative; 1 of 7 are neg"),
+        (np.array([1, np.nan, 1, 1, np.nan, 1, 1]), ValueError, "2 of 7 are NaN"),
+        (np.array([1, np.inf, 1, 1, 1, 1, 1]), ValueError, "1 of 7 are infinite"),
+        (np.zeros(ROWS), ValueError, "'y' are all zero"),
+        (["a"] * ROWS, TypeError, "'y' are not numbers"),
+        ({"q": np.ones(ROWS)}, KeyError, "'q' is not an observed variable; those are y, z"),
+        ({"z": np.ones(3)}, ValueError, "'z' must have shape"),
+        ({}, ValueError, "dict of weights is empty"),
+    ],
+)
+def test_wrong_weights_are_refused(weights, error, message):
+    with pytest.raises(error, match=message):
+        reweight(build(several), weights)
+
+
+def test_wrong_totals_and_models_are_refused():
+    model = build(normal)
+    for total in (0, -1.0, np.inf, np.nan):
+        with pytest.raises(ValueError, match="total must be positive and finite"):
+            reweight(model, np.ones(ROWS), total=total)
+    for total in (True, "many", [3.0]):
+        with pytest.raises(TypeError, match="total must be a number"):
+            reweight(model, np.ones(ROWS), total=total)
+    with pytest.raises(ValueError, match="already has a variable 'likelihood_weights'"):
+        reweight(reweight(model, np.ones(ROWS)), np.ones(ROWS))
+    with pm.Model() as empty:
+        pm.Normal("b", 0, 1)
+    with pytest.raises(ValueError, match="no observed variables"):
+        reweight(empty, np.ones(3))
+
+
+def test_observed_variables_of_different_lengths_need_a_dict():
+    with pm.Model() as model:
+        b = pm.Normal("b", 0, 1)
+        pm.Normal("y", b, 1, observed=np.zeros(4))
+        pm.Normal("z", b, 1, observed=np.zeros(5))
+    with pytest.raises(ValueError, match="'z' must have shape .5,.*Pass a dict"):
+        reweight(model, np.ones(4))
+    weighted = reweight(model, {"y": np.full(4, 2.0), "z": np.full(5, 3.0)})
+    got = weighted.compile_logp(vars=weighted.observed_RVs)({"b": np.array(0.5)})
+    np.testing.assert_allclose(got, (8 + 15) * (-0.125 - 0.5 * np.log(2 * np.pi)), rtol=1e-13)
