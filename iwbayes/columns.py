@@ -100,9 +100,7 @@ class _Numeric(Column):
             )
         numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
         if np.isinf(numbers).any():
-            raise ValueError(
-                f"column {self.name!r} has infinite values. Replace them by the bound or by missing."
-            )
+            raise ValueError(f"column {self.name!r} has infinite values. Replace them by the bound or by missing.")
         self._check_missing(np.isnan(numbers))
         return np.clip(numbers, self.lower, self.upper)
 

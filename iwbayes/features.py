@@ -183,9 +183,7 @@ class FeatureMap:
         return settings, {"center": self.center, "whitener": self.whitener}
 
     @classmethod
-    def from_arrays(
-        cls, schema: Schema, settings: dict[str, Any], arrays: dict[str, FloatArray]
-    ) -> FeatureMap:
+    def from_arrays(cls, schema: Schema, settings: dict[str, Any], arrays: dict[str, FloatArray]) -> FeatureMap:
         """Inverse of `to_arrays`."""
         order = math.inf if settings["order"] == "inf" else 2
         return cls(

@@ -49,8 +49,7 @@ class Schema:
         for column in columns:
             if type(column) not in COLUMN_TYPES.values():
                 raise TypeError(
-                    "a schema takes Real, Integer, Binary and Categorical columns; "
-                    f"got {type(column).__name__}."
+                    f"a schema takes Real, Integer, Binary and Categorical columns; got {type(column).__name__}."
                 )
         object.__setattr__(self, "columns", tuple(columns))
         for label, names in (("column", self.names), ("feature", self.feature_names)):
@@ -146,9 +145,7 @@ class Schema:
             )
         if len(frame) == 0:
             raise ValueError("the table has no rows; a table needs at least one.")
-        return pd.DataFrame(
-            {c.name: c.conform(frame[c.name].reset_index(drop=True)) for c in self.columns}, copy=False
-        )
+        return pd.DataFrame({c.name: c.conform(frame[c.name].reset_index(drop=True)) for c in self.columns}, copy=False)
 
     def encode(self, frame: pd.DataFrame) -> FloatArray:
         """Canonical table to centred features.
@@ -231,9 +228,7 @@ def _column_from_dict(entry: Any) -> Column:
     options = {key: value for key, value in entry.items() if key != "type"}
     name = options.get("name")
     if entry["type"] not in COLUMN_TYPES:
-        raise ValueError(
-            f"column {name!r}: type must be one of {sorted(COLUMN_TYPES)}; got {entry['type']!r}."
-        )
+        raise ValueError(f"column {name!r}: type must be one of {sorted(COLUMN_TYPES)}; got {entry['type']!r}.")
     if isinstance(options.get("levels"), list):
         options["levels"] = tuple(options["levels"])
     try:

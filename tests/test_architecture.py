@@ -123,5 +123,3 @@ def test_architecture_names_every_module_and_no_other():
     named = set(re.findall(r"^- `(iwbayes/[\w/]+\.py)`", text, flags=re.MULTILINE))
     present = {str(path.relative_to(ROOT)) for path in modules() if path.name != "__init__.py"}
     assert named == present
-
-

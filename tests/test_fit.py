@@ -52,7 +52,9 @@ def make_release(n=300, seed=5, n_private=150, n_draws=1, digits=None, noise=Non
     features = FeatureMap.whitened(synthetic, "linear")
     phi = features.transform(synthetic.frame)
     law = GaussianLaw(noise or 0.02, phi.shape[1])
-    measurement = Measurement("tilt", phi.mean(axis=0), law, 0.01, features, n_private)
+    # no private row was clipped: the calibration is inside its domain
+    value = np.append(phi[:, :-1].mean(axis=0), 0.0)
+    measurement = Measurement("tilt", value, law, 0.01, features, n_private)
     tilt = rng.normal(size=(n_draws, phi.shape[1] - 1)) * 0.15
     weights = Weights(tilt @ phi[:, :-1].T, "TiltWeights", measurement=measurement)
     return SimpleNamespace(synthetic=synthetic, weights=weights, n_private=n_private)
@@ -211,8 +213,7 @@ def test_a_proposal_that_can_not_be_made_is_a_failure():
     ("formula", "family"),
     [
         ("y ~ x + g", "bernoulli"),
-        ("z ~ x", "gaussian"),
-        *(pytest.param(*f, marks=pytest.mark.slow) for f in FORMULAS[2:]),
+        *(pytest.param(*f, marks=pytest.mark.slow) for f in FORMULAS[1:]),
     ],
 )
 def test_laplace_agrees_with_nuts(formula, family):
@@ -228,6 +229,21 @@ def test_laplace_agrees_with_nuts(formula, family):
         a, b = draws_of(fast, name), draws_of(slow, name)
         error = b.std(axis=(0, 1)) * np.sqrt(1 / 2500 + 1 / slow_ess)
         assert np.all(np.abs(a.mean(axis=(0, 1)) - b.mean(axis=(0, 1))) < 5 * error), name
+
+
+@pytest.mark.parametrize(("formula", "family"), FORMULAS)
+def test_nuts_samples_the_same_posterior_on_centred_columns(formula, family):
+    release = make_release(n=50)
+    problem = posterior._Problem.build(formula, release, family, None, "release", None)
+    rows = problem.posterior(problem.draw_weights[0]).rows
+    centred, scales, center = posterior._centred(problem, rows)
+    assert np.abs(center).max() > 0.01
+    theta = np.random.default_rng(0).normal(size=(5, rows.design.n_parameters)) * 0.5
+    shifted = posterior._shift_intercept(rows.design, theta, center)
+    expected = rows.values(theta) + problem.prior.value(theta)
+    found = centred.values(shifted) + LogPrior(centred.design, scales).value(shifted)
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    np.testing.assert_allclose(posterior._shift_intercept(rows.design, shifted, -center), theta, atol=1e-12)
 
 
 def test_auto_falls_back_to_nuts_and_laplace_refuses(monkeypatch):

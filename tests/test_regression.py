@@ -7,7 +7,7 @@ import pandas as pd
 import pymc as pm
 import pytest
 
-from iwbayes.analyst._priors import LogPrior, prior_scales
+from iwbayes.analyst._priors import LogPrior, prior_scales, python_mode
 from iwbayes.analyst.design import build_design
 from iwbayes.analyst.regression import build_model, regression
 from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
@@ -198,7 +198,7 @@ def test_numpy_posterior_is_the_density_of_the_pymc_model(formula, family, kind)
     model = build_model(found, scales, given_priors(kind) if kind else None)
     prior = LogPrior(found, scales, given_priors(kind) if kind else None)
     theta = np.random.default_rng(1).normal(size=(3, found.n_parameters)) * 0.3
-    density = model.compile_logp()
+    density = model.compile_logp(mode=python_mode())
     pymc_values = np.array([density(theta_to_point(found, model, t)) for t in theta])
     n = found.x.shape[1] * found.n_predictors
     ours = [

@@ -116,7 +116,7 @@ def sized(prior: Any, shape: tuple[int, ...]) -> Any:
     n_support = prior.owner.op.ndim_supp
     try:
         copy = change_dist_size(prior, shape[: len(shape) - n_support])
-        found = copy.eval({}, mode=_python_mode()).shape
+        found = copy.eval({}, mode=python_mode()).shape
     except ValueError as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"a prior must suit its coefficients of shape {shape}: {reason}") from None
@@ -125,7 +125,7 @@ def sized(prior: Any, shape: tuple[int, ...]) -> Any:
     return copy
 
 
-def _python_mode() -> Any:
+def python_mode() -> Any:
     """Mode without compilation: the graphs of priors are small, a compiler takes seconds."""
     from pytensor.compile import Mode
 
@@ -244,7 +244,7 @@ def _compiled(prior: Any, shape: tuple[int, ...], *, positive: bool) -> tuple[Ca
     density = pm.logp(prior, point.reshape(shape)).sum() + (x.sum() if positive else 0.0)
     gradient: Any = pt.grad(density, x, disconnected_inputs="ignore")
     rows: list[Any] = [pt.grad(gradient[i], x, disconnected_inputs="ignore") for i in range(size)]
-    mode = _python_mode()
+    mode = python_mode()
     batch = pt.matrix("batch", shape=(None, size), dtype="float64")
     value = pytensor.function([batch], vectorize_graph(density, {x: batch}), mode=mode)
     return value, pytensor.function([x], [gradient, pt.stack(rows)], mode=mode)

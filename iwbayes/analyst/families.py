@@ -187,7 +187,7 @@ def _bernoulli_hessian(eta: Array, y: Array, aux: Any) -> Array:
 
 def _bernoulli_cumulant(eta: Array) -> Array:
     eta = eta[0]
-    if eta.size and eta.max() > _LARGEST_EXPONENT:
+    if eta.size and np.max(eta) > _LARGEST_EXPONENT:
         return _softplus(eta)
     # log1p(exp(eta)) is exact below the overflow; two passes in place are twice as fast as the stable form
     np.exp(eta, out=eta)

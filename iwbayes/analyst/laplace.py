@@ -27,7 +27,7 @@ K_HAT_LIMIT = 0.7
 # Degrees of freedom of the proposal: tails heavier than the posterior's, with little loss in its bulk.
 _PROPOSAL_DOF = 7.0
 # Proposals a draw, and their smallest number, below which k-hat says little.
-_PROPOSALS_PER_DRAW, _LEAST_PROPOSALS = 4, 500
+_PROPOSALS_PER_DRAW, _LEAST_PROPOSALS = 4, 250
 #: Evaluations row x proposal that a fit spends before it takes fewer proposals (about a second).
 WORK_LIMIT = 4e8
 # Newton stops when a full step would gain less than this in the log density.
@@ -189,7 +189,7 @@ def laplace(
     rng : numpy.random.Generator
     work : float
         Evaluations (row x proposal) to spend; with many rows there are fewer than four proposals a draw, and
-        some draws are then repeated. At least 500 proposals are made.
+        some draws are then repeated. At least 250 proposals are made.
 
     Returns
     -------
@@ -227,7 +227,7 @@ def _resample(
         return LaplaceDraws(theta[:draws], log_density[:draws], np.nan, np.nan, len(theta))
     smoothed, pareto_k = psislw(ratios)
     order = rng.permutation(len(theta))
-    weights = np.exp(smoothed[order] - smoothed.max())
+    weights = np.exp(smoothed[order] - np.max(smoothed))
     weights /= weights.sum()
     points = (rng.random() + np.arange(draws)) / draws
     places = np.minimum(np.searchsorted(np.cumsum(weights), points, side="right"), len(theta) - 1)

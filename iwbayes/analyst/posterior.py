@@ -127,12 +127,15 @@ def fit(
     _check_options(method, draws, chains, total, log_likelihood)
     rng = np.random.default_rng(random_seed)
     problem = _Problem.build(formula, release, family, priors, weights, total)
-    per_draw = [problem.posterior(w) for w in problem.draw_weights]
+    per_draw: list[_Weighted] = []
+    for row_weights in problem.draw_weights:
+        # the modes of several draws lie close together
+        per_draw.append(problem.posterior(row_weights, start=per_draw[-1].mode.theta if per_draw else None))
     plan = _Sampling(method, draws, chains, progressbar, dict(sampler or {}))
     theta, stats, used = _sample(problem, per_draw, plan, rng)
     record = None
     if calibrate and problem.weights is not None:
-        theta, record = _calibrate(problem, theta, release)
+        theta, record = _calibrate(problem, theta, per_draw[0].mode.theta, release)
     groups = {
         "posterior": posterior_dataset(problem.design, theta),
         "sample_stats": stats,
@@ -194,10 +197,10 @@ class _Problem:
         """Rows used, one by one, with the averaged weights."""
         return WeightedRows(self.design, self.table_weights[self.design.rows])
 
-    def posterior(self, weights: Array) -> _Weighted:
+    def posterior(self, weights: Array, *, start: Array | None = None) -> _Weighted:
         """Posterior under one vector of weights of the rows used."""
         rows = merge_rows(self.design, weights)
-        return _Weighted(rows, find_mode(rows, self.prior))
+        return _Weighted(rows, find_mode(rows, self.prior, start))
 
 
 @dataclass(frozen=True, eq=False)
@@ -346,10 +349,10 @@ def _shift_intercept(design: Design, theta: Array, center: Array) -> Array:
     return shifted
 
 
-def _calibrate(problem: _Problem, theta: Array, release: Any) -> tuple[Array, xr.Dataset]:
+def _calibrate(problem: _Problem, theta: Array, start: Array, release: Any) -> tuple[Array, xr.Dataset]:
     """Map draws (chain, draw, p) to the calibrated posterior and record it."""
     design, weights = problem.design, problem.table_weights
-    posterior = problem.posterior(weights[design.rows])
+    posterior = problem.posterior(weights[design.rows], start=start)
     mode = posterior.mode.theta
     # rows left out have no score, but they count among the rows that the weights were fitted to
     scores = np.zeros((design.n_rows, design.n_parameters))

@@ -20,6 +20,8 @@ from iwbayes.statement import Event
 
 #: Discretisation of the privacy loss, as a share of the budget's epsilon.
 INTERVAL_SHARE = 1e-4
+#: Points of a discretised privacy loss at most, so that a small epsilon beside a large delta costs no more memory.
+MAX_POINTS = 10**6
 #: Sums of binary fractions such as 0.3 + 0.7 may pass a budget by this relative amount.
 ROUNDING = 1e-12
 

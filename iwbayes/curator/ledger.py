@@ -114,9 +114,7 @@ class Ledger:
         """Return the frozen record of all charges so far."""
         epsilon, delta = self.spent
         certified = self._worst == "hardened" and not self._notes
-        return PrivacyStatement(
-            epsilon, delta, self.adjacency, self._events, self._worst, certified, self._notes
-        )
+        return PrivacyStatement(epsilon, delta, self.adjacency, self._events, self._worst, certified, self._notes)
 
     def __repr__(self) -> str:
         """Show the budget and what is spent of it."""

@@ -30,9 +30,7 @@ class Generator(Protocol):
         """Declare what `fit` will charge, without any private row."""
         ...
 
-    def fit(
-        self, private: PrivateTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0
-    ) -> FittedGenerator:
+    def fit(self, private: PrivateTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0) -> FittedGenerator:
         """Charge the ledger, then learn from the private rows."""
         ...
 

@@ -259,9 +259,7 @@ def _check_arguments(
 ) -> int:
     """Refuse wrong arguments before anything is charged; return the number of synthetic rows."""
     if not isinstance(private, PrivateTable):
-        raise TypeError(
-            f"publish takes a PrivateTable; got {type(private).__name__}. Use PrivateTable(frame, schema)."
-        )
+        raise TypeError(f"publish takes a PrivateTable; got {type(private).__name__}. Use PrivateTable(frame, schema).")
     n = ROWS_PER_PRIVATE_ROW * len(private) if n_synthetic is None else n_synthetic
     if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
         raise ValueError(f"n_synthetic must be a whole number of at least 1; got {n_synthetic!r}.")

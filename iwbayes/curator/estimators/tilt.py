@@ -97,9 +97,7 @@ class TiltWeights:
         TiltDesign
             ``kappa`` is sqrt(k) times ``noise_sd``: the noise of the mean in units of the synthetic spread.
         """
-        options = [
-            t for t in _OPTIONS[self.features] if count_raw_terms(synthetic.schema, t) <= MAX_RAW_TERMS
-        ]
+        options = [t for t in _OPTIONS[self.features] if count_raw_terms(synthetic.schema, t) <= MAX_RAW_TERMS]
         if not options:
             raise ValueError(
                 f"the columns encode to more than {MAX_RAW_TERMS} features, which a tilt cannot carry. "
@@ -167,9 +165,7 @@ class TiltWeights:
         ledger.check(*self.events(epsilon=epsilon, delta=delta))
         if synthetic.origin is None:
             ledger.note("The synthetic rows come from outside and what their making cost was not declared.")
-        design = self.design(
-            synthetic, len(private), epsilon=epsilon, delta=delta, adjacency=ledger.adjacency
-        )
+        design = self.design(synthetic, len(private), epsilon=epsilon, delta=delta, adjacency=ledger.adjacency)
         measurement = self._measure(private, design.features, ledger, epsilon, delta)
         phi = design.features.transform(synthetic.frame)[:, measurement.tilt_columns]
         noise = measurement.noise.covariance[measurement.tilt_columns, measurement.tilt_columns]
@@ -187,9 +183,7 @@ class TiltWeights:
             noisy = cube(total, grid=step, **settings)  # type: ignore[arg-type]
         else:
             noisy = gaussian(total, grid=step, delta=delta, **settings)  # type: ignore[arg-type]
-        return Measurement(
-            "mean of features", noisy.value / n, noisy.law.scaled(1 / n), reach * step / n, features, n
-        )
+        return Measurement("mean of features", noisy.value / n, noisy.law.scaled(1 / n), reach * step / n, features, n)
 
 
 def integer_total(

@@ -90,9 +90,7 @@ class BayesNet:
                 raise ValueError(f"{name} must be a whole number of at least {least}; got {value!r}.")
         if not (math.isfinite(self.theta) and self.theta > 0):
             raise ValueError(f"theta must be positive; got {self.theta!r}. The paper uses 4, the default is 2.")
-        if not (
-            min(self.bins_share, self.structure_share) > 0 and self.bins_share + self.structure_share < 1
-        ):
+        if not (min(self.bins_share, self.structure_share) > 0 and self.bins_share + self.structure_share < 1):
             raise ValueError(
                 f"bins_share and structure_share must be above 0 and leave a rest for the tables; "
                 f"got {self.bins_share!r} and {self.structure_share!r}."
@@ -125,9 +123,7 @@ class BayesNet:
         events.append(_count_event("BayesNet tables", shares.tables, shares.tables_delta, len(schema)))
         return tuple(events)
 
-    def fit(
-        self, private: PrivateTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0
-    ) -> FittedBayesNet:
+    def fit(self, private: PrivateTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0) -> FittedBayesNet:
         """Measure bins, select the network and measure its tables.
 
         Parameters
@@ -152,22 +148,14 @@ class BayesNet:
         shares = self._shares(schema, float(epsilon), float(delta))
         bins, codes, groups = self._group(private, ledger, shares)
         sizes = [g.size for g in groups]
-        cells = self._useful_cells(
-            n, len(schema), shares.tables, shares.tables_delta, ledger.adjacency, self.theta
-        )
+        cells = self._useful_cells(n, len(schema), shares.tables, shares.tables_delta, ledger.adjacency, self.theta)
         nodes = self._structure(codes, sizes, ledger, shares.selection, cells)
         counts = [count_table(codes, sizes, node) for node in nodes]
-        noisy = measure_counts(
-            counts, ledger, "BayesNet tables", epsilon=shares.tables, delta=shares.tables_delta
-        )
-        tables = tuple(
-            conditional_table(part, sizes[node.column], n) for part, node in zip(noisy, nodes, strict=True)
-        )
+        noisy = measure_counts(counts, ledger, "BayesNet tables", epsilon=shares.tables, delta=shares.tables_delta)
+        tables = tuple(conditional_table(part, sizes[node.column], n) for part, node in zip(noisy, nodes, strict=True))
         return FittedBayesNet(schema, bins, groups, tuple(nodes), tables)
 
-    def _useful_cells(
-        self, n: int, n_tables: int, epsilon: float, delta: float, adjacency: str, theta: float
-    ) -> float:
+    def _useful_cells(self, n: int, n_tables: int, epsilon: float, delta: float, adjacency: str, theta: float) -> float:
         """Most cells of a useful table: mean count n/cells at least theta times the mean absolute noise."""
         moves = 2 if adjacency == "replace-one" else 1
         if delta > 0:
@@ -192,9 +180,7 @@ class BayesNet:
         groups = [Groups.single(b.size) for b in bins]
         if numeric:
             counts = [np.bincount(codes[:, place], minlength=bins[place].size) for place in numeric]
-            noisy = measure_counts(
-                counts, ledger, "BayesNet bins", epsilon=shares.bins, delta=shares.bins_delta
-            )
+            noisy = measure_counts(counts, ledger, "BayesNet bins", epsilon=shares.bins, delta=shares.bins_delta)
             budget = (len(schema), shares.tables, shares.tables_delta, ledger.adjacency)
             n_groups = int(np.clip(math.sqrt(self._useful_cells(n, *budget, self.theta)), 2, self.max_bins))
             for place, part in zip(numeric, noisy, strict=True):
@@ -266,10 +252,7 @@ def measure_counts(
         ).value
         return np.split(noisy, np.cumsum([len(c) for c in counts])[:-1])
     share = epsilon / len(counts)
-    return [
-        laplace(c, sensitivity=moves, epsilon=share, ledger=ledger, label=label, grid=1.0).value
-        for c in counts
-    ]
+    return [laplace(c, sensitivity=moves, epsilon=share, ledger=ledger, label=label, grid=1.0).value for c in counts]
 
 
 @dataclass(frozen=True)
