@@ -8,7 +8,6 @@ command needs is imported inside it, so that ``--help`` is quick.
 from __future__ import annotations
 
 import json
-import sys
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -94,7 +93,7 @@ def publish(
             n_synthetic=n_synthetic,
             share=share,
             adjacency=adjacency,
-            progressbar=sys.stdout.isatty() and not as_json,
+            progressbar=not as_json,
         )
         release.save(output, overwrite=force)
         if as_json:
@@ -168,7 +167,8 @@ def fit(
                 calibrate=calibrate,
                 progressbar=False,
             )
-        _print_table(_arviz.summary(idata), f"{formula} ({family}), 90 % intervals")
+        shown = _arviz.summary(idata)[["mean", "sd", "eti90_lb", "eti90_ub", "ess_bulk", "r_hat"]]
+        _print_table(shown, f"{formula} ({family}), 90 % intervals")
         _print_table(diagnose(idata, found), "diagnostics")
         if output is not None:
             _arviz.save(idata, output)
@@ -228,10 +228,11 @@ def _print_table(table: pd.DataFrame, title: str) -> None:
     from rich.text import Text
 
     shown = Table(title=Text(title), title_justify="left")
-    for name in ("", *table.columns):
+    shown.add_column("", no_wrap=True)
+    for name in table.columns:
         shown.add_column(Text(str(name)), overflow="fold")
     for label, row in table.iterrows():
-        cells = [f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row]
+        cells = [("" if cell != cell else f"{cell:.4g}") if isinstance(cell, float) else str(cell) for cell in row]
         shown.add_row(*(Text(text) for text in (str(label), *cells)))
     Console(highlight=False).print(shown)
 

@@ -241,7 +241,12 @@ class _Levels(Column):
         absent = values.isna().to_numpy(dtype=bool)
         self._check_missing(absent)
         table = {level: code for code, level in enumerate(self.levels)}
-        found = values.astype(object).map(table)
+        try:
+            found = values.astype(object).map(table)
+        except TypeError:  # a cell that cannot be hashed, such as a list
+            raise TypeError(
+                f"column {self.name!r} (dtype {_dtype_name(values)}) has cells that are no levels. Recode the column."
+            ) from None
         codes = found.to_numpy(dtype=np.float64, na_value=-1.0)
         codes = np.where(np.isnan(codes), -1.0, codes).astype(np.int64)
         if (codes[~absent] < 0).any():
@@ -361,10 +366,12 @@ class Categorical(_Levels):
 
 
 def _dtype_name(values: pd.Series) -> str:
-    """Name the dtype without its categories, which would be values of the data."""
-    if isinstance(values.dtype, pd.CategoricalDtype):
-        return "category"
-    return str(values.dtype)
+    """Name the dtype without its parameters (categories, fill value, fields), which may be values of the data."""
+    dtype = values.dtype
+    if isinstance(dtype, np.dtype):
+        return dtype.type.__name__ if dtype.fields else str(dtype)
+    plain = {"CategoricalDtype": "category", "StringDtype": "str"}
+    return plain.get(type(dtype).__name__, type(dtype).__name__)
 
 
 COLUMN_TYPES: dict[str, type[Column]] = {

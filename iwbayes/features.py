@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
+from iwbayes._threads import one_blas_thread
 from iwbayes.schema import Schema
 from iwbayes.tables import SyntheticTable
 
@@ -120,7 +120,7 @@ class FeatureMap:
         """
         phi = np.empty((len(frame), self.dim))
         k = self.whitener.shape[1]
-        with threadpool_limits(1, user_api="blas"):
+        with one_blas_thread():
             for rows, raw in _raw_chunks(self.schema, self.terms, frame):
                 z = (raw - self.center) @ self.whitener
                 norm = np.linalg.norm(z, ord=self.order, axis=1)
@@ -132,7 +132,7 @@ class FeatureMap:
 
     def norms(self, frame: pd.DataFrame) -> FloatArray:
         """Norm of z before clipping, shape (row,)."""
-        with threadpool_limits(1, user_api="blas"):
+        with one_blas_thread():
             return np.concatenate(
                 [
                     np.linalg.norm((raw - self.center) @ self.whitener, ord=self.order, axis=1)
@@ -158,7 +158,7 @@ class FeatureMap:
         schema = synthetic.schema
         n_raw = len(raw_names(schema, terms))
         total, gram = np.zeros(n_raw), np.zeros((n_raw, n_raw))
-        with threadpool_limits(1, user_api="blas"):
+        with one_blas_thread():
             for _, raw in _raw_chunks(schema, terms, synthetic.frame):
                 total += raw.sum(axis=0)
                 gram += raw.T @ raw

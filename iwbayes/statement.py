@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 #: From the best to the worst source of privacy noise; a statement shows the worst that was used.
 NOISE_KINDS = ("hardened", "floating-point", "seeded")
+MECHANISMS = ("gaussian", "laplace", "cube", "spherical", "exponential")
 ADJACENCIES = ("replace-one", "zero-out")
 
 
@@ -35,6 +37,20 @@ class Event:
     delta: float = 0.0
     noise_multiplier: float | None = None
     count: int = 1
+
+    def __post_init__(self) -> None:
+        if self.mechanism not in MECHANISMS:
+            raise ValueError(f"mechanism must be one of {MECHANISMS}; got {self.mechanism!r}.")
+        if not (math.isfinite(self.epsilon) and self.epsilon > 0 and 0 <= self.delta < 1):
+            raise ValueError(f"{self.label}: no guarantee has epsilon {self.epsilon!r}, delta {self.delta!r}.")
+        if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
+            raise ValueError(f"{self.label}: count must be a whole number of at least 1; got {self.count!r}.")
+        multiplier, gaussian = self.noise_multiplier, self.mechanism == "gaussian"
+        if gaussian != (multiplier is not None) or (multiplier is not None and not 0 < multiplier < math.inf):
+            raise ValueError(
+                f"{self.label}: a Gaussian event has a positive noise multiplier and no other has one; "
+                f"got {self.noise_multiplier!r} for {self.mechanism}."
+            )
 
 
 @dataclass(frozen=True)

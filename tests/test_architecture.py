@@ -13,7 +13,7 @@ PACKAGE = ROOT / "iwbayes"
 
 #: From the bottom to the top; a module imports from its own layer or a lower one.
 LAYERS = [
-    {"_warnings", "columns"},
+    {"_threads", "_warnings", "columns"},
     {"schema"},
     {"tables"},
     {"features", "laws", "weights", "statement"},

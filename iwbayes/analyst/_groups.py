@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
+from iwbayes._threads import one_blas_thread
 from iwbayes.analyst._rows import WeightedRows
 from iwbayes.analyst.design import Design
 
@@ -53,7 +53,7 @@ def log_likelihoods(rows: WeightedRows, theta: Array) -> dict[str, xr.Dataset]:
     """Unweighted and weighted log likelihood of each row used, at the final draws."""
     design, weights = rows.design, rows.weights
     values = np.empty((*theta.shape[:2], len(weights)))
-    with threadpool_limits(1, user_api="blas"):
+    with one_blas_thread():
         for chain, draw in np.ndindex(*theta.shape[:2]):
             values[chain, draw] = rows.row_values(theta[chain, draw])
     coords = {"chain": np.arange(theta.shape[0]), "draw": np.arange(theta.shape[1]), "row": design.rows}

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
+from iwbayes._threads import one_blas_thread
 from iwbayes.analyst._priors import LogPrior
 from iwbayes.analyst._rows import WeightedRows
 from iwbayes.weights import psislw
@@ -74,7 +74,7 @@ def find_mode(rows: WeightedRows, prior: LogPrior, start: Array | None = None) -
     RuntimeError
         When 200 steps do not reach the mode.
     """
-    with threadpool_limits(1, user_api="blas"):
+    with one_blas_thread():
         theta = _start(rows) if start is None else np.array(start, dtype=np.float64)
         for _ in range(_NEWTON_STEPS):
             likelihood, gradient, hessian = rows.derivatives(theta)
@@ -209,7 +209,7 @@ def laplace(
         factor = np.linalg.cholesky(mode.precision * np.outer(scale, scale))
     except np.linalg.LinAlgError:
         return LaplaceDraws(np.tile(mode.theta, (draws, 1)), np.full(draws, mode.value), np.nan, np.nan, 0)
-    with threadpool_limits(1, user_api="blas"):
+    with one_blas_thread():
         normal = rng.standard_normal((n, p))
         stretch = np.sqrt(_PROPOSAL_DOF / rng.chisquare(_PROPOSAL_DOF, n))[:, None]
         theta = mode.theta + np.linalg.solve(factor.T, normal.T).T * scale * stretch

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
+from iwbayes._threads import one_blas_thread
 from iwbayes.analyst import _arviz
 from iwbayes.analyst._groups import log_likelihoods, observed_data, posterior_dataset, posterior_values
 from iwbayes.analyst._priors import LogPrior, PriorScales, prior_scales
@@ -356,7 +356,7 @@ def _calibrate(problem: _Problem, theta: Array, start: Array, release: Any) -> t
     mode = posterior.mode.theta
     # rows left out have no score, but they count among the rows that the weights were fitted to
     scores = np.zeros((design.n_rows, design.n_parameters))
-    with threadpool_limits(1, user_api="blas"):
+    with one_blas_thread():
         scores[design.rows] = problem.rows.row_scores(mode)
     terms = LikelihoodTerms(mode, scores, posterior.mode.curvature / problem.total, weights / problem.total)
     phi, noise = tilt_inputs(release, weights)

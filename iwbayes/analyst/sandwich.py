@@ -17,8 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
+from iwbayes._threads import one_blas_thread
 from iwbayes.analyst._meat import Array, Features, TiltMoments, score_moments, symmetric, tilt_moments
 
 __all__ = ["CalibratedNormal", "LikelihoodTerms", "calibrate_normal", "map_draws"]
@@ -176,7 +176,7 @@ def calibrate_normal(
     for name, value in (("n_private", n_private), ("tau", tau)):
         if not value > 0:
             raise ValueError(f"{name} must be positive; got {value!r}.")
-    with threadpool_limits(1, user_api="blas"):
+    with one_blas_thread():
         theta, scores, shares = terms.theta, terms.scores, terms.shares
         tilt = tilt_moments(scores, shares, phi, noise_covariance)
         information, plain, meat = score_moments(scores, shares, phi, tilt)
@@ -240,7 +240,7 @@ def map_draws(draws: Array, *, mode: Array, covariance: Array, target_mean: Arra
         raise ValueError(
             "covariance of the draws must be positive definite; a parameter does not vary. Draw more samples."
         )
-    with threadpool_limits(1, user_api="blas"):
+    with one_blas_thread():
         sd = np.sqrt(diagonal)
         values, vectors = np.linalg.eigh(symmetric(covariance / np.outer(sd, sd)))
         if values[0] <= DEFINITE * values[-1]:

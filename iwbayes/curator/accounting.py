@@ -59,6 +59,25 @@ def _pld_epsilon(events: tuple[Event, ...], delta: float, interval: float) -> fl
     return float(pld.get_epsilon_for_delta(delta))
 
 
+def _check_claim(event: Event) -> None:
+    """Refuse a Gaussian event whose noise does not give the guarantee that basic composition would add up."""
+    if event.noise_multiplier is None:
+        return
+    exact = gaussian_delta(event.noise_multiplier, event.epsilon)
+    if exact > event.delta * (1 + 1e-6):
+        raise ValueError(
+            f"{event.label}: Gaussian noise of multiplier {event.noise_multiplier:g} has delta {exact:.3g} at "
+            f"epsilon {event.epsilon:g}; the event claims {event.delta:.3g}. Use gaussian_multiplier()."
+        )
+
+
+def _loss_range(events: Sequence[Event]) -> float:
+    """Width of the joint privacy loss: all of the pure events', sixteen standard deviations of the Gaussians'."""
+    gaussian = math.fsum(e.count / e.noise_multiplier**2 for e in events if e.noise_multiplier)
+    pure = math.fsum(e.count * e.epsilon for e in events if not e.noise_multiplier)
+    return 2 * pure + 16 * math.sqrt(gaussian)
+
+
 def price(events: Sequence[Event], delta: float, *, scale: float = 1.0) -> tuple[float, float]:
     """Joint guarantee of all events.
 
@@ -78,11 +97,14 @@ def price(events: Sequence[Event], delta: float, *, scale: float = 1.0) -> tuple
     """
     if not events:
         return 0.0, 0.0
+    for event in events:
+        _check_claim(event)
     basic = math.fsum(e.count * e.epsilon for e in events), math.fsum(e.count * e.delta for e in events)
     best = basic if basic[1] <= delta * (1 + ROUNDING) else (math.inf, delta)
     single = len(events) == 1 and events[0].count == 1
     if delta > 0 and not (single and math.isfinite(best[0])):
-        epsilon = _pld_epsilon(tuple(events), delta, INTERVAL_SHARE * scale)
+        interval = max(INTERVAL_SHARE * scale, _loss_range(events) / MAX_POINTS)
+        epsilon = _pld_epsilon(tuple(events), delta, interval)
         if epsilon < best[0]:
             best = epsilon, delta
     return best
@@ -110,7 +132,7 @@ def gaussian_multiplier(epsilon: float, delta: float) -> float:
     """
     epsilon, delta = check_budget(epsilon, delta)
     if delta == 0:
-        raise ValueError("Gaussian noise needs delta above 0; got 0. Use mechanism='cube' for pure epsilon.")
+        raise ValueError("Gaussian noise needs delta above 0; got 0. Give one, for example 1e-6, or use cube noise.")
 
     def excess(log_multiplier: float) -> float:
         return gaussian_delta(math.exp(log_multiplier), epsilon) - delta

@@ -50,6 +50,10 @@ class Ledger:
             raise ValueError(f"adjacency must be one of {list(ADJACENCIES)}; got {adjacency!r}.")
         self.adjacency = adjacency
         self._noise = SystemNoise() if noise is None else noise
+        if getattr(self._noise, "kind", None) not in NOISE_KINDS:
+            raise TypeError(
+                f"noise must be a noise source; got {type(noise).__name__}. Leave it out, or use SystemNoise()."
+            )
         self._worst = self._noise.kind
         self._events: tuple[Event, ...] = ()
         self._notes: tuple[str, ...] = ()
@@ -95,7 +99,11 @@ class Ledger:
         ------
         BudgetExceeded
             When they do not fit in the budget; then nothing is charged.
+        ValueError
+            When there is no event: noise is handed out against a charge only.
         """
+        if not events:
+            raise ValueError("charge takes at least one event; got none.")
         with self._lock:
             self.check(*events)
             self._events = (*self._events, *events)

@@ -24,6 +24,8 @@ FloatArray = NDArray[np.float64]
 
 #: The noise's scale spans at least this many grid steps; the rounding of a statistic is lost in it.
 STEPS_PER_SCALE = 2**20
+#: An integer statistic's own grid is refined until Gaussian noise spans this many steps; see `gaussian`.
+LEAST_STEPS = 2**10
 #: Integers beyond this could overflow when noise is added.
 _LARGEST = 2**62
 
@@ -60,6 +62,14 @@ def _to_grid(value: ArrayLike, scale: float, grid: float | None) -> tuple[NDArra
     if np.abs(scaled).max(initial=0.0) > _LARGEST:
         raise ValueError("the statistic is too large for its noise. Bound it, or rescale it.")
     return scaled.astype(np.int64), step, step
+
+
+def _refined(whole: NDArray[np.int64], step: float, scale: float) -> tuple[NDArray[np.int64], float]:
+    """Put integers on a grid finer by a power of two when the noise would span too few steps of their own."""
+    factor = 2 ** max(0, math.ceil(math.log2(LEAST_STEPS * step / scale)))
+    if int(np.abs(whole).max(initial=0)) * factor > _LARGEST:
+        raise ValueError("the statistic is too large for its noise. Ask for less epsilon, or rescale it.")
+    return whole * factor, step / factor
 
 
 def gaussian(
@@ -102,15 +112,16 @@ def gaussian(
 
     Notes
     -----
-    Noise is OpenDP's discrete Gaussian on the grid and priced as continuous. With scale/grid >= 2**20 the
-    discrete Gaussian's moment generating function differs from the continuous one's by a factor within
-    exp(-2 pi**2 2**40) of one a coordinate (Poisson summation; Canonne, Kamath & Steinke 2020), far below the
-    rounding of any accountant.
+    Noise is OpenDP's discrete Gaussian on the grid and priced as continuous. Its scale spans 2**10 steps at
+    least (a coarser ``grid`` is refined), where the discrete Gaussian's moment generating function differs from
+    the continuous one's by a factor within exp(-2 pi**2 2**20) of one a coordinate (Poisson summation; Canonne,
+    Kamath & Steinke 2020), far below the rounding of any accountant.
     """
     sensitivity = _check_sensitivity(sensitivity)
     multiplier = gaussian_multiplier(epsilon, delta)
     whole, step, slack = _to_grid(value, multiplier * sensitivity, grid)
     scale = multiplier * (sensitivity + slack * math.sqrt(len(whole)))
+    whole, step = _refined(whole, step, scale)
     noise = ledger.charge(Event(label, "gaussian", float(epsilon), float(delta), multiplier))
     return Noisy(noise.gaussian(whole, scale / step) * step, GaussianLaw(scale, len(whole)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ def publish(
     ledger: Ledger | None = None,
     noise: NoiseSource | None = None,
     rng: int | np.random.Generator | None = None,
-    progressbar: bool = False,
+    progressbar: bool = True,
 ) -> Release:
     """Publish a synthetic table with private weights under one budget.
 
@@ -70,7 +71,7 @@ def publish(
     rng : int or numpy.random.Generator, optional
         Seeds the sampling of synthetic rows only, never privacy noise.
     progressbar : bool
-        Show the steps on the terminal.
+        Show the steps where the error stream is a terminal.
 
     Returns
     -------
@@ -87,6 +88,7 @@ def publish(
     weights = TiltWeights() if weights is None else weights
     epsilon, delta = check_budget(epsilon, delta)
     n = _check_arguments(private, n_synthetic, share, ledger, adjacency, noise)
+    _check_parts(generator, weights, ledger)
     sampler = np.random.default_rng(rng)
     events = _joint_events(private.schema, generator, weights, share, epsilon, delta)
     with _progress(progressbar) as step:
@@ -271,14 +273,25 @@ def _check_arguments(
     return int(n)
 
 
+def _check_parts(generator: object, weights: object, ledger: object) -> None:
+    """Refuse what cannot play its part; a class instead of its instance is the usual slip."""
+    for name, part, kind in (("generator", generator, Generator), ("weights", weights, WeightEstimator)):
+        if isinstance(part, type) or not isinstance(part, kind):
+            got = f"the class {part.__name__}" if isinstance(part, type) else type(part).__name__
+            raise TypeError(f"{name} must be a {kind.__name__}, such as its default; got {got}. Pass an instance.")
+    if not isinstance(ledger, Ledger | None):
+        raise TypeError(f"ledger must be a Ledger; got {type(ledger).__name__}. Leave it out for a new one.")
+
+
 @contextmanager
 def _progress(show: bool) -> Iterator[Callable[[str], None]]:
-    if not show:
+    if not (show and sys.stderr.isatty()):
         yield lambda text: None
         return
+    from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, transient=True) as progress:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("publishing", total=None)
         yield lambda text: progress.update(task, description=text)

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import logsumexp
-from threadpoolctl import threadpool_limits
 
+from iwbayes._threads import one_blas_thread
 from iwbayes.curator.accounting import check_budget, gaussian_multiplier
 from iwbayes.curator.ledger import Ledger
 from iwbayes.curator.mechanisms import cube, gaussian, power_of_two_below
@@ -27,8 +27,10 @@ FloatArray = NDArray[np.float64]
 KAPPA_TARGET = 0.25
 #: The clip bound lies between these multiples of the 95 % quantile of the synthetic norms.
 CLIP_RANGE = (1.0, 1.5)
-#: Grid steps of a row's bound: rows are rounded toward zero to it, and summed in integers.
-STEPS_PER_BOUND = 2**30
+#: Grid steps of a row's bound: rows are rounded toward zero to it, and summed in integers. A row's squares then
+#: sum to less than 2**63 in 2**11 features, so that its norm is verified without overflow.
+STEPS_PER_BOUND = 2**24
+_DEFECT = "a row's features pass their bound. This is a defect: nothing was drawn."
 _OPTIONS = {"auto": TERMS, "quadratic": ("quadratic",), "linear": ("linear",)}
 
 
@@ -83,7 +85,7 @@ class TiltWeights:
     def events(self, *, epsilon: float, delta: float) -> tuple[Event, ...]:
         """Declare the uses of the private rows that `fit` will charge."""
         if self.mechanism == "cube":
-            return (Event(self.label, "cube", check_budget(epsilon, 0.0)[0]),)
+            return (Event(self.label, "cube", check_budget(epsilon, delta)[0]),)
         multiplier = gaussian_multiplier(epsilon, delta)
         return (Event(self.label, "gaussian", float(epsilon), float(delta), multiplier),)
 
@@ -163,9 +165,9 @@ class TiltWeights:
         if private.schema != synthetic.schema:
             raise ValueError("private and synthetic rows must share one schema. Sample the rows under it.")
         ledger.check(*self.events(epsilon=epsilon, delta=delta))
+        design = self.design(synthetic, len(private), epsilon=epsilon, delta=delta, adjacency=ledger.adjacency)
         if synthetic.origin is None:
             ledger.note("The synthetic rows come from outside and what their making cost was not declared.")
-        design = self.design(synthetic, len(private), epsilon=epsilon, delta=delta, adjacency=ledger.adjacency)
         measurement = self._measure(private, design.features, ledger, epsilon, delta)
         phi = design.features.transform(synthetic.frame)[:, measurement.tilt_columns]
         noise = measurement.noise.covariance[measurement.tilt_columns, measurement.tilt_columns]
@@ -211,6 +213,8 @@ def integer_total(
     """
     limit = math.ceil(features.bound / step) + 1
     high = math.ceil(features.flag_height / step) if features.flag else 0
+    if not (np.abs(phi) <= 2 * features.bound).all():  # NaN fails it too, before anything becomes an integer
+        raise RuntimeError(_DEFECT)
     whole = np.trunc(phi / step).astype(np.int64)
     if features.flag:
         whole[:, -1] = high * (phi[:, -1] > 0)
@@ -218,7 +222,7 @@ def integer_total(
     size = np.abs(body).max(axis=1) if features.order == math.inf else (body**2).sum(axis=1)
     most = limit if features.order == math.inf else limit**2
     if np.abs(body).max(initial=0) > limit or (size > most).any():
-        raise RuntimeError("a row's features pass their bound. This is a defect: nothing was drawn.")
+        raise RuntimeError(_DEFECT)
     reach = {"replace-one": 2, "zero-out": 1}[adjacency] * limit
     sensitivity = max(reach, high) if features.order == math.inf else math.hypot(reach, high)
     return whole.sum(axis=0), math.nextafter(sensitivity, math.inf)
@@ -242,7 +246,7 @@ def tilt(phi: FloatArray, target: FloatArray, noise_covariance: FloatArray, n_pr
     ndarray, shape (row,)
         Log weights; the weights have mean one.
     """
-    with threadpool_limits(1, user_api="blas"):
+    with one_blas_thread():
         center = phi.mean(axis=0)
         spread = phi.T @ phi / len(phi) - np.outer(center, center)
         ridge = noise_covariance + spread / n_private
