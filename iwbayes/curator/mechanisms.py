@@ -22,7 +22,7 @@ from iwbayes.statement import Event
 
 FloatArray = NDArray[np.float64]
 
-#: The noise's scale spans at least this many grid steps; the rounding of a statistic is lost in it.
+#: Noise scale and sensitivity span at least this many grid steps; the rounding of a statistic is lost in them.
 STEPS_PER_SCALE = 2**20
 #: An integer statistic's own grid is refined until Gaussian noise spans this many steps; see `gaussian`.
 LEAST_STEPS = 2**10
@@ -119,7 +119,7 @@ def gaussian(
     """
     sensitivity = _check_sensitivity(sensitivity)
     multiplier = gaussian_multiplier(epsilon, delta)
-    whole, step, slack = _to_grid(value, multiplier * sensitivity, grid)
+    whole, step, slack = _to_grid(value, min(multiplier, 1.0) * sensitivity, grid)
     scale = multiplier * (sensitivity + slack * math.sqrt(len(whole)))
     whole, step = _refined(whole, step, scale)
     noise = ledger.charge(Event(label, "gaussian", float(epsilon), float(delta), multiplier))
@@ -142,7 +142,7 @@ def laplace(
     """
     sensitivity = _check_sensitivity(sensitivity)
     epsilon, _ = check_budget(epsilon, 0.0)
-    whole, step, slack = _to_grid(value, sensitivity / epsilon, grid)
+    whole, step, slack = _to_grid(value, sensitivity / max(epsilon, 1.0), grid)
     scale = math.nextafter((sensitivity + slack * len(whole)) / epsilon, math.inf)
     noise = ledger.charge(Event(label, "laplace", epsilon))
     return Noisy(noise.laplace(whole, scale / step) * step, LaplaceLaw(scale, len(whole)))
@@ -165,7 +165,7 @@ def cube(
     """
     sensitivity = _check_sensitivity(sensitivity)
     epsilon, _ = check_budget(epsilon, 0.0)
-    whole, step, slack = _to_grid(value, sensitivity / epsilon, grid)
+    whole, step, slack = _to_grid(value, sensitivity / max(epsilon, 1.0), grid)
     scale = (sensitivity + slack) / epsilon
     steps = Fraction(math.floor(scale / step * 2**20) + 1, 2**20)
     noise = ledger.charge(Event(label, "cube", epsilon))

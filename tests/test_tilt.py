@@ -1,0 +1,159 @@
+"""TiltWeights: the optimum, known tilts, the choice of features, budget and refusals."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.optimize import minimize
+from scipy.special import logsumexp
+
+import iwbayes as iw
+from iwbayes.curator.accounting import gaussian_multiplier
+from iwbayes.curator.estimators.tilt import tilt
+
+SCHEMA = iw.Schema(iw.Real("x", -6, 6), iw.Real("z", -6, 6), iw.Binary("y"))
+
+
+def frame(n: int, seed: int, shift: float = 0.0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame(
+        {"x": rng.normal(shift, 1, n), "z": rng.normal(0, 1, n), "y": (rng.random(n) < 0.5 + shift / 4).astype(int)}
+    )
+
+
+def tables(n: int = 3000, m: int = 9000, shift: float = 0.3):
+    private = iw.PrivateTable(frame(n, 1, shift), SCHEMA)
+    return private, iw.SyntheticTable(frame(m, 2), SCHEMA, origin="test")
+
+
+def test_log_weights_minimise_the_objective():
+    rng = np.random.default_rng(3)
+    phi, target = rng.normal(size=(500, 4)), np.array([0.4, -0.3, 0.1, 0.0])
+    noise = np.diag([0.01, 0.02, 0.03, 0.04])
+    log_weights = tilt(phi, target, noise, 200)
+    ridge = noise + np.cov(phi.T, bias=True) / 200
+
+    def objective(b):
+        return logsumexp(phi @ b) - math.log(500) - b @ target + b @ ridge @ b / 2
+
+    best = minimize(objective, np.zeros(4), tol=1e-14).x
+    expected = phi @ best - (logsumexp(phi @ best) - math.log(500))
+    np.testing.assert_allclose(log_weights, expected, atol=1e-5)
+    assert np.exp(log_weights).mean() == pytest.approx(1.0, rel=1e-12)
+    # the gradient at the optimum vanishes: weighted mean + ridge b = target
+    b = np.linalg.lstsq(np.column_stack([phi, np.ones(500)]), log_weights, rcond=None)[0][:4]
+    share = np.exp(log_weights) / 500
+    np.testing.assert_allclose(share @ phi + ridge @ b, target, atol=1e-9)
+
+
+def test_a_far_target_needs_the_line_search():
+    rng = np.random.default_rng(4)
+    phi = rng.standard_t(2, size=(400, 2))
+    log_weights = tilt(phi, np.array([6.0, -5.0]), 1e-4 * np.eye(2), 10_000)
+    assert np.isfinite(log_weights).all() and np.exp(log_weights).mean() == pytest.approx(1.0)
+
+
+def test_a_known_exponential_tilt_is_recovered():
+    private, synthetic = tables(n=40_000, m=40_000)
+    ledger = iw.Ledger(200.0, 1e-6, noise=iw.SeededNoise(1))
+    weights = iw.TiltWeights(features="linear").fit(private, synthetic, ledger, epsilon=200.0, delta=1e-6)
+    x, y = synthetic.frame["x"].to_numpy(), synthetic.frame["y"].to_numpy()
+    # log N(x; .3, 1)/N(x; 0, 1) + log odds of the label
+    exact = 0.3 * x - 0.045 + np.where(y == 1, math.log(0.575 / 0.5), math.log(0.425 / 0.5))
+    error = weights.log_weights[0] - exact
+    # each coefficient of the ratio has the standard error of two means of 40,000 rows
+    assert np.sqrt((error**2).mean()) < 5 * math.sqrt(2 * 4 / 40_000)
+
+
+def test_weighted_moments_meet_the_measurement():
+    private, synthetic = tables()
+    ledger = iw.Ledger(50.0, 1e-6, noise=iw.SeededNoise(1))
+    weights = iw.TiltWeights().fit(private, synthetic, ledger, epsilon=50.0, delta=1e-6)
+    measured = weights.measurement
+    columns = measured.tilt_columns
+    phi = measured.features.transform(synthetic.frame)[:, columns]
+    assert len(weights) == len(synthetic) and weights.n_draws == 1
+    assert weights.values.mean() == pytest.approx(1.0)
+    gap = weights.values @ phi / len(phi) - measured.value[columns]
+    assert np.abs(gap).max() < 0.01
+    exact = measured.features.transform(private.frame).mean(axis=0)
+    assert np.abs(measured.value - exact).max() < 5 * math.sqrt(measured.noise.covariance[0, 0])
+
+
+def test_weights_follow_their_rows():
+    rng = np.random.default_rng(5)
+    phi, order = rng.normal(size=(300, 3)), rng.permutation(300)
+    target, noise = np.array([0.2, -0.4, 0.1]), 0.01 * np.eye(3)
+    np.testing.assert_allclose(tilt(phi[order], target, noise, 100), tilt(phi, target, noise, 100)[order], atol=1e-9)
+
+
+def test_noise_has_the_scale_of_the_budget():
+    private, synthetic = tables(n=500, m=800)
+    for adjacency, reach in (("replace-one", math.sqrt(4.25)), ("zero-out", math.sqrt(1.25))):
+        ledger = iw.Ledger(1.0, 1e-6, adjacency, noise=iw.SeededNoise(1))
+        measured = iw.TiltWeights().fit(private, synthetic, ledger, epsilon=1.0, delta=1e-6).measurement
+        sensitivity = reach * measured.features.bound / 500
+        assert measured.sensitivity == pytest.approx(sensitivity, rel=1e-6)
+        expected = gaussian_multiplier(1.0, 1e-6) * sensitivity
+        assert measured.noise.scale == pytest.approx(expected, rel=1e-6)
+
+
+def test_features_shrink_with_the_budget_and_only_then():
+    _, synthetic = tables(m=4000)
+    options = {"delta": 1e-6, "adjacency": "replace-one"}
+    rich = iw.TiltWeights().design(synthetic, 100_000, epsilon=1.0, **options)
+    poor = iw.TiltWeights().design(synthetic, 100, epsilon=0.5, **options)
+    assert rich.features.terms == "quadratic" and poor.features.terms == "linear"
+    assert rich.kappa < 0.25 < poor.kappa
+    fixed = iw.TiltWeights(features="quadratic").design(synthetic, 100, epsilon=0.5, **options)
+    assert fixed.features.terms == "quadratic"
+    # a small kappa affords a wide clip bound, a large one does not
+    quantile = np.quantile(rich.features.norms(synthetic.frame), 0.95)
+    assert rich.features.bound == pytest.approx(1.5 * quantile)
+    assert poor.features.bound == pytest.approx(np.quantile(poor.features.norms(synthetic.frame), 0.95))
+
+
+def test_cube_noise_is_pure():
+    private, synthetic = tables(n=500, m=800)
+    ledger = iw.Ledger(1.0, 0.0, noise=iw.SeededNoise(1))
+    weights = iw.TiltWeights(mechanism="cube", features="linear").fit(private, synthetic, ledger, epsilon=1.0)
+    measured = weights.measurement
+    assert measured.noise.name == "cube" and measured.features.order == math.inf
+    assert measured.noise.scale == pytest.approx(2 * measured.features.bound / 500, rel=1e-4)
+    assert ledger.spent == (1.0, 0.0)
+
+
+def test_refusals_spend_nothing():
+    private, synthetic = tables(n=50, m=80)
+    ledger = iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(1))
+    other = iw.SyntheticTable(synthetic.frame[["x", "y"]], iw.Schema(SCHEMA["x"], SCHEMA["y"]), origin="test")
+    with pytest.raises(ValueError, match="one schema"):
+        iw.TiltWeights().fit(private, other, ledger, epsilon=0.5, delta=1e-6)
+    with pytest.raises(ValueError, match="delta above 0"):
+        iw.TiltWeights().fit(private, synthetic, ledger, epsilon=0.5)
+    with pytest.raises(iw.BudgetExceeded, match="TiltWeights"):
+        iw.TiltWeights().fit(private, synthetic, ledger, epsilon=2.0, delta=1e-6)
+    alike = iw.SyntheticTable(synthetic.frame.iloc[[0] * 5], SCHEMA, origin="test")
+    with pytest.raises(ValueError, match="all alike"):
+        iw.TiltWeights().fit(private, alike, ledger, epsilon=0.5, delta=1e-6)
+    wide = iw.Schema(iw.Categorical("g", [f"l{i}" for i in range(1600)]))
+    rows = pd.DataFrame({"g": ["l1", "l2", "l3"]})
+    with pytest.raises(ValueError, match="Merge levels"):
+        iw.TiltWeights().fit(
+            iw.PrivateTable(rows, wide), iw.SyntheticTable(rows, wide, origin="test"), ledger, epsilon=0.5, delta=1e-6
+        )
+    assert ledger.events == ()
+    with pytest.raises(ValueError, match="mechanism"):
+        iw.TiltWeights(mechanism="laplace")
+    with pytest.raises(ValueError, match="features"):
+        iw.TiltWeights(features="cubic")
+
+
+def test_rows_of_unknown_origin_are_not_certified():
+    private, synthetic = tables(n=50, m=80)
+    outside = iw.SyntheticTable(synthetic.frame, SCHEMA)
+    ledger = iw.Ledger(1.0, 1e-6)
+    iw.TiltWeights().fit(private, outside, ledger, epsilon=1.0, delta=1e-6)
+    assert not ledger.statement().certified
+    assert "outside" in ledger.statement().notes[0]
