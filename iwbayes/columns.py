@@ -7,6 +7,7 @@ holds a value of the data.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -152,6 +153,12 @@ class Real(_Numeric):
             raise ValueError(f"{self.name}: transform must be None or 'log1p'; got {self.transform!r}.")
         if self.transform == "log1p" and self.lower <= -1:
             raise ValueError(f"{self.name}: transform 'log1p' needs lower > -1; got {self.lower}.")
+        low, high = self._forward(np.array([self.lower, self.upper]))
+        if not 0 < float(high) - float(low) < math.inf:
+            raise ValueError(
+                f"{self.name}: bounds [{self.lower}, {self.upper}] are too close or too far apart for "
+                f"floating-point arithmetic. Shift or rescale the column."
+            )
 
     def _forward(self, values: FloatArray) -> FloatArray:
         return np.log1p(values) if self.transform == "log1p" else values
@@ -225,8 +232,8 @@ class _Levels(Column):
 
     def _check_levels(self) -> None:
         self._check_name()
-        if isinstance(self.levels, str):
-            raise TypeError(f"{self.name}: levels must be a list of levels; got one string.")
+        if isinstance(self.levels, str) or not isinstance(self.levels, Iterable):
+            raise TypeError(f"{self.name}: levels must be a list of levels; got {self.levels!r}.")
         levels = tuple(level.item() if isinstance(level, np.generic) else level for level in self.levels)
         object.__setattr__(self, "levels", levels)
         if len({type(level) for level in levels}) > 1 or not all(isinstance(x, str | int) for x in levels):

@@ -127,7 +127,8 @@ class FeatureMap:
                 clipped = norm > self.bound
                 phi[rows, :k] = z * np.where(clipped, self.bound / np.where(clipped, norm, 1.0), 1.0)[:, None]
                 if self.flag:
-                    phi[rows, k] = self.flag_height * clipped
+                    # discrete rows tie with the quantile that set the bound: rounding must not decide their flag
+                    phi[rows, k] = self.flag_height * (norm > self.bound * (1 + 1e-9))
         return phi
 
     def norms(self, frame: pd.DataFrame) -> FloatArray:

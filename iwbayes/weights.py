@@ -145,10 +145,10 @@ def psislw(log_weights: ArrayLike) -> tuple[FloatArray, float]:
     cutoff = max(shifted[order[-n_tail - 1]], np.log(np.finfo(np.float64).tiny))
     tail = order[-n_tail:]
     tail = tail[shifted[tail] > cutoff]
+    if 0 < len(tail) < 5:  # a few rows above a constant, perhaps with all the weight
+        return shifted - logsumexp(shifted), np.inf
     if len(tail) == 0 or np.ptp(shifted[tail]) < np.finfo(np.float64).eps * 10:
         return shifted - logsumexp(shifted), -np.inf
-    if len(tail) < 5:
-        return shifted - logsumexp(shifted), np.inf
     excess = np.exp(shifted[tail]) - np.exp(cutoff)
     shape, scale = _fit_generalised_pareto(excess)
     if np.isfinite(shape):

@@ -167,6 +167,24 @@ def test_a_neighbour_never_costs_publish_more_than_its_budget():
         assert price([event for event, _ in pairs], 1e-6, scale=1.0)[0] <= 1.0 + 1e-9
 
 
+@pytest.mark.parametrize("order", [2, math.inf])
+@pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
+def test_worst_neighbours_of_the_tilt_reach_its_sensitivity_and_no_more(adjacency, order):
+    """One row clipped, the other on the bound at the opposite side: the flag's part is needed too."""
+    schema = iw.Schema(iw.Real("x", -2, 2))
+    features = FeatureMap(schema, "linear", np.zeros(1), np.ones((1, 1)), 0.25, order)
+    step = power_of_two_below(features.bound / STEPS_PER_BOUND)
+    clipped, bare = (
+        features.transform(iw.PrivateTable(pd.DataFrame({"x": [x, 0.0]}), schema).frame) for x in (-2.0, 1.0)
+    )
+    assert clipped[0].tolist() == [-0.25, 0.125] and bare[0].tolist() == [0.25, 0.0]
+    other = bare if adjacency == "replace-one" else clipped[1:]
+    total, sensitivity = integer_total(clipped, features, step, adjacency)
+    change = np.linalg.norm((total - integer_total(other, features, step, adjacency)[0]).astype(float), ord=order)
+    assert (1 - 1e-6) * sensitivity < change <= sensitivity
+    assert features.diameter(adjacency) == pytest.approx(sensitivity * step, rel=1e-6)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, "long", "wrapped"])
 @pytest.mark.parametrize("order", [2, math.inf])
 def test_integer_total_refuses_rows_beyond_their_bound(bad, order):

@@ -45,10 +45,10 @@ class Ledger:
         *,
         noise: NoiseSource | None = None,
     ) -> None:
-        self.epsilon, self.delta = check_budget(epsilon, delta)
+        self._epsilon, self._delta = check_budget(epsilon, delta)
         if adjacency not in ADJACENCIES:
             raise ValueError(f"adjacency must be one of {list(ADJACENCIES)}; got {adjacency!r}.")
-        self.adjacency = adjacency
+        self._adjacency = adjacency
         self._noise = SystemNoise() if noise is None else noise
         if getattr(self._noise, "kind", None) not in NOISE_KINDS:
             raise TypeError(
@@ -58,6 +58,21 @@ class Ledger:
         self._events: tuple[Event, ...] = ()
         self._notes: tuple[str, ...] = ()
         self._lock = threading.Lock()
+
+    @property
+    def epsilon(self) -> float:
+        """Epsilon of the whole budget; it does not change."""
+        return self._epsilon
+
+    @property
+    def delta(self) -> float:
+        """Delta of the whole budget; it does not change."""
+        return self._delta
+
+    @property
+    def adjacency(self) -> str:
+        """Which tables are neighbours; it does not change."""
+        return self._adjacency
 
     @property
     def events(self) -> tuple[Event, ...]:

@@ -87,7 +87,7 @@ def publish(
     generator = BayesNet() if generator is None else generator
     weights = TiltWeights() if weights is None else weights
     epsilon, delta = check_budget(epsilon, delta)
-    n = _check_arguments(private, n_synthetic, share, ledger, adjacency, noise)
+    n = _check_arguments(private, generator, weights, n_synthetic, share, ledger, adjacency, noise)
     _check_parts(generator, weights, ledger)
     sampler = np.random.default_rng(rng)
     events = _joint_events(private.schema, generator, weights, share, epsilon, delta)
@@ -253,6 +253,8 @@ def _check_share(share: float) -> None:
 
 def _check_arguments(
     private: PrivateTable,
+    generator: Generator,
+    weights: WeightEstimator,
     n_synthetic: int | None,
     share: float,
     ledger: Ledger | None,
@@ -262,6 +264,11 @@ def _check_arguments(
     """Refuse wrong arguments before anything is charged; return the number of synthetic rows."""
     if not isinstance(private, PrivateTable):
         raise TypeError(f"publish takes a PrivateTable; got {type(private).__name__}. Use PrivateTable(frame, schema).")
+    for name, value, protocol in (("generator", generator, Generator), ("weights", weights, WeightEstimator)):
+        if isinstance(value, type) or not isinstance(value, protocol):
+            raise TypeError(f"{name} must have events() and fit(); got {value!r}. Pass an instance.")
+    if ledger is not None and not isinstance(ledger, Ledger):
+        raise TypeError(f"ledger must be an iwbayes.Ledger; got {type(ledger).__name__}.")
     n = ROWS_PER_PRIVATE_ROW * len(private) if n_synthetic is None else n_synthetic
     if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
         raise ValueError(f"n_synthetic must be a whole number of at least 1; got {n_synthetic!r}.")
