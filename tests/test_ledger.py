@@ -418,6 +418,6 @@ def test_repr_shows_the_budget_and_no_seed():
 
 @pytest.mark.parametrize("name", ["epsilon", "delta", "adjacency"])
 def test_the_budget_does_not_change(name):
-    ledger = Ledger(1.0, 1e-6)
+    ledger = iw.Ledger(1.0, 1e-6)
     with pytest.raises(AttributeError):
         setattr(ledger, name, getattr(ledger, name))

@@ -88,7 +88,6 @@ def publish(
     weights = TiltWeights() if weights is None else weights
     epsilon, delta = check_budget(epsilon, delta)
     n = _check_arguments(private, generator, weights, n_synthetic, share, ledger, adjacency, noise)
-    _check_parts(generator, weights, ledger)
     sampler = np.random.default_rng(rng)
     events = _joint_events(private.schema, generator, weights, share, epsilon, delta)
     with _progress(progressbar) as step:
@@ -266,7 +265,8 @@ def _check_arguments(
         raise TypeError(f"publish takes a PrivateTable; got {type(private).__name__}. Use PrivateTable(frame, schema).")
     for name, value, protocol in (("generator", generator, Generator), ("weights", weights, WeightEstimator)):
         if isinstance(value, type) or not isinstance(value, protocol):
-            raise TypeError(f"{name} must have events() and fit(); got {value!r}. Pass an instance.")
+            got = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+            raise TypeError(f"{name} must have events() and fit(); got {got}. Pass an instance.")
     if ledger is not None and not isinstance(ledger, Ledger):
         raise TypeError(f"ledger must be an iwbayes.Ledger; got {type(ledger).__name__}.")
     n = ROWS_PER_PRIVATE_ROW * len(private) if n_synthetic is None else n_synthetic
@@ -278,16 +278,6 @@ def _check_arguments(
     if ledger is not None and adjacency != "replace-one" and adjacency != ledger.adjacency:
         raise ValueError(f"the ledger's adjacency is {ledger.adjacency!r}; got adjacency={adjacency!r}.")
     return int(n)
-
-
-def _check_parts(generator: object, weights: object, ledger: object) -> None:
-    """Refuse what cannot play its part; a class instead of its instance is the usual slip."""
-    for name, part, kind in (("generator", generator, Generator), ("weights", weights, WeightEstimator)):
-        if isinstance(part, type) or not isinstance(part, kind):
-            got = f"the class {part.__name__}" if isinstance(part, type) else type(part).__name__
-            raise TypeError(f"{name} must be a {kind.__name__}, such as its default; got {got}. Pass an instance.")
-    if not isinstance(ledger, Ledger | None):
-        raise TypeError(f"ledger must be a Ledger; got {type(ledger).__name__}. Leave it out for a new one.")
 
 
 @contextmanager
