@@ -265,8 +265,9 @@ def tilt(phi: FloatArray, target: FloatArray, noise_covariance: FloatArray, n_pr
             hessian = (phi * share[:, None]).T @ phi - np.outer(mean, mean) + ridge
             step = cho_solve(cho_factor(hessian), gradient)
             decrement = float(gradient @ step)
-            if decrement < 1e-18 * (1 + abs(value)):
-                break
+            if decrement < 1e-12:
+                # Newton's last step squares this error; further ones would only chase the objective's rounding
+                return objective(b - step)[1]
             value, b, log_weights, moved = _line_search(objective, value, b, step, decrement)
             if not moved:
                 break
