@@ -44,7 +44,7 @@ class SimulatedRelease:
         sensitivity = features.diameter("replace-one") / n_private
         phi = features.transform(self.synthetic.frame)
         noise = GaussianLaw(4 * sensitivity, phi.shape[1])
-        measurement = Measurement("tilt", phi.mean(axis=0), noise, sensitivity, features, n_private)
+        measurement = Measurement("mean of features", phi.mean(axis=0), noise, sensitivity, features, n_private)
         columns_used = measurement.tilt_columns
         tilt = rng.normal(size=phi[:, columns_used].shape[1]) * 0.1
         self.weights = Weights(phi[:, columns_used] @ tilt, "TiltWeights", measurement=measurement)

@@ -20,7 +20,7 @@ from iwbayes.columns import Column
 from iwbayes.features import FeatureMap
 from iwbayes.laws import LAWS, Measurement
 from iwbayes.schema import Schema
-from iwbayes.statement import PrivacyStatement
+from iwbayes.statement import INFINITE, PrivacyStatement
 from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights
 
@@ -293,15 +293,19 @@ def _read_measurement(content: bytes, settings: dict[str, Any], schema: Schema) 
 
 def _read_statement(content: Any) -> PrivacyStatement:
     for part in (content, *content["events"]):
-        _number(part, "epsilon")
+        if part.get("epsilon") != INFINITE:
+            _number(part, "epsilon")
         if _number(part, "delta") > 1:
             raise ArchiveError("its delta must be at most 1")
     for event in content["events"]:
         _checked(event, "label", str)
         _checked(event, "mechanism", str)
         _checked(event, "count", int)
-        if event.get("noise_multiplier") is not None:
-            _number(event, "noise_multiplier")
+        for key in ("noise_multiplier", "sampling_probability"):
+            if event.get(key) is not None:
+                _number(event, key)
+        if event.get("steps") is not None:
+            _checked(event, "steps", int)
     _checked(content, "certified", bool)
     if not all(isinstance(note, str) for note in _checked(content, "notes", list)):
         raise ArchiveError("the notes of its statement must be text")

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["CalibrationWarning"]
+__all__ = ["CalibrationWarning", "PrivacyWarning", "WeightsWarning"]
 
 
 class CalibrationWarning(UserWarning):
     """The intervals of a posterior are outside the domain in which calibration was shown to hold."""
+
+
+class PrivacyWarning(UserWarning):
+    """A mechanism costs more privacy than its name or its published description says."""
+
+
+class WeightsWarning(UserWarning):
+    """Weights are likely to be poor: their variance is infinite, or they were cut."""

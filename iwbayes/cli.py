@@ -117,10 +117,11 @@ def inspect(release: Input, as_json: Json = False, debug: Debug = False) -> None
         lines = [found.summary(), "  schema:", *(f"    {column!r}" for column in found.synthetic.schema)]
         measurement = found.weights.measurement
         if measurement is not None:
+            clipped = measurement.clipped_private
             lines.append(
                 f"  measured: {measurement.name}, {measurement.noise.dim} coordinates with {measurement.noise.name} "
-                f"noise of sd {measurement.noise.covariance[0, 0] ** 0.5:.4g}; clipped private rows "
-                f"{measurement.clipped_private:.1%} (noisy)"
+                f"noise of sd {measurement.noise.covariance[0, 0] ** 0.5:.4g}"
+                + (f"; clipped private rows {clipped:.1%} (noisy)" if _finite(clipped) is not None else "")
             )
         lines += [f"  {key}: {value}" for key, value in (found.recipe or {}).items()]
         typer.echo("\n".join(lines))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from iwbayes._threads import one_blas_thread
+from iwbayes.columns import Column
 from iwbayes.schema import Schema
 from iwbayes.tables import SyntheticTable
 
@@ -94,6 +96,23 @@ class FeatureMap:
         """Value of the flag coordinate where a row is clipped."""
         return self.bound / 2
 
+    @cached_property
+    def reach(self) -> float:
+        """Upper bound of the norm of z over all rows that the schema allows; public.
+
+        Each coordinate of z is largest where every raw term is at an end of its range. The norm of these largest
+        coordinates is exact for ``order=inf`` without categories, and for linear terms of uncorrelated columns.
+        """
+        low, high = raw_ranges(self.schema, self.terms)
+        ends = np.stack([low - self.center, high - self.center])[:, :, None] * self.whitener
+        largest = np.maximum(ends.max(axis=0).sum(axis=0), -ends.min(axis=0).sum(axis=0))
+        return float(np.linalg.norm(largest, ord=self.order)) * (1 + 1e-9)
+
+    @property
+    def never_clips(self) -> bool:
+        """Whether no row that the schema allows has a norm beyond the bound."""
+        return self.bound >= self.reach
+
     def diameter(self, adjacency: str) -> float:
         """Largest change of one row's phi between adjacent tables, in the norm of ``order``.
 
@@ -146,10 +165,20 @@ class FeatureMap:
         return replace(self, bound=float(bound))
 
     @classmethod
-    def whitened(cls, synthetic: SyntheticTable, terms: str, *, order: float = 2) -> FeatureMap:
+    def whitened(
+        cls, synthetic: SyntheticTable, terms: str, *, order: float = 2, shares: FloatArray | None = None
+    ) -> FeatureMap:
         """Whiten the raw terms by mean and covariance of the synthetic rows (public).
 
         The bound is the 95 % quantile of the synthetic norms; change it by `with_bound`.
+
+        Parameters
+        ----------
+        synthetic : SyntheticTable
+        terms : {"linear", "squares", "quadratic"}
+        order : {2, inf}
+        shares : ndarray, shape (row,), optional
+            Public weights of the rows, with sum one, for mean, covariance and quantile; equal by default.
 
         Raises
         ------
@@ -158,24 +187,25 @@ class FeatureMap:
         """
         schema = synthetic.schema
         n_raw = len(raw_names(schema, terms))
-        total, gram = np.zeros(n_raw), np.zeros((n_raw, n_raw))
+        center, gram = np.zeros(n_raw), np.zeros((n_raw, n_raw))
+        shares = np.full(len(synthetic), 1 / len(synthetic)) if shares is None else shares
         with one_blas_thread():
-            for _, raw in _raw_chunks(schema, terms, synthetic.frame):
-                total += raw.sum(axis=0)
-                gram += raw.T @ raw
-            center = total / len(synthetic)
-            values, vectors = np.linalg.eigh(gram / len(synthetic) - np.outer(center, center))
+            for rows, raw in _raw_chunks(schema, terms, synthetic.frame):
+                weighted = raw * shares[rows, None]
+                center += weighted.sum(axis=0)
+                gram += weighted.T @ raw
+            values, vectors = np.linalg.eigh(gram - np.outer(center, center))
         keep = values > EIGENVALUE_CUT * max(values[-1], 1e-300)
         if not (values[-1] > 1e-14 and keep.any()):
-            raise ValueError("the synthetic rows are all alike, so there is nothing to weight. Sample more.")
+            raise ValueError(
+                "the synthetic rows are all alike, so there is nothing to weight. Sample more; where they are weighted "
+                "already (a tilt's base), weight them with less noise."
+            )
         whitener = vectors[:, keep] / np.sqrt(values[keep])
         if keep.all():
             whitener = whitener @ vectors.T  # symmetric whitening keeps coordinates near the columns
-        return cls._at_quantile(cls(schema, terms, center, whitener, 1.0, order), synthetic)
-
-    @staticmethod
-    def _at_quantile(unbounded: FeatureMap, synthetic: SyntheticTable) -> FeatureMap:
-        return unbounded.with_bound(np.quantile(unbounded.norms(synthetic.frame), 0.95))
+        unbounded = cls(schema, terms, center, whitener, 1.0, order)
+        return unbounded.with_bound(_weighted_quantile(unbounded.norms(synthetic.frame), shares, 0.95))
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, FloatArray]]:
         """Plain settings and arrays, for a release file; the schema travels with the release."""
@@ -198,6 +228,13 @@ class FeatureMap:
         )
 
 
+def _weighted_quantile(values: FloatArray, shares: FloatArray, level: float) -> float:
+    """Quantile of values under shares with sum one; numpy's own where they are equal."""
+    if np.ptp(shares) == 0:
+        return float(np.quantile(values, level))
+    return float(np.quantile(values, level, weights=shares, method="inverted_cdf"))
+
+
 def raw_names(schema: Schema, terms: str) -> tuple[str, ...]:
     """Names of the raw terms q of a schema.
 
@@ -213,6 +250,28 @@ def raw_names(schema: Schema, terms: str) -> tuple[str, ...]:
         *(f"{names[place]}^2" for place in squares),
         *(f"{names[a]}:{names[b]}" for a, b in zip(left, right, strict=True)),
     )
+
+
+def raw_ranges(schema: Schema, terms: str) -> tuple[FloatArray, FloatArray]:
+    """Smallest and largest value of each raw term that a schema allows, shapes (raw,)."""
+    blocks = [column_corners(column) for column in schema]
+    low = np.concatenate([block.min(axis=0) for block in blocks])
+    high = np.concatenate([block.max(axis=0) for block in blocks])
+    squares, left, right = _term_places(schema, terms)
+    ends = np.stack([a * b for a in (low[left], high[left]) for b in (low[right], high[right])])
+    return (
+        np.concatenate([low, np.zeros(len(squares)), ends.min(axis=0)]),
+        np.concatenate([high, np.maximum(low[squares] ** 2, high[squares] ** 2), ends.max(axis=0)]),
+    )
+
+
+def column_corners(column: Column) -> FloatArray:
+    """Extreme points of a column's encoded block, shape (corner, feature)."""
+    if column.kind == "categorical":
+        return np.eye(len(column.feature_names))
+    if column.missing:
+        return np.array([[-0.5, 0.0], [0.5, 0.0], [0.0, 1.0]])
+    return np.array([[-0.5], [0.5]])
 
 
 def count_raw_terms(schema: Schema, terms: str) -> int:

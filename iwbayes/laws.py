@@ -43,6 +43,10 @@ class NoiseLaw(Protocol):
         """1 / E exp(zeta.x), shape (row,)."""
         ...
 
+    def log_debias_factor(self, x: ArrayLike) -> FloatArray:
+        """-log E exp(zeta.x), shape (row,)."""
+        ...
+
     def scaled(self, factor: float) -> NoiseLaw:
         """Law of ``factor * zeta``."""
         ...
@@ -107,6 +111,10 @@ class _Law:
         ValueError
             When the expectation is infinite for some row, or x has the wrong width.
         """
+        return np.exp(self.log_debias_factor(x))
+
+    def log_debias_factor(self, x: ArrayLike) -> FloatArray:
+        """Logarithm of `debias_factor`, which itself may be too small for a float; the same errors."""
         rows = self._rows(x)
         place = max(self.existence(rows).tolist(), default=0.0)
         if not place < 1:
@@ -114,7 +122,7 @@ class _Law:
                 f"the debias factor of {self.name} noise exists below 1 in units of its range; the largest "
                 f"row is at {place:.3g}. Use less noise, bound the features, or Gaussian noise."
             )
-        return np.exp(-self._log_mgf(rows))
+        return -self._log_mgf(rows)
 
     def _log_mgf(self, x: FloatArray) -> FloatArray:
         raise NotImplementedError
@@ -232,6 +240,10 @@ class LaplaceLaw(_Law):
 LAWS: dict[str, type[_Law]] = {law.name: law for law in (GaussianLaw, SphericalLaw, CubeLaw, LaplaceLaw)}
 
 
+#: Name of the measurement that a tilt is made of: its features' noisy mean over the private rows.
+MEAN_OF_FEATURES = "mean of features"
+
+
 @dataclass(frozen=True)
 class Measurement:
     """A released noisy statistic with the law of its noise: what noise-aware inference needs.
@@ -239,14 +251,15 @@ class Measurement:
     Parameters
     ----------
     name : str
+        `MEAN_OF_FEATURES` for a tilt; "logistic coefficients" for a logistic log ratio.
     value : ndarray, shape (k,)
-        Noisy mean of the features over the private rows.
+        The noisy statistic: for a tilt the mean of the features over the private rows.
     noise : NoiseLaw
         Law of the noise in ``value``.
     sensitivity : float
-        Largest change of the exact mean between adjacent tables, in the norm of the mechanism.
+        Largest change of the exact statistic between adjacent tables, in the norm of the mechanism.
     features : FeatureMap or None
-        The map whose mean was measured.
+        The map whose mean was measured, for a tilt.
     n_private : int
         Number of private rows N (public).
     """
@@ -276,6 +289,8 @@ class Measurement:
     @property
     def clipped_private(self) -> float:
         """Released noisy share of private rows that the map clipped, within [0, 1]; NaN if unknown."""
+        if self.features is not None and self.features.never_clips:
+            return 0.0
         if self.features is None or not self.features.flag:
             return float("nan")
         return float(np.clip(self.value[-1] / self.features.flag_height, 0.0, 1.0))

@@ -9,7 +9,9 @@ from typing import Any
 
 #: From the best to the worst source of privacy noise; a statement shows the worst that was used.
 NOISE_KINDS = ("hardened", "floating-point", "seeded")
-MECHANISMS = ("gaussian", "laplace", "cube", "spherical", "exponential")
+MECHANISMS = ("gaussian", "laplace", "cube", "spherical", "exponential", "objective", "dp-sgd", "none")
+#: An infinite epsilon in a file: JSON has no such number.
+INFINITE = "infinite"
 ADJACENCIES = ("replace-one", "zero-out")
 
 
@@ -22,13 +24,18 @@ class Event:
     label : str
         Who used the rows, for example "BayesNet structure".
     mechanism : str
-        "gaussian", "laplace", "cube", "spherical" or "exponential".
+        "gaussian", "laplace", "cube", "spherical", "exponential", "objective" (objective perturbation), "dp-sgd"
+        (Poisson-sampled Gaussian steps) or "none" (no noise at all: epsilon is infinite).
     epsilon, delta : float
-        The guarantee of one use on its own.
+        The guarantee of one use on its own; of all steps together for "dp-sgd".
     noise_multiplier : float or None
-        Standard deviation over L2 sensitivity, for Gaussian noise.
+        Standard deviation over L2 sensitivity, for Gaussian noise; over the clip norm of one gradient for "dp-sgd".
     count : int
         How many times the same mechanism ran.
+    sampling_probability : float or None
+        Chance of each row to be in a step, for "dp-sgd".
+    steps : int or None
+        Number of steps, for "dp-sgd".
     """
 
     label: str
@@ -37,20 +44,37 @@ class Event:
     delta: float = 0.0
     noise_multiplier: float | None = None
     count: int = 1
+    sampling_probability: float | None = None
+    steps: int | None = None
 
     def __post_init__(self) -> None:
         if self.mechanism not in MECHANISMS:
             raise ValueError(f"mechanism must be one of {MECHANISMS}; got {self.mechanism!r}.")
-        if not (math.isfinite(self.epsilon) and self.epsilon > 0 and 0 <= self.delta < 1):
+        finite = math.isfinite(self.epsilon) != (self.mechanism == "none")
+        if not (finite and self.epsilon > 0 and 0 <= self.delta < 1):
             raise ValueError(f"{self.label}: no guarantee has epsilon {self.epsilon!r}, delta {self.delta!r}.")
         if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
             raise ValueError(f"{self.label}: count must be a whole number of at least 1; got {self.count!r}.")
-        multiplier, gaussian = self.noise_multiplier, self.mechanism == "gaussian"
+        multiplier, gaussian = self.noise_multiplier, self.mechanism in ("gaussian", "dp-sgd")
         if gaussian != (multiplier is not None) or (multiplier is not None and not 0 < multiplier < math.inf):
             raise ValueError(
                 f"{self.label}: a Gaussian event has a positive noise multiplier and no other has one; "
                 f"got {self.noise_multiplier!r} for {self.mechanism}."
             )
+        self._check_sampling()
+
+    def _check_sampling(self) -> None:
+        rate, steps = self.sampling_probability, self.steps
+        if self.mechanism != "dp-sgd":
+            if (rate, steps) != (None, None):
+                raise ValueError(f"{self.label}: only a dp-sgd event has a sampling probability and steps.")
+            return
+        if rate is None or not 0 < rate <= 1:
+            raise ValueError(f"{self.label}: sampling_probability must be in (0, 1]; got {rate!r}.")
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+            raise ValueError(f"{self.label}: steps must be a whole number of at least 1; got {steps!r}.")
+        if self.delta == 0:
+            raise ValueError(f"{self.label}: Gaussian steps have no guarantee with delta 0.")
 
 
 @dataclass(frozen=True)
@@ -104,6 +128,8 @@ class PrivacyStatement:
             f"{self.noise} noise, {kind}.",
             *(
                 f"  {e.label}: {e.mechanism}, epsilon {e.epsilon:.4g}, delta {e.delta:.3g}"
+                + (f", {e.steps} steps with sampling probability {e.sampling_probability:.4g}" if e.steps else "")
+                + (f", noise multiplier {e.noise_multiplier:.4g}" if e.noise_multiplier else "")
                 + (f", {count} times" if count > 1 else "")
                 for e, count in counts.items()
             ),
@@ -116,14 +142,22 @@ class PrivacyStatement:
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionary, for JSON."""
         content = asdict(self)
-        content["events"] = [asdict(event) for event in self.events]
+        content["events"] = [_finite(asdict(event)) for event in self.events]
         content["notes"] = list(self.notes)
-        return content
+        return _finite(content)
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> PrivacyStatement:
         """Inverse of `to_dict`."""
-        values = dict(content)
-        values["events"] = tuple(Event(**event) for event in values["events"])
+        values = _infinite(content)
+        values["events"] = tuple(Event(**_infinite(event)) for event in values["events"])
         values["notes"] = tuple(values.get("notes", ()))
         return cls(**values)
+
+
+def _finite(content: dict[str, Any]) -> dict[str, Any]:
+    return {**content, "epsilon": INFINITE} if content["epsilon"] == math.inf else content
+
+
+def _infinite(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {**content, "epsilon": math.inf} if content["epsilon"] == INFINITE else dict(content)

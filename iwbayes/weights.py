@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
 from iwbayes.tables import SyntheticTable
+from iwbayes.tails import FiniteVarianceTest, psislw, variance_test
 
 if TYPE_CHECKING:
     from iwbayes.laws import Measurement
@@ -36,6 +37,9 @@ class Weights:
         Post-processing since then, in order.
     measurement : Measurement or None
         The noisy statistic behind them: what noise-aware calibration needs.
+    source : str or None
+        Digest of the log weights as an estimator made them, by which its ledger knows them; post-processing
+        keeps it, a release file does not.
 
     Raises
     ------
@@ -47,6 +51,7 @@ class Weights:
     method: str
     steps: tuple[str, ...] = ()
     measurement: Measurement | None = field(default=None, repr=False)
+    source: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         log_weights = np.atleast_2d(np.array(self.log_weights, dtype=np.float64))
@@ -117,67 +122,34 @@ def pareto_k_threshold(n: int) -> float:
     return min(1 - 1 / np.log10(max(n, 10)), 0.7)
 
 
-def psislw(log_weights: ArrayLike) -> tuple[FloatArray, float]:
-    """Pareto-smooth the largest weights (PSIS; Vehtari, Simpson, Gelman, Yao & Gabry, JMLR 2024).
+def finite_variance_test(weights: Weights, *, tail: int | None = None) -> FiniteVarianceTest:
+    """Test that the weights have a finite variance (Koopman, Shephard & Creal 2009); see `variance_test`.
 
     Parameters
     ----------
-    log_weights : array_like, shape (row,)
-        Log weights, larger for more weight; an additive constant does not matter.
+    weights : Weights
+        Each draw is tested by itself.
+    tail : int, optional
+        Number of largest weights to use, by default as many as `psislw` smooths.
 
     Returns
     -------
-    log_weights : ndarray, shape (row,)
-        Smoothed, normalised to sum one on the natural scale. The tail of the min(n/5, 3 sqrt(n)) largest
-        weights is replaced by quantiles of the fitted generalised Pareto law and cut at the largest raw one.
-    pareto_k : float
-        Its shape with the paper's weak prior; -inf when the tail is constant, and inf when there are too few
-        rows to fit a tail (fewer than five in it).
+    FiniteVarianceTest
+        Of the worst draw: the one with the smallest ``p_value``. A small one says that importance sampling with
+        these weights has no central limit theorem; with several draws it is the smallest of as many p-values.
+
+    Raises
+    ------
+    ValueError
+        When the rows are too few for a tail, or ``tail`` is out of range.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> finite_variance_test(Weights(np.random.default_rng(1).normal(size=5000), "log-normal")).p_value > 0.05
+    True
     """
-    raw: FloatArray = np.array(log_weights, dtype=np.float64)
-    if raw.ndim != 1 or raw.size == 0 or np.isnan(raw).any():
-        raise ValueError(f"log_weights must be one-dimensional without NaN; got shape {raw.shape}.")
-    shifted = raw - np.max(raw)
-    n_tail = int(np.ceil(min(0.2 * len(raw), 3 * np.sqrt(len(raw)))))
-    if n_tail < 5 or n_tail >= len(raw):
-        return shifted - logsumexp(shifted), np.inf
-    order = np.argsort(shifted, kind="stable")
-    cutoff = max(shifted[order[-n_tail - 1]], np.log(np.finfo(np.float64).tiny))
-    tail = order[-n_tail:]
-    tail = tail[shifted[tail] > cutoff]
-    if 0 < len(tail) < 5:  # a few rows above a constant, perhaps with all the weight
-        return shifted - logsumexp(shifted), np.inf
-    if len(tail) == 0 or np.ptp(shifted[tail]) < np.finfo(np.float64).eps * 10:
-        return shifted - logsumexp(shifted), -np.inf
-    excess = np.exp(shifted[tail]) - np.exp(cutoff)
-    shape, scale = _fit_generalised_pareto(excess)
-    if np.isfinite(shape):
-        points = (np.arange(len(tail)) + 0.5) / len(tail)
-        quantiles = _pareto_quantiles(points, shape, scale)
-        shifted[tail] = np.minimum(np.log(quantiles + np.exp(cutoff)), 0.0)
-    return shifted - logsumexp(shifted), float(shape)
-
-
-def _fit_generalised_pareto(excess: FloatArray) -> tuple[float, float]:
-    """Shape and scale by Zhang & Stephens (2009), with the shape drawn to .5 as by ten observations."""
-    x = np.sort(excess)
-    n, n_grid, prior_rows, prior_scale = len(x), 30 + int(len(x) ** 0.5), 10.0, 3.0
-    grid = 1 - np.sqrt(n_grid / (np.arange(1, n_grid + 1) - 0.5))
-    grid = grid / (prior_scale * x[int(n / 4 + 0.5) - 1]) + 1 / x[-1]
-    shapes = np.log1p(-grid[:, None] * x).mean(axis=1)
-    profile = n * (np.log(-grid / shapes) - shapes - 1)
-    posterior = np.exp(profile - logsumexp(profile))
-    theta = float((grid * posterior)[posterior >= 10 * np.finfo(np.float64).eps].sum())
-    theta /= float(posterior[posterior >= 10 * np.finfo(np.float64).eps].sum())
-    shape = float(np.log1p(-theta * x).mean())
-    scale = -shape / theta
-    return (n * shape + 0.5 * prior_rows) / (n + prior_rows), scale
-
-
-def _pareto_quantiles(points: FloatArray, shape: float, scale: float) -> FloatArray:
-    if abs(shape) < 1e-12:
-        return -scale * np.log1p(-points)
-    return scale * np.expm1(-shape * np.log1p(-points)) / shape
+    return max((variance_test(draw, tail=tail) for draw in weights.log_weights), key=lambda test: test.score)
 
 
 def psis(weights: Weights) -> Weights:

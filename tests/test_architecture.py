@@ -16,7 +16,7 @@ LAYERS = [
     {"_threads", "_warnings", "columns"},
     {"schema"},
     {"tables"},
-    {"features", "laws", "weights", "statement"},
+    {"features", "laws", "tails", "weights", "beta_calibration", "statement"},
     {"_archive"},
     {"_release_file"},
     {"release"},

@@ -54,7 +54,7 @@ def make_release(n=300, seed=5, n_private=150, n_draws=1, digits=None, noise=Non
     law = GaussianLaw(noise or 0.02, phi.shape[1])
     # no private row was clipped: the calibration is inside its domain
     value = np.append(phi[:, :-1].mean(axis=0), 0.0)
-    measurement = Measurement("tilt", value, law, 0.01, features, n_private)
+    measurement = Measurement("mean of features", value, law, 0.01, features, n_private)
     tilt = rng.normal(size=(n_draws, phi.shape[1] - 1)) * 0.15
     weights = Weights(tilt @ phi[:, :-1].T, "TiltWeights", measurement=measurement)
     return SimpleNamespace(synthetic=synthetic, weights=weights, n_private=n_private)

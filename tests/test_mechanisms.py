@@ -47,11 +47,7 @@ class Recorder:
         self.calls.append((np.array(values), scale))
         return np.array(values)
 
-    gaussian = laplace = cube = _keep
-
-    def spherical(self, dim, scale):
-        self.calls.append((dim, scale))
-        return np.zeros(dim)
+    gaussian = laplace = cube = spherical = _keep
 
     def noisy_max(self, scores, scale):
         self.calls.append((np.array(scores), scale))
@@ -181,11 +177,7 @@ def test_each_mechanism_charges_exactly_one_event_before_it_draws(name):
             seen.append(ledger.events)
             return super()._keep(values, scale)
 
-        gaussian = laplace = cube = _keep
-
-        def spherical(self, dim, scale):
-            seen.append(ledger.events)
-            return super().spherical(dim, scale)
+        gaussian = laplace = cube = spherical = _keep
 
     ledger = iw.Ledger(2.0, 1e-4, noise=Watching())
     run(name, [1.0, 2.0], ledger=ledger)

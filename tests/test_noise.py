@@ -141,7 +141,7 @@ def test_integer_cube_radius_on_a_coarse_grid_in_many_dimensions():
 @pytest.mark.parametrize("dim", [2, 7])
 def test_spherical_noise_has_a_gamma_radius_and_a_uniform_direction(source, dim):
     noise = source()
-    drawn = np.array([noise.spherical(dim, 2.5) for _ in range(4000)])
+    drawn = np.array([noise.spherical(np.zeros(dim), 2.5) for _ in range(4000)])
     radius = np.linalg.norm(drawn, axis=1)
     assert fits(radius, stats.gamma(dim, scale=2.5))
     assert not fits(radius, stats.gamma(dim, scale=3.1))
@@ -195,7 +195,7 @@ def draw_all(noise) -> list:
         *noise.gaussian(values, 1e6).tolist(),
         *noise.laplace(values, 1e6).tolist(),
         *noise.cube(values, Fraction(10**6)).tolist(),
-        *noise.spherical(4, 1.0).tolist(),
+        *noise.spherical(np.zeros(4), 1.0).tolist(),
         noise.noisy_max(np.arange(4), 100.0),
     ]
 

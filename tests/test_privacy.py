@@ -1,151 +1,217 @@
-"""Privacy checks: sensitivities against fuzzed neighbours, and audits that fail when the noise is halved."""
+"""Privacy checks: stated sensitivities against fuzzed neighbours, and audits that fail when the noise is halved."""
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import beta
+from audit_tools import (
+    Case,
+    HalvedNoise,
+    Release,
+    apart,
+    around_the_middle,
+    corners,
+    logistic,
+    one_row,
+    reals,
+    row_of_ends,
+    surprising,
+    table,
+)
 
 import iwbayes as iw
-from iwbayes.curator.estimators.tilt import STEPS_PER_BOUND, TiltWeights, integer_total
-from iwbayes.curator.generators.bayesnet import Node, count_table, structure_scores
-from iwbayes.curator.mechanisms import cube, exponential, gaussian, laplace, power_of_two_below, spherical
-from iwbayes.curator.noise import SeededNoise
+from iwbayes._warnings import PrivacyWarning
+from iwbayes.curator.dpsgd import PrivateSteps
+from iwbayes.curator.estimators._tilt import STEPS_PER_BOUND, integer_total
+from iwbayes.curator.estimators.beta import BetaCalibratedWeights
+from iwbayes.curator.estimators.logistic import LogisticWeights
+from iwbayes.curator.estimators.neural import NeuralWeights
+from iwbayes.curator.estimators.output import OutputNoiseWeights
+from iwbayes.curator.estimators.tilt import TiltWeights
+from iwbayes.curator.generators.bayesnet import BayesNet, Node, count_table, structure_scores
+from iwbayes.curator.mechanisms import power_of_two_below
 from iwbayes.features import FeatureMap
+from iwbayes.weights import Weights
 
 ADJACENCIES = ("replace-one", "zero-out")
 
-
-class FreeLedger:
-    """Hands out noise without a price, so that a mechanism can be run many thousand times."""
-
-    def __init__(self, noise: SeededNoise, adjacency: str = "replace-one") -> None:
-        self.noise, self.adjacency = noise, adjacency
-
-    def charge(self, *events):
-        return self.noise
-
-    def mark(self, kind: str) -> None:
-        pass
+# --- audits: what the noise gives
 
 
-class HalvedNoise(SeededNoise):
-    """A defective source: half the noise that was asked for."""
+@dataclass(frozen=True)
+class PublicRatio:
+    """A free base for calibration: the log ratio runs from -5 to 5 over the first column."""
 
-    def gaussian(self, values, scale):
-        return super().gaussian(values, scale / 2)
+    pure = True
 
-    def laplace(self, values, scale):
-        return super().laplace(values, scale / 2)
+    def events(self, facts, *, epsilon, delta=0.0):
+        return ()
 
-    def cube(self, values, scale):
-        return super().cube(values, scale / 2)
+    def fit(self, private, synthetic, ledger, *, epsilon, delta=0.0):
+        raise NotImplementedError
 
-    def spherical(self, dim, scale):
-        return super().spherical(dim, scale / 2)
+    def fit_ratio(self, private, synthetic, ledger, *, epsilon, delta=0.0):
+        return self
 
-    def noisy_max(self, scores, scale):
-        return super().noisy_max(scores, scale / 2)
+    def log_ratio(self, table):
+        return 10 * table.frame["x0"].to_numpy() - 5
 
-
-def epsilon_lower_bound(first: np.ndarray, second: np.ndarray, delta: float, error: float = 1e-6) -> float:
-    """Largest epsilon that the two samples of a statistic refute, over events {statistic > t}.
-
-    Clopper-Pearson bounds, Bonferroni over 40 thresholds and both directions; the true epsilon at delta is above
-    it with probability at least 1 - error.
-    """
-    best, level = 0.0, error / 160
-    for one, two in ((first, second), (-second, -first)):
-        for t in np.quantile(np.concatenate([one, two]), np.linspace(0.02, 0.98, 40)):
-            hits, misses = int((one > t).sum()), int((two > t).sum())
-            low = beta.ppf(level, hits, len(one) - hits + 1) if hits else 0.0
-            high = beta.isf(level, misses + 1, len(two) - misses) if misses < len(two) else 1.0
-            if low > delta:
-                best = max(best, math.log((low - delta) / high))
-    return best
+    def fingerprint(self):
+        return "public"
 
 
-def run_gaussian(noise, n):
-    options = {"sensitivity": 1.0, "epsilon": 1.0, "delta": 0.01, "ledger": FreeLedger(noise), "label": "audit"}
-    # noise is independent over coordinates: n coordinates are n runs of the one-dimensional mechanism
-    return gaussian(np.ones(n), **options).value, gaussian(np.zeros(n), **options).value, 0.01
+def calibrated(mechanism: str) -> Callable[[], BetaCalibratedWeights]:
+    return lambda: BetaCalibratedWeights(PublicRatio(), share=0.999, l2=0.01, mechanism=mechanism, limit=5.0)
 
 
-def run_laplace(noise, n):
-    # the scale of a coordinate is S1/epsilon whatever the dimension; an integer grid makes it exact
-    options = {"sensitivity": 1.0, "epsilon": 1.0, "ledger": FreeLedger(noise), "label": "audit", "grid": 1 / 1024}
-    ones, zeros = np.full(n, 1024), np.zeros(n, dtype=np.int64)
-    return laplace(ones, **options).value, laplace(zeros, **options).value, 0.0
+def calibrated_rows(n: int):
+    """All rows at the upper end of the base's log ratio, but for the one that goes to the lower end."""
+    rows = np.ones((n, 1))
+    rows[0] = 0.0
+    return table(np.ones((n, 1)), reals(1)), table(rows, reals(1)), table([[1.0]] * 4, reals(1))
 
 
-def run_cube(noise, n):
-    options = {"sensitivity": 1.0, "epsilon": 1.0, "ledger": FreeLedger(noise), "label": "audit"}
-    runs = [np.stack([cube(np.full(3, x), **options).value for _ in range(n // 20)]) for x in (1.0, 0.0)]
-    # the log likelihood ratio of two cube laws
-    ratio = [np.abs(r).max(axis=1) - np.abs(r - 1).max(axis=1) for r in runs]
-    return ratio[0], ratio[1], 0.0
+@dataclass(frozen=True)
+class Steps:
+    """Private gradient steps of the loss w x, whose gradient is the row itself."""
+
+    steps: int
+    rate: float
+    pure = False
+
+    @property
+    def settings(self) -> PrivateSteps:
+        return PrivateSteps(steps=self.steps, sampling_probability=self.rate, clip_norm=1.0)
+
+    def events(self, facts, *, epsilon, delta=0.0):
+        return (self.settings.event("steps", epsilon=epsilon, delta=delta, adjacency=facts.adjacency),)
+
+    def fit(self, private, synthetic, ledger, *, epsilon, delta=0.0):
+        import torch
+
+        rows = torch.tensor(2 * private.frame.to_numpy() - 1)
+        gradients = self.settings.charge(ledger, "steps", (rows,), epsilon=epsilon, delta=delta)
+        network = torch.nn.Linear(rows.shape[1], 1, bias=False, dtype=torch.float64)
+        torch.nn.init.zeros_(network.weight)
+        released = [gradients.gradient(network, lambda n, x: n(x)[:, 0])["weight"] for _ in range(self.steps)]
+        return Weights(torch.cat(released).numpy().ravel(), "steps")
 
 
-def run_spherical(noise, n):
-    options = {"sensitivity": 1.0, "epsilon": 1.0, "ledger": FreeLedger(noise), "label": "audit"}
-    shift = np.array([1.0, 0.0, 0.0])
-    runs = [np.stack([spherical(x, **options).value for _ in range(n // 5)]) for x in (shift, 0 * shift)]
-    ratio = [np.linalg.norm(r, axis=1) - np.linalg.norm(r - shift, axis=1) for r in runs]
-    return ratio[0], ratio[1], 0.0
-
-
-def run_exponential(noise, n):
-    options = {"sensitivity": 1, "epsilon": 1.0, "ledger": FreeLedger(noise), "label": "audit"}
-    runs = [np.array([exponential(s, **options) for _ in range(n // 5)]) for s in ([1, 1], [2, 0])]
-    return runs[0] + 0.0, runs[1] + 0.0, 0.0
-
-
-def tilt_runner(mechanism: str, delta: float):
-    schema = iw.Schema(iw.Real("x", -1, 1))
-    rows = pd.DataFrame({"x": np.linspace(-0.2, 0.2, 50)})
-    synthetic = iw.SyntheticTable(rows, schema, origin="test")
-    estimator = TiltWeights(mechanism=mechanism, features="linear")
-    features = estimator.design(synthetic, 8, epsilon=1.0, delta=delta, adjacency="replace-one").features
-    tables = []
-    for extreme in (1.0, -1.0):  # both clipped: opposite ends of the ball
-        tables.append(iw.PrivateTable(pd.DataFrame({"x": [extreme] + [0.0] * 7}), schema))
-
-    def run(noise, n):
-        ledger = FreeLedger(noise)
-        first, second = (
-            np.array([estimator._measure(t, features, ledger, 1.0, delta).value[0] for _ in range(n // 50)])
-            for t in tables
-        )
-        sign = np.sign(first.mean() - second.mean())
-        return sign * first, sign * second, delta
-
-    return run
-
-
-AUDITS = {
-    "gaussian": run_gaussian,
-    "laplace": run_laplace,
-    "cube": run_cube,
-    "spherical": run_spherical,
-    "exponential": run_exponential,
-    "tilt, gaussian": tilt_runner("gaussian", 0.01),
-    "tilt, cube": tilt_runner("cube", 0.0),
+AUDITED = {
+    "gaussian": Case(lambda: Release("gaussian"), lambda: one_row([0, 0, 0], [1, 0, 0]), delta=0.01),
+    "laplace": Case(lambda: Release("laplace"), lambda: one_row([0, 0, 0], [1, 0, 0])),
+    "laplace, all coordinates": Case(
+        lambda: Release("laplace", {"sensitivity": 2.0}), lambda: one_row([0, 0], [1, 1]), epsilon=2.0
+    ),
+    "cube": Case(lambda: Release("cube"), lambda: one_row([0, 0, 0], [1, 1, 1])),
+    "spherical": Case(lambda: Release("spherical"), lambda: one_row([0, 0, 0], [1, 0, 0]), epsilon=2.0),
+    "exponential": Case(
+        lambda: Release("exponential", {"sensitivity": 1}), lambda: one_row([0.5, 0.5], [1, 0]), n_runs=60_000
+    ),
+    "gaussian, separately": Case(
+        lambda: Release("gaussian", {"sensitivity": 1.0, "separately": True}),
+        lambda: one_row([0, 0, 0], [1, 0, 0]),
+        delta=0.01,
+    ),
+    "laplace, separately": Case(
+        lambda: Release("laplace", {"sensitivity": 1.0, "separately": True}), lambda: one_row([0, 0, 0], [1, 0, 0])
+    ),
+    "BayesNet, one column": Case(BayesNet, lambda: corners(iw.Schema(iw.Binary("y")), 20)),
+    "BayesNet, Gaussian": Case(BayesNet, lambda: corners(iw.Schema(iw.Binary("y")), 20), delta=0.01),
+    "BayesNet, zero-out": Case(BayesNet, lambda: corners(iw.Schema(iw.Binary("y")), 20), adjacency="zero-out"),
+    "BayesNet, two columns": Case(
+        lambda: BayesNet(max_parents=1),
+        lambda: corners(iw.Schema(iw.Binary("y"), iw.Binary("z")), 8),
+        epsilon=2.0,
+        n_runs=3000,
+    ),
+    "TiltWeights, gaussian": Case(lambda: TiltWeights(features="linear"), around_the_middle, delta=0.01),
+    "TiltWeights, two columns": Case(TiltWeights, lambda: around_the_middle(2), delta=0.01),
+    "TiltWeights, zero-out": Case(
+        lambda: TiltWeights(features="linear"), around_the_middle, delta=0.01, adjacency="zero-out"
+    ),
+    "TiltWeights, cube": Case(lambda: TiltWeights(mechanism="cube", features="linear"), around_the_middle),
+    "LogisticWeights, gaussian": Case(logistic("gaussian"), lambda: surprising(3, 1000), delta=0.01),
+    "LogisticWeights, spherical": Case(logistic("spherical"), lambda: surprising(3, 1000), epsilon=2.0),
+    "LogisticWeights, laplace": Case(logistic("laplace"), lambda: surprising(5, 1000), epsilon=2.0),
+    "LogisticWeights, objective": Case(logistic("objective", 0.003), lambda: apart(1000, 20), epsilon=2.0, n_runs=2000),
+    "BetaCalibratedWeights, gaussian": Case(calibrated("gaussian"), lambda: calibrated_rows(300), delta=0.01),
+    "BetaCalibratedWeights, cube": Case(calibrated("cube"), lambda: calibrated_rows(300), epsilon=2.0),
+    "TiltWeights on a base": Case(
+        lambda: TiltWeights(features="linear", base=LogisticWeights(l2=1.0), base_share=0.1),
+        around_the_middle,
+        epsilon=3.0,
+        delta=0.01,
+        n_runs=400,
+    ),
+    "gradient step on all rows": Case(lambda: Steps(1, 1.0), row_of_ends, epsilon=2.0, delta=0.01, module="torch"),
+    "gradient step, zero-out": Case(
+        lambda: Steps(1, 1.0), row_of_ends, epsilon=2.0, delta=0.01, adjacency="zero-out", module="torch"
+    ),
+    "NeuralWeights": Case(
+        lambda: NeuralWeights((3,), steps=1, random_seed=0, progressbar=False),
+        around_the_middle,
+        epsilon=2.0,
+        delta=0.05,
+        module="torch",
+    ),
+    "sampled gradient steps": Case(
+        lambda: Steps(2, 0.7), row_of_ends, epsilon=2.0, delta=0.05, n_runs=1200, module="torch"
+    ),
 }
 
 
-@pytest.mark.parametrize("name", AUDITS)
+@pytest.mark.parametrize("name", AUDITED)
 def test_audit_passes_at_full_noise_and_fails_at_half(name: str):
-    first, second, delta = AUDITS[name](SeededNoise(1), 200_000)
-    assert epsilon_lower_bound(first, second, delta) <= 1.0
-    first, second, delta = AUDITS[name](HalvedNoise(1), 200_000)
-    assert epsilon_lower_bound(first, second, delta) > 1.0
+    case = AUDITED[name]
+    full = case.run()
+    assert full.passed and full.charge_holds and full.epsilon > 0 and full.mu > 0
+    if "separately" not in name:  # joint pricing may leave a little of the budget
+        assert 0.995 * case.epsilon < full.charged_epsilon <= case.epsilon * (1 + 1e-9)
+    half = case.run(HalvedNoise)
+    assert not half.passed
+    assert half.events == full.events  # a defect of the noise is charged for nowhere
+    assert half.epsilon > full.epsilon and half.mu > full.mu
 
 
-def test_the_audit_finds_what_there_is_to_find():
-    # Laplace noise at epsilon 1 reaches its bound on every event beyond the shift: the audit comes close
-    first, second, delta = run_laplace(SeededNoise(2), 200_000)
-    assert 0.9 < epsilon_lower_bound(first, second, delta) <= 1.0
+def test_neural_weights_show_nothing_beside_their_noisy_gradients():
+    """With the same noisy gradients the other table's training ends in the same network."""
+    make = lambda: NeuralWeights((3,), steps=2, sampling_probability=0.7, random_seed=0, progressbar=False)  # noqa: E731
+    result = Case(make, around_the_middle, delta=0.05, n_runs=100, module="torch").run()
+    assert result.observed == "the noisy values" and result.passed
+
+
+# --- what the paper publishes at less than it costs
+
+
+def test_the_published_logistic_noise_costs_more_than_its_nominal_epsilon():
+    """At d = 30 the audit finds more than the nominal epsilon, and no more than what is charged."""
+    case = Case(logistic("paper", 0.001), lambda: surprising(30, 5000), epsilon=3.0, n_runs=200_000)
+    with pytest.warns(PrivacyWarning, match="nominally epsilon 3") as caught:
+        result = case.run()
+    assert len(caught) == 1  # the first run shows its warnings, the others are silent
+    assert result.epsilon > 3.0 and not result.passed
+    assert result.epsilon <= result.charged_epsilon and result.charge_holds
+    assert result.charged_epsilon == pytest.approx(3.0 * 2.784, rel=1e-3)  # sqrt(d + 1)/2
+    assert "FAILED" in str(result) and "stands unrefuted" in str(result)
+
+
+@pytest.mark.parametrize(("mechanism", "delta"), [("laplace", 0.0), ("gaussian", 0.01)])
+def test_many_noisy_log_weights_cost_more_than_one(mechanism: str, delta: float):
+    make = lambda: OutputNoiseWeights(l2=0.1, mechanism=mechanism)  # noqa: E731
+    case = Case(make, lambda: apart(1000, 100), delta=delta, n_runs=10_000)
+    with pytest.warns(PrivacyWarning, match="100 times"):
+        full = case.run()
+    with pytest.warns(PrivacyWarning):
+        half = case.run(HalvedNoise)
+    assert not full.passed and full.charge_holds
+    assert half.epsilon > 1.3 * full.epsilon and half.mu > 1.7 * full.mu
+
+
+# --- stated sensitivities
 
 
 def mixed_schema() -> iw.Schema:

@@ -1,6 +1,5 @@
-"""Weights: PSIS against ArviZ, effective sample sizes, and post-processing by its properties."""
+"""Weights: effective sample sizes, and post-processing by its properties."""
 
-import importlib.util
 import pickle
 
 import numpy as np
@@ -8,18 +7,17 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.special import logsumexp
-from scipy.stats import genpareto
 
 from iwbayes.schema import Categorical, Real, Schema
 from iwbayes.tables import SyntheticTable
+from iwbayes.tails import psislw, variance_test
 from iwbayes.weights import (
     Weights,
+    finite_variance_test,
     kish_ess,
     normalize,
     pareto_k_threshold,
     psis,
-    psislw,
     resample,
     temper,
     truncate,
@@ -31,91 +29,6 @@ logs = st.lists(finite, min_size=1, max_size=40)
 matrices = st.integers(1, 20).flatmap(
     lambda rows: st.lists(st.lists(finite, min_size=rows, max_size=rows), min_size=1, max_size=4)
 )
-
-
-def arviz_psislw(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
-    """ArviZ's own: 0.23 takes log weights, ArviZ 1 their negatives."""
-    if importlib.util.find_spec("arviz_stats") is not None:
-        from arviz_stats.base import array_stats
-
-        smoothed, shape = array_stats.psislw(-log_weights)
-    else:
-        import arviz
-
-        smoothed, shape = arviz.psislw(log_weights.copy())
-    return np.asarray(smoothed), float(shape)
-
-
-# --- Pareto smoothing
-
-
-@pytest.mark.parametrize("n", [30, 100, 225, 900, 1600, 10_000])
-@pytest.mark.parametrize("sd", [0.05, 0.5, 1.0, 2.5])
-def test_psislw_against_arviz(n, sd):
-    """At these sizes every version's tail has the same length (ArviZ 1 rounds 3 sqrt(n) down, the paper up)."""
-    log_weights = np.random.default_rng(n).normal(3, sd, n)
-    smoothed, shape = psislw(log_weights)
-    expected, expected_shape = arviz_psislw(log_weights)
-    np.testing.assert_allclose(smoothed, expected, rtol=0, atol=1e-8)
-    np.testing.assert_allclose(shape, expected_shape, rtol=0, atol=1e-8)
-
-
-@pytest.mark.parametrize("shape", [-0.3, 0.2, 0.6, 1.0])
-def test_pareto_k_finds_the_shape_of_pareto_weights(shape):
-    """Over 40 sets of 40,000 weights, against the weak prior's known pull to one half."""
-    rng = np.random.default_rng(3)
-    n, found = 40_000, []
-    for _ in range(40):
-        found.append(psislw(np.log(genpareto.rvs(shape, size=n, random_state=rng) + 1e-12))[1])
-    n_tail = np.ceil(3 * np.sqrt(n))
-    expected = (n_tail * shape + 5) / (n_tail + 10)
-    se = np.std(found, ddof=1) / np.sqrt(len(found))
-    # the estimator of Zhang & Stephens has a bias of order 1/n_tail beside the sampling error
-    assert abs(np.mean(found) - expected) < 5 * se + 10 / n_tail
-
-
-@pytest.mark.parametrize("sd", [0.3, 1.0, 3.0])
-def test_psislw_smooths_the_tail_only_and_sums_to_one(sd):
-    log_weights = np.random.default_rng(1).normal(0, sd, 1000)
-    smoothed, _ = psislw(log_weights)
-    assert logsumexp(smoothed) == pytest.approx(0, abs=1e-12)
-    n_tail = int(np.ceil(3 * np.sqrt(1000)))
-    body = np.argsort(log_weights)[:-n_tail]
-    shift = (smoothed - log_weights)[body]
-    np.testing.assert_allclose(shift, shift[0], atol=1e-12)
-    order = np.argsort(log_weights)
-    assert (np.diff(smoothed[order]) >= -1e-12).all()  # ranks are kept
-    assert smoothed.max() - shift[0] <= log_weights.max() + 1e-12  # cut at the largest raw weight
-
-
-@quick
-@given(st.lists(finite, min_size=30, max_size=60), finite)
-def test_psislw_ignores_a_constant(log_weights, constant):
-    first, k = psislw(log_weights)
-    second, same = psislw(np.array(log_weights) + constant)
-    assert (np.isinf(k) and k == same) or abs(k - same) < 1e-3 * (1 + abs(k))
-    if np.unique(np.round(log_weights, 6)).size == len(log_weights):
-        np.testing.assert_allclose(first, second, atol=1e-3)
-
-
-def test_psislw_at_its_limits():
-    assert psislw(np.zeros(100))[1] == -np.inf
-    np.testing.assert_allclose(psislw(np.zeros(100))[0], -np.log(100))
-    for few in (np.array([0.0]), np.arange(20.0)):
-        smoothed, k = psislw(few)
-        assert k == np.inf
-        np.testing.assert_allclose(smoothed, few - logsumexp(few))
-    zeros = np.concatenate([np.full(500, -np.inf), np.random.default_rng(1).normal(size=500)])
-    smoothed, k = psislw(zeros)
-    assert np.isfinite(k) and (smoothed[:500] == -np.inf).all() and logsumexp(smoothed) == pytest.approx(0)
-    for few in (1, 4):  # few rows with all the weight are no constant tail
-        assert psislw(np.concatenate([np.zeros(1000 - few), np.full(few, 700.0)]))[1] == np.inf
-
-
-@pytest.mark.parametrize("wrong", [[], [[0.0, 1.0]], [0.0, np.nan]])
-def test_psislw_refuses_what_is_no_list_of_log_weights(wrong):
-    with pytest.raises(ValueError, match="one-dimensional without NaN"):
-        psislw(wrong)
 
 
 def test_the_threshold_of_the_shape():
@@ -248,6 +161,17 @@ def test_psis_smooths_each_draw():
     for draw, row in zip(smoothed.log_weights, raw, strict=True):
         np.testing.assert_array_equal(draw, psislw(row)[0])
     assert smoothed.steps == ("psis",)
+
+
+def test_the_worst_draw_is_tested_for_a_finite_variance():
+    rng = np.random.default_rng(1)
+    draws = np.stack([rng.normal(0, 0.5, 800), rng.exponential(1.5, 800), rng.normal(0, 1, 800)])
+    worst = finite_variance_test(Weights(draws, "test"))
+    assert worst == variance_test(draws[1]) and worst.p_value < 0.001
+    assert worst.p_value == min(variance_test(draw).p_value for draw in draws)
+    assert finite_variance_test(Weights(draws[0], "test"), tail=50) == variance_test(draws[0], tail=50)
+    with pytest.raises(ValueError, match="the tail must hold"):
+        finite_variance_test(Weights([0.0, 1.0], "test"))
 
 
 def test_steps_are_kept_in_order_and_the_measurement_with_them():

@@ -119,7 +119,9 @@ def weight_facts(release: Release, phi: np.ndarray | None = None) -> dict[str, f
         "clipped_private": float("nan"),
         "clipped_synthetic": float("nan"),
     }
-    if measurement is not None and measurement.features is not None and measurement.features.flag:
+    if measurement is not None and measurement.features is not None and measurement.features.never_clips:
+        facts["clipped_private"] = facts["clipped_synthetic"] = 0.0
+    elif measurement is not None and measurement.features is not None and measurement.features.flag:
         facts["clipped_private"] = measurement.clipped_private
         phi = measurement.features.transform(release.synthetic.frame) if phi is None else phi
         facts["clipped_synthetic"] = float(np.mean(phi[:, -1] > 0))

@@ -19,6 +19,8 @@ from iwbayes.analyst import _arviz
 from iwbayes.analyst._domain import kappa_check, skew_check, weight_checks, weight_facts
 from iwbayes.analyst._meat import Array
 from iwbayes.analyst.sandwich import CalibratedNormal, LikelihoodTerms, calibrate_normal, map_draws
+from iwbayes.features import FeatureMap
+from iwbayes.laws import MEAN_OF_FEATURES, Measurement
 from iwbayes.release import Release
 
 if TYPE_CHECKING:
@@ -138,14 +140,13 @@ def tilt_inputs(release: Release, weights: Array) -> tuple[Any, Any]:
     """
     own = release.weights
     measurement = own.measurement
-    if measurement is None or measurement.features is None or own.n_draws > 1:
-        return None, None
-    if not own.method.startswith("TiltWeights") or set(own.steps) - set(HARMLESS_STEPS):
+    features = _tilt_features(measurement)
+    if measurement is None or features is None or own.n_draws > 1 or set(own.steps) - set(HARMLESS_STEPS):
         return None, None
     if not np.allclose(weights / np.mean(weights), own.values, rtol=1e-6, atol=1e-9):
         return None, None
     columns = measurement.tilt_columns
-    return measurement.features.transform(release.synthetic.frame), measurement.noise.covariance[columns, columns]
+    return features.transform(release.synthetic.frame), measurement.noise.covariance[columns, columns]
 
 
 def calibration_record(
@@ -206,6 +207,11 @@ def calibration_record(
     return xr.Dataset(data, coords={"parameter": list(names)}, attrs=attrs)
 
 
+def _tilt_features(measurement: Measurement | None) -> FeatureMap | None:
+    """Features of the tilt that made the weights, on whatever base; None when no tilt did."""
+    return measurement.features if measurement is not None and measurement.name == MEAN_OF_FEATURES else None
+
+
 def warn_outside_domain(record: xr.Dataset) -> None:
     """Issue a CalibrationWarning with the reasons of a record whose verdict is "not calibrated"."""
     if record.attrs["verdict"] == "not calibrated":
@@ -218,8 +224,8 @@ def _reasons(facts: dict[str, Any], tilted: bool, release: Release) -> list[str]
         checks = [kappa_check("kappa", facts["kappa_max"]), *weight_checks(facts), skew_check(facts["skew"])]
         return [check.reason for check in checks if check.verdict == "fail"]
     own = release.weights
-    if own.measurement is None or not own.method.startswith("TiltWeights"):
-        why = f"the noise law of {own.method} weights is not known here. Ask for a release with tilt weights."
+    if _tilt_features(own.measurement) is None:
+        why = f"calibration does not know the noise of {own.method} weights. Ask for a release with tilt weights."
     else:
         why = (
             "the model's weights are not those that were released, or post-processing changed them. Use "

@@ -1,35 +1,47 @@
 """What events cost together: privacy loss distributions of dp-accounting, and calibration on the safe side.
 
-PLD objects are composed, not dp-accounting events: a Gaussian at its own noise multiplier, every pure-epsilon
-mechanism as the worst mechanism with that epsilon. Where basic composition is tighter (a single event, a pure
-budget) it is used; both are upper bounds.
+PLD objects are composed, not dp-accounting events: Gaussians at their joint noise multiplier, private gradient
+steps as the Poisson-sampled Gaussian of the adjacency, every pure-epsilon mechanism as the worst mechanism with
+that epsilon. Where basic composition is tighter (a single event, a pure budget) it is used; both are upper bounds.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 from dp_accounting.pld import common, privacy_loss_distribution
+from dp_accounting.privacy_accountant import NeighboringRelation
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from iwbayes.statement import Event
 
+#: dp-accounting's names. A null row is REPLACE_SPECIAL; a replaced one moves a clipped sum by twice the clip norm.
+_RELATIONS = {
+    "replace-one": NeighboringRelation.REPLACE_ONE,
+    "zero-out": NeighboringRelation.REPLACE_SPECIAL,
+}
 #: Discretisation of the privacy loss, as a share of the budget's epsilon.
 INTERVAL_SHARE = 1e-4
 #: Points of a discretised privacy loss at most, so that a small epsilon beside a large delta costs no more memory.
 MAX_POINTS = 10**6
+#: Beyond it the privacy loss of a pure event overflows, and adding up is as good as anything.
+MAX_EPSILON = 500.0
 #: Sums of binary fractions such as 0.3 + 0.7 may pass a budget by this relative amount.
 ROUNDING = 1e-12
 
 
-def check_budget(epsilon: float, delta: float) -> tuple[float, float]:
-    """Return the pair as floats, or raise ValueError when it is no privacy budget."""
+def check_budget(epsilon: float, delta: float, *, infinite: bool = False) -> tuple[float, float]:
+    """Return the pair as floats, or raise ValueError when it is no privacy budget.
+
+    ``infinite`` allows an infinite epsilon: a budget that protects nobody, for experiments.
+    """
     epsilon, delta = float(epsilon), float(delta)
-    if not (math.isfinite(epsilon) and epsilon > 0):
+    if not (epsilon > 0 and (infinite or math.isfinite(epsilon))):
         raise ValueError(f"epsilon must be positive and finite; got {epsilon!r}.")
     if not 0 <= delta < 1:
         raise ValueError(f"delta must be in [0, 1); got {delta!r}. Use well below 1/n, for example 1e-6.")
@@ -37,11 +49,15 @@ def check_budget(epsilon: float, delta: float) -> tuple[float, float]:
 
 
 @lru_cache(maxsize=64)
-def _event_pld(event: Event, interval: float) -> privacy_loss_distribution.PrivacyLossDistribution:
-    if event.mechanism == "gaussian":
+def _event_pld(event: Event, interval: float, adjacency: str) -> privacy_loss_distribution.PrivacyLossDistribution:
+    if event.mechanism == "dp-sgd":
         pld = privacy_loss_distribution.from_gaussian_mechanism(
-            event.noise_multiplier, sensitivity=1.0, value_discretization_interval=interval
-        )
+            event.noise_multiplier,
+            sensitivity=1.0,
+            sampling_prob=event.sampling_probability,
+            neighboring_relation=_RELATIONS[adjacency],
+            value_discretization_interval=interval,
+        ).self_compose(event.steps)
     else:
         pld = privacy_loss_distribution.from_privacy_parameters(
             common.DifferentialPrivacyParameters(event.epsilon, event.delta),
@@ -50,35 +66,63 @@ def _event_pld(event: Event, interval: float) -> privacy_loss_distribution.Priva
     return pld if event.count == 1 else pld.self_compose(event.count)
 
 
+def _gaussian_pld(multiplier: float, interval: float) -> privacy_loss_distribution.PrivacyLossDistribution:
+    return privacy_loss_distribution.from_gaussian_mechanism(
+        multiplier, sensitivity=1.0, value_discretization_interval=interval
+    )
+
+
+def joint_multiplier(events: Sequence[Event]) -> float:
+    """Noise multiplier of one Gaussian mechanism that equals all given ones together: m**-2 adds up."""
+    multiplier = math.fsum(e.count / e.noise_multiplier**2 for e in events if e.noise_multiplier) ** -0.5
+    return multiplier if len(events) == 1 and events[0].count == 1 else math.nextafter(multiplier, 0.0)
+
+
 @lru_cache(maxsize=512)
-def _pld_epsilon(events: tuple[Event, ...], delta: float, interval: float) -> float:
+def _pld_epsilon(events: tuple[Event, ...], delta: float, interval: float, adjacency: str) -> float:
     """Epsilon of the composed PLDs; events are public settings, so prices may be remembered."""
-    pld = _event_pld(events[0], interval)
-    for event in events[1:]:
-        pld = pld.compose(_event_pld(event, interval))
-    return float(pld.get_epsilon_for_delta(delta))
+    gaussians = [event for event in events if event.mechanism == "gaussian"]
+    others = [event for event in events if event.mechanism != "gaussian"]
+    if not others:
+        return gaussian_epsilon(joint_multiplier(gaussians), delta)
+    plds = [_gaussian_pld(joint_multiplier(gaussians), interval)] if gaussians else []
+    plds += [_event_pld(event, interval, adjacency) for event in others]
+    joint = plds[0]
+    for pld in plds[1:]:
+        joint = joint.compose(pld)
+    return float(joint.get_epsilon_for_delta(delta))
 
 
-def _check_claim(event: Event) -> None:
-    """Refuse a Gaussian event whose noise does not give the guarantee that basic composition would add up."""
-    if event.noise_multiplier is None:
-        return
-    exact = gaussian_delta(event.noise_multiplier, event.epsilon)
-    if exact > event.delta * (1 + 1e-6):
-        raise ValueError(
-            f"{event.label}: Gaussian noise of multiplier {event.noise_multiplier:g} has delta {exact:.3g} at "
-            f"epsilon {event.epsilon:g}; the event claims {event.delta:.3g}. Use gaussian_multiplier()."
-        )
+@lru_cache(maxsize=512)
+def _check_claim(event: Event, adjacency: str) -> None:
+    """Refuse an event whose Gaussian noise does not give the guarantee that basic composition would add up."""
+    if event.mechanism == "gaussian":
+        exact = gaussian_delta(event.noise_multiplier, event.epsilon)  # type: ignore[arg-type]
+        if exact > event.delta * (1 + 1e-6):
+            raise ValueError(
+                f"{event.label}: Gaussian noise of multiplier {event.noise_multiplier:g} has delta {exact:.3g} at "
+                f"epsilon {event.epsilon:g}; the event claims {event.delta:.3g}. Use gaussian_multiplier()."
+            )
+    if event.mechanism == "dp-sgd":
+        found = _pld_epsilon((replace(event, count=1),), event.delta, INTERVAL_SHARE * event.epsilon, adjacency)
+        if found > event.epsilon * (1 + ROUNDING):
+            raise ValueError(
+                f"{event.label}: {event.steps} steps with noise multiplier {event.noise_multiplier:g} cost epsilon "
+                f"{found:.6g} at delta {event.delta:g} under {adjacency}; the event claims {event.epsilon:g}. "
+                f"Use dpsgd_multiplier()."
+            )
 
 
 def _loss_range(events: Sequence[Event]) -> float:
     """Width of the joint privacy loss: all of the pure events', sixteen standard deviations of the Gaussians'."""
-    gaussian = math.fsum(e.count / e.noise_multiplier**2 for e in events if e.noise_multiplier)
-    pure = math.fsum(e.count * e.epsilon for e in events if not e.noise_multiplier)
-    return 2 * pure + 16 * math.sqrt(gaussian)
+    gaussian = math.fsum(e.count / e.noise_multiplier**2 for e in events if e.mechanism == "gaussian")  # type: ignore[operator]
+    other = math.fsum(e.count * e.epsilon for e in events if e.mechanism != "gaussian")
+    return 2 * other + 16 * math.sqrt(gaussian)
 
 
-def price(events: Sequence[Event], delta: float, *, scale: float = 1.0) -> tuple[float, float]:
+def price(
+    events: Sequence[Event], delta: float, *, scale: float = 1.0, adjacency: str = "replace-one"
+) -> tuple[float, float]:
     """Joint guarantee of all events.
 
     Parameters
@@ -88,23 +132,28 @@ def price(events: Sequence[Event], delta: float, *, scale: float = 1.0) -> tuple
         The delta at which epsilon is asked for.
     scale : float
         Typical epsilon; it sets the discretisation.
+    adjacency : {"replace-one", "zero-out"}
+        Private gradient steps cost more when a row is replaced than when it becomes a null row.
 
     Returns
     -------
     epsilon, delta : float
         The smaller of the PLD's and basic composition's epsilon, with the delta that goes with it; epsilon
-        is inf when the events cannot be had at that delta.
+        is inf when the events cannot be had at that delta, or when one of them has no noise.
     """
     if not events:
         return 0.0, 0.0
+    if any(event.mechanism == "none" for event in events):
+        return math.inf, 0.0
     for event in events:
-        _check_claim(event)
+        _check_claim(event, adjacency)
     basic = math.fsum(e.count * e.epsilon for e in events), math.fsum(e.count * e.delta for e in events)
     best = basic if basic[1] <= delta * (1 + ROUNDING) else (math.inf, delta)
     single = len(events) == 1 and events[0].count == 1
-    if delta > 0 and not (single and math.isfinite(best[0])):
-        interval = max(INTERVAL_SHARE * scale, _loss_range(events) / MAX_POINTS)
-        epsilon = _pld_epsilon(tuple(events), delta, interval)
+    loud = any(event.epsilon > MAX_EPSILON for event in events if event.mechanism != "gaussian")
+    if delta > 0 and not loud and not (single and math.isfinite(best[0])):
+        interval = max(INTERVAL_SHARE * min(scale, basic[0]), _loss_range(events) / MAX_POINTS)
+        epsilon = _pld_epsilon(tuple(events), delta, interval, adjacency)
         if epsilon < best[0]:
             best = epsilon, delta
     return best
@@ -120,6 +169,20 @@ def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
     return math.exp(upper) * -math.expm1(lower - upper) if lower < upper else 0.0
 
 
+def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
+    """Smallest epsilon of the Gaussian mechanism at a delta above 0, rounded up (inverse of `gaussian_delta`)."""
+    if gaussian_delta(noise_multiplier, 0.0) <= delta:
+        return 0.0
+    high = 1.0
+    while gaussian_delta(noise_multiplier, high) > delta:
+        high *= 2
+    epsilon = brentq(lambda e: gaussian_delta(noise_multiplier, e) - delta, 0.0, high, xtol=1e-14 * high, rtol=1e-14)
+    while gaussian_delta(noise_multiplier, epsilon) > delta:
+        epsilon = float(np.nextafter(epsilon, np.inf)) * (1 + 1e-13)
+    return epsilon
+
+
+@lru_cache(maxsize=1024)
 def gaussian_multiplier(epsilon: float, delta: float) -> float:
     """Smallest standard deviation over L2 sensitivity of an (epsilon, delta) Gaussian mechanism.
 
@@ -148,39 +211,103 @@ def gaussian_multiplier(epsilon: float, delta: float) -> float:
     return multiplier
 
 
+@lru_cache(maxsize=128)
+def dpsgd_multiplier(
+    epsilon: float,
+    delta: float,
+    *,
+    sampling_probability: float,
+    steps: int,
+    adjacency: str = "replace-one",
+) -> float:
+    """Noise multiplier with which Poisson-sampled Gaussian steps satisfy (epsilon, delta) together.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        Guarantee of all steps; delta above 0.
+    sampling_probability : float
+        Chance of each row to be in a step, in (0, 1].
+    steps : int
+    adjacency : {"replace-one", "zero-out"}
+
+    Returns
+    -------
+    float
+        Standard deviation of a step's noise over the clip norm of one row's gradient; on the safe side by less than
+        one part in a thousand, since the search ends on the side that the same PLD accepts.
+
+    Raises
+    ------
+    ValueError
+        When delta is 0, or the rate or the number of steps is out of range.
+
+    Notes
+    -----
+    The pessimistic PLD of the Poisson-sampled Gaussian (dp-accounting; Zhu, Dong & Wang, AISTATS 2022), which the
+    ledger checks again. Rounding of the privacy loss makes it refuse a little noise too much rather than too little.
+    """
+    epsilon, delta = check_budget(epsilon, delta)
+    if delta == 0:
+        raise ValueError("private gradient steps need delta above 0; got 0. Give one, for example 1e-6.")
+
+    def cost(log_multiplier: float) -> float:
+        settings = {"sampling_probability": float(sampling_probability), "steps": steps}
+        event = Event("steps", "dp-sgd", epsilon, delta, math.exp(log_multiplier), **settings)  # type: ignore[arg-type]
+        found = _pld_epsilon((event,), delta, INTERVAL_SHARE * epsilon, adjacency)
+        return math.log(max(found, 1e-300) / epsilon)
+
+    low = high = 0.0
+    while cost(low) <= 0:
+        low -= 1
+    while cost(high) > 0:
+        high += 1
+    log_multiplier = brentq(cost, low, high, xtol=2e-4)
+    while cost(log_multiplier) > 0:
+        log_multiplier += 2e-4
+    return math.exp(log_multiplier)
+
+
 def largest_scale(
-    events: Callable[[float], Sequence[Event]], epsilon: float, delta: float, *, tolerance: float = 2e-3
+    events: Callable[[float], Sequence[Event]],
+    epsilon: float,
+    delta: float,
+    *,
+    adjacency: str = "replace-one",
+    tolerance: float = 2e-3,
 ) -> float:
     """Largest t with the joint price of ``events(t)`` within (epsilon, delta).
 
     Parameters
     ----------
     events : callable
-        From t to the events whose nominal epsilons are t times their shares; t = 1 must be affordable.
+        From t to the events whose nominal epsilons are t times their shares.
     epsilon, delta : float
         The budget.
+    adjacency : {"replace-one", "zero-out"}
     tolerance : float
         Relative width at which the search stops; the affordable end is returned.
 
     Returns
     -------
     float
-        At least 1.
+        Above 1 where joint pricing is tighter than adding up, below 1 where the events cost more than they are
+        called.
 
     Raises
     ------
     ValueError
-        When even t = 1 does not fit.
+        When no t of at least 2**-20 fits.
     """
 
     def fits(t: float) -> bool:
-        return price(events(t), delta, scale=epsilon)[0] <= epsilon * (1 + ROUNDING)
+        return price(events(t), delta, scale=epsilon, adjacency=adjacency)[0] <= epsilon * (1 + ROUNDING)
 
-    if not fits(1.0):
-        raise ValueError(f"the shares add up to more than epsilon={epsilon:g}, delta={delta:g}.")
-    if delta == 0:
-        return 1.0
     low, high = 1.0, 2.0
+    while not fits(low):
+        low, high = low / 2, low
+        if low < 2**-20:
+            raise ValueError(f"the events cost more than epsilon={epsilon:g}, delta={delta:g} at any scale.")
     while fits(high) and high < 64:
         low, high = high, 2 * high
     while high - low > tolerance * low:

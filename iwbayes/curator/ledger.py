@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 
 from iwbayes.curator.accounting import ROUNDING, check_budget, price
@@ -22,7 +23,8 @@ class Ledger:
     Parameters
     ----------
     epsilon, delta : float
-        The whole budget.
+        The whole budget. ``math.inf`` is a budget that protects nobody: experiments without privacy need it, and no
+        statement under it is certified.
     adjacency : {"replace-one", "zero-out"}
         Neighbouring tables have the same public number of rows; one row differs ("replace-one"), or one row
         is a null row in one of them ("zero-out").
@@ -45,7 +47,7 @@ class Ledger:
         *,
         noise: NoiseSource | None = None,
     ) -> None:
-        self._epsilon, self._delta = check_budget(epsilon, delta)
+        self._epsilon, self._delta = check_budget(epsilon, delta, infinite=True)
         if adjacency not in ADJACENCIES:
             raise ValueError(f"adjacency must be one of {list(ADJACENCIES)}; got {adjacency!r}.")
         self._adjacency = adjacency
@@ -57,6 +59,7 @@ class Ledger:
         self._worst = self._noise.kind
         self._events: tuple[Event, ...] = ()
         self._notes: tuple[str, ...] = ()
+        self._products: frozenset[str] = frozenset()
         self._lock = threading.Lock()
 
     @property
@@ -82,18 +85,26 @@ class Ledger:
     @property
     def spent(self) -> tuple[float, float]:
         """Joint (epsilon, delta) of everything charged."""
-        epsilon, delta = price(self._events, self.delta, scale=self.epsilon)
+        epsilon, delta = self._price(self._events)
         return min(epsilon, self.epsilon), min(delta, self.delta)
 
     def would_cost(self, *events: Event) -> float:
         """Joint epsilon at the ledger's delta after these events; charges nothing."""
-        return price((*self._events, *events), self.delta, scale=self.epsilon)[0]
+        return self._price((*self._events, *events))[0]
+
+    def _price(self, events: tuple[Event, ...]) -> tuple[float, float]:
+        return price(events, self.delta, scale=self.epsilon, adjacency=self.adjacency)
 
     def check(self, *events: Event) -> None:
         """Raise `BudgetExceeded` when these events do not fit; charges nothing."""
         total = self.would_cost(*events)
         if not total <= self.epsilon * (1 + ROUNDING):
             labels = ", ".join(dict.fromkeys(event.label for event in events))
+            if any(event.mechanism == "none" for event in events):
+                raise BudgetExceeded(
+                    f"{labels}: without noise the cost is infinite; the budget is epsilon {self.epsilon:g}. For an "
+                    f"experiment that protects nobody use Ledger(math.inf, ...); nothing was drawn."
+                )
             raise BudgetExceeded(
                 f"{labels}: the joint cost would be epsilon {total:.6g} at delta {self.delta:g}; the budget "
                 f"is epsilon {self.epsilon:g}. Ask for less epsilon or delta; nothing was drawn."
@@ -133,10 +144,18 @@ class Ledger:
         if reason not in self._notes:
             self._notes = (*self._notes, reason)
 
+    def register(self, fingerprint: str) -> None:
+        """Record a public product of charged events alone, by a digest of its content (see `holds`)."""
+        self._products |= {fingerprint}
+
+    def holds(self, fingerprint: str | None) -> bool:
+        """Whether exactly this content was registered as made by events that this ledger charged."""
+        return fingerprint in self._products
+
     def statement(self) -> PrivacyStatement:
         """Return the frozen record of all charges so far."""
         epsilon, delta = self.spent
-        certified = self._worst == "hardened" and not self._notes
+        certified = self._worst == "hardened" and not self._notes and math.isfinite(epsilon)
         return PrivacyStatement(epsilon, delta, self.adjacency, self._events, self._worst, certified, self._notes)
 
     def __repr__(self) -> str:

@@ -81,6 +81,7 @@ def gaussian(
     ledger: Ledger,
     label: str,
     grid: float | None = None,
+    separately: bool = False,
 ) -> Noisy:
     """Gaussian mechanism with analytic calibration (Balle & Wang, ICML 2018).
 
@@ -97,6 +98,9 @@ def gaussian(
         Name of the event in the statement.
     grid : float, optional
         Unit of an integer statistic whose sensitivity is exact.
+    separately : bool
+        Each coordinate is a release of its own: ``sensitivity`` and the guarantee are one coordinate's, and as many
+        uses are charged as there are coordinates.
 
     Returns
     -------
@@ -120,9 +124,10 @@ def gaussian(
     sensitivity = _check_sensitivity(sensitivity)
     multiplier = gaussian_multiplier(epsilon, delta)
     whole, step, slack = _to_grid(value, min(multiplier, 1.0) * sensitivity, grid)
-    scale = multiplier * (sensitivity + slack * math.sqrt(len(whole)))
+    uses, together = (len(whole), 1) if separately else (1, len(whole))
+    scale = multiplier * (sensitivity + slack * math.sqrt(together))
     whole, step = _refined(whole, step, scale)
-    noise = ledger.charge(Event(label, "gaussian", float(epsilon), float(delta), multiplier))
+    noise = ledger.charge(Event(label, "gaussian", float(epsilon), float(delta), multiplier, uses))
     return Noisy(noise.gaussian(whole, scale / step) * step, GaussianLaw(scale, len(whole)))
 
 
@@ -134,6 +139,7 @@ def laplace(
     ledger: Ledger,
     label: str,
     grid: float | None = None,
+    separately: bool = False,
 ) -> Noisy:
     """Laplace mechanism, scale S1/epsilon with the L1 sensitivity (Dwork et al. 2006).
 
@@ -143,8 +149,9 @@ def laplace(
     sensitivity = _check_sensitivity(sensitivity)
     epsilon, _ = check_budget(epsilon, 0.0)
     whole, step, slack = _to_grid(value, sensitivity / max(epsilon, 1.0), grid)
-    scale = math.nextafter((sensitivity + slack * len(whole)) / epsilon, math.inf)
-    noise = ledger.charge(Event(label, "laplace", epsilon))
+    uses, together = (len(whole), 1) if separately else (1, len(whole))
+    scale = math.nextafter((sensitivity + slack * together) / epsilon, math.inf)
+    noise = ledger.charge(Event(label, "laplace", epsilon, count=uses))
     return Noisy(noise.laplace(whole, scale / step) * step, LaplaceLaw(scale, len(whole)))
 
 
@@ -186,7 +193,7 @@ def spherical(value: ArrayLike, *, sensitivity: float, epsilon: float, ledger: L
     noise = ledger.charge(Event(label, "spherical", epsilon))
     ledger.mark("floating-point")
     law = SphericalLaw(sensitivity / epsilon, len(exact))
-    return Noisy(exact + noise.spherical(law.dim, law.scale), law)
+    return Noisy(noise.spherical(exact, law.scale), law)
 
 
 def exponential(scores: ArrayLike, *, sensitivity: int, epsilon: float, ledger: Ledger, label: str) -> int:

@@ -36,8 +36,16 @@ class NoiseSource(Protocol):
         """Add one vector with P(z) proportional to exp(-max|z_j|/scale)."""
         ...
 
-    def spherical(self, dim: int, scale: float) -> FloatArray:
-        """Draw a floating-point vector with density proportional to exp(-|z|_2/scale), shape (dim,)."""
+    def spherical(self, values: FloatArray, scale: float) -> FloatArray:
+        """Add a floating-point vector with density proportional to exp(-|z|_2/scale)."""
+        ...
+
+    def floating_gaussian(self, values: FloatArray, scale: float) -> FloatArray:
+        """Add floating-point normal noise of standard deviation ``scale`` to each coordinate."""
+        ...
+
+    def poisson_sample(self, n: int, rate: float) -> IntArray:
+        """Places among n rows, each taken independently with probability ``rate``; secret like noise."""
         ...
 
     def noisy_max(self, scores: IntArray, scale: float) -> int:
@@ -64,8 +72,9 @@ def _opendp_vector(family: str, size: int, scale: float) -> Any:
 class SystemNoise:
     """Hardened noise: OpenDP's exact discrete samplers, and exact integer arithmetic for the cube.
 
-    All randomness is the operating system's. Spherical noise has no hardened sampler: it is floating-point,
-    from the operating system's entropy, and mechanisms that use it record it so.
+    All randomness is the operating system's. Spherical noise and the noise of gradient steps have no hardened
+    sampler: they are floating-point, seeded afresh from the operating system's entropy at each draw, and
+    mechanisms that use them record it so.
     """
 
     kind: ClassVar[str] = "hardened"
@@ -84,9 +93,17 @@ class SystemNoise:
         """Add one exact draw of the integer cube law (see `integer_cube`)."""
         return values + np.array(integer_cube(len(values), scale, random.SystemRandom()), dtype=np.int64)
 
-    def spherical(self, dim: int, scale: float) -> FloatArray:
-        """Draw a floating-point vector from fresh entropy of the operating system."""
-        return _spherical(np.random.default_rng(), dim, scale)
+    def spherical(self, values: FloatArray, scale: float) -> FloatArray:
+        """Add a floating-point vector drawn from fresh entropy of the operating system."""
+        return values + _spherical(np.random.default_rng(), len(values), scale)
+
+    def floating_gaussian(self, values: FloatArray, scale: float) -> FloatArray:
+        """Add floating-point normal noise drawn from fresh entropy of the operating system."""
+        return values + np.random.default_rng().normal(0.0, scale, len(values))
+
+    def poisson_sample(self, n: int, rate: float) -> IntArray:
+        """Take each row with probability ``rate``, from fresh entropy of the operating system."""
+        return np.flatnonzero(np.random.default_rng().random(n) < rate)
 
     def noisy_max(self, scores: IntArray, scale: float) -> int:
         """OpenDP's noisy maximum with exponential noise (permute-and-flip)."""
@@ -127,9 +144,17 @@ class SeededNoise:
         """Add one exact draw of the integer cube law."""
         return values + np.array(integer_cube(len(values), scale, self._random), dtype=np.int64)
 
-    def spherical(self, dim: int, scale: float) -> FloatArray:
-        """Draw a floating-point vector."""
-        return _spherical(self._rng, dim, scale)
+    def spherical(self, values: FloatArray, scale: float) -> FloatArray:
+        """Add a floating-point vector."""
+        return values + _spherical(self._rng, len(values), scale)
+
+    def floating_gaussian(self, values: FloatArray, scale: float) -> FloatArray:
+        """Add floating-point normal noise to each coordinate."""
+        return values + self._rng.normal(0.0, scale, len(values))
+
+    def poisson_sample(self, n: int, rate: float) -> IntArray:
+        """Take each row with probability ``rate``."""
+        return np.flatnonzero(self._rng.random(n) < rate)
 
     def noisy_max(self, scores: IntArray, scale: float) -> int:
         """Place of the largest score after exponential noise."""

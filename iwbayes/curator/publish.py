@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,9 +13,9 @@ import pandas as pd
 from iwbayes.curator.accounting import check_budget, largest_scale
 from iwbayes.curator.estimators.tilt import KAPPA_TARGET, TiltWeights
 from iwbayes.curator.generators.bayesnet import BayesNet
-from iwbayes.curator.ledger import Ledger
+from iwbayes.curator.ledger import BudgetExceeded, Ledger
 from iwbayes.curator.noise import NoiseSource
-from iwbayes.curator.protocols import Generator, WeightEstimator
+from iwbayes.curator.protocols import Generator, PublicFacts, WeightEstimator
 from iwbayes.release import Release
 from iwbayes.schema import Schema
 from iwbayes.statement import Event
@@ -89,10 +88,13 @@ def publish(
     epsilon, delta = check_budget(epsilon, delta)
     n = _check_arguments(private, generator, weights, n_synthetic, share, ledger, adjacency, noise)
     sampler = np.random.default_rng(rng)
-    events = _joint_events(private.schema, generator, weights, share, epsilon, delta)
+    adjacency = adjacency if ledger is None else ledger.adjacency
+    facts = PublicFacts(private.schema, len(private), n, adjacency)
+    share = _generators_share(share, facts, weights, epsilon, delta)
+    events = _joint_events(facts, generator, weights, share, epsilon, delta)
     with _progress(progressbar) as step:
         step("calibrating the noise")
-        t = largest_scale(events, epsilon, delta)
+        t = largest_scale(events, epsilon, delta, adjacency=adjacency)
         if ledger is None:
             ledger = Ledger(epsilon, delta, adjacency, noise=noise)
         ledger.check(*events(t))
@@ -105,8 +107,8 @@ def publish(
             private,
             synthetic,
             ledger,
-            epsilon=(1 - share) * t * epsilon,
-            delta=_weights_delta(weights, delta),
+            epsilon=(1 - share) * t * epsilon if share < 1 else epsilon,
+            delta=0.0 if weights.pure else delta,
         )
     recipe = {
         "generator": repr(generator),
@@ -188,14 +190,17 @@ def plan(
     if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
         raise ValueError(f"n must be a whole number of at least 1; got {n!r}.")
     _check_share(share)
-    events = _joint_events(schema, generator, weights, share, epsilon, delta)
-    t = largest_scale(events, epsilon, delta)
+    if not isinstance(weights, TiltWeights):
+        raise TypeError(f"plan knows the noise of TiltWeights only; got {type(weights).__name__}. See its events().")
+    facts = PublicFacts(schema, int(n), ROWS_PER_PRIVATE_ROW * int(n), adjacency)
+    events = _joint_events(facts, generator, weights, share, epsilon, delta)
+    t = largest_scale(events, epsilon, delta, adjacency=adjacency)
     part = (1 - share) * t * epsilon
     design = weights.design(
         uniform_table(schema, _PLAN_ROWS, rng=0),
         n,
         epsilon=part,
-        delta=_weights_delta(weights, delta),
+        delta=0.0 if weights.pure else delta,
         adjacency=adjacency,
     )
     return Plan(
@@ -221,26 +226,34 @@ def uniform_table(schema: Schema, n: int, *, rng: int | np.random.Generator | No
     return SyntheticTable(pd.DataFrame(columns), schema, origin="uniform")
 
 
-def _weights_delta(weights: Any, delta: float) -> float:
-    """Pure mechanisms take no delta."""
-    return 0.0 if getattr(weights, "mechanism", None) in ("cube", "spherical", "laplace") else delta
+def _generators_share(
+    share: float, facts: PublicFacts, weights: WeightEstimator, epsilon: float, delta: float
+) -> float:
+    """Give the generator everything when the weights cost nothing."""
+    events = weights.events(facts, epsilon=(1 - share) * epsilon, delta=0.0 if weights.pure else delta)
+    if any(event.mechanism == "none" for event in events):
+        raise BudgetExceeded(
+            f"{events[0].label}: without noise the cost is infinite; the budget is epsilon {epsilon:g}. For an "
+            f"experiment that protects nobody fit the parts yourself under Ledger(math.inf, ...); nothing was drawn."
+        )
+    return share if events else 1.0
 
 
 def _joint_events(
-    schema: Schema,
+    facts: PublicFacts,
     generator: Generator,
     weights: WeightEstimator,
     share: float,
     epsilon: float,
     delta: float,
 ) -> Callable[[float], tuple[Event, ...]]:
-    part_delta = _weights_delta(weights, delta)
+    part_delta = 0.0 if weights.pure else delta
 
     def events(t: float) -> tuple[Event, ...]:
-        return (
-            *generator.events(schema, epsilon=share * t * epsilon),
-            *weights.events(epsilon=(1 - share) * t * epsilon, delta=part_delta),
-        )
+        own = generator.events(facts, epsilon=share * t * epsilon)
+        if share == 1:
+            return own
+        return (*own, *weights.events(facts, epsilon=(1 - share) * t * epsilon, delta=part_delta))
 
     return events
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve
 from scipy.special import logsumexp
 
-from iwbayes._threads import one_blas_thread
-from iwbayes.curator.accounting import check_budget, gaussian_multiplier
+from iwbayes.curator.accounting import check_budget, gaussian_multiplier, largest_scale
+from iwbayes.curator.estimators._fit import close_fit, open_fit
+from iwbayes.curator.estimators._tilt import STEPS_PER_BOUND, integer_total, tilt
 from iwbayes.curator.ledger import Ledger
 from iwbayes.curator.mechanisms import cube, gaussian, power_of_two_below
+from iwbayes.curator.protocols import PublicFacts, WeightEstimator
 from iwbayes.features import MAX_RAW_TERMS, TERMS, FeatureMap, count_raw_terms
-from iwbayes.laws import CubeLaw, GaussianLaw, Measurement
+from iwbayes.laws import MEAN_OF_FEATURES, CubeLaw, GaussianLaw, Measurement
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.weights import Weights
@@ -27,10 +28,6 @@ FloatArray = NDArray[np.float64]
 KAPPA_TARGET = 0.25
 #: The clip bound lies between these multiples of the 95 % quantile of the synthetic norms.
 CLIP_RANGE = (1.0, 1.5)
-#: Grid steps of a row's bound: rows are rounded toward zero to it, and summed in integers. A row's squares then
-#: sum to less than 2**63 in 2**11 features, so that its norm is verified without overflow.
-STEPS_PER_BOUND = 2**24
-_DEFECT = "a row's features pass their bound. This is a defect: nothing was drawn."
 _OPTIONS = {"auto": TERMS, "quadratic": ("quadratic",), "linear": ("linear",)}
 
 
@@ -42,6 +39,15 @@ class TiltDesign(NamedTuple):
     kappa: float
 
 
+class TiltParts(NamedTuple):
+    """How a budget is split between the tilt and the estimator of its base."""
+
+    epsilon: float
+    delta: float
+    base_epsilon: float
+    base_delta: float
+
+
 @dataclass(frozen=True)
 class TiltWeights:
     """Weights exp(b.phi(x)) that tilt the synthetic rows to a noisy mean of private features.
@@ -50,6 +56,10 @@ class TiltWeights:
     log mean_synthetic exp(b.phi) - b.m + b'S b/2 with S = Cov(noise) + Cov_synthetic(phi)/N, which is the
     mode of b under a standard normal prior in units of the synthetic spread. The features are public
     functions of the schema and the synthetic rows (see `FeatureMap`).
+
+    With a ``base`` the rows start from its weights w0 instead of from one: the weights are w0 exp(b.phi(x)), mean and
+    covariance of the synthetic rows are weighted by w0, and so is the whitening. The tilt then corrects what the
+    base leaves, and calibration holds as without one, since the formulas do not ask how the base came about.
 
     Parameters
     ----------
@@ -60,39 +70,109 @@ class TiltWeights:
         "auto" takes all columns, squares and products, and drops products, then squares, until the noise
         in the mean is small against the synthetic spread: sensitivity sqrt(k) sigma(epsilon, delta)/N at
         most 0.25. It looks at public quantities only.
+    base : WeightEstimator, Weights or None
+        An estimator is fitted with its part of the budget first. Weights that are given are of the same synthetic
+        rows; when they are not of this ledger's making, the ledger notes that their cost was not declared.
+    base_share : float
+        Part of epsilon for a base that is an estimator, in (0, 1); its delta is half, where both need one. The two are
+        priced jointly.
 
     Examples
     --------
-    >>> estimator = TiltWeights(features="linear")
-    >>> [event.mechanism for event in estimator.events(epsilon=0.7, delta=1e-6)]
+    >>> import iwbayes as iw
+    >>> facts = PublicFacts(iw.Schema(iw.Binary("y")), n_private=1000, n_synthetic=5000)
+    >>> [event.mechanism for event in TiltWeights(features="linear").events(facts, epsilon=0.7, delta=1e-6)]
     ['gaussian']
     """
 
     mechanism: str = "gaussian"
     features: str = "auto"
+    base: WeightEstimator | Weights | None = None
+    base_share: float = 0.5
 
     def __post_init__(self) -> None:
         if self.mechanism not in ("gaussian", "cube"):
             raise ValueError(f"mechanism must be 'gaussian' or 'cube'; got {self.mechanism!r}.")
         if self.features not in _OPTIONS:
             raise ValueError(f"features must be one of {list(_OPTIONS)}; got {self.features!r}.")
+        base = self.base
+        if base is not None and (isinstance(base, type) or not isinstance(base, Weights | WeightEstimator)):
+            raise TypeError(f"base must be Weights, a weight estimator or None; got {type(base).__name__}.")
+        if not 0 < self.base_share < 1:
+            raise ValueError(f"base_share must be in (0, 1), the base's part of epsilon; got {self.base_share!r}.")
 
     @property
     def label(self) -> str:
         """Name of the event in the statement."""
         return "TiltWeights"
 
-    def events(self, *, epsilon: float, delta: float) -> tuple[Event, ...]:
+    @property
+    def pure(self) -> bool:
+        """Whether the noise is pure epsilon, so that `fit` takes delta 0."""
+        return self.mechanism == "cube" and (not isinstance(self.base, WeightEstimator) or self.base.pure)
+
+    def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
         """Declare the uses of the private rows that `fit` will charge."""
+        parts = self.parts(facts, epsilon=epsilon, delta=delta)
+        own = self._own_event(parts.epsilon, parts.delta)
+        if not isinstance(self.base, WeightEstimator):
+            return (own,)
+        return (*self.base.events(facts, epsilon=parts.base_epsilon, delta=parts.base_delta), own)
+
+    def _own_event(self, epsilon: float, delta: float) -> Event:
         if self.mechanism == "cube":
-            return (Event(self.label, "cube", check_budget(epsilon, delta)[0]),)
-        multiplier = gaussian_multiplier(epsilon, delta)
-        return (Event(self.label, "gaussian", float(epsilon), float(delta), multiplier),)
+            return Event(self.label, "cube", check_budget(epsilon, delta)[0])
+        return Event(self.label, "gaussian", float(epsilon), float(delta), gaussian_multiplier(epsilon, delta))
+
+    def parts(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> TiltParts:
+        """Split a budget between base and tilt; both parts are as large as their joint price allows.
+
+        Returns
+        -------
+        TiltParts
+            ``epsilon`` and ``delta`` of the tilt, ``base_epsilon`` and ``base_delta`` of the base: zero where there
+            is no estimator to fit, or where it costs nothing.
+        """
+        epsilon, delta = check_budget(epsilon, delta)
+        own_delta = delta if self.mechanism == "gaussian" else 0.0
+        base = self.base
+        if not isinstance(base, WeightEstimator):
+            return TiltParts(epsilon, own_delta, 0.0, 0.0)
+        if not base.pure and own_delta:
+            own_delta = delta / 2
+        base_delta = 0.0 if base.pure else delta - own_delta
+        share = self.base_share
+        if not base.events(facts, epsilon=share * epsilon, delta=base_delta):
+            return TiltParts(epsilon, own_delta, share * epsilon, base_delta)
+
+        def joint(t: float) -> tuple[Event, ...]:
+            events = base.events(facts, epsilon=share * t * epsilon, delta=base_delta)
+            return (*events, self._own_event((1 - share) * t * epsilon, own_delta))
+
+        endless = any(event.mechanism == "none" for event in joint(1.0))
+        t = 1.0 if endless else largest_scale(joint, epsilon, delta, adjacency=facts.adjacency)
+        return TiltParts((1 - share) * t * epsilon, own_delta, share * t * epsilon, base_delta)
 
     def design(
-        self, synthetic: SyntheticTable, n_private: int, *, epsilon: float, delta: float, adjacency: str
+        self,
+        synthetic: SyntheticTable,
+        n_private: int,
+        *,
+        epsilon: float,
+        delta: float,
+        adjacency: str,
+        shares: FloatArray | None = None,
     ) -> TiltDesign:
-        """Choose features and clip bound from public quantities: synthetic rows, N and the budget.
+        """Choose features and clip bound from public quantities: synthetic rows, N and the tilt's own budget.
+
+        Parameters
+        ----------
+        synthetic : SyntheticTable
+        n_private : int
+        epsilon, delta : float
+        adjacency : {"replace-one", "zero-out"}
+        shares : ndarray, shape (row,), optional
+            Normalised weights of the base, with sum one.
 
         Returns
         -------
@@ -108,13 +188,16 @@ class TiltWeights:
         design = None
         for terms in options:
             order = math.inf if self.mechanism == "cube" else 2
-            features = FeatureMap.whitened(synthetic, terms, order=order)
+            features = FeatureMap.whitened(synthetic, terms, order=order, shares=shares)
             design = self._with_noise(features, n_private, epsilon, delta, adjacency)
             if design.kappa <= KAPPA_TARGET:
                 break
         assert design is not None  # noqa: S101 - options is not empty
         clip = float(np.clip(KAPPA_TARGET / design.kappa, *CLIP_RANGE))
         widened = design.features.with_bound(clip * design.features.bound)
+        if widened.never_clips:
+            # rows cannot be longer than this, so that there is no share of clipped rows to release either
+            widened = replace(widened, bound=widened.reach, flag=False)
         return self._with_noise(widened, n_private, epsilon, delta, adjacency)
 
     def _with_noise(
@@ -160,19 +243,36 @@ class TiltWeights:
         BudgetExceeded
             When the part does not fit in the ledger; nothing is drawn.
         ValueError
-            When the schemas differ, or Gaussian noise is asked for with delta 0.
+            When the schemas differ, the base has another number of rows, or Gaussian noise is asked for with delta 0;
+            nothing is charged.
         """
-        if private.schema != synthetic.schema:
-            raise ValueError("private and synthetic rows must share one schema. Sample the rows under it.")
-        ledger.check(*self.events(epsilon=epsilon, delta=delta))
-        design = self.design(synthetic, len(private), epsilon=epsilon, delta=delta, adjacency=ledger.adjacency)
-        if synthetic.origin is None:
-            ledger.note("The synthetic rows come from outside and what their making cost was not declared.")
-        measurement = self._measure(private, design.features, ledger, epsilon, delta)
+        if isinstance(self.base, Weights) and len(self.base) != len(synthetic):
+            raise ValueError(f"base has {len(self.base)} weights for {len(synthetic)} synthetic rows; they must agree.")
+        facts = open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
+        parts = self.parts(facts, epsilon=epsilon, delta=delta)
+        base, name = self._base(private, synthetic, ledger, parts)
+        own = {"epsilon": parts.epsilon, "delta": parts.delta}
+        design = self.design(synthetic, len(private), adjacency=ledger.adjacency, shares=np.exp(base), **own)  # type: ignore[arg-type]
+        measurement = self._measure(private, design.features, ledger, **own)
         phi = design.features.transform(synthetic.frame)[:, measurement.tilt_columns]
         noise = measurement.noise.covariance[measurement.tilt_columns, measurement.tilt_columns]
-        log_weights = tilt(phi, measurement.value[measurement.tilt_columns], noise, len(private))
-        return Weights(log_weights, f"TiltWeights({design.features.terms})", measurement=measurement)
+        log_weights = tilt(phi, measurement.value[measurement.tilt_columns], noise, len(private), base=base)
+        return close_fit(ledger, log_weights, f"TiltWeights({design.features.terms}{name})", measurement)
+
+    def _base(
+        self, private: PrivateTable, synthetic: SyntheticTable, ledger: Ledger, parts: TiltParts
+    ) -> tuple[FloatArray, str]:
+        """Log shares of the synthetic rows before the tilt, shape (row,), and where they come from."""
+        base = self.base
+        if base is None:
+            return np.full(len(synthetic), -math.log(len(synthetic))), ""
+        if isinstance(base, Weights):
+            if not ledger.holds(base.source):
+                ledger.note("The tilt's base weights come from outside and what their making cost was not declared.")
+        else:
+            base = base.fit(private, synthetic, ledger, epsilon=parts.base_epsilon, delta=parts.base_delta)
+        draws = base.log_weights - logsumexp(base.log_weights, axis=1, keepdims=True)
+        return logsumexp(draws, axis=0) - math.log(base.n_draws), f" on {base.method}"
 
     def _measure(
         self, private: PrivateTable, features: FeatureMap, ledger: Ledger, epsilon: float, delta: float
@@ -185,101 +285,4 @@ class TiltWeights:
             noisy = cube(total, grid=step, **settings)  # type: ignore[arg-type]
         else:
             noisy = gaussian(total, grid=step, delta=delta, **settings)  # type: ignore[arg-type]
-        return Measurement("mean of features", noisy.value / n, noisy.law.scaled(1 / n), reach * step / n, features, n)
-
-
-def integer_total(
-    phi: FloatArray, features: FeatureMap, step: float, adjacency: str
-) -> tuple[NDArray[np.int64], float]:
-    """Sum bounded rows in exact integer arithmetic.
-
-    Each row is rounded toward zero to multiples of ``step`` and its norm is verified in integers, so the
-    sensitivity is exact whatever floating-point arithmetic did before.
-
-    Parameters
-    ----------
-    phi : ndarray, shape (row, k)
-        From ``features.transform``.
-    features : FeatureMap
-    step : float
-    adjacency : {"replace-one", "zero-out"}
-
-    Returns
-    -------
-    total : ndarray of int64, shape (k,)
-        In steps.
-    sensitivity : float
-        Of the total, in steps, in the norm of ``features.order``.
-    """
-    limit = math.ceil(features.bound / step) + 1
-    high = math.ceil(features.flag_height / step) if features.flag else 0
-    if not (np.abs(phi) <= 2 * features.bound).all():  # NaN fails it too, before anything becomes an integer
-        raise RuntimeError(_DEFECT)
-    whole = np.trunc(phi / step).astype(np.int64)
-    if features.flag:
-        whole[:, -1] = high * (phi[:, -1] > 0)
-    body = whole[:, :-1] if features.flag else whole
-    size = np.abs(body).max(axis=1) if features.order == math.inf else (body**2).sum(axis=1)
-    most = limit if features.order == math.inf else limit**2
-    if np.abs(body).max(initial=0) > limit or (size > most).any():
-        raise RuntimeError(_DEFECT)
-    reach = {"replace-one": 2, "zero-out": 1}[adjacency] * limit
-    sensitivity = max(reach, high) if features.order == math.inf else math.hypot(reach, high)
-    return whole.sum(axis=0), math.nextafter(sensitivity, math.inf)
-
-
-def tilt(phi: FloatArray, target: FloatArray, noise_covariance: FloatArray, n_private: int) -> FloatArray:
-    """Log weights of the regularised exponential tilt of rows to a noisy mean.
-
-    Minimises log mean exp(phi b) - b.target + b'S b/2, S = noise covariance + Cov(phi)/N, by Newton's method
-    with a line search; the problem is strictly convex.
-
-    Parameters
-    ----------
-    phi : ndarray, shape (row, k)
-    target : ndarray, shape (k,)
-    noise_covariance : ndarray, shape (k, k)
-    n_private : int
-
-    Returns
-    -------
-    ndarray, shape (row,)
-        Log weights; the weights have mean one.
-    """
-    with one_blas_thread():
-        center = phi.mean(axis=0)
-        spread = phi.T @ phi / len(phi) - np.outer(center, center)
-        ridge = noise_covariance + spread / n_private
-        b = np.zeros(phi.shape[1])
-
-        def objective(b: FloatArray) -> tuple[float, FloatArray]:
-            score = phi @ b
-            log_mean = float(logsumexp(score)) - math.log(len(phi))
-            return log_mean - float(b @ target) + 0.5 * float(b @ ridge @ b), score - log_mean
-
-        value, log_weights = objective(b)
-        for _ in range(200):
-            share = np.exp(log_weights) / len(phi)
-            mean = share @ phi
-            gradient = mean - target + ridge @ b
-            hessian = (phi * share[:, None]).T @ phi - np.outer(mean, mean) + ridge
-            step = cho_solve(cho_factor(hessian), gradient)
-            decrement = float(gradient @ step)
-            if decrement < 1e-12:
-                # Newton's last step squares this error; further ones would only chase the objective's rounding
-                return objective(b - step)[1]
-            value, b, log_weights, moved = _line_search(objective, value, b, step, decrement)
-            if not moved:
-                break
-    return log_weights
-
-
-def _line_search(objective, value, b, step, decrement):  # type: ignore[no-untyped-def]
-    length = 1.0
-    while length > 1e-10:
-        trial = b - length * step
-        new, log_weights = objective(trial)
-        if new <= value - 1e-4 * length * decrement:
-            return new, trial, log_weights, True
-        length /= 2
-    return value, b, objective(b)[1], False
+        return Measurement(MEAN_OF_FEATURES, noisy.value / n, noisy.law.scaled(1 / n), reach * step / n, features, n)

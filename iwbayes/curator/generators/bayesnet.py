@@ -16,6 +16,7 @@ from iwbayes.curator.accounting import check_budget, gaussian_multiplier
 from iwbayes.curator.generators._bins import Codes, ColumnBins, Groups, is_numeric
 from iwbayes.curator.ledger import Ledger
 from iwbayes.curator.mechanisms import exponential, gaussian, laplace
+from iwbayes.curator.protocols import PublicFacts
 from iwbayes.schema import Schema
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable, SyntheticTable
@@ -110,8 +111,9 @@ class BayesNet:
             delta / 2 if n_numeric else delta,
         )
 
-    def events(self, schema: Schema, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
+    def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
         """Declare the uses of the private rows that `fit` will charge."""
+        schema = facts.schema
         epsilon, delta = check_budget(epsilon, delta)
         shares = self._shares(schema, epsilon, delta)
         events = []
@@ -144,7 +146,7 @@ class BayesNet:
             When the part does not fit in the ledger; nothing is drawn.
         """
         schema, n = private.schema, len(private)
-        ledger.check(*self.events(schema, epsilon=epsilon, delta=delta))
+        ledger.check(*self.events(PublicFacts(schema, n, 0, ledger.adjacency), epsilon=epsilon, delta=delta))
         shares = self._shares(schema, float(epsilon), float(delta))
         bins, codes, groups = self._group(private, ledger, shares)
         sizes = [g.size for g in groups]

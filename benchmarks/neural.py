@@ -1,0 +1,74 @@
+"""Time and memory of private neural training.
+
+    python benchmarks/neural.py
+
+Targets on two cores: one epoch of 60,000 x 784 simulated private rows (steps times sampling probability is one)
+within 60 s; 1,372 x 4 rows with the default settings within 10 s, the search for the noise and the import of torch
+included. Each case runs in a process of its own, so that the peak memory is its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import resource
+import sys
+import time
+from pathlib import Path
+
+# coverage.py of this folder would hide the package of that name, which numba imports
+sys.path = [place for place in sys.path if Path(place).resolve() != Path(__file__).resolve().parent]
+
+import numpy as np  # noqa: E402
+import pandas as pd  # noqa: E402
+
+import iwbayes as iw  # noqa: E402
+
+#: Name, private rows, synthetic rows, columns, settings, target in seconds.
+CASES = {
+    "60,000 x 784": (60_000, 20_000, 784, {"steps": 100, "sampling_probability": 0.01, "batch_size": 1024}, 60),
+    "1,372 x 4": (1_372, 6_860, 4, {}, 10),
+}
+
+
+def simulate(n: int, columns: int, rng: np.random.Generator, shift: float) -> pd.DataFrame:
+    """Correlated columns on [-1/2, 1/2]; the private rows are shifted."""
+    common = rng.normal(0, 0.1, (n, 8)) @ rng.normal(0, 1 / np.sqrt(8), (8, columns))
+    x = np.clip(common + rng.normal(shift, 0.15, (n, columns)), -0.5, 0.5)
+    return pd.DataFrame(x, columns=[f"x{place}" for place in range(columns)])
+
+
+def measure(name: str, epsilon: float, delta: float) -> tuple[float, float, float]:
+    """Seconds of the fit, its gigabytes beyond the tables', and peak gigabytes of the process."""
+    n, m, columns, settings, _ = CASES[name]
+    rng = np.random.default_rng(1)
+    schema = iw.Schema(*(iw.Real(f"x{place}", -0.5, 0.5) for place in range(columns)))
+    private = iw.PrivateTable(simulate(n, columns, rng, 0.02), schema)
+    synthetic = iw.SyntheticTable(simulate(m, columns, rng, 0.0), schema, origin="simulated")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    start = time.perf_counter()
+    ledger = iw.Ledger(epsilon, delta)
+    iw.NeuralWeights(random_seed=1, **settings).fit(private, synthetic, ledger, epsilon=epsilon, delta=delta)
+    seconds = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return seconds, peak - before, peak
+
+
+def main() -> None:
+    """Run the cases and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epsilon", type=float, default=1.0)
+    parser.add_argument("--delta", type=float, default=1e-6)
+    parser.add_argument("--case", choices=list(CASES), action="append", help="all by default")
+    arguments = parser.parse_args()
+    print(f"{'private rows':<16}{'seconds':>9}{'target':>9}{'fit, GB':>10}{'peak, GB':>10}")
+    # processes are spawned: a forked one would start with the peak of its parent
+    context = multiprocessing.get_context("spawn")
+    for name in arguments.case or CASES:
+        with context.Pool(1) as pool:
+            seconds, own, peak = pool.apply(measure, (name, arguments.epsilon, arguments.delta))
+        print(f"{name:<16}{seconds:>9.1f}{CASES[name][-1]:>9}{own:>10.2f}{peak:>10.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,265 @@
+"""BetaCalibratedWeights: another estimator's weights, beta-calibrated on the private rows within the budget."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_expit, logsumexp
+
+from iwbayes.beta_calibration import BetaCalibration
+from iwbayes.curator.accounting import check_budget, gaussian_multiplier
+from iwbayes.curator.estimators._fit import close_fit, digest, open_fit
+from iwbayes.curator.estimators._logistic import Reach, gradient_reach, minimise, sensitivity
+from iwbayes.curator.ledger import Ledger
+from iwbayes.curator.mechanisms import VECTOR_MECHANISMS
+from iwbayes.curator.protocols import LogRatio, PublicFacts, RatioEstimator
+from iwbayes.laws import LAWS
+from iwbayes.statement import Event
+from iwbayes.tables import PrivateTable, SyntheticTable
+from iwbayes.weights import Weights
+
+FloatArray = NDArray[np.float64]
+
+#: Standard deviation of the noise in a scaled slope that a penalty chosen by the estimator leaves: the error of a log
+#: weight at the cut is about as large, at r nearer to 0 smaller in proportion.
+NOISE_TARGET = 0.5
+#: A chosen penalty is at least this: a large budget needs no smaller one.
+LEAST_L2 = 1e-4
+#: The cut of log ratios is at least this, so that nearly uniform weights have features too.
+LEAST_LIMIT = 0.1
+#: Slopes that are released: the constant follows from the synthetic rows.
+_SLOPES = 2
+
+
+@dataclass(frozen=True)
+class BetaCalibratedRatio:
+    """A log ratio after a released beta calibration.
+
+    Parameters
+    ----------
+    base : LogRatio
+    calibration : BetaCalibration
+    limit : float
+        The base's log ratios are cut to [-limit, limit] first, as they were for the fit.
+    """
+
+    base: LogRatio
+    calibration: BetaCalibration
+    limit: float
+
+    def log_ratio(self, table: PrivateTable | SyntheticTable) -> FloatArray:
+        """Calibrated log ratio of each row, natural logs, shape (row,)."""
+        return self.calibration(_cut(self.base, table, self.limit))
+
+    def fingerprint(self) -> str:
+        """Digest of the base's fingerprint, the coefficients and the limit."""
+        c = self.calibration
+        return digest("BetaCalibratedRatio", self.base.fingerprint(), c.a, c.b, c.c, self.limit)
+
+
+@dataclass(frozen=True)
+class BetaCalibratedWeights:
+    """Weights whose log ratio r is beta-calibrated on the private rows: a log p - b log(1 - p) + c, p = sigmoid(r).
+
+    The base is fitted with its part of the budget. With the rest the slopes a and b come from the class-normalised
+    logistic regression of private on synthetic rows, noise is added to them, negative ones become 0, and c gives the
+    synthetic rows weights of mean one, as true ones have: neither step costs anything.
+
+    Parameters
+    ----------
+    base : RatioEstimator
+        Its log ratio must be a function of one row: that of a row must not depend on the table around it. Where the
+        ledger does not hold it, the ledger notes that it came from outside.
+    share : float
+        Part of epsilon for the calibration, in (0, 1); of delta too where both parts need one.
+    l2 : float, optional
+        Ridge penalty on the distance to the identity map, in scaled slopes (a L, b L), L the cut. The default is the
+        one that leaves noise of standard deviation 0.5 in them, at least 1e-4: a small budget then moves the weights
+        little. It is chosen from public quantities.
+    mechanism : {"gaussian", "spherical", "laplace", "cube"}
+        Noise of the calibration: "gaussian" needs delta above 0, the others are pure epsilon.
+    limit : float
+        Log ratios are cut to [-L, L] in the fit and in the weights, L the largest |log ratio| of a synthetic row but
+        at most this.
+
+    Notes
+    -----
+    Sensitivity. L is public. With |r| <= L a row's features are x(r) = (log p + log 2, -log(1 - p) - log 2, L)/L. The
+    first two increase with r, vanish at r = 0, and each runs through an interval of length one (log p at L less that
+    at -L is L), so two rows differ by at most sqrt 2; their sum is r/L, of one sign, so |x(r)| <= |x(L)| <= sqrt 2.
+    The coefficients (a L, b L, c + (b - a) log 2) minimise mean_private log(1 + exp(-x.t)) + mean_synthetic
+    log(1 + exp(x.t)) + l2/2 |t - (L, L, 0)|**2 with the base released already, hence public. A private row enters the
+    gradient by s x/N with 0 < s < 1; |s x - s' x'| is convex in s and s', so neighbours' gradients differ by at most
+    R/N, R = sqrt 2 (zero-out: |x(L)|), the minimisers by R/(N l2), and those of a solver with gradient tolerance tol
+    by (R/N + 2 tol)/l2 in L2. The two slopes have at most this sensitivity in L2 and L-infinity, sqrt 2 times it in L1.
+
+    References
+    ----------
+    Kull, Silva Filho & Flach, Beta calibration, AISTATS 2017; Ghalebikesabi et al., UAI 2022 (post-processing);
+    Chaudhuri, Monteleoni & Sarwate, JMLR 12, 2011 (output perturbation).
+
+    Examples
+    --------
+    >>> import iwbayes as iw
+    >>> from iwbayes.curator.estimators.logistic import LogisticWeights
+    >>> facts = PublicFacts(iw.Schema(iw.Real("x", 0, 1)), n_private=10_000, n_synthetic=50_000)
+    >>> calibrated = BetaCalibratedWeights(LogisticWeights(l2=0.1), share=0.25)
+    >>> [(e.label, e.epsilon) for e in calibrated.events(facts, epsilon=1.0, delta=1e-6)]
+    [('LogisticWeights', 0.75), ('BetaCalibratedWeights', 0.25)]
+    """
+
+    base: RatioEstimator
+    share: float = 0.3
+    l2: float | None = None
+    mechanism: str = "gaussian"
+    limit: float = 5.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.base, type) or not isinstance(self.base, RatioEstimator):
+            name = self.base.__name__ if isinstance(self.base, type) else type(self.base).__name__
+            raise TypeError(
+                f"base must be an estimator that learns a log ratio of rows (fit_ratio); got {name}. Use for example "
+                f"LogisticWeights()."
+            )
+        if self.mechanism not in VECTOR_MECHANISMS:
+            raise ValueError(f"mechanism must be one of {sorted(VECTOR_MECHANISMS)}; got {self.mechanism!r}.")
+        if not 0 < self.share < 1:
+            raise ValueError(f"share must be above 0 and below 1; got {self.share!r}.")
+        if self.l2 is not None and not (math.isfinite(self.l2) and self.l2 > 0):
+            raise ValueError(f"l2 must be positive and finite: the penalty bounds the sensitivity; got {self.l2!r}.")
+        if not (math.isfinite(self.limit) and self.limit > 0):
+            raise ValueError(f"limit must be positive and finite; got {self.limit!r}. Use for example 5.")
+
+    @property
+    def label(self) -> str:
+        """Name of the calibration's event in the statement."""
+        return "BetaCalibratedWeights"
+
+    @property
+    def pure(self) -> bool:
+        """Whether base and calibration are pure epsilon, so that `fit` takes delta 0."""
+        return self.base.pure and self.mechanism != "gaussian"
+
+    def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
+        """Declare the uses of the private rows that `fit` will charge: the base's, then the calibration's."""
+        base, own = self._budgets(epsilon, delta)
+        multiplier = gaussian_multiplier(**own) if self.mechanism == "gaussian" else None
+        event = Event(self.label, self.mechanism, own["epsilon"], own["delta"], multiplier)
+        return (*self.base.events(facts, **base), event)
+
+    def fit(
+        self,
+        private: PrivateTable,
+        synthetic: SyntheticTable,
+        ledger: Ledger,
+        *,
+        epsilon: float,
+        delta: float = 0.0,
+    ) -> Weights:
+        """Fit the base, calibrate it on the private rows and weight the synthetic rows.
+
+        Parameters
+        ----------
+        private : PrivateTable
+        synthetic : SyntheticTable
+            Under the same schema.
+        ledger : Ledger
+            Charged before any noise is drawn.
+        epsilon, delta : float
+            Budget of base and calibration together.
+
+        Returns
+        -------
+        Weights
+            One draw, mean one. No measurement: the noise in the base's and in the slopes has no joint law in it.
+
+        Raises
+        ------
+        BudgetExceeded
+            When both parts do not fit in the ledger; nothing is drawn.
+        ValueError
+            When the schemas differ, or Gaussian noise is asked for with delta 0.
+        """
+        ratio = self.fit_ratio(private, synthetic, ledger, epsilon=epsilon, delta=delta)
+        method = f"BetaCalibratedWeights({type(self.base).__name__}, {self.mechanism})"
+        return close_fit(ledger, ratio.log_ratio(synthetic), method)
+
+    def fit_ratio(
+        self,
+        private: PrivateTable,
+        synthetic: SyntheticTable,
+        ledger: Ledger,
+        *,
+        epsilon: float,
+        delta: float = 0.0,
+    ) -> BetaCalibratedRatio:
+        """Fit the calibrated log ratio as a function of any row under the schema; as `fit` otherwise."""
+        facts = open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
+        base_budget, own = self._budgets(epsilon, delta)
+        base = self.base.fit_ratio(private, synthetic, ledger, **base_budget)
+        at_synthetic = _cut(base, synthetic, self.limit)
+        limit = float(np.clip(np.abs(at_synthetic).max(), min(LEAST_LIMIT, self.limit), self.limit))
+        l2, reach = self._penalty(facts, limit, **own)
+        identity = np.array([limit, limit, 0.0])
+        rows = _features(_cut(base, private, limit), limit), _features(at_synthetic, limit)
+        exact = minimise(*rows, l2, center=identity)[:_SLOPES]
+        settings: dict[str, Any] = {"epsilon": own["epsilon"], "ledger": ledger, "label": self.label}
+        if self.mechanism == "gaussian":
+            settings["delta"] = own["delta"]
+        noisy = VECTOR_MECHANISMS[self.mechanism](exact, sensitivity=reach * self._norm(), **settings)
+        ratio = BetaCalibratedRatio(base, _calibration(noisy.value / limit, at_synthetic), limit)
+        if ledger.holds(base.fingerprint()):
+            ledger.register(ratio.fingerprint())
+        else:
+            ledger.note("The log ratio came from outside and what its making cost was not declared.")
+        return ratio
+
+    def _budgets(self, epsilon: float, delta: float) -> tuple[dict[str, float], dict[str, float]]:
+        """Parts of the base and of the calibration, which add up to the whole; delta goes where one is needed."""
+        epsilon, delta = check_budget(epsilon, delta)
+        noisy = self.mechanism == "gaussian"
+        share = self.share if noisy and not self.base.pure else float(noisy)
+        return (
+            {"epsilon": epsilon * (1 - self.share), "delta": 0.0 if self.base.pure else delta * (1 - share)},
+            {"epsilon": epsilon * self.share, "delta": delta * share},
+        )
+
+    def _penalty(self, facts: PublicFacts, limit: float, *, epsilon: float, delta: float) -> tuple[float, float]:
+        """Penalty in use and the L2 sensitivity of the slopes with it: public."""
+        ends = _features(np.array([limit]), limit)[0, :_SLOPES]
+        reach = gradient_reach(Reach(np.zeros(_SLOPES), math.sqrt(2), float(np.linalg.norm(ends))), facts.adjacency)
+        if self.l2 is not None:
+            return self.l2, sensitivity(reach, facts.n_private, self.l2)
+        scale = gaussian_multiplier(epsilon, delta) if self.mechanism == "gaussian" else self._norm() / epsilon
+        spread = math.sqrt(LAWS[self.mechanism](scale, _SLOPES).covariance[0, 0])  # of the noise, at sensitivity one
+        l2 = max(sensitivity(reach, facts.n_private, 1.0) * spread / NOISE_TARGET, LEAST_L2)
+        return l2, sensitivity(reach, facts.n_private, l2)
+
+    def _norm(self) -> float:
+        """Bound on the norm of the mechanism over the L2 norm, for the slopes."""
+        return math.sqrt(_SLOPES) if self.mechanism == "laplace" else 1.0
+
+
+def _cut(ratio: LogRatio, table: PrivateTable | SyntheticTable, limit: float) -> FloatArray:
+    """Log ratios within [-limit, limit], shape (row,); one that is undefined says nothing and counts as 0."""
+    values = np.asarray(ratio.log_ratio(table), dtype=np.float64)
+    if values.shape != (len(table),):
+        raise ValueError(f"the base's log_ratio must return shape ({len(table)},), one a row; got {values.shape}.")
+    return np.clip(np.nan_to_num(values, nan=0.0, posinf=limit, neginf=-limit), -limit, limit)
+
+
+def _features(log_ratio: FloatArray, limit: float) -> FloatArray:
+    """Rows (log p + log 2, -log(1 - p) - log 2, limit)/limit, shape (row, 3)."""
+    below, above = log_expit(log_ratio) + math.log(2), -log_expit(-log_ratio) - math.log(2)
+    return np.column_stack([below / limit, above / limit, np.ones(len(log_ratio))])
+
+
+def _calibration(slopes: FloatArray, log_ratio: FloatArray) -> BetaCalibration:
+    """Bring slopes to at least 0, and take the constant that gives these rows a mean weight of one."""
+    a, b = (float(slope) for slope in np.maximum(slopes, 0.0))
+    log_mean = float(logsumexp(BetaCalibration(a, b)(log_ratio))) - math.log(len(log_ratio))
+    return BetaCalibration(a, b, -log_mean)

@@ -1,0 +1,83 @@
+"""DiscriminatorWeights: the log odds of a discriminator that was trained under the same ledger."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from iwbayes.curator.accounting import check_budget
+from iwbayes.curator.estimators._fit import close_fit, open_fit
+from iwbayes.curator.ledger import Ledger
+from iwbayes.curator.protocols import LogRatio, PublicFacts
+from iwbayes.statement import Event
+from iwbayes.tables import PrivateTable, SyntheticTable
+from iwbayes.weights import Weights
+
+
+@dataclass(frozen=True)
+class DiscriminatorWeights:
+    """Weights from the discriminator of a GAN, at no further cost.
+
+    The discriminator's class-normalised log odds estimate the log ratio. They are post-processing of its training,
+    so they are free when and only when the ledger charged the training that made exactly these parameters: it must
+    hold the fitted object's `fingerprint`. A checkpoint chosen by looking at private rows, or parameters changed
+    since, have another fingerprint and are refused.
+
+    Parameters
+    ----------
+    gan : LogRatio
+        Any fitted object with ``log_ratio(table)`` and ``fingerprint()``. A Wasserstein critic has no log odds.
+
+    References
+    ----------
+    Ghalebikesabi et al. (UAI 2022), section 3.5.
+    """
+
+    gan: LogRatio
+
+    def __post_init__(self) -> None:
+        if isinstance(self.gan, type) or not isinstance(self.gan, LogRatio):
+            name = self.gan.__name__ if isinstance(self.gan, type) else type(self.gan).__name__
+            raise TypeError(
+                f"gan must be a fitted object with log_ratio(table) and fingerprint(); got {name}. A Wasserstein "
+                f"critic has no log odds: use NeuralWeights or TiltWeights with such a generator."
+            )
+
+    @property
+    def pure(self) -> bool:
+        """It takes any delta and uses none."""
+        return True
+
+    def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
+        """Declare nothing: the training was charged when it ran."""
+        check_budget(epsilon, delta)
+        return ()
+
+    def fit(
+        self,
+        private: PrivateTable,
+        synthetic: SyntheticTable,
+        ledger: Ledger,
+        *,
+        epsilon: float,
+        delta: float = 0.0,
+    ) -> Weights:
+        """Evaluate the discriminator on the synthetic rows; no private row is read.
+
+        Raises
+        ------
+        ValueError
+            When the ledger holds no training of exactly this discriminator, the schemas differ, the budget is none,
+            or the log ratio has another shape than (row,) or NaN.
+        """
+        open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
+        if not ledger.holds(self.gan.fingerprint()):
+            raise ValueError(
+                "the ledger holds no training of exactly this discriminator, so its weights are not free. Train it "
+                "under this ledger and leave its parameters as they are, or use another weight estimator."
+            )
+        log_weights = np.asarray(self.gan.log_ratio(synthetic), dtype=np.float64)
+        if log_weights.shape != (len(synthetic),):
+            raise ValueError(f"log_ratio must return shape ({len(synthetic)},), one a row; got {log_weights.shape}.")
+        return close_fit(ledger, log_weights, f"DiscriminatorWeights({type(self.gan).__name__})")

@@ -1,0 +1,103 @@
+"""Weights that read no private row: UniformWeights ("None") and KnownRatioWeights ("True")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from iwbayes.curator.accounting import check_budget
+from iwbayes.curator.estimators._fit import close_fit, open_fit
+from iwbayes.curator.ledger import Ledger
+from iwbayes.curator.protocols import PublicFacts
+from iwbayes.statement import Event
+from iwbayes.tables import PrivateTable, SyntheticTable
+from iwbayes.weights import Weights
+
+
+@dataclass(frozen=True)
+class _Free:
+    """An estimator that costs nothing; the budget is checked all the same, so that a wrong one is not hidden."""
+
+    @property
+    def pure(self) -> bool:
+        """It takes any delta and uses none."""
+        return True
+
+    def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
+        """Declare nothing: no private row is read."""
+        check_budget(epsilon, delta)
+        return ()
+
+
+@dataclass(frozen=True)
+class UniformWeights(_Free):
+    """Weight one for every synthetic row: the unweighted analysis ("None" in Ghalebikesabi et al. 2022).
+
+    Examples
+    --------
+    >>> UniformWeights().events(PublicFacts(None, 100, 500), epsilon=1.0)
+    ()
+    """
+
+    def fit(
+        self,
+        private: PrivateTable,
+        synthetic: SyntheticTable,
+        ledger: Ledger,
+        *,
+        epsilon: float,
+        delta: float = 0.0,
+    ) -> Weights:
+        """Return log weights of zero; nothing is charged and no private row is read.
+
+        Raises
+        ------
+        ValueError
+            When the schemas differ or the budget is none.
+        """
+        open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
+        return close_fit(ledger, np.zeros(len(synthetic)), "UniformWeights")
+
+
+@dataclass(frozen=True)
+class KnownRatioWeights(_Free):
+    """The true weights, for simulations in which both laws are known ("True" in Ghalebikesabi et al. 2022).
+
+    Parameters
+    ----------
+    log_ratio : callable
+        From a SyntheticTable to log p_private(x)/p_synthetic(x), natural logs, shape (row,). It must not depend on
+        private rows: nothing is charged, and the ledger notes that the ratio came from outside.
+    """
+
+    log_ratio: Callable[[SyntheticTable], ArrayLike]
+
+    def __post_init__(self) -> None:
+        if not callable(self.log_ratio):
+            raise TypeError(f"log_ratio must be callable on a SyntheticTable; got {type(self.log_ratio).__name__}.")
+
+    def fit(
+        self,
+        private: PrivateTable,
+        synthetic: SyntheticTable,
+        ledger: Ledger,
+        *,
+        epsilon: float,
+        delta: float = 0.0,
+    ) -> Weights:
+        """Evaluate the given ratio; nothing is charged and no private row is read.
+
+        Raises
+        ------
+        ValueError
+            When the schemas differ, the budget is none, or the ratio has another shape than (row,) or NaN.
+        """
+        open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
+        log_weights = np.asarray(self.log_ratio(synthetic), dtype=np.float64)
+        if log_weights.shape != (len(synthetic),):
+            raise ValueError(f"log_ratio must return shape ({len(synthetic)},), one a row; got {log_weights.shape}.")
+        ledger.note("The log ratio came from outside and what its making cost was not declared.")
+        return close_fit(ledger, log_weights, "KnownRatioWeights")

@@ -1,0 +1,359 @@
+"""LogisticWeights: weights from a penalised logistic regression of private against synthetic rows."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iwbayes._warnings import PrivacyWarning, WeightsWarning
+from iwbayes.curator.accounting import check_budget, gaussian_multiplier
+from iwbayes.curator.estimators._fit import close_fit, digest, open_fit
+from iwbayes.curator.estimators._logistic import (
+    TOLERANCE,
+    Reach,
+    design,
+    encoded_reach,
+    gradient_reach,
+    minimise,
+    sensitivity,
+)
+from iwbayes.curator.ledger import Ledger
+from iwbayes.curator.mechanisms import Noisy, gaussian, laplace, power_of_two_below, spherical
+from iwbayes.curator.protocols import PublicFacts
+from iwbayes.laws import GaussianLaw, LaplaceLaw, Measurement, SphericalLaw
+from iwbayes.schema import Schema
+from iwbayes.statement import Event
+from iwbayes.tables import PrivateTable, SyntheticTable
+from iwbayes.weights import Weights
+
+FloatArray = NDArray[np.float64]
+CoefficientLaw = GaussianLaw | SphericalLaw | LaplaceLaw
+MECHANISMS = ("gaussian", "spherical", "laplace", "objective", "none", "paper")
+#: Noise may come out wider than planned by the rounding to its grid: existence is checked with this margin.
+_MARGIN = 1 + 1e-4
+#: The released minimiser of a perturbed objective is rounded to this many tolerances.
+_ROUNDING = 2.0**20
+
+
+@dataclass(frozen=True)
+class LogisticRatio:
+    """A released logistic log ratio: log w(x) = b.x, less the log of the noise's moment where it is known.
+
+    Parameters
+    ----------
+    coefficients : ndarray, shape (k,)
+        Of the centred encoded features and the constant 1, noise included.
+    schema : Schema
+    law : noise law or None
+        Law of the noise to debias for; None leaves the log ratio as it is.
+    """
+
+    coefficients: FloatArray
+    schema: Schema
+    law: CoefficientLaw | None = None
+
+    def log_ratio(self, table: PrivateTable | SyntheticTable) -> FloatArray:
+        """Log ratio of each row, natural logs, shape (row,).
+
+        Raises
+        ------
+        ValueError
+            When the table has another schema, or the debias factor does not exist for some row.
+        """
+        if table.schema != self.schema:
+            raise ValueError("the log ratio was learned under another schema. Give it rows under that one.")
+        rows = design(table, encoded_reach(self.schema))
+        log_ratio = rows @ self.coefficients
+        return log_ratio if self.law is None else log_ratio + self.law.log_debias_factor(rows)
+
+    def fingerprint(self) -> str:
+        """Digest of coefficients, schema and noise law."""
+        return digest("LogisticRatio", self.coefficients, self.schema.to_toml(), repr(self.law))
+
+
+@dataclass(frozen=True)
+class LogisticWeights:
+    """Weights exp(b.x) from the class-normalised, penalised logistic regression of private on synthetic rows.
+
+    b minimises J(b) = mean_private log(1 + exp(-b.x)) + mean_synthetic log(1 + exp(b.x)) + l2/2 |b|**2 over the
+    centred encoded columns and the constant 1, which is penalised too; noise is added to b, and the weights are
+    debiased for it.
+
+    Parameters
+    ----------
+    l2 : float
+        Ridge penalty lambda, above 0. Noise falls and shrinkage bias grows with it.
+    mechanism : {"gaussian", "spherical", "laplace", "objective", "none", "paper"}
+        Noise on b: "gaussian" needs delta above 0; "spherical" (L2 K-norm) and "laplace" (with the L1 sensitivity)
+        are pure epsilon. "objective" perturbs the objective instead of its minimiser and is the better pure-epsilon
+        route. "none" adds no noise: its cost is infinite, and only a ledger with an infinite budget takes it.
+        "paper" is the published mechanism for reproduction: Laplace noise of scale 2 sqrt(d)/(N l2 epsilon),
+        which is not epsilon-DP, is charged at what it costs, and warns.
+    debias : bool
+        Multiply the weights by 1/E exp(zeta.x), zeta the noise in b ("BetaDebiased"). No effect with "none", where
+        there is no noise, and with "objective", whose noise has no such law.
+
+    Notes
+    -----
+    Replace-one: the gradients of N J at any b differ by at most R = max(diameter, sqrt(radius**2 + 1)) between
+    neighbours, with the diameter and radius of the centred encoded rows (sqrt(d) and sqrt(d)/2 for d real columns);
+    J is l2-strongly convex, so the L2 sensitivity of b is (R/N + 2 tol)/l2, tol the solver's gradient tolerance, and
+    the L1 sensitivity at most sqrt(d + 1) times that. Zero-out: R = sqrt(radius**2 + 1). A large number of
+    synthetic rows costs nothing. Debiasing removes the bias of the noise given b, not the shrinkage by l2, which is
+    the larger error at l2 = 0.1. The variance of a debiased weight is finite within half of the existence range.
+
+    References
+    ----------
+    Ghalebikesabi et al. (UAI 2022), sections 3.2-3.3 (LogReg: "none"; BetaNoised, BetaDebiased: "paper"); Ji & Elkan
+    (Machine Learning 93, 2013); Chaudhuri, Monteleoni & Sarwate (JMLR 12, 2011), objective perturbation.
+
+    Examples
+    --------
+    >>> import iwbayes as iw
+    >>> facts = PublicFacts(iw.Schema(iw.Real("x", 0, 1)), n_private=1000, n_synthetic=5000)
+    >>> LogisticWeights(l2=0.1).events(facts, epsilon=1, delta=1e-6)[0].mechanism
+    'gaussian'
+    """
+
+    l2: float = 0.1
+    mechanism: str = "gaussian"
+    debias: bool = True
+
+    def __post_init__(self) -> None:
+        if self.mechanism not in MECHANISMS:
+            raise ValueError(f"mechanism must be one of {list(MECHANISMS)}; got {self.mechanism!r}.")
+        if isinstance(self.l2, bool) or not isinstance(self.l2, int | float | np.number):
+            raise TypeError(f"l2 must be a number; got {type(self.l2).__name__}.")
+        if not (math.isfinite(self.l2) and self.l2 > 0):
+            raise ValueError(f"l2 must be positive and finite: the penalty bounds the sensitivity; got {self.l2!r}.")
+        if not isinstance(self.debias, bool):
+            raise TypeError(f"debias must be True or False; got {self.debias!r}.")
+
+    @property
+    def label(self) -> str:
+        """Name of the event in the statement."""
+        return "LogisticWeights"
+
+    @property
+    def pure(self) -> bool:
+        """Whether the noise is pure epsilon, so that `fit` takes delta 0."""
+        return self.mechanism != "gaussian"
+
+    def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
+        """Declare the uses of the private rows that `fit` will charge."""
+        epsilon, delta = check_budget(epsilon, delta)
+        if self.mechanism == "none":
+            return (Event(self.label, "none", math.inf),)
+        if self.mechanism == "gaussian":
+            return (Event(self.label, "gaussian", epsilon, delta, gaussian_multiplier(epsilon, delta)),)
+        if self.mechanism == "paper":
+            return (Event(self.label, "laplace", self._true_epsilon(facts, epsilon)),)
+        return (Event(self.label, self.mechanism, epsilon),)
+
+    def noise_law(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> CoefficientLaw | None:
+        """Law of the noise in the coefficients, from public quantities; None where it has no closed form."""
+        epsilon, delta = check_budget(epsilon, delta)
+        dim, reach = facts.schema.n_features + 1, self._sensitivity(facts)
+        if self.mechanism == "gaussian":
+            return GaussianLaw(reach * gaussian_multiplier(epsilon, delta), dim)
+        if self.mechanism == "spherical":
+            return SphericalLaw(reach / epsilon, dim)
+        if self.mechanism == "laplace":
+            return LaplaceLaw(math.sqrt(dim) * reach / epsilon, dim)
+        if self.mechanism == "paper":
+            return LaplaceLaw(self._published_scale(facts, epsilon), dim)
+        return None
+
+    def fit(
+        self,
+        private: PrivateTable,
+        synthetic: SyntheticTable,
+        ledger: Ledger,
+        *,
+        epsilon: float,
+        delta: float = 0.0,
+    ) -> Weights:
+        """Fit the regression, add the noise and weight the synthetic rows.
+
+        Parameters
+        ----------
+        private : PrivateTable
+        synthetic : SyntheticTable
+            Under the same schema.
+        ledger : Ledger
+            Charged before any noise is drawn.
+        epsilon, delta : float
+            This estimator's part of the budget; for "paper" the published, nominal epsilon.
+
+        Returns
+        -------
+        Weights
+            One draw; where the law of the noise is known, with the measurement of b.
+
+        Raises
+        ------
+        BudgetExceeded
+            When the part does not fit in the ledger; nothing is drawn.
+        ValueError
+            When the schemas differ, Gaussian noise is asked for with delta 0, or the debias factor does not exist
+            for some synthetic row; nothing is charged.
+
+        Warns
+        -----
+        WeightsWarning
+            When some debiased weight has infinite variance.
+        PrivacyWarning
+            For "paper", with the nominal and the true epsilon.
+        """
+        facts = self._open(private, synthetic, ledger, epsilon, delta)
+        rows = design(synthetic, encoded_reach(synthetic.schema))
+        ratio, measurement = self._release(private, synthetic, ledger, facts, rows, epsilon, delta)
+        return close_fit(ledger, ratio.log_ratio(synthetic), self._method(), measurement)
+
+    def fit_ratio(
+        self,
+        private: PrivateTable,
+        synthetic: SyntheticTable,
+        ledger: Ledger,
+        *,
+        epsilon: float,
+        delta: float = 0.0,
+    ) -> LogisticRatio:
+        """Fit the log ratio as a function of any row under the schema; as `fit` otherwise.
+
+        The debias factor has to exist for every row that the schema allows, not for the synthetic rows alone.
+        """
+        facts = self._open(private, synthetic, ledger, epsilon, delta)
+        ratio, _ = self._release(
+            private, synthetic, ledger, facts, _farthest_row(encoded_reach(facts.schema)), epsilon, delta
+        )
+        ledger.register(ratio.fingerprint())
+        return ratio
+
+    def _open(
+        self, private: PrivateTable, synthetic: SyntheticTable, ledger: Ledger, epsilon: float, delta: float
+    ) -> PublicFacts:
+        """Say what the published mechanism costs before a ledger refuses it for that."""
+        if self.mechanism == "paper":
+            facts = PublicFacts.of(private, synthetic, ledger)
+            self._warn_of_cost(facts, check_budget(epsilon, delta)[0])
+        return open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
+
+    def _release(
+        self,
+        private: PrivateTable,
+        synthetic: SyntheticTable,
+        ledger: Ledger,
+        facts: PublicFacts,
+        debiased_rows: FloatArray,
+        epsilon: float,
+        delta: float,
+    ) -> tuple[LogisticRatio, Measurement | None]:
+        planned = self.noise_law(facts, epsilon=epsilon, delta=delta)
+        if planned is not None and self.debias:
+            _check_existence(planned, debiased_rows)
+        if self.mechanism == "objective":
+            return LogisticRatio(self._perturbed(private, synthetic, ledger, facts, epsilon), facts.schema), None
+        reach = encoded_reach(facts.schema)
+        exact = minimise(design(private, reach), design(synthetic, reach), self.l2)
+        if planned is None:
+            ledger.charge(*self.events(facts, epsilon=epsilon))
+            return LogisticRatio(exact, facts.schema), None
+        noisy, norm_reach = self._noisy(exact, ledger, facts, epsilon, delta)
+        measurement = Measurement("logistic coefficients", noisy.value, noisy.law, norm_reach, None, facts.n_private)
+        return LogisticRatio(noisy.value, facts.schema, noisy.law if self.debias else None), measurement
+
+    def _noisy(
+        self, exact: FloatArray, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
+    ) -> tuple[Noisy, float]:
+        """Noisy coefficients, and the sensitivity in the norm of the mechanism."""
+        reach, settings = self._sensitivity(facts), {"ledger": ledger, "label": self.label}
+        if self.mechanism == "gaussian":
+            noisy = gaussian(exact, sensitivity=reach, epsilon=epsilon, delta=delta, **settings)  # type: ignore[arg-type]
+            return noisy, reach
+        if self.mechanism == "spherical":
+            return spherical(exact, sensitivity=reach, epsilon=epsilon, **settings), reach  # type: ignore[arg-type]
+        spent = self._true_epsilon(facts, epsilon) if self.mechanism == "paper" else float(epsilon)
+        reach *= math.sqrt(len(exact))
+        return laplace(exact, sensitivity=reach, epsilon=spent, **settings), reach  # type: ignore[arg-type]
+
+    def _perturbed(
+        self, private: PrivateTable, synthetic: SyntheticTable, ledger: Ledger, facts: PublicFacts, epsilon: float
+    ) -> FloatArray:
+        """Minimiser of N J(b) + zeta.b, |zeta| Gamma-distributed: objective perturbation.
+
+        b determines zeta = -N J'(b), so the densities of b under neighbours differ by the noise's, exp(|z - z'|/s) with
+        |z - z'| <= R, times the ratio of det N J''. The Hessians share all rows but one, whose term has rank one and
+        is at most r**2/4 with r**2 = radius**2 + 1 over a matrix of at least N l2, so that ratio is at most
+        1 + r**2/(4 N l2). s = R/(epsilon - log of it). Where l2 is so small that this would take more than half of
+        epsilon, l2 is raised until it takes half.
+        """
+        reach = encoded_reach(facts.schema)
+        l2, left = self._objective_split(facts, reach, float(epsilon))
+        scale = gradient_reach(reach, facts.adjacency) / left
+        noise = ledger.charge(*self.events(facts, epsilon=epsilon))
+        ledger.mark("floating-point")
+        zeta = noise.spherical(np.zeros(facts.schema.n_features + 1), scale)
+        rows = design(private, reach), design(synthetic, reach)
+        b = minimise(*rows, l2, linear=zeta / facts.n_private)
+        # the guarantee is that of the exact minimiser: rounding hides which one of those within the tolerance it was
+        grid = power_of_two_below(_ROUNDING * TOLERANCE / l2)
+        return np.rint(b / grid) * grid
+
+    def _objective_split(self, facts: PublicFacts, reach: Reach, epsilon: float) -> tuple[float, float]:
+        """Penalty in use, and the epsilon that is left for the noise."""
+        curvature = (reach.radius**2 + 1) / (4 * facts.n_private)
+        l2 = max(float(self.l2), curvature / math.expm1(epsilon / 2))
+        return l2, epsilon - math.log1p(curvature / l2)
+
+    def _sensitivity(self, facts: PublicFacts) -> float:
+        reach = gradient_reach(encoded_reach(facts.schema), facts.adjacency)
+        return sensitivity(reach, facts.n_private, self.l2)
+
+    def _published_scale(self, facts: PublicFacts, epsilon: float) -> float:
+        return 2 * math.sqrt(facts.schema.n_features) / (facts.n_private * self.l2 * epsilon)
+
+    def _true_epsilon(self, facts: PublicFacts, epsilon: float) -> float:
+        """L1 sensitivity over the published scale."""
+        dim = facts.schema.n_features + 1
+        return math.sqrt(dim) * self._sensitivity(facts) / self._published_scale(facts, epsilon)
+
+    def _warn_of_cost(self, facts: PublicFacts, epsilon: float) -> None:
+        warnings.warn(
+            f"mechanism='paper' adds the published Laplace noise, nominally epsilon {epsilon:g}; with "
+            f"{facts.schema.n_features} features it is charged at epsilon {self._true_epsilon(facts, epsilon):.4g}, "
+            f"the bound that holds. Use it to reproduce published tables only, else mechanism='gaussian'.",
+            PrivacyWarning,
+            stacklevel=4,
+        )
+
+    def _method(self) -> str:
+        debiased = ", debiased" if self.debias and self.mechanism not in ("none", "objective") else ""
+        return f"LogisticWeights({self.mechanism}, l2={self.l2:g}{debiased})"
+
+
+def _farthest_row(reach: Reach) -> FloatArray:
+    """Row with the largest norm, and the constant 1 as its largest coordinate: as far as a schema allows."""
+    return np.append(np.full(len(reach.center), reach.radius / math.sqrt(len(reach.center))), 1.0)[None, :]
+
+
+def _check_existence(law: CoefficientLaw, rows: FloatArray) -> None:
+    """Raise where the debias factor does not exist; warn where debiased weights have infinite variance."""
+    place = float(law.scaled(_MARGIN).existence(rows).max())
+    advice = "Use a larger l2 or epsilon, mechanism='gaussian', or debias=False."
+    if place >= 1:
+        raise ValueError(
+            f"the debias factor of {law.name} noise does not exist: the farthest row is at {place:.3g} of its range, "
+            f"which must be below 1. {advice} Nothing was charged."
+        )
+    if place >= 0.5:
+        warnings.warn(
+            f"debiased weights have infinite variance from 0.5 of the range of {law.name} noise on; the farthest row "
+            f"is at {place:.2f}. {advice}",
+            WeightsWarning,
+            stacklevel=5,
+        )

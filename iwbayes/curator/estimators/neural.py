@@ -1,0 +1,303 @@
+"""NeuralWeights: the logit of a network trained to tell private from synthetic rows, by private gradient steps."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iwbayes.curator._row_gradients import import_torch, reference_gradients
+from iwbayes.curator.dpsgd import PrivateGradients, PrivateSteps
+from iwbayes.curator.estimators._fit import close_fit, open_fit
+from iwbayes.curator.estimators._network import Average, NeuralRatio, make_network
+from iwbayes.curator.ledger import Ledger
+from iwbayes.curator.protocols import PublicFacts
+from iwbayes.statement import Event
+from iwbayes.tables import PrivateTable, SyntheticTable
+from iwbayes.weights import Weights
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+
+FloatArray = NDArray[np.float64]
+#: Momentum of the descent.
+MOMENTUM = 0.9
+#: Share of the last steps whose parameters are averaged: they are noisy and public, so averaging is free.
+AVERAGED_SHARE = 0.3
+#: Noise in the log ratio, in natural logs, that the default learning rate lets training gather.
+NOISE_TARGET = 0.25
+#: Largest learning rate times squared gradient norm; twenty times it would still be stable in the linear part.
+STEP_LIMIT = 2.0
+#: Features vary by at least this much when they are standardised, so that rare levels stay bounded.
+LEAST_SPREAD = 0.05
+
+
+@dataclass(frozen=True)
+class NeuralWeights:
+    """Weights from a network that tells private from synthetic rows, trained by private gradient steps ("DP-MLP").
+
+    The network minimises mean_private log(1 + exp(-f)) + mean_synthetic log(1 + exp(f)): with both classes
+    normalised its logit f estimates the log ratio. f is linear in the standardised features plus a perceptron that
+    starts at zero, so that training starts from uniform weights. Private rows enter through clipped noisy gradients
+    only (see `iwbayes.curator.dpsgd`); the synthetic rows' gradient is public, and so are the standardisation, the
+    clip norm and the learning rate that follow from them.
+
+    Parameters
+    ----------
+    hidden : tuple of int
+        Widths of the hidden layers; an empty tuple trains the linear part alone.
+    mechanism : {"dp-sgd", "none"}
+        "none" is the same training without clipping and noise ("MLP"): its cost is infinite, and only a ledger with
+        an infinite budget takes it.
+    steps : int
+        Steps of one training.
+    sampling_probability : float
+        Chance of each private row to be in a step. 1 takes all rows and suits tables up to some ten thousand rows;
+        for larger ones lower it until a step is fast.
+    clip_norm : float or None
+        Bound on the norm of a private row's gradient less the synthetic mean. None takes, in each step, the 70 %
+        quantile of the synthetic rows' own.
+    learning_rate : float or None
+        Of gradient descent with momentum 0.9. None takes the rate at which the noise that training gathers moves a
+        log ratio by about 0.25, or the largest stable one if that is smaller.
+    weight_decay : float
+        L2 penalty on the parameters.
+    batch_size : int
+        Synthetic rows a step.
+    draws : int
+        Independent trainings, charged together as one event; each gets its share of the noise budget, and the
+        weights get a draw from each.
+    device : str
+        Where torch computes, "cpu" or "cuda", for example.
+    random_seed : int or None
+        Of initial parameters and synthetic batches, which are public; never of privacy noise. None takes fresh
+        entropy.
+    progressbar : bool
+        Show the steps where the error stream is a terminal.
+
+    Notes
+    -----
+    The published Algorithm 1 adds noise once for each private row in the lot, so that lots with and without them
+    differ; here every step has the same noise. The released parameters are the mean over the last 30 % of the steps.
+    All steps are charged before the first; the noise is floating-point and is recorded so.
+
+    References
+    ----------
+    Ghalebikesabi et al. (UAI 2022), section 3.4, Algorithm 1 (corrected); Abadi et al. (CCS 2016).
+
+    Examples
+    --------
+    >>> import iwbayes as iw
+    >>> facts = PublicFacts(iw.Schema(iw.Real("x", 0, 1)), n_private=1000, n_synthetic=5000)
+    >>> event = NeuralWeights(steps=50, draws=2).events(facts, epsilon=1, delta=1e-6)[0]
+    >>> event.mechanism, event.steps
+    ('dp-sgd', 100)
+    """
+
+    hidden: tuple[int, ...] = (32,)
+    mechanism: str = "dp-sgd"
+    steps: int = 100
+    sampling_probability: float = 1.0
+    clip_norm: float | None = None
+    learning_rate: float | None = None
+    weight_decay: float = 0.0
+    batch_size: int = 4096
+    draws: int = 1
+    device: str = "cpu"
+    random_seed: int | None = None
+    progressbar: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hidden", tuple(self.hidden))
+        for name, values in (("hidden", self.hidden), ("batch_size", [self.batch_size]), ("draws", [self.draws])):
+            if not all(_is_whole(value) and value >= 1 for value in values):
+                raise ValueError(f"{name} must be whole numbers of at least 1; got {getattr(self, name)!r}.")
+        _ = self._settings(draws=1)  # refuses wrong steps, sampling probability, clip norm and mechanism
+        if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
+            raise ValueError(
+                f"learning_rate must be positive and finite; got {self.learning_rate!r}. None chooses one from the "
+                f"budget."
+            )
+        if not 0 <= self.weight_decay < math.inf:
+            raise ValueError(f"weight_decay must be at least 0 and finite; got {self.weight_decay!r}.")
+        if self.random_seed is not None and not (_is_whole(self.random_seed) and self.random_seed >= 0):
+            raise ValueError(f"random_seed must be a whole number of at least 0, or None; got {self.random_seed!r}.")
+
+    @property
+    def label(self) -> str:
+        """Name of the event in the statement."""
+        return "NeuralWeights"
+
+    @property
+    def pure(self) -> bool:
+        """Whether `fit` takes delta 0: never with noise, which is Gaussian."""
+        return self.mechanism == "none"
+
+    def _settings(self, draws: int) -> PrivateSteps:
+        rules = self.sampling_probability, self.clip_norm, self.mechanism
+        if not _is_whole(self.steps):
+            raise ValueError(f"steps must be a whole number of at least 1; got {self.steps!r}.")
+        return PrivateSteps(draws * self.steps, *rules)
+
+    def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
+        """Declare the uses of the private rows that `fit` will charge: all steps of all draws as one event."""
+        settings = self._settings(self.draws)
+        return (settings.event(self.label, epsilon=epsilon, delta=delta, adjacency=facts.adjacency),)
+
+    def fit(
+        self,
+        private: PrivateTable,
+        synthetic: SyntheticTable,
+        ledger: Ledger,
+        *,
+        epsilon: float,
+        delta: float = 0.0,
+    ) -> Weights:
+        """Train the network and weight the synthetic rows by its log ratio.
+
+        Parameters
+        ----------
+        private : PrivateTable
+        synthetic : SyntheticTable
+            Under the same schema.
+        ledger : Ledger
+            Charged once for all steps, before the first.
+        epsilon, delta : float
+            This estimator's part of the budget; delta above 0 unless the mechanism is "none".
+
+        Returns
+        -------
+        Weights
+            As many draws as asked for.
+
+        Raises
+        ------
+        BudgetExceeded
+            When the part does not fit in the ledger; nothing is drawn.
+        ValueError
+            When the schemas differ, delta is 0, or torch does not know the device; nothing is charged.
+        ImportError
+            Without torch.
+        RuntimeError
+            When the training diverged; what was charged stays charged.
+        """
+        ratio = self.fit_ratio(private, synthetic, ledger, epsilon=epsilon, delta=delta)
+        widths = "-".join(map(str, self.hidden)) or "linear"
+        return close_fit(ledger, ratio.log_ratios(synthetic), f"NeuralWeights({self.mechanism}, {widths})")
+
+    def fit_ratio(
+        self,
+        private: PrivateTable,
+        synthetic: SyntheticTable,
+        ledger: Ledger,
+        *,
+        epsilon: float,
+        delta: float = 0.0,
+    ) -> NeuralRatio:
+        """Train the network and return its log ratio, registered with the ledger; see `fit`."""
+        torch = import_torch("NeuralWeights")
+        open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
+        device = _device(torch, self.device)
+        encoded = synthetic.schema.encode(synthetic.frame)
+        center, scale = encoded.mean(axis=0), np.maximum(encoded.std(axis=0), LEAST_SPREAD)
+
+        def standardised(features: FloatArray) -> Tensor:
+            return torch.from_numpy(((features - center) / scale).astype(np.float32)).to(device)
+
+        public, own = standardised(encoded), standardised(private.schema.encode(private.frame))
+        settings = self._settings(self.draws)
+        gradients = settings.charge(ledger, self.label, (own,), epsilon=epsilon, delta=delta)
+        seeds = np.random.SeedSequence(self.random_seed).spawn(self.draws)
+        with _progress(self.progressbar, self.draws * self.steps) as advance:
+            drawn = [self._train(gradients, public, np.random.default_rng(seed), advance) for seed in seeds]
+        ratio = NeuralRatio.of(synthetic.schema, center, scale, drawn)
+        ledger.register(ratio.fingerprint())
+        return ratio
+
+    def _train(
+        self, gradients: PrivateGradients, synthetic: Tensor, rng: np.random.Generator, advance: Callable[[], None]
+    ) -> dict[str, FloatArray]:
+        """Parameters of one training, averaged over its last steps."""
+        torch = import_torch("NeuralWeights")
+        network = make_network(synthetic.shape[1], self.hidden, rng).to(synthetic.device)
+        synthetic = synthetic[torch.from_numpy(rng.permutation(len(synthetic))).to(synthetic.device)]
+        rate = self._rate(gradients, network, synthetic)
+        optimizer = torch.optim.SGD(
+            network.parameters(), lr=rate, momentum=MOMENTUM, weight_decay=float(self.weight_decay)
+        )
+        averaged, first = Average(network), self.steps - math.ceil(AVERAGED_SHARE * self.steps)
+        for step in range(self.steps):
+            batch = _batch(synthetic, self.batch_size, rng)
+            gradients.descend(network, optimizer, _private_loss, partial(_synthetic_loss, rows=batch), (batch,))
+            if step >= first:
+                averaged.add()
+            advance()
+        return averaged.parameters()
+
+    def _rate(self, gradients: PrivateGradients, network: Module, synthetic: Tensor) -> float:
+        """Learning rate, from public quantities.
+
+        T steps of rate r under noise of standard deviation s in each coordinate of the mean gradient move a log
+        ratio by r sqrt(T) s times the norm of its derivative, which at the start, where f = 0, is twice that of the
+        row's loss gradient. Momentum multiplies a rate by 1/(1 - momentum).
+        """
+        if self.learning_rate is not None:
+            return float(self.learning_rate)
+        _, norm = reference_gradients(network, _private_loss, (synthetic[: self.batch_size],))
+        noise = gradients.noise_sd(norm)
+        most = NOISE_TARGET / (2 * norm * noise * math.sqrt(self.steps)) if noise > 0 else math.inf
+        return (1 - MOMENTUM) * min(STEP_LIMIT / norm**2, most)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _private_loss(network: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    """log(1 + exp(-f)) of each row."""
+    torch = import_torch("NeuralWeights")
+    return torch.nn.functional.softplus(-network(rows))
+
+
+def _synthetic_loss(network: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    """Mean of log(1 + exp(f))."""
+    torch = import_torch("NeuralWeights")
+    return torch.nn.functional.softplus(network(rows)).mean()
+
+
+def _device(torch: Any, name: str) -> Any:
+    """Check a device by putting something on it."""
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise ValueError(f"torch cannot compute on device {name!r}: {error}. Use 'cpu'.") from None
+
+
+def _batch(rows: Tensor, size: int, rng: np.random.Generator) -> Tensor:
+    torch = import_torch("NeuralWeights")
+    if len(rows) <= size:
+        return rows
+    return rows[torch.from_numpy(rng.choice(len(rows), size, replace=False)).to(rows.device)]
+
+
+@contextmanager
+def _progress(show: bool, total: int) -> Iterator[Callable[[], None]]:
+    """Show steps and time left on a terminal. No loss is shown: a loss of private rows is a private value."""
+    if not (show and sys.stderr.isatty()):
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("training", total=total)
+        yield lambda: progress.advance(task)

@@ -1,0 +1,156 @@
+"""OutputNoiseWeights: noise on every log weight. For reproduction of a published proposal only."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+
+from iwbayes._warnings import PrivacyWarning, WeightsWarning
+from iwbayes.curator.accounting import check_budget, gaussian_multiplier
+from iwbayes.curator.estimators._fit import close_fit, open_fit
+from iwbayes.curator.estimators._logistic import design, encoded_reach, gradient_reach, minimise, sensitivity
+from iwbayes.curator.ledger import Ledger
+from iwbayes.curator.mechanisms import gaussian, laplace
+from iwbayes.curator.protocols import PublicFacts
+from iwbayes.statement import Event
+from iwbayes.tables import PrivateTable, SyntheticTable
+from iwbayes.weights import Weights
+
+
+@dataclass(frozen=True)
+class OutputNoiseWeights:
+    """Logistic weights with noise on each log weight: what releasing n of them costs is n uses of the budget.
+
+    The published proposal adds noise for one log weight and releases one for every synthetic row. Here the same
+    noise is charged once for every row, and a warning says what that comes to. Use it to reproduce, not to release.
+
+    Parameters
+    ----------
+    l2 : float
+        Ridge penalty of the regression (see `LogisticWeights`).
+    mechanism : {"laplace", "gaussian"}
+        Laplace(log(1 - rho**2), rho), or N(-sigma**2/2, sigma**2): either has E exp(noise) = 1, so that the weights
+        stay unbiased. Gaussian noise multiplies a weight's second moment by exp(sigma**2), which makes its relative
+        variance exp(sigma**2) - 1.
+
+    Notes
+    -----
+    A log weight b.x has sensitivity at most |x| times that of b, S = sqrt(radius**2 + 1) (R/N + 2 tol)/l2 in the
+    terms of `LogisticWeights`; rho = S/epsilon must be below 1, and the variance is finite below 1/2.
+
+    References
+    ----------
+    Ghalebikesabi et al. (UAI 2022), appendix A.1, which charges one use.
+    """
+
+    l2: float = 0.1
+    mechanism: str = "laplace"
+
+    def __post_init__(self) -> None:
+        if self.mechanism not in ("laplace", "gaussian"):
+            raise ValueError(f"mechanism must be 'laplace' or 'gaussian'; got {self.mechanism!r}.")
+        if isinstance(self.l2, bool) or not isinstance(self.l2, int | float | np.number):
+            raise TypeError(f"l2 must be a number; got {type(self.l2).__name__}.")
+        if not (math.isfinite(self.l2) and self.l2 > 0):
+            raise ValueError(f"l2 must be positive and finite: the penalty bounds the sensitivity; got {self.l2!r}.")
+
+    @property
+    def label(self) -> str:
+        """Name of the events in the statement."""
+        return "OutputNoiseWeights"
+
+    @property
+    def pure(self) -> bool:
+        """Whether the noise is pure epsilon, so that `fit` takes delta 0."""
+        return self.mechanism == "laplace"
+
+    def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
+        """Declare one use for every synthetic row."""
+        epsilon, delta = check_budget(epsilon, delta)
+        if self.mechanism == "laplace":
+            return (Event(self.label, "laplace", epsilon, count=facts.n_synthetic),)
+        multiplier = gaussian_multiplier(epsilon, delta)
+        return (Event(self.label, "gaussian", epsilon, delta, multiplier, facts.n_synthetic),)
+
+    def fit(
+        self,
+        private: PrivateTable,
+        synthetic: SyntheticTable,
+        ledger: Ledger,
+        *,
+        epsilon: float,
+        delta: float = 0.0,
+    ) -> Weights:
+        """Fit the regression, weight the synthetic rows and add noise to each log weight.
+
+        Parameters
+        ----------
+        private : PrivateTable
+        synthetic : SyntheticTable
+            Under the same schema.
+        ledger : Ledger
+            Charged before any noise is drawn, once for every synthetic row.
+        epsilon, delta : float
+            Of one log weight.
+
+        Returns
+        -------
+        Weights
+            One draw.
+
+        Raises
+        ------
+        BudgetExceeded
+            When all the uses together do not fit in the ledger; nothing is drawn.
+        ValueError
+            When the schemas differ, Gaussian noise is asked for with delta 0, or Laplace noise is so wide that its
+            exponential has no mean; nothing is charged.
+
+        Warns
+        -----
+        PrivacyWarning
+            Always: the number of uses.
+        WeightsWarning
+            When the weights have infinite variance.
+        """
+        facts = open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
+        reach = encoded_reach(facts.schema)
+        change = sensitivity(gradient_reach(reach, facts.adjacency), facts.n_private, self.l2)
+        change *= math.hypot(reach.radius, 1.0)
+        if self.mechanism == "laplace":
+            _check_existence(change / epsilon)
+        warnings.warn(
+            f"releasing {facts.n_synthetic} noisy log weights costs {facts.n_synthetic} times the budget of one "
+            f"(epsilon {epsilon:g}, delta {delta:g}), and all of it is charged. Use TiltWeights or LogisticWeights to "
+            f"release weights at the cost of one.",
+            PrivacyWarning,
+            stacklevel=2,
+        )
+        rows = design(synthetic, reach)
+        exact = rows @ minimise(design(private, reach), rows, self.l2)
+        settings = {"sensitivity": change, "epsilon": epsilon, "ledger": ledger, "label": self.label}
+        if self.mechanism == "laplace":
+            noisy = laplace(exact, separately=True, **settings)  # type: ignore[arg-type]
+            shift = math.log1p(-(noisy.law.scale**2))
+        else:
+            noisy = gaussian(exact, delta=delta, separately=True, **settings)  # type: ignore[arg-type]
+            shift = -(noisy.law.scale**2) / 2
+        return close_fit(ledger, noisy.value + shift, f"OutputNoiseWeights({self.mechanism}, l2={self.l2:g})")
+
+
+def _check_existence(rho: float) -> None:
+    advice = "Use a larger l2 or epsilon, or mechanism='gaussian'."
+    if rho >= 1 - 1e-4:
+        raise ValueError(
+            f"Laplace noise on log weights needs rho = sensitivity/epsilon below 1; got {rho:.3g}. {advice} "
+            f"Nothing was charged."
+        )
+    if rho >= 0.5:
+        warnings.warn(
+            f"weights with Laplace noise have infinite variance from rho 0.5 on; rho is {rho:.2f}. {advice}",
+            WeightsWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,272 @@
+"""Tails of importance weights: Pareto smoothing, and the test of a finite variance. Arrays only."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import brentq, minimize_scalar
+from scipy.special import logsumexp, ndtr
+
+FloatArray = NDArray[np.float64]
+
+#: Fewest weights above the threshold for the asymptotic laws of the test of a finite variance.
+LEAST_TAIL = 10
+#: The generalised Pareto likelihood is regular above this shape (Smith 1985); fits stop at it.
+LEAST_SHAPE = -0.5
+
+
+def tail_length(n: int) -> int:
+    """Count the largest weights that make the tail: min(n/5, 3 sqrt(n)), rounded up (Vehtari et al. 2024)."""
+    return math.ceil(min(n / 5, 3 * math.sqrt(n)))
+
+
+def psislw(log_weights: ArrayLike) -> tuple[FloatArray, float]:
+    """Pareto-smooth the largest weights (PSIS; Vehtari, Simpson, Gelman, Yao & Gabry, JMLR 2024).
+
+    Parameters
+    ----------
+    log_weights : array_like, shape (row,)
+        Log weights, larger for more weight; an additive constant does not matter.
+
+    Returns
+    -------
+    log_weights : ndarray, shape (row,)
+        Smoothed, normalised to sum one on the natural scale. The tail of the min(n/5, 3 sqrt(n)) largest
+        weights is replaced by quantiles of the fitted generalised Pareto law and cut at the largest raw one.
+    pareto_k : float
+        Its shape with the paper's weak prior; -inf when the tail is constant, and inf when there are too few
+        rows to fit a tail (fewer than five in it).
+
+    Notes
+    -----
+    Rows are independent: the tail is that of relative efficiency one. ArviZ 0.23 gives the same to rounding, but for
+    weights above the threshold that are all equal (it fits a law to one point; here -inf) and for a tail without any
+    (inf there). ArviZ 1 gives the same for tails of six and more different weights within the range of floats. It
+    takes the negative of the log weights, rounds the length of the tail down where the paper rounds up (``r_eff``
+    moves it), keeps weights equal to the threshold in the tail, has shape NaN where the first quarter of the tail is
+    constant, and refuses a constant tail and one of fewer than five.
+    """
+    raw: FloatArray = np.array(log_weights, dtype=np.float64)
+    if raw.ndim != 1 or raw.size == 0 or np.isnan(raw).any():
+        raise ValueError(f"log_weights must be one-dimensional without NaN; got shape {raw.shape}.")
+    shifted = raw - np.max(raw)
+    n_tail = tail_length(len(raw))
+    if n_tail < 5 or n_tail >= len(raw):
+        return shifted - logsumexp(shifted), np.inf
+    order = np.argsort(shifted, kind="stable")
+    cutoff = max(shifted[order[-n_tail - 1]], np.log(np.finfo(np.float64).tiny))
+    tail = order[-n_tail:]
+    tail = tail[shifted[tail] > cutoff]
+    if 0 < len(tail) < 5:  # a few rows above a constant, perhaps with all the weight
+        return shifted - logsumexp(shifted), np.inf
+    if len(tail) == 0 or np.ptp(shifted[tail]) < np.finfo(np.float64).eps * 10:
+        return shifted - logsumexp(shifted), -np.inf
+    excess = np.exp(shifted[tail]) - np.exp(cutoff)
+    shape, scale = _fit_generalised_pareto(excess)
+    if np.isfinite(shape):
+        points = (np.arange(len(tail)) + 0.5) / len(tail)
+        with np.errstate(over="ignore"):  # quantiles beyond the floats are cut at the largest raw weight
+            quantiles = _pareto_quantiles(points, shape, scale)
+        shifted[tail] = np.minimum(np.log(quantiles + np.exp(cutoff)), 0.0)
+    return shifted - logsumexp(shifted), float(shape)
+
+
+def _fit_generalised_pareto(excess: FloatArray) -> tuple[float, float]:
+    """Shape and scale by Zhang & Stephens (2009), with the shape drawn to .5 as by ten observations."""
+    x = np.sort(excess)
+    n, n_grid, prior_rows, prior_scale = len(x), 30 + int(len(x) ** 0.5), 10.0, 3.0
+    grid = 1 - np.sqrt(n_grid / (np.arange(1, n_grid + 1) - 0.5))
+    grid = grid / (prior_scale * x[int(n / 4 + 0.5) - 1]) + 1 / x[-1]
+    shapes = np.log1p(-grid[:, None] * x).mean(axis=1)
+    profile = n * (np.log(-grid / shapes) - shapes - 1)
+    posterior = np.exp(profile - logsumexp(profile))
+    theta = float((grid * posterior)[posterior >= 10 * np.finfo(np.float64).eps].sum())
+    theta /= float(posterior[posterior >= 10 * np.finfo(np.float64).eps].sum())
+    shape = float(np.log1p(-theta * x).mean())
+    scale = -shape / theta
+    return (n * shape + 0.5 * prior_rows) / (n + prior_rows), scale
+
+
+def _pareto_quantiles(points: FloatArray, shape: float, scale: float) -> FloatArray:
+    if abs(shape) < 1e-12:
+        return -scale * np.log1p(-points)
+    return scale * np.expm1(-shape * np.log1p(-points)) / shape
+
+
+class FiniteVarianceTest(NamedTuple):
+    """Test that the variance of weights is finite: Pareto shape at most 1/2 against above 1/2.
+
+    Parameters
+    ----------
+    shape : float
+        Maximum likelihood estimate, without a prior; -0.5 stands for all values up to it, -inf for a constant tail.
+    n_tail : int
+        Number of weights above the threshold.
+    wald, score, likelihood_ratio : float
+        Statistics, standard normal at shape 1/2 for large tails; large ones speak against a finite variance.
+        ``likelihood_ratio`` is the signed root: its square has the law 1/2 chi2_0 + 1/2 chi2_1 where it is positive.
+    """
+
+    shape: float
+    n_tail: int
+    wald: float
+    score: float
+    likelihood_ratio: float
+
+    @property
+    def p_values(self) -> dict[str, float]:
+        """One-sided p-value of each statistic; 1/2 and more where the statistic is at most 0."""
+        names = ("wald", "score", "likelihood_ratio")
+        return {name: float(ndtr(-getattr(self, name))) for name in names}
+
+    @property
+    def p_value(self) -> float:
+        """P-value of the score statistic, whose level is nearest to the nominal one in short tails."""
+        return self.p_values["score"]
+
+
+def variance_test(log_weights: ArrayLike, *, tail: int | None = None) -> FiniteVarianceTest:
+    """Wald, score and likelihood-ratio tests of a finite variance (Koopman, Shephard & Creal 2009).
+
+    Parameters
+    ----------
+    log_weights : array_like, shape (row,)
+        Of independent rows, larger for more weight; an additive constant does not matter. -inf is a weight of zero.
+    tail : int, optional
+        Number of largest weights to use, `tail_length` of the rows by default. The next one is the threshold;
+        weights equal to it are left out.
+
+    Returns
+    -------
+    FiniteVarianceTest
+
+    Raises
+    ------
+    ValueError
+        When the log weights are no list without NaN or +inf, ``tail`` is out of range, or fewer than 10 weights
+        stand above the threshold (but for a constant tail, whose variance is finite: shape and statistics -inf).
+
+    Notes
+    -----
+    The excesses z over the threshold follow the generalised Pareto law with density
+    (1 + shape z/scale)**(-1/shape - 1)/scale, and weights have a finite variance for shape < 1/2. With theta =
+    shape/scale, the restricted fit at 1/2 solves mean(theta z/(1 + theta z)) = 1/3, and the score of the shape there
+    is 4 sum(log(1 + theta z)) - 2 n. Statistics are standardised by the Fisher information at 1/2 (see
+    `pareto_information`), whose inverse gives the shape the variance 9/(4 n) whatever the scale. Excesses are kept as
+    logarithms, so that no range of weights overflows.
+
+    References
+    ----------
+    Koopman, Shephard & Creal, Testing the assumptions behind importance sampling, Journal of Econometrics 149 (2009);
+    Smith, Maximum likelihood estimation in a class of nonregular cases, Biometrika 72 (1985).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> light, heavy = np.random.default_rng(1).pareto([[4.0], [1.0]], (2, 10_000))  # shapes 0.25 and 1
+    >>> variance_test(np.log(light)).p_value > 0.5, variance_test(np.log(heavy)).p_value < 1e-3
+    (True, True)
+    """
+    raw = np.array(log_weights, dtype=np.float64)
+    if raw.ndim != 1 or raw.size == 0 or np.isnan(raw).any() or np.isposinf(raw).any():
+        raise ValueError(f"log_weights must be one-dimensional without NaN or +inf; got shape {raw.shape}.")
+    n_tail = tail_length(len(raw)) if tail is None else tail
+    if isinstance(n_tail, bool) or not isinstance(n_tail, int | np.integer) or not LEAST_TAIL <= n_tail < len(raw):
+        raise ValueError(
+            f"the tail must hold at least {LEAST_TAIL} and fewer than all {len(raw)} weights; got {n_tail!r}. "
+            f"Give more rows or another tail."
+        )
+    ordered = np.sort(raw)
+    threshold, largest = ordered[-n_tail - 1], ordered[-n_tail:]
+    largest = largest[largest > threshold]
+    if len(largest) == 0:
+        return FiniteVarianceTest(-math.inf, 0, -math.inf, -math.inf, -math.inf)
+    if len(largest) < LEAST_TAIL:
+        raise ValueError(
+            f"only {len(largest)} weights stand above the threshold, the others are equal to it; the test needs "
+            f"{LEAST_TAIL}. Give a larger tail."
+        )
+    return _test_excess(largest + np.log(-np.expm1(threshold - largest)))
+
+
+def pareto_information(shape: float, scale: float) -> FloatArray:
+    """Fisher information of one excess in (shape, scale), shape (2, 2), for a shape above -1/2 (Smith 1985)."""
+    outer = 1 / (1 + 2 * shape)
+    mixed = outer / (scale * (1 + shape))
+    return np.array([[2 * outer / (1 + shape), mixed], [mixed, outer / scale**2]])
+
+
+class _Profile:
+    """Generalised Pareto likelihood of excesses along u = log(1 + s), s = shape/scale in units of the largest excess.
+
+    u runs over all reals, the shape mean(log(1 + s y)) increases in it and has its sign, so negative shapes need no
+    case of their own. The best scale for a given s is shape/s, which leaves one dimension (Grimshaw 1993).
+    """
+
+    def __init__(self, log_excess: FloatArray) -> None:
+        self.n = len(log_excess)
+        self.log_y = np.minimum(log_excess - np.max(log_excess), 0.0)
+        self.y = np.exp(self.log_y)
+        with np.errstate(divide="ignore"):
+            self.log_rest = np.log(-np.expm1(self.log_y))
+        #: Beyond it every s y is huge and the likelihood falls.
+        self.highest = 40.0 - float(self.log_y.min())
+
+    def logs(self, u: float) -> FloatArray:
+        """log(1 + s y) of each excess, to full precision for any s; shape (n,)."""
+        if abs(u) < 1:
+            return np.log1p(math.expm1(u) * self.y)
+        return np.logaddexp(self.log_rest, u + self.log_y)
+
+    def shape(self, u: float) -> float:
+        return float(self.logs(u).mean())
+
+    def log_scale(self, u: float) -> float:
+        """Logarithm of shape/s, the scale in units of the largest excess."""
+        if u == 0:
+            return math.log(self.y.mean())
+        return math.log(abs(self.shape(u))) - max(u, 0.0) - math.log(-math.expm1(-abs(u)))
+
+    def loss(self, u: float) -> float:
+        """Minus the mean log likelihood at the best scale."""
+        return self.log_scale(u) + self.shape(u) + 1
+
+    def slope(self, u: float) -> float:
+        """Zero where both likelihood equations hold, and at u = 0: (1 + shape) mean(1/(1 + s y)) - 1."""
+        logs = self.logs(u)
+        return float((1 + logs.mean()) * np.exp(-logs).mean()) - 1
+
+
+def _test_excess(log_excess: FloatArray) -> FiniteVarianceTest:
+    """All three statistics from logarithms of excesses, shape (n,)."""
+    profile, n = _Profile(log_excess), len(log_excess)
+    u = _best(profile)
+    shape = profile.shape(u)
+    # restricted to shape 1/2: the share s y/(1 + s y) increases from 0 to 1 and has mean shape/(1 + shape)
+    restricted = brentq(lambda v: -np.expm1(-profile.logs(v)).mean() - 1 / 3, 0.0, profile.highest, xtol=1e-13)
+    total = float(profile.logs(restricted).sum())
+    log_scale = math.log(0.5) - restricted - math.log(-math.expm1(-restricted))
+    deviation = math.sqrt(np.linalg.inv(pareto_information(0.5, 1.0))[0, 0] / n)
+    gain = 2 * (n * log_scale + 3 * total - n * profile.loss(u))
+    return FiniteVarianceTest(
+        shape,
+        n,
+        (shape - 0.5) / deviation,
+        (4 * total - 2 * n) * deviation,
+        math.copysign(math.sqrt(max(gain, 0.0)), shape - 0.5),
+    )
+
+
+def _best(profile: _Profile) -> float:
+    """Where the likelihood is largest among shapes of at least `LEAST_SHAPE`; below it grows without a bound."""
+    lowest = brentq(lambda u: profile.shape(u) - LEAST_SHAPE, -float(profile.n), 0.0, xtol=1e-13)
+    grid = np.union1d(np.linspace(lowest, 0.0, 32), np.linspace(0.0, profile.highest, 128))
+    place = int(np.argmin([profile.loss(u) for u in grid]))
+    around = float(grid[max(place - 1, 0)]), float(grid[min(place + 1, len(grid) - 1)])
+    if around[0] * around[1] > 0 > profile.slope(around[0]) * profile.slope(around[1]):
+        return float(brentq(profile.slope, *around, xtol=1e-13))
+    found = minimize_scalar(profile.loss, bounds=around, method="bounded", options={"xatol": 1e-10})
+    return float(min((found.x, grid[place]), key=profile.loss))
