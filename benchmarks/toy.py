@@ -90,7 +90,7 @@ def draw(weights: dict, synthetic: iw.SyntheticTable, errors: pd.DataFrame, path
     import matplotlib.pyplot as plt
 
     columns = math.ceil(len(weights) / 2)
-    figure, axes = plt.subplots(2, columns, figsize=(3 * columns, 6.6), sharex=True, sharey=True, squeeze=False)
+    figure, axes = plt.subplots(2, columns, figsize=(3 * columns, 7.6), sharex=True, sharey=True, layout="constrained")
     for axis, (name, found) in zip(axes.flat, weights.items(), strict=False):
         rows = iw.resample(found, synthetic, n=1500, rng=0).frame
         axis.scatter(rows["x"], rows["y"], s=4, alpha=0.5, linewidths=0, color="C0")
@@ -102,7 +102,6 @@ def draw(weights: dict, synthetic: iw.SyntheticTable, errors: pd.DataFrame, path
         f"Synthetic rows drawn by weight; truth uniform on the triangle (N = {N}, M = {M}, epsilon = {EPSILON:g}, "
         f"lambda = {L2}). Error of the first two moments (median over seeds)."
     )
-    figure.tight_layout()
     figure.savefig(path, dpi=120)
     plt.close(figure)
 

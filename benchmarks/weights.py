@@ -65,6 +65,7 @@ def providers(problem: Problem) -> dict:
         "logistic, spherical": lambda l2: logistic(l2, "spherical"),
         "logistic, gaussian": lambda l2: logistic(l2, "gaussian"),
         "logistic, objective": lambda l2: logistic(l2, "objective"),
+        "logistic, beta-calibrated": lambda l2: iw.BetaCalibratedWeights(logistic(l2, "gaussian")),
         "output noise, laplace": lambda l2: iw.OutputNoiseWeights(l2, "laplace"),
         "output noise, gaussian": lambda l2: iw.OutputNoiseWeights(l2, "gaussian"),
         "tilt, gaussian": lambda l2: iw.TiltWeights("gaussian", "linear"),

@@ -33,6 +33,7 @@ _HOMES = {
     "iwbayes.curator.estimators.output": ("OutputNoiseWeights",),
     "iwbayes.curator.estimators.fixed": ("KnownRatioWeights", "UniformWeights"),
     "iwbayes.curator.paper": ("PAPER_METHODS",),
+    "iwbayes.curator.audit": ("AuditResult", "audit", "opposite_corners"),
     "iwbayes.curator.publish": ("Plan", "plan", "publish"),
     "iwbayes.analyst.reweight": ("reweight",),
     "iwbayes.analyst.regression": ("regression",),

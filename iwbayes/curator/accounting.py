@@ -48,7 +48,7 @@ def check_budget(epsilon: float, delta: float, *, infinite: bool = False) -> tup
     return epsilon, delta
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def _event_pld(event: Event, interval: float, adjacency: str) -> privacy_loss_distribution.PrivacyLossDistribution:
     if event.mechanism == "dp-sgd":
         pld = privacy_loss_distribution.from_gaussian_mechanism(
@@ -251,21 +251,29 @@ def dpsgd_multiplier(
     if delta == 0:
         raise ValueError("private gradient steps need delta above 0; got 0. Give one, for example 1e-6.")
 
-    def cost(log_multiplier: float) -> float:
+    def cost(log_multiplier: float, coarseness: float = 1.0) -> float:
         settings = {"sampling_probability": float(sampling_probability), "steps": steps}
         event = Event("steps", "dp-sgd", epsilon, delta, math.exp(log_multiplier), **settings)  # type: ignore[arg-type]
-        found = _pld_epsilon((event,), delta, INTERVAL_SHARE * epsilon, adjacency)
+        found = _pld_epsilon((event,), delta, coarseness * INTERVAL_SHARE * epsilon, adjacency)
         return math.log(max(found, 1e-300) / epsilon)
 
-    low = high = 0.0
-    while cost(low) <= 0:
-        low -= 1
-    while cost(high) > 0:
-        high += 1
+    low, high = _bracket(lambda x: cost(x, 20), 0.0, 1.0)
+    # a coarse privacy loss comes near at little expense; the ledger's own decides
+    low, high = _bracket(cost, brentq(cost, low, high, args=(20,), xtol=1e-3), 2e-3)
     log_multiplier = brentq(cost, low, high, xtol=2e-4)
     while cost(log_multiplier) > 0:
         log_multiplier += 2e-4
     return math.exp(log_multiplier)
+
+
+def _bracket(decreasing: Callable[[float], float], start: float, step: float) -> tuple[float, float]:
+    """Interval around the zero of a decreasing function, by steps that double."""
+    low = high = start
+    while decreasing(low) <= 0:
+        low, step = low - step, 2 * step
+    while decreasing(high) > 0:
+        high, step = high + step, 2 * step
+    return low, high
 
 
 def largest_scale(

@@ -6,11 +6,11 @@ the claim allows. Where it finds one the claim is refuted, up to a stated probab
 nothing is proven: another pair of tables, or a sharper look, may find more. Proofs stand in the docstrings of the
 mechanisms and estimators; an audit finds the slip between a proof and its code.
 
-How to choose the tables. They are simulated, never private: the result depends on the rows without any noise. Take
-few rows (the noise is then small beside one row's pull), and let the row that differs stand at opposite extremes of
-what the schema allows; `opposite_corners` builds such a pair. Where an estimator weighs rows by how well it already
-knows them (a logistic regression does), let the synthetic rows stand where they make the differing row surprising.
-Small tables and few columns also make runs fast, and a larger epsilon is easier to refute than a small one.
+How to choose the tables. They are simulated, never private: the result depends on the rows without any noise. Let the
+row that differs stand at opposite extremes of what the schema allows; `opposite_corners` builds such a pair, which is
+a start and not always the worst. Where an estimator listens to a row the less, the better it already explains it (a
+logistic regression does), let the synthetic rows stand where they make the differing row surprising, and no row where
+it would hold the fit in place against it. Few rows and columns make runs fast, and a larger epsilon takes fewer runs.
 
 What is observed. Where the charged event promises the noisy values themselves (Gaussian, Laplace, cube and spherical
 noise, selections, gradient steps) and the result is found to be a function of them, they are observed; where the noise

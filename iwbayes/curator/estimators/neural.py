@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from iwbayes._threads import one_torch_thread
 from iwbayes.curator._row_gradients import import_torch, reference_gradients
 from iwbayes.curator.dpsgd import PrivateGradients, PrivateSteps
 from iwbayes.curator.estimators._fit import close_fit, open_fit
@@ -216,7 +217,7 @@ class NeuralWeights:
         settings = self._settings(self.draws)
         gradients = settings.charge(ledger, self.label, (own,), epsilon=epsilon, delta=delta)
         seeds = np.random.SeedSequence(self.random_seed).spawn(self.draws)
-        with _progress(self.progressbar, self.draws * self.steps) as advance:
+        with one_torch_thread(), _progress(self.progressbar, self.draws * self.steps) as advance:
             drawn = [self._train(gradients, public, np.random.default_rng(seed), advance) for seed in seeds]
         ratio = NeuralRatio.of(synthetic.schema, center, scale, drawn)
         ledger.register(ratio.fingerprint())
