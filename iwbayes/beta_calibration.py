@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -68,6 +68,7 @@ def beta_calibrate(weights: Weights, *, public: ArrayLike, l2: float = 0.0) -> W
     -------
     Weights
         With the step "beta calibrate". A measurement is kept as a record; its formulas no longer fit these weights.
+        As a tilt's base they count as coming from outside, since no ledger knows the public rows.
 
     Raises
     ------
@@ -105,7 +106,8 @@ def beta_calibrate(weights: Weights, *, public: ArrayLike, l2: float = 0.0) -> W
         raise ValueError(f"l2 must be at least 0 and finite; got {l2!r}.")
     pairs = zip(np.broadcast_to(rows, (weights.n_draws, rows.shape[1])), weights.log_weights, strict=True)
     calibrated = [fit_beta_calibration(real, draw, l2=l2)(draw) for real, draw in pairs]
-    return weights._stepped(np.stack(calibrated), "beta calibrate")
+    # replace() drops the source: the ledger that made the weights does not know the public rows
+    return replace(weights, log_weights=np.stack(calibrated), steps=("beta calibrate",))
 
 
 def fit_beta_calibration(real: ArrayLike, synthetic: ArrayLike, *, l2: float = 0.0) -> BetaCalibration:

@@ -38,8 +38,8 @@ class Weights:
     measurement : Measurement or None
         The noisy statistic behind them: what noise-aware calibration needs.
     source : str or None
-        Digest of the log weights as an estimator made them, by which its ledger knows them; post-processing
-        keeps it, a release file does not.
+        Digest of the log weights as an estimator made them, by which its ledger knows them. The post-processing
+        of this module keeps it; `dataclasses.replace` and a release file do not.
 
     Raises
     ------
@@ -51,7 +51,7 @@ class Weights:
     method: str
     steps: tuple[str, ...] = ()
     measurement: Measurement | None = field(default=None, repr=False)
-    source: str | None = field(default=None, repr=False)
+    source: str | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         log_weights = np.atleast_2d(np.array(self.log_weights, dtype=np.float64))
@@ -108,7 +108,12 @@ class Weights:
         return min(kish_ess(draw) for draw in self.log_weights)
 
     def _stepped(self, log_weights: FloatArray, step: str) -> Weights:
-        return replace(self, log_weights=log_weights, steps=(*self.steps, step))
+        return replace(self, log_weights=log_weights, steps=(*self.steps, step))._from_source(self.source)
+
+    def _from_source(self, source: str | None) -> Weights:
+        """Note on new weights, before anybody else has them, where they come from."""
+        object.__setattr__(self, "source", source)
+        return self
 
 
 def kish_ess(log_weights: ArrayLike) -> float:

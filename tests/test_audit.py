@@ -211,7 +211,7 @@ def test_the_secret_noise_of_an_objective_is_not_observed():
 @pytest.mark.parametrize("share", [1.0, 1e-6])
 def test_a_leak_beside_the_noise_is_found(share: float):
     result = run(Leaky(share))
-    assert result.observed == "the result"
+    assert result.observed == "the noisy values and the result"
     assert result.epsilon > 4 and not result.charge_holds
     assert "is refuted as well" in str(result)
 
@@ -379,3 +379,57 @@ def test_opposite_corners_differ_in_one_row_everywhere():
     for n in (0, 1.5, True):
         with pytest.raises(ValueError, match="n must be"):
             opposite_corners(schema, n)
+
+
+@dataclass(frozen=True)
+class LeakyTilt(TiltWeights):
+    """A tilt with an honest measurement whose weights carry the exact mean besides."""
+
+    def fit(self, private, synthetic, ledger, *, epsilon, delta=0.0):
+        weights = super().fit(private, synthetic, ledger, epsilon=epsilon, delta=delta)
+        secret = private.schema.encode(private.frame).mean()
+        return Weights(
+            weights.log_weights + secret * np.arange(len(synthetic)), "leaky", measurement=weights.measurement
+        )
+
+
+def test_a_leak_beside_an_honest_measurement_is_seen():
+    schema = iw.Schema(iw.Real("x", 0, 1))
+    first, second = opposite_corners(schema, 5)
+    synthetic = iw.SyntheticTable(pd.DataFrame({"x": np.linspace(0, 1, 20)}), schema, origin="simulated")
+    settings = {"epsilon": 1.0, "delta": 1e-5, "synthetic": synthetic, "n_runs": 400, "random_seed": 1}
+    assert not audit(LeakyTilt(features="linear"), first, second, **settings).passed
+    assert audit(TiltWeights(features="linear"), first, second, **settings).passed
+
+
+@dataclass(frozen=True)
+class SometimesLeaky:
+    """Adds noise as charged, and in a fifth of the outcomes releases a flag of a row instead."""
+
+    pure = True
+
+    def events(self, facts, *, epsilon, delta=0.0):
+        return (Event("sometimes leaky", "laplace", epsilon),)
+
+    def fit(self, private, synthetic, ledger, *, epsilon, delta=0.0):
+        noise = ledger.charge(*self.events(None, epsilon=epsilon))
+        count = int(noise.laplace(np.zeros(1, dtype=np.int64), 20.0)[0])
+        flagged = count % 5 == 0 and private.frame["x"].max() == 1
+        return Weights(np.array([0.0, 10_000.0 if flagged else float(count)]), "sometimes leaky")
+
+
+def test_a_leak_that_only_some_outcomes_show_is_seen_from_either_side():
+    first, second = opposite_corners(iw.Schema(iw.Real("x", 0, 1)), 5)
+    synthetic = iw.SyntheticTable(pd.DataFrame({"x": [0.2, 0.4]}), first.schema, origin="simulated")
+    for pair in ((first, second), (second, first)):
+        found = audit(SometimesLeaky(), *pair, epsilon=0.5, synthetic=synthetic, n_runs=2000, random_seed=1)
+        assert not found.passed and found.observed == "the noisy values and the result"
+
+
+def test_an_event_may_be_too_probable_on_either_sample():
+    """One outcome has chance .05 on one sample and never comes on the other: the bound is the same from both sides."""
+    rng = np.random.default_rng(8)
+    plain = rng.integers(0, 10, (20_000, 1)).astype(float)
+    rare = np.where(rng.random((20_000, 1)) < 0.05, 10.0, rng.permutation(plain))
+    bounds = [lower_bounds(*pair, delta=1e-6, confidence=0.999).epsilon for pair in ((rare, plain), (plain, rare))]
+    assert min(bounds) > 3.5 and bounds[0] == pytest.approx(bounds[1], rel=0.05)

@@ -187,14 +187,14 @@ def test_tempered_weights_are_tempered_back(factor):
 def test_each_draw_has_its_own_map():
     rng = np.random.default_rng(5)
     draws, real = rng.normal(-0.5, 1, (3, 100)) * [[1], [2], [3]], rng.normal(0.5, 1, (3, 60)) * [[1], [2], [3]]
-    source = Weights(draws, "test", measurement=object(), source="digest")
+    source = Weights(draws, "test", measurement=object())
     found = beta_calibrate(source, public=real)
     for one, draw, public in zip(found.log_weights, draws, real, strict=True):
         np.testing.assert_allclose(one, fit_beta_calibration(public, draw)(draw))
     shared = beta_calibrate(source, public=real[0])
     np.testing.assert_allclose(shared.log_weights[2], fit_beta_calibration(real[0], draws[2])(draws[2]))
     assert found.steps == ("beta calibrate",) and found.method == "test"
-    assert found.measurement is source.measurement and found.source == "digest"
+    assert found.measurement is source.measurement and found.source is None
     np.testing.assert_array_equal(source.log_weights, draws)
 
 

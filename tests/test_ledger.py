@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 import iwbayes as iw
+from iwbayes.curator import accounting
 from iwbayes.curator.accounting import (
     check_budget,
+    dpsgd_multiplier,
     gaussian_delta,
     gaussian_multiplier,
     largest_scale,
@@ -378,6 +380,21 @@ def test_the_largest_scale_fits_and_a_little_more_does_not(epsilon, delta, share
         for _ in range(event.count):
             ledger.charge(dataclasses.replace(event, count=1))
     assert 0.98 * epsilon < ledger.spent[0] <= epsilon
+
+
+def test_nothing_under_an_infinite_budget_is_certified():
+    for budget, certified in ((1.0, True), (math.inf, False)):
+        ledger = iw.Ledger(budget, 1e-6)
+        ledger.charge(Event("a count", "laplace", 0.5))
+        assert ledger.statement().epsilon == 0.5 and ledger.statement().certified is certified
+
+
+def test_gradient_steps_that_need_no_noise_get_a_little():
+    """With q T below delta nothing has to be hidden at all; the search has to end all the same."""
+    multiplier = dpsgd_multiplier(1.0, 1e-3, sampling_probability=1e-5, steps=10)
+    assert multiplier == accounting.LEAST_MULTIPLIER
+    event = Event("steps", "dp-sgd", 1.0, 1e-3, multiplier, sampling_probability=1e-5, steps=10)
+    assert price([event], 1e-3)[0] <= 1.0
 
 
 def test_the_largest_scale_without_delta_makes_the_shares_add_up():

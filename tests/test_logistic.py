@@ -309,3 +309,35 @@ def test_the_log_ratio_at_the_synthetic_rows_is_the_weights(mechanism):
 def test_wrong_settings_are_refused(settings, error):
     with pytest.raises(error, match=next(iter(settings))):
         iw.LogisticWeights(**settings)
+
+
+def test_rounding_does_not_grow_with_the_number_of_rows():
+    """A sum of a million equal terms in one run would be off by more than the solver's tolerance."""
+    n = 10**6
+    private = np.column_stack([np.full(n, 0.5), np.ones(n)])
+    synthetic = np.column_stack([np.linspace(-0.5, 0.5, 100), np.ones(100)])
+    b = minimise(private, synthetic, 0.1)
+    exact = 0.1 * b - private[0] / (1 + math.exp(private[0] @ b))
+    exact += (synthetic / (1 + np.exp(-synthetic @ b))[:, None]).mean(axis=0)
+    assert np.linalg.norm(exact) <= 1.01 * _logistic.TOLERANCE
+
+
+@pytest.mark.parametrize(("d", "n", "epsilon"), [(30, 20, 1e-3), (100, 2, 0.01)])
+def test_objective_perturbation_solves_under_huge_noise(d, n, epsilon):
+    schema, rows = cube(d, n, np.random.default_rng(5))
+    synthetic = iw.SyntheticTable(cube(d, 50, np.random.default_rng(6))[1], schema, origin="test")
+    for seed in range(5):
+        ledger = iw.Ledger(1.0, 0.0, noise=iw.SeededNoise(seed))
+        iw.LogisticWeights(0.1, "objective").fit(iw.PrivateTable(rows, schema), synthetic, ledger, epsilon=epsilon)
+
+
+def test_rounding_is_taken_off_epsilon_and_refused_where_it_takes_too_much():
+    facts = PublicFacts(cube(400, 1, np.random.default_rng(7))[0], 1000, 1000)
+    estimator = iw.LogisticWeights(0.1, "objective")
+    split = estimator._split(facts, 1.0)
+    reach = encoded_reach(facts.schema)
+    curvature = (reach.radius**2 + 1) / (4 * 1000 * split.l2)
+    left = 1.0 - math.log1p(curvature)
+    assert left - 0.01 < gradient_reach(reach, "replace-one") / split.scale < left - 401 * 2.0**-17
+    with pytest.raises(ValueError, match="rounding would take"):
+        estimator.events(facts, epsilon=0.005)

@@ -1,5 +1,6 @@
 """Weights that cost nothing, weights with noise on each, discriminators, tilts on a base, and publish with them."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -235,6 +236,18 @@ def test_given_weights_as_a_base_are_known_to_the_ledger_that_made_them():
     assert "base weights come from outside" in stranger.statement().notes[0]
 
 
+def test_weights_changed_by_other_rows_are_no_longer_the_ledgers_own():
+    private, synthetic = tables()
+    ledger = iw.Ledger(math.inf, 1e-6, noise=iw.SeededNoise(1))
+    weights = iw.LogisticWeights().fit(private, synthetic, ledger, epsilon=1.0, delta=1e-6)
+    assert ledger.holds(weights.source) and ledger.holds(iw.temper(iw.psis(weights), power=0.5).source)
+    for other in (
+        iw.beta_calibrate(weights, public=weights.log_weights[0, :50] + 0.1),  # nobody knows what these rows are
+        dataclasses.replace(weights, log_weights=weights.log_weights + 1.0),
+    ):
+        assert other.source is None and not ledger.holds(other.source)
+
+
 def test_a_base_of_several_draws_is_averaged():
     private, synthetic = tables()
     rng = np.random.default_rng(4)
@@ -363,5 +376,11 @@ def test_an_infinite_release_can_be_saved_and_says_so(tmp_path):
 def test_the_plan_of_other_weights_is_not_guessed():
     facts = PublicFacts(SCHEMA, 1000, 5000)
     assert [e.mechanism for e in iw.LogisticWeights().events(facts, epsilon=1.0, delta=1e-6)] == ["gaussian"]
+    plain, base = (
+        iw.plan(SCHEMA, 1000, epsilon=1.0, delta=1e-6, weights=iw.TiltWeights(features="linear", base=base))
+        for base in (None, iw.LogisticWeights())
+    )
+    assert base.noise_sd > 1.2 * plain.noise_sd  # the base takes its part of the budget
+    assert [event.label for event in base.events[-2:]] == ["LogisticWeights", "TiltWeights"]
     with pytest.raises(TypeError, match="plan"):
         iw.plan(SCHEMA, 1000, epsilon=1.0, delta=1e-6, weights=iw.LogisticWeights())

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -40,12 +41,16 @@ class Evidence(NamedTuple):
 
 
 class _Attack(NamedTuple):
-    """An event {sign * statistic > threshold}, and the bound that it reached where it was chosen."""
+    """An event {sign * statistic > threshold}, the bound that it reached where it was chosen, and on which sample.
+
+    ``swapped`` says that the event is more probable on the second sample.
+    """
 
     bound: float
     name: str
     sign: float
     threshold: float
+    swapped: bool
 
 
 def lower_bounds(
@@ -99,7 +104,8 @@ def lower_bounds(
         chosen = _choose(found, first[choose], second[choose], bounds, level)
         proven = {}
         for goal, attack in chosen.items():
-            scores = [attack.sign * found[attack.name](sample[test]) for sample in (first, second)]
+            samples = (second, first) if attack.swapped else (first, second)
+            scores = [attack.sign * found[attack.name](sample[test]) for sample in samples]
             hits, misses = (np.array([(s > attack.threshold).sum()]) for s in scores)
             low, high = clopper_pearson(hits, misses, runs - 2 * quarter, level)
             proven[goal] = float(bounds[goal](low, high)[0])
@@ -181,8 +187,9 @@ def _choose(
     shares = np.concatenate([tail, 1 - tail])
     for name, statistic in found.items():
         plain = statistic(first), statistic(second)
-        for sign in (1.0, -1.0):
-            one, two = np.sort(sign * plain[0]), np.sort(sign * plain[1])
+        # either table may be the one on which an event is too probable
+        for sign, swapped in product((1.0, -1.0), (False, True)):
+            one, two = (np.sort(sign * score) for score in (plain[::-1] if swapped else plain))
             thresholds = np.unique(np.quantile(np.concatenate([one, two]), shares))
             hits = len(one) - np.searchsorted(one, thresholds, side="right")
             misses = len(two) - np.searchsorted(two, thresholds, side="right")
@@ -191,7 +198,7 @@ def _choose(
                 values = bound(low, high)
                 top = int(np.argmax(values))
                 if goal not in best or values[top] > best[goal].bound:
-                    best[goal] = _Attack(float(values[top]), name, sign, float(thresholds[top]))
+                    best[goal] = _Attack(float(values[top]), name, sign, float(thresholds[top]), swapped)
     return best
 
 

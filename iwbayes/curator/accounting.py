@@ -31,6 +31,8 @@ INTERVAL_SHARE = 1e-4
 MAX_POINTS = 10**6
 #: Beyond it the privacy loss of a pure event overflows, and adding up is as good as anything.
 MAX_EPSILON = 500.0
+#: Gradient steps never get less noise than this, however little a budget asks for.
+LEAST_MULTIPLIER = 0.2
 #: Sums of binary fractions such as 0.3 + 0.7 may pass a budget by this relative amount.
 ROUNDING = 1e-12
 
@@ -244,8 +246,9 @@ def dpsgd_multiplier(
 
     Notes
     -----
-    The pessimistic PLD of the Poisson-sampled Gaussian (dp-accounting; Zhu, Dong & Wang, AISTATS 2022), which the
-    ledger checks again. Rounding of the privacy loss makes it refuse a little noise too much rather than too little.
+    The pessimistic PLD of the Poisson-sampled Gaussian (Zhu, Dong & Wang, AISTATS 2022), which the ledger checks
+    again; for a replaced row dp-accounting's pair of mixtures at opposite clip norms. Rounding of
+    the privacy loss makes it ask for a little noise too much rather than too little.
     """
     epsilon, delta = check_budget(epsilon, delta)
     if delta == 0:
@@ -257,6 +260,8 @@ def dpsgd_multiplier(
         found = _pld_epsilon((event,), delta, coarseness * INTERVAL_SHARE * epsilon, adjacency)
         return math.log(max(found, 1e-300) / epsilon)
 
+    if cost(math.log(LEAST_MULTIPLIER), 20) <= 0:  # so few rows are ever looked at that hardly any noise will do
+        return LEAST_MULTIPLIER
     low, high = _bracket(lambda x: cost(x, 20), 0.0, 1.0)
     # a coarse privacy loss comes near at little expense; the ledger's own decides
     low, high = _bracket(cost, brentq(cost, low, high, args=(20,), xtol=1e-3), 2e-3)

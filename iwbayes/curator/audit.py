@@ -13,11 +13,12 @@ logistic regression does), let the synthetic rows stand where they make the diff
 it would hold the fit in place against it. Few rows and columns make runs fast, and a larger epsilon takes fewer runs.
 
 What is observed. Where the charged event promises the noisy values themselves (Gaussian, Laplace, cube and spherical
-noise, selections, gradient steps) and the result is found to be a function of them, they are observed; where the noise
-is a secret of the algorithm (objective perturbation) or the result depends on the rows beside the noisy values, the
-result is. When a fit asks for noise once, that request alone is repeated on the values that it came with, which is
-much faster and leaves nothing out; otherwise the whole algorithm runs each time. Give an algorithm that draws public
-randomness of its own a fixed ``random_seed``: else its result is no function of the noisy values.
+noise, selections, gradient steps), they are observed. So is the result, unless in 61 runs that were given another
+table's outcomes it followed from them alone: a leak beside the noise that is rarer than that takes ``observe=``. Where
+the noise is a secret of the algorithm (objective perturbation) the result is all that is observed. When a fit asks for
+noise once, that request alone is repeated on the values that it came with, which is much faster; otherwise the whole
+algorithm runs each time. Give an algorithm that draws public randomness of its own a fixed ``random_seed``: else its
+result is no function of the noisy values.
 
 References
 ----------

@@ -215,16 +215,19 @@ class PrivateGradients:
             self._left -= 1
         rate, n = self._settings.sampling_probability, len(self._rows[0])
         places = np.arange(n) if rate == 1 else self._noise.poisson_sample(n, rate)
+        flat = None
         try:
             if self._event.noise_multiplier is None:
                 flat = plain_sum(network, loss, self._rows, places)
             else:
                 flat = clipped_sum(network, loss, self._rows, places, clip_norm=clip_norm, center=center)
-        except Exception as error:
+        except Exception:  # noqa: S110 - raised below, where the error with its private values is no longer at hand
+            pass
+        if flat is None:
             raise RuntimeError(
-                f"the loss of the private rows failed with {type(error).__name__}; its message is withheld since it "
-                f"may hold private values. Try the loss on synthetic rows."
-            ) from None
+                "the loss of the private rows failed; the error is withheld since it may hold private values. "
+                "Try the loss on synthetic rows."
+            )
         if self._event.noise_multiplier is not None:
             flat = self._noise.floating_gaussian(flat, self._event.noise_multiplier * clip_norm)
         found = unflatten(network, flat / (rate * n))

@@ -155,7 +155,7 @@ class Ledger:
     def statement(self) -> PrivacyStatement:
         """Return the frozen record of all charges so far."""
         epsilon, delta = self.spent
-        certified = self._worst == "hardened" and not self._notes and math.isfinite(epsilon)
+        certified = self._worst == "hardened" and not self._notes and math.isfinite(self._epsilon)
         return PrivacyStatement(epsilon, delta, self.adjacency, self._events, self._worst, certified, self._notes)
 
     def __repr__(self) -> str:

@@ -170,7 +170,7 @@ def plan(
     """Tell the expected noise, features and kappa of `publish` before any private row is touched.
 
     Features are built on rows drawn uniformly within the schema's bounds, since the synthetic rows do not
-    exist yet; the release itself builds them on its own synthetic rows.
+    exist yet; the release itself builds them on its own synthetic rows, weighted by the tilt's base if there is one.
 
     Parameters
     ----------
@@ -196,13 +196,9 @@ def plan(
     events = _joint_events(facts, generator, weights, share, epsilon, delta)
     t = largest_scale(events, epsilon, delta, adjacency=adjacency)
     part = (1 - share) * t * epsilon
-    design = weights.design(
-        uniform_table(schema, _PLAN_ROWS, rng=0),
-        n,
-        epsilon=part,
-        delta=0.0 if weights.pure else delta,
-        adjacency=adjacency,
-    )
+    tilt = weights.parts(facts, epsilon=part, delta=0.0 if weights.pure else delta)
+    reference = uniform_table(schema, _PLAN_ROWS, rng=0)
+    design = weights.design(reference, int(n), epsilon=tilt.epsilon, delta=tilt.delta, adjacency=adjacency)
     return Plan(
         share * t * epsilon,
         part,

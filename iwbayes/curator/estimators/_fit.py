@@ -45,7 +45,7 @@ def close_fit(ledger: Ledger, log_weights: ArrayLike, method: str, measurement: 
     weights = Weights(log_weights, method, measurement=measurement)  # type: ignore[arg-type]
     source = digest("Weights", weights.log_weights)
     ledger.register(source)
-    return Weights(weights.log_weights, method, measurement=measurement, source=source)
+    return weights._from_source(source)
 
 
 def digest(*parts: Any) -> str:

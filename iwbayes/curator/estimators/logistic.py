@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,10 +34,26 @@ from iwbayes.weights import Weights
 FloatArray = NDArray[np.float64]
 CoefficientLaw = GaussianLaw | SphericalLaw | LaplaceLaw
 MECHANISMS = ("gaussian", "spherical", "laplace", "objective", "none", "paper")
-#: Noise may come out wider than planned by the rounding to its grid: existence is checked with this margin.
-_MARGIN = 1 + 1e-4
+#: Noise may come out wider than planned by the rounding to its grid, which adds up over coordinates at most:
+#: existence is checked with this margin, and as much again for each coordinate.
+_MARGIN, _COORDINATE_MARGIN = 1e-6, 2.0**-19
 #: The released minimiser of a perturbed objective is rounded to this many tolerances.
 _ROUNDING = 2.0**20
+
+
+class _Split(NamedTuple):
+    """Public settings of objective perturbation.
+
+    The guarantee is that of the exact minimiser; the solver's is within tol/l2 of it, and is rounded to a grid of at
+    least 2**19 of these steps. A cell of the grid widened by a step on either side has at most exp(k 2**-17) times the
+    volume of one narrowed so, and over two steps the density changes by the noise's slope, N J'' 2 tol/l2 /s, and the
+    determinant's: both are taken off epsilon.
+    """
+
+    l2: float
+    scale: float
+    tolerance: float
+    grid: float
 
 
 @dataclass(frozen=True)
@@ -148,6 +165,8 @@ class LogisticWeights:
         epsilon, delta = check_budget(epsilon, delta)
         if self.mechanism == "none":
             return (Event(self.label, "none", math.inf),)
+        if self.mechanism == "objective":
+            self._split(facts, epsilon)  # refuses what rounding would spoil
         if self.mechanism == "gaussian":
             return (Event(self.label, "gaussian", epsilon, delta, gaussian_multiplier(epsilon, delta)),)
         if self.mechanism == "paper":
@@ -289,26 +308,36 @@ class LogisticWeights:
         b determines zeta = -N J'(b), so the densities of b under neighbours differ by the noise's, exp(|z - z'|/s) with
         |z - z'| <= R, times the ratio of det N J''. The Hessians share all rows but one, whose term has rank one and
         is at most r**2/4 with r**2 = radius**2 + 1 over a matrix of at least N l2, so that ratio is at most
-        1 + r**2/(4 N l2). s = R/(epsilon - log of it). Where l2 is so small that this would take more than half of
-        epsilon, l2 is raised until it takes half.
+        1 + r**2/(4 N l2). s = R/(epsilon - log of it - rounding). Where l2 is so small that this would take more than
+        half of epsilon, l2 is raised until it takes half. For the rounding see `_Split`.
         """
-        reach = encoded_reach(facts.schema)
-        l2, left = self._objective_split(facts, reach, float(epsilon))
-        scale = gradient_reach(reach, facts.adjacency) / left
+        split = self._split(facts, float(epsilon))
         noise = ledger.charge(*self.events(facts, epsilon=epsilon))
         ledger.mark("floating-point")
-        zeta = noise.spherical(np.zeros(facts.schema.n_features + 1), scale)
+        zeta = noise.spherical(np.zeros(facts.schema.n_features + 1), split.scale)
+        reach = encoded_reach(facts.schema)
         rows = design(private, reach), design(synthetic, reach)
-        b = minimise(*rows, l2, linear=zeta / facts.n_private)
-        # the guarantee is that of the exact minimiser: rounding hides which one of those within the tolerance it was
-        grid = power_of_two_below(_ROUNDING * TOLERANCE / l2)
-        return np.rint(b / grid) * grid
+        b = minimise(*rows, split.l2, linear=zeta / facts.n_private, tolerance=split.tolerance)
+        return np.rint(b / split.grid) * split.grid
 
-    def _objective_split(self, facts: PublicFacts, reach: Reach, epsilon: float) -> tuple[float, float]:
-        """Penalty in use, and the epsilon that is left for the noise."""
-        curvature = (reach.radius**2 + 1) / (4 * facts.n_private)
+    def _split(self, facts: PublicFacts, epsilon: float) -> _Split:
+        """Public settings of objective perturbation; ValueError when rounding would take half of epsilon."""
+        reach, n, k = encoded_reach(facts.schema), facts.n_private, facts.schema.n_features + 1
+        size, change = math.hypot(reach.radius, 1.0), gradient_reach(reach, facts.adjacency)
+        curvature = size**2 / (4 * n)
         l2 = max(float(self.l2), curvature / math.expm1(epsilon / 2))
-        return l2, epsilon - math.log1p(curvature / l2)
+        # the noise's radius has mean k s and standard deviation sqrt(k) s: a gradient of that size rounds accordingly
+        tolerance = TOLERANCE * (1 + 8 * k * change / (epsilon * n))
+        shift = tolerance / l2
+        slope = 4 * n * (size**2 / 2 + l2) * epsilon / change + k * size**3 / l2
+        rounding = 4 * k / _ROUNDING * 2 + shift * slope
+        left = epsilon - math.log1p(curvature / l2) - rounding
+        if left < epsilon / 4:
+            raise ValueError(
+                f"objective perturbation of {k} coefficients needs a larger epsilon than {epsilon:g}: rounding would "
+                f"take {rounding:.2g} of it. Use mechanism='spherical'. Nothing was charged."
+            )
+        return _Split(l2, change / left, tolerance, power_of_two_below(_ROUNDING * shift))
 
     def _sensitivity(self, facts: PublicFacts) -> float:
         reach = gradient_reach(encoded_reach(facts.schema), facts.adjacency)
@@ -343,7 +372,7 @@ def _farthest_row(reach: Reach) -> FloatArray:
 
 def _check_existence(law: CoefficientLaw, rows: FloatArray) -> None:
     """Raise where the debias factor does not exist; warn where debiased weights have infinite variance."""
-    place = float(law.scaled(_MARGIN).existence(rows).max())
+    place = float(law.scaled(1 + _MARGIN + _COORDINATE_MARGIN * law.dim).existence(rows).max())
     advice = "Use a larger l2 or epsilon, mechanism='gaussian', or debias=False."
     if place >= 1:
         raise ValueError(
