@@ -200,7 +200,7 @@ def audit(
     >>> print(audit(iw.BayesNet(), first, second, epsilon=1.0, random_seed=1))
     Audit of BayesNet(max_parents=2, max_bins=128, theta=2.0, bins_share=0.15, structure_share=0.15)
       claimed: epsilon 1 at delta 0 under replace-one; charged: epsilon 1, 1 event(s)
-      found: epsilon at least 0.8..., mu at least 0.7..., with confidence 0.999
+      found: epsilon at least 0.9..., mu at least 0.7..., with confidence 0.999
       from 20000 runs on each table, observing the noisy values
       Passed: nothing was found against the claim. That is no proof of it: other tables or a
       sharper statistic may find more.
