@@ -94,7 +94,7 @@ def exact_check(name, noise, scale):
 def test_what_is_drawn_follows_the_stated_law(name, source):
     value, k = np.linspace(-5, 5, 3), 3
     if name in ("gaussian", "laplace"):
-        repeated = run(name, np.tile(value, 1000), ledger=ledger_of(noise=source))
+        repeated = run(name, np.tile(value, 4000), ledger=ledger_of(noise=source))
         noise = repeated.value.reshape(-1, k) - value
         law = repeated.law
     else:

@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
+from iwbayes.curator.accounting import check_budget
 from iwbayes.curator.ledger import Ledger
 from iwbayes.curator.protocols import PublicFacts, WeightEstimator
 from iwbayes.laws import Measurement
+from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.weights import Weights
+
+
+@dataclass(frozen=True)
+class FreeEstimator:
+    """An estimator that costs nothing; the budget is checked all the same, so that a wrong one is not hidden."""
+
+    @property
+    def pure(self) -> bool:
+        """It takes any delta and uses none."""
+        return True
+
+    def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
+        """Declare nothing: nothing is learned from private rows here."""
+        check_budget(epsilon, delta)
+        return ()
 
 
 def open_fit(
@@ -46,6 +65,14 @@ def close_fit(ledger: Ledger, log_weights: ArrayLike, method: str, measurement: 
     source = digest("Weights", weights.log_weights)
     ledger.register(source)
     return weights._from_source(source)
+
+
+def ratios(log_ratio: Callable[[SyntheticTable], ArrayLike], synthetic: SyntheticTable) -> NDArray[np.float64]:
+    """Evaluate somebody else's log ratio, shape (row,); ValueError when it has another shape."""
+    found = np.asarray(log_ratio(synthetic), dtype=np.float64)
+    if found.shape != (len(synthetic),):
+        raise ValueError(f"log_ratio must return shape ({len(synthetic)},), one a row; got {found.shape}.")
+    return found
 
 
 def digest(*parts: Any) -> str:

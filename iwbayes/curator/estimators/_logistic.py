@@ -7,7 +7,7 @@ What the estimators that fit a logistic log ratio share (methods: Ghalebikesabi 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,14 @@ class Reach(NamedTuple):
     center: FloatArray
     diameter: float
     radius: float
+
+
+def check_penalty(l2: Any) -> None:
+    """Refuse an l2 that is no positive number: it bounds the sensitivity."""
+    if isinstance(l2, bool) or not isinstance(l2, int | float | np.number):
+        raise TypeError(f"l2 must be a number; got {type(l2).__name__}.")
+    if not (math.isfinite(l2) and l2 > 0):
+        raise ValueError(f"l2 must be positive and finite: the penalty bounds the sensitivity; got {l2!r}.")
 
 
 def encoded_reach(schema: Schema) -> Reach:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from iwbayes.curator.accounting import check_budget
-from iwbayes.curator.estimators._fit import close_fit, open_fit
+from iwbayes.curator.estimators._fit import FreeEstimator, close_fit, open_fit, ratios
 from iwbayes.curator.ledger import Ledger
-from iwbayes.curator.protocols import LogRatio, PublicFacts
-from iwbayes.statement import Event
+from iwbayes.curator.protocols import LogRatio
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.weights import Weights
 
 
 @dataclass(frozen=True)
-class DiscriminatorWeights:
+class DiscriminatorWeights(FreeEstimator):
     """Weights from the discriminator of a GAN, at no further cost.
 
     The discriminator's class-normalised log odds estimate the log ratio. They are post-processing of its training,
@@ -44,16 +40,6 @@ class DiscriminatorWeights:
                 f"critic has no log odds: use NeuralWeights or TiltWeights with such a generator."
             )
 
-    @property
-    def pure(self) -> bool:
-        """It takes any delta and uses none."""
-        return True
-
-    def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
-        """Declare nothing: the training was charged when it ran."""
-        check_budget(epsilon, delta)
-        return ()
-
     def fit(
         self,
         private: PrivateTable,
@@ -77,7 +63,5 @@ class DiscriminatorWeights:
                 "the ledger holds no training of exactly this discriminator, so its weights are not free. Train it "
                 "under this ledger and leave its parameters as they are, or use another weight estimator."
             )
-        log_weights = np.asarray(self.gan.log_ratio(synthetic), dtype=np.float64)
-        if log_weights.shape != (len(synthetic),):
-            raise ValueError(f"log_ratio must return shape ({len(synthetic)},), one a row; got {log_weights.shape}.")
+        log_weights = ratios(self.gan.log_ratio, synthetic)
         return close_fit(ledger, log_weights, f"DiscriminatorWeights({type(self.gan).__name__})")

@@ -8,36 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from iwbayes.curator.accounting import check_budget
-from iwbayes.curator.estimators._fit import close_fit, open_fit
+from iwbayes.curator.estimators._fit import FreeEstimator, close_fit, open_fit, ratios
 from iwbayes.curator.ledger import Ledger
-from iwbayes.curator.protocols import PublicFacts
-from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.weights import Weights
 
 
 @dataclass(frozen=True)
-class _Free:
-    """An estimator that costs nothing; the budget is checked all the same, so that a wrong one is not hidden."""
-
-    @property
-    def pure(self) -> bool:
-        """It takes any delta and uses none."""
-        return True
-
-    def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
-        """Declare nothing: no private row is read."""
-        check_budget(epsilon, delta)
-        return ()
-
-
-@dataclass(frozen=True)
-class UniformWeights(_Free):
+class UniformWeights(FreeEstimator):
     """Weight one for every synthetic row: the unweighted analysis ("None" in Ghalebikesabi et al. 2022).
 
     Examples
     --------
+    >>> from iwbayes.curator.protocols import PublicFacts
     >>> UniformWeights().events(PublicFacts(None, 100, 500), epsilon=1.0)
     ()
     """
@@ -63,7 +46,7 @@ class UniformWeights(_Free):
 
 
 @dataclass(frozen=True)
-class KnownRatioWeights(_Free):
+class KnownRatioWeights(FreeEstimator):
     """The true weights, for simulations in which both laws are known ("True" in Ghalebikesabi et al. 2022).
 
     Parameters
@@ -96,8 +79,6 @@ class KnownRatioWeights(_Free):
             When the schemas differ, the budget is none, or the ratio has another shape than (row,) or NaN.
         """
         open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
-        log_weights = np.asarray(self.log_ratio(synthetic), dtype=np.float64)
-        if log_weights.shape != (len(synthetic),):
-            raise ValueError(f"log_ratio must return shape ({len(synthetic)},), one a row; got {log_weights.shape}.")
+        log_weights = ratios(self.log_ratio, synthetic)
         ledger.note("The log ratio came from outside and what its making cost was not declared.")
         return close_fit(ledger, log_weights, "KnownRatioWeights")

@@ -16,6 +16,7 @@ from iwbayes.curator.estimators._fit import close_fit, digest, open_fit
 from iwbayes.curator.estimators._logistic import (
     TOLERANCE,
     Reach,
+    check_penalty,
     design,
     encoded_reach,
     gradient_reach,
@@ -143,10 +144,7 @@ class LogisticWeights:
     def __post_init__(self) -> None:
         if self.mechanism not in MECHANISMS:
             raise ValueError(f"mechanism must be one of {list(MECHANISMS)}; got {self.mechanism!r}.")
-        if isinstance(self.l2, bool) or not isinstance(self.l2, int | float | np.number):
-            raise TypeError(f"l2 must be a number; got {type(self.l2).__name__}.")
-        if not (math.isfinite(self.l2) and self.l2 > 0):
-            raise ValueError(f"l2 must be positive and finite: the penalty bounds the sensitivity; got {self.l2!r}.")
+        check_penalty(self.l2)
         if not isinstance(self.debias, bool):
             raise TypeError(f"debias must be True or False; got {self.debias!r}.")
 
@@ -321,7 +319,7 @@ class LogisticWeights:
         return np.rint(b / split.grid) * split.grid
 
     def _split(self, facts: PublicFacts, epsilon: float) -> _Split:
-        """Public settings of objective perturbation; ValueError when rounding would take half of epsilon."""
+        """Public settings of objective perturbation; ValueError when less than a quarter of epsilon would be left."""
         reach, n, k = encoded_reach(facts.schema), facts.n_private, facts.schema.n_features + 1
         size, change = math.hypot(reach.radius, 1.0), gradient_reach(reach, facts.adjacency)
         curvature = size**2 / (4 * n)

@@ -6,12 +6,17 @@ import math
 import warnings
 from dataclasses import dataclass
 
-import numpy as np
-
 from iwbayes._warnings import PrivacyWarning, WeightsWarning
 from iwbayes.curator.accounting import check_budget, gaussian_multiplier
 from iwbayes.curator.estimators._fit import close_fit, open_fit
-from iwbayes.curator.estimators._logistic import design, encoded_reach, gradient_reach, minimise, sensitivity
+from iwbayes.curator.estimators._logistic import (
+    check_penalty,
+    design,
+    encoded_reach,
+    gradient_reach,
+    minimise,
+    sensitivity,
+)
 from iwbayes.curator.ledger import Ledger
 from iwbayes.curator.mechanisms import gaussian, laplace
 from iwbayes.curator.protocols import PublicFacts
@@ -52,10 +57,7 @@ class OutputNoiseWeights:
     def __post_init__(self) -> None:
         if self.mechanism not in ("laplace", "gaussian"):
             raise ValueError(f"mechanism must be 'laplace' or 'gaussian'; got {self.mechanism!r}.")
-        if isinstance(self.l2, bool) or not isinstance(self.l2, int | float | np.number):
-            raise TypeError(f"l2 must be a number; got {type(self.l2).__name__}.")
-        if not (math.isfinite(self.l2) and self.l2 > 0):
-            raise ValueError(f"l2 must be positive and finite: the penalty bounds the sensitivity; got {self.l2!r}.")
+        check_penalty(self.l2)
 
     @property
     def label(self) -> str:
