@@ -44,7 +44,7 @@ def measure(name: str, epsilon: float, delta: float) -> tuple[float, float, floa
     rng = np.random.default_rng(1)
     schema = iw.Schema(*(iw.Real(f"x{place}", -0.5, 0.5) for place in range(columns)))
     private = iw.PrivateTable(simulate(n, columns, rng, 0.02), schema)
-    synthetic = iw.SyntheticTable(simulate(m, columns, rng, 0.0), schema, origin="simulated")
+    synthetic = iw.SyntheticTable(simulate(m, columns, rng, 0.0), schema, origin="simulated", already_spent=(0, 0))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     start = time.perf_counter()
     ledger = iw.Ledger(epsilon, delta)

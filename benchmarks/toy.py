@@ -37,7 +37,7 @@ def simulate(seed: int) -> tuple[iw.PrivateTable, iw.SyntheticTable]:
     corner = np.sort(rng.random((N, 2)), axis=1)[:, ::-1]
     private = iw.PrivateTable(pd.DataFrame(corner, columns=["x", "y"]), SCHEMA)
     square = pd.DataFrame(rng.random((M, 2)), columns=["x", "y"])
-    return private, iw.SyntheticTable(square, SCHEMA, origin="uniform")
+    return private, iw.SyntheticTable(square, SCHEMA, origin="uniform", already_spent=(0, 0))
 
 
 def true_ratio(table: iw.SyntheticTable) -> np.ndarray:

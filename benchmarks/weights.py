@@ -41,7 +41,9 @@ class Problem:
         low, high = np.exp(-self.slopes / 2), np.exp(self.slopes / 2)
         private = np.log(low + u * (high - low)) / self.slopes  # inverse distribution function of exp(b x) on the cube
         self.private = iw.PrivateTable(self._frame(private), self.schema)
-        self.synthetic = iw.SyntheticTable(self._frame(rng.uniform(-0.5, 0.5, (M, d))), self.schema, origin="uniform")
+        self.synthetic = iw.SyntheticTable(
+            self._frame(rng.uniform(-0.5, 0.5, (M, d))), self.schema, origin="uniform", already_spent=(0, 0)
+        )
 
     def _frame(self, rows: np.ndarray) -> pd.DataFrame:
         return pd.DataFrame(rows, columns=list(self.schema.names))

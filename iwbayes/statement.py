@@ -9,10 +9,23 @@ from typing import Any
 
 #: From the best to the worst source of privacy noise; a statement shows the worst that was used.
 NOISE_KINDS = ("hardened", "floating-point", "seeded")
-MECHANISMS = ("gaussian", "laplace", "cube", "spherical", "exponential", "objective", "dp-sgd", "none")
+MECHANISMS = (
+    "gaussian",
+    "laplace",
+    "cube",
+    "spherical",
+    "exponential",
+    "above-threshold",
+    "objective",
+    "dp-sgd",
+    "declared",
+    "none",
+)
 #: An infinite epsilon in a file: JSON has no such number.
 INFINITE = "infinite"
-ADJACENCIES = ("replace-one", "zero-out")
+#: What may differ between neighbours when every person owns one row; and when a person may own several.
+ROW_ADJACENCIES = ("replace-one", "zero-out")
+ADJACENCIES = (*ROW_ADJACENCIES, "replace-user")
 
 
 @dataclass(frozen=True)
@@ -24,8 +37,9 @@ class Event:
     label : str
         Who used the rows, for example "BayesNet structure".
     mechanism : str
-        "gaussian", "laplace", "cube", "spherical", "exponential", "objective" (objective perturbation), "dp-sgd"
-        (Poisson-sampled Gaussian steps) or "none" (no noise at all: epsilon is infinite).
+        "gaussian", "laplace", "cube", "spherical", "exponential", "above-threshold", "objective" (objective
+        perturbation), "dp-sgd" (Poisson-sampled Gaussian steps), "declared" (what somebody else says that an outside
+        table cost) or "none" (no noise at all: epsilon is infinite).
     epsilon, delta : float
         The guarantee of one use on its own; of all steps together for "dp-sgd".
     noise_multiplier : float or None
@@ -85,8 +99,9 @@ class PrivacyStatement:
     ----------
     epsilon, delta : float
         The joint guarantee of all events under ``adjacency``.
-    adjacency : {"replace-one", "zero-out"}
-        Which tables the guarantee calls neighbours; their number of rows is public.
+    adjacency : {"replace-one", "zero-out", "replace-user"}
+        Which tables the guarantee calls neighbours: those that differ in a row, and have the same public number of
+        rows; or in all rows of one user, and have the same public number of users.
     events : tuple of Event
     noise : {"hardened", "floating-point", "seeded"}
         The worst source of noise used. "seeded" noise can be reproduced: it protects nobody.

@@ -45,7 +45,9 @@ def reals(d: int) -> iw.Schema:
 
 
 def table(rows: Any, schema: iw.Schema) -> iw.SyntheticTable:
-    return iw.SyntheticTable(pd.DataFrame(np.asarray(rows), columns=schema.names), schema, origin="test")
+    return iw.SyntheticTable(
+        pd.DataFrame(np.asarray(rows), columns=schema.names), schema, origin="test", already_spent=(0, 0)
+    )
 
 
 def one_row(first: list[float], second: list[float]):
@@ -113,6 +115,7 @@ class Release:
 
     mechanism: str
     options: dict = field(default_factory=lambda: {"sensitivity": 1.0})
+    pure = True
 
     def events(self, facts, *, epsilon, delta=0.0):
         raise NotImplementedError

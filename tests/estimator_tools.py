@@ -42,7 +42,9 @@ def frame(n, rng, extreme=False):
 def tables(n=300, m=900, seed=0):
     rng = np.random.default_rng(seed)
     shifted = frame(n, rng).assign(k=rng.poisson(5, n))
-    return iw.PrivateTable(shifted, SCHEMA), iw.SyntheticTable(frame(m, rng), SCHEMA, origin="test")
+    return iw.PrivateTable(shifted, SCHEMA), iw.SyntheticTable(
+        frame(m, rng), SCHEMA, origin="test", already_spent=(0, 0)
+    )
 
 
 def fit(estimator, private, synthetic, *, epsilon=1.0, delta=1e-6, noise=None, adjacency="replace-one"):

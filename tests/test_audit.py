@@ -324,6 +324,8 @@ def test_wrong_settings_are_refused(settings, error, message):
 def test_a_generator_that_shows_nothing_asks_for_observe():
     @dataclass(frozen=True)
     class Silent(Release):
+        pure = True
+
         def fit(self, private, ledger, *, epsilon, delta=0.0):
             return Released(private.frame.to_numpy()[0])
 
@@ -396,7 +398,9 @@ class LeakyTilt(TiltWeights):
 def test_a_leak_beside_an_honest_measurement_is_seen():
     schema = iw.Schema(iw.Real("x", 0, 1))
     first, second = opposite_corners(schema, 5)
-    synthetic = iw.SyntheticTable(pd.DataFrame({"x": np.linspace(0, 1, 20)}), schema, origin="simulated")
+    synthetic = iw.SyntheticTable(
+        pd.DataFrame({"x": np.linspace(0, 1, 20)}), schema, origin="simulated", already_spent=(0, 0)
+    )
     settings = {"epsilon": 1.0, "delta": 1e-5, "synthetic": synthetic, "n_runs": 400, "random_seed": 1}
     assert not audit(LeakyTilt(features="linear"), first, second, **settings).passed
     assert audit(TiltWeights(features="linear"), first, second, **settings).passed
@@ -420,7 +424,9 @@ class SometimesLeaky:
 
 def test_a_leak_that_only_some_outcomes_show_is_seen_from_either_side():
     first, second = opposite_corners(iw.Schema(iw.Real("x", 0, 1)), 5)
-    synthetic = iw.SyntheticTable(pd.DataFrame({"x": [0.2, 0.4]}), first.schema, origin="simulated")
+    synthetic = iw.SyntheticTable(
+        pd.DataFrame({"x": [0.2, 0.4]}), first.schema, origin="simulated", already_spent=(0, 0)
+    )
     for pair in ((first, second), (second, first)):
         found = audit(SometimesLeaky(), *pair, epsilon=0.5, synthetic=synthetic, n_runs=2000, random_seed=1)
         assert not found.passed and found.observed == "the noisy values and the result"

@@ -6,13 +6,16 @@ import pytest
 from scipy.stats import chisquare
 
 import iwbayes as iw
+from iwbayes.curator.accounting import gaussian_delta, gaussian_multiplier
 from iwbayes.curator.generators._bins import ColumnBins, Groups
+from iwbayes.curator.generators._consistency import combine, consistent_tables, with_marginals
+from iwbayes.curator.generators._counts import NoisyCounts, gaussian_parts, project_nonnegative
 from iwbayes.curator.generators.bayesnet import Node as N
 from iwbayes.curator.generators.bayesnet import (
     conditional_table,
+    count_table,
     draw_codes,
     parent_sets,
-    project_nonnegative,
     structure_scores,
 )
 
@@ -107,7 +110,7 @@ def test_scores_equal_the_definition():
     joint = np.zeros((2, 4, 3))
     np.add.at(joint, (codes[:, 1], codes[:, 2], codes[:, 0]), 1 / 200)
     r = np.abs(joint - joint.sum(axis=2, keepdims=True) * joint.sum(axis=(0, 1))).sum() / 2
-    score = structure_scores(codes, [3, 2, 4], [N(0, (1, 2))])[0]
+    score = structure_scores(codes, [3, 2, 4], [N(0, (1, 2))], len(codes))[0]
     assert score / (2 * 200**2) == pytest.approx(r, rel=1e-12)
 
 
@@ -153,9 +156,52 @@ def test_values_return_to_their_bins(column):
 
 
 def test_whole_numbers_fill_their_bins_evenly():
-    column = iw.Integer("x", 0, 11)
-    values = ColumnBins.of(column, 4).values(np.repeat(np.arange(4), 6000), np.random.default_rng(9))
-    assert chisquare(np.bincount(values, minlength=12)).pvalue > 1e-6
+    bins = ColumnBins.of(iw.Integer("x", 0, 13), 4)
+    assert bins.size == 6  # the two bounds, and four bins of three numbers
+    values = bins.values(np.repeat([0, 1, 2, 3, 4, 5], [2000, *[6000] * 4, 2000]), np.random.default_rng(9))
+    assert chisquare(np.bincount(values, minlength=14)).pvalue > 1e-6
+
+
+@pytest.mark.parametrize("upper", [1, 2, 3, 5, 6, 100, 2**40])
+def test_bins_of_whole_numbers_cover_the_range_once(upper: int):
+    edges = ColumnBins.of(iw.Integer("x", 0, upper), 4).edges
+    assert edges[0] == -0.5 and edges[1] == 0.5 and len(edges) - 1 == min(upper + 1, 6)
+    assert (np.diff(edges) > 0).all() and edges[-1] == upper + 0.5
+
+
+@pytest.mark.parametrize("transform", [None, "log1p"])
+def test_bounds_of_a_real_column_are_bins_of_their_own(transform: str | None):
+    bins = ColumnBins.of(iw.Real("x", 0.1, 0.7, transform=transform, missing=True), 3)
+    values = pd.Series([0.1, 0.1 + 1e-9, 0.7 - 1e-9, 0.7, np.nan])
+    np.testing.assert_array_equal(bins.codes(values), [0, 1, 3, 4, 5])
+    drawn = bins.values(np.array([0, 4, 5]), np.random.default_rng(1))
+    assert drawn[0] == 0.1 and drawn[1] == 0.7 and np.isnan(drawn[2])
+
+
+def test_a_bound_where_nothing_gathers_gets_the_density_of_its_neighbour():
+    real = ColumnBins.of(iw.Real("x", 0, 1, missing=True), 3)
+    noisy = NoisyCounts(np.array([10.0, 40, 50, 60, 31, 7]), 100.0)  # three standard deviations are 30
+    np.testing.assert_array_equal(real.without_doubtful_bounds(noisy), [0, 40, 50, 60, 31, 7])
+    whole = ColumnBins.of(iw.Integer("x", 0, 9), 2)  # bins of 1, 4, 4 and 1 numbers
+    noisy = NoisyCounts(np.array([60.0, 100, 40, 45]), 100.0)
+    np.testing.assert_array_equal(whole.without_doubtful_bounds(noisy), [60, 100, 40, 45])
+    noisy = NoisyCounts(np.array([50.0, 100, 40, -3]), 100.0)
+    np.testing.assert_array_equal(whole.without_doubtful_bounds(noisy), [25, 100, 40, 10])
+    single = ColumnBins.of(iw.Integer("x", 0, 3), 9)
+    noisy = NoisyCounts(np.array([-2.0, 100, 40, 3]), 100.0)
+    np.testing.assert_array_equal(single.without_doubtful_bounds(noisy), noisy.value)
+
+
+def test_an_amount_that_is_mostly_zero_stays_so():
+    rng = np.random.default_rng(11)
+    amount = np.where(rng.random(3000) < 0.9, 0, rng.integers(100, 10_000, 3000))
+    schema = iw.Schema(iw.Integer("amount", 0, 99_999), iw.Real("share", 0, 1))
+    frame = pd.DataFrame({"amount": amount, "share": np.where(rng.random(3000) < 0.3, 1.0, rng.random(3000))})
+    ledger = iw.Ledger(1.0, 0.0, noise=iw.SeededNoise(1))
+    sample = iw.BayesNet().fit(iw.PrivateTable(frame, schema), ledger, epsilon=1.0).sample(3000, rng=1).frame
+    # one count of Laplace noise of scale 2 * 2/0.25 = 16 and one of 2 * 2/0.65 = 6.2; sampling error is smaller
+    for name, value in (("amount", 0), ("share", 1.0)):
+        assert abs((sample[name] == value).mean() - (frame[name] == value).mean()) < 5 * 0.009 + 5 * 16 / 3000
 
 
 def test_groups_hold_about_equal_mass_and_keep_missing_cells_apart():
@@ -170,3 +216,73 @@ def test_groups_hold_about_equal_mass_and_keep_missing_cells_apart():
         assert counts.sum() == counts[members].sum()
         if len(members) > 1:
             assert chisquare(counts[members], mass[members] / mass[members].sum() * 20_000).pvalue > 1e-6
+
+
+def test_estimates_are_combined_as_by_weighted_least_squares():
+    rng = np.random.default_rng(12)
+    estimates = [(rng.normal(size=3), rng.uniform(0.5, 4, 3)), (rng.normal(size=3), 2.5), (rng.normal(size=3), 0.7)]
+    design = np.concatenate([np.eye(3) / np.sqrt(np.broadcast_to(v, 3)) for _, v in estimates])
+    response = np.concatenate([x / np.sqrt(v) for x, v in estimates])
+    np.testing.assert_allclose(combine(estimates), np.linalg.lstsq(design, response, rcond=None)[0], rtol=1e-12)
+
+
+def test_the_table_with_given_marginals_is_the_nearest():
+    rng = np.random.default_rng(13)
+    table = rng.normal(5, 3, (2, 3, 4))
+    marginals = [part / part.sum() * 100 for part in (rng.random(2), rng.random(3), rng.random(4))]
+    rows = [(np.indices(table.shape)[a] == k).ravel() for a in range(3) for k in range(table.shape[a])]
+    design, wanted = np.array(rows, dtype=float), np.concatenate(marginals)
+    # the smallest change that gives the marginals
+    change = np.linalg.pinv(design) @ (wanted - design @ table.ravel())
+    np.testing.assert_allclose(with_marginals(table, marginals), table + change.reshape(table.shape), rtol=1e-10)
+
+
+def test_consistent_tables_agree_and_leave_exact_ones_alone():
+    rng = np.random.default_rng(14)
+    codes, sizes = np.column_stack([rng.integers(0, s, 500) for s in (3, 2, 4)]), [3, 2, 4]
+    nodes = [N(0, ()), N(1, (0,)), N(2, (0, 1))]
+    members = [node.members for node in nodes]
+    counts = [count_table(codes, sizes, node).astype(float) for node in nodes]
+    own = {2: (np.bincount(codes[:, 2]).astype(float), np.full(4, 9.0))}
+    exact = consistent_tables([NoisyCounts(c, 4.0) for c in counts], members, sizes, own, 500.0)
+    for found, count in zip(exact, counts, strict=True):
+        np.testing.assert_allclose(found, count, atol=1e-9)
+    noisy = [NoisyCounts(c + rng.laplace(0, 20, len(c)), 800.0) for c in counts]
+    agreed = consistent_tables(noisy, members, sizes, own, 500.0)
+    found = [t.reshape([sizes[c] for c in m]) for t, m in zip(agreed, members, strict=True)]
+    np.testing.assert_allclose(found[0], found[1].sum(axis=1))
+    np.testing.assert_allclose(found[0], found[2].sum(axis=(1, 2)))
+    np.testing.assert_allclose(found[1].sum(axis=0), found[2].sum(axis=(0, 2)))
+    assert (found[0] >= 0).all() and found[2].sum() == pytest.approx(500)
+
+
+def test_inverse_variances_lower_the_error_as_they_should():
+    rng, errors = np.random.default_rng(15), []
+    truth, sizes, members = np.array([60.0, 40.0]), [2, 3], [(0,), (1, 0)]
+    cells = np.multiply.outer([0.5, 0.3, 0.2], truth).ravel()
+    for _ in range(4000):
+        noisy = [NoisyCounts(truth + rng.normal(0, 2, 2), 4.0), NoisyCounts(cells + rng.normal(0, 1, 6), 1.0)]
+        errors.append(consistent_tables(noisy, members, sizes, {}, 100.0)[0][0] - 60)
+    # 1/(1/4 + 1/3), and half of it once the total is known
+    assert np.var(errors) == pytest.approx(12 / 14, rel=5 * np.sqrt(2 / 4000))
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 1e-6), (8.0, 1e-9), (0.01, 0.1), (1e-4, 1e-3)])
+def test_parts_of_a_gaussian_guarantee_cost_as_much_as_the_whole(epsilon: float, delta: float):
+    parts = gaussian_parts(epsilon, delta, (0.2, 0.8))
+    multipliers = [gaussian_multiplier(*part) for part in parts]
+    assert multipliers[0] / multipliers[1] == pytest.approx(2, rel=1e-6)
+    for part, multiplier in zip(parts, multipliers, strict=True):
+        assert gaussian_delta(multiplier, part.epsilon) <= part.delta <= delta
+    together = sum(m**-2 for m in multipliers) ** -0.5
+    assert together == pytest.approx(gaussian_multiplier(epsilon, delta), rel=1e-6)
+    assert gaussian_delta(together, epsilon) <= delta * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("settings", [{"max_parents": 0}, {"structure_share": 1e-4}, {"bins_share": 1e-3}, {}])
+@pytest.mark.parametrize("epsilon", [0.01, 1.0, 6.0])
+def test_the_whole_of_an_approximate_budget_is_never_refused(settings: dict, epsilon: float):
+    ledger = iw.Ledger(epsilon, 1e-6, noise=iw.SeededNoise(1))
+    private = iw.PrivateTable(simulate(50), SCHEMA)
+    iw.BayesNet(**settings).fit(private, ledger, epsilon=epsilon, delta=1e-6)
+    assert ledger.spent[0] > 0.8 * epsilon

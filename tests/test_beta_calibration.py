@@ -315,7 +315,7 @@ def tables(n_private, n_synthetic, seed=0):
     """Private N(1, 1), synthetic N(0, 1)."""
     rng = np.random.default_rng(seed)
     z, x = rng.normal(1, 1, n_private).clip(-6, 6), rng.normal(0, 1, n_synthetic).clip(-6, 6)
-    return table(z), iw.SyntheticTable(pd.DataFrame({"x": x}), SCHEMA, origin="test")
+    return table(z), iw.SyntheticTable(pd.DataFrame({"x": x}), SCHEMA, origin="test", already_spent=(0, 0))
 
 
 def table(x):
@@ -682,10 +682,12 @@ def test_messages_hold_no_private_value():
     private, synthetic = table(np.array([4.123456, 1.0, 2.0])), tables(1, 20)[1]
     short = KnownBase(Line(values=lambda x: x[:2] if len(x) == 3 else x))
     ledger = seeded()
-    with pytest.raises(ValueError, match=r"shape \(3,\), one a row; got \(2,\)") as caught:
+    with pytest.raises(ValueError, match=r"one number a row, shape \(row,\)") as caught:
         BetaCalibratedWeights(short).fit(private, synthetic, ledger, epsilon=1, delta=1e-6)
     assert "4.12" not in str(caught.value) and ledger.events == ()
-    other = iw.SyntheticTable(pd.DataFrame({"x": [1.0]}), iw.Schema(iw.Real("x", 0, 9)), origin="test")
+    other = iw.SyntheticTable(
+        pd.DataFrame({"x": [1.0]}), iw.Schema(iw.Real("x", 0, 9)), origin="test", already_spent=(0, 0)
+    )
     with pytest.raises(ValueError, match="schema"):
         BetaCalibratedWeights(KnownBase()).fit(private, other, ledger, epsilon=1, delta=1e-6)
     assert "4.12" not in repr(

@@ -31,7 +31,9 @@ SAMPLER_CHECKS = {"r_hat", "ess_bulk", "ess_tail"}
 
 def make_release(noise="hardened", spread=0.3, clipped=0.01, n_private=1000):
     rng = np.random.default_rng(2)
-    synthetic = SyntheticTable(pd.DataFrame(rng.uniform(-1, 1, (2000, 2)), columns=["x", "y"]), SCHEMA, origin="test")
+    synthetic = SyntheticTable(
+        pd.DataFrame(rng.uniform(-1, 1, (2000, 2)), columns=["x", "y"]), SCHEMA, origin="test", already_spent=(0, 0)
+    )
     features = FeatureMap.whitened(synthetic, "linear")
     value = np.append(np.zeros(features.dim - 1), clipped * features.flag_height)
     law = GaussianLaw(0.01, features.dim)

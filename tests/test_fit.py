@@ -57,7 +57,8 @@ def make_release(n=300, seed=5, n_private=150, n_draws=1, digits=None, noise=Non
     measurement = Measurement("mean of features", value, law, 0.01, features, n_private)
     tilt = rng.normal(size=(n_draws, phi.shape[1] - 1)) * 0.15
     weights = Weights(tilt @ phi[:, :-1].T, "TiltWeights", measurement=measurement)
-    return SimpleNamespace(synthetic=synthetic, weights=weights, n_private=n_private)
+    statement = SimpleNamespace(adjacency="replace-one")
+    return SimpleNamespace(synthetic=synthetic, weights=weights, n_private=n_private, statement=statement)
 
 
 def weighted_rows(formula, family, release, weights):

@@ -154,13 +154,15 @@ def test_adjacency_is_one_of_two_and_stated():
 
 
 def test_zero_out_halves_the_scale_of_counts():
-    from iwbayes.curator.generators.bayesnet import measure_counts
+    from iwbayes.curator.generators._counts import measure_counts
+    from iwbayes.curator.protocols import PublicFacts
 
     spread = {}
     for adjacency in ("replace-one", "zero-out"):
         ledger = iw.Ledger(1.0, 0.0, adjacency, noise=iw.SeededNoise(1))
-        noisy = measure_counts([np.zeros(50_000, dtype=int)], ledger, "counts", epsilon=0.1, delta=0.0)[0]
-        spread[adjacency] = np.abs(noisy).mean()
+        facts = PublicFacts(iw.Schema(iw.Binary("x")), 50_000, 0, adjacency)
+        noisy = measure_counts([np.zeros(50_000, dtype=int)], ledger, "counts", facts, epsilon=0.1, delta=0.0)[0]
+        spread[adjacency] = np.abs(noisy.value).mean()
     assert spread["replace-one"] == pytest.approx(20, rel=0.03)
     assert spread["zero-out"] == pytest.approx(10, rel=0.03)
 
@@ -443,3 +445,18 @@ def test_the_budget_does_not_change(name):
     ledger = iw.Ledger(1.0, 1e-6)
     with pytest.raises(AttributeError):
         setattr(ledger, name, getattr(ledger, name))
+
+
+def test_gaussians_count_as_one_beside_pure_events_that_a_privacy_loss_would_round():
+    multiplier = accounting.gaussian_multiplier(1.0, 1e-6) * (1 + 1e-12)
+    halves = Event(
+        "half",
+        "gaussian",
+        accounting.gaussian_epsilon(math.sqrt(2) * multiplier, 1e-6),
+        1e-6,
+        math.sqrt(2) * multiplier,
+        2,
+    )
+    events = (halves, Event("pure", "laplace", 1e-6, count=20))
+    epsilon, delta = accounting.price(events, 1e-6)
+    assert delta == 1e-6 and 1.0 - 1e-9 <= epsilon <= 1.0 + 20e-6

@@ -74,7 +74,9 @@ def test_logreg_is_scikit_learns_with_class_weights_and_a_penalised_constant():
 
 def test_copies_of_the_synthetic_rows_change_nothing():
     private, synthetic = tables()
-    twice = iw.SyntheticTable(pd.concat([synthetic.frame] * 2, ignore_index=True), SCHEMA, origin="test")
+    twice = iw.SyntheticTable(
+        pd.concat([synthetic.frame] * 2, ignore_index=True), SCHEMA, origin="test", already_spent=(0, 0)
+    )
     once, _ = fit(iw.LogisticWeights(0.1, "none"), private, synthetic)
     again, _ = fit(iw.LogisticWeights(0.1, "none"), private, twice)
     np.testing.assert_allclose(again.log_weights[0, : len(synthetic)], once.log_weights[0], atol=1e-10)
@@ -216,7 +218,7 @@ def test_the_published_noise_is_as_printed_and_charged_at_its_true_cost(d):
     rng = np.random.default_rng(4)
     schema, rows = cube(d, 500, rng)
     private = iw.PrivateTable(rows, schema)
-    synthetic = iw.SyntheticTable(cube(d, 200, rng)[1], schema, origin="test")
+    synthetic = iw.SyntheticTable(cube(d, 200, rng)[1], schema, origin="test", already_spent=(0, 0))
     true = math.sqrt(d + 1) * math.sqrt(d) / (2 * math.sqrt(d))  # S1 over the printed scale, at nominal epsilon 1
     with pytest.warns(iw.PrivacyWarning) as caught:
         weights, ledger = fit(iw.LogisticWeights(0.1, "paper"), private, synthetic)
@@ -289,7 +291,9 @@ def test_the_log_ratio_at_the_synthetic_rows_is_the_weights(mechanism):
     np.testing.assert_allclose(ratio.log_ratio(synthetic), weights.log_weights[0], rtol=1e-12)
     assert ratio.log_ratio(private).shape == (len(private),)
     assert ledger.holds(ratio.fingerprint())
-    other = iw.SyntheticTable(pd.DataFrame({"x": [0.0]}), iw.Schema(iw.Real("x", 0, 1)), origin="test")
+    other = iw.SyntheticTable(
+        pd.DataFrame({"x": [0.0]}), iw.Schema(iw.Real("x", 0, 1)), origin="test", already_spent=(0, 0)
+    )
     with pytest.raises(ValueError, match="another schema"):
         ratio.log_ratio(other)
 
@@ -325,7 +329,7 @@ def test_rounding_does_not_grow_with_the_number_of_rows():
 @pytest.mark.parametrize(("d", "n", "epsilon"), [(30, 20, 1e-3), (100, 2, 0.01)])
 def test_objective_perturbation_solves_under_huge_noise(d, n, epsilon):
     schema, rows = cube(d, n, np.random.default_rng(5))
-    synthetic = iw.SyntheticTable(cube(d, 50, np.random.default_rng(6))[1], schema, origin="test")
+    synthetic = iw.SyntheticTable(cube(d, 50, np.random.default_rng(6))[1], schema, origin="test", already_spent=(0, 0))
     for seed in range(5):
         ledger = iw.Ledger(1.0, 0.0, noise=iw.SeededNoise(seed))
         iw.LogisticWeights(0.1, "objective").fit(iw.PrivateTable(rows, schema), synthetic, ledger, epsilon=epsilon)

@@ -150,7 +150,7 @@ def test_a_neighbour_never_costs_the_tilt_more_than_its_charge(mechanism, featur
     delta = 1e-6 if mechanism == "gaussian" else 0.0
     worst = 0.0
     for seed in range(20):
-        synthetic = iw.SyntheticTable(random_frame(60, rng), SCHEMA, origin="simulation")
+        synthetic = iw.SyntheticTable(random_frame(60, rng), SCHEMA, origin="simulation", already_spent=(0, 0))
 
         def run(table, ledger, synthetic=synthetic):
             estimator.fit(table, synthetic, ledger, epsilon=1.0, delta=delta)
@@ -170,7 +170,7 @@ def test_a_neighbour_never_costs_logistic_weights_more_than_their_charge(mechani
     delta, worst = (1e-6 if mechanism == "gaussian" else 0.0), 0.0
     for seed in range(20):
         estimator = iw.LogisticWeights(float(rng.choice([0.05, 1.0])), mechanism, debias=False)
-        synthetic = iw.SyntheticTable(random_frame(60, rng), SCHEMA, origin="simulation")
+        synthetic = iw.SyntheticTable(random_frame(60, rng), SCHEMA, origin="simulation", already_spent=(0, 0))
 
         def run(table, ledger, synthetic=synthetic, estimator=estimator):
             estimator.fit(table, synthetic, ledger, epsilon=0.5, delta=delta)
@@ -186,7 +186,7 @@ def test_a_neighbour_never_costs_a_tilt_on_a_base_more_than_their_charges():
     rng = np.random.default_rng(8)
     estimator = iw.TiltWeights(features="linear", base=iw.LogisticWeights(0.5, debias=False))
     for seed in range(10):
-        synthetic = iw.SyntheticTable(random_frame(60, rng), SCHEMA, origin="simulation")
+        synthetic = iw.SyntheticTable(random_frame(60, rng), SCHEMA, origin="simulation", already_spent=(0, 0))
 
         def run(table, ledger, synthetic=synthetic):
             estimator.fit(table, synthetic, ledger, epsilon=1.0, delta=1e-6)
@@ -273,14 +273,14 @@ def test_structure_scores_equal_brute_force():
     for _ in range(60):
         n, sizes = int(rng.integers(1, 15)), rng.integers(1, 4, 3).tolist()
         codes = np.column_stack([rng.integers(0, size, n) for size in sizes])
-        assert structure_scores(codes, sizes, nodes).tolist() == [brute_score(codes, sizes, k, n) for k in nodes]
+        assert structure_scores(codes, sizes, nodes, n).tolist() == [brute_score(codes, sizes, k, n) for k in nodes]
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
 def test_structure_scores_keep_their_sensitivities_on_all_binary_tables(n):
     node, sizes, cells = Node(0, (1,)), [2, 2], list(product((0, 1), repeat=2))
     for rows in product(cells, repeat=n - 1):
-        scores = [int(structure_scores(np.array([row, *rows]), sizes, [node])[0]) for row in cells]
+        scores = [int(structure_scores(np.array([row, *rows]), sizes, [node], n)[0]) for row in cells]
         assert max(scores) - min(scores) <= 6 * n
         null = brute_score(np.array(rows, dtype=int).reshape(-1, 2), sizes, node, n)
         assert max(abs(score - null) for score in scores) <= 3 * n

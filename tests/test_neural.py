@@ -50,7 +50,7 @@ def tables():
     pytest.importorskip("torch")
     return (
         iw.PrivateTable(frame(300, 1, 0.1), SCHEMA),
-        iw.SyntheticTable(frame(700, 2), SCHEMA, origin="test"),
+        iw.SyntheticTable(frame(700, 2), SCHEMA, origin="test", already_spent=(0, 0)),
     )
 
 
@@ -75,7 +75,11 @@ def tilted(d, n, m, b, seed):
     x = rng.uniform(-0.5, 0.5, (m, d))
     truth = x @ b - np.log(np.sinh(b / 2) / (b / 2)).sum()
     private = iw.PrivateTable(pd.DataFrame(z, columns=schema.names), schema)
-    return private, iw.SyntheticTable(pd.DataFrame(x, columns=schema.names), schema, origin="uniform"), truth
+    return (
+        private,
+        iw.SyntheticTable(pd.DataFrame(x, columns=schema.names), schema, origin="uniform", already_spent=(0, 0)),
+        truth,
+    )
 
 
 # --- what it learns
@@ -120,7 +124,9 @@ def test_a_log_ratio_that_is_not_linear_is_learned():
     density = np.exp(-0.5 * (x / 0.15) ** 2)
     z = x[rng.random(8000) < density]
     private = iw.PrivateTable(pd.DataFrame({"x": z}), schema)
-    synthetic = iw.SyntheticTable(pd.DataFrame({"x": rng.uniform(-0.5, 0.5, 6000)}), schema, origin="uniform")
+    synthetic = iw.SyntheticTable(
+        pd.DataFrame({"x": rng.uniform(-0.5, 0.5, 6000)}), schema, origin="uniform", already_spent=(0, 0)
+    )
     spread = {}
     for hidden in ((), (32,)):
         weights = neural(mechanism="none", hidden=hidden, steps=200).fit(private, synthetic, free(), **BUDGET)
@@ -179,7 +185,8 @@ def test_each_setting_of_the_training_counts(tables):
 
 def test_the_ratio_in_numpy_is_the_network_in_torch(tables):
     torch = pytest.importorskip("torch")
-    from iwbayes.curator.estimators._network import Average, make_network
+    from iwbayes.curator._training import Average
+    from iwbayes.curator.estimators._network import make_network
 
     synthetic = tables[1]
     encoded = SCHEMA.encode(synthetic.frame)
@@ -200,7 +207,8 @@ def test_the_ratio_in_numpy_is_the_network_in_torch(tables):
 
 def test_averages_are_means_of_the_iterates():
     torch = pytest.importorskip("torch")
-    from iwbayes.curator.estimators._network import Average, make_network
+    from iwbayes.curator._training import Average
+    from iwbayes.curator.estimators._network import make_network
 
     net = make_network(3, (2,), np.random.default_rng(1))
     average, seen = Average(net), []
@@ -359,7 +367,7 @@ def test_refusals_spend_nothing(tables):
     private, synthetic = tables
     noise = Silence()
     ledger = ledger_of(noise=noise)
-    other = iw.SyntheticTable(synthetic.frame[["x"]], iw.Schema(SCHEMA["x"]), origin="test")
+    other = iw.SyntheticTable(synthetic.frame[["x"]], iw.Schema(SCHEMA["x"]), origin="test", already_spent=(0, 0))
     for error, match, estimator, table, budget in (
         (ValueError, "one schema", neural(), other, BUDGET),
         (ValueError, "delta above 0", neural(), synthetic, {"epsilon": 0.5}),

@@ -243,7 +243,7 @@ def random_frame(rng: np.random.Generator, n: int, extreme: bool) -> pd.DataFram
 def test_no_neighbours_move_the_tilts_total_by_more_than_its_sensitivity(terms: str, order: float):
     rng = np.random.default_rng(3)
     schema = mixed_schema()
-    synthetic = iw.SyntheticTable(random_frame(rng, 400, extreme=False), schema, origin="test")
+    synthetic = iw.SyntheticTable(random_frame(rng, 400, extreme=False), schema, origin="test", already_spent=(0, 0))
     features = FeatureMap.whitened(synthetic, terms, order=order)
     step = power_of_two_below(features.bound / STEPS_PER_BOUND)
     pool = pd.concat([random_frame(rng, 150, extreme) for extreme in (False, True)], ignore_index=True)
@@ -280,9 +280,9 @@ def test_no_neighbours_move_structure_scores_or_counts_by_more_than_stated(adjac
         other = codes.copy()
         other[0] = [rng.integers(0, s) for s in sizes]
         if adjacency == "replace-one":
-            scores = structure_scores(codes, sizes, candidates) - structure_scores(other, sizes, candidates)
+            scores = structure_scores(codes, sizes, candidates, n) - structure_scores(other, sizes, candidates, n)
         else:
-            scores = structure_scores(codes, sizes, candidates) - null_row_scores(codes, sizes, candidates)
+            scores = structure_scores(codes, sizes, candidates, n) - null_row_scores(codes, sizes, candidates)
             other = codes[1:]
         assert np.abs(scores).max() <= (6 if adjacency == "replace-one" else 3) * n
         worst_score = max(worst_score, np.abs(scores).max() / n)

@@ -18,12 +18,17 @@ def blocks(language: str) -> list[str]:
 def test_the_curators_and_the_analysts_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
     matplotlib.use("Agg")
     monkeypatch.chdir(tmp_path)
-    curator, analyst, auditor = blocks("python")
+    curator, analyst, outside, people, auditor = blocks("python")
     exec(compile(curator, "README curator", "exec"), {})
     assert "differential privacy under replace-one adjacency, hardened noise, certified" in capsys.readouterr().out
     space: dict = {}
     exec(compile(analyst, "README analyst", "exec"), space)
     assert "age" in capsys.readouterr().out
+    exec(compile(outside, "README outside table", "exec"), {})
+    shown = capsys.readouterr().out
+    assert "outside table (another library): declared, epsilon 0.5" in shown and "noise, certified" in shown
+    exec(compile(people, "README people", "exec"), {})
+    assert "certified" in capsys.readouterr().out
     exec(compile(auditor, "README auditor", "exec"), {})
     assert "Passed: nothing was found" in capsys.readouterr().out
     assert float(space["idata"]["posterior"]["b"].std(("chain", "draw")).min()) > 0

@@ -11,6 +11,7 @@ from scipy.special import logsumexp
 import iwbayes as iw
 from iwbayes.curator.accounting import gaussian_multiplier
 from iwbayes.curator.estimators.tilt import tilt
+from iwbayes.curator.protocols import PublicFacts
 
 SCHEMA = iw.Schema(iw.Real("x", -6, 6), iw.Real("z", -6, 6), iw.Binary("y"))
 
@@ -24,7 +25,7 @@ def frame(n: int, seed: int, shift: float = 0.0) -> pd.DataFrame:
 
 def tables(n: int = 3000, m: int = 9000, shift: float = 0.3):
     private = iw.PrivateTable(frame(n, 1, shift), SCHEMA)
-    return private, iw.SyntheticTable(frame(m, 2), SCHEMA, origin="test")
+    return private, iw.SyntheticTable(frame(m, 2), SCHEMA, origin="test", already_spent=(0, 0))
 
 
 def test_log_weights_minimise_the_objective():
@@ -101,12 +102,12 @@ def test_noise_has_the_scale_of_the_budget():
 
 def test_features_shrink_with_the_budget_and_only_then():
     _, synthetic = tables(m=4000)
-    options = {"delta": 1e-6, "adjacency": "replace-one"}
-    rich = iw.TiltWeights().design(synthetic, 100_000, epsilon=1.0, **options)
-    poor = iw.TiltWeights().design(synthetic, 100, epsilon=0.5, **options)
+    many, few = (PublicFacts(SCHEMA, n, len(synthetic)) for n in (100_000, 100))
+    rich = iw.TiltWeights().design(synthetic, many, epsilon=1.0, delta=1e-6)
+    poor = iw.TiltWeights().design(synthetic, few, epsilon=0.5, delta=1e-6)
     assert rich.features.terms == "quadratic" and poor.features.terms == "linear"
     assert rich.kappa < 0.25 < poor.kappa
-    fixed = iw.TiltWeights(features="quadratic").design(synthetic, 100, epsilon=0.5, **options)
+    fixed = iw.TiltWeights(features="quadratic").design(synthetic, few, epsilon=0.5, delta=1e-6)
     assert fixed.features.terms == "quadratic"
     # a small kappa affords a wide clip bound, a large one does not
     quantile = np.quantile(rich.features.norms(synthetic.frame), 0.95)
@@ -127,21 +128,27 @@ def test_cube_noise_is_pure():
 def test_refusals_spend_nothing():
     private, synthetic = tables(n=50, m=80)
     ledger = iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(1))
-    other = iw.SyntheticTable(synthetic.frame[["x", "y"]], iw.Schema(SCHEMA["x"], SCHEMA["y"]), origin="test")
+    other = iw.SyntheticTable(
+        synthetic.frame[["x", "y"]], iw.Schema(SCHEMA["x"], SCHEMA["y"]), origin="test", already_spent=(0, 0)
+    )
     with pytest.raises(ValueError, match="one schema"):
         iw.TiltWeights().fit(private, other, ledger, epsilon=0.5, delta=1e-6)
     with pytest.raises(ValueError, match="delta above 0"):
         iw.TiltWeights().fit(private, synthetic, ledger, epsilon=0.5)
     with pytest.raises(iw.BudgetExceeded, match="TiltWeights"):
         iw.TiltWeights().fit(private, synthetic, ledger, epsilon=2.0, delta=1e-6)
-    alike = iw.SyntheticTable(synthetic.frame.iloc[[0] * 5], SCHEMA, origin="test")
+    alike = iw.SyntheticTable(synthetic.frame.iloc[[0] * 5], SCHEMA, origin="test", already_spent=(0, 0))
     with pytest.raises(ValueError, match="all alike"):
         iw.TiltWeights().fit(private, alike, ledger, epsilon=0.5, delta=1e-6)
     wide = iw.Schema(iw.Categorical("g", [f"l{i}" for i in range(1600)]))
     rows = pd.DataFrame({"g": ["l1", "l2", "l3"]})
     with pytest.raises(ValueError, match="Merge levels"):
         iw.TiltWeights().fit(
-            iw.PrivateTable(rows, wide), iw.SyntheticTable(rows, wide, origin="test"), ledger, epsilon=0.5, delta=1e-6
+            iw.PrivateTable(rows, wide),
+            iw.SyntheticTable(rows, wide, origin="test", already_spent=(0, 0)),
+            ledger,
+            epsilon=0.5,
+            delta=1e-6,
         )
     assert ledger.events == ()
     with pytest.raises(ValueError, match="mechanism"):

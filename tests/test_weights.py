@@ -190,7 +190,7 @@ SCHEMA = Schema(Real("x", 0, 1000), Categorical("c", levels=("a", "b"), missing=
 
 def numbered(n: int) -> SyntheticTable:
     frame = pd.DataFrame({"x": np.arange(float(n)), "c": ["a", None] * (n // 2) + ["b"] * (n % 2)})
-    return SyntheticTable(frame, SCHEMA, origin="test")
+    return SyntheticTable(frame, SCHEMA, origin="test", already_spent=(0, 0))
 
 
 @quick

@@ -59,6 +59,8 @@ class Check:
     @property
     def reason(self) -> str:
         """Number, threshold, next step: one sentence for a warning."""
+        if not self.sign:
+            return f"{self.name} {self.value}: {self.what_to_do}"
         against = {"<": ">=", ">": "<="}[self.sign]
         return f"{self.name} {self.value:.2g} {against} {self.threshold:.2g}: {self.what_to_do}"
 
@@ -101,7 +103,7 @@ def skew_check(skew: float) -> Check:
     )
 
 
-def weight_facts(release: Release, phi: np.ndarray | None = None) -> dict[str, float]:
+def weight_facts(release: Release, phi: np.ndarray | None = None) -> dict[str, Any]:
     """Numbers about the weights of a release that need no model.
 
     Parameters
@@ -116,6 +118,7 @@ def weight_facts(release: Release, phi: np.ndarray | None = None) -> dict[str, f
         "ess": float(release.weights.ess),
         "n_private": int(release.n_private),
         "n_synthetic": len(release.synthetic),
+        "unit": "user" if release.statement.adjacency == "replace-user" else "row",
         "clipped_private": float("nan"),
         "clipped_synthetic": float("nan"),
     }
@@ -129,8 +132,14 @@ def weight_facts(release: Release, phi: np.ndarray | None = None) -> dict[str, f
 
 
 def weight_checks(facts: Mapping[str, Any]) -> list[Check]:
-    """Judge the numbers of `weight_facts` that bound the domain."""
+    """Judge the facts of `weight_facts` that bound the domain."""
+    advice = (
+        "people may own several rows, and rows of one person are alike: intervals that take the rows for independent "
+        "are too narrow. Read them as descriptions of the rows, not of the population."
+    )
+    several = facts.get("unit", "row") == "user"
     return [
+        *([Check("unit of privacy", "user", "row", "fail", advice)] if several else []),
         below(
             "pareto_k",
             facts["pareto_k"],

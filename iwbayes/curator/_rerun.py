@@ -65,7 +65,7 @@ class _Recorder:
 
     source: NoiseSource
     draws: list[Draw]
-    #: Rates at which rows were sampled, but for those that take every row.
+    #: Rates at which rows were sampled, but for those that take every row; 1 for a random order.
     sampled: list[float]
     script: Sequence[Draw] | None = None
     promised: frozenset[str] = frozenset()
@@ -119,6 +119,11 @@ class _Recorder:
         if rate < 1:
             self.sampled.append(rate)
         return self.source.poisson_sample(n, rate)
+
+    def permutation(self, n: int) -> Any:
+        # as secret as a sample
+        self.sampled.append(1.0)
+        return self.source.permutation(n)
 
 
 class _Ledger(Ledger):

@@ -91,8 +91,10 @@ def clipped_sum(
     *,
     clip_norm: float,
     center: Sequence[Tensor] | None = None,
+    owners: NDArray[np.int64] | None = None,
+    n_units: int | None = None,
 ) -> NDArray[np.float64]:
-    """Sum of the clipped gradients of some rows: private until noise is added.
+    """Sum of the clipped gradients of some rows, or of some users: private until noise is added.
 
     Parameters
     ----------
@@ -105,6 +107,11 @@ def clipped_sum(
     clip_norm : float
     center : sequence of torch.Tensor, optional
         A public gradient, a tensor a parameter, subtracted from each row's before clipping.
+    owners : ndarray of int, shape (sample,), optional
+        Owners of ``places``, those of one owner side by side: what is clipped then is the sum of the gradients of an
+        owner's rows. Without them every row is a unit of its own.
+    n_units : int, optional
+        Public number of rows, or of users, in the table; that of ``rows`` without it.
 
     Returns
     -------
@@ -113,17 +120,18 @@ def clipped_sum(
 
     Notes
     -----
-    All is float64, whatever the parameters are. A row's gradient g with a non-finite norm becomes zero. Any other is
+    All is float64, whatever the parameters are. A unit's gradient g with a non-finite norm becomes zero. Any other is
     multiplied by min(1, (1 - 2**-20) C/|g|) and rounded toward zero to a grid of 2**-53 times C and the number of
-    rows, both rounded up to powers of two. Norm and scaling round by less than 2**-20, and rounding toward zero
+    units, both rounded up to powers of two. Norm and scaling round by less than 2**-20, and rounding toward zero
     shortens: the norm on the grid is at most C. The multiples of the grid are summed in float64, where every partial
-    sum is a whole number below 2**53: the sum is exact, in any order and on any device. A replaced row hence moves
-    it by 2C at most, a null row by C.
+    sum is a whole number below 2**53: the sum is exact, in any order and on any device. A replaced unit hence moves
+    it by 2C at most, a null unit by C.
     """
     torch = import_torch("private training")
-    grid = 2.0 ** (math.ceil(math.log2(clip_norm)) + math.ceil(math.log2(len(rows[0]) + 1)) - 53)
+    n_units = len(rows[0]) if n_units is None else n_units
+    grid = 2.0 ** (math.ceil(math.log2(clip_norm)) + math.ceil(math.log2(n_units + 1)) - 53)
     total: Any = 0.0
-    for gradients in _row_gradients(network, loss, rows, places, center):
+    for gradients in _unit_gradients(network, loss, rows, places, center, owners):
         norms = torch.linalg.vector_norm(gradients, dim=1)
         scale = (clip_norm * (1 - MARGIN) / norms).clamp(max=1.0) / grid
         usable = norms.isfinite()
@@ -135,6 +143,36 @@ def clipped_sum(
     if isinstance(total, float):
         return np.zeros(_size(network))
     return np.asarray(total.cpu().numpy() * grid)
+
+
+def _unit_gradients(
+    network: Module,
+    loss: RowLoss,
+    rows: Sequence[Tensor],
+    places: NDArray[np.int64],
+    center: Sequence[Tensor] | None,
+    owners: NDArray[np.int64] | None,
+) -> Iterator[Tensor]:
+    """Gradients of rows, or summed over the rows of each owner, some at a time; the memory is used again."""
+    torch = import_torch("private training")
+    if owners is None:
+        yield from _row_gradients(network, loss, rows, places, center)
+        return
+    starts = np.flatnonzero(np.diff(owners, prepend=-1))
+    ends = np.append(starts[1:], len(owners))
+    size, first = max(1, CHUNK_BYTES // _bytes_per_row(network)), 0
+    while first < len(starts):
+        # whole users at a time: as many as fit in a chunk, one at least
+        last = max(first + 1, int(np.searchsorted(ends, starts[first] + size, side="right")))
+        group = torch.from_numpy(np.repeat(np.arange(last - first), (ends - starts)[first:last]))
+        total, seen = torch.zeros(()), 0
+        for gradients in _row_gradients(network, loss, rows, places[starts[first] : ends[last - 1]], center):
+            if seen == 0:
+                total = gradients.new_zeros((last - first, gradients.shape[1]))
+            total.index_add_(0, group[seen : seen + len(gradients)].to(gradients.device), gradients)
+            seen += len(gradients)
+        yield total
+        first = last
 
 
 def reference_gradients(network: Module, loss: RowLoss, reference: Sequence[Tensor]) -> tuple[list[Tensor], float]:
@@ -177,6 +215,10 @@ def reference_gradients(network: Module, loss: RowLoss, reference: Sequence[Tens
 
 def _size(network: Module) -> int:
     return sum(value.numel() for value in trainable(network).values())
+
+
+def _bytes_per_row(network: Module) -> int:
+    return sum(value.numel() * value.element_size() for value in trainable(network).values())
 
 
 def plain_sum(network: Module, loss: RowLoss, rows: Sequence[Tensor], places: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -225,8 +267,7 @@ def _row_gradients(
     # randomness="error", torch's default, refuses random layers that check_module does not know
     each = torch.func.vmap(torch.func.grad(row_loss), in_dims=(None, *(0 for _ in rows)))
     device = next(iter(parameters.values())).device
-    per_row = sum(value.numel() * value.element_size() for value in parameters.values())
-    size = min(max(1, CHUNK_BYTES // per_row), max(1, len(places)))
+    size = min(max(1, CHUNK_BYTES // _bytes_per_row(network)), max(1, len(places)))
     memory = torch.empty((size, _size(network)), dtype=torch.float64, device=device)
     middle = None if center is None else torch.cat([part.flatten() for part in center]).double()
     for chunk in _chunks(rows, places, size, device):

@@ -24,6 +24,8 @@ from iwbayes.statement import Event
 _RELATIONS = {
     "replace-one": NeighboringRelation.REPLACE_ONE,
     "zero-out": NeighboringRelation.REPLACE_SPECIAL,
+    # users are sampled and clipped as rows are otherwise
+    "replace-user": NeighboringRelation.REPLACE_ONE,
 }
 #: Discretisation of the privacy loss, as a share of the budget's epsilon.
 INTERVAL_SHARE = 1e-4
@@ -134,14 +136,15 @@ def price(
         The delta at which epsilon is asked for.
     scale : float
         Typical epsilon; it sets the discretisation.
-    adjacency : {"replace-one", "zero-out"}
+    adjacency : {"replace-one", "zero-out", "replace-user"}
         Private gradient steps cost more when a row is replaced than when it becomes a null row.
 
     Returns
     -------
     epsilon, delta : float
-        The smaller of the PLD's and basic composition's epsilon, with the delta that goes with it; epsilon
-        is inf when the events cannot be had at that delta, or when one of them has no noise.
+        The smallest of the PLD's and basic composition's epsilon (Gaussians one by one, or as one), with the delta
+        that goes with it; epsilon is inf when the events cannot be had at that delta, or when one of them has no
+        noise.
     """
     if not events:
         return 0.0, 0.0
@@ -151,6 +154,12 @@ def price(
         _check_claim(event, adjacency)
     basic = math.fsum(e.count * e.epsilon for e in events), math.fsum(e.count * e.delta for e in events)
     best = basic if basic[1] <= delta * (1 + ROUNDING) else (math.inf, delta)
+    gaussians = [event for event in events if event.mechanism == "gaussian"]
+    others = [event for event in events if event.mechanism != "gaussian"]
+    if delta > 0 and gaussians and others and not any(event.delta for event in others):
+        # Gaussians are exactly one: adding it to the pure events rounds no privacy loss
+        joint = gaussian_epsilon(joint_multiplier(gaussians), delta)
+        best = min(best, (math.fsum(e.count * e.epsilon for e in others) + joint, delta))
     single = len(events) == 1 and events[0].count == 1
     loud = any(event.epsilon > MAX_EPSILON for event in events if event.mechanism != "gaussian")
     if delta > 0 and not loud and not (single and math.isfinite(best[0])):
@@ -231,7 +240,7 @@ def dpsgd_multiplier(
     sampling_probability : float
         Chance of each row to be in a step, in (0, 1].
     steps : int
-    adjacency : {"replace-one", "zero-out"}
+    adjacency : {"replace-one", "zero-out", "replace-user"}
 
     Returns
     -------
@@ -297,7 +306,7 @@ def largest_scale(
         From t to the events whose nominal epsilons are t times their shares.
     epsilon, delta : float
         The budget.
-    adjacency : {"replace-one", "zero-out"}
+    adjacency : {"replace-one", "zero-out", "replace-user"}
     tolerance : float
         Relative width at which the search stops; the affordable end is returned.
 

@@ -39,9 +39,9 @@ from iwbayes.curator._evidence import lower_bounds
 from iwbayes.curator._rerun import Subject, rerun
 from iwbayes.curator.accounting import check_budget, gaussian_multiplier, joint_multiplier
 from iwbayes.curator.noise import NoiseSource, SeededNoise
-from iwbayes.curator.protocols import Generator, WeightEstimator
+from iwbayes.curator.protocols import Generator, WeightEstimator, is_generator, is_weight_estimator
 from iwbayes.schema import Schema
-from iwbayes.statement import ADJACENCIES, Event
+from iwbayes.statement import ROW_ADJACENCIES, Event
 from iwbayes.tables import PrivateTable, SyntheticTable
 
 #: Fewest runs that can say anything.
@@ -198,7 +198,7 @@ def audit(
     >>> schema = iw.Schema(iw.Binary("y"))
     >>> first, second = opposite_corners(schema, 10)
     >>> print(audit(iw.BayesNet(), first, second, epsilon=1.0, random_seed=1))
-    Audit of BayesNet(max_parents=2, max_bins=128, theta=2.0, bins_share=0.15, structure_share=0.15)
+    Audit of BayesNet(max_parents=2, max_bins=128, theta=2.0, bins_share=0.25, structure_share=0.1)
       claimed: epsilon 1 at delta 0 under replace-one; charged: epsilon 1, 1 event(s)
       found: epsilon at least 0.9..., mu at least 0.7..., with confidence 0.999
       from 20000 runs on each table, observing the noisy values
@@ -272,7 +272,9 @@ def opposite_corners(schema: Schema, n: int) -> tuple[SyntheticTable, SyntheticT
     ends = {column.name: _ends(column) for column in schema}
     first = pd.DataFrame({name: [low] * n for name, (low, _) in ends.items()})
     second = pd.DataFrame({name: [high] + [low] * (n - 1) for name, (low, high) in ends.items()})
-    return SyntheticTable(first, schema, origin="simulated"), SyntheticTable(second, schema, origin="simulated")
+    return SyntheticTable(first, schema, origin="simulated", already_spent=(0, 0)), SyntheticTable(
+        second, schema, origin="simulated", already_spent=(0, 0)
+    )
 
 
 def _ends(column: Any) -> tuple[Any, Any]:
@@ -281,8 +283,8 @@ def _ends(column: Any) -> tuple[Any, Any]:
 
 
 def _check_settings(adjacency: str, n_runs: int, confidence: float) -> None:
-    if adjacency not in ADJACENCIES:
-        raise ValueError(f"adjacency must be one of {list(ADJACENCIES)}; got {adjacency!r}.")
+    if adjacency not in ROW_ADJACENCIES:
+        raise ValueError(f"adjacency must be one of {list(ROW_ADJACENCIES)}; got {adjacency!r}.")
     if isinstance(n_runs, bool) or not isinstance(n_runs, int | np.integer) or n_runs < LEAST_RUNS:
         raise ValueError(f"n_runs must be a whole number of at least {LEAST_RUNS}; got {n_runs!r}.")
     if not 0 < confidence < 1:
@@ -290,11 +292,11 @@ def _check_settings(adjacency: str, n_runs: int, confidence: float) -> None:
 
 
 def _check_algorithm(algorithm: object, synthetic: SyntheticTable | None) -> None:
-    if not isinstance(algorithm, Generator | WeightEstimator) or isinstance(algorithm, type):
+    if not (is_generator(algorithm) or is_weight_estimator(algorithm)):
         raise TypeError(f"algorithm must be a generator or a weight estimator; got {algorithm!r}.")
     if synthetic is not None and not isinstance(synthetic, SyntheticTable):
         raise TypeError(f"synthetic must be a SyntheticTable; got {type(synthetic).__name__}.")
-    weighs = isinstance(algorithm, WeightEstimator)
+    weighs = is_weight_estimator(algorithm)
     if weighs and synthetic is None:
         raise ValueError(f"{type(algorithm).__name__} weights synthetic rows. Give them as synthetic=.")
     if not weighs and synthetic is not None:

@@ -13,9 +13,10 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
 from iwbayes.curator._row_gradients import (
     CLIP_RANGE,
@@ -53,11 +54,12 @@ class PrivateSteps:
     ----------
     steps : int
     sampling_probability : float
-        Chance of each private row to be in a step, in (0, 1].
+        Chance of each private row to be in a step, in (0, 1]; of each user with all rows, where rows have owners.
     clip_norm : float or None
-        Largest L2 norm of a row's gradient, between 1e-6 and 1e6. It is the sensitivity of a step's sum to a null
-        row; a replaced row moves it by twice as much, which the accountant knows. None clips each step at a quantile
-        of the norms that public reference rows have then (see `PrivateGradients.gradient`).
+        Largest L2 norm of a row's gradient, between 1e-6 and 1e6; of the sum over a user's rows, where rows have
+        owners. It is the sensitivity of a step's sum to a null row; a replaced row moves it by twice as much, which
+        the accountant knows. None clips each step at a quantile of the norms that public reference rows have then
+        (see `PrivateGradients.gradient`), times the mean number of rows that a user owns.
     mechanism : {"dp-sgd", "none"}
         "none" neither clips nor adds noise: its cost is infinite.
 
@@ -105,7 +107,15 @@ class PrivateSteps:
         return Event(label, "dp-sgd", epsilon, delta, multiplier, sampling_probability=rate, steps=steps)
 
     def charge(
-        self, ledger: Ledger, label: str, rows: Sequence[Tensor], *, epsilon: float, delta: float
+        self,
+        ledger: Ledger,
+        label: str,
+        rows: Sequence[Tensor],
+        *,
+        epsilon: float,
+        delta: float,
+        users: NDArray[np.int64] | None = None,
+        n_private: int | None = None,
     ) -> PrivateGradients:
         """Charge the ledger once for all steps and return what takes them.
 
@@ -119,19 +129,29 @@ class PrivateSteps:
             first dimension. They stay where they are; a step moves its rows to the network's device.
         epsilon, delta : float
             Of all steps together.
+        users : ndarray of int, shape (row,), optional
+            Owners of the rows (`PrivateTable.users`) under a ledger that protects users. A step then samples users, and
+            clips the sum of the gradients of each one's rows.
+        n_private : int, optional
+            Public number of rows, by which sums are divided. Needed with users, whose number of rows is private.
 
         Raises
         ------
         BudgetExceeded
             When they do not fit in the ledger; nothing is charged.
         ValueError
-            When the tensors do not have the same number of rows.
+            When the tensors do not have the same number of rows, or rows have owners and the ledger does not protect
+            users, or the other way round.
         """
         import_torch("private training")
         if not rows or len({len(part) for part in rows}) != 1 or len(rows[0]) == 0:
             raise ValueError("rows must be tensors with the same number of rows, at least one.")
+        if (users is not None) != (ledger.adjacency == "replace-user"):
+            raise ValueError(f"under {ledger.adjacency!r} rows have owners or none; give users= where they have.")
+        if users is not None and (n_private is None or len(users) != len(rows[0])):
+            raise ValueError("with users every row has an owner, and n_private is the released number of rows.")
         event = self.event(label, epsilon=epsilon, delta=delta, adjacency=ledger.adjacency)
-        return PrivateGradients(self, ledger, event, tuple(rows))
+        return PrivateGradients(self, ledger, event, tuple(rows), users, n_private)
 
 
 class PrivateGradients:
@@ -140,11 +160,21 @@ class PrivateGradients:
     It holds the private rows: it prints nothing of them, and is neither copied nor pickled.
     """
 
-    __slots__ = ("_event", "_left", "_lock", "_noise", "_probed", "_rows", "_settings")
+    __slots__ = ("_event", "_left", "_lock", "_n_private", "_noise", "_owned", "_probed", "_rows", "_settings")
 
-    def __init__(self, settings: PrivateSteps, ledger: Ledger, event: Event, rows: tuple[Tensor, ...]) -> None:
+    def __init__(
+        self,
+        settings: PrivateSteps,
+        ledger: Ledger,
+        event: Event,
+        rows: tuple[Tensor, ...],
+        users: NDArray[np.int64] | None = None,
+        n_private: int | None = None,
+    ) -> None:
         self._settings, self._event, self._rows = settings, event, rows
         self._left, self._lock = int(settings.steps), threading.Lock()
+        self._n_private = len(rows[0]) if n_private is None else int(n_private)
+        self._owned = None if users is None else _Owned.of(users)
         self._probed: weakref.WeakSet[Module] = weakref.WeakSet()
         self._noise = ledger.charge(event)
         if event.mechanism == "dp-sgd":
@@ -162,15 +192,16 @@ class PrivateGradients:
         ``clip_norm`` counts where the settings leave the clip norm open.
         """
         clip_norm = clip_norm if self._settings.clip_norm is None else self._settings.clip_norm
-        divisor = self._settings.sampling_probability * len(self._rows[0])
+        divisor = self._settings.sampling_probability * self._n_private
         return (self._event.noise_multiplier or 0.0) * clip_norm / divisor
 
     def gradient(self, network: Module, loss: RowLoss, reference: Sequence[Tensor] | None = None) -> dict[str, Tensor]:
         """Take one step: a noisy estimate of the gradient of the mean loss of the private rows.
 
-        [sum over a Poisson sample of clip(g_i) + noise]/(q N), with noise of standard deviation noise multiplier
-        times clip norm in each coordinate, whatever the sample, the empty one included; the divisor is fixed and the
-        size of the sample stays secret. A row with a non-finite gradient counts as zero.
+        [sum over a Poisson sample of clip(g_i) + noise]/(q N), g_i the gradient of a row or the sum over a user's
+        rows, with noise of standard deviation noise multiplier times clip norm in each coordinate, whatever the
+        sample, the empty one included; the divisor is fixed and the size of the sample stays secret. A row with a
+        non-finite gradient counts as zero.
 
         Parameters
         ----------
@@ -213,14 +244,15 @@ class PrivateGradients:
             if self._left == 0:
                 raise RuntimeError(f"all {self._settings.steps} steps that were charged are taken. Charge more first.")
             self._left -= 1
-        rate, n = self._settings.sampling_probability, len(self._rows[0])
-        places = np.arange(n) if rate == 1 else self._noise.poisson_sample(n, rate)
+        rate = self._settings.sampling_probability
+        places, owners = self._sample(rate)
+        units: dict[str, Any] = {"owners": owners, "n_units": self._n_units}
         flat = None
         try:
             if self._event.noise_multiplier is None:
                 flat = plain_sum(network, loss, self._rows, places)
             else:
-                flat = clipped_sum(network, loss, self._rows, places, clip_norm=clip_norm, center=center)
+                flat = clipped_sum(network, loss, self._rows, places, clip_norm=clip_norm, center=center, **units)
         except Exception:  # noqa: S110 - raised below, where the error with its private values is no longer at hand
             pass
         if flat is None:
@@ -230,10 +262,21 @@ class PrivateGradients:
             )
         if self._event.noise_multiplier is not None:
             flat = self._noise.floating_gaussian(flat, self._event.noise_multiplier * clip_norm)
-        found = unflatten(network, flat / (rate * n))
+        found = unflatten(network, flat / (rate * self._n_private))
         if center is not None:
             found = {name: value + middle for (name, value), middle in zip(found.items(), center, strict=True)}
         return found
+
+    @property
+    def _n_units(self) -> int:
+        """Public number of what is sampled: rows, or users."""
+        return len(self._rows[0]) if self._owned is None else len(self._owned.starts)
+
+    def _sample(self, rate: float) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
+        """Places of the rows of a step, and their owners side by side where they have some."""
+        n = self._n_units
+        chosen = np.arange(n) if rate == 1 else self._noise.poisson_sample(n, rate)
+        return (chosen, None) if self._owned is None else self._owned.rows_of(chosen)
 
     def _bounds(
         self, network: Module, loss: RowLoss, reference: Sequence[Tensor] | None
@@ -247,6 +290,7 @@ class PrivateGradients:
                 raise ValueError("without a clip_norm a step needs reference rows, which are public. Give either.")
             return clip_norm, None
         center, typical = reference_gradients(network, loss, reference)
+        typical *= max(1.0, self._n_private / self._n_units)  # a user's rows add up
         return typical if clip_norm is None else clip_norm, center
 
     def descend(
@@ -287,6 +331,27 @@ class PrivateGradients:
     def __reduce__(self) -> NoReturn:
         """Refuse to be copied or pickled: a copy would take the charged steps twice."""
         raise TypeError("PrivateGradients hold private rows and a count of charged steps; they cannot be copied.")
+
+
+@dataclass(frozen=True)
+class _Owned:
+    """Rows in an order in which those of a user stand side by side: private, except for the number of users."""
+
+    order: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    counts: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, users: NDArray[np.int64]) -> _Owned:
+        counts = np.bincount(users)
+        return cls(np.argsort(users, kind="stable"), np.cumsum(counts) - counts, counts)
+
+    def rows_of(self, users: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Places of the rows of some users, and the owner of each."""
+        counts = self.counts[users]
+        owners = np.repeat(users, counts)
+        within = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return self.order[self.starts[owners] + within], owners
 
 
 def fingerprint(network: Module) -> str:

@@ -25,9 +25,10 @@ class Ledger:
     epsilon, delta : float
         The whole budget. ``math.inf`` is a budget that protects nobody: experiments without privacy need it, and no
         statement under it is certified.
-    adjacency : {"replace-one", "zero-out"}
+    adjacency : {"replace-one", "zero-out", "replace-user"}
         Neighbouring tables have the same public number of rows; one row differs ("replace-one"), or one row
-        is a null row in one of them ("zero-out").
+        is a null row in one of them ("zero-out"). Where people own several rows ("replace-user"; see
+        `bound_contributions`) neighbours have the same public number of users and all rows of one user differ.
     noise : NoiseSource, optional
         `SystemNoise()` by default. A `SeededNoise` makes everything downstream uncertified.
 

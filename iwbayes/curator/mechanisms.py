@@ -222,6 +222,58 @@ def exponential(scores: ArrayLike, *, sensitivity: int, epsilon: float, ledger: 
     return noise.noisy_max(array.astype(np.int64), scale)
 
 
+def above_threshold(
+    queries: ArrayLike,
+    *,
+    threshold: int,
+    sensitivity: int,
+    epsilon: float,
+    ledger: Ledger,
+    label: str,
+    monotone: bool = False,
+) -> int | None:
+    """Select the first query that reaches a threshold (sparse vector technique; Dwork & Roth 2014, algorithm 1).
+
+    Parameters
+    ----------
+    queries : array_like of int, shape (query,)
+        In the order in which they are asked.
+    threshold : int
+        Public.
+    sensitivity : int
+        Largest change of any query between adjacent tables.
+    epsilon : float
+    ledger : Ledger
+    label : str
+    monotone : bool
+        Whether the queries of any two adjacent tables differ in one direction only, all up or all down; they need half
+        the noise then.
+
+    Returns
+    -------
+    int or None
+        Place of the first query with q + Laplace(4 sensitivity/epsilon) >= threshold + Laplace(2 sensitivity/epsilon);
+        with Laplace(2 sensitivity/epsilon) on both sides when monotone. None when there is none. Only the place is
+        released.
+
+    Notes
+    -----
+    Discrete Laplace noise: shifting the threshold's noise by one sensitivity and that of the chosen query by two maps
+    every outcome to that of a neighbour at a factor of exp(epsilon/2) each, on the integers as on the line. Monotone
+    queries: where the neighbour's are all larger, shifting the threshold's noise and the chosen query's by one
+    sensitivity each will do; where they are all smaller, shifting the chosen query's by one (Lyu, Su & Li, VLDB 2017).
+    """
+    array = np.atleast_1d(np.asarray(queries))
+    if array.ndim != 1 or array.size == 0 or not np.issubdtype(array.dtype, np.integer):
+        raise TypeError("queries must be a one-dimensional array of integers; round them first.")
+    epsilon, _ = check_budget(epsilon, 0.0)
+    scale = math.nextafter(2 * _check_sensitivity(sensitivity) / epsilon, math.inf)
+    noise = ledger.charge(Event(label, "above-threshold", epsilon))
+    limit = noise.laplace(np.array([threshold], dtype=np.int64), scale)[0]
+    reached = noise.laplace(array.astype(np.int64), scale if monotone else 2 * scale) >= limit
+    return int(np.argmax(reached)) if reached.any() else None
+
+
 #: Mechanisms that add noise to a vector, by name.
 VECTOR_MECHANISMS: dict[str, Callable[..., Noisy]] = {
     "gaussian": gaussian,

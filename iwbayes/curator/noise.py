@@ -48,6 +48,10 @@ class NoiseSource(Protocol):
         """Places among n rows, each taken independently with probability ``rate``; secret like noise."""
         ...
 
+    def permutation(self, n: int) -> IntArray:
+        """Places 0 to n - 1 in a random order; secret like noise."""
+        ...
+
     def noisy_max(self, scores: IntArray, scale: float) -> int:
         """Place of the largest score after exponential noise of that scale on each."""
         ...
@@ -105,6 +109,10 @@ class SystemNoise:
         """Take each row with probability ``rate``, from fresh entropy of the operating system."""
         return np.flatnonzero(np.random.default_rng().random(n) < rate)
 
+    def permutation(self, n: int) -> IntArray:
+        """Shuffle n places with fresh entropy of the operating system."""
+        return np.random.default_rng().permutation(n)
+
     def noisy_max(self, scores: IntArray, scale: float) -> int:
         """OpenDP's noisy maximum with exponential noise (permute-and-flip)."""
         dp = _opendp()
@@ -155,6 +163,10 @@ class SeededNoise:
     def poisson_sample(self, n: int, rate: float) -> IntArray:
         """Take each row with probability ``rate``."""
         return np.flatnonzero(self._rng.random(n) < rate)
+
+    def permutation(self, n: int) -> IntArray:
+        """Shuffle n places."""
+        return self._rng.permutation(n)
 
     def noisy_max(self, scores: IntArray, scale: float) -> int:
         """Place of the largest score after exponential noise."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from inspect import signature
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -23,21 +24,70 @@ class PublicFacts:
     ----------
     schema : Schema
     n_private, n_synthetic : int
-        Numbers of rows.
-    adjacency : {"replace-one", "zero-out"}
+        Numbers of rows; that of private rows of users is a released, noisy one.
+    adjacency : {"replace-one", "zero-out", "replace-user"}
+    rows_per_user : int
+        Most rows that change between neighbours: every sensitivity to one row is multiplied by it.
+    n_users : int, optional
+        Number of users under "replace-user".
+
+    Notes
+    -----
+    Under "replace-user" up to ``rows_per_user`` rows change, appear or vanish. A sum over rows of f then moves by at
+    most ``rows_per_user`` times the larger of |f(x) - f(x')| and |f(x)|. In this package the rows' values lie in sets
+    around zero, where the former is at least as large.
     """
 
     schema: Schema
     n_private: int
     n_synthetic: int
     adjacency: str = "replace-one"
+    rows_per_user: int = 1
+    n_users: int | None = None
 
     @classmethod
-    def of(cls, private: PrivateTable, synthetic: SyntheticTable, ledger: Ledger) -> PublicFacts:
-        """Collect the facts of a fit; ValueError when the tables have different schemas."""
-        if private.schema != synthetic.schema:
+    def of(
+        cls, private: PrivateTable, synthetic: SyntheticTable | None, ledger: Ledger, *, n_synthetic: int = 0
+    ) -> PublicFacts:
+        """Collect the facts of a fit under a ledger.
+
+        The ledger notes a bound on contributions that was chosen under another one.
+
+        Raises
+        ------
+        ValueError
+            When the tables have different schemas, or the table and the ledger do not protect the same: rows, or
+            users with a bounded number of rows.
+        """
+        if synthetic is not None and private.schema != synthetic.schema:
             raise ValueError("private and synthetic rows must share one schema. Sample the rows under it.")
-        return cls(private.schema, len(private), len(synthetic), ledger.adjacency)
+        n_synthetic = n_synthetic if synthetic is None else len(synthetic)
+        if private.users is None:
+            if ledger.adjacency == "replace-user":
+                raise ValueError(
+                    "the ledger protects users who may own several rows, and the table names none. "
+                    "Use PrivateTable(frame, schema, user=...), or a ledger for rows."
+                )
+            return cls(private.schema, private.n_private, n_synthetic, ledger.adjacency)
+        if ledger.adjacency != "replace-user":
+            raise ValueError(
+                f"the rows belong to users; under {ledger.adjacency!r} a ledger protects single rows only. "
+                f"Use Ledger(..., adjacency='replace-user')."
+            )
+        n_private, rows_per_user = private.n_private, private.rows_per_user  # refuses unbounded contributions
+        if not ledger.holds(private._source):
+            ledger.note("The bound on contributions was chosen under another ledger, whose cost is not included.")
+        return cls(private.schema, n_private, n_synthetic, ledger.adjacency, rows_per_user or 1, private.n_users)
+
+    @property
+    def row_adjacency(self) -> str:
+        """What may happen to a single row, "replace-one" or "zero-out", up to ``rows_per_user`` times."""
+        return "replace-one" if self.adjacency == "replace-user" else self.adjacency
+
+    @property
+    def most_rows(self) -> int:
+        """Upper bound of the number of private rows; the number itself where it is public."""
+        return self.n_private if self.n_users is None else self.n_users * self.rows_per_user
 
 
 @runtime_checkable
@@ -53,6 +103,11 @@ class FittedGenerator(Protocol):
 class Generator(Protocol):
     """A generator: settings only; `fit` returns a new object."""
 
+    @property
+    def pure(self) -> bool:
+        """Whether `fit` works in pure epsilon and takes delta 0."""
+        ...
+
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
         """Declare what `fit` will charge, without any private row."""
         ...
@@ -60,6 +115,34 @@ class Generator(Protocol):
     def fit(self, private: PrivateTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0) -> FittedGenerator:
         """Charge the ledger, then learn from the private rows."""
         ...
+
+
+def is_weight_estimator(algorithm: object) -> bool:
+    """Whether an instance has a weight estimator's methods; one whose `fit` takes no synthetic rows is a generator."""
+    return _has_methods(algorithm, WeightEstimator) and "synthetic" in _parameters_of_fit(algorithm)
+
+
+def is_generator(algorithm: object) -> bool:
+    """Whether an instance has a generator's methods; one whose `fit` takes synthetic rows is a weight estimator."""
+    return _has_methods(algorithm, Generator) and "synthetic" not in _parameters_of_fit(algorithm)
+
+
+def _has_methods(algorithm: object, protocol: type) -> bool:
+    return isinstance(algorithm, protocol) and not isinstance(algorithm, type)
+
+
+def _parameters_of_fit(algorithm: object) -> tuple[str, ...]:
+    return tuple(signature(algorithm.fit).parameters)  # type: ignore[attr-defined]
+
+
+def prefers_delta(generator: object) -> bool:
+    """Whether a generator that works in pure epsilon is better with a delta: it says so."""
+    return bool(getattr(generator, "prefers_delta", False))
+
+
+def gives_log_ratio(generator: object) -> bool:
+    """Whether what a generator fits is a `LogRatio` too, as a discriminator is: it says so before it is fitted."""
+    return bool(getattr(generator, "gives_log_ratio", False))
 
 
 @runtime_checkable
@@ -98,6 +181,20 @@ class WeightEstimator(Protocol):
         delta: float = 0.0,
     ) -> Weights:
         """Charge the ledger, then weight the synthetic rows."""
+        ...
+
+
+@runtime_checkable
+class GeneratorsEstimator(WeightEstimator, Protocol):
+    """A weight estimator that may use the log ratio of the fitted generator itself."""
+
+    @property
+    def needs_generator(self) -> bool:
+        """Whether it waits for a fitted generator."""
+        ...
+
+    def with_generator(self, fitted: LogRatio) -> WeightEstimator:
+        """Return the estimator that uses this fitted generator where it waits for one."""
         ...
 
 

@@ -10,12 +10,22 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from iwbayes.curator._declared import admit, declared_events
 from iwbayes.curator.accounting import check_budget, largest_scale
 from iwbayes.curator.estimators.tilt import KAPPA_TARGET, TiltWeights
 from iwbayes.curator.generators.bayesnet import BayesNet
 from iwbayes.curator.ledger import BudgetExceeded, Ledger
 from iwbayes.curator.noise import NoiseSource
-from iwbayes.curator.protocols import Generator, PublicFacts, WeightEstimator
+from iwbayes.curator.protocols import (
+    Generator,
+    GeneratorsEstimator,
+    PublicFacts,
+    WeightEstimator,
+    gives_log_ratio,
+    is_generator,
+    is_weight_estimator,
+    prefers_delta,
+)
 from iwbayes.release import Release
 from iwbayes.schema import Schema
 from iwbayes.statement import Event
@@ -33,7 +43,7 @@ def publish(
     epsilon: float,
     delta: float,
     n_synthetic: int | None = None,
-    generator: Generator | None = None,
+    generator: Generator | SyntheticTable | None = None,
     weights: WeightEstimator | None = None,
     share: float = 0.3,
     adjacency: str = "replace-one",
@@ -50,15 +60,18 @@ def publish(
     Parameters
     ----------
     private : PrivateTable
+        A table with users needs `bound_contributions` and its ledger.
     epsilon, delta : float
         Budget of this release.
     n_synthetic : int, optional
         Synthetic rows, by default five for each private row. More rows never make a posterior narrower
         than the private rows would: an analyst's weights sum to the private sample size.
-    generator : Generator, optional
-        `BayesNet()` by default; it works in pure epsilon here.
+    generator : Generator or SyntheticTable, optional
+        `BayesNet()` by default. One that is better with a delta works at all of it. Or a table that was made
+        elsewhere, of which all rows are published: what it is declared to have cost is part of the budget.
     weights : WeightEstimator, optional
-        `TiltWeights()` by default; it gets all of delta.
+        `TiltWeights()` by default; it works at all of delta. ``DiscriminatorWeights()`` is free and uses the
+        generator's own discriminator.
     share : float
         The generator's part of epsilon, in (0, 1).
     adjacency : {"replace-one", "zero-out"}
@@ -84,25 +97,28 @@ def publish(
         For a wrong argument, before anything is charged.
     """
     generator = BayesNet() if generator is None else generator
+    generator = _Given(generator) if isinstance(generator, SyntheticTable) else generator
     weights = TiltWeights() if weights is None else weights
     epsilon, delta = check_budget(epsilon, delta)
     n = _check_arguments(private, generator, weights, n_synthetic, share, ledger, adjacency, noise)
     sampler = np.random.default_rng(rng)
-    adjacency = adjacency if ledger is None else ledger.adjacency
-    facts = PublicFacts(private.schema, len(private), n, adjacency)
-    share = _generators_share(share, facts, weights, epsilon, delta)
+    if ledger is None:
+        ledger = Ledger(epsilon, delta, adjacency, noise=noise)
+    facts = PublicFacts.of(private, None, ledger, n_synthetic=n)
+    share = _generators_share(share, facts, generator, weights, epsilon, delta)
     events = _joint_events(facts, generator, weights, share, epsilon, delta)
     with _progress(progressbar) as step:
         step("calibrating the noise")
-        t = largest_scale(events, epsilon, delta, adjacency=adjacency)
-        if ledger is None:
-            ledger = Ledger(epsilon, delta, adjacency, noise=noise)
+        t = largest_scale(events, epsilon, delta, adjacency=ledger.adjacency)
         ledger.check(*events(t))
         step("fitting the generator")
-        fitted = generator.fit(private, ledger, epsilon=share * t * epsilon)
+        own = share * t * epsilon if share > 0 else epsilon
+        fitted = generator.fit(private, ledger, epsilon=own, delta=_generators_delta(generator, delta))
         step("sampling synthetic rows")
         synthetic = fitted.sample(n, rng=sampler)
         step("weighting synthetic rows")
+        if _needs_generator(weights):
+            weights = weights.with_generator(fitted)  # type: ignore[attr-defined]
         weighted = weights.fit(
             private,
             synthetic,
@@ -117,7 +133,31 @@ def publish(
         "calibration": t,
         "network": repr(fitted),
     }
-    return Release(synthetic, weighted, ledger.statement(), n_private=len(private), recipe=recipe)
+    return Release(synthetic, weighted, ledger.statement(), n_private=facts.n_private, recipe=recipe)
+
+
+@dataclass(frozen=True)
+class _Given:
+    """A table that was made elsewhere, in the place of a generator: what it is declared to have cost is charged."""
+
+    table: SyntheticTable
+
+    @property
+    def pure(self) -> bool:
+        return True
+
+    def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
+        return declared_events(self.table)
+
+    def fit(self, private: PrivateTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0) -> _Given:
+        admit(self.table, ledger)
+        return self
+
+    def sample(self, n: int, *, rng: int | np.random.Generator | None = None) -> SyntheticTable:
+        return self.table
+
+    def __repr__(self) -> str:
+        return f"{self.table.origin or 'unknown origin'}, {len(self.table)} rows"
 
 
 @dataclass(frozen=True)
@@ -166,6 +206,7 @@ def plan(
     weights: TiltWeights | None = None,
     share: float = 0.3,
     adjacency: str = "replace-one",
+    rows_per_user: int = 1,
 ) -> Plan:
     """Tell the expected noise, features and kappa of `publish` before any private row is touched.
 
@@ -179,6 +220,8 @@ def plan(
         Number of private rows (public).
     epsilon, delta, generator, weights, share, adjacency
         As in `publish`.
+    rows_per_user : int
+        Most rows that a user owns, under "replace-user".
 
     Returns
     -------
@@ -192,13 +235,17 @@ def plan(
     _check_share(share)
     if not isinstance(weights, TiltWeights):
         raise TypeError(f"plan knows the noise of TiltWeights only; got {type(weights).__name__}. See its events().")
-    facts = PublicFacts(schema, int(n), ROWS_PER_PRIVATE_ROW * int(n), adjacency)
+    if isinstance(rows_per_user, bool) or not isinstance(rows_per_user, int | np.integer) or rows_per_user < 1:
+        raise ValueError(f"rows_per_user must be a whole number of at least 1; got {rows_per_user!r}.")
+    if rows_per_user > 1 and adjacency != "replace-user":
+        raise ValueError(f"under {adjacency!r} everybody owns one row. Use adjacency='replace-user' for users.")
+    facts = PublicFacts(schema, int(n), ROWS_PER_PRIVATE_ROW * int(n), adjacency, int(rows_per_user))
     events = _joint_events(facts, generator, weights, share, epsilon, delta)
     t = largest_scale(events, epsilon, delta, adjacency=adjacency)
     part = (1 - share) * t * epsilon
     tilt = weights.parts(facts, epsilon=part, delta=0.0 if weights.pure else delta)
     reference = uniform_table(schema, _PLAN_ROWS, rng=0)
-    design = weights.design(reference, int(n), epsilon=tilt.epsilon, delta=tilt.delta, adjacency=adjacency)
+    design = weights.design(reference, facts, epsilon=tilt.epsilon, delta=tilt.delta)
     return Plan(
         share * t * epsilon,
         part,
@@ -218,21 +265,40 @@ def uniform_table(schema: Schema, n: int, *, rng: int | np.random.Generator | No
     columns = {}
     for column in schema:
         bins = ColumnBins.of(column, 128)
-        columns[column.name] = bins.values(rng.integers(0, bins.size, n), rng)
-    return SyntheticTable(pd.DataFrame(columns), schema, origin="uniform")
+        columns[column.name] = bins.values(rng.choice(bins.size, n, p=bins.even_law), rng)
+    return SyntheticTable(pd.DataFrame(columns), schema, origin="uniform", already_spent=(0, 0))
+
+
+def _needs_generator(weights: WeightEstimator) -> bool:
+    return isinstance(weights, GeneratorsEstimator) and weights.needs_generator
+
+
+def _generators_delta(generator: Generator, delta: float) -> float:
+    return delta if prefers_delta(generator) or not generator.pure else 0.0
 
 
 def _generators_share(
-    share: float, facts: PublicFacts, weights: WeightEstimator, epsilon: float, delta: float
+    share: float,
+    facts: PublicFacts,
+    generator: Generator,
+    weights: WeightEstimator,
+    epsilon: float,
+    delta: float,
 ) -> float:
-    """Give the generator everything when the weights cost nothing."""
+    """Give the generator everything when the weights cost nothing, and nothing when it is a table that exists."""
+    if isinstance(generator, _Given):
+        share = 0.0
     events = weights.events(facts, epsilon=(1 - share) * epsilon, delta=0.0 if weights.pure else delta)
     if any(event.mechanism == "none" for event in events):
-        raise BudgetExceeded(
-            f"{events[0].label}: without noise the cost is infinite; the budget is epsilon {epsilon:g}. For an "
-            f"experiment that protects nobody fit the parts yourself under Ledger(math.inf, ...); nothing was drawn."
-        )
+        raise BudgetExceeded(_endless(events[0].label, epsilon))
     return share if events else 1.0
+
+
+def _endless(label: str, epsilon: float) -> str:
+    return (
+        f"{label}: without noise the cost is infinite; the budget is epsilon {epsilon:g}. For an experiment that "
+        f"protects nobody fit the parts yourself under Ledger(math.inf, ...); nothing was drawn."
+    )
 
 
 def _joint_events(
@@ -244,9 +310,12 @@ def _joint_events(
     delta: float,
 ) -> Callable[[float], tuple[Event, ...]]:
     part_delta = 0.0 if weights.pure else delta
+    own_delta = _generators_delta(generator, delta)
 
     def events(t: float) -> tuple[Event, ...]:
-        own = generator.events(facts, epsilon=share * t * epsilon)
+        own = generator.events(facts, epsilon=share * t * epsilon, delta=own_delta)
+        if any(event.mechanism == "none" for event in own):
+            raise BudgetExceeded(_endless(own[0].label, epsilon))
         if share == 1:
             return own
         return (*own, *weights.events(facts, epsilon=(1 - share) * t * epsilon, delta=part_delta))
@@ -272,13 +341,26 @@ def _check_arguments(
     """Refuse wrong arguments before anything is charged; return the number of synthetic rows."""
     if not isinstance(private, PrivateTable):
         raise TypeError(f"publish takes a PrivateTable; got {type(private).__name__}. Use PrivateTable(frame, schema).")
-    for name, value, protocol in (("generator", generator, Generator), ("weights", weights, WeightEstimator)):
-        if isinstance(value, type) or not isinstance(value, protocol):
+    for name, value, fits in (("generator", generator, is_generator), ("weights", weights, is_weight_estimator)):
+        if not fits(value):
             got = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
-            raise TypeError(f"{name} must have events() and fit(); got {got}. Pass an instance.")
+            raise TypeError(f"{name} must have pure, events() and fit(); got {got}. Pass an instance.")
     if ledger is not None and not isinstance(ledger, Ledger):
         raise TypeError(f"ledger must be an iwbayes.Ledger; got {type(ledger).__name__}.")
-    n = ROWS_PER_PRIVATE_ROW * len(private) if n_synthetic is None else n_synthetic
+    if _needs_generator(weights) and not gives_log_ratio(generator):
+        raise ValueError(
+            f"{type(weights).__name__} waits for the generator's own discriminator, and {type(generator).__name__} has "
+            f"none with log odds. Use a GAN with loss='logistic', or other weights."
+        )
+    if private.users is not None and ledger is None:
+        raise ValueError("a table with users comes with the ledger that bounded their contributions. Pass ledger=.")
+    n = ROWS_PER_PRIVATE_ROW * private.n_private if n_synthetic is None else n_synthetic
+    if isinstance(generator, _Given):
+        n = len(generator.table) if n_synthetic is None else n_synthetic
+        if n != len(generator.table):
+            raise ValueError(
+                f"all {len(generator.table)} rows of the given table are published; got n_synthetic={n!r}."
+            )
     if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
         raise ValueError(f"n_synthetic must be a whole number of at least 1; got {n_synthetic!r}.")
     _check_share(share)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from iwbayes.curator._declared import admit, owed_events
+from iwbayes.curator._digest import digest
 from iwbayes.curator.accounting import check_budget
 from iwbayes.curator.ledger import Ledger
 from iwbayes.curator.protocols import PublicFacts, WeightEstimator
@@ -43,19 +43,19 @@ def open_fit(
     epsilon: float,
     delta: float,
 ) -> PublicFacts:
-    """Check schemas and budget before a private row is read; note synthetic rows of unknown cost.
+    """Check tables, ledger and budget before a private row is read; charge or note what outside rows cost.
 
     Raises
     ------
     ValueError
-        When the schemas differ or the budget is none; `BudgetExceeded` when the events do not fit.
+        When the schemas differ, the ledger protects something else than the table needs, or the budget is none;
+        `BudgetExceeded` when the events do not fit.
     """
     facts = PublicFacts.of(private, synthetic, ledger)
-    events = estimator.events(facts, epsilon=epsilon, delta=delta)
+    events = (*owed_events(synthetic, ledger), *estimator.events(facts, epsilon=epsilon, delta=delta))
     if events:
         ledger.check(*events)
-    if synthetic.origin is None:
-        ledger.note("The synthetic rows come from outside and what their making cost was not declared.")
+    admit(synthetic, ledger)
     return facts
 
 
@@ -73,15 +73,3 @@ def ratios(log_ratio: Callable[[SyntheticTable], ArrayLike], synthetic: Syntheti
     if found.shape != (len(synthetic),):
         raise ValueError(f"log_ratio must return shape ({len(synthetic)},), one a row; got {found.shape}.")
     return found
-
-
-def digest(*parts: Any) -> str:
-    """SHA-256 of texts, numbers and arrays, with their types and shapes."""
-    total = hashlib.sha256()
-    for part in parts:
-        array = np.ascontiguousarray(part) if isinstance(part, np.ndarray) else None
-        head = repr(part) if array is None else f"{array.dtype.str}{array.shape}"
-        total.update(f"{len(head)}:{head}".encode())
-        if array is not None:
-            total.update(array.tobytes())
-    return total.hexdigest()

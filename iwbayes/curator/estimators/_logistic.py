@@ -10,6 +10,7 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import expit
@@ -62,7 +63,12 @@ def encoded_reach(schema: Schema) -> Reach:
 
 def design(table: PrivateTable | SyntheticTable, reach: Reach) -> FloatArray:
     """Centred features and the constant 1, shape (row, k)."""
-    features = table.schema.encode(table.frame) - reach.center
+    return design_of(table.schema, table.frame, reach)
+
+
+def design_of(schema: Schema, frame: pd.DataFrame, reach: Reach) -> FloatArray:
+    """`design` of a canonical table that may have more columns than the schema."""
+    features = schema.encode(frame) - reach.center
     return np.column_stack([features, np.ones(len(features))])
 
 
@@ -83,23 +89,27 @@ def sensitivity(gradient_reach: float, n_private: int, l2: float) -> float:
 
 def minimise(
     private: FloatArray,
-    synthetic: FloatArray,
+    synthetic: FloatArray | None,
     l2: float,
     *,
+    n_private: int | None = None,
     linear: FloatArray | None = None,
     center: FloatArray | None = None,
     tolerance: float = TOLERANCE,
 ) -> FloatArray:
     """Minimise the class-normalised logistic objective by Newton's method with a line search.
 
-    mean log(1 + exp(-private b)) + mean log(1 + exp(synthetic b)) + linear.b + l2/2 |b - center|**2
+    sum log(1 + exp(-private b))/n_private + mean log(1 + exp(synthetic b)) + linear.b + l2/2 |b - center|**2
 
     Parameters
     ----------
     private : ndarray, shape (row, k)
-    synthetic : ndarray, shape (other row, k)
+    synthetic : ndarray, shape (other row, k), or None
+        None leaves the second term out.
     l2 : float
         Above 0; every coefficient is penalised, the constant's too.
+    n_private : int, optional
+        Public divisor of the private sum; the number of private rows by default.
     linear : ndarray, shape (k,), optional
     center : ndarray, shape (k,), optional
         Zero by default.
@@ -120,7 +130,7 @@ def minimise(
     center = np.zeros(k) if center is None else center
     b = center.copy()
     with one_blas_thread():
-        value, gradient, hessian = _objective(b, private, synthetic, l2, linear, center)
+        value, gradient, hessian = _objective(b, private, synthetic, l2, linear, center, n_private)
         for _ in range(200):
             if np.linalg.norm(gradient) <= tolerance:
                 return b
@@ -128,7 +138,7 @@ def minimise(
             decrement, length = float(gradient @ step), 1.0
             while True:
                 trial = b - length * step
-                new, new_gradient, new_hessian = _objective(trial, private, synthetic, l2, linear, center)
+                new, new_gradient, new_hessian = _objective(trial, private, synthetic, l2, linear, center, n_private)
                 if new <= value - 1e-4 * length * decrement:
                     break
                 # near the optimum rounding hides the decrease; the gradient still shows it (elsewhere it would cycle)
@@ -143,24 +153,33 @@ def minimise(
 
 
 def _objective(
-    b: FloatArray, private: FloatArray, synthetic: FloatArray, l2: float, linear: FloatArray, center: FloatArray
+    b: FloatArray,
+    private: FloatArray,
+    synthetic: FloatArray | None,
+    l2: float,
+    linear: FloatArray,
+    center: FloatArray,
+    n_private: int | None = None,
 ) -> tuple[float, FloatArray, FloatArray]:
     """Value, gradient and Hessian."""
     shift = b - center
     value = float(linear @ b + 0.5 * l2 * shift @ shift)
     gradient = linear + l2 * shift
     hessian = l2 * np.eye(len(b))
-    for rows, sign in ((private, -1.0), (synthetic, 1.0)):
+    for rows, sign, divisor in ((private, -1.0, n_private), (synthetic, 1.0, None)):
+        if rows is None:
+            continue
+        divisor = len(rows) if divisor is None else divisor
         score = sign * (rows @ b)
         share = expit(score)
-        value += float(np.logaddexp(0.0, score).mean())
+        value += float(np.logaddexp(0.0, score).sum()) / divisor
         curve = share * (1 - share)
-        gradient = gradient + sign * _mean_product(share[:, None], rows)[0]
-        hessian = hessian + _mean_product(rows * curve[:, None], rows)
+        gradient = gradient + sign * _sum_of_products(share[:, None], rows)[0] / divisor
+        hessian = hessian + _sum_of_products(rows * curve[:, None], rows) / divisor
     return value, gradient, hessian
 
 
-def _mean_product(left: FloatArray, right: FloatArray) -> FloatArray:
-    """Mean of the products of n rows, summed over short runs first: rounding does not grow with their number."""
+def _sum_of_products(left: FloatArray, right: FloatArray) -> FloatArray:
+    """Sum of the products of rows, over short runs first: rounding does not grow with their number."""
     parts = range(0, len(left), CHUNK)
-    return np.sum([left[start : start + CHUNK].T @ right[start : start + CHUNK] for start in parts], axis=0) / len(left)
+    return np.sum([left[start : start + CHUNK].T @ right[start : start + CHUNK] for start in parts], axis=0)

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from iwbayes.curator._digest import digest
 from iwbayes.curator._row_gradients import import_torch
-from iwbayes.curator.estimators._fit import digest
 from iwbayes.schema import Schema
 from iwbayes.tables import PrivateTable, SyntheticTable
 
@@ -154,29 +154,3 @@ def make_network(n_features: int, hidden: tuple[int, ...], rng: np.random.Genera
                 drawn = rng.normal(0.0, scale, value.shape)
             value.copy_(torch.from_numpy(drawn))
     return network
-
-
-class Average:
-    """Running mean of a network's parameters."""
-
-    def __init__(self, network: Module) -> None:
-        self._network = network
-        self._count = 0
-        self._mean: dict[str, Tensor] = {}
-
-    def add(self) -> None:
-        """Take in the parameters as they are now."""
-        self._count += 1
-        for name, value in self._network.named_parameters():
-            now, mean = value.detach().double(), self._mean.get(name)
-            self._mean[name] = now if mean is None else mean + (now - mean) / self._count
-
-    def parameters(self) -> dict[str, FloatArray]:
-        """Return them as arrays; RuntimeError when they are not finite, which may be told: they are public."""
-        found = {name: np.asarray(value.cpu().numpy()) for name, value in self._mean.items()}
-        if not all(np.isfinite(value).all() for value in found.values()):
-            raise RuntimeError(
-                "the training diverged: the parameters are no longer finite. Lower learning_rate, or leave it to the "
-                "default; what was charged stays charged."
-            )
-        return found

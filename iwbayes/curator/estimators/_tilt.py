@@ -21,7 +21,7 @@ _DEFECT = "a row's features pass their bound. This is a defect: nothing was draw
 
 
 def integer_total(
-    phi: FloatArray, features: FeatureMap, step: float, adjacency: str
+    phi: FloatArray, features: FeatureMap, step: float, adjacency: str, rows_per_user: int = 1
 ) -> tuple[NDArray[np.int64], float]:
     """Sum bounded rows in exact integer arithmetic.
 
@@ -35,6 +35,9 @@ def integer_total(
     features : FeatureMap
     step : float
     adjacency : {"replace-one", "zero-out"}
+        What may happen to a row.
+    rows_per_user : int
+        To how many rows it may happen at once; under "replace-one" they may appear or vanish too.
 
     Returns
     -------
@@ -57,7 +60,7 @@ def integer_total(
         raise RuntimeError(_DEFECT)
     reach = {"replace-one": 2, "zero-out": 1}[adjacency] * limit
     sensitivity = max(reach, high) if features.order == math.inf else math.hypot(reach, high)
-    return whole.sum(axis=0), math.nextafter(sensitivity, math.inf)
+    return whole.sum(axis=0), math.nextafter(rows_per_user * sensitivity, math.inf)
 
 
 def tilt(

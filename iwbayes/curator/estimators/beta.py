@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from scipy.special import log_expit, logsumexp
 
 from iwbayes.beta_calibration import BetaCalibration
+from iwbayes.curator._digest import digest
 from iwbayes.curator.accounting import check_budget, gaussian_multiplier
-from iwbayes.curator.estimators._fit import close_fit, digest, open_fit
+from iwbayes.curator.estimators._fit import close_fit, open_fit
 from iwbayes.curator.estimators._logistic import Reach, gradient_reach, minimise, sensitivity
 from iwbayes.curator.ledger import Ledger
 from iwbayes.curator.mechanisms import VECTOR_MECHANISMS
@@ -206,7 +207,7 @@ class BetaCalibratedWeights:
         l2, reach = self._penalty(facts, limit, **own)
         identity = np.array([limit, limit, 0.0])
         rows = _features(_cut(base, private, limit), limit), _features(at_synthetic, limit)
-        exact = minimise(*rows, l2, center=identity)[:_SLOPES]
+        exact = minimise(*rows, l2, n_private=facts.n_private, center=identity)[:_SLOPES]
         settings: dict[str, Any] = {"epsilon": own["epsilon"], "ledger": ledger, "label": self.label}
         if self.mechanism == "gaussian":
             settings["delta"] = own["delta"]
@@ -231,7 +232,8 @@ class BetaCalibratedWeights:
     def _penalty(self, facts: PublicFacts, limit: float, *, epsilon: float, delta: float) -> tuple[float, float]:
         """Penalty in use and the L2 sensitivity of the slopes with it: public."""
         ends = _features(np.array([limit]), limit)[0, :_SLOPES]
-        reach = gradient_reach(Reach(np.zeros(_SLOPES), math.sqrt(2), float(np.linalg.norm(ends))), facts.adjacency)
+        block = Reach(np.zeros(_SLOPES), math.sqrt(2), float(np.linalg.norm(ends)))
+        reach = facts.rows_per_user * gradient_reach(block, facts.row_adjacency)
         if self.l2 is not None:
             return self.l2, sensitivity(reach, facts.n_private, self.l2)
         scale = gaussian_multiplier(epsilon, delta) if self.mechanism == "gaussian" else self._norm() / epsilon
@@ -247,8 +249,8 @@ class BetaCalibratedWeights:
 def _cut(ratio: LogRatio, table: PrivateTable | SyntheticTable, limit: float) -> FloatArray:
     """Log ratios within [-limit, limit], shape (row,); one that is undefined says nothing and counts as 0."""
     values = np.asarray(ratio.log_ratio(table), dtype=np.float64)
-    if values.shape != (len(table),):
-        raise ValueError(f"the base's log_ratio must return shape ({len(table)},), one a row; got {values.shape}.")
+    if values.shape != (len(table.frame),):
+        raise ValueError("the base's log_ratio must return one number a row, shape (row,).")
     return np.clip(np.nan_to_num(values, nan=0.0, posinf=limit, neginf=-limit), -limit, limit)
 
 

@@ -22,23 +22,35 @@ class DiscriminatorWeights(FreeEstimator):
 
     Parameters
     ----------
-    gan : LogRatio
+    gan : LogRatio, optional
         Any fitted object with ``log_ratio(table)`` and ``fingerprint()``. A Wasserstein critic has no log odds.
+        `publish` hands its own fitted generator to ``DiscriminatorWeights()``.
 
     References
     ----------
     Ghalebikesabi et al. (UAI 2022), section 3.5.
     """
 
-    gan: LogRatio
+    gan: LogRatio | None = None
 
     def __post_init__(self) -> None:
+        if self.gan is None:
+            return
         if isinstance(self.gan, type) or not isinstance(self.gan, LogRatio):
             name = self.gan.__name__ if isinstance(self.gan, type) else type(self.gan).__name__
             raise TypeError(
                 f"gan must be a fitted object with log_ratio(table) and fingerprint(); got {name}. A Wasserstein "
                 f"critic has no log odds: use NeuralWeights or TiltWeights with such a generator."
             )
+
+    @property
+    def needs_generator(self) -> bool:
+        """Whether no fitted discriminator was given."""
+        return self.gan is None
+
+    def with_generator(self, fitted: LogRatio) -> DiscriminatorWeights:
+        """Return the estimator that uses this discriminator, unless one was given."""
+        return DiscriminatorWeights(fitted) if self.gan is None else self
 
     def fit(
         self,
@@ -54,14 +66,18 @@ class DiscriminatorWeights(FreeEstimator):
         Raises
         ------
         ValueError
-            When the ledger holds no training of exactly this discriminator, the schemas differ, the budget is none,
-            or the log ratio has another shape than (row,) or NaN.
+            When there is no discriminator, the ledger holds no training of exactly this one, the schemas differ, the
+            budget is none, or the log ratio has another shape than (row,) or NaN.
         """
-        open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
+        if self.gan is None:
+            raise ValueError(
+                "DiscriminatorWeights() has no discriminator. Give a fitted one, or leave it to publish()."
+            )
         if not ledger.holds(self.gan.fingerprint()):
             raise ValueError(
                 "the ledger holds no training of exactly this discriminator, so its weights are not free. Train it "
                 "under this ledger and leave its parameters as they are, or use another weight estimator."
             )
+        open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
         log_weights = ratios(self.gan.log_ratio, synthetic)
         return close_fit(ledger, log_weights, f"DiscriminatorWeights({type(self.gan).__name__})")

@@ -51,15 +51,16 @@ class KnownRatioWeights(FreeEstimator):
 
     Parameters
     ----------
-    log_ratio : callable
+    log_ratio : callable, optional
         From a SyntheticTable to log p_private(x)/p_synthetic(x), natural logs, shape (row,). It must not depend on
-        private rows: nothing is charged, and the ledger notes that the ratio came from outside.
+        private rows: nothing is charged, and the ledger notes that the ratio came from outside. Without it the ratio
+        is the one that the table carries, whose cost is the one that the table declares.
     """
 
-    log_ratio: Callable[[SyntheticTable], ArrayLike]
+    log_ratio: Callable[[SyntheticTable], ArrayLike] | None = None
 
     def __post_init__(self) -> None:
-        if not callable(self.log_ratio):
+        if self.log_ratio is not None and not callable(self.log_ratio):
             raise TypeError(f"log_ratio must be callable on a SyntheticTable; got {type(self.log_ratio).__name__}.")
 
     def fit(
@@ -76,9 +77,15 @@ class KnownRatioWeights(FreeEstimator):
         Raises
         ------
         ValueError
-            When the schemas differ, the budget is none, or the ratio has another shape than (row,) or NaN.
+            When the schemas differ, the budget is none, or the ratio is absent or has another shape than (row,) or
+            NaN.
         """
+        carried = synthetic.log_ratio
+        if self.log_ratio is None and carried is None:
+            raise ValueError("the synthetic table carries no log ratio. Use SyntheticTable(..., log_ratio=...).")
         open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
-        log_weights = ratios(self.log_ratio, synthetic)
+        if self.log_ratio is None and carried is not None:
+            return close_fit(ledger, carried, "KnownRatioWeights(of the table)")
+        log_weights = ratios(self.log_ratio, synthetic)  # type: ignore[arg-type]
         ledger.note("The log ratio came from outside and what its making cost was not declared.")
         return close_fit(ledger, log_weights, "KnownRatioWeights")

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from iwbayes._warnings import PrivacyWarning, WeightsWarning
+from iwbayes.curator._digest import digest
 from iwbayes.curator.accounting import check_budget, gaussian_multiplier
-from iwbayes.curator.estimators._fit import close_fit, digest, open_fit
+from iwbayes.curator.estimators._fit import close_fit, open_fit
 from iwbayes.curator.estimators._logistic import (
-    TOLERANCE,
     Reach,
     check_penalty,
     design,
@@ -23,8 +22,9 @@ from iwbayes.curator.estimators._logistic import (
     minimise,
     sensitivity,
 )
+from iwbayes.curator.estimators._objective import Perturbation, perturbed_minimiser, plan_perturbation
 from iwbayes.curator.ledger import Ledger
-from iwbayes.curator.mechanisms import Noisy, gaussian, laplace, power_of_two_below, spherical
+from iwbayes.curator.mechanisms import Noisy, gaussian, laplace, spherical
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.laws import GaussianLaw, LaplaceLaw, Measurement, SphericalLaw
 from iwbayes.schema import Schema
@@ -38,23 +38,6 @@ MECHANISMS = ("gaussian", "spherical", "laplace", "objective", "none", "paper")
 #: Noise may come out wider than planned by the rounding to its grid, which adds up over coordinates at most:
 #: existence is checked with this margin, and as much again for each coordinate.
 _MARGIN, _COORDINATE_MARGIN = 1e-6, 2.0**-19
-#: The released minimiser of a perturbed objective is rounded to this many tolerances.
-_ROUNDING = 2.0**20
-
-
-class _Split(NamedTuple):
-    """Public settings of objective perturbation.
-
-    The guarantee is that of the exact minimiser; the solver's is within tol/l2 of it, and is rounded to a grid of at
-    least 2**19 of these steps. A cell of the grid widened by a step on either side has at most exp(k 2**-17) times the
-    volume of one narrowed so, and over two steps the density changes by the noise's slope, N J'' 2 tol/l2 /s, and the
-    determinant's: both are taken off epsilon.
-    """
-
-    l2: float
-    scale: float
-    tolerance: float
-    grid: float
 
 
 @dataclass(frozen=True)
@@ -123,6 +106,8 @@ class LogisticWeights:
     the L1 sensitivity at most sqrt(d + 1) times that. Zero-out: R = sqrt(radius**2 + 1). A large number of
     synthetic rows costs nothing. Debiasing removes the bias of the noise given b, not the shrinkage by l2, which is
     the larger error at l2 = 0.1. The variance of a debiased weight is finite within half of the existence range.
+    Where users own up to tau rows, the sum of the private losses is divided by the released number of rows N; a row
+    that appears or vanishes moves the gradient of N J by at most sqrt(radius**2 + 1), and R is tau times as large.
 
     References
     ----------
@@ -276,7 +261,7 @@ class LogisticWeights:
         if self.mechanism == "objective":
             return LogisticRatio(self._perturbed(private, synthetic, ledger, facts, epsilon), facts.schema), None
         reach = encoded_reach(facts.schema)
-        exact = minimise(design(private, reach), design(synthetic, reach), self.l2)
+        exact = minimise(design(private, reach), design(synthetic, reach), self.l2, n_private=facts.n_private)
         if planned is None:
             ledger.charge(*self.events(facts, epsilon=epsilon))
             return LogisticRatio(exact, facts.schema), None
@@ -301,44 +286,28 @@ class LogisticWeights:
     def _perturbed(
         self, private: PrivateTable, synthetic: SyntheticTable, ledger: Ledger, facts: PublicFacts, epsilon: float
     ) -> FloatArray:
-        """Minimiser of N J(b) + zeta.b, |zeta| Gamma-distributed: objective perturbation.
-
-        b determines zeta = -N J'(b), so the densities of b under neighbours differ by the noise's, exp(|z - z'|/s) with
-        |z - z'| <= R, times the ratio of det N J''. The Hessians share all rows but one, whose term has rank one and
-        is at most r**2/4 with r**2 = radius**2 + 1 over a matrix of at least N l2, so that ratio is at most
-        1 + r**2/(4 N l2). s = R/(epsilon - log of it - rounding). Where l2 is so small that this would take more than
-        half of epsilon, l2 is raised until it takes half. For the rounding see `_Split`.
-        """
+        """Minimiser of N J(b) + zeta.b: objective perturbation (see `Perturbation`)."""
         split = self._split(facts, float(epsilon))
         noise = ledger.charge(*self.events(facts, epsilon=epsilon))
         ledger.mark("floating-point")
-        zeta = noise.spherical(np.zeros(facts.schema.n_features + 1), split.scale)
         reach = encoded_reach(facts.schema)
-        rows = design(private, reach), design(synthetic, reach)
-        b = minimise(*rows, split.l2, linear=zeta / facts.n_private, tolerance=split.tolerance)
-        return np.rint(b / split.grid) * split.grid
+        return perturbed_minimiser(design(private, reach), design(synthetic, reach), split, noise, facts.n_private)
 
-    def _split(self, facts: PublicFacts, epsilon: float) -> _Split:
+    def _split(self, facts: PublicFacts, epsilon: float) -> Perturbation:
         """Public settings of objective perturbation; ValueError when less than a quarter of epsilon would be left."""
-        reach, n, k = encoded_reach(facts.schema), facts.n_private, facts.schema.n_features + 1
-        size, change = math.hypot(reach.radius, 1.0), gradient_reach(reach, facts.adjacency)
-        curvature = size**2 / (4 * n)
-        l2 = max(float(self.l2), curvature / math.expm1(epsilon / 2))
-        # the noise's radius has mean k s and standard deviation sqrt(k) s: a gradient of that size rounds accordingly
-        tolerance = TOLERANCE * (1 + 8 * k * change / (epsilon * n))
-        shift = tolerance / l2
-        slope = 4 * n * (size**2 / 2 + l2) * epsilon / change + k * size**3 / l2
-        rounding = 4 * k / _ROUNDING * 2 + shift * slope
-        left = epsilon - math.log1p(curvature / l2) - rounding
-        if left < epsilon / 4:
-            raise ValueError(
-                f"objective perturbation of {k} coefficients needs a larger epsilon than {epsilon:g}: rounding would "
-                f"take {rounding:.2g} of it. Use mechanism='spherical'. Nothing was charged."
-            )
-        return _Split(l2, change / left, tolerance, power_of_two_below(_ROUNDING * shift))
+        reach = encoded_reach(facts.schema)
+        return plan_perturbation(
+            facts,
+            k=facts.schema.n_features + 1,
+            size=math.hypot(reach.radius, 1.0),
+            row_change=gradient_reach(reach, facts.row_adjacency),
+            l2=self.l2,
+            epsilon=epsilon,
+            remedy="Use mechanism='spherical'.",
+        )
 
     def _sensitivity(self, facts: PublicFacts) -> float:
-        reach = gradient_reach(encoded_reach(facts.schema), facts.adjacency)
+        reach = facts.rows_per_user * gradient_reach(encoded_reach(facts.schema), facts.row_adjacency)
         return sensitivity(reach, facts.n_private, self.l2)
 
     def _published_scale(self, facts: PublicFacts, epsilon: float) -> float:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,10 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iwbayes._threads import one_torch_thread
+from iwbayes.curator._progress import progress
 from iwbayes.curator._row_gradients import import_torch, reference_gradients
+from iwbayes.curator._training import Average, is_whole, working_device
 from iwbayes.curator.dpsgd import PrivateGradients, PrivateSteps
 from iwbayes.curator.estimators._fit import close_fit, open_fit
-from iwbayes.curator.estimators._network import Average, NeuralRatio, make_network
+from iwbayes.curator.estimators._network import NeuralRatio, make_network
 from iwbayes.curator.ledger import Ledger
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.statement import Event
@@ -119,7 +119,7 @@ class NeuralWeights:
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden", tuple(self.hidden))
         for name, values in (("hidden", self.hidden), ("batch_size", [self.batch_size]), ("draws", [self.draws])):
-            if not all(_is_whole(value) and value >= 1 for value in values):
+            if not all(is_whole(value) and value >= 1 for value in values):
                 raise ValueError(f"{name} must be whole numbers of at least 1; got {getattr(self, name)!r}.")
         _ = self._settings(draws=1)  # refuses wrong steps, sampling probability, clip norm and mechanism
         if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
@@ -129,7 +129,7 @@ class NeuralWeights:
             )
         if not 0 <= self.weight_decay < math.inf:
             raise ValueError(f"weight_decay must be at least 0 and finite; got {self.weight_decay!r}.")
-        if self.random_seed is not None and not (_is_whole(self.random_seed) and self.random_seed >= 0):
+        if self.random_seed is not None and not (is_whole(self.random_seed) and self.random_seed >= 0):
             raise ValueError(f"random_seed must be a whole number of at least 0, or None; got {self.random_seed!r}.")
 
     @property
@@ -144,7 +144,7 @@ class NeuralWeights:
 
     def _settings(self, draws: int) -> PrivateSteps:
         rules = self.sampling_probability, self.clip_norm, self.mechanism
-        if not _is_whole(self.steps):
+        if not is_whole(self.steps):
             raise ValueError(f"steps must be a whole number of at least 1; got {self.steps!r}.")
         return PrivateSteps(draws * self.steps, *rules)
 
@@ -205,8 +205,8 @@ class NeuralWeights:
     ) -> NeuralRatio:
         """Train the network and return its log ratio, registered with the ledger; see `fit`."""
         torch = import_torch("NeuralWeights")
-        open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
-        device = _device(torch, self.device)
+        facts = open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
+        device = working_device(self.device)
         encoded = synthetic.schema.encode(synthetic.frame)
         center, scale = encoded.mean(axis=0), np.maximum(encoded.std(axis=0), LEAST_SPREAD)
 
@@ -215,9 +215,10 @@ class NeuralWeights:
 
         public, own = standardised(encoded), standardised(private.schema.encode(private.frame))
         settings = self._settings(self.draws)
-        gradients = settings.charge(ledger, self.label, (own,), epsilon=epsilon, delta=delta)
+        owned: dict[str, Any] = {"users": private.users, "n_private": facts.n_private}
+        gradients = settings.charge(ledger, self.label, (own,), epsilon=epsilon, delta=delta, **owned)
         seeds = np.random.SeedSequence(self.random_seed).spawn(self.draws)
-        with one_torch_thread(), _progress(self.progressbar, self.draws * self.steps) as advance:
+        with one_torch_thread(), progress(self.progressbar, "training", self.draws * self.steps) as advance:
             drawn = [self._train(gradients, public, np.random.default_rng(seed), advance) for seed in seeds]
         ratio = NeuralRatio.of(synthetic.schema, center, scale, drawn)
         ledger.register(ratio.fingerprint())
@@ -258,10 +259,6 @@ class NeuralWeights:
         return (1 - MOMENTUM) * min(STEP_LIMIT / norm**2, most)
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
 def _private_loss(network: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
     """log(1 + exp(-f)) of each row."""
     torch = import_torch("NeuralWeights")
@@ -274,31 +271,8 @@ def _synthetic_loss(network: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor
     return torch.nn.functional.softplus(network(rows)).mean()
 
 
-def _device(torch: Any, name: str) -> Any:
-    """Check a device by putting something on it."""
-    try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError, TypeError) as error:
-        raise ValueError(f"torch cannot compute on device {name!r}: {error}. Use 'cpu'.") from None
-
-
 def _batch(rows: Tensor, size: int, rng: np.random.Generator) -> Tensor:
     torch = import_torch("NeuralWeights")
     if len(rows) <= size:
         return rows
     return rows[torch.from_numpy(rng.choice(len(rows), size, replace=False)).to(rows.device)]
-
-
-@contextmanager
-def _progress(show: bool, total: int) -> Iterator[Callable[[], None]]:
-    """Show steps and time left on a terminal. No loss is shown: a loss of private rows is a private value."""
-    if not (show and sys.stderr.isatty()):
-        yield lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("training", total=total)
-        yield lambda: progress.advance(task)

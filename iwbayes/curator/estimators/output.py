@@ -120,7 +120,8 @@ class OutputNoiseWeights:
         """
         facts = open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
         reach = encoded_reach(facts.schema)
-        change = sensitivity(gradient_reach(reach, facts.adjacency), facts.n_private, self.l2)
+        row_change = facts.rows_per_user * gradient_reach(reach, facts.row_adjacency)
+        change = sensitivity(row_change, facts.n_private, self.l2)
         change *= math.hypot(reach.radius, 1.0)
         if self.mechanism == "laplace":
             _check_existence(change / epsilon)
@@ -132,7 +133,7 @@ class OutputNoiseWeights:
             stacklevel=2,
         )
         rows = design(synthetic, reach)
-        exact = rows @ minimise(design(private, reach), rows, self.l2)
+        exact = rows @ minimise(design(private, reach), rows, self.l2, n_private=facts.n_private)
         settings = {"sensitivity": change, "epsilon": epsilon, "ledger": ledger, "label": self.label}
         if self.mechanism == "laplace":
             noisy = laplace(exact, separately=True, **settings)  # type: ignore[arg-type]

@@ -15,7 +15,13 @@ from iwbayes.curator.estimators._fit import close_fit, open_fit
 from iwbayes.curator.estimators._tilt import STEPS_PER_BOUND, integer_total, tilt
 from iwbayes.curator.ledger import Ledger
 from iwbayes.curator.mechanisms import cube, gaussian, power_of_two_below
-from iwbayes.curator.protocols import PublicFacts, WeightEstimator
+from iwbayes.curator.protocols import (
+    GeneratorsEstimator,
+    LogRatio,
+    PublicFacts,
+    WeightEstimator,
+    is_weight_estimator,
+)
 from iwbayes.features import MAX_RAW_TERMS, TERMS, FeatureMap, count_raw_terms
 from iwbayes.laws import MEAN_OF_FEATURES, CubeLaw, GaussianLaw, Measurement
 from iwbayes.statement import Event
@@ -57,6 +63,9 @@ class TiltWeights:
     mode of b under a standard normal prior in units of the synthetic spread. The features are public
     functions of the schema and the synthetic rows (see `FeatureMap`).
 
+    Where users own up to tau rows, the sum of their features moves by tau times a row's change, and it is divided by
+    the number of rows that was released with noise.
+
     With a ``base`` the rows start from its weights w0 instead of from one: the weights are w0 exp(b.phi(x)), mean and
     covariance of the synthetic rows are weighted by w0, and so is the whitening. The tilt then corrects what the
     base leaves, and calibration holds as without one, since the formulas do not ask how the base came about.
@@ -96,7 +105,7 @@ class TiltWeights:
         if self.features not in _OPTIONS:
             raise ValueError(f"features must be one of {list(_OPTIONS)}; got {self.features!r}.")
         base = self.base
-        if base is not None and (isinstance(base, type) or not isinstance(base, Weights | WeightEstimator)):
+        if base is not None and not (isinstance(base, Weights) or is_weight_estimator(base)):
             raise TypeError(f"base must be Weights, a weight estimator or None; got {type(base).__name__}.")
         if not 0 < self.base_share < 1:
             raise ValueError(f"base_share must be in (0, 1), the base's part of epsilon; got {self.base_share!r}.")
@@ -110,6 +119,16 @@ class TiltWeights:
     def pure(self) -> bool:
         """Whether the noise is pure epsilon, so that `fit` takes delta 0."""
         return self.mechanism == "cube" and (not isinstance(self.base, WeightEstimator) or self.base.pure)
+
+    @property
+    def needs_generator(self) -> bool:
+        """Whether the base waits for a fitted generator."""
+        return isinstance(self.base, GeneratorsEstimator) and self.base.needs_generator
+
+    def with_generator(self, fitted: LogRatio) -> TiltWeights:
+        """Hand a fitted generator to the base that waits for one."""
+        base = self.base
+        return replace(self, base=base.with_generator(fitted)) if isinstance(base, GeneratorsEstimator) else self
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
         """Declare the uses of the private rows that `fit` will charge."""
@@ -156,11 +175,10 @@ class TiltWeights:
     def design(
         self,
         synthetic: SyntheticTable,
-        n_private: int,
+        facts: PublicFacts,
         *,
         epsilon: float,
         delta: float,
-        adjacency: str,
         shares: FloatArray | None = None,
     ) -> TiltDesign:
         """Choose features and clip bound from public quantities: synthetic rows, N and the tilt's own budget.
@@ -168,9 +186,8 @@ class TiltWeights:
         Parameters
         ----------
         synthetic : SyntheticTable
-        n_private : int
+        facts : PublicFacts
         epsilon, delta : float
-        adjacency : {"replace-one", "zero-out"}
         shares : ndarray, shape (row,), optional
             Normalised weights of the base, with sum one.
 
@@ -189,7 +206,7 @@ class TiltWeights:
         for terms in options:
             order = math.inf if self.mechanism == "cube" else 2
             features = FeatureMap.whitened(synthetic, terms, order=order, shares=shares)
-            design = self._with_noise(features, n_private, epsilon, delta, adjacency)
+            design = self._with_noise(features, facts, epsilon, delta)
             if design.kappa <= KAPPA_TARGET:
                 break
         assert design is not None  # noqa: S101 - options is not empty
@@ -198,12 +215,10 @@ class TiltWeights:
         if widened.never_clips:
             # rows cannot be longer than this, so that there is no share of clipped rows to release either
             widened = replace(widened, bound=widened.reach, flag=False)
-        return self._with_noise(widened, n_private, epsilon, delta, adjacency)
+        return self._with_noise(widened, facts, epsilon, delta)
 
-    def _with_noise(
-        self, features: FeatureMap, n_private: int, epsilon: float, delta: float, adjacency: str
-    ) -> TiltDesign:
-        reach = features.diameter(adjacency) / n_private
+    def _with_noise(self, features: FeatureMap, facts: PublicFacts, epsilon: float, delta: float) -> TiltDesign:
+        reach = facts.rows_per_user * features.diameter(facts.row_adjacency) / facts.n_private
         law: CubeLaw | GaussianLaw
         if self.mechanism == "cube":
             law = CubeLaw(reach / epsilon, features.dim)
@@ -252,11 +267,11 @@ class TiltWeights:
         parts = self.parts(facts, epsilon=epsilon, delta=delta)
         base, name = self._base(private, synthetic, ledger, parts)
         own = {"epsilon": parts.epsilon, "delta": parts.delta}
-        design = self.design(synthetic, len(private), adjacency=ledger.adjacency, shares=np.exp(base), **own)  # type: ignore[arg-type]
-        measurement = self._measure(private, design.features, ledger, **own)
+        design = self.design(synthetic, facts, shares=np.exp(base), **own)
+        measurement = self._measure(private, design.features, ledger, facts, **own)
         phi = design.features.transform(synthetic.frame)[:, measurement.tilt_columns]
         noise = measurement.noise.covariance[measurement.tilt_columns, measurement.tilt_columns]
-        log_weights = tilt(phi, measurement.value[measurement.tilt_columns], noise, len(private), base=base)
+        log_weights = tilt(phi, measurement.value[measurement.tilt_columns], noise, facts.n_private, base=base)
         return close_fit(ledger, log_weights, f"TiltWeights({design.features.terms}{name})", measurement)
 
     def _base(
@@ -275,11 +290,19 @@ class TiltWeights:
         return logsumexp(draws, axis=0) - math.log(base.n_draws), f" on {base.method}"
 
     def _measure(
-        self, private: PrivateTable, features: FeatureMap, ledger: Ledger, epsilon: float, delta: float
+        self,
+        private: PrivateTable,
+        features: FeatureMap,
+        ledger: Ledger,
+        facts: PublicFacts,
+        *,
+        epsilon: float,
+        delta: float,
     ) -> Measurement:
-        n = len(private)
+        n = facts.n_private
         step = power_of_two_below(features.bound / STEPS_PER_BOUND)
-        total, reach = integer_total(features.transform(private.frame), features, step, ledger.adjacency)
+        rows = features.transform(private.frame)
+        total, reach = integer_total(rows, features, step, facts.row_adjacency, facts.rows_per_user)
         settings = {"sensitivity": reach * step, "epsilon": epsilon, "ledger": ledger, "label": self.label}
         if self.mechanism == "cube":
             noisy = cube(total, grid=step, **settings)  # type: ignore[arg-type]

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from iwbayes.columns import Column, Integer, Real, _Levels
+from iwbayes.curator.generators._counts import Codes, FloatArray, NoisyCounts
 
-Codes = NDArray[np.int64]
+#: Standard deviations of noise above which values count as gathered at a bound.
+CLEARLY = 3.0
 
 
 @dataclass(frozen=True)
 class ColumnBins:
     """Codes of one column: levels, whole numbers or equal-width bins, and a last code for missing cells.
+
+    Each bound of a numeric column is a bin of its own, since values gather there: zeros of amounts, and what was
+    clipped. For a real column that bin has no width.
 
     Parameters
     ----------
@@ -26,19 +31,20 @@ class ColumnBins:
     """
 
     column: Column
-    edges: NDArray[np.float64] | None
+    edges: FloatArray | None
 
     @classmethod
     def of(cls, column: Column, n_bins: int) -> ColumnBins:
-        """Equal-width bins between the public bounds; one bin a whole number where there are few."""
+        """Equal-width bins between the public bounds, and the bounds; whole numbers where there are not more."""
         if isinstance(column, Integer):
-            values = column.upper - column.lower + 1
-            count = min(values, n_bins)
-            edges = np.unique(np.floor(np.linspace(0, values, count + 1))) + column.lower
-            return cls(column, edges.astype(np.float64) - 0.5)
+            within = column.upper - column.lower - 1
+            count = max(min(within, n_bins), 1)
+            inner = 1 + np.arange(count + 1) * within // count
+            edges = np.unique(np.concatenate([[0], inner, [within + 2]])) + column.lower
+            return cls(column, edges - 0.5)
         if isinstance(column, Real):
             low, high = column._forward(np.array([column.lower, column.upper]))
-            return cls(column, np.linspace(low, high, n_bins + 1))
+            return cls(column, np.concatenate([[low], np.linspace(low, high, n_bins + 1), [high]]))
         return cls(column, None)
 
     @property
@@ -54,6 +60,13 @@ class ColumnBins:
         """Number of codes, the one for missing cells among them."""
         return self.n_present + int(self.column.missing)
 
+    @property
+    def even_law(self) -> FloatArray:
+        """Law of the codes when values fill the range evenly; a missing cell is as likely as a bin or level."""
+        present = np.ones(self.n_present) if self.edges is None else np.diff(self.edges) / np.diff(self.edges).mean()
+        law = np.append(present, 1.0) if self.column.missing else present
+        return law / law.sum()
+
     def codes(self, values: pd.Series) -> Codes:
         """Canonical values to codes, shape (row,)."""
         if self.edges is None:
@@ -61,9 +74,11 @@ class ColumnBins:
             codes = self.column.codes(values)
             return np.where(codes < 0, self.n_present, codes)
         numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
+        scale = self.column._forward(numbers) if isinstance(self.column, Real) else numbers
+        codes = np.searchsorted(self.edges[1:-1], scale, side="right").astype(np.int64)
         if isinstance(self.column, Real):
-            numbers = self.column._forward(numbers)
-        codes = np.searchsorted(self.edges[1:-1], numbers, side="right").astype(np.int64)
+            codes = np.where(numbers <= self.column.lower, 0, codes)
+            codes = np.where(numbers >= self.column.upper, self.n_present - 1, codes)
         return np.where(np.isnan(numbers), self.n_present, codes)
 
     def values(self, codes: Codes, rng: np.random.Generator) -> pd.Series:
@@ -76,10 +91,34 @@ class ColumnBins:
         low, high = self.edges[place], self.edges[place + 1]
         numbers = low + rng.random(len(codes)) * (high - low)
         if isinstance(self.column, Real):
-            numbers = self.column._backward(numbers)
+            numbers = np.where(place == 0, self.column.lower, self.column._backward(numbers))
+            numbers = np.where(place == self.n_present - 1, self.column.upper, numbers)
         else:
             numbers = np.floor(numbers + 0.5)
         return self.column.conform(pd.Series(np.where(absent, np.nan, numbers), name=self.column.name))
+
+    def without_doubtful_bounds(self, noisy: NoisyCounts) -> FloatArray:
+        """Noisy counts in which the bin of a bound holds nothing special, unless it clearly does.
+
+        A bound that does not stand `CLEARLY` standard deviations of its noise above its neighbour's density gets that
+        density: where nothing gathers, its bin would add nothing but noise. Single whole numbers stay as they are.
+
+        Parameters
+        ----------
+        noisy : NoisyCounts, shape (code,)
+            Released counts of a numeric column.
+
+        Returns
+        -------
+        ndarray, shape (code,)
+        """
+        assert self.edges is not None  # noqa: S101 - numeric columns have edges
+        value, widths = noisy.value.copy(), np.diff(self.edges)
+        for bound, neighbour in ((0, 1), (self.n_present - 1, self.n_present - 2)):
+            share = widths[bound] / widths[neighbour]
+            if share < 1 and value[bound] - share * value[neighbour] < CLEARLY * math.sqrt(noisy.variance):
+                value[bound] = share * value[neighbour]
+        return value
 
 
 @dataclass(frozen=True)
@@ -95,12 +134,16 @@ class Groups:
     """
 
     of: Codes
-    law: NDArray[np.float64]
+    law: FloatArray
 
     @property
     def size(self) -> int:
         """Number of groups."""
         return int(self.of[-1]) + 1
+
+    def sums(self, values: FloatArray) -> FloatArray:
+        """Sum a number of each bin over its group, shape (group,)."""
+        return np.bincount(self.of, values).astype(np.float64)
 
     @classmethod
     def single(cls, size: int) -> Groups:
@@ -108,7 +151,7 @@ class Groups:
         return cls(np.arange(size), np.ones(size))
 
     @classmethod
-    def by_mass(cls, mass: NDArray[np.float64], n_groups: int, missing: bool) -> Groups:
+    def by_mass(cls, mass: FloatArray, n_groups: int, missing: bool) -> Groups:
         """Neighbouring bins in groups of about equal mass; a last code for missing cells stays alone.
 
         Parameters

@@ -10,21 +10,34 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from iwbayes.curator.accounting import check_budget, gaussian_multiplier
-from iwbayes.curator.generators._bins import Codes, ColumnBins, Groups, is_numeric
+from iwbayes.curator._digest import digest
+from iwbayes.curator.accounting import check_budget
+from iwbayes.curator.generators._bins import ColumnBins, Groups, is_numeric
+from iwbayes.curator.generators._consistency import consistent_tables
+from iwbayes.curator.generators._counts import (
+    Budget,
+    Codes,
+    FloatArray,
+    count_event,
+    count_moves,
+    gaussian_parts,
+    mean_noise,
+    measure_counts,
+    project_nonnegative,
+)
+from iwbayes.curator.generators._fit import check_sample_size, drawn, open_generator_fit
 from iwbayes.curator.ledger import Ledger
-from iwbayes.curator.mechanisms import exponential, gaussian, laplace
+from iwbayes.curator.mechanisms import exponential
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.schema import Schema
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable, SyntheticTable
 
-FloatArray = NDArray[np.float64]
-
 #: Cells of one table at most; beyond it memory, not privacy, is the limit.
 MAX_CELLS = 2_000_000
+#: Usefulness that is asked of the bins of single columns, as a share of ``theta``: their sums average the noise out.
+BINS_THETA = 0.75
 
 
 @dataclass(frozen=True)
@@ -34,30 +47,37 @@ class Node:
     column: int
     parents: tuple[int, ...]
 
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Columns of the node's table: the parents, then the column."""
+        return (*self.parents, self.column)
+
 
 @dataclass(frozen=True)
 class BayesNet:
     """PrivBayes for mixed columns under a public schema.
 
-    Three steps. Each numeric column's law over public equal-width bins is measured; neighbouring bins are
-    then grouped to about equal released mass, so that skewed columns keep their detail (post-processing,
-    free). One column after another enters the network with the parents that the exponential mechanism selects
-    by the score R. Each column's table with its parents is measured over the groups. Sampling draws groups along the
-    network, then a bin by the measured law, then a value uniformly within the bin.
+    Three steps. Each numeric column's law over public bins is measured: equal widths, and each bound by itself,
+    where zeros and clipped values gather. Neighbouring bins are then grouped to about equal released mass, so that
+    skewed columns keep their detail (post-processing, free). One column after another enters the network with the
+    parents that the exponential mechanism selects by the score R. Each column's table with its parents is measured
+    over the groups, and all tables and bins are brought to agree on every column's law, by inverse variances (free).
+    Sampling draws groups along the network, then a bin by the measured law, then a value uniformly within the bin.
 
     Parameters
     ----------
     max_parents : int
         Most parents of a column.
     max_bins : int
-        Most bins of a numeric column, and most groups of bins.
+        Most equal-width bins of a numeric column (a bound is one more), and most groups of bins.
     theta : float
         Usefulness: a table is considered when the mean count of a cell is at least ``theta`` times the mean
-        absolute noise of a cell (Zhang et al., section 4.3). It sizes bins (at half of it), groups and
+        absolute noise of a cell (Zhang et al., section 4.3). It sizes bins (at three quarters of it), groups and
         parent sets.
     bins_share, structure_share : float
         Parts of epsilon that measure the numeric columns' own laws and select the structure; the rest
-        measures the tables.
+        measures the tables. With ``delta`` above 0, bins and tables are Gaussian and share one guarantee: their
+        parts are then of its inverse variance.
 
     Notes
     -----
@@ -70,7 +90,12 @@ class BayesNet:
 
     Tables. A row stands in one cell of each table: replacing it changes the counts of a table by 2 in L1 and
     those of d tables by sqrt(2d) in L2; nulling it by 1 and sqrt(d). Noise is Laplace, or Gaussian when
-    ``delta`` is above 0.
+    ``delta`` is above 0: less of it where there are many columns.
+
+    Users who own up to tau rows. The number of rows is private and at most K = U tau, U the number of users: with K
+    in place of N the laws sum to at most one and change by at most 2 tau/K, so the integer scores
+    sum |K c(x,p) - c(x) c(p)| change by at most 6 K tau. Counts change by tau times as much as for one row. Sizes of
+    bins, groups and tables follow the released, noisy number of rows.
 
     Examples
     --------
@@ -81,8 +106,8 @@ class BayesNet:
     max_parents: int = 2
     max_bins: int = 128
     theta: float = 2.0
-    bins_share: float = 0.15
-    structure_share: float = 0.15
+    bins_share: float = 0.25
+    structure_share: float = 0.1
 
     def __post_init__(self) -> None:
         for name, least in (("max_parents", 0), ("max_bins", 2)):
@@ -99,17 +124,26 @@ class BayesNet:
 
     def _shares(self, schema: Schema, epsilon: float, delta: float) -> _Shares:
         """Split the budget over the steps that the schema has."""
-        n_numeric = sum(map(is_numeric, schema))
         n_select = len(schema) - 1 if self.max_parents > 0 else 0
-        bins = self.bins_share * epsilon if n_numeric else 0.0
         structure = self.structure_share * epsilon if n_select else 0.0
-        return _Shares(
-            bins,
-            structure / n_select if n_select else 0.0,
-            epsilon - bins - structure,
-            delta / 2 if n_numeric else 0.0,
-            delta / 2 if n_numeric else delta,
-        )
+        bins = self.bins_share * epsilon if any(map(is_numeric, schema)) else 0.0
+        rest, selection = epsilon - structure, structure / n_select if n_select else 0.0
+        if delta == 0:
+            return _Shares(Budget(bins, 0.0), selection, Budget(rest - bins, 0.0))
+        if bins == 0:
+            return _Shares(Budget(0.0, 0.0), selection, Budget(rest, delta))
+        own, tables = gaussian_parts(rest, delta, (bins / rest, 1 - bins / rest))
+        return _Shares(own, selection, tables)
+
+    @property
+    def pure(self) -> bool:
+        """It works in pure epsilon; with a delta above 0 its counts get Gaussian noise."""
+        return True
+
+    @property
+    def prefers_delta(self) -> bool:
+        """Whether a delta above 0 makes it better: Gaussian counts need less noise, and compose well."""
+        return True
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
         """Declare the uses of the private rows that `fit` will charge."""
@@ -117,12 +151,11 @@ class BayesNet:
         epsilon, delta = check_budget(epsilon, delta)
         shares = self._shares(schema, epsilon, delta)
         events = []
-        if shares.bins > 0:
-            n_numeric = sum(map(is_numeric, schema))
-            events.append(_count_event("BayesNet bins", shares.bins, shares.bins_delta, n_numeric))
+        if shares.bins.epsilon > 0:
+            events.append(count_event("BayesNet bins", *shares.bins, sum(map(is_numeric, schema))))
         if shares.selection > 0:
             events.append(Event("BayesNet structure", "exponential", shares.selection, count=len(schema) - 1))
-        events.append(_count_event("BayesNet tables", shares.tables, shares.tables_delta, len(schema)))
+        events.append(count_event("BayesNet tables", *shares.tables, len(schema)))
         return tuple(events)
 
     def fit(self, private: PrivateTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0) -> FittedBayesNet:
@@ -145,60 +178,58 @@ class BayesNet:
         BudgetExceeded
             When the part does not fit in the ledger; nothing is drawn.
         """
-        schema, n = private.schema, len(private)
-        ledger.check(*self.events(PublicFacts(schema, n, 0, ledger.adjacency), epsilon=epsilon, delta=delta))
+        facts = open_generator_fit(self, private, ledger, epsilon=epsilon, delta=delta)
+        schema, n = private.schema, facts.n_private
         shares = self._shares(schema, float(epsilon), float(delta))
-        bins, codes, groups = self._group(private, ledger, shares)
+        bins, codes, groups, measured = self._group(private, ledger, facts, shares)
         sizes = [g.size for g in groups]
-        cells = self._useful_cells(n, len(schema), shares.tables, shares.tables_delta, ledger.adjacency, self.theta)
-        nodes = self._structure(codes, sizes, ledger, shares.selection, cells)
+        cells = self._useful_cells(facts, len(schema), shares.tables, self.theta)
+        nodes = self._structure(codes, sizes, ledger, facts, shares.selection, cells)
         counts = [count_table(codes, sizes, node) for node in nodes]
-        noisy = measure_counts(counts, ledger, "BayesNet tables", epsilon=shares.tables, delta=shares.tables_delta)
-        tables = tuple(conditional_table(part, sizes[node.column], n) for part, node in zip(noisy, nodes, strict=True))
-        return FittedBayesNet(schema, bins, groups, tuple(nodes), tables)
+        noisy = measure_counts(counts, ledger, "BayesNet tables", facts, **shares.tables._asdict())
+        agreed = consistent_tables(noisy, [node.members for node in nodes], sizes, measured, n)
+        tables = tuple(conditional_table(t, sizes[node.column], n) for t, node in zip(agreed, nodes, strict=True))
+        fitted = FittedBayesNet(schema, bins, groups, tuple(nodes), tables)
+        ledger.register(fitted.fingerprint())
+        return fitted
 
-    def _useful_cells(self, n: int, n_tables: int, epsilon: float, delta: float, adjacency: str, theta: float) -> float:
+    def _useful_cells(self, facts: PublicFacts, n_tables: int, budget: Budget, theta: float) -> float:
         """Most cells of a useful table: mean count n/cells at least theta times the mean absolute noise."""
-        moves = 2 if adjacency == "replace-one" else 1
-        if delta > 0:
-            noise = gaussian_multiplier(epsilon, delta) * math.sqrt(moves * n_tables * 2 / math.pi)
-        else:
-            noise = moves * n_tables / epsilon
-        return min(n / (theta * noise), MAX_CELLS)
+        return min(facts.n_private / (theta * mean_noise(facts, n_tables, *budget)), MAX_CELLS)
 
     def _group(
-        self, private: PrivateTable, ledger: Ledger, shares: _Shares
-    ) -> tuple[tuple[ColumnBins, ...], Codes, tuple[Groups, ...]]:
-        """Bins, group codes of the private rows, and groups of every column."""
-        schema, n = private.schema, len(private)
+        self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, shares: _Shares
+    ) -> tuple[tuple[ColumnBins, ...], Codes, tuple[Groups, ...], dict[int, tuple[FloatArray, FloatArray]]]:
+        """Bins, group codes of the private rows, groups, and released counts of groups with their variance."""
+        schema = facts.schema
+        measured: dict[int, tuple[FloatArray, FloatArray]] = {}
         numeric = [place for place, column in enumerate(schema) if is_numeric(column)]
-        fine = 0.0
-        if numeric:
-            budget = (len(numeric), shares.bins, shares.bins_delta, ledger.adjacency)
-            fine = self._useful_cells(n, *budget, self.theta / 2)
-        n_bins = int(np.clip(fine, min(4, self.max_bins), self.max_bins))
-        bins = tuple(ColumnBins.of(column, n_bins) for column in schema)
+        fine = self._useful_cells(facts, len(numeric), shares.bins, BINS_THETA * self.theta) if numeric else 0.0
+        bins = tuple(ColumnBins.of(c, int(np.clip(fine, min(4, self.max_bins), self.max_bins))) for c in schema)
         codes = np.column_stack([b.codes(private.frame[b.column.name]) for b in bins]).astype(np.int64)
         groups = [Groups.single(b.size) for b in bins]
         if numeric:
             counts = [np.bincount(codes[:, place], minlength=bins[place].size) for place in numeric]
-            noisy = measure_counts(counts, ledger, "BayesNet bins", epsilon=shares.bins, delta=shares.bins_delta)
-            budget = (len(schema), shares.tables, shares.tables_delta, ledger.adjacency)
-            n_groups = int(np.clip(math.sqrt(self._useful_cells(n, *budget, self.theta)), 2, self.max_bins))
+            noisy = measure_counts(counts, ledger, "BayesNet bins", facts, **shares.bins._asdict())
+            useful = self._useful_cells(facts, len(schema), shares.tables, self.theta)
+            n_groups = int(np.clip(math.sqrt(useful), 2, self.max_bins))
             for place, part in zip(numeric, noisy, strict=True):
-                mass = project_nonnegative(part, n)
+                value = bins[place].without_doubtful_bounds(part)
+                mass = project_nonnegative(value, facts.n_private)
                 groups[place] = Groups.by_mass(mass, n_groups, bins[place].column.missing)
+                # a bound that was left out counts as noisy as the others: its group may hold nothing else
+                measured[place] = groups[place].sums(value), part.variance * groups[place].sums(np.ones(len(value)))
         grouped = np.column_stack([g.of[codes[:, place]] for place, g in enumerate(groups)])
-        return bins, grouped, tuple(groups)
+        return bins, grouped, tuple(groups), measured
 
     def _structure(
-        self, codes: Codes, sizes: Sequence[int], ledger: Ledger, epsilon: float, cells: float
+        self, codes: Codes, sizes: Sequence[int], ledger: Ledger, facts: PublicFacts, epsilon: float, cells: float
     ) -> list[Node]:
         nodes, placed = [Node(0, ())], [0]
         rest = list(range(1, len(sizes)))
         if self.max_parents == 0:
             return nodes + [Node(column, ()) for column in rest]
-        factor = 6 if ledger.adjacency == "replace-one" else 3
+        factor = 3 * count_moves(facts) * facts.rows_per_user
         while rest:
             candidates = [
                 Node(column, parents)
@@ -206,8 +237,8 @@ class BayesNet:
                 for parents in parent_sets(placed, sizes, sizes[column], self.max_parents, cells)
             ]
             chosen = exponential(
-                structure_scores(codes, sizes, candidates),
-                sensitivity=factor * len(codes),
+                structure_scores(codes, sizes, candidates, facts.most_rows),
+                sensitivity=factor * facts.most_rows,
                 epsilon=epsilon,
                 ledger=ledger,
                 label="BayesNet structure",
@@ -219,42 +250,11 @@ class BayesNet:
 
 
 class _Shares(NamedTuple):
-    """Budget of each step: all bins, one selection, all tables."""
+    """Budget of all bins, epsilon of one selection, budget of all tables."""
 
-    bins: float
+    bins: Budget
     selection: float
-    tables: float
-    bins_delta: float
-    tables_delta: float
-
-
-def _count_event(label: str, epsilon: float, delta: float, n_tables: int) -> Event:
-    if delta > 0:
-        return Event(label, "gaussian", epsilon, delta, gaussian_multiplier(epsilon, delta))
-    return Event(label, "laplace", epsilon / n_tables, count=n_tables)
-
-
-def measure_counts(
-    counts: Sequence[Codes], ledger: Ledger, label: str, *, epsilon: float, delta: float
-) -> list[FloatArray]:
-    """Noisy counts of several tables of the same rows.
-
-    Laplace noise with epsilon/tables for each; or, with delta above 0, one Gaussian for all of them.
-    """
-    moves = 2 if ledger.adjacency == "replace-one" else 1
-    if delta > 0:
-        noisy = gaussian(
-            np.concatenate(counts),
-            sensitivity=math.sqrt(moves * len(counts)),
-            epsilon=epsilon,
-            delta=delta,
-            ledger=ledger,
-            label=label,
-            grid=1.0,
-        ).value
-        return np.split(noisy, np.cumsum([len(c) for c in counts])[:-1])
-    share = epsilon / len(counts)
-    return [laplace(c, sensitivity=moves, epsilon=share, ledger=ledger, label=label, grid=1.0).value for c in counts]
+    tables: Budget
 
 
 @dataclass(frozen=True)
@@ -288,9 +288,7 @@ class FittedBayesNet:
         rng : int or numpy.random.Generator, optional
             Seeds the sampling; it costs no privacy.
         """
-        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
-            raise ValueError(f"n must be a whole number of at least 1; got {n!r}.")
-        rng = np.random.default_rng(rng)
+        n, rng = check_sample_size(n), np.random.default_rng(rng)
         sizes = [g.size for g in self.groups]
         codes = np.zeros((n, len(sizes)), dtype=np.int64)
         for node, table in zip(self.nodes, self.tables, strict=True):
@@ -300,7 +298,13 @@ class FittedBayesNet:
             b.column.name: b.values(g.bins(codes[:, place], rng), rng)
             for place, (b, g) in enumerate(zip(self.bins, self.groups, strict=True))
         }
-        return SyntheticTable(pd.DataFrame(columns), self.schema, origin="BayesNet")
+        return drawn(pd.DataFrame(columns), self.schema, origin="BayesNet", fingerprint=self.fingerprint())
+
+    def fingerprint(self) -> str:
+        """Digest of the network, its bins and its tables."""
+        edges = [b.edges for b in self.bins if b.edges is not None]
+        shares = [part for g in self.groups for part in (g.of, g.law)]
+        return digest("FittedBayesNet", self.schema.to_toml(), repr(self.nodes), *edges, *shares, *self.tables)
 
     def __repr__(self) -> str:
         """Show each column with its parents."""
@@ -336,13 +340,14 @@ def flat_codes(codes: Codes, sizes: Sequence[int], columns: Sequence[int]) -> Co
 
 def count_table(codes: Codes, sizes: Sequence[int], node: Node) -> Codes:
     """Exact counts of (parents, column), flat with the column fastest."""
-    columns = (*node.parents, node.column)
-    return np.bincount(flat_codes(codes, sizes, columns), minlength=math.prod(sizes[c] for c in columns))
+    return np.bincount(flat_codes(codes, sizes, node.members), minlength=math.prod(sizes[c] for c in node.members))
 
 
-def structure_scores(codes: Codes, sizes: Sequence[int], candidates: Sequence[Node]) -> Codes:
-    """Integer scores sum |N c(x,p) - c(x) c(p)| = 2 N**2 R of candidates; see `BayesNet` for the proof."""
-    n = len(codes)
+def structure_scores(codes: Codes, sizes: Sequence[int], candidates: Sequence[Node], n: int) -> Codes:
+    """Integer scores sum |n c(x,p) - c(x) c(p)| = 2 n**2 R of candidates, n at least the number of rows.
+
+    See `BayesNet` for their sensitivity.
+    """
     if n > 2**30:
         raise ValueError("scores of more than 2**30 rows pass 64-bit integers. Fit on fewer rows.")
     scores = np.empty(len(candidates), dtype=np.int64)
@@ -362,14 +367,6 @@ def conditional_table(noisy: FloatArray, size: int, total: float) -> FloatArray:
     table = project_nonnegative(noisy, total).reshape(-1, size)
     mass = table.sum(axis=1, keepdims=True)
     return np.where(mass > 0, table / np.where(mass > 0, mass, 1.0), table.sum(axis=0) / total)
-
-
-def project_nonnegative(noisy: FloatArray, total: float) -> FloatArray:
-    """Nearest non-negative vector (in L2) with the given positive sum."""
-    ordered = np.sort(noisy)[::-1]
-    shift = (np.cumsum(ordered) - total) / np.arange(1, len(noisy) + 1)
-    last = int(np.nonzero(ordered > shift)[0][-1])
-    return np.maximum(noisy - shift[last], 0.0)
 
 
 def draw_codes(table: FloatArray, parent: Codes, rng: np.random.Generator) -> Codes:

@@ -1,0 +1,455 @@
+"""How near the rows of each generator are to the private rows: marginals, Wasserstein distance and wall time.
+
+Banknote, Breast, Iris and Boston, 80 % of the rows private (N), as many synthetic rows (M = N), epsilon 1 and 6,
+delta 1e-5 for the generators that use it, 10 seeds (split, noise and sampling).
+
+    python benchmarks/generators.py --csv out.csv          # the table; a second call goes on where the first stopped
+    python benchmarks/generators.py --seeds 2 --generators BayesNet Mixture --data-sets Iris
+    python benchmarks/generators.py --large                # wall time and peak memory on large tables
+
+What is printed, mean and standard error over seeds:
+
+- 1-way, 2-way: mean total variation over columns and over pairs of columns, against the private rows; numbers in 10
+  equal-width bins between the declared bounds.
+- W train, W test: Wasserstein distance to the private rows and to the other 20 % of the rows: exact optimal transport
+  (an assignment) between equally many rows, 1,000 at most; Euclidean distance, each number scaled by its declared
+  range, two levels of a column at distance 1. It does not fall to 0 for the true law: "rows resampled" is the floor.
+- seconds: fit and sample, one thread.
+
+Three lines are no generators: "rows resampled" draws private rows with replacement, "uniform" draws within the bounds,
+and GAN and CGAN have no privacy (epsilon inf). The bounds below are round numbers that hold the data; they stand for
+what a curator knows from a code book. The noise is seeded: for measurements only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import multiprocessing
+import os
+import resource
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import fields
+from functools import cache
+from importlib.util import find_spec
+from itertools import combinations
+from pathlib import Path
+from typing import Any, NamedTuple
+
+# coverage.py of this folder would hide the package of that name, which numba imports
+sys.path[:] = [place for place in sys.path if Path(place or ".").resolve() != Path(__file__).resolve().parent]
+
+import numpy as np  # noqa: E402
+import pandas as pd  # noqa: E402
+from scipy.optimize import linear_sum_assignment  # noqa: E402
+from scipy.spatial.distance import cdist  # noqa: E402
+
+import iwbayes as iw  # noqa: E402
+
+DELTA, EPSILONS, BINS, MOST_ROWS = 1e-5, (1.0, 6.0), 10, 1000
+MEASURES = ("1-way", "2-way", "W train", "W test", "seconds")
+FIELDS = ("data", "generator", "epsilon", "seed", *MEASURES, "error")
+
+BREAST = {  # lower and upper bound of mean, standard error and worst value of each measured feature
+    "radius": (5, 30, 0, 3, 5, 40),
+    "texture": (5, 40, 0, 5, 10, 50),
+    "perimeter": (40, 200, 0, 25, 50, 260),
+    "area": (100, 2600, 0, 600, 150, 4300),
+    "smoothness": (0.05, 0.2, 0, 0.035, 0.05, 0.25),
+    "compactness": (0, 0.4, 0, 0.15, 0, 1.1),
+    "concavity": (0, 0.5, 0, 0.4, 0, 1.3),
+    "concave points": (0, 0.25, 0, 0.06, 0, 0.3),
+    "symmetry": (0.1, 0.35, 0, 0.08, 0.15, 0.7),
+    "fractal dimension": (0.04, 0.1, 0, 0.03, 0.05, 0.21),
+}
+BOSTON = (
+    iw.Real("CRIM", 0, 100),
+    iw.Real("ZN", 0, 100),
+    iw.Real("INDUS", 0, 30),
+    iw.Binary("CHAS"),
+    iw.Real("NOX", 0.3, 1),
+    iw.Real("RM", 3, 9),
+    iw.Real("AGE", 0, 100),
+    iw.Real("DIS", 0, 15),
+    iw.Integer("RAD", 1, 24),
+    iw.Integer("TAX", 150, 750),
+    iw.Real("PTRATIO", 10, 25),
+    iw.Real("B", 0, 400),
+    iw.Real("LSTAT", 0, 40),
+    iw.Real("MEDV", 0, 50),
+)
+ADULT_BOUNDS = {
+    "age": (17, 90),
+    "education-num": (1, 16),
+    "capital-gain": (0, 99_999),
+    "capital-loss": (0, 5_000),
+    "hours-per-week": (1, 99),
+}
+
+
+class Data(NamedTuple):
+    """All rows, their declaration and the column that class-conditional generators condition on."""
+
+    frame: pd.DataFrame
+    schema: iw.Schema
+    condition: str
+
+
+def banknote(folder: Path) -> Data:
+    frame = pd.read_csv(folder / "banknote.csv")
+    bounds = {"A": (-8, 8), "B": (-15, 15), "C": (-6, 20), "D": (-10, 5)}
+    return Data(frame, iw.Schema(*(iw.Real(name, *ends) for name, ends in bounds.items()), iw.Binary("Y")), "Y")
+
+
+def breast(folder: Path) -> Data:
+    from sklearn.datasets import load_breast_cancer
+
+    columns = [iw.Real(f"mean {name}", *ends[:2]) for name, ends in BREAST.items()]
+    columns += [iw.Real(f"{name} error", *ends[2:4]) for name, ends in BREAST.items()]
+    columns += [iw.Real(f"worst {name}", *ends[4:]) for name, ends in BREAST.items()]
+    return Data(load_breast_cancer(as_frame=True).frame, iw.Schema(*columns, iw.Binary("target")), "target")
+
+
+def iris(folder: Path) -> Data:
+    from sklearn.datasets import load_iris
+
+    source = load_iris(as_frame=True)
+    frame = source.frame.rename(columns=lambda name: name.removesuffix(" (cm)")).rename(columns={"target": "species"})
+    frame["species"] = source.target_names[frame["species"]]
+    bounds = {"sepal length": (4, 8), "sepal width": (1.5, 5), "petal length": (0, 8), "petal width": (0, 3)}
+    numbers = (iw.Real(name, *ends) for name, ends in bounds.items())
+    species = iw.Categorical("species", ("setosa", "versicolor", "virginica"))
+    return Data(frame, iw.Schema(*numbers, species), "species")
+
+
+def boston(folder: Path) -> Data:
+    schema = iw.Schema(*BOSTON)
+    return Data(pd.read_csv(folder / "boston_housing.csv", header=None, names=list(schema.names)), schema, "CHAS")
+
+
+def adult(folder: Path) -> Data:
+    """Read the 14 columns of the source but "race-sex", a copy of two of them."""
+    frame = pd.read_csv(folder / "adult.csv.gz").drop(columns="race-sex")
+    # the code book lists the levels; reading them from the file stands for that
+    columns: list[Any] = [
+        iw.Integer(name, *ADULT_BOUNDS[name])
+        if name in ADULT_BOUNDS
+        else iw.Categorical(name, tuple(sorted(frame[name].unique())))
+        for name in frame
+    ]
+    return Data(frame, iw.Schema(*columns), "income-per-year")
+
+
+def images(folder: Path, n: int = 60_000) -> Data:
+    """Simulate 28 x 28 images of 10 classes: scikit-learn's 8 x 8 digits enlarged, moved and jittered at random."""
+    from sklearn.datasets import load_digits
+
+    rng, digits = np.random.default_rng(0), load_digits()
+    rows = rng.integers(0, len(digits.target), n)
+    large = np.repeat(np.repeat(digits.images / 16, 3, axis=1), 3, axis=2)
+    pixels = np.zeros((n, 28, 28))
+    corners = rng.integers(0, 5, (n, 2))
+    for place, (row, (top, left)) in enumerate(zip(rows, corners, strict=True)):
+        pixels[place, top : top + 24, left : left + 24] = large[row]
+    pixels = np.clip(pixels * rng.uniform(0.7, 1, (n, 1, 1)) + rng.normal(0, 0.05, pixels.shape), 0, 1)
+    frame = pd.DataFrame(pixels.reshape(n, -1), columns=[f"pixel {place}" for place in range(784)])
+    frame["digit"] = digits.target[rows]
+    reals = (iw.Real(name, 0, 1) for name in frame.columns[:-1])
+    return Data(frame, iw.Schema(*reals, iw.Categorical("digit", tuple(range(10)))), "digit")
+
+
+DATA_SETS: dict[str, Callable[[Path], Data]] = {"Banknote": banknote, "Breast": breast, "Iris": iris, "Boston": boston}
+load = cache(lambda name, folder: DATA_SETS[name](Path(folder)))
+
+
+class Entry(NamedTuple):
+    """A generator of the table: its public name, and what it needs."""
+
+    name: str
+    conditional: bool = False
+    torch: bool = False
+    private: bool = True
+    settings: dict[str, Any] = {}  # noqa: RUF012 - never changed
+    delta: float | None = None  # given delta although it would do without
+
+    @property
+    def why_not(self) -> str | None:
+        """Why it cannot run here; None when it can."""
+        if self.torch and not find_spec("torch"):
+            return 'needs torch: pip install "iwbayes[torch]"'
+        try:
+            getattr(iw, self.name)
+        except (AttributeError, ImportError) as reason:
+            return str(reason)
+        return None
+
+    def make(self, condition: str, seed: int) -> Any:
+        """Build the generator, seeded where it takes a seed."""
+        settings = dict(self.settings) | ({"condition": condition} if self.conditional else {})
+        names = {field.name for field in fields(getattr(iw, self.name))}
+        options = {"random_seed": seed, "progressbar": False}
+        return getattr(iw, self.name)(**settings, **{k: v for k, v in options.items() if k in names})
+
+    def sample(self, data: Data, private: iw.PrivateTable, epsilon: float, seed: int) -> iw.SyntheticTable:
+        """Fit, and draw as many rows as there are private ones."""
+        generator = self.make(data.condition, seed)
+        delta = (0.0 if generator.pure else DELTA) if self.delta is None else self.delta
+        ledger = iw.Ledger(epsilon, DELTA, noise=iw.SeededNoise(seed))
+        # a generator without privacy takes any epsilon and charges infinity
+        fitted = generator.fit(private, ledger, epsilon=epsilon if self.private else 1.0, delta=delta)
+        return fitted.sample(len(private), rng=seed)
+
+
+GENERATORS: dict[str, Entry] = {
+    "BayesNet": Entry("BayesNet"),
+    "BayesNet, delta": Entry("BayesNet", delta=DELTA),
+    "Mixture": Entry("Mixture"),
+    "DPGAN": Entry("DPGAN", torch=True),
+    "DPCGAN": Entry("DPCGAN", conditional=True, torch=True),
+    "PATEGAN": Entry("PATEGAN", torch=True),
+    "GAN": Entry("GAN", torch=True, private=False),
+    "CGAN": Entry("CGAN", conditional=True, torch=True, private=False),
+}
+
+
+def resampled(data: Data, private: iw.PrivateTable, epsilon: float, seed: int) -> iw.SyntheticTable:
+    """Draw private rows again: the floor."""
+    rows = np.random.default_rng([seed, 1]).integers(0, len(private), len(private))
+    return iw.SyntheticTable(private.frame.iloc[rows].reset_index(drop=True), data.schema, origin="private rows")
+
+
+def uniform(data: Data, private: iw.PrivateTable, epsilon: float, seed: int) -> iw.SyntheticTable:
+    """Draw from nothing but the declaration: the ceiling."""
+    rng, n, columns = np.random.default_rng([seed, 2]), len(private), {}
+    for column in data.schema:
+        if isinstance(column, iw.Real):
+            columns[column.name] = rng.uniform(column.lower, column.upper, n)
+        elif isinstance(column, iw.Integer):
+            columns[column.name] = rng.integers(column.lower, column.upper + 1, n)
+        else:
+            columns[column.name] = np.array(column.levels, dtype=object)[rng.integers(0, len(column.levels), n)]
+    return iw.SyntheticTable(pd.DataFrame(columns), data.schema, origin="uniform")
+
+
+BASELINES = {"rows resampled": resampled, "uniform": uniform}
+
+
+def cells(frame: pd.DataFrame, schema: iw.Schema) -> tuple[np.ndarray, list[int]]:
+    """Public cell of each value, shape (row, column), and the number of cells of each column."""
+    codes, sizes = [], []
+    for column in schema:
+        if isinstance(column, iw.Real | iw.Integer):
+            scaled = column.encode(frame[column.name])[:, 0] + 0.5
+            codes.append(np.minimum((BINS * scaled).astype(np.int64), BINS - 1))
+            sizes.append(BINS)
+        else:
+            codes.append(column.codes(frame[column.name]))
+            sizes.append(len(column.levels))
+    return np.column_stack(codes), sizes
+
+
+def total_variation(first: np.ndarray, second: np.ndarray, sizes: list[int], ways: int) -> float:
+    """Mean total variation of the tables of so many columns."""
+    found = []
+    for columns in combinations(range(len(sizes)), ways):
+        shape = tuple(sizes[c] for c in columns)
+        laws = [
+            np.bincount(np.ravel_multi_index(tuple(codes[:, columns].T), shape), minlength=math.prod(shape))
+            / len(codes)
+            for codes in (first, second)
+        ]
+        found.append(np.abs(laws[0] - laws[1]).sum() / 2)
+    return float(np.mean(found))
+
+
+def points(frame: pd.DataFrame, schema: iw.Schema) -> np.ndarray:
+    """Rows as points: numbers in units of their range, two levels of a column at distance 1."""
+    blocks = [
+        column.encode(frame[column.name]) * (math.sqrt(0.5) if isinstance(column, iw.Categorical) else 1.0)
+        for column in schema
+    ]
+    return np.column_stack(blocks)
+
+
+def wasserstein(first: np.ndarray, second: np.ndarray, rng: np.random.Generator) -> float:
+    """Exact transport between equally many rows of the two, chosen at random."""
+    n = min(len(first), len(second), MOST_ROWS)
+    cost = cdist(*(x[rng.permutation(len(x))[:n]] for x in (first, second)))
+    return float(cost[linear_sum_assignment(cost)].mean())
+
+
+class Job(NamedTuple):
+    """One run."""
+
+    data: str
+    generator: str
+    epsilon: float
+    seed: int
+
+
+def run(job: Job, folder: str) -> dict[str, Any]:
+    """Fit, sample and measure; a refusal is a result as well."""
+    warnings.simplefilter("ignore")
+    data = load(job.data, folder)
+    rows = np.random.default_rng([job.seed, 0]).permutation(len(data.frame))
+    n = round(0.8 * len(rows))
+    frame = data.schema.conform(data.frame)
+    train, test = (frame.iloc[part].reset_index(drop=True) for part in (rows[:n], rows[n:]))
+    private = iw.PrivateTable(train, data.schema)
+    draw = BASELINES.get(job.generator) or GENERATORS[job.generator].sample
+    start = time.perf_counter()
+    try:
+        synthetic = draw(data, private, job.epsilon, job.seed).frame
+    except (ValueError, FloatingPointError, ArithmeticError) as refusal:
+        return job._asdict() | dict.fromkeys(MEASURES, math.nan) | {"error": str(refusal).splitlines()[0]}
+    seconds = time.perf_counter() - start
+    codes, sizes = cells(train, data.schema)
+    drawn, rng = cells(synthetic, data.schema)[0], np.random.default_rng([job.seed, 3])
+    places = points(synthetic, data.schema)
+    values = [total_variation(codes, drawn, sizes, ways) for ways in (1, 2)]
+    values += [wasserstein(points(part, data.schema), places, rng) for part in (train, test)]
+    return job._asdict() | dict(zip(MEASURES, [*values, seconds], strict=True)) | {"error": ""}
+
+
+def jobs(arguments: argparse.Namespace) -> Iterator[Job]:
+    """All runs of the table."""
+    for data in arguments.data_sets:
+        for name in (*BASELINES, *arguments.generators):
+            no_privacy = name in BASELINES or not GENERATORS[name].private
+            for epsilon in (math.inf,) if no_privacy else EPSILONS:
+                yield from (Job(data, name, epsilon, seed) for seed in range(arguments.seeds))
+
+
+def collect(todo: list[Job], arguments: argparse.Namespace) -> pd.DataFrame:
+    """Results of all runs, those of an earlier call from the file."""
+    wanted, done = set(todo), {}
+    path = arguments.csv
+    if path and path.exists():
+        for row in pd.read_csv(path, keep_default_na=True).to_dict("records"):
+            job = Job(row["data"], row["generator"], float(row["epsilon"]), int(row["seed"]))
+            if job in wanted and not isinstance(row["error"], str):  # what failed is tried again
+                done[job] = row | {"error": ""}
+    rows, rest = list(done.values()), [job for job in todo if job not in done]
+    with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn")) as pool:
+        for ready in as_completed([pool.submit(run, job, str(arguments.data)) for job in rest]):
+            rows.append(ready.result())
+            if path:
+                write(path, rows[-1])
+    return pd.DataFrame(rows, columns=list(FIELDS))
+
+
+def write(path: Path, row: dict[str, Any]) -> None:
+    """Append a row, and the header to a new file."""
+    new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS)
+        if new:
+            writer.writeheader()
+        writer.writerow(row)
+
+
+def report(results: pd.DataFrame) -> str:
+    """Mean and standard error of each generator, one table a data set."""
+    lines = []
+    order = {name: place for place, name in enumerate((*BASELINES, *GENERATORS))}
+    for data, part in results.groupby("data", sort=False):
+        lines += ["", f"{data:<22}{'eps':>5}{'runs':>6}" + "".join(f"{name:>17}" for name in MEASURES)]
+        groups = sorted(part.groupby(["generator", "epsilon"]), key=lambda group: (order[group[0][0]], group[0][1]))
+        lines += [text for (name, epsilon), group in groups for text in summary(name, epsilon, group)]
+    return "\n".join(lines)
+
+
+def summary(name: str, epsilon: float, runs: pd.DataFrame) -> list[str]:
+    """One line of the table, and one more where runs failed."""
+    good = runs.dropna(subset=["1-way"])
+    error = good[list(MEASURES)].std() / math.sqrt(max(len(good), 1))
+    cells = [f"{good[m].mean():>9.3f} ± {error[m]:5.3f}" for m in MEASURES] if len(good) else []
+    lines = [f"{name:<22}{epsilon:>5g}{len(good):>6}" + "".join(cells)]
+    if len(good) < len(runs):
+        reason = runs.loc[runs["1-way"].isna(), "error"].iloc[0]
+        lines.append(f"{'':10}{len(runs) - len(good)} failed: {reason}")
+    return lines
+
+
+class Large(NamedTuple):
+    """One measurement of wall time and peak memory, with what is aimed at."""
+
+    generator: str
+    load: Callable[[Path], Data]
+    seconds: float
+    gigabytes: float | None = None
+    settings: dict[str, Any] = {}  # noqa: RUF012 - never changed
+
+
+LARGE = {
+    "Adult": Large("BayesNet", adult, 60, 2.0),
+    "Banknote": Large("DPGAN", banknote, 60),
+    "60,000 images": Large("DPCGAN", images, 900, settings={"image_shape": (28, 28)}),
+}
+
+
+def measure_large(name: str, folder: str) -> str:
+    """Fit and sample once; call it in a fresh process, whose peak memory is then that of this run."""
+    warnings.simplefilter("ignore")
+    case = LARGE[name]
+    data = case.load(Path(folder))
+    private = iw.PrivateTable(data.frame, data.schema)
+    entry = GENERATORS[case.generator]._replace(settings=case.settings)
+    before = peak()
+    start = time.perf_counter()
+    synthetic = entry.sample(data, private, 1.0, 0)
+    seconds = time.perf_counter() - start
+    memory = f"peak memory {peak():.2f} GB" + (f" (target {case.gigabytes:g})" if case.gigabytes else "")
+    rows, columns = synthetic.frame.shape
+    return (
+        f"{case.generator} on {name} ({rows:,} rows x {columns} columns, epsilon 1): "
+        f"{seconds:.1f} s (target {case.seconds:g}), {memory}, {before:.2f} GB of it before the fit"
+    )
+
+
+def peak() -> float:
+    """Largest resident memory of this process so far, GB (kilobytes on Linux, bytes on macOS)."""
+    unit = 1e9 if sys.platform == "darwin" else 1e9 / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+
+
+def large(arguments: argparse.Namespace) -> None:
+    """Print each measurement, one process each."""
+    for name, case in LARGE.items():
+        if case.generator not in arguments.generators:
+            continue
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            print(pool.submit(measure_large, name, str(arguments.data)).result(), flush=True)
+
+
+def main() -> None:
+    """Run what is missing and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--generators", nargs="+", choices=GENERATORS, default=list(GENERATORS))
+    parser.add_argument("--data-sets", nargs="+", choices=DATA_SETS, default=list(DATA_SETS))
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes, one thread each")
+    parser.add_argument("--csv", type=Path, help="file of results, to which runs are appended as they end")
+    parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parents[2] / "shared" / "data")
+    parser.add_argument("--large", action="store_true", help="time and memory on large tables instead")
+    arguments = parser.parse_args()
+    for name in list(arguments.generators):
+        if reason := GENERATORS[name].why_not:
+            print(f"{name} left out: {reason}")
+            arguments.generators.remove(name)
+    for library in ("OMP", "OPENBLAS", "MKL"):
+        os.environ[f"{library}_NUM_THREADS"] = "1"  # for the workers: runs go side by side
+    if arguments.large:
+        large(arguments)
+        return
+    print(f"80 % private, M = N, delta {DELTA:g} where used, {arguments.seeds} seeds: mean ± standard error")
+    print(report(collect(list(jobs(arguments)), arguments)))
+
+
+if __name__ == "__main__":
+    main()

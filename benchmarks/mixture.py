@@ -1,0 +1,235 @@
+"""Mixture: noisy moments against private variational inference, by the nearness of rows and by honest intervals.
+
+    python benchmarks/mixture.py                                # minutes on two cores
+    python benchmarks/mixture.py --parts coverage --runs 100    # the intervals alone, more exactly
+    python benchmarks/mixture.py --data folder                  # where adult.csv.gz is
+
+Two tables, for method="moments" and method="variational" (which needs torch), epsilon 1 and 3, delta 1e-5.
+
+nearness: mean total variation over columns (1-way) and over pairs of columns (2-way) between the private rows and as
+many synthetic ones, numbers in 10 equal-width bins between the declared bounds; mean over seeds and over three
+posterior draws. "rows resampled" is the floor.
+
+coverage: on rows simulated from a known mixture, how often 90 % intervals from m = 20 synthetic tables, each from
+another posterior draw, hold the truth. With b the variance of an estimate between tables and u its variance within one,
+the variance is (1 + 1/m) b - u (Raghunathan, Reiter & Rubin 2003), the quantile Student's with m - 1 degrees of
+freedom. "sd/rmse" is the mean estimated standard deviation over the root mean square error: 1 when draws reflect
+what is known.
+
+The noise is seeded: for measurements only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from itertools import combinations
+from pathlib import Path
+
+# coverage.py of this folder would hide the package of that name, which numba imports
+sys.path[:] = [place for place in sys.path if Path(place or ".").resolve() != Path(__file__).resolve().parent]
+
+import numpy as np  # noqa: E402
+import pandas as pd  # noqa: E402
+from scipy.stats import t as student  # noqa: E402
+
+import iwbayes as iw  # noqa: E402
+
+DELTA, EPSILONS, BINS, LEVEL = 1e-5, (1.0, 3.0), 10, 0.9
+METHODS = ("moments", "variational")
+#: Tables of an interval.
+TABLES = 20
+
+SIMULATED = iw.Schema(
+    iw.Real("x", -2, 2),
+    iw.Integer("count", 0, 40),
+    iw.Categorical("group", ("a", "b", "c", "d")),
+    iw.Binary("y"),
+)
+WEIGHTS = np.array([0.5, 0.3, 0.2])
+CENTERS, SPREADS, RATES = np.array([-1.0, 1.0, 0.0]), np.array([0.3, 0.4, 0.2]), np.array([3.0, 12.0, 7.0])
+LEVELS = np.array([[0.7, 0.1, 0.1, 0.1], [0.1, 0.6, 0.2, 0.1], [0.1, 0.1, 0.1, 0.7]])
+SUCCESS = np.array([0.2, 0.8, 0.5])
+
+
+def simulate(n: int, rng: np.random.Generator) -> pd.DataFrame:
+    """Rows of a mixture of three products."""
+    k = rng.choice(3, n, p=WEIGHTS)
+    group = (rng.random(n)[:, None] > np.cumsum(LEVELS, axis=1)[k]).sum(axis=1)
+    return pd.DataFrame(
+        {
+            "x": np.clip(rng.normal(CENTERS[k], SPREADS[k]), -2, 2),
+            "count": np.minimum(rng.poisson(RATES[k]), 40),
+            "group": np.array(["a", "b", "c", "d"])[np.minimum(group, 3)],
+            "y": (rng.random(n) < SUCCESS[k]).astype(int),
+        }
+    )
+
+
+def simulated(folder: Path) -> tuple[pd.DataFrame, iw.Schema]:
+    """Simulate 2,000 rows."""
+    return simulate(2000, np.random.default_rng(0)), SIMULATED
+
+
+def iris(folder: Path) -> tuple[pd.DataFrame, iw.Schema]:
+    """Read Iris, 150 rows and 5 columns."""
+    from sklearn.datasets import load_iris
+
+    source = load_iris(as_frame=True)
+    frame = source.frame.rename(columns=lambda name: name.removesuffix(" (cm)")).rename(columns={"target": "species"})
+    bounds = {"sepal length": (4, 8), "sepal width": (1.5, 5), "petal length": (0, 8), "petal width": (0, 3)}
+    numbers = (iw.Real(name, *ends) for name, ends in bounds.items())
+    return frame, iw.Schema(*numbers, iw.Categorical("species", (0, 1, 2)))
+
+
+def adult(folder: Path) -> tuple[pd.DataFrame, iw.Schema]:
+    """Read Adult, 30,162 rows and 14 columns; the code book lists the levels, and reading them here stands for that."""
+    frame = pd.read_csv(folder / "adult.csv.gz").drop(columns="race-sex")
+    columns: list[iw.schema.Column] = []
+    bounds = {
+        "age": (17, 90),
+        "education-num": (1, 16),
+        "capital-gain": (0, 99_999),
+        "capital-loss": (0, 5_000),
+        "hours-per-week": (1, 99),
+    }
+    for name in frame:
+        if name in bounds:
+            columns.append(iw.Integer(name, *bounds[name]))
+        else:
+            columns.append(iw.Categorical(name, tuple(sorted(frame[name].unique()))))
+    return frame, iw.Schema(*columns)
+
+
+DATA_SETS: dict[str, Callable[[Path], tuple[pd.DataFrame, iw.Schema]]] = {
+    "simulated": simulated,
+    "Iris": iris,
+    "Adult": adult,
+}
+
+
+def cells(frame: pd.DataFrame, schema: iw.Schema) -> tuple[np.ndarray, list[int]]:
+    """Public cell of each value, shape (row, column), and the number of cells of each column."""
+    codes, sizes = [], []
+    for column in schema:
+        if isinstance(column, iw.Real | iw.Integer):
+            scaled = column.encode(frame[column.name])[:, 0] + 0.5
+            codes.append(np.minimum((BINS * scaled).astype(np.int64), BINS - 1))
+            sizes.append(BINS)
+        else:
+            codes.append(column.codes(frame[column.name]))
+            sizes.append(len(column.levels))
+    return np.column_stack(codes), sizes
+
+
+def total_variation(first: np.ndarray, second: np.ndarray, sizes: list[int], ways: int) -> float:
+    """Mean total variation of the tables of so many columns."""
+    found = []
+    for columns in combinations(range(len(sizes)), ways):
+        shape = tuple(sizes[c] for c in columns)
+        tables = [
+            np.bincount(np.ravel_multi_index(tuple(codes[:, columns].T), shape), minlength=math.prod(shape))
+            for codes in (first, second)
+        ]
+        found.append(np.abs(tables[0] / len(first) - tables[1] / len(second)).sum() / 2)
+    return float(np.mean(found))
+
+
+def fitted(method: str, private: iw.PrivateTable, epsilon: float, seed: int, n_draws: int):  # noqa: ANN201
+    """Fit with seeded noise."""
+    generator = iw.Mixture(method=method, n_draws=n_draws, random_seed=seed, progressbar=False)
+    ledger = iw.Ledger(epsilon, DELTA, noise=iw.SeededNoise(seed))
+    return generator.fit(private, ledger, epsilon=epsilon, delta=DELTA)
+
+
+def nearness(arguments: argparse.Namespace) -> Iterator[str]:
+    """Lines of the first table."""
+    yield f"{'data':<12}{'method':<16}{'epsilon':>8}{'1-way':>9}{'2-way':>9}{'seconds':>9}"
+    for name in arguments.data_sets:
+        frame, schema = DATA_SETS[name](Path(arguments.data))
+        private = iw.PrivateTable(frame, schema)
+        truth, sizes = cells(private.frame, schema)
+        n = len(truth)
+        floor = truth[np.random.default_rng(1).integers(0, n, n)]
+        values = [total_variation(truth, floor, sizes, ways) for ways in (1, 2)]
+        yield f"{name:<12}{'rows resampled':<16}{'':>8}{values[0]:>9.3f}{values[1]:>9.3f}"
+        for method in arguments.methods:
+            for epsilon in EPSILONS:
+                found = []
+                for seed in range(arguments.seeds):
+                    start = time.perf_counter()
+                    mixture = fitted(method, private, epsilon, seed, TABLES)
+                    seconds = time.perf_counter() - start
+                    for table in mixture.sample_tables(n, 3, rng=seed):
+                        codes = cells(table.frame, schema)[0]
+                        found.append([*(total_variation(truth, codes, sizes, ways) for ways in (1, 2)), seconds])
+                means = np.mean(found, axis=0)
+                yield f"{name:<12}{method:<16}{epsilon:>8g}{means[0]:>9.3f}{means[1]:>9.3f}{means[2]:>9.1f}"
+
+
+STATISTICS = ("mean x", "mean count", "share y", "share a", "mean x y")
+
+
+def estimates(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """Means and their variances within one table, shape (statistic,)."""
+    x, y = frame["x"].to_numpy(float), frame["y"].to_numpy(float)
+    a = (frame["group"].astype(object) == "a").to_numpy(float)
+    values = np.column_stack([x, frame["count"].to_numpy(float), y, a, x * y])
+    return values.mean(axis=0), values.var(axis=0) / len(values)
+
+
+def coverage(arguments: argparse.Namespace) -> Iterator[str]:
+    """Lines of the second table."""
+    truth = estimates(simulate(5_000_000, np.random.default_rng(1)))[0]
+    reach = student.ppf((1 + LEVEL) / 2, TABLES - 1)
+    yield f"{'rows':<6}{'method':<13}{'epsilon':>8}  " + "".join(f"{name:>22}" for name in STATISTICS)
+    yield f"{'':<29}" + f"{'cover':>13}{'sd/rmse':>9}" * len(STATISTICS)
+    for method in arguments.methods:
+        for epsilon in EPSILONS:
+            errors, sds = [], []
+            for seed in range(arguments.runs):
+                frame = simulate(arguments.rows, np.random.default_rng([2, seed]))
+                mixture = fitted(method, iw.PrivateTable(frame, SIMULATED), epsilon, seed, TABLES)
+                tables = [estimates(t.frame) for t in mixture.sample_tables(2 * len(frame), TABLES, rng=seed)]
+                means, within = (np.array(part) for part in zip(*tables, strict=True))
+                errors.append(means.mean(axis=0) - truth)
+                total = (1 + 1 / TABLES) * means.var(axis=0, ddof=1) - within.mean(axis=0)
+                sds.append(np.sqrt(np.maximum(total, 0.0)))
+            error, sd = np.array(errors), np.array(sds)
+            hits = (np.abs(error) < reach * sd).mean(axis=0)
+            ratio = sd.mean(axis=0) / np.sqrt((error**2).mean(axis=0))
+            parts = "".join(f"{h:>13.2f}{r:>9.2f}" for h, r in zip(hits, ratio, strict=True))
+            yield f"{arguments.rows:<6}{method:<13}{epsilon:>8g}  {parts}"
+
+
+PARTS = {"nearness": nearness, "coverage": coverage}
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default="../shared/data", help="folder of the data sets")
+    parser.add_argument("--data-sets", nargs="+", default=list(DATA_SETS), choices=DATA_SETS)
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
+    parser.add_argument("--seeds", type=int, default=2, help="of the first table")
+    parser.add_argument("--runs", type=int, default=20, help="of the second table")
+    parser.add_argument("--rows", type=int, default=1000, help="of the second table")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    if not find_spec("torch") and "variational" in arguments.methods:
+        print("method='variational' is left out: it needs torch.")
+        arguments.methods = [method for method in arguments.methods if method != "variational"]
+    for part in arguments.parts:
+        for line in PARTS[part](arguments):
+            print(line, flush=True)
+        print()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""How every generator begins and ends: check before anything, and mark the rows that it draws."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from iwbayes.curator.ledger import Ledger
+from iwbayes.curator.protocols import Generator, PublicFacts
+from iwbayes.schema import Schema
+from iwbayes.tables import PrivateTable, SyntheticTable
+
+
+def open_generator_fit(
+    generator: Generator, private: PrivateTable, ledger: Ledger, *, epsilon: float, delta: float
+) -> PublicFacts:
+    """Check table, ledger and budget before a private row is read.
+
+    Raises
+    ------
+    ValueError
+        When the ledger protects something else than the table needs, or the budget is none; `BudgetExceeded` when
+        the events do not fit.
+    """
+    facts = PublicFacts.of(private, None, ledger)
+    ledger.check(*generator.events(facts, epsilon=epsilon, delta=delta))
+    return facts
+
+
+def check_sample_size(n: int) -> int:
+    """Return the number of rows to draw; ValueError when it is none."""
+    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+        raise ValueError(f"n must be a whole number of at least 1; got {n!r}.")
+    return int(n)
+
+
+def drawn(frame: pd.DataFrame, schema: Schema, *, origin: str, fingerprint: str) -> SyntheticTable:
+    """Table of sampled rows that carries the fingerprint of the generator, which its ledger registered."""
+    return SyntheticTable(frame, schema, origin=origin)._from_source(fingerprint)

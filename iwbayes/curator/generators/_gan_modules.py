@@ -1,0 +1,164 @@
+"""Torch modules of adversarial generators: for tables, and for images with columns beside them."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iwbayes.curator._row_gradients import import_torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from iwbayes.curator.generators._gan_network import Architecture
+
+FloatArray = NDArray[np.float64]
+
+#: Standard deviation of a number before tanh/2 at the start: the start is then close to uniform within the bounds.
+START_SPREAD = 0.9
+#: Output of a discriminator's hidden layers beside its linear part, times the root of the last width.
+HIDDEN_GAIN = 2.0
+#: A level of the condition beside the latent draws of an image, of which there are many: else it would be lost.
+LEVEL_GAIN = 4.0
+
+
+def _skip(n_numbers: int, n_raw: int, latent: int) -> FloatArray:
+    """Weights from latent draws to raw outputs at the start: each number has a draw, as far as there are enough."""
+    weight = np.zeros((n_raw, latent))
+    own = np.arange(min(n_numbers, latent))
+    weight[own, own] = START_SPREAD
+    for place in range(latent, n_numbers):  # fewer draws than numbers: neighbours share two of them
+        weight[place, [place % latent, (place + 1) % latent]] = START_SPREAD / math.sqrt(2)
+    return weight
+
+
+@cache
+def module_classes() -> SimpleNamespace:
+    """Make the classes on first use: they need torch."""
+    torch: Any = import_torch("a generator network")
+    nn, silu = torch.nn, torch.nn.functional.silu
+    # without initial values: torch would draw them from its global state
+    linear, convolution = (lambda *a, k=kind, **o: nn.utils.skip_init(k, *a, **o) for kind in (nn.Linear, nn.Conv2d))
+
+    def layers(sizes: list[int]) -> Any:
+        return nn.ModuleList(linear(*pair) for pair in zip(sizes, sizes[1:], strict=False))
+
+    class Generator(nn.Module):  # type: ignore[misc, name-defined]
+        """Numbers and logits from a perceptron beside a linear part."""
+
+        def __init__(self, spec: Architecture) -> None:
+            super().__init__()
+            self.heads = heads = spec.heads
+            sizes = [spec.latent + heads.n_given, *spec.generator]
+            self.hidden = layers(sizes)
+            self.skip = linear(spec.latent, heads.n_raw)
+            self.top = linear(sizes[-1], heads.n_raw, bias=False)
+            self.start = {
+                "skip.weight": _skip(len(heads.numbers), heads.n_raw, spec.latent),
+                "skip.bias": heads.start_bias,
+                "top.weight": np.zeros((heads.n_raw, sizes[-1])),
+            }
+
+        def forward(self, latent: Tensor, gumbel: Tensor, given: Tensor | None = None) -> Tensor:
+            h = latent if given is None else torch.cat([latent, given], dim=1)
+            for layer in self.hidden:
+                h = silu(layer(h))
+            return self.heads.rows(self.skip(latent) + self.top(h), gumbel, given)
+
+    class Discriminator(nn.Module):  # type: ignore[misc, name-defined]
+        """Linear in the standardised row plus a perceptron; zero at the start."""
+
+        def __init__(self, spec: Architecture, center: FloatArray, scale: FloatArray) -> None:
+            super().__init__()
+            sizes = [spec.heads.schema.n_features, *spec.discriminator]
+            for name, value in (("center", center), ("scale", scale)):
+                self.register_buffer(name, torch.tensor(value, dtype=torch.float32))
+            self.linear = linear(sizes[0], 1)
+            self.hidden = layers(sizes)
+            self.top = linear(sizes[-1], 1, bias=False)
+            self.gain = HIDDEN_GAIN / math.sqrt(sizes[-1])
+            self.start = {
+                "linear.weight": np.zeros((1, sizes[0])),
+                "linear.bias": np.zeros(1),
+                "top.weight": np.zeros((1, sizes[-1])),
+            }
+
+        def forward(self, rows: Tensor) -> Tensor:
+            x = h = (rows - self.center) / self.scale
+            for layer in self.hidden:
+                h = silu(layer(h))
+            return (self.linear(x) + self.gain * self.top(h)).squeeze(-1)
+
+    class ImageGenerator(nn.Module):  # type: ignore[misc, name-defined]
+        """Pixels from a small grid of channels, twice enlarged and smoothed; columns beside them from a perceptron."""
+
+        def __init__(self, spec: Architecture) -> None:
+            super().__init__()
+            self.heads = spec.heads
+            height, width = spec.image_shape or (0, 0)
+            channels = spec.generator
+            self.grid = [(math.ceil(height / 2**k), math.ceil(width / 2**k)) for k in range(len(channels) - 1, -1, -1)]
+            self.beside = spec.heads.n_raw - height * width
+            inputs = spec.latent + spec.heads.n_given
+            self.first = linear(inputs, channels[0] * math.prod(self.grid[0]))
+            self.smooth = nn.ModuleList(
+                convolution(*pair, 3, padding=1) for pair in zip(channels, channels[1:], strict=False)
+            )
+            self.pixels = convolution(channels[-1], 1, 3, padding=1)
+            self.others = nn.ModuleList([linear(inputs, 64), linear(64, self.beside)]) if self.beside else None
+            self.start = {"pixels.bias": np.zeros(1)}
+            if self.beside:
+                self.start["others.1.bias"] = spec.heads.start_bias[height * width :]
+                self.start["others.1.weight"] = np.zeros((self.beside, 64))
+
+        def forward(self, latent: Tensor, gumbel: Tensor, given: Tensor | None = None) -> Tensor:
+            x = latent if given is None else torch.cat([latent, LEVEL_GAIN * given], dim=1)
+            h = silu(self.first(x)).reshape(len(x), -1, *self.grid[0])
+            for layer, size in zip(self.smooth, self.grid[1:], strict=True):
+                h = silu(layer(nn.functional.interpolate(h, size=size, mode="nearest")))
+            raw = self.pixels(h).flatten(1)
+            if self.others is not None:
+                raw = torch.cat([raw, self.others[1](silu(self.others[0](x)))], dim=1)
+            return self.heads.rows(raw, gumbel, given)
+
+    class ImageDiscriminator(nn.Module):  # type: ignore[misc, name-defined]
+        """Strided convolutions whose channels other columns shift, and a linear part on top; zero at the start."""
+
+        def __init__(self, spec: Architecture, center: FloatArray, scale: FloatArray) -> None:
+            super().__init__()
+            self.shape, channels = spec.image_shape or (0, 0), [1, *spec.discriminator]
+            self.n_pixels = math.prod(self.shape)
+            n_other = spec.heads.schema.n_features - self.n_pixels
+            for name, value in (("center", center), ("scale", scale)):
+                self.register_buffer(name, torch.tensor(value, dtype=torch.float32))
+            self.convolutions = nn.ModuleList(
+                convolution(*pair, 4, stride=2, padding=1) for pair in zip(channels, channels[1:], strict=False)
+            )
+            self.shifts = nn.ModuleList(linear(n_other, size, bias=False) for size in channels[1:] if n_other)
+            sides = [side // 2 ** len(spec.discriminator) for side in self.shape]
+            size = channels[-1] * math.prod(sides)
+            self.top = linear(size + n_other, 1)
+            self.gain = HIDDEN_GAIN / math.sqrt(size)
+            self.start = {"top.weight": np.zeros((1, size + n_other)), "top.bias": np.zeros(1)}
+
+        def forward(self, rows: Tensor) -> Tensor:
+            x = (rows - self.center) / self.scale
+            h, others = x[:, : self.n_pixels].reshape(-1, 1, *self.shape), x[:, self.n_pixels :]
+            for place, layer in enumerate(self.convolutions):
+                h = layer(h)
+                if self.shifts:
+                    h = h + self.shifts[place](others)[:, :, None, None]
+                h = silu(h)
+            return self.top(torch.cat([self.gain * h.flatten(1), others], dim=1)).squeeze(-1)
+
+    return SimpleNamespace(
+        Generator=Generator,
+        Discriminator=Discriminator,
+        ImageGenerator=ImageGenerator,
+        ImageDiscriminator=ImageDiscriminator,
+    )

@@ -1,0 +1,443 @@
+"""GAN, CGAN, DPGAN, DPCGAN: generators trained against a discriminator that alone sees private rows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iwbayes._threads import one_torch_thread
+from iwbayes.columns import Real, _Levels
+from iwbayes.curator._progress import progress
+from iwbayes.curator._row_gradients import import_torch
+from iwbayes.curator._training import is_whole, working_device
+from iwbayes.curator.accounting import check_budget
+from iwbayes.curator.dpsgd import PrivateSteps
+from iwbayes.curator.generators._fit import open_generator_fit
+from iwbayes.curator.generators._gan_fitted import FittedGAN, FittedWassersteinGAN
+from iwbayes.curator.generators._gan_network import Architecture, Heads
+from iwbayes.curator.generators._gan_training import Rules, Training
+from iwbayes.curator.ledger import Ledger
+from iwbayes.curator.mechanisms import laplace
+from iwbayes.curator.protocols import PublicFacts
+from iwbayes.schema import Schema
+from iwbayes.statement import Event
+from iwbayes.tables import PrivateTable
+
+__all__ = ["CGAN", "DPCGAN", "DPGAN", "GAN", "FittedGAN", "FittedWassersteinGAN"]
+
+FloatArray = NDArray[np.float64]
+
+_LOSSES = ("logistic", "wasserstein")
+#: Expected private rows in a step where the chance is left open: all rows of small tables.
+ROWS_A_STEP = {False: 2048, True: 512}
+#: Defaults for tables, and for images.
+STEPS = {False: 600, True: 2000}
+GENERATOR_RATE = {False: 1e-2, True: 5e-3}
+GENERATOR_HIDDEN = {False: (64, 64), True: (32, 16, 8)}
+DISCRIMINATOR_HIDDEN = {False: (32,), True: (16, 32)}
+BATCH_SIZE = {False: 1024, True: 256}
+#: Least dimension of the latent draws, for tables and for images.
+LATENT = {False: 8, True: 32}
+#: Fewest expected rows of a level of the condition, so that every level can be drawn.
+LEAST_COUNT = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Adversarial:
+    """The settings and the fit that all four generators share."""
+
+    mechanism: ClassVar[str] = "none"
+
+    loss: str = "logistic"
+    steps: int | None = None
+    discriminator_steps: int = 5
+    frozen_share: float = 0.2
+    sampling_probability: float | None = None
+    batch_size: int | None = None
+    generator_hidden: tuple[int, ...] | None = None
+    discriminator_hidden: tuple[int, ...] | None = None
+    latent: int | None = None
+    image_shape: tuple[int, int] | None = None
+    generator_rate: float | None = None
+    discriminator_rate: float | None = None
+    gradient_penalty: float = 1.0
+    weight_clip: float = 0.5
+    device: str = "cpu"
+    random_seed: int | None = None
+    progressbar: bool = True
+
+    def __post_init__(self) -> None:
+        if self.loss not in _LOSSES:
+            raise ValueError(f"loss must be one of {list(_LOSSES)}; got {self.loss!r}.")
+        for name in ("generator_hidden", "discriminator_hidden", "image_shape"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, tuple(value))
+        self._check_whole()
+        for name in ("generator_rate", "discriminator_rate", "weight_clip"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name} must be positive and finite; got {value!r}.")
+        if not 0 <= self.gradient_penalty < math.inf:
+            raise ValueError(f"gradient_penalty must be at least 0 and finite; got {self.gradient_penalty!r}.")
+        if not 0 < self.frozen_share < 1:
+            raise ValueError(f"frozen_share must be between 0 and 1; got {self.frozen_share!r}.")
+        _ = self._steps(1000)  # refuses wrong steps, sampling probabilities and clip norms
+        if self._rules.frozen_steps + self.discriminator_steps > self._rules.steps:
+            raise ValueError(
+                f"steps must hold {self.discriminator_steps} of the discriminator for a step of the generator beside "
+                f"the frozen share; got {self._rules.steps}. Take more steps."
+            )
+
+    def _check_whole(self) -> None:
+        """Refuse sizes that are no whole numbers of at least 1."""
+        shape = self.image_shape
+        if shape is not None and len(shape) != 2:
+            raise ValueError(f"image_shape must be a height and a width; got {shape!r}.")
+        sizes = {
+            name: value if isinstance(value, tuple) else (value,)
+            for name in (
+                "steps", "discriminator_steps", "batch_size", "latent",
+                "generator_hidden", "discriminator_hidden", "image_shape",
+            )
+            if (value := getattr(self, name)) is not None
+        }  # fmt: skip
+        for name, values in sizes.items():
+            if not values or not all(is_whole(value) and value >= 1 for value in values):
+                raise ValueError(f"{name} must be whole numbers of at least 1; got {getattr(self, name)!r}.")
+        if shape is not None and min(shape) < 2 ** len(self._widths[1]):
+            raise ValueError(f"image_shape must have sides of at least {2 ** len(self._widths[1])}; got {shape!r}.")
+        if self.random_seed is not None and not (is_whole(self.random_seed) and self.random_seed >= 0):
+            raise ValueError(f"random_seed must be a whole number of at least 0, or None; got {self.random_seed!r}.")
+
+    @property
+    def label(self) -> str:
+        """Name in the statement."""
+        return type(self).__name__
+
+    @property
+    def pure(self) -> bool:
+        """Whether `fit` takes delta 0: never with noise, which is Gaussian."""
+        return self.mechanism == "none"
+
+    @property
+    def gives_log_ratio(self) -> bool:
+        """Whether the fitted generator has a log ratio: a Wasserstein critic gives none."""
+        return self.loss == "logistic"
+
+    @property
+    def _condition(self) -> str | None:
+        return getattr(self, "condition", None)
+
+    @property
+    def _widths(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        images = self.image_shape is not None
+        return (
+            self.generator_hidden or GENERATOR_HIDDEN[images],
+            self.discriminator_hidden or DISCRIMINATOR_HIDDEN[images],
+        )
+
+    @property
+    def _rules(self) -> Rules:
+        images = self.image_shape is not None
+        steps = STEPS[images] if self.steps is None else int(self.steps)
+        return Rules(
+            loss=self.loss,
+            steps=steps,
+            discriminator_steps=int(self.discriminator_steps),
+            frozen_steps=math.ceil(self.frozen_share * steps),
+            batch_size=int(self.batch_size or BATCH_SIZE[images]),
+            generator_rate=float(self.generator_rate or GENERATOR_RATE[images]),
+            discriminator_rate=None if self.discriminator_rate is None else float(self.discriminator_rate),
+            gradient_penalty=float(self.gradient_penalty),
+            weight_clip=float(self.weight_clip),
+        )
+
+    def _steps(self, n_private: int) -> PrivateSteps:
+        """Private steps for a public number of rows."""
+        rate = self.sampling_probability
+        if rate is None:
+            rate = min(1.0, ROWS_A_STEP[self.image_shape is not None] / max(n_private, 1))
+        return PrivateSteps(self._rules.steps, rate, getattr(self, "clip_norm", None), self.mechanism)
+
+    def _architecture(self, schema: Schema) -> Architecture:
+        """Networks for a schema; ValueError when condition or image do not fit it."""
+        heads, shape = Heads(schema, self._condition), self.image_shape
+        if shape is not None:
+            pixels = list(schema)[: math.prod(shape)]
+            if len(pixels) < math.prod(shape) or not all(isinstance(c, Real) and not c.missing for c in pixels):
+                raise ValueError(
+                    f"image_shape {shape} needs {math.prod(shape)} Real columns without missing cells, first in the "
+                    f"schema. Put the pixels first, row by row."
+                )
+        latent = self.latent or max(LATENT[shape is not None], 0 if shape else min(len(heads.numbers), 64))
+        return Architecture(heads, int(latent), *self._widths, None if shape is None else (shape[0], shape[1]))
+
+    def _condition_event(self, epsilon: float) -> Event:
+        if self.mechanism == "none":
+            return Event(f"{self.label} condition", "none", math.inf)
+        return Event(f"{self.label} condition", "laplace", epsilon)
+
+    def _split(self, epsilon: float) -> tuple[float, float]:
+        """Epsilon of the condition's law and of the training."""
+        share = getattr(self, "condition_share", 0.0) if self._condition is not None else 0.0
+        return share * epsilon, epsilon - share * epsilon
+
+    def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
+        """Declare the uses of the private rows that `fit` will charge.
+
+        Raises
+        ------
+        ValueError
+            When the budget is none, delta is 0 under privacy, or the schema does not fit the settings.
+        """
+        epsilon, delta = check_budget(epsilon, delta)
+        _ = self._architecture(facts.schema)
+        law, training = self._split(epsilon)
+        first = () if self._condition is None else (self._condition_event(law),)
+        budget = {"epsilon": training, "delta": delta}
+        event = self._steps(facts.n_private).event(f"{self.label} discriminator", **budget, adjacency=facts.adjacency)
+        return (*first, event)
+
+    def fit(
+        self, private: PrivateTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0
+    ) -> FittedGAN | FittedWassersteinGAN:
+        """Train a generator.
+
+        Parameters
+        ----------
+        private : PrivateTable
+        ledger : Ledger
+            Charged for everything before the first step.
+        epsilon, delta : float
+            The generator's part of the budget.
+
+        Returns
+        -------
+        FittedGAN, or FittedWassersteinGAN without a log ratio
+
+        Raises
+        ------
+        BudgetExceeded
+            When the part does not fit in the ledger; nothing is drawn.
+        ValueError
+            When the schema does not fit the settings, delta is 0 under privacy, or torch does not know the device;
+            nothing is charged.
+        ImportError
+            Without torch.
+        RuntimeError
+            When the training diverged; what was charged stays charged.
+        """
+        torch = import_torch(self.label)
+        facts = open_generator_fit(self, private, ledger, epsilon=epsilon, delta=delta)
+        device, architecture = working_device(self.device), self._architecture(facts.schema)
+        law_epsilon, training_epsilon = self._split(float(epsilon))
+        own = torch.from_numpy(facts.schema.encode(private.frame).astype(np.float32))
+        law = self._law(private, ledger, facts, law_epsilon)
+        gradients = self._steps(facts.n_private).charge(
+            ledger,
+            f"{self.label} discriminator",
+            (own,),
+            epsilon=training_epsilon,
+            delta=delta,
+            users=private.users,
+            n_private=facts.n_private,
+        )
+        rng = np.random.default_rng(self.random_seed)
+        with one_torch_thread(), progress(self.progressbar, f"training {self.label}", self._rules.steps) as advance:
+            trained = Training(architecture, self._rules, law, rng, device).run(gradients, advance)
+        kind = FittedGAN if self.loss == "logistic" else FittedWassersteinGAN
+        fitted = kind(self.label, architecture, law, trained)
+        ledger.register(fitted.fingerprint())
+        return fitted
+
+    def _law(self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float) -> FloatArray | None:
+        """Law of the condition from noisy counts, missing cells last; None without a condition.
+
+        Replacing a row moves two counts by one, nulling it one.
+        """
+        if self._condition is None:
+            return None
+        column = facts.schema[self._condition]
+        if not isinstance(column, _Levels):
+            raise TypeError("a condition has levels.")
+        codes = column.codes(private.frame[column.name])
+        n_levels = len(column.levels) + int(column.missing)
+        counts = np.bincount(np.where(codes < 0, n_levels - 1, codes), minlength=n_levels)
+        if self.mechanism == "none":
+            ledger.charge(self._condition_event(epsilon))
+            noisy = counts.astype(np.float64)
+        else:
+            moves = 2 if facts.row_adjacency == "replace-one" else 1
+            sensitivity, label = float(moves * facts.rows_per_user), f"{self.label} condition"
+            noisy = laplace(
+                counts, sensitivity=sensitivity, epsilon=epsilon, ledger=ledger, label=label, grid=1.0
+            ).value
+        mass = np.maximum(noisy, LEAST_COUNT)
+        return np.asarray(mass / mass.sum())
+
+
+@dataclass(frozen=True, kw_only=True)
+class GAN(_Adversarial):
+    """Generator trained against a discriminator, without privacy, for comparison with `DPGAN`.
+
+    A network draws rows from normal noise; a discriminator learns to tell private rows from these, and the generator
+    follows its slope. Numbers are tanh/2 within the public bounds, levels and missing cells a straight-through Gumbel
+    softmax, so that rows are always rows of the schema. Before training the columns are independent and about
+    uniform. The discriminator has several steps for each of the generator's; at the end the generator stands
+    still, as the mean of its last iterates, and the discriminator is trained for exactly this one.
+
+    Parameters
+    ----------
+    loss : {"logistic", "wasserstein"}
+        With the logistic loss, both classes normalised, the discriminator's logit estimates the log ratio of private
+        to synthetic rows, and the generator descends its mean of -logit. A Wasserstein critic with clipped weights
+        has no log ratio.
+    steps : int or None
+        Steps of the discriminator. None takes 600, and 2000 for images.
+    discriminator_steps : int
+        Steps of the discriminator for each step of the generator.
+    frozen_share : float
+        Part of the steps that the discriminator has at the end, when the generator stands still.
+    sampling_probability : float or None
+        Chance of each private row to be in a step. None takes all rows of small tables, and as many as make 2048 rows
+        (512 for images) in the mean of larger ones.
+    batch_size : int or None
+        Synthetic rows a step. None takes 1024, and 256 for images.
+    generator_hidden, discriminator_hidden : tuple of int, optional
+        Widths of the hidden layers: (64, 64) and (32,). For images channels: (32, 16, 8), between which the image is
+        enlarged twice, and (16, 32), after each of which it is halved.
+    latent : int or None
+        Dimension of the normal noise. None takes one for each number (8 at least, 64 at most), and 32 for images.
+    image_shape : tuple of int, optional
+        Height and width of an image. So many Real columns, pixels row by row, must come first in the schema; other
+        columns may follow.
+    generator_rate : float or None
+        Learning rate of the generator's Adam; it falls to zero while the generator moves. None takes 0.01, and 0.005
+        for images.
+    discriminator_rate : float or None
+        Of the discriminator's descent with momentum 0.9. None takes the rate at which the noise that 100 steps gather
+        moves a logit by about 1, or the largest stable one if that is smaller.
+    gradient_penalty : float
+        Of the discriminator's squared slope at synthetic rows, while the generator moves, under the logistic loss. It
+        keeps the game from circling (Mescheder et al. 2018, R2).
+    weight_clip : float
+        Bound on every parameter of a Wasserstein critic.
+    device : str
+        Where torch trains, "cpu" or "cuda", for example. Rows are always drawn on the CPU.
+    random_seed : int or None
+        Of initial parameters and latent draws in training, which are public; never of privacy noise. None takes
+        fresh entropy.
+    progressbar : bool
+        Show the steps where the error stream is a terminal.
+
+    Notes
+    -----
+    It costs an infinite epsilon: only ``Ledger(math.inf, ...)`` takes it, and no statement under it is certified.
+
+    References
+    ----------
+    Goodfellow et al. (NeurIPS 2014); Arjovsky et al. (ICML 2017); Mescheder et al. (ICML 2018).
+
+    Examples
+    --------
+    >>> GAN(steps=300).pure
+    True
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class CGAN(_Adversarial):
+    """Class-conditional generator without privacy (Mirza & Osindero 2014): see `GAN` for the other parameters.
+
+    Parameters
+    ----------
+    condition : str
+        A Binary or Categorical column, missing cells one more level where declared. The generator draws rows for its
+        levels, the discriminator sees whole rows. Levels follow the private counts, or what `sample` is told.
+    """
+
+    condition: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPGAN(_Adversarial):
+    """Generator whose discriminator is trained by private gradient steps (Xie et al. 2018): see `GAN` for parameters.
+
+    Private rows enter through clipped noisy gradients of the discriminator only (`iwbayes.curator.dpsgd`); what the
+    generator learns from it is post-processing. The gradients of synthetic rows are public: their mean is subtracted
+    from each private gradient before clipping, and the clip norm follows them.
+
+    Parameters
+    ----------
+    clip_norm : float or None
+        Bound on the norm of a private row's gradient less the synthetic mean. None takes, in each step, the 70 %
+        quantile of the synthetic rows' own.
+
+    Notes
+    -----
+    The published algorithm is the one with ``loss="wasserstein"``; the logistic loss is the default since its
+    discriminator gives weights too (`DiscriminatorWeights`). All steps are charged before the first as one event;
+    the noise is floating-point and is recorded so.
+
+    References
+    ----------
+    Xie et al., "Differentially private generative adversarial network" (2018); Abadi et al. (CCS 2016).
+
+    Examples
+    --------
+    >>> import iwbayes as iw
+    >>> facts = PublicFacts(iw.Schema(iw.Real("x", 0, 1), iw.Binary("y")), n_private=1000, n_synthetic=1000)
+    >>> [event.label for event in DPGAN().events(facts, epsilon=1, delta=1e-5)]
+    ['DPGAN discriminator']
+    """
+
+    mechanism: ClassVar[str] = "dp-sgd"
+
+    clip_norm: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPCGAN(_Adversarial):
+    """Class-conditional generator with private steps (Torkzadehmahani et al. 2019): see `GAN`, `CGAN` and `DPGAN`.
+
+    Parameters
+    ----------
+    condition : str
+        A Binary or Categorical column, missing cells one more level where declared.
+    condition_share : float
+        Part of epsilon that measures the counts of its levels, by which rows are drawn, with Laplace noise.
+    clip_norm : float or None
+        As in `DPGAN`.
+
+    Notes
+    -----
+    The published algorithm clips the gradients of private and of synthetic rows apart; here those of synthetic rows
+    are public and need no clipping.
+
+    References
+    ----------
+    Torkzadehmahani et al., "DP-CGAN" (CVPR workshops 2019).
+
+    Examples
+    --------
+    >>> import iwbayes as iw
+    >>> facts = PublicFacts(iw.Schema(iw.Real("x", 0, 1), iw.Binary("y")), n_private=1000, n_synthetic=1000)
+    >>> [event.mechanism for event in DPCGAN(condition="y").events(facts, epsilon=1, delta=1e-5)]
+    ['laplace', 'dp-sgd']
+    """
+
+    mechanism: ClassVar[str] = "dp-sgd"
+
+    condition: str
+    condition_share: float = 0.1
+    clip_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.condition_share < 1:
+            raise ValueError(f"condition_share must be between 0 and 1; got {self.condition_share!r}.")

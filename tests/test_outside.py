@@ -1,0 +1,177 @@
+"""Synthetic tables from elsewhere: what they are declared to have cost is charged once, the rest is noted."""
+
+import math
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+from estimator_tools import SCHEMA, frame
+
+import iwbayes as iw
+
+BUDGET = {"epsilon": 0.5, "delta": 1e-6}
+
+
+def outside(m=300, seed=2, **settings):
+    return iw.SyntheticTable(frame(m, np.random.default_rng(seed)), SCHEMA, **settings)
+
+
+def private(n=400):
+    return iw.PrivateTable(frame(n, np.random.default_rng(1)), SCHEMA)
+
+
+def ledger(epsilon=2.0, **settings):
+    return iw.Ledger(epsilon, 1e-5, **settings)
+
+
+def test_a_declared_cost_is_charged_once_and_the_release_certified():
+    table, book = outside(origin="elsewhere", already_spent=(0.7, 1e-7)), ledger()
+    weights = iw.TiltWeights().fit(private(), table, book, **BUDGET)
+    assert [(e.label, e.mechanism, e.epsilon, e.delta) for e in book.events] == [
+        ("outside table (elsewhere)", "declared", 0.7, 1e-7),
+        ("TiltWeights", "gaussian", 0.5, 1e-6),
+    ]
+    iw.TiltWeights().fit(private(), table, book, **BUDGET)
+    same = pickle.loads(pickle.dumps(table))
+    iw.TiltWeights(base=iw.LogisticWeights()).fit(private(), same, book, **BUDGET)
+    assert sum(e.mechanism == "declared" for e in book.events) == 1
+    assert book.statement().certified and book.statement().epsilon < 2.0
+    release = iw.Release(table, weights, book.statement(), n_private=400)
+    assert release.certified and "outside table (elsewhere): declared" in str(release.statement)
+
+
+def test_the_joint_price_covers_the_declared_cost():
+    table, book = outside(already_spent=(0.7, 0.0)), ledger()
+    iw.TiltWeights("cube").fit(private(), table, book, epsilon=0.5)
+    assert book.spent[0] == pytest.approx(1.2, rel=1e-9) and table.origin == "outside"
+
+
+def test_other_rows_are_another_table():
+    book = ledger(3.0)
+    for seed in (2, 3):
+        iw.UniformWeights().fit(private(), outside(seed=seed, already_spent=(0.7, 0.0)), book, epsilon=1.0)
+    assert [e.epsilon for e in book.events] == [0.7, 0.7]
+
+
+@pytest.mark.parametrize("origin", [None, "elsewhere"])
+def test_an_undeclared_cost_leaves_the_release_uncertified(origin):
+    book = ledger()
+    iw.TiltWeights().fit(private(), outside(origin=origin), book, **BUDGET)
+    statement = book.statement()
+    assert not statement.certified and any("not declared" in note for note in statement.notes)
+    assert len(statement.events) == 1
+
+
+def test_rows_that_used_no_private_row_cost_nothing():
+    book = ledger()
+    iw.UniformWeights().fit(private(), outside(already_spent=(0, 0)), book, epsilon=1.0)
+    assert book.events == () and book.statement().certified
+
+
+def test_rows_without_privacy_need_an_endless_budget():
+    table = outside(already_spent=(math.inf, 0))
+    with pytest.raises(iw.BudgetExceeded, match="infinite"):
+        iw.UniformWeights().fit(private(), table, ledger(), epsilon=1.0)
+    book = ledger(math.inf)
+    iw.UniformWeights().fit(private(), table, book, epsilon=1.0)
+    assert book.spent[0] == math.inf and not book.statement().certified
+
+
+def test_a_cost_beyond_the_budget_is_refused_before_anything_is_charged():
+    book = ledger(1.0)
+    with pytest.raises(iw.BudgetExceeded, match="outside table"):
+        iw.TiltWeights().fit(private(), outside(already_spent=(0.9, 0.0)), book, **BUDGET)
+    assert book.events == ()
+
+
+def test_the_tables_own_log_ratio_gives_the_weights():
+    rng = np.random.default_rng(4)
+    ratio = rng.normal(size=300)
+    ratio[7] = -np.inf
+    table, book = outside(log_ratio=ratio, already_spent=(0.5, 0.0)), ledger()
+    weights = iw.KnownRatioWeights().fit(private(), table, book, epsilon=1.0)
+    np.testing.assert_array_equal(weights.log_weights[0], ratio)
+    assert [e.mechanism for e in book.events] == ["declared"] and book.statement().certified
+    assert weights.values[7] == 0
+    tilted = iw.TiltWeights(base=weights).fit(private(), table, book, **BUDGET)
+    assert tilted.values[7] == 0 and book.statement().certified
+    with pytest.raises(ValueError, match="carries no log ratio"):
+        iw.KnownRatioWeights().fit(private(), outside(already_spent=(0.5, 0.0)), book, epsilon=1.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "words"),
+    [
+        ({"log_ratio": np.zeros(3)}, ValueError, "shape"),
+        ({"log_ratio": np.full(300, np.nan)}, ValueError, "infinity"),
+        ({"log_ratio": np.full(300, np.inf)}, ValueError, "infinity"),
+        ({"already_spent": 1.0}, TypeError, "pair"),
+        ({"already_spent": (1.0, 1e-6, 2)}, TypeError, "pair"),
+        ({"already_spent": (-1.0, 0.0)}, ValueError, "already_spent"),
+        ({"already_spent": (1.0, 1.0)}, ValueError, "already_spent"),
+        ({"already_spent": (0.0, 1e-6)}, ValueError, "already_spent"),
+        ({"already_spent": (math.nan, 0.0)}, ValueError, "already_spent"),
+    ],
+)
+def test_wrong_declarations_are_refused(settings, error, words):
+    with pytest.raises(error, match=words):
+        outside(**settings)
+
+
+def test_publish_takes_a_table_in_the_place_of_a_generator():
+    table = outside(origin="elsewhere", already_spent=(0.7, 0.0))
+    release = iw.publish(private(), epsilon=1.5, delta=1e-6, generator=table)
+    assert release.certified and release.statement.epsilon <= 1.5
+    declared, tilt = release.statement.events
+    assert declared.mechanism == "declared" and tilt.epsilon > 0.75  # joint pricing leaves more than the difference
+    pd.testing.assert_frame_equal(release.synthetic.frame, table.frame)
+    with pytest.raises(ValueError, match="all 300 rows"):
+        iw.publish(private(), epsilon=1.5, delta=1e-6, generator=table, n_synthetic=200)
+    with pytest.raises((iw.BudgetExceeded, ValueError), match=r"cost|budget"):
+        iw.publish(private(), epsilon=0.5, delta=1e-6, generator=table)
+
+
+def test_publish_refuses_weights_that_the_generator_cannot_give():
+    book = ledger()
+    for weights in (iw.DiscriminatorWeights(), iw.TiltWeights(base=iw.DiscriminatorWeights())):
+        with pytest.raises(ValueError, match="discriminator"):
+            iw.publish(private(), epsilon=1.0, delta=1e-6, weights=weights, ledger=book)
+    assert book.events == ()
+    with pytest.raises(ValueError, match="no discriminator"):
+        iw.DiscriminatorWeights().fit(private(), outside(), book, epsilon=1.0)
+
+
+class GanLike:
+    """A generator whose fitted object has a log ratio, without torch."""
+
+    pure = True
+    gives_log_ratio = True
+
+    def events(self, facts, *, epsilon, delta=0.0):
+        return (iw.Event("gan-like", "laplace", epsilon),)
+
+    def fit(self, private, ledger, *, epsilon, delta=0.0):
+        ledger.charge(*self.events(None, epsilon=epsilon))
+        ledger.register("gan-like")
+        return self
+
+    def sample(self, n, *, rng=None):
+        return outside(n, origin="gan-like")._from_source("gan-like")
+
+    def log_ratio(self, table):
+        return SCHEMA.encode(table.frame)[:, 0]
+
+    def fingerprint(self):
+        return "gan-like"
+
+
+def test_publish_hands_the_generator_to_the_weights_that_wait_for_it():
+    release = iw.publish(private(), epsilon=1.0, delta=1e-6, generator=GanLike(), weights=iw.DiscriminatorWeights())
+    assert release.weights.method == "DiscriminatorWeights(GanLike)" and release.certified
+    np.testing.assert_array_equal(release.weights.log_weights[0], GanLike().log_ratio(release.synthetic))
+    (event,) = release.statement.events
+    assert event.epsilon == pytest.approx(1.0, rel=5e-3)  # the weights are free, so that the generator gets it all
+    tilt = iw.TiltWeights(features="linear", base=iw.DiscriminatorWeights())
+    release = iw.publish(private(), epsilon=1.0, delta=1e-6, generator=GanLike(), weights=tilt)
+    assert len(release.statement.events) == 2 and "DiscriminatorWeights" in release.weights.method
