@@ -317,12 +317,12 @@ def run(job: Job, folder: str) -> dict[str, Any]:
 
 
 def jobs(arguments: argparse.Namespace) -> Iterator[Job]:
-    """All runs of the table."""
-    for data in arguments.data_sets:
-        for name in (*BASELINES, *arguments.generators):
-            no_privacy = name in BASELINES or not GENERATORS[name].private
-            for epsilon in (math.inf,) if no_privacy else EPSILONS:
-                yield from (Job(data, name, epsilon, seed) for seed in range(arguments.seeds))
+    """All runs of the table, seed by seed, so that a table that was cut short has some of all."""
+    for seed in range(arguments.seeds):
+        for data in arguments.data_sets:
+            for name in (*BASELINES, *arguments.generators):
+                no_privacy = name in BASELINES or not GENERATORS[name].private
+                yield from (Job(data, name, e, seed) for e in ((math.inf,) if no_privacy else EPSILONS))
 
 
 def collect(todo: list[Job], arguments: argparse.Namespace) -> pd.DataFrame:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,21 @@ class Release:
             )
         object.__setattr__(self, "recipe", _plain(self.recipe))
         self._check_measurement()
+        self._check_parts()
+
+    def _check_parts(self) -> None:
+        """Take back the certificate of a ledger that did not make, or was not told the cost of, rows or weights."""
+        products = self.statement.products
+        if products is None:  # a file's, or somebody's own statement
+            return
+        notes = self.statement.notes
+        if self.synthetic.source not in products and self.synthetic.fingerprint() not in products:
+            notes = (*notes, "The synthetic rows come from outside and what their making cost was not declared.")
+        if self.weights.source not in products:
+            notes = (*notes, "The weights come from outside and what their making cost was not declared.")
+        notes = tuple(dict.fromkeys(notes))
+        if notes != self.statement.notes:
+            object.__setattr__(self, "statement", replace(self.statement, certified=False, notes=notes))
 
     def _check_measurement(self) -> None:
         measurement = self.weights.measurement

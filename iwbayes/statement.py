@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 #: From the best to the worst source of privacy noise; a statement shows the worst that was used.
@@ -109,6 +109,8 @@ class PrivacyStatement:
         True only for hardened noise with every input accounted for.
     notes : tuple of str
         Why a release is not certified.
+    products : frozenset of str or None
+        Digests of what the charged events have made, by which a `Release` checks its parts. Not part of a file.
 
     Notes
     -----
@@ -123,6 +125,7 @@ class PrivacyStatement:
     noise: str
     certified: bool
     notes: tuple[str, ...] = ()
+    products: frozenset[str] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.noise not in NOISE_KINDS:
@@ -159,6 +162,7 @@ class PrivacyStatement:
         content = asdict(self)
         content["events"] = [_finite(asdict(event)) for event in self.events]
         content["notes"] = list(self.notes)
+        del content["products"]
         return _finite(content)
 
     @classmethod

@@ -207,14 +207,15 @@ class SyntheticTable:
         When the rows break the declaration (see `Schema.conform`), or ``log_ratio`` or ``already_spent`` are none.
     """
 
-    __slots__ = ("already_spent", "frame", "log_ratio", "origin", "schema", "source")
+    __slots__ = ("_drawn_as", "_maker", "already_spent", "frame", "log_ratio", "origin", "schema")
 
     frame: pd.DataFrame
     schema: Schema
     origin: str | None
     log_ratio: NDArray[np.float64] | None
     already_spent: tuple[float, float] | None
-    source: str | None
+    _maker: str | None
+    _drawn_as: str | None
 
     def __init__(
         self,
@@ -233,19 +234,26 @@ class SyntheticTable:
             "origin": "outside" if origin is None and already_spent is not None else origin,
             "log_ratio": None if log_ratio is None else _check_log_ratio(log_ratio, len(conformed)),
             "already_spent": None if already_spent is None else _check_spent(already_spent),
-            "source": None,
+            "_maker": None,
+            "_drawn_as": None,
         }
         for name, value in content.items():
             object.__setattr__(self, name, value)
 
     def _from_source(self, source: str | None) -> SyntheticTable:
         """Note on a new table, before anybody else has it, the fingerprint of the generator that drew it."""
-        object.__setattr__(self, "source", source)
+        object.__setattr__(self, "_maker", source)
+        object.__setattr__(self, "_drawn_as", None if source is None else self.fingerprint())
         return self
 
+    @property
+    def source(self) -> str | None:
+        """Fingerprint of the generator that drew the rows, as long as they are the ones that it drew; else None."""
+        return self._maker if self._maker is not None and self._drawn_as == self.fingerprint() else None
+
     def fingerprint(self) -> str:
-        """Digest of the rows, the log ratio and the schema, by which a ledger knows the table."""
-        digest = hashlib.sha256(self.schema.to_toml().encode())
+        """Digest of rows, log ratio, schema and declared cost, by which a ledger knows the table."""
+        digest = hashlib.sha256(f"{self.already_spent!r}\n{self.schema.to_toml()}".encode())
         digest.update(pd.util.hash_pandas_object(self.frame, index=False).to_numpy().tobytes())
         if self.log_ratio is not None:
             digest.update(self.log_ratio.tobytes())
@@ -257,8 +265,8 @@ class SyntheticTable:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Rebuild from frame and schema (worker processes need it)."""
-        content = (self.frame, self.schema, self.origin, self.log_ratio, self.already_spent, self.source)
-        return (_rebuild, content)
+        content = (self.frame, self.schema, self.origin, self.log_ratio, self.already_spent)
+        return (_rebuild, (*content, self._maker, self._drawn_as))
 
     def __len__(self) -> int:
         """Count the rows."""
@@ -307,7 +315,10 @@ def _rebuild(
     origin: str | None,
     log_ratio: NDArray[np.float64] | None,
     already_spent: tuple[float, float] | None,
-    source: str | None,
+    maker: str | None,
+    drawn_as: str | None,
 ) -> SyntheticTable:
     table = SyntheticTable(frame, schema, origin=origin, log_ratio=log_ratio, already_spent=already_spent)
-    return table._from_source(source)
+    object.__setattr__(table, "_maker", maker)
+    object.__setattr__(table, "_drawn_as", drawn_as)  # of the rows as they were drawn, not as they are now
+    return table

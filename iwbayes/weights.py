@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -64,6 +64,11 @@ class Weights:
         log_weights.setflags(write=False)
         object.__setattr__(self, "log_weights", log_weights)
         object.__setattr__(self, "steps", tuple(self.steps))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore from a pickle, whose arrays could be written to."""
+        self.__dict__.update(state)
+        self.log_weights.setflags(write=False)
 
     def __len__(self) -> int:
         """Count the rows."""

@@ -473,6 +473,7 @@ def test_rows_with_owners_and_a_ledger_for_rows_do_not_go_together():
         (iw.Ledger(1.0, 1e-6), {"users": users, "n_private": 4}),
         (user_ledger(), {"users": users}),
         (user_ledger(), {"users": users[:2], "n_private": 4}),
+        (user_ledger(), {"users": users * 2, "n_private": 4}),
     ):
         with pytest.raises(ValueError, match=r"users|owner"):
             PrivateSteps(1).charge(ledger, "steps", (rows,), **budget, **given)

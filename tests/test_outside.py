@@ -175,3 +175,91 @@ def test_publish_hands_the_generator_to_the_weights_that_wait_for_it():
     tilt = iw.TiltWeights(features="linear", base=iw.DiscriminatorWeights())
     release = iw.publish(private(), epsilon=1.0, delta=1e-6, generator=GanLike(), weights=tilt)
     assert len(release.statement.events) == 2 and "DiscriminatorWeights" in release.weights.method
+
+
+# --- where rows and weights come from
+
+
+def assembled(table, weights, book, n=400):
+    return iw.Release(table, weights, book.statement(), n_private=n)
+
+
+def test_rows_that_were_edited_after_they_were_drawn_are_outside_rows():
+    own, book = private(), ledger()
+    table = iw.BayesNet().fit(own, book, epsilon=0.5).sample(400, rng=1)
+    for edited in (table, pickle.loads(pickle.dumps(table))):
+        assert book.holds(edited.source)
+        edited.frame["k"] = own.frame["k"].to_numpy()
+        assert edited.source is None and pickle.loads(pickle.dumps(edited)).source is None
+    weights = iw.TiltWeights().fit(own, table, book, **BUDGET)
+    assert any("synthetic rows come from outside" in note for note in book.statement().notes)
+    assert not assembled(table, weights, book).certified
+
+
+def test_a_release_put_together_by_hand_is_certified_for_what_its_ledger_made():
+    own, book = private(), ledger()
+    table = iw.BayesNet().fit(own, book, epsilon=0.5).sample(400, rng=1)
+    weights = iw.TiltWeights().fit(own, table, book, **BUDGET)
+    good = assembled(table, weights, book)
+    assert good.certified and assembled(table, iw.psis(weights), book).certified
+    rows = iw.SyntheticTable(own.frame, SCHEMA, origin="CTGAN")
+    for release, words in (
+        (assembled(rows, weights, book), "rows come from outside"),
+        (assembled(table, iw.Weights(np.zeros(400), "mine"), book), "weights come from outside"),
+        (assembled(table, weights, ledger()), "rows come from outside"),
+    ):
+        assert not release.certified and any(words in reason for reason in release.reasons)
+
+
+def test_a_file_keeps_the_certificate_and_its_parts_are_outside_ones_elsewhere(tmp_path):
+    release = iw.publish(private(), epsilon=1.0, delta=1e-6, n_synthetic=300)
+    loaded = iw.load(release.save(tmp_path / "a.iwb"))
+    assert release.certified and loaded.certified and loaded.statement == release.statement
+    book = ledger()
+    iw.TiltWeights(base=loaded.weights).fit(private(), loaded.synthetic, book, **BUDGET)
+    assert len(book.statement().notes) == 2
+
+
+class Undeclared:
+    """An estimator that says it costs nothing and registers nothing."""
+
+    pure = True
+
+    def events(self, facts, *, epsilon, delta=0.0):
+        return ()
+
+    def fit(self, private, synthetic, ledger, *, epsilon, delta=0.0):
+        return iw.Weights(np.resize(SCHEMA.encode(private.frame)[:, 1], len(synthetic)), "Undeclared")
+
+
+def test_weights_of_an_estimator_that_registers_nothing_are_not_certified():
+    for weights in (Undeclared(), iw.TiltWeights(base=Undeclared())):
+        release = iw.publish(private(), epsilon=1.0, delta=1e-6, n_synthetic=400, weights=weights)
+        assert not release.certified and any("weights come from outside" in reason for reason in release.reasons)
+
+
+def test_unpickled_weights_cannot_be_written_to():
+    weights = pickle.loads(pickle.dumps(iw.Weights(np.zeros(5), "mine")))
+    with pytest.raises(ValueError, match="read-only"):
+        weights.log_weights[0, 0] = 1.0
+
+
+def test_another_declared_cost_is_another_table():
+    book = ledger(3.0)
+    for spent in ((0, 0), (0.8, 0.0)):
+        iw.UniformWeights().fit(private(), outside(already_spent=spent), book, epsilon=1.0)
+    assert [event.epsilon for event in book.events] == [0.8]
+
+
+def test_publish_counts_a_declared_cost_once_and_checks_the_schema_first():
+    table, book = outside(already_spent=(0.7, 0.0)), ledger(3.0)
+    for _ in range(2):
+        iw.publish(private(), epsilon=1.5, delta=1e-6, generator=table, ledger=book)
+    declared = [event for event in book.events if event.mechanism == "declared"]
+    tilts = [event for event in book.events if event.mechanism != "declared"]
+    assert len(declared) == 1 and tilts[1].epsilon > tilts[0].epsilon * 1.3
+    other = iw.SyntheticTable(table.frame[["x"]], iw.Schema(SCHEMA["x"]), already_spent=(0.7, 0.0))
+    book = ledger()
+    with pytest.raises(ValueError, match="share one schema"):
+        iw.publish(private(), epsilon=1.5, delta=1e-6, generator=other, ledger=book)
+    assert book.events == ()

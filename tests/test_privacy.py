@@ -32,6 +32,7 @@ from iwbayes.curator.estimators.neural import NeuralWeights
 from iwbayes.curator.estimators.output import OutputNoiseWeights
 from iwbayes.curator.estimators.tilt import TiltWeights
 from iwbayes.curator.generators.bayesnet import BayesNet, Node, count_table, structure_scores
+from iwbayes.curator.generators.mixture import Mixture
 from iwbayes.curator.mechanisms import power_of_two_below
 from iwbayes.features import FeatureMap
 from iwbayes.weights import Weights
@@ -100,6 +101,10 @@ class Steps:
         return Weights(torch.cat(released).numpy().ravel(), "steps")
 
 
+def small_mixture() -> Mixture:
+    return Mixture(n_components=1, n_draws=1, starts=1, random_seed=0, progressbar=False)
+
+
 AUDITED = {
     "gaussian": Case(lambda: Release("gaussian"), lambda: one_row([0, 0, 0], [1, 0, 0]), delta=0.01),
     "laplace": Case(lambda: Release("laplace"), lambda: one_row([0, 0, 0], [1, 0, 0])),
@@ -128,6 +133,8 @@ AUDITED = {
         epsilon=2.0,
         n_runs=3000,
     ),
+    "Mixture, one column": Case(small_mixture, lambda: corners(iw.Schema(iw.Binary("y")), 20)),
+    "Mixture, Gaussian": Case(small_mixture, lambda: corners(iw.Schema(iw.Binary("y")), 20), delta=0.01),
     "TiltWeights, gaussian": Case(lambda: TiltWeights(features="linear"), around_the_middle, delta=0.01),
     "TiltWeights, two columns": Case(TiltWeights, lambda: around_the_middle(2), delta=0.01),
     "TiltWeights, zero-out": Case(

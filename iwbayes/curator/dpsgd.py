@@ -148,8 +148,11 @@ class PrivateSteps:
             raise ValueError("rows must be tensors with the same number of rows, at least one.")
         if (users is not None) != (ledger.adjacency == "replace-user"):
             raise ValueError(f"under {ledger.adjacency!r} rows have owners or none; give users= where they have.")
-        if users is not None and (n_private is None or len(users) != len(rows[0])):
-            raise ValueError("with users every row has an owner, and n_private is the released number of rows.")
+        if users is not None and (n_private is None or len(users) != len(rows[0]) or np.min(np.bincount(users)) == 0):
+            raise ValueError(
+                "with users every row has an owner, owners count from 0 without gaps, and n_private is the released "
+                "number of rows. Use PrivateTable.users."
+            )
         event = self.event(label, epsilon=epsilon, delta=delta, adjacency=ledger.adjacency)
         return PrivateGradients(self, ledger, event, tuple(rows), users, n_private)
 

@@ -157,7 +157,8 @@ class Ledger:
         """Return the frozen record of all charges so far."""
         epsilon, delta = self.spent
         certified = self._worst == "hardened" and not self._notes and math.isfinite(self._epsilon)
-        return PrivacyStatement(epsilon, delta, self.adjacency, self._events, self._worst, certified, self._notes)
+        record = (epsilon, delta, self.adjacency, self._events, self._worst, certified, self._notes)
+        return PrivacyStatement(*record, products=self._products)
 
     def __repr__(self) -> str:
         """Show the budget and what is spent of it."""

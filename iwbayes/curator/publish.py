@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from iwbayes.curator._declared import admit, declared_events
+from iwbayes.curator._declared import admit, declared_events, owed_events
 from iwbayes.curator.accounting import check_budget, largest_scale
 from iwbayes.curator.estimators.tilt import KAPPA_TARGET, TiltWeights
 from iwbayes.curator.generators.bayesnet import BayesNet
@@ -97,7 +97,9 @@ def publish(
         For a wrong argument, before anything is charged.
     """
     generator = BayesNet() if generator is None else generator
-    generator = _Given(generator) if isinstance(generator, SyntheticTable) else generator
+    if isinstance(generator, SyntheticTable):
+        owed = owed_events(generator, ledger) if isinstance(ledger, Ledger) else declared_events(generator)
+        generator = _Given(generator, owed)
     weights = TiltWeights() if weights is None else weights
     epsilon, delta = check_budget(epsilon, delta)
     n = _check_arguments(private, generator, weights, n_synthetic, share, ledger, adjacency, noise)
@@ -141,13 +143,14 @@ class _Given:
     """A table that was made elsewhere, in the place of a generator: what it is declared to have cost is charged."""
 
     table: SyntheticTable
+    owed: tuple[Event, ...]
 
     @property
     def pure(self) -> bool:
         return True
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
-        return declared_events(self.table)
+        return self.owed
 
     def fit(self, private: PrivateTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0) -> _Given:
         admit(self.table, ledger)
@@ -356,6 +359,8 @@ def _check_arguments(
         raise ValueError("a table with users comes with the ledger that bounded their contributions. Pass ledger=.")
     n = ROWS_PER_PRIVATE_ROW * private.n_private if n_synthetic is None else n_synthetic
     if isinstance(generator, _Given):
+        if generator.table.schema != private.schema:
+            raise ValueError("private and synthetic rows must share one schema. Make the table under it.")
         n = len(generator.table) if n_synthetic is None else n_synthetic
         if n != len(generator.table):
             raise ValueError(

@@ -29,8 +29,8 @@ class Perturbation(NamedTuple):
 
     Rounding: the guarantee is that of the exact minimiser; the solver's is within tol/l2 of it, and is rounded to a
     grid of at least 2**19 of these steps. A cell of the grid widened by a step on either side has at most exp(k 2**-17)
-    times the volume of one narrowed so, and over two steps the density changes by the noise's slope, N J'' 2 tol/l2 /s,
-    and the determinant's: both are taken off epsilon.
+    times the volume of one narrowed so, and over two steps in every coordinate, 2 sqrt(k) tol/l2 in length, the
+    density changes by the noise's slope, N J''/s times that length, and the determinant's: both are taken off epsilon.
     """
 
     l2: float
@@ -70,7 +70,9 @@ def plan_perturbation(
     # the noise's radius has mean k s and standard deviation sqrt(k) s: a gradient of that size rounds accordingly
     tolerance = TOLERANCE * (1 + 8 * k * change / (epsilon * n))
     shift, excess = tolerance / l2, max(1.0, facts.most_rows / n)
-    slope = 4 * n * (excess * size**2 / 2 + l2) * epsilon / change + excess * k * size**3 / l2
+    # two steps in every coordinate are 2 sqrt(k) of them in length; each term is allowed at least what one needs
+    noise, determinant = max(4.0, 2 * math.sqrt(k)), max(1.0, 0.4 * math.sqrt(k))
+    slope = noise * n * (excess * size**2 / 2 + l2) * epsilon / change + determinant * excess * k * size**3 / l2
     rounding = 4 * k / ROUNDING * 2 + shift * slope
     left = epsilon - facts.rows_per_user * math.log1p(curvature / l2) - rounding
     if left < epsilon / 4:

@@ -281,11 +281,10 @@ class TiltWeights:
         base = self.base
         if base is None:
             return np.full(len(synthetic), -math.log(len(synthetic))), ""
-        if isinstance(base, Weights):
-            if not ledger.holds(base.source):
-                ledger.note("The tilt's base weights come from outside and what their making cost was not declared.")
-        else:
+        if not isinstance(base, Weights):
             base = base.fit(private, synthetic, ledger, epsilon=parts.base_epsilon, delta=parts.base_delta)
+        if not ledger.holds(base.source):
+            ledger.note("The tilt's base weights come from outside and what their making cost was not declared.")
         draws = base.log_weights - logsumexp(base.log_weights, axis=1, keepdims=True)
         return logsumexp(draws, axis=0) - math.log(base.n_draws), f" on {base.method}"
 

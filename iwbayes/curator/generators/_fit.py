@@ -34,6 +34,9 @@ def check_sample_size(n: int) -> int:
     return int(n)
 
 
-def drawn(frame: pd.DataFrame, schema: Schema, *, origin: str, fingerprint: str) -> SyntheticTable:
-    """Table of sampled rows that carries the fingerprint of the generator, which its ledger registered."""
+def drawn(frame: pd.DataFrame, schema: Schema, *, origin: str, fingerprint: str | None) -> SyntheticTable:
+    """Table of sampled rows that carries the fingerprint of the generator, which its ledger registered.
+
+    None where the caller had a part in the rows: the ledger then takes them for outside ones.
+    """
     return SyntheticTable(frame, schema, origin=origin)._from_source(fingerprint)

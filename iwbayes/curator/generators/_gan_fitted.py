@@ -70,7 +70,9 @@ class _Fitted:
         rng : int or numpy.random.Generator, optional
             Seeds the sampling; it costs no privacy.
         condition : array_like, shape (n,), optional
-            Level of the condition column for each row; None draws them by their released law.
+            Level of the condition column for each row; None draws them by their released law. Given levels are in the
+            rows as they are, and no ledger knows where they come from: private ones would be published. The rows then
+            count as outside ones.
 
         Raises
         ------
@@ -93,7 +95,8 @@ class _Fitted:
                 rows = self.architecture.draw(module, min(_ROWS, n - start), source, given)
                 parts.append(rows.numpy().astype(np.float64))
         frame = self.schema.decode(np.concatenate(parts))
-        return drawn(frame, self.schema, origin=self.name, fingerprint=self.fingerprint())
+        fingerprint = self.fingerprint() if condition is None else None
+        return drawn(frame, self.schema, origin=self.name, fingerprint=fingerprint)
 
     def _codes(self, n: int, condition: ArrayLike | None, rng: np.random.Generator) -> NDArray[np.int64] | None:
         """Codes of the condition, missing cells as the last; None for a generator without one."""
