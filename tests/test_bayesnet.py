@@ -7,14 +7,13 @@ from scipy.stats import chisquare
 
 import iwbayes as iw
 from iwbayes.curator.accounting import gaussian_delta, gaussian_multiplier
-from iwbayes.curator.generators._bins import ColumnBins, Groups
+from iwbayes.curator.generators._bins import ColumnBins, Groups, draw_codes
 from iwbayes.curator.generators._consistency import combine, consistent_tables, with_marginals
 from iwbayes.curator.generators._counts import NoisyCounts, gaussian_parts, project_nonnegative
 from iwbayes.curator.generators.bayesnet import Node as N
 from iwbayes.curator.generators.bayesnet import (
     conditional_table,
     count_table,
-    draw_codes,
     parent_sets,
     structure_scores,
 )

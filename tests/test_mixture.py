@@ -12,8 +12,8 @@ from scipy.stats import t as student
 
 import iwbayes as iw
 from iwbayes.curator.accounting import gaussian_multiplier
-from iwbayes.curator.generators._bins import ColumnBins
-from iwbayes.curator.generators._mixture_families import LevelFamily, draw_by_component
+from iwbayes.curator.generators._bins import ColumnBins, draw_codes
+from iwbayes.curator.generators._mixture_families import LevelFamily
 from iwbayes.curator.generators._mixture_layout import Layout, Prior
 from iwbayes.curator.generators._mixture_moments import Evidence, Objective, Targets, posterior_draws
 from iwbayes.curator.generators._mixture_numeric import (
@@ -43,7 +43,7 @@ SUCCESS, MISSING, WEIGHTS = np.array([0.2, 0.8]), np.array([0.3, 0.05]), np.arra
 def simulate(n, rng):
     """Rows of a mixture of two products."""
     k = (rng.random(n) < WEIGHTS[1]).astype(int)
-    group = np.array(["a", "b", "c", "d"], dtype=object)[draw_by_component(LEVELS, k, rng)]
+    group = np.array(["a", "b", "c", "d"], dtype=object)[draw_codes(LEVELS, k, rng)]
     frame = pd.DataFrame(
         {
             "x": np.clip(rng.normal(CENTERS[k], SPREADS[k]), -2, 2),

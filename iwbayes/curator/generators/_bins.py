@@ -182,3 +182,13 @@ class Groups:
 def is_numeric(column: Column) -> bool:
     """Whether the column has bins with an order (real or integer)."""
     return isinstance(column, Real | Integer)
+
+
+def draw_codes(laws: FloatArray, given: Codes, rng: np.random.Generator) -> Codes:
+    """Draw one code a row from the law, a row of ``laws``, that is given for it, by inversion."""
+    cumulative = np.cumsum(laws, axis=1)
+    cumulative /= cumulative[:, -1:]
+    # one sorted list for all laws: law k lives on [k, k + 1)
+    edges = (cumulative + np.arange(len(laws))[:, None]).ravel()
+    places = np.searchsorted(edges, given + rng.random(len(given)), side="right")
+    return np.minimum(places - given * laws.shape[1], laws.shape[1] - 1)

@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import log_softmax, softmax
 
-from iwbayes.curator.generators._bins import Codes, ColumnBins
+from iwbayes.curator.generators._bins import Codes, ColumnBins, draw_codes
 
 FloatArray = NDArray[np.float64]
 #: From the gradient in the law, shape (component, code), to that in the parameters, shape (component, parameter).
@@ -132,18 +132,8 @@ class LevelFamily:
 
     def draw(self, theta: FloatArray, component: Codes, rng: np.random.Generator) -> pd.Series:
         """Draw codes, then values."""
-        return self.bins.values(draw_by_component(softmax(theta, axis=1), component, rng), rng)
+        return self.bins.values(draw_codes(softmax(theta, axis=1), component, rng), rng)
 
     def natural(self, theta: FloatArray) -> dict[str, FloatArray]:
         """Shares of the codes, the one for missing cells last."""
         return {"shares": softmax(theta, axis=-1)}
-
-
-def draw_by_component(laws: FloatArray, component: Codes, rng: np.random.Generator) -> Codes:
-    """Draw one code a row from its component's law (rows of ``laws``), by inversion."""
-    cumulative = np.cumsum(laws, axis=1)
-    cumulative /= cumulative[:, -1:]
-    # one sorted list for all components: component k's law lives on [k, k + 1)
-    edges = (cumulative + np.arange(len(laws))[:, None]).ravel()
-    places = np.searchsorted(edges, component + rng.random(len(component)), side="right")
-    return np.minimum(places - component * laws.shape[1], laws.shape[1] - 1)

@@ -16,7 +16,8 @@ from scipy.optimize import minimize
 from scipy.special import softmax
 
 from iwbayes._threads import one_blas_thread
-from iwbayes.curator.generators._mixture_families import Pull, draw_by_component
+from iwbayes.curator.generators._bins import draw_codes
+from iwbayes.curator.generators._mixture_families import Pull
 from iwbayes.curator.generators._mixture_layout import Layout, Prior, as_rows
 from iwbayes.curator.generators._mixture_tables import Grouping, Tables
 from iwbayes.laws import GaussianLaw, LaplaceLaw
@@ -114,9 +115,9 @@ class Objective:
         """Tables of N rows drawn from the mixture, all of the same rows."""
         logits, stacks = self.layout.split(vector)
         laws = self.laws(stacks)[0]
-        component = draw_by_component(softmax(logits)[None], np.zeros(self.n, dtype=np.int64), rng)
+        component = draw_codes(softmax(logits)[None], np.zeros(self.n, dtype=np.int64), rng)
         parts = np.split(laws, self.grouping.code_starts[1:-1], axis=1)
-        codes = np.column_stack([draw_by_component(law, component, rng) for law in parts])
+        codes = np.column_stack([draw_codes(law, component, rng) for law in parts])
         return self.grouping.tables(self.grouping.count_columns(codes), self.grouping.count_pairs(codes))
 
 

@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 from scipy.special import expit, gammaln, log_expit, logit, ndtr, ndtri, softmax
 
 from iwbayes.columns import Column, Integer, Real
-from iwbayes.curator.generators._bins import Codes, ColumnBins
+from iwbayes.curator.generators._bins import Codes, ColumnBins, draw_codes
 from iwbayes.curator.generators._mixture_families import (
     LARGEST_LOGIT,
     LEVEL_COUNTS,
     Pull,
     dirichlet_penalty,
-    draw_by_component,
     jitter,
 )
 
@@ -155,7 +154,7 @@ class _NumericFamily:
     def start(self, center: FloatArray, n_components: int, rng: np.random.Generator) -> FloatArray:
         """Places from the column's own law, common spreads and outcomes."""
         mass, edges = center[: self.bins.n_present], unit_edges(self.bins)
-        bins = draw_by_component(mass[None], np.zeros(n_components, dtype=np.int64), rng)
+        bins = draw_codes(mass[None], np.zeros(n_components, dtype=np.int64), rng)
         place = edges[bins] + (edges[bins + 1] - edges[bins]) * rng.random(n_components)
         parts = [logit(np.clip(place, 0.01, 0.99))[:, None]]
         if self._codes:
@@ -168,7 +167,7 @@ class _NumericFamily:
         """Draw from the law, then put the other outcomes in their places."""
         numbers = self._numbers(theta[:, self.n_outcomes :], component, rng)
         if self._codes:
-            outcome = draw_by_component(softmax(theta[:, : self.n_outcomes], axis=1), component, rng)
+            outcome = draw_codes(softmax(theta[:, : self.n_outcomes], axis=1), component, rng)
             values = np.array([0.0, *(self._values[code] for code in self._codes)])
             numbers = np.where(outcome > 0, values[outcome], numbers)
         return self.column.conform(pd.Series(numbers, name=self.column.name))
@@ -291,7 +290,7 @@ class PoissonFamily(_NumericFamily):
         return np.add.reduceat(law, first, axis=1), lambda grad: np.sum(grad * slope, axis=1, keepdims=True)
 
     def _numbers(self, theta: FloatArray, component: Codes, rng: np.random.Generator) -> FloatArray:
-        return self.lowest + draw_by_component(self.probabilities(theta), component, rng).astype(np.float64)
+        return self.lowest + draw_codes(self.probabilities(theta), component, rng).astype(np.float64)
 
     def _own(self, theta: FloatArray) -> dict[str, FloatArray]:
         return {"rate": self.width * expit(theta[..., -1])}

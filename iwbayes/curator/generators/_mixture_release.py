@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from iwbayes.curator.accounting import gaussian_delta, gaussian_multiplier
+from iwbayes.curator.accounting import gaussian_multiplier
 from iwbayes.curator.generators._bins import CLEARLY, Codes, ColumnBins, Groups, is_numeric
-from iwbayes.curator.generators._counts import count_moves, mean_noise, project_nonnegative
+from iwbayes.curator.generators._counts import Budget, count_moves, gaussian_parts, mean_noise, project_nonnegative
 from iwbayes.curator.generators._mixture_moments import Evidence
 from iwbayes.curator.generators._mixture_tables import Grouping
 from iwbayes.curator.ledger import Ledger
@@ -91,22 +91,15 @@ class Plan(NamedTuple):
     def of(cls, facts: PublicFacts, epsilon: float, delta: float, columns_share: float) -> Plan:
         """Split the budget, by public quantities.
 
-        Pure budgets add up. Two Gaussian mechanisms of multipliers m/sqrt(s) and m/sqrt(1 - s) equal one of
-        multiplier m, so each gets the delta that its multiplier has at its part of epsilon. Pairs are left out where
-        even two groups a column would leave a cell with less than its noise.
+        Pure budgets add up; two Gaussians share one guarantee (see `gaussian_parts`). Pairs are left out where even
+        two groups a column would leave a cell with less than its noise.
         """
         n = len(facts.schema)
         alone = cls(CountBudget("Mixture columns", n, epsilon, delta), None)
         if n == 1:
             return alone
-        parts = []
-        for share in (columns_share, 1 - columns_share):
-            own = 0.0
-            if delta > 0:
-                # a little more noise than exact, for the rounding of the joint price
-                multiplier = gaussian_multiplier(epsilon, delta) * (1 + 1e-9) / math.sqrt(share)
-                own = gaussian_delta(multiplier, share * epsilon)
-            parts.append((share * epsilon, own))
+        shares = (columns_share, 1 - columns_share)
+        parts = gaussian_parts(epsilon, delta, shares) if delta > 0 else [Budget(s * epsilon, 0.0) for s in shares]
         pairs = CountBudget("Mixture pairs", n * (n - 1) // 2, *parts[1])
         if facts.n_private / 4 < LEAST_SIGNAL * pairs.mean_noise(facts):
             return alone

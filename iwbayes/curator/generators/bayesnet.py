@@ -13,7 +13,7 @@ import pandas as pd
 
 from iwbayes.curator._digest import digest
 from iwbayes.curator.accounting import check_budget
-from iwbayes.curator.generators._bins import ColumnBins, Groups, is_numeric
+from iwbayes.curator.generators._bins import ColumnBins, Groups, draw_codes, is_numeric
 from iwbayes.curator.generators._consistency import consistent_tables
 from iwbayes.curator.generators._counts import (
     Budget,
@@ -367,13 +367,3 @@ def conditional_table(noisy: FloatArray, size: int, total: float) -> FloatArray:
     table = project_nonnegative(noisy, total).reshape(-1, size)
     mass = table.sum(axis=1, keepdims=True)
     return np.where(mass > 0, table / np.where(mass > 0, mass, 1.0), table.sum(axis=0) / total)
-
-
-def draw_codes(table: FloatArray, parent: Codes, rng: np.random.Generator) -> Codes:
-    """Draw one column code a row from the row's parent law, by inversion."""
-    cumulative = np.cumsum(table, axis=1)
-    cumulative /= cumulative[:, -1:]
-    # one sorted list for all parents: parent p's law lives on [p, p + 1)
-    edges = (cumulative + np.arange(len(table))[:, None]).ravel()
-    places = np.searchsorted(edges, parent + rng.random(len(parent)), side="right")
-    return np.minimum(places - parent * table.shape[1], table.shape[1] - 1)

@@ -14,9 +14,9 @@ from iwbayes.columns import Column, Integer, _Levels
 from iwbayes.curator._digest import digest
 from iwbayes.curator._progress import progress
 from iwbayes.curator.accounting import check_budget
-from iwbayes.curator.generators._bins import ColumnBins
+from iwbayes.curator.generators._bins import ColumnBins, draw_codes
 from iwbayes.curator.generators._fit import check_sample_size, drawn, open_generator_fit
-from iwbayes.curator.generators._mixture_families import Family, LevelFamily, draw_by_component
+from iwbayes.curator.generators._mixture_families import Family, LevelFamily
 from iwbayes.curator.generators._mixture_layout import Layout
 from iwbayes.curator.generators._mixture_moments import Objective, posterior_draws
 from iwbayes.curator.generators._mixture_numeric import NormalFamily, PoissonFamily
@@ -309,7 +309,7 @@ class FittedMixture:
 
     def _table(self, n: int, draw: int, rng: np.random.Generator) -> SyntheticTable:
         logits, stacks = self.layout.split(self.draws[draw])
-        component = draw_by_component(softmax(logits)[None], np.zeros(n, dtype=np.int64), rng)
+        component = draw_codes(softmax(logits)[None], np.zeros(n, dtype=np.int64), rng)
         columns = {
             family.bins.column.name: family.draw(block, component, rng)
             for family, block in zip(self.layout.families, self.layout.by_column(stacks), strict=True)
