@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -42,6 +42,8 @@ DISCRIMINATOR_HIDDEN = {False: (32,), True: (16, 32)}
 BATCH_SIZE = {False: 1024, True: 256}
 #: Least dimension of the latent draws, for tables and for images.
 LATENT = {False: 8, True: 32}
+#: What private steps tell (see `_trust`), for each encoded column, that lets the generator move at its full rate.
+TOLD_PER_FEATURE = 1000
 #: Fewest expected rows of a level of the condition, so that every level can be drawn.
 LEAST_COUNT = 0.5
 
@@ -247,13 +249,27 @@ class _Adversarial:
             users=private.users,
             n_private=facts.n_private,
         )
+        event = self.events(facts, epsilon=epsilon, delta=delta)[-1]
         rng = np.random.default_rng(self.random_seed)
         with one_torch_thread(), progress(self.progressbar, f"training {self.label}", self._rules.steps) as advance:
-            trained = Training(architecture, self._rules, law, rng, device).run(gradients, advance)
+            rules = replace(self._rules, generator_rate=self._trust(facts, event) * self._rules.generator_rate)
+            trained = Training(architecture, rules, law, rng, device).run(gradients, advance)
         kind = FittedGAN if self.loss == "logistic" else FittedWassersteinGAN
         fitted = kind(self.label, architecture, law, trained)
         ledger.register(fitted.fingerprint())
         return fitted
+
+    def _trust(self, facts: PublicFacts, event: Event) -> float:
+        """Part of the generator's rate that the private steps together are worth, from public quantities.
+
+        T steps that see q N rows each under noise of multiplier sigma tell T (q N/sigma)**2, the squared size of a mean
+        over its noise where all rows pull one way. It has to do for every column.
+        """
+        if event.noise_multiplier is None:
+            return 1.0
+        seen = (event.sampling_probability or 1.0) * facts.n_private
+        told = (event.steps or 1) * (seen / event.noise_multiplier) ** 2
+        return min(1.0, told / (TOLD_PER_FEATURE * facts.schema.n_features))
 
     def _law(self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float) -> FloatArray | None:
         """Law of the condition from noisy counts, missing cells last; None without a condition.
@@ -318,7 +334,8 @@ class GAN(_Adversarial):
         columns may follow.
     generator_rate : float or None
         Learning rate of the generator's Adam; it falls to zero while the generator moves. None takes 0.01, and 0.005
-        for images.
+        for images. Where private steps tell little, it is smaller in
+        proportion: a generator that follows noise ends worse than it started.
     discriminator_rate : float or None
         Of the discriminator's descent with momentum 0.9. None takes the rate at which the noise that 100 steps gather
         moves a logit by about 1, or the largest stable one if that is smaller.
