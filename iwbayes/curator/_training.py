@@ -30,6 +30,14 @@ def working_device(name: str) -> Any:
         raise ValueError(f"torch cannot compute on device {name!r}: {error}. Use 'cpu'.") from None
 
 
+def put_parameters(network: Module, parameters: dict[str, FloatArray]) -> None:
+    """Put parameters, by torch's names, into a network."""
+    torch = import_torch("a network")
+    with torch.no_grad():
+        for name, value in network.named_parameters():
+            value.copy_(torch.from_numpy(parameters[name]))
+
+
 class Average:
     """Running mean of a network's parameters."""
 

@@ -13,6 +13,7 @@ from iwbayes._threads import one_torch_thread
 from iwbayes.columns import _Levels
 from iwbayes.curator._digest import digest
 from iwbayes.curator._row_gradients import import_torch
+from iwbayes.curator._training import put_parameters
 from iwbayes.curator.generators._fit import check_sample_size, drawn
 from iwbayes.curator.generators._gan_network import Architecture, one_hot
 from iwbayes.curator.generators._gan_training import Trained
@@ -176,8 +177,5 @@ class FittedWassersteinGAN(_Fitted):
 
 
 def _restored(module: Module, parameters: dict[str, FloatArray]) -> Any:
-    torch = import_torch("a generator network")
-    with torch.no_grad():
-        for name, value in module.named_parameters():
-            value.copy_(torch.from_numpy(parameters[name]))
+    put_parameters(module, parameters)
     return module

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iwbayes.curator._row_gradients import import_torch, reference_gradients
-from iwbayes.curator._training import Average
+from iwbayes.curator._training import Average, put_parameters
 from iwbayes.curator.generators._gan_network import Architecture, one_hot
 
 if TYPE_CHECKING:
@@ -248,8 +248,5 @@ class Training:
 
 def _load(network: Module, parameters: dict[str, FloatArray]) -> dict[str, FloatArray]:
     """Put parameters into a network, and return them in the precision that it has."""
-    torch = import_torch("a generator network")
-    with torch.no_grad():
-        for name, value in network.named_parameters():
-            value.copy_(torch.from_numpy(parameters[name]))
+    put_parameters(network, parameters)
     return {name: value.detach().cpu().numpy().astype(np.float64) for name, value in network.named_parameters()}

@@ -11,14 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iwbayes.curator._row_gradients import import_torch
-from iwbayes.curator._training import Average
+from iwbayes.curator._training import Average, put_parameters
 from iwbayes.curator.generators._gan_network import Architecture
 from iwbayes.curator.generators._gan_training import AVERAGED_SHARE, BETAS, LEAST_SPREAD, Trained
 from iwbayes.curator.generators._teachers import NoisyVotes, Teachers
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from torch.nn import Module
 
 FloatArray = NDArray[np.float64]
 
@@ -111,7 +110,7 @@ class PATETraining:
                 if turn >= moving - math.ceil(AVERAGED_SHARE * moving):
                     average.add()
             if turn == moving - 1:
-                _load(self._generator, average.parameters())
+                put_parameters(self._generator, average.parameters())
                 memory = []  # votes on rows of another generator
             if turn >= rules.rounds - math.ceil(AVERAGED_SHARE * rules.frozen_rounds):
                 settled.add()
@@ -161,10 +160,3 @@ class PATETraining:
         loss = torch.nn.functional.softplus(-self._student(rows)).mean()
         loss.backward()
         adam.step()
-
-
-def _load(network: Module, parameters: dict[str, FloatArray]) -> None:
-    torch = import_torch("PATEGAN")
-    with torch.no_grad():
-        for name, value in network.named_parameters():
-            value.copy_(torch.from_numpy(parameters[name]))
