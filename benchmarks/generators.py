@@ -5,7 +5,7 @@ delta 1e-5 for the generators that use it, 10 seeds (split, noise and sampling).
 
     python benchmarks/generators.py --csv out.csv          # the table; a second call goes on where the first stopped
     python benchmarks/generators.py --seeds 2 --generators BayesNet Mixture --data-sets Iris
-    python benchmarks/generators.py --large                # wall time and peak memory on large tables
+    python benchmarks/generators.py --large                # wall time, memory and use of large tables
 
 What is printed, mean and standard error over seeds:
 
@@ -37,21 +37,23 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import fields
 from functools import cache
 from importlib.util import find_spec
-from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
 # coverage.py of this folder would hide the package of that name, which numba imports
-sys.path[:] = [place for place in sys.path if Path(place or ".").resolve() != Path(__file__).resolve().parent]
+HERE = Path(__file__).resolve().parent
+sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place or ".").resolve() != HERE)]
 
+import near_tables  # noqa: E402 - in shared
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
+from near_tables import cells, total_variation  # noqa: E402
 from scipy.optimize import linear_sum_assignment  # noqa: E402
 from scipy.spatial.distance import cdist  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 
-DELTA, EPSILONS, BINS, MOST_ROWS = 1e-5, (1.0, 6.0), 10, 1000
+DELTA, EPSILONS, MOST_ROWS = 1e-5, (1.0, 6.0), 1000
 MEASURES = ("1-way", "2-way", "W train", "W test", "seconds")
 FIELDS = ("data", "generator", "epsilon", "seed", *MEASURES, "error")
 
@@ -83,13 +85,6 @@ BOSTON = (
     iw.Real("LSTAT", 0, 40),
     iw.Real("MEDV", 0, 50),
 )
-ADULT_BOUNDS = {
-    "age": (17, 90),
-    "education-num": (1, 16),
-    "capital-gain": (0, 99_999),
-    "capital-loss": (0, 5_000),
-    "hours-per-week": (1, 99),
-}
 
 
 class Data(NamedTuple):
@@ -116,15 +111,7 @@ def breast(folder: Path) -> Data:
 
 
 def iris(folder: Path) -> Data:
-    from sklearn.datasets import load_iris
-
-    source = load_iris(as_frame=True)
-    frame = source.frame.rename(columns=lambda name: name.removesuffix(" (cm)")).rename(columns={"target": "species"})
-    frame["species"] = source.target_names[frame["species"]]
-    bounds = {"sepal length": (4, 8), "sepal width": (1.5, 5), "petal length": (0, 8), "petal width": (0, 3)}
-    numbers = (iw.Real(name, *ends) for name, ends in bounds.items())
-    species = iw.Categorical("species", ("setosa", "versicolor", "virginica"))
-    return Data(frame, iw.Schema(*numbers, species), "species")
+    return Data(*near_tables.iris(), "species")
 
 
 def boston(folder: Path) -> Data:
@@ -133,16 +120,7 @@ def boston(folder: Path) -> Data:
 
 
 def adult(folder: Path) -> Data:
-    """Read the 14 columns of the source but "race-sex", a copy of two of them."""
-    frame = pd.read_csv(folder / "adult.csv.gz").drop(columns="race-sex")
-    # the code book lists the levels; reading them from the file stands for that
-    columns: list[Any] = [
-        iw.Integer(name, *ADULT_BOUNDS[name])
-        if name in ADULT_BOUNDS
-        else iw.Categorical(name, tuple(sorted(frame[name].unique())))
-        for name in frame
-    ]
-    return Data(frame, iw.Schema(*columns), "income-per-year")
+    return Data(*near_tables.adult(folder), "income-per-year")
 
 
 def images(folder: Path, n: int = 60_000) -> Data:
@@ -237,34 +215,6 @@ def uniform(data: Data, private: iw.PrivateTable, epsilon: float, seed: int) -> 
 
 
 BASELINES = {"rows resampled": resampled, "uniform": uniform}
-
-
-def cells(frame: pd.DataFrame, schema: iw.Schema) -> tuple[np.ndarray, list[int]]:
-    """Public cell of each value, shape (row, column), and the number of cells of each column."""
-    codes, sizes = [], []
-    for column in schema:
-        if isinstance(column, iw.Real | iw.Integer):
-            scaled = column.encode(frame[column.name])[:, 0] + 0.5
-            codes.append(np.minimum((BINS * scaled).astype(np.int64), BINS - 1))
-            sizes.append(BINS)
-        else:
-            codes.append(column.codes(frame[column.name]))
-            sizes.append(len(column.levels))
-    return np.column_stack(codes), sizes
-
-
-def total_variation(first: np.ndarray, second: np.ndarray, sizes: list[int], ways: int) -> float:
-    """Mean total variation of the tables of so many columns."""
-    found = []
-    for columns in combinations(range(len(sizes)), ways):
-        shape = tuple(sizes[c] for c in columns)
-        laws = [
-            np.bincount(np.ravel_multi_index(tuple(codes[:, columns].T), shape), minlength=math.prod(shape))
-            / len(codes)
-            for codes in (first, second)
-        ]
-        found.append(np.abs(laws[0] - laws[1]).sum() / 2)
-    return float(np.mean(found))
 
 
 def points(frame: pd.DataFrame, schema: iw.Schema) -> np.ndarray:
@@ -384,12 +334,17 @@ class Large(NamedTuple):
     seconds: float
     gigabytes: float | None = None
     settings: dict[str, Any] = {}  # noqa: RUF012 - never changed
+    epsilon: float = 1.0
+    classify: bool = False  # also: how well a classifier that is trained on the rows does
 
 
 LARGE = {
     "Adult": Large("BayesNet", adult, 60, 2.0),
     "Banknote": Large("DPGAN", banknote, 60),
-    "60,000 images": Large("DPCGAN", images, 900, settings={"image_shape": (28, 28)}),
+    "60,000 images": Large("DPCGAN", images, 900, settings={"image_shape": (28, 28)}, classify=True),
+    "60,000 images, more budget": Large(
+        "DPCGAN", images, 900, settings={"image_shape": (28, 28)}, epsilon=10.0, classify=True
+    ),
 }
 
 
@@ -402,14 +357,30 @@ def measure_large(name: str, folder: str) -> str:
     entry = GENERATORS[case.generator]._replace(settings=case.settings)
     before = peak()
     start = time.perf_counter()
-    synthetic = entry.sample(data, private, 1.0, 0)
+    synthetic = entry.sample(data, private, case.epsilon, 0)
     seconds = time.perf_counter() - start
     memory = f"peak memory {peak():.2f} GB" + (f" (target {case.gigabytes:g})" if case.gigabytes else "")
     rows, columns = synthetic.frame.shape
+    use = f"; {usefulness(data, synthetic.frame)}" if case.classify else ""
     return (
-        f"{case.generator} on {name} ({rows:,} rows x {columns} columns, epsilon 1): "
-        f"{seconds:.1f} s (target {case.seconds:g}), {memory}, {before:.2f} GB of it before the fit"
+        f"{case.generator} on {name} ({rows:,} rows x {columns} columns, epsilon {case.epsilon:g}): "
+        f"{seconds:.1f} s (target {case.seconds:g}), {memory}, {before:.2f} GB of it before the fit{use}"
     )
+
+
+def usefulness(data: Data, synthetic: pd.DataFrame, n: int = 5000) -> str:
+    """Accuracy on private rows of a logistic regression trained on others of them, and on synthetic ones."""
+    from sklearn.linear_model import LogisticRegression
+
+    def parts(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+        return frame.drop(columns=data.condition).to_numpy(float), frame[data.condition].to_numpy().astype(str)
+
+    x, y = parts(data.frame.iloc[-n:])
+    scores = {
+        name: LogisticRegression(C=0.01, max_iter=300).fit(*parts(frame.iloc[:n])).score(x, y)
+        for name, frame in (("private", data.frame), ("synthetic", synthetic))
+    }
+    return "accuracy of a classifier trained on " + ", on ".join(f"{k} rows {v:.3f}" for k, v in scores.items())
 
 
 def peak() -> float:

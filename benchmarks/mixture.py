@@ -22,25 +22,26 @@ The noise is seeded: for measurements only.
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
-from itertools import combinations
 from pathlib import Path
 
 # coverage.py of this folder would hide the package of that name, which numba imports
-sys.path[:] = [place for place in sys.path if Path(place or ".").resolve() != Path(__file__).resolve().parent]
+HERE = Path(__file__).resolve().parent
+sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place or ".").resolve() != HERE)]
 
+import near_tables  # noqa: E402 - in shared
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
+from near_tables import cells, total_variation  # noqa: E402
 from scipy.stats import t as student  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 
-DELTA, EPSILONS, BINS, LEVEL = 1e-5, (1.0, 3.0), 10, 0.9
+DELTA, EPSILONS, LEVEL = 1e-5, (1.0, 3.0), 0.9
 METHODS = ("moments", "variational")
 #: Tables of an interval.
 TABLES = 20
@@ -76,68 +77,11 @@ def simulated(folder: Path) -> tuple[pd.DataFrame, iw.Schema]:
     return simulate(2000, np.random.default_rng(0)), SIMULATED
 
 
-def iris(folder: Path) -> tuple[pd.DataFrame, iw.Schema]:
-    """Read Iris, 150 rows and 5 columns."""
-    from sklearn.datasets import load_iris
-
-    source = load_iris(as_frame=True)
-    frame = source.frame.rename(columns=lambda name: name.removesuffix(" (cm)")).rename(columns={"target": "species"})
-    bounds = {"sepal length": (4, 8), "sepal width": (1.5, 5), "petal length": (0, 8), "petal width": (0, 3)}
-    numbers = (iw.Real(name, *ends) for name, ends in bounds.items())
-    return frame, iw.Schema(*numbers, iw.Categorical("species", (0, 1, 2)))
-
-
-def adult(folder: Path) -> tuple[pd.DataFrame, iw.Schema]:
-    """Read Adult, 30,162 rows and 14 columns; the code book lists the levels, and reading them here stands for that."""
-    frame = pd.read_csv(folder / "adult.csv.gz").drop(columns="race-sex")
-    columns: list[iw.schema.Column] = []
-    bounds = {
-        "age": (17, 90),
-        "education-num": (1, 16),
-        "capital-gain": (0, 99_999),
-        "capital-loss": (0, 5_000),
-        "hours-per-week": (1, 99),
-    }
-    for name in frame:
-        if name in bounds:
-            columns.append(iw.Integer(name, *bounds[name]))
-        else:
-            columns.append(iw.Categorical(name, tuple(sorted(frame[name].unique()))))
-    return frame, iw.Schema(*columns)
-
-
 DATA_SETS: dict[str, Callable[[Path], tuple[pd.DataFrame, iw.Schema]]] = {
     "simulated": simulated,
-    "Iris": iris,
-    "Adult": adult,
+    "Iris": lambda folder: near_tables.iris(),
+    "Adult": near_tables.adult,
 }
-
-
-def cells(frame: pd.DataFrame, schema: iw.Schema) -> tuple[np.ndarray, list[int]]:
-    """Public cell of each value, shape (row, column), and the number of cells of each column."""
-    codes, sizes = [], []
-    for column in schema:
-        if isinstance(column, iw.Real | iw.Integer):
-            scaled = column.encode(frame[column.name])[:, 0] + 0.5
-            codes.append(np.minimum((BINS * scaled).astype(np.int64), BINS - 1))
-            sizes.append(BINS)
-        else:
-            codes.append(column.codes(frame[column.name]))
-            sizes.append(len(column.levels))
-    return np.column_stack(codes), sizes
-
-
-def total_variation(first: np.ndarray, second: np.ndarray, sizes: list[int], ways: int) -> float:
-    """Mean total variation of the tables of so many columns."""
-    found = []
-    for columns in combinations(range(len(sizes)), ways):
-        shape = tuple(sizes[c] for c in columns)
-        tables = [
-            np.bincount(np.ravel_multi_index(tuple(codes[:, columns].T), shape), minlength=math.prod(shape))
-            for codes in (first, second)
-        ]
-        found.append(np.abs(tables[0] / len(first) - tables[1] / len(second)).sum() / 2)
-    return float(np.mean(found))
 
 
 def fitted(method: str, private: iw.PrivateTable, epsilon: float, seed: int, n_draws: int):  # noqa: ANN201

@@ -1,6 +1,8 @@
 """Tables, silent noise and a short way to fit, shared by the tests of weight estimators."""
 
+import io
 import math
+import sys
 
 import numpy as np
 import pandas as pd
@@ -50,3 +52,19 @@ def tables(n=300, m=900, seed=0):
 def fit(estimator, private, synthetic, *, epsilon=1.0, delta=1e-6, noise=None, adjacency="replace-one"):
     ledger = iw.Ledger(math.inf, 1e-5, adjacency, noise=noise or iw.SeededNoise(1))
     return estimator.fit(private, synthetic, ledger, epsilon=epsilon, delta=0.0 if estimator.pure else delta), ledger
+
+
+def progress_outputs(monkeypatch, run):
+    """What ``run(progressbar=...)`` writes to the error stream, by (progressbar, whether that is a terminal)."""
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    outputs = {}
+    for show, stream in ((True, Terminal()), (False, Terminal()), (True, io.StringIO())):
+        monkeypatch.setattr(sys, "stderr", stream)
+        run(progressbar=show)
+        outputs[show, stream.isatty()] = stream.getvalue()
+    monkeypatch.undo()
+    return outputs

@@ -1,6 +1,5 @@
 """GAN, CGAN, DPGAN, DPCGAN: their heads, their steps, what they learn and charge, and refusals."""
 
-import io
 import math
 import pickle
 import sys
@@ -9,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from estimator_tools import progress_outputs
 from scipy.special import softmax
 
 import iwbayes as iw
@@ -714,16 +714,7 @@ def test_without_torch_it_says_what_to_install(private, monkeypatch):
 
 
 def test_the_progress_bar_is_for_terminals_and_shows_steps_only(private, monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    outputs = {}
-    for show, stream in ((True, Terminal()), (False, Terminal()), (True, io.StringIO())):
-        monkeypatch.setattr(sys, "stderr", stream)
-        quick(progressbar=show).fit(private, ledger_of(), **BUDGET)
-        outputs[show, stream.isatty()] = stream.getvalue()
-    monkeypatch.undo()
+    outputs = progress_outputs(monkeypatch, lambda **show: quick(**show).fit(private, ledger_of(), **BUDGET))
     assert outputs[False, True] == outputs[True, False] == ""
     assert "training DPGAN" in outputs[True, True] and "/20" in outputs[True, True]
     assert "loss" not in outputs[True, True]

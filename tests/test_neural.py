@@ -1,6 +1,5 @@
 """NeuralWeights: what it learns, what it charges, what governs its randomness, and refusals."""
 
-import io
 import math
 import pickle
 import sys
@@ -9,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from estimator_tools import progress_outputs
 from scipy.optimize import minimize
 from scipy.special import softplus
 
@@ -416,16 +416,7 @@ def test_without_torch_it_says_what_to_install(monkeypatch):
 
 
 def test_the_progress_bar_is_for_terminals_and_shows_steps_only(tables, monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    outputs = {}
-    for show, stream in ((True, Terminal()), (False, Terminal()), (True, io.StringIO())):
-        monkeypatch.setattr(sys, "stderr", stream)
-        neural(progressbar=show).fit(*tables, ledger_of(), **BUDGET)
-        outputs[show, stream.isatty()] = stream.getvalue()
-    monkeypatch.undo()
+    outputs = progress_outputs(monkeypatch, lambda **show: neural(**show).fit(*tables, ledger_of(), **BUDGET))
     assert outputs[False, True] == outputs[True, False] == ""
     assert "training" in outputs[True, True] and "/8" in outputs[True, True]
     assert "loss" not in outputs[True, True]

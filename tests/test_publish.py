@@ -6,6 +6,7 @@ import traceback
 import numpy as np
 import pandas as pd
 import pytest
+from estimator_tools import progress_outputs
 
 from iwbayes.curator.accounting import gaussian_epsilon, joint_multiplier, price
 from iwbayes.curator.estimators.tilt import TiltWeights
@@ -337,3 +338,13 @@ def test_the_uniform_table_is_uniform_within_the_bounds():
         assert all(abs(share[level] - p) < 5 * np.sqrt(p * (1 - p) / n) for level in levels)
     assert abs(frame["age"].mean() - 54) < 5 * 72 / np.sqrt(12 * n)
     assert frame["debt"].isna().any() and frame["debt"].dropna().between(0, 1e5).all()
+
+
+def test_the_stages_are_shown_on_terminals_only(private, monkeypatch):
+    def run(progressbar):
+        publish(private, epsilon=1.0, delta=1e-6, n_synthetic=800, noise=SeededNoise(1), rng=1, progressbar=progressbar)
+
+    outputs = progress_outputs(monkeypatch, run)
+    assert outputs[False, True] == outputs[True, False] == ""
+    assert "weighting synthetic rows" in outputs[True, True]
+    assert str(CANARY) not in outputs[True, True]

@@ -1,10 +1,11 @@
-"""The one progress bar of the curator's side."""
+"""The progress displays of the curator's side: a bar of steps, and the name of the stage."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 @contextmanager
@@ -29,10 +30,42 @@ def progress(show: bool, text: str, total: int) -> Iterator[Callable[[], None]]:
     if not (show and sys.stderr.isatty()):
         yield lambda: None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with _display(*columns) as bar:
         task = bar.add_task(text, total=total)
         yield lambda: bar.advance(task)
+
+
+@contextmanager
+def stages(show: bool, text: str) -> Iterator[Callable[[str], None]]:
+    """Show what is being done and for how long, where the error stream is a terminal.
+
+    Parameters
+    ----------
+    show : bool
+    text : str
+        What runs, until the first stage is named.
+
+    Yields
+    ------
+    callable
+        Takes the name of the stage that begins.
+    """
+    if not (show and sys.stderr.isatty()):
+        yield lambda stage: None
+        return
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    with _display(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()) as display:
+        task = display.add_task(text, total=None)
+        yield lambda stage: display.update(task, description=stage)
+
+
+def _display(*columns: Any) -> Any:
+    """Display on the error stream that disappears when it is done."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    return Progress(*columns, console=Console(stderr=True), transient=True)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from iwbayes.curator._declared import admit, declared_events, owed_events
+from iwbayes.curator._progress import stages
 from iwbayes.curator.accounting import check_budget, largest_scale
 from iwbayes.curator.estimators.tilt import KAPPA_TARGET, TiltWeights
 from iwbayes.curator.generators.bayesnet import BayesNet
@@ -109,7 +108,7 @@ def publish(
     facts = PublicFacts.of(private, None, ledger, n_synthetic=n)
     share = _generators_share(share, facts, generator, weights, epsilon, delta)
     events = _joint_events(facts, generator, weights, share, epsilon, delta)
-    with _progress(progressbar) as step:
+    with stages(progressbar, "publishing") as step:
         step("calibrating the noise")
         t = largest_scale(events, epsilon, delta, adjacency=ledger.adjacency)
         ledger.check(*events(t))
@@ -374,17 +373,3 @@ def _check_arguments(
     if ledger is not None and adjacency != "replace-one" and adjacency != ledger.adjacency:
         raise ValueError(f"the ledger's adjacency is {ledger.adjacency!r}; got adjacency={adjacency!r}.")
     return int(n)
-
-
-@contextmanager
-def _progress(show: bool) -> Iterator[Callable[[str], None]]:
-    if not (show and sys.stderr.isatty()):
-        yield lambda text: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("publishing", total=None)
-        yield lambda text: progress.update(task, description=text)
