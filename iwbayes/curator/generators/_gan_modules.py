@@ -127,7 +127,11 @@ def module_classes() -> SimpleNamespace:
             return self.heads.rows(raw, gumbel, given)
 
     class ImageDiscriminator(nn.Module):  # type: ignore[misc, name-defined]
-        """Strided convolutions whose channels other columns shift, and a linear part on top; zero at the start."""
+        """Strided convolutions whose channels other columns shift, and a linear part on top; zero at the start.
+
+        The top is linear in the image, in the other columns and in their products, which tell what goes with what
+        (the projection of Miyato and Koyama, ICLR 2018).
+        """
 
         def __init__(self, spec: Architecture, center: FloatArray, scale: FloatArray) -> None:
             super().__init__()
@@ -143,8 +147,11 @@ def module_classes() -> SimpleNamespace:
             sides = [side // 2 ** len(spec.discriminator) for side in self.shape]
             size = channels[-1] * math.prod(sides)
             self.top = linear(size + n_other, 1)
-            self.gain = HIDDEN_GAIN / math.sqrt(size)
+            self.pairs = linear(n_other, size, bias=False) if n_other else None
+            self.gain, self.share = HIDDEN_GAIN / math.sqrt(size), 1 / math.sqrt(max(n_other, 1))
             self.start = {"top.weight": np.zeros((1, size + n_other)), "top.bias": np.zeros(1)}
+            if n_other:
+                self.start["pairs.weight"] = np.zeros((size, n_other))
 
         def forward(self, rows: Tensor) -> Tensor:
             x = (rows - self.center) / self.scale
@@ -154,7 +161,9 @@ def module_classes() -> SimpleNamespace:
                 if self.shifts:
                     h = h + self.shifts[place](others)[:, :, None, None]
                 h = silu(h)
-            return self.top(torch.cat([self.gain * h.flatten(1), others], dim=1)).squeeze(-1)
+            h = self.gain * h.flatten(1)
+            logits = self.top(torch.cat([h, others], dim=1)).squeeze(-1)
+            return logits if self.pairs is None else logits + (h * self.pairs(self.share * others)).sum(dim=1)
 
     return SimpleNamespace(
         Generator=Generator,
