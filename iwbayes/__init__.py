@@ -40,11 +40,14 @@ _HOMES = {
     "iwbayes.curator.queries": ("PrivateLogisticRegression",),
     "iwbayes.curator.audit": ("AuditResult", "audit", "opposite_corners"),
     "iwbayes.curator.publish": ("Plan", "plan", "publish"),
-    "iwbayes.analyst.reweight": ("reweight",),
+    "iwbayes.analyst.reweight": ("log_likelihood", "reweight"),
     "iwbayes.analyst.regression": ("regression",),
     "iwbayes.analyst.posterior": ("fit",),
     "iwbayes.analyst.calibrate": ("calibrate",),
     "iwbayes.analyst.diagnostics": ("diagnose",),
+    "iwbayes.analyst.loo": ("WeightedLOO", "loo"),
+    "iwbayes.analyst.compare": ("compare",),
+    "iwbayes.analyst.ppc": ("ppc",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

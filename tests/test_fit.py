@@ -11,6 +11,7 @@ from scipy.special import expit, logsumexp
 import iwbayes as iw
 from iwbayes.analyst import _arviz, _rows, laplace, posterior
 from iwbayes.analyst._priors import LogPrior, prior_scales
+from iwbayes.analyst._regression_nuts import centred, shift_intercept
 from iwbayes.analyst._rows import WeightedRows, merge_rows
 from iwbayes.analyst.design import build_design
 from iwbayes.analyst.laplace import find_mode
@@ -236,15 +237,15 @@ def test_laplace_agrees_with_nuts(formula, family):
 def test_nuts_samples_the_same_posterior_on_centred_columns(formula, family):
     release = make_release(n=50)
     problem = posterior._Problem.build(formula, release, family, None, "release", None)
-    rows = problem.posterior(problem.draw_weights[0]).rows
-    centred, scales, center = posterior._centred(problem, rows)
+    rows = problem.posteriors()[0].rows
+    moved, scales, center = centred(rows, problem.scales, problem.priors)
     assert np.abs(center).max() > 0.01
     theta = np.random.default_rng(0).normal(size=(5, rows.design.n_parameters)) * 0.5
-    shifted = posterior._shift_intercept(rows.design, theta, center)
+    shifted = shift_intercept(rows.design, theta, center)
     expected = rows.values(theta) + problem.prior.value(theta)
-    found = centred.values(shifted) + LogPrior(centred.design, scales).value(shifted)
+    found = moved.values(shifted) + LogPrior(moved.design, scales).value(shifted)
     np.testing.assert_allclose(found, expected, rtol=1e-9)
-    np.testing.assert_allclose(posterior._shift_intercept(rows.design, shifted, -center), theta, atol=1e-12)
+    np.testing.assert_allclose(shift_intercept(rows.design, shifted, -center), theta, atol=1e-12)
 
 
 def test_auto_falls_back_to_nuts_and_laplace_refuses(monkeypatch):

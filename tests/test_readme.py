@@ -1,35 +1,30 @@
 """The README's examples run as printed, and its test command is the one that CI calls."""
 
-import re
 import subprocess
 from pathlib import Path
 
 import matplotlib
 import pytest
+from docs_tools import ROOT, blocks, run
 
-ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+README = ROOT / "README.md"
 
 
 def test_the_curators_and_the_analysts_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
     matplotlib.use("Agg")
     monkeypatch.chdir(tmp_path)
-    curator, analyst, outside, people, auditor = blocks("python")
-    exec(compile(curator, "README curator", "exec"), {})
+    curator, analyst, outside, people, auditor = blocks(README, "python")
+    run(curator, README, {})
     assert "differential privacy under replace-one adjacency, hardened noise, certified" in capsys.readouterr().out
     space: dict = {}
-    exec(compile(analyst, "README analyst", "exec"), space)
+    run(analyst, README, space)
     assert "age" in capsys.readouterr().out
-    exec(compile(outside, "README outside table", "exec"), {})
+    run(outside, README, {})
     shown = capsys.readouterr().out
     assert "outside table (another library): declared, epsilon 0.5" in shown and "noise, certified" in shown
-    exec(compile(people, "README people", "exec"), {})
+    run(people, README, {})
     assert "certified" in capsys.readouterr().out
-    exec(compile(auditor, "README auditor", "exec"), {})
+    run(auditor, README, {})
     assert "Passed: nothing was found" in capsys.readouterr().out
     assert float(space["idata"]["posterior"]["b"].std(("chain", "draw")).min()) > 0
 
@@ -40,7 +35,7 @@ def test_ci_finds_the_test_command():
     shell = ["bash", "-c", f"{function}\ncommand_of_readme"]
     command = subprocess.run(shell, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert command.splitlines()[0] == "${PYTHON:-python3} -m venv .venv"
-    assert command in blocks("bash")
+    assert command in [block.code for block in blocks(README, "bash")]
 
 
 def test_torch_is_pinned_for_development():

@@ -147,6 +147,7 @@ def test_columns_of_zeros_get_no_coefficient():
         ("b ~ 0", "bernoulli", "at least one column"),
         ("c ~ a", "bernoulli", "Use family='categorical'"),
         ("b ~ a", "probit", "family must be one of"),
+        ("b ~ I(a / 10)", "bernoulli", r"must not be called 'I\(a / 10\)'.*Write a division as a product"),
     ],
 )
 def test_errors_name_rule_value_and_remedy(formula, family, message):

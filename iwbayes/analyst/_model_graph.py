@@ -1,8 +1,7 @@
-"""Edit the observed variables of a PyMC model through its function graph, and find their rows."""
+"""Find the observed variables of a PyMC model and their rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -10,15 +9,15 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.distributions.distribution import PartialObservedRV
-from pymc.model.fgraph import ModelObservedRV, fgraph_from_model, model_from_fgraph
-from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 
-# Small graphs are evaluated in Python: compiling them would take longer.
-_INTERPRETER: Any = Mode(linker="py", optimizer=cast(Any, None))
+from iwbayes.analyst._minibatch import draws_rows, minibatch_node, scaled_rows, table_rows
+
+#: Small graphs are evaluated in Python: compiling them would take longer.
+INTERPRETER: Any = Mode(linker="py", optimizer=cast(Any, None))
 
 
 def evaluate(variable: Variable) -> np.ndarray:
@@ -27,7 +26,7 @@ def evaluate(variable: Variable) -> np.ndarray:
         return np.asarray(variable.data)
     if hasattr(variable, "get_value"):
         return np.asarray(variable.get_value(borrow=True))
-    return np.asarray(variable.eval(mode=_INTERPRETER))
+    return np.asarray(variable.eval(mode=INTERPRETER))
 
 
 def observed_variables(model: pm.Model) -> list[Any]:
@@ -38,93 +37,8 @@ def observed_variables(model: pm.Model) -> list[Any]:
     return [rv for rv in dict.fromkeys(model.observed_RVs) if rv in model.rvs_to_values]
 
 
-def transform_model(model: pm.Model, edit: Callable[[str, Any], Any], *, initial_values: bool = True) -> pm.Model:
-    """Copy a model with some of its observed variables replaced.
-
-    PyMC's function graph refuses initial values, puts variables in another order and forgets the model's name
-    and ``check_bounds``; all of them are restored.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        It is not changed.
-    edit : callable
-        Takes the name and the (copied) random variable of an observed variable and returns the variable to put
-        in its place, of the same type: the same one to leave it.
-    initial_values : bool
-        Whether to keep the initial values of the free variables.
-
-    Returns
-    -------
-    pymc.Model
-    """
-    # fgraph_from_model only reads attributes, so a shadow without initial values stands in for the model.
-    shadow = object.__new__(type(model))
-    shadow.__dict__.update(model.__dict__)
-    shadow.rvs_to_initial_values = dict.fromkeys(model.rvs_to_initial_values)
-    fgraph, _ = fgraph_from_model(shadow)
-    for node in fgraph.toposort():
-        if isinstance(node.op, ModelObservedRV):
-            new = edit(node.outputs[0].name, node.inputs[0])
-            if new is not node.inputs[0]:
-                fgraph.change_node_input(node, 0, new, import_missing=True)
-    copy = model_from_fgraph(fgraph, mutate_fgraph=True)
-    copy.name, copy.check_bounds = model.name, model.check_bounds
-    _restore_order(copy, model)
-    if initial_values:
-        _restore_initial_values(copy, model)
-    return copy
-
-
-def _restore_order(copy: pm.Model, model: pm.Model) -> None:
-    """Put the variables of the copy into the order of the model, by their names."""
-    for attribute in ("free_RVs", "observed_RVs", "deterministics", "potentials", "data_vars"):
-        rank = _ranks(var.name for var in getattr(model, attribute))
-        getattr(copy, attribute).sort(key=lambda var, rank=rank: rank.get(var.name, len(rank)))
-    for attribute in ("named_vars", "named_vars_to_dims"):
-        rank = _ranks(getattr(model, attribute))
-        _sort_dict(getattr(copy, attribute), lambda name, _, rank=rank: rank.get(name, len(rank)))
-    for attribute in ("rvs_to_values", "rvs_to_transforms", "rvs_to_initial_values"):
-        rank = _ranks(rv.name for rv in getattr(model, attribute))
-        _sort_dict(getattr(copy, attribute), lambda rv, _, rank=rank: rank[rv.name])
-    rank = _ranks(rv.name for rv in model.values_to_rvs.values())
-    _sort_dict(copy.values_to_rvs, lambda _, rv: rank[rv.name])
-
-
-def _ranks(names: Iterable[str]) -> dict[str, int]:
-    """Position of each name."""
-    return {name: i for i, name in enumerate(names)}
-
-
-def _sort_dict(mapping: Any, rank: Callable[..., int]) -> None:
-    """Reorder a mapping in place by the rank of its items, a function of key and value."""
-    pairs = sorted(mapping.items(), key=lambda pair: rank(*pair))
-    mapping.clear()
-    mapping.update(pairs)
-
-
-def _restore_initial_values(copy: pm.Model, model: pm.Model) -> None:
-    """Give the free variables of the copy their initial values; symbolic ones are moved to its variables."""
-    moved = {old: copy.named_vars[name] for name, old in model.named_vars.items() if name in copy.named_vars}
-    for rv, initval in model.rvs_to_initial_values.items():
-        if isinstance(initval, Variable):
-            [initval] = graph_replace([initval], moved, strict=False)
-        copy.rvs_to_initial_values[copy.named_vars[rv.name]] = initval
-
-
-def drop_data(model: pm.Model, names: Iterable[str]) -> None:
-    """Take data variables that nothing uses any more out of a model, in place."""
-    dropped = set(names)
-    kept = [var for var in model.data_vars if var.name not in dropped]
-    model.data_vars.clear()  # PyMC's lists cannot be assigned to
-    model.data_vars.extend(kept)
-    for name in dropped:
-        model.named_vars.pop(name)
-        model.named_vars_to_dims.pop(name, None)
-
-
 @dataclass(frozen=True)
-class WeightedRows:
+class ObservedRows:
     """An observed variable and its rows.
 
     Attributes
@@ -134,26 +48,25 @@ class WeightedRows:
     observed : str
         Name of the node of ``model.observed_RVs``: another one where missing values are imputed.
     n_rows : int
-        Length of the first axis, missing rows included; -1 for a scalar.
+        Length of the first axis: of an imputed variable, missing rows included; of a minibatch, of the whole
+        table; -1 for a scalar.
     rows : ndarray of int or None
         The rows of the observed entries of an imputed variable; None for any other.
+    minibatch : bool
+        Whether its rows are a batch of ``pm.Minibatch``.
     refusal : str
-        Why it has no rows to weight; empty if it has.
+        Why its rows are not known; empty if they are.
     """
 
     name: str
     observed: str
     n_rows: int
-    rows: np.ndarray | None
-    refusal: str
-
-    def check(self) -> None:
-        """Raise a ValueError with the reason if the variable has no rows to weight."""
-        if self.refusal:
-            raise ValueError(f"the observed variable {self.name!r} cannot be weighted by row: {self.refusal}")
+    rows: np.ndarray | None = None
+    minibatch: bool = False
+    refusal: str = ""
 
 
-def observed_rows(model: pm.Model) -> list[WeightedRows]:
+def observed_rows(model: pm.Model) -> list[ObservedRows]:
     """Find the rows of each observed variable of a model.
 
     Raises
@@ -167,18 +80,51 @@ def observed_rows(model: pm.Model) -> list[WeightedRows]:
     return [_rows_of(model, rv) for rv in variables]
 
 
-def _rows_of(model: pm.Model, rv: Any) -> WeightedRows:
+def _rows_of(model: pm.Model, rv: Any) -> ObservedRows:
+    """Rows of one observed variable."""
+    value: Any = model.rvs_to_values[rv]
     name = imputed_name(model, rv)
-    refusal = _refusal(model, rv)
-    if refusal or name is None:
-        value = model.rvs_to_values[rv]
-        n_rows = int(evaluate(value.shape)[0]) if rv.type.ndim else -1
-        return WeightedRows(name or rv.name, rv.name, n_rows, None, refusal)
-    mask: Any = _observed_mask(model, name, rv)
-    # A variable whose rows are missing as a whole keeps its trailing axes; else entries are one by one.
-    if rv.type.ndim > 1:
-        mask = mask.all(axis=tuple(range(-(rv.type.ndim - 1), 0)))
-    return WeightedRows(name, rv.name, len(mask), np.nonzero(mask)[0], "")
+    tensor = isinstance(rv, pt.TensorVariable)
+    if not tensor:
+        refusal = f"variables of type {rv.type} are not supported. Use a variable of pymc itself, not of pymc.dims."
+        return ObservedRows(rv.name, rv.name, -1, refusal=refusal)
+    if rv.type.ndim == 0:
+        refusal = "it is a scalar. Give it a row axis, for example shape=1 with one observed value."
+        return ObservedRows(rv.name, rv.name, -1, refusal=refusal)
+    if isinstance(rv.owner.op, PartialObservedRV):
+        refusal = (
+            "its density joins observed and imputed values. Drop the incomplete rows, or impute them as "
+            "a free variable of their own."
+        )
+        return ObservedRows(name or rv.name, rv.name, -1, refusal=refusal)
+    if name is not None:
+        mask: Any = _observed_mask(model, name, rv)
+        # A variable whose rows are missing as a whole keeps its trailing axes; else entries are one by one.
+        if rv.type.ndim > 1:
+            mask = mask.all(axis=tuple(range(-(rv.type.ndim - 1), 0)))
+        return ObservedRows(name, rv.name, len(mask), np.nonzero(mask)[0])
+    if draws_rows(value) or scaled_rows(rv) is not None:
+        return _batch_of(rv, value)
+    return ObservedRows(rv.name, rv.name, int(evaluate(value.shape)[0]))
+
+
+def _batch_of(rv: Any, value: Any) -> ObservedRows:
+    """Rows of an observed variable that is a minibatch."""
+    node, size = minibatch_node(value), scaled_rows(rv)
+    if node is None or any(draws_rows(table) for table in node.inputs):
+        refusal = (
+            "it is a minibatch (total_size or pm.Minibatch) whose rows cannot be traced to the table. Observe an "
+            "output of one pm.Minibatch, or the whole table."
+        )
+        return ObservedRows(rv.name, rv.name, -1, refusal=refusal)
+    n_rows = int(evaluate(table_rows(node)))
+    if size is not None and int(evaluate(size)) != n_rows:
+        refusal = (
+            f"its total_size is {int(evaluate(size))}, but pm.Minibatch draws from {n_rows} rows. Set total_size "
+            "to the rows of the table, and the sum of the weights by reweight's total."
+        )
+        return ObservedRows(rv.name, rv.name, n_rows, minibatch=True, refusal=refusal)
+    return ObservedRows(rv.name, rv.name, n_rows, minibatch=True)
 
 
 def imputed_name(model: pm.Model, rv: Any) -> str | None:
@@ -196,26 +142,3 @@ def _observed_mask(model: pm.Model, name: str, rv: Any) -> np.ndarray:
     marks = {rv: pt.ones_like(model.rvs_to_values[rv]), missing: pt.zeros_like(missing)}
     [whole] = graph_replace([model.named_vars[name]], marks, strict=False)
     return evaluate(whole) == 1
-
-
-def _refusal(model: pm.Model, rv: Any) -> str:
-    """Why an observed variable has no rows to weight, with the remedy; empty if it has."""
-    if not hasattr(rv.type, "ndim") or not isinstance(rv, pt.TensorVariable):
-        return f"variables of type {rv.type} are not supported. Use a tensor variable."
-    op = rv.owner.op
-    if isinstance(op, MinibatchRandomVariable):
-        return "it is a minibatch (total_size), whose rows change. Use the whole table and reweight's total."
-    if isinstance(op, PartialObservedRV):
-        return (
-            "its density joins observed and imputed values. Drop the incomplete rows, or impute them as "
-            "a free variable of their own."
-        )
-    if rv.type.ndim == 0:
-        return "it is a scalar. Give it a row axis, for example shape=1 with one observed value."
-    [terms] = model.logp(vars=[rv], sum=False)
-    if terms.type.ndim == 0:
-        return (
-            f"its log density is one number for all {rv.type.ndim} axes (one multivariate normal, a Gaussian "
-            "process or a random walk): it does not split into rows. Use a distribution with one term a row."
-        )
-    return ""

@@ -10,7 +10,9 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 
+from iwbayes.analyst._minibatch import draws_rows
 from iwbayes.analyst._model_graph import evaluate
+from iwbayes.analyst._weighted_op import row_weights
 from iwbayes.analyst.reweight import is_weighted
 
 
@@ -55,8 +57,10 @@ def common_weights(model: pm.Model, rows: list[Any]) -> np.ndarray:
     for rv in rows:
         if rv.type.ndim == 0:
             raise ValueError(f"the observed variable {rv.name!r} is a scalar; it needs a row axis.")
+        if draws_rows(model.rvs_to_values[rv]):
+            raise ValueError(f"the observed variable {rv.name!r} is a minibatch. Use a model of the whole table.")
         n_rows = int(evaluate(model.rvs_to_values[rv].shape)[0])
-        weights[rv.name] = np.array(evaluate(rv.owner.inputs[1])) if is_weighted(rv) else np.ones(n_rows)
+        weights[rv.name] = np.array(evaluate(row_weights(rv))) if is_weighted(rv) else np.ones(n_rows)
     lengths = {name: len(vector) for name, vector in weights.items()}
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{name}: {length}" for name, length in lengths.items())

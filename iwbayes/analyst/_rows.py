@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,12 +11,16 @@ from numpy.typing import NDArray
 
 from iwbayes.analyst.design import Design
 
-__all__ = ["WeightedRows", "merge_rows"]
+__all__ = ["WeightedRows", "derivatives_each", "merge_draws", "merge_rows"]
 
 Array = NDArray[np.float64]
 
 # Rows and draws of a block, which stays in the processor's cache.
 _BLOCK_ROWS, _BLOCK_DRAWS = 512, 256
+# Numbers of a block of rows in which derivatives are summed, with bounds on its rows; rows of a block of a Gram matrix.
+_BLOCK_NUMBERS, _LEAST_ROWS, _MOST_ROWS, _GRAM_ROWS = 2**17, 64, 4096, 8192
+# Weight vectors from which products of columns, formed once for all, are cheaper than one product of matrices each.
+_MANY = 4
 # Share of distinct rows among hashes from which merging is not worth its copy.
 _MERGE_SHARE = 0.8
 
@@ -63,23 +67,8 @@ class WeightedRows:
 
     def derivatives(self, theta: Array) -> tuple[float, Array, Array]:
         """Weighted log likelihood, its gradient (p,) and Hessian (p, p) at theta (p,)."""
-        design, w, k = self.design, self.weights, self.design.n_predictors
-        eta, aux = self._predictors(theta)
-        value = float(w @ design.family.log_density(eta, design.y, aux))
-        score = design.family.score(eta, design.y, aux) * w
-        second = design.family.hessian(eta, design.y, aux) * w
-        x, p, n = design.x, design.n_parameters, design.x.shape[1] * k
-        gradient, hessian = np.empty(p), np.empty((p, p))
-        gradient[:n] = (x.T @ score[:k].T).ravel()
-        for a in range(k):
-            for b in range(a, k):
-                block = (x.T * second[a, b]) @ x
-                hessian[a:n:k, b:n:k], hessian[b:n:k, a:n:k] = block, block.T
-        if design.auxiliary:
-            gradient[-1] = score[k].sum()
-            hessian[:n, -1] = hessian[-1, :n] = (x.T @ second[:k, k].T).ravel()
-            hessian[-1, -1] = second[k, k].sum()
-        return value, gradient, hessian
+        [value], [gradient], [hessian] = derivatives_each([self], theta[None])
+        return float(value), gradient, hessian
 
     def values(self, theta: Array) -> Array:
         """Weighted log likelihood at each of many theta (draw, p), shape (draw,).
@@ -127,6 +116,96 @@ def _blocks(n: int, size: int) -> Iterator[slice]:
         yield slice(start, min(start + size, n))
 
 
+def derivatives_each(each: Sequence[WeightedRows], theta: Array) -> tuple[Array, Array, Array]:
+    """Differentiate several weighted log likelihoods, each at its own parameters.
+
+    Parameters
+    ----------
+    each : sequence of WeightedRows
+        Those of one design are taken together: one pass over its rows serves all their weights.
+    theta : ndarray, shape (likelihood, p)
+
+    Returns
+    -------
+    values : ndarray, shape (likelihood,)
+    gradients : ndarray, shape (likelihood, p)
+    hessians : ndarray, shape (likelihood, p, p)
+    """
+    design = each[0].design
+    if any(rows.design is not design for rows in each):
+        found = [derivatives_each([rows], point[None]) for rows, point in zip(each, theta, strict=True)]
+        values, gradients, hessians = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return values, gradients, hessians
+    sums = _Sums(design, theta)
+    for block in _blocks(len(design.y), sums.block_rows):
+        sums.add(block, np.stack([rows.weights[block] for rows in each], axis=1))
+    return sums.result()
+
+
+class _Sums:
+    """Sums over rows of one design, for several weight vectors with a theta (draw, p) each."""
+
+    def __init__(self, design: Design, theta: Array) -> None:
+        self._design, self._aux = design, theta[:, -1]
+        m, c, k = len(theta), design.x.shape[1], design.n_predictors
+        # coefficients of all draws side by side: one product gives all predictors
+        self._beta = np.ascontiguousarray(theta[:, : c * k].reshape(m, c, k).transpose(1, 2, 0)).reshape(c, k * m)
+        self._value = np.zeros(m)
+        self._first, self._cross = np.zeros((k, c, m)), np.zeros((k, c, m))
+        self._own = np.zeros((2, m))  # first and second derivative in the auxiliary parameter
+        self._pairs = np.triu_indices(c) if m >= _MANY else None
+        width = c * (c + 1) // 2 if self._pairs else c * c
+        self._second = {(a, b): np.zeros((width, m)) for a in range(k) for b in range(a, k)}
+        width = (len(self._pairs[0]) if self._pairs else 0) + (3 + 2 * k + k * k) * m + c
+        self.block_rows = min(max(_BLOCK_NUMBERS // width, _LEAST_ROWS), _MOST_ROWS)
+
+    def add(self, rows: slice, weights: Array) -> None:
+        """Add a block of rows with the weights (row, draw)."""
+        family, k = self._design.family, self._design.n_predictors
+        x, y = self._design.x[rows], self._design.y[rows, None]
+        eta = np.ascontiguousarray((x @ self._beta).reshape(len(x), k, -1).transpose(1, 0, 2))
+        self._value += (family.log_density(eta, y, self._aux) * weights).sum(axis=0)
+        score = family.score(eta, y, self._aux) * weights
+        second = family.hessian(eta, y, self._aux) * weights
+        self._first += x.T @ score[:k]
+        columns = np.ascontiguousarray(x.T)
+        products = None if self._pairs is None else columns[self._pairs[0]] * columns[self._pairs[1]]
+        for (a, b), total in self._second.items():
+            if products is not None:
+                total += products @ second[a, b]
+            else:
+                total += np.stack([((columns * one) @ x).ravel() for one in second[a, b].T], axis=1)
+        if self._design.auxiliary:
+            self._own[0] += score[k].sum(axis=0)
+            self._own[1] += second[k, k].sum(axis=0)
+            self._cross += x.T @ second[:k, k]
+
+    def result(self) -> tuple[Array, Array, Array]:
+        """Values (draw,), gradients (draw, p) and Hessians (draw, p, p)."""
+        design, m = self._design, len(self._value)
+        c, k, p = design.x.shape[1], design.n_predictors, design.n_parameters
+        n = c * k
+        gradient, hessian = np.empty((m, p)), np.empty((m, p, p))
+        gradient[:, :n] = self._first.transpose(2, 1, 0).reshape(m, n)
+        for (a, b), total in self._second.items():
+            block = self._square(total, c)
+            hessian[:, a:n:k, b:n:k] = block
+            hessian[:, b:n:k, a:n:k] = block.transpose(0, 2, 1)
+        if design.auxiliary:
+            gradient[:, -1], hessian[:, -1, -1] = self._own
+            cross = self._cross.transpose(2, 1, 0).reshape(m, n)
+            hessian[:, :n, -1], hessian[:, -1, :n] = cross, cross
+        return self._value, gradient, hessian
+
+    def _square(self, total: Array, c: int) -> Array:
+        if self._pairs is None:
+            return total.T.reshape(-1, c, c)
+        square = np.empty((total.shape[1], c, c))
+        a, b = self._pairs
+        square[:, a, b] = square[:, b, a] = total.T
+        return square
+
+
 def merge_rows(design: Design, weights: Array) -> WeightedRows:
     """Compress weighted rows without changing the likelihood.
 
@@ -145,19 +224,46 @@ def merge_rows(design: Design, weights: Array) -> WeightedRows:
     WeightedRows
         Rows of weight zero are left out.
     """
-    kept = weights > 0
-    x, y, w = (design.x, design.y, weights) if kept.all() else (design.x[kept], design.y[kept], weights[kept])
+    return merge_draws(design, weights[None])[0]
+
+
+def merge_draws(design: Design, weights: Array) -> list[WeightedRows]:
+    """Compress the rows of one design under several weight vectors; see `merge_rows`.
+
+    Parameters
+    ----------
+    design : Design
+    weights : ndarray, shape (draw, row)
+
+    Returns
+    -------
+    list of WeightedRows
+        One a draw. They share one design, of which no row has weight zero in all draws; those of the gaussian
+        family have a few rows each, all of one number.
+    """
+    kept = (weights > 0).any(axis=0)
+    x, y = design.x, design.y
+    if not kept.all():
+        x, y, weights = x[kept], y[kept], weights[:, kept]
     if design.family.name == "gaussian":
-        rows = np.column_stack([x, y]) * np.sqrt(w)[:, None]
-        factor = np.linalg.qr(rows, mode="r")
-        v = float(w.sum()) / len(factor)
-        factor = factor / np.sqrt(v)
-        return WeightedRows(design.with_rows(factor[:, :-1], factor[:, -1]), np.full(len(factor), v))
+        return [_gram_rows(design, x, y, w) for w in weights]
     first, inverse = _identical(x, y)
     if len(first) > _MERGE_SHARE * len(y):
-        return WeightedRows(design.with_rows(x, y), w)
-    merged = np.bincount(inverse, weights=w, minlength=len(first)).astype(np.float64)
-    return WeightedRows(design.with_rows(x[first], y[first]), merged)
+        shared = design if x is design.x else design.with_rows(x, y)
+        return [WeightedRows(shared, w) for w in weights]
+    shared = design.with_rows(x[first], y[first])
+    return [WeightedRows(shared, np.bincount(inverse, w, len(first)).astype(np.float64)) for w in weights]
+
+
+def _gram_rows(design: Design, x: Array, y: Array, w: Array) -> WeightedRows:
+    """Rows with the weighted Gram matrix of (x, y): a triangular factor, extended block by block."""
+    factor = np.empty((0, x.shape[1] + 1))
+    for rows in _blocks(len(y), _GRAM_ROWS):
+        block = np.column_stack([x[rows], y[rows]]) * np.sqrt(w[rows])[:, None]
+        factor = np.asarray(np.linalg.qr(np.concatenate([factor, block]), mode="r"))
+    v = float(w.sum()) / len(factor)
+    factor = factor / np.sqrt(v)
+    return WeightedRows(design.with_rows(factor[:, :-1], factor[:, -1]), np.full(len(factor), v))
 
 
 def _identical(x: Array, y: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -166,7 +272,7 @@ def _identical(x: Array, y: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
     if len(first) > _MERGE_SHARE * len(y):
         return first, inverse
-    if not (np.array_equal(x[first][inverse], x) and np.array_equal(y[first][inverse], y)):
+    if not all(np.array_equal(column[first][inverse], column) for column in (*x.T, y)):
         # two different rows of one hash: compare the rows themselves
         _, first, inverse = np.unique(np.column_stack([x, y]), axis=0, return_index=True, return_inverse=True)
     return first, inverse.ravel()

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytensor.tensor as pt
-from pymc.distributions.dist_math import check_parameters
 from pymc.distributions.distribution import support_point
 from pymc.logprob.abstract import MeasurableOp, _logprob
 from pymc.logprob.basic import logp
@@ -22,9 +21,11 @@ from pytensor.graph.rewriting.basic import node_rewriter
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.rewriting.basic import register_specialize
 
+from iwbayes.analyst._weight_checks import checked_length
+
 
 class WeightedRandomVariable(MeasurableOp, Op):
-    """Random variable whose log density is ``weights`` times that of the variable it wraps.
+    """Random variable whose log density is ``weights * scale`` times that of the variable it wraps.
 
     Parameters
     ----------
@@ -35,9 +36,10 @@ class WeightedRandomVariable(MeasurableOp, Op):
 
     Notes
     -----
-    Inputs are the variable, its rows on the first axis, and the weights, shape (row,). As draws are not
-    changed, the Op is removed when a function is compiled, but only at the ``specialize`` stage: PyMC applies
-    ``canonicalize`` rewrites while it derives densities, and a removal there would silently lose the weights.
+    Inputs are the variable, its rows on the first axis, the weights, shape (row,), and their scale, a scalar
+    that pytensor then pulls out of the sum over the rows. As draws are not changed, the Op is removed when a
+    function is compiled, but only at the ``specialize`` stage: PyMC applies ``canonicalize`` rewrites while it
+    derives densities, and a removal there would silently lose the weights.
     """
 
     __props__ = ("guard",)
@@ -48,14 +50,14 @@ class WeightedRandomVariable(MeasurableOp, Op):
         self.guard = guard
 
     def make_node(self, *inputs: Any) -> Apply:
-        """Wrap a tensor variable, shape (row, ...), with weights of shape (row,)."""
-        rv, weights = (pt.as_tensor_variable(var) for var in inputs)
-        if rv.type.ndim < 1 or weights.type.ndim != 1:
+        """Wrap a tensor variable, shape (row, ...), with weights of shape (row,) and a scalar."""
+        rv, weights, scale = (pt.as_tensor_variable(var) for var in inputs)
+        if rv.type.ndim < 1 or weights.type.ndim != 1 or scale.type.ndim != 0:
             raise ValueError(
-                "a weighted variable needs a row axis and one-dimensional weights; "
-                f"got {rv.type.ndim} and {weights.type.ndim} dimensions."
+                "a weighted variable needs a row axis, one-dimensional weights and a scalar; "
+                f"got {rv.type.ndim}, {weights.type.ndim} and {scale.type.ndim} dimensions."
             )
-        return Apply(self, [rv, weights], [rv.type()])
+        return Apply(self, [rv, weights, scale], [rv.type()])
 
     def infer_shape(self, *args: Any) -> list[Any]:
         """Shape of the wrapped variable (pytensor 2 passes the graph as well, pytensor 3 does not)."""
@@ -78,24 +80,32 @@ def local_remove_weighted_rv(fgraph: Any, node: Apply) -> list[Variable]:
 
 
 @_logprob.register(WeightedRandomVariable)
-def weighted_rv_logprob(op: WeightedRandomVariable, values: Any, rv: Any, weights: Any, **kwargs: Any) -> Any:
+def weighted_rv_logprob(
+    op: WeightedRandomVariable, values: Any, rv: Any, weights: Any, scale: Any, **kwargs: Any
+) -> Any:
     """Weighted elementwise log density, shape (row, ...)."""
     [value] = values
     # The graph that calls this checks for stray random variables itself, once all of them have values.
     kwargs = {**kwargs, "warn_rvs": False}
-    weights = check_parameters(
-        weights, pt.all(weights >= 0), msg="likelihood weights >= 0", can_be_replaced_by_ninf=False
-    )
     if not op.guard:
         terms = logp(rv, value, **kwargs)
-        return _by_row(weights, terms.type.ndim) * terms
+        weights = checked_length(weights, value.shape[0], terms.shape[0])
+        return scale * (_by_row(weights, terms.type.ndim) * terms)
+    weights = checked_length(weights, value.shape[0])
     keep = weights > 0
     safe = _safe_value(rv, value)
     if safe is not None:
         # Zero times an infinite gradient is NaN, so the value itself has to be one of positive density.
         value = pt.switch(_by_row(keep, value.type.ndim), value, disconnected_grad(safe))
     terms = logp(rv, value, **kwargs)
-    return pt.switch(_by_row(keep, terms.type.ndim), _by_row(weights, terms.type.ndim) * terms, 0.0)
+    weights = checked_length(weights, terms.shape[0])
+    return scale * pt.switch(_by_row(keep, terms.type.ndim), _by_row(weights, terms.type.ndim) * terms, 0.0)
+
+
+def row_weights(rv: Any) -> Any:
+    """Return the weights in the log density of a weighted variable, scaled to their total: symbolic, shape (row,)."""
+    _, weights, scale = rv.owner.inputs
+    return weights * scale
 
 
 def _by_row(vector: Any, ndim: int) -> Any:

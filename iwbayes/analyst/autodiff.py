@@ -7,6 +7,7 @@ after another in the order of the model's value variables, each in C order.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from functools import cached_property
 from typing import Any
 
@@ -103,6 +104,33 @@ class ModelTerms:
                     "variables out."
                 )
 
+    def with_weights(self, weights: np.ndarray) -> ModelTerms:
+        """Return the same model with other weights of its rows; nothing is compiled anew.
+
+        Parameters
+        ----------
+        weights : ndarray, shape (row,)
+            As `weights`, after any ``total``.
+
+        Returns
+        -------
+        ModelTerms
+            Shares the compiled functions of this object.
+
+        Raises
+        ------
+        ValueError
+            If the shape is wrong, or weights are negative or not finite.
+        """
+        weights = np.asarray(weights, dtype=np.float64)
+        if weights.shape != (self.n_rows,) or not (np.isfinite(weights).all() and (weights >= 0).all()):
+            raise ValueError(f"weights must be {self.n_rows} finite numbers, not negative; got shape {weights.shape}.")
+        # what is compiled is kept in the object's dictionary: copies have it when it is there before
+        _ = self._rows_function, self._scores_function, self._likelihood_function, self._prior_function
+        other = copy(self)
+        other.weights = weights
+        return other
+
     def row_log_likelihood(self, theta: np.ndarray) -> np.ndarray:
         """Compute each row's unweighted log likelihood.
 
@@ -172,6 +200,24 @@ class ModelTerms:
         theta, nowhere = self._checked(theta), np.zeros(self.size)
         likelihood = self._likelihood_function(theta, self.weights, nowhere)[0]
         return float(likelihood + self._prior_function(theta, nowhere)[0])
+
+    def log_densities(self, theta: np.ndarray) -> np.ndarray:
+        """Weighted log density at many points; rows of weight zero are left out even where their density is zero.
+
+        Parameters
+        ----------
+        theta : ndarray, shape (sample, p)
+
+        Returns
+        -------
+        ndarray, shape (sample,)
+        """
+        nowhere, kept = np.zeros(self.size), self.weights > 0
+        weights = self.weights[kept]
+        return np.array([
+            weights @ self._rows_function(point)[kept] + float(self._prior_function(point, nowhere)[0])
+            for point in theta
+        ])  # fmt: skip
 
     def mode(self, start: np.ndarray | None = None) -> np.ndarray:
         """Maximise the weighted log density by damped Newton steps.

@@ -8,7 +8,7 @@ through the transforms (Shaby 2014; Williams and Savitsky 2021).
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,15 +18,15 @@ from iwbayes._warnings import CalibrationWarning
 from iwbayes.analyst import _arviz
 from iwbayes.analyst._domain import kappa_check, skew_check, weight_checks, weight_facts
 from iwbayes.analyst._meat import Array
-from iwbayes.analyst.sandwich import CalibratedNormal, LikelihoodTerms, calibrate_normal, map_draws
+from iwbayes.analyst._mixture import map_parts, pool_normals
+from iwbayes.analyst._weight_draws import METHODS, Plan, calibrated, draw_posteriors, pooled_draws
+from iwbayes.analyst.sandwich import CalibratedNormal
 from iwbayes.features import FeatureMap
 from iwbayes.laws import MEAN_OF_FEATURES, Measurement
 from iwbayes.release import Release
 
 if TYPE_CHECKING:
     import pymc as pm
-
-    from iwbayes.analyst.autodiff import ModelTerms
 
 __all__ = ["calibrate", "calibration_record", "tilt_inputs", "warn_outside_domain"]
 
@@ -44,7 +44,15 @@ STALE_GROUPS = (
 HARMLESS_STEPS = ("normalize",)
 
 
-def calibrate(idata: _arviz.ArvizObject, weighted_model: pm.Model, release: Release) -> _arviz.ArvizObject:
+def calibrate(
+    idata: _arviz.ArvizObject,
+    weighted_model: pm.Model,
+    release: Release,
+    *,
+    method: str = "auto",
+    random_seed: int | np.random.Generator | None = None,
+    sampler: Mapping[str, Any] | None = None,
+) -> _arviz.ArvizObject:
     """Move the draws of a weighted posterior so that their intervals account for the noise in the weights.
 
     Parameters
@@ -56,13 +64,23 @@ def calibrate(idata: _arviz.ArvizObject, weighted_model: pm.Model, release: Rele
         likelihood; the prior counts once.
     release : Release
         The release whose synthetic rows the model observes, in their order.
+    method : {"auto", "laplace", "nuts"}
+        For weights with several draws, how to draw from the posterior under each of them: by a t proposal at its
+        mode and Pareto smoothed importance weights, by PyMC's NUTS, or by the second where k-hat of the first is 0.7
+        or more.
+    random_seed : int, numpy.random.Generator or None
+        For weights with several draws; nothing is random with a single one.
+    sampler : dict, optional
+        More arguments of ``pymc.sample`` for NUTS. Its log density is compiled once for all draws of the weights.
 
     Returns
     -------
     arviz.InferenceData or xarray.DataTree
         A new object: ``posterior`` calibrated, with deterministics recomputed; ``calibration`` added (see
         `calibration_record`); pointwise log likelihoods, predictions and ``log_prior`` dropped, since they
-        belong to the uncalibrated draws; every other group as it was.
+        belong to the uncalibrated draws; every other group as it was. For weights with several draws
+        ``sample_stats`` is replaced: ``weight_draw`` says which of them is behind each draw, ``pareto_k`` among its
+        attributes is the worst.
 
     Raises
     ------
@@ -70,6 +88,8 @@ def calibrate(idata: _arviz.ArvizObject, weighted_model: pm.Model, release: Rele
         The draws are calibrated already, lack a free variable or are fewer than the parameters; the model has no
         weighted likelihood, another number of rows than the release, discrete variables, or free variables that grow
         with the rows; its curvature is not positive definite. All but the last before anything is compiled.
+    RuntimeError
+        The mode was not found, or with method="laplace" k-hat is 0.7 or more.
 
     Warns
     -----
@@ -84,6 +104,11 @@ def calibrate(idata: _arviz.ArvizObject, weighted_model: pm.Model, release: Rele
     r_i = s_i without the second term. The prior is put back unchanged. See
     :func:`~iwbayes.analyst.sandwich.calibrate_normal`.
 
+    A model with the average of several draws of the weights stands for all of them: the result is the mixture, in
+    equal parts, of the posteriors under each draw, calibrated by the row sandwich each. Its covariance is the mean
+    of theirs plus the covariance of their means. The draws of `idata` give the start only. Such a mixture holds the
+    noise of the weights as far as their draws differ by it, so that the verdict stays "not calibrated".
+
     The likelihood is approximated by a normal at its mode. That is poor for parameters with few rows and for
     scales of hierarchical models; the record's ``skew`` says by how much mean and mode differ.
 
@@ -92,6 +117,8 @@ def calibrate(idata: _arviz.ArvizObject, weighted_model: pm.Model, release: Rele
     >>> weighted = iw.reweight(model, release.weights, total=release.n_private)  # doctest: +SKIP
     >>> idata = iw.calibrate(pm.sample(model=weighted), weighted, release)  # doctest: +SKIP
     """
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {list(METHODS)}; got {method!r}. 'auto' suits most models.")
     posterior = _checked_posterior(idata)
     _check_model(weighted_model, posterior, release)
     from iwbayes.analyst.autodiff import ModelTerms
@@ -100,25 +127,30 @@ def calibrate(idata: _arviz.ArvizObject, weighted_model: pm.Model, release: Rele
     draws = terms.unconstrain(posterior)
     if len(draws) <= terms.size:
         raise ValueError(f"there must be more draws than parameters; got {len(draws)} for {terms.size}. Sample more.")
-    mode = terms.mode(draws.mean(axis=0))
-    phi, noise = tilt_inputs(release, terms.weights)
-    columns = None if phi is None else phi[:, : len(noise)]
-    normal = calibrate_normal(
-        _likelihood_terms(terms, mode),
-        prior=terms.prior,
-        n_private=release.n_private,
-        phi=columns,
-        noise_covariance=noise,
-    )
-    covariance = np.atleast_2d(np.cov(draws, rowvar=False))
-    moved = map_draws(
-        draws, mode=mode, covariance=covariance, target_mean=normal.mean, target_covariance=normal.covariance
-    )
-    record = calibration_record(terms.names, normal, draws, moved, release, phi=phi)
-    warn_outside_domain(record)
     groups = {name: _arviz.group(idata, name) for name in _arviz._names(idata) if name not in STALE_GROUPS}
+    start = terms.mode(draws.mean(axis=0))
+    if release.weights.n_draws > 1 and _released(terms.weights, release):
+        plan = Plan(posterior.sizes["chain"], posterior.sizes["draw"], method, dict(sampler or {}))
+        rng = np.random.default_rng(random_seed)
+        parts = draw_posteriors(weighted_model, terms, release.weights.draw_values, start, plan, rng)
+        normals = [calibrated(part.terms, part.mode, release.n_private) for part in parts]
+        draws, moved, statistics = pooled_draws(parts, normals, plan, rng)
+        groups["sample_stats"] = statistics.assign_coords(chain=posterior["chain"], draw=posterior["draw"])
+        record = calibration_record(terms.names, normals, draws, moved, release)
+    else:
+        phi, noise = tilt_inputs(release, terms.weights)
+        columns = None if phi is None else phi[:, : len(noise)]
+        normal = calibrated(terms, start, release.n_private, phi=columns, noise_covariance=noise)
+        [moved] = map_parts([draws], [start], [], [normal])
+        record = calibration_record(terms.names, normal, draws, moved, release, phi=phi)
+    warn_outside_domain(record)
     groups["posterior"] = _replace_draws(posterior, terms.constrain(moved))
     return _arviz.make({**groups, "calibration": record}, idata.attrs)
+
+
+def _released(weights: Array, release: Release) -> bool:
+    """Whether weights on any scale are those of the release, averaged over its draws."""
+    return np.allclose(weights / np.mean(weights), release.weights.values, rtol=1e-6, atol=1e-9)
 
 
 def tilt_inputs(release: Release, weights: Array) -> tuple[Any, Any]:
@@ -143,7 +175,7 @@ def tilt_inputs(release: Release, weights: Array) -> tuple[Any, Any]:
     features = _tilt_features(measurement)
     if measurement is None or features is None or own.n_draws > 1 or set(own.steps) - set(HARMLESS_STEPS):
         return None, None
-    if not np.allclose(weights / np.mean(weights), own.values, rtol=1e-6, atol=1e-9):
+    if not _released(weights, release):
         return None, None
     columns = measurement.tilt_columns
     return features.transform(release.synthetic.frame), measurement.noise.covariance[columns, columns]
@@ -151,7 +183,7 @@ def tilt_inputs(release: Release, weights: Array) -> tuple[Any, Any]:
 
 def calibration_record(
     names: Sequence[str],
-    normal: CalibratedNormal,
+    normals: CalibratedNormal | Sequence[CalibratedNormal],
     draws_before: Array,
     draws_after: Array,
     release: Release,
@@ -164,8 +196,9 @@ def calibration_record(
     ----------
     names : sequence of str
         Flat names of the p unconstrained parameters.
-    normal : CalibratedNormal
-    draws_before, draws_after : ndarray, shape (sample, p)
+    normals : CalibratedNormal, or a sequence of them
+        One for each draw of the weights.
+    draws_before, draws_after : ndarray, shape (..., p)
         Unconstrained draws before and after.
     release : Release
     phi : ndarray, shape (row, k + 1), optional
@@ -175,11 +208,16 @@ def calibration_record(
     -------
     xarray.Dataset
         Dimension ``parameter``; variables ``kappa``, ``explained``, ``mean_weighted``, ``sd_weighted``,
-        ``mean_calibrated``, ``sd_calibrated`` (unconstrained). Attributes: ``method`` ("tilt" or "row sandwich"),
-        ``verdict`` ("calibrated" or "not calibrated"), ``reasons`` (list of sentences, or "" when there is none),
+        ``mean_calibrated``, ``sd_calibrated`` (unconstrained), ``sd_between`` (of the calibrated means over draws of
+        the weights, and part of ``sd_calibrated``; NaN for a single draw). Attributes: ``method`` ("tilt" or "row
+        sandwich"), ``weight_draws`` (their number), ``verdict`` ("calibrated" or "not calibrated"), ``reasons`` (list
+        of sentences, or "" when there is none),
         ``kappa_max``, ``kappa0``, ``skew``, ``likelihood_ess``, ``cut_directions``, ``prior_directions``,
         ``pareto_k``, ``ess``, ``n_private``, ``n_synthetic``, ``clipped_private``, ``clipped_synthetic``.
     """
+    normals = [normals] if isinstance(normals, CalibratedNormal) else list(normals)
+    normal, between = pool_normals(normals)
+    draws_before, draws_after = (np.reshape(draws, (-1, len(names))) for draws in (draws_before, draws_after))
     tilted = not np.isnan(normal.kappa0)
     columns = {
         "kappa": normal.kappa,
@@ -188,13 +226,15 @@ def calibration_record(
         "sd_weighted": draws_before.std(axis=0, ddof=1),
         "mean_calibrated": draws_after.mean(axis=0),
         "sd_calibrated": draws_after.std(axis=0, ddof=1),
+        "sd_between": between,
     }
     facts: dict[str, Any] = weight_facts(release, phi)
     facts["kappa_max"] = float(np.max(normal.kappa)) if tilted else float("nan")
     facts["skew"] = float(np.max(np.abs(columns["mean_weighted"] - normal.mode) / columns["sd_weighted"]))
-    reasons = _reasons(facts, tilted, release)
+    reasons = _reasons(facts, tilted, release, len(normals))
     attrs = {
         "method": "tilt" if tilted else "row sandwich",
+        "weight_draws": len(normals),
         "verdict": "not calibrated" if reasons else "calibrated",
         "reasons": reasons or "",
         **facts,
@@ -218,13 +258,19 @@ def warn_outside_domain(record: xr.Dataset) -> None:
         warnings.warn("not calibrated: " + "; ".join(record.attrs["reasons"]), CalibrationWarning, stacklevel=3)
 
 
-def _reasons(facts: dict[str, Any], tilted: bool, release: Release) -> list[str]:
+def _reasons(facts: dict[str, Any], tilted: bool, release: Release, n_draws: int) -> list[str]:
     """Why the intervals are not calibrated, one sentence each."""
     if tilted:
         checks = [kappa_check("kappa", facts["kappa_max"]), *weight_checks(facts), skew_check(facts["skew"])]
         return [check.reason for check in checks if check.verdict == "fail"]
     own = release.weights
-    if _tilt_features(own.measurement) is None:
+    if n_draws > 1:
+        return [
+            f"the intervals hold the noise of the weights only as far as their {n_draws} draws differ by it (row "
+            "sandwich of each draw, and the spread between them): what the draws share, such as shrinkage and the "
+            "private rows' own sampling, is left out. Ask for a release with tilt weights."
+        ]
+    if _tilt_features(own.measurement) is None and own.n_draws == 1:
         why = f"calibration does not know the noise of {own.method} weights. Ask for a release with tilt weights."
     else:
         why = (
@@ -232,16 +278,6 @@ def _reasons(facts: dict[str, Any], tilted: bool, release: Release) -> list[str]
             "reweight(model, release.weights, total=release.n_private)."
         )
     return ["the noise of the weights is left out of the intervals (row sandwich only): " + why]
-
-
-def _likelihood_terms(terms: ModelTerms, mode: Array) -> LikelihoodTerms:
-    total = terms.weights.sum()
-    return LikelihoodTerms(
-        theta=mode,
-        scores=terms.scores(mode),
-        curvature=-terms.likelihood_hessian(mode) / total,
-        shares=terms.weights / total,
-    )
 
 
 def _checked_posterior(idata: _arviz.ArvizObject) -> xr.Dataset:

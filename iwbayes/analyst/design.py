@@ -162,7 +162,8 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: str 
     ------
     ValueError
         Unknown columns, a response that is missing or does not suit the family, columns that are not finite,
-        a formula that formulaic can not read, or no complete row.
+        a formula that formulaic can not read, names that ArviZ cannot hold (with a "/", or "chain" and "draw"), or
+        no complete row.
 
     Warns
     -----
@@ -193,6 +194,7 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: str 
     subset = _ready(frame.iloc[rows][used], schema, skip=lhs)
     name, response = _response(parsed, lhs, subset, schema, family)
     x, terms = _matrix(parsed, subset)
+    _check_names(name, terms)
     if len(x) != len(rows) or len(response.values) != len(rows):
         raise ValueError(f"formula {formula!r} must keep the number of rows; a function in it changes it.")
     return Design(formula, family, name, response, x, terms, rows, len(frame))
@@ -327,14 +329,18 @@ def _matrix(parsed: Any, frame: pd.DataFrame) -> tuple[Array, tuple[Term, ...]]:
             kept += [int(places[i]) for i in filled]
     if not kept:
         raise ValueError("the formula must leave at least one column; add a term or an intercept.")
-    _check_names(terms)
     return np.ascontiguousarray(values[:, kept]) + 0.0, tuple(terms)
 
 
-def _check_names(terms: list[Term]) -> None:
-    for term in terms:
-        if term.name in _RESERVED:
-            raise ValueError(f"a coefficient must not be called {term.name!r}, as ArviZ's own; rename it.")
+def _check_names(response: str, terms: tuple[Term, ...]) -> None:
+    for name in (response, *(term.name for term in terms)):
+        if name in _RESERVED:
+            raise ValueError(f"a variable must not be called {name!r}, as ArviZ's own; rename it.")
+        if "/" in name:
+            raise ValueError(
+                f"a variable must not be called {name!r}: ArviZ's trees and netCDF files take no '/' in names. Write a "
+                "division as a product, such as I(age * 0.1), and rename such columns."
+            )
 
 
 def _labels(term: FormulaTerm, columns: list[str], spec: Any) -> tuple[Any, ...] | None:

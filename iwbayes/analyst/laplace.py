@@ -7,17 +7,29 @@ posterior and the caller has to sample by other means.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from iwbayes._threads import one_blas_thread
+from iwbayes.analyst._newton import maximise_many
 from iwbayes.analyst._priors import LogPrior
-from iwbayes.analyst._rows import WeightedRows
+from iwbayes.analyst._rows import WeightedRows, derivatives_each
 from iwbayes.weights import psislw
 
-__all__ = ["K_HAT_LIMIT", "WORK_LIMIT", "LaplaceDraws", "Mode", "find_mode", "laplace"]
+__all__ = [
+    "K_HAT_LIMIT",
+    "WORK_LIMIT",
+    "LaplaceDraws",
+    "Mode",
+    "find_mode",
+    "find_modes",
+    "importance_draws",
+    "laplace",
+    "n_proposals",
+]
 
 Array = NDArray[np.float64]
 
@@ -30,9 +42,6 @@ _PROPOSAL_DOF = 7.0
 _PROPOSALS_PER_DRAW, _LEAST_PROPOSALS = 4, 250
 #: Evaluations row x proposal that a fit spends before it takes fewer proposals (about a second).
 WORK_LIMIT = 4e8
-# Newton stops when a full step would gain less than this in the log density.
-_GAIN = 1e-12
-_NEWTON_STEPS = 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,26 +83,38 @@ def find_mode(rows: WeightedRows, prior: LogPrior, start: Array | None = None) -
     RuntimeError
         When 200 steps do not reach the mode.
     """
+    return find_modes([rows], prior, None if start is None else np.asarray(start)[None])[0]
+
+
+def find_modes(each: Sequence[WeightedRows], prior: LogPrior, starts: Array | None = None) -> list[Mode]:
+    """Maximise several weighted log posteriors with one prior at the same time; see `find_mode`.
+
+    Parameters
+    ----------
+    each : sequence of WeightedRows
+        One a posterior. Where they share a design, one pass over its rows serves all that have not converged.
+    prior : LogPrior
+    starts : ndarray, shape (posterior, p), optional
+
+    Returns
+    -------
+    list of Mode
+    """
+
+    def derivatives(theta: Array, places: NDArray[np.intp]) -> tuple[Array, Array, Array, Array]:
+        value, gradient, hessian = derivatives_each([each[place] for place in places], theta)
+        curvature = -(hessian + hessian.transpose(0, 2, 1)) / 2
+        precision = curvature.copy()
+        for i, point in enumerate(theta):
+            prior_gradient, prior_hessian = prior.derivatives(point)
+            gradient[i] += prior_gradient
+            precision[i] -= (prior_hessian + prior_hessian.T) / 2
+        return value + prior.value(theta), gradient, precision, curvature
+
     with one_blas_thread():
-        theta = _start(rows) if start is None else np.array(start, dtype=np.float64)
-        for _ in range(_NEWTON_STEPS):
-            likelihood, gradient, hessian = rows.derivatives(theta)
-            prior_gradient, prior_hessian = prior.derivatives(theta)
-            value = likelihood + float(prior.value(theta[None])[0])
-            gradient, precision = gradient + prior_gradient, -(hessian + prior_hessian)
-            step = _ascent(precision, gradient)
-            gain = float(gradient @ step)
-            # below the rounding of the log density no line search can tell better from worse
-            if gain < max(_GAIN, 1e-15 * abs(value)):
-                return Mode(theta, value, (precision + precision.T) / 2, -(hessian + hessian.T) / 2)
-            length = _line_search(rows, prior, theta, step, value, gain)
-            if length == 0.0:
-                break
-            theta = theta + length * step
-    raise RuntimeError(
-        f"Newton's method did not reach the mode of the posterior; a step would still gain {gain:.1e}. "
-        f"Scale the columns, drop collinear terms or give smoother priors."
-    )
+        starts = np.stack([_start(rows) for rows in each]) if starts is None else starts
+        found = maximise_many(derivatives, starts)
+    return [Mode(theta, float(value), *curvatures) for theta, value, *curvatures in zip(*found, strict=True)]
 
 
 def _start(rows: WeightedRows) -> Array:
@@ -111,32 +132,6 @@ def _start(rows: WeightedRows) -> Array:
         if term.name == "Intercept":
             theta[: len(predictors)] = predictors
     return theta
-
-
-def _ascent(precision: Array, gradient: Array) -> Array:
-    """Newton step; where the density is not concave, with the signs of the curvature turned."""
-    scale = 1 / np.sqrt(np.maximum(np.abs(np.diag(precision)), 1e-300))
-    unit = precision * np.outer(scale, scale)
-    try:
-        factor = np.linalg.cholesky(unit)
-        return scale * np.linalg.solve(factor.T, np.linalg.solve(factor, scale * gradient))
-    except np.linalg.LinAlgError:
-        values, vectors = np.linalg.eigh(unit)
-        values = np.maximum(np.abs(values), 1e-6 * np.abs(values).max())
-        return scale * (vectors @ ((vectors.T @ (scale * gradient)) / values))
-
-
-def _line_search(rows: WeightedRows, prior: LogPrior, theta: Array, step: Array, value: float, gain: float) -> float:
-    """Length by halving until the log density gains (Armijo); 0 when no length does."""
-    length = 1.0
-    slack = 1e-13 * abs(value)
-    while length > 1e-10:
-        trial = theta + length * step
-        new = float(rows.weights @ rows.row_values(trial)) + float(prior.value(trial[None])[0])
-        if new >= value + 1e-4 * length * gain - slack:
-            return length
-        length /= 2
-    return 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,22 +196,62 @@ def laplace(
     are Pareto smoothed, and the draws taken by systematic resampling, so that a proposal of weight w is
     repeated floor or ceil of draws * w times.
     """
-    affordable = int(work / (len(rows.weights) * rows.design.n_predictors))
-    n = max(_LEAST_PROPOSALS, min(_PROPOSALS_PER_DRAW * draws, affordable))
-    p = len(mode.theta)
-    scale = 1 / np.sqrt(np.abs(np.diag(mode.precision)))
-    try:
-        factor = np.linalg.cholesky(mode.precision * np.outer(scale, scale))
-    except np.linalg.LinAlgError:
-        return LaplaceDraws(np.tile(mode.theta, (draws, 1)), np.full(draws, mode.value), np.nan, np.nan, 0)
+    n = n_proposals(draws, len(rows.weights) * rows.design.n_predictors, work)
     with one_blas_thread():
-        normal = rng.standard_normal((n, p))
-        stretch = np.sqrt(_PROPOSAL_DOF / rng.chisquare(_PROPOSAL_DOF, n))[:, None]
-        theta = mode.theta + np.linalg.solve(factor.T, normal.T).T * scale * stretch
-        distance = np.square(normal * stretch).sum(axis=1)
-        log_density = rows.values(theta) + prior.value(theta)
+        return importance_draws(
+            lambda theta: rows.values(theta) + prior.value(theta),
+            mode.theta,
+            mode.precision,
+            n=n,
+            draws=draws,
+            rng=rng,
+        )
+
+
+def n_proposals(draws: int, cost: float, work: float = WORK_LIMIT) -> int:
+    """Count the proposals for so many draws: four each, as far as `work` pays for the `cost` of each."""
+    return max(_LEAST_PROPOSALS, min(_PROPOSALS_PER_DRAW * draws, int(work / cost)))
+
+
+def importance_draws(
+    log_density: Callable[[Array], Array],
+    mode: Array,
+    precision: Array,
+    *,
+    n: int,
+    draws: int,
+    rng: np.random.Generator,
+) -> LaplaceDraws:
+    """Draw from any log density by `n` proposals of a multivariate t at its mode; see `laplace`.
+
+    Parameters
+    ----------
+    log_density : callable
+        theta (proposal, p) -> (proposal,), up to a constant.
+    mode : ndarray, shape (p,)
+    precision : ndarray, shape (p, p)
+        Minus the Hessian there. Where it is not positive definite no proposal can be made: k-hat is NaN.
+    n, draws : int
+        Proposals to make, draws to return.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    LaplaceDraws
+    """
+    p = len(mode)
+    scale = 1 / np.sqrt(np.maximum(np.abs(np.diag(precision)), 1e-300))
+    try:
+        factor = np.linalg.cholesky(precision * np.outer(scale, scale))
+    except np.linalg.LinAlgError:
+        return LaplaceDraws(np.tile(mode, (draws, 1)), np.full(draws, np.nan), np.nan, np.nan, 0)
+    normal = rng.standard_normal((n, p))
+    stretch = np.sqrt(_PROPOSAL_DOF / rng.chisquare(_PROPOSAL_DOF, n))[:, None]
+    theta = mode + np.linalg.solve(factor.T, normal.T).T * scale * stretch
+    distance = np.square(normal * stretch).sum(axis=1)
+    density = log_density(theta)
     log_proposal = -(_PROPOSAL_DOF + p) / 2 * np.log1p(distance / _PROPOSAL_DOF)
-    return _resample(theta, log_density, log_density - log_proposal, draws, rng)
+    return _resample(theta, density, density - log_proposal, draws, rng)
 
 
 def _resample(

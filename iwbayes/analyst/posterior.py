@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,12 @@ from numpy.typing import NDArray
 
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst import _arviz
-from iwbayes.analyst._groups import log_likelihoods, observed_data, posterior_dataset, posterior_values
+from iwbayes.analyst._groups import log_likelihoods, observed_data, posterior_dataset
+from iwbayes.analyst._mixture import Deal, map_parts
 from iwbayes.analyst._priors import LogPrior, PriorScales, prior_scales
-from iwbayes.analyst._rows import WeightedRows, merge_rows
+from iwbayes.analyst._regression_nuts import RegressionNuts
+from iwbayes.analyst._rows import WeightedRows, merge_draws
+from iwbayes.analyst._weight_draws import METHODS
 from iwbayes.analyst.calibrate import calibration_record, tilt_inputs, warn_outside_domain
 from iwbayes.analyst.design import Design, build_design
 from iwbayes.analyst.families import Family
@@ -24,11 +27,10 @@ from iwbayes.analyst.laplace import (
     WORK_LIMIT,
     LaplaceDraws,
     Mode,
-    find_mode,
+    find_modes,
     laplace,
 )
-from iwbayes.analyst.regression import build_model
-from iwbayes.analyst.sandwich import LikelihoodTerms, calibrate_normal, map_draws
+from iwbayes.analyst.sandwich import CalibratedNormal, LikelihoodTerms, calibrate_normal
 from iwbayes.weights import Weights
 
 if TYPE_CHECKING:
@@ -40,8 +42,6 @@ Array = NDArray[np.float64]
 
 #: Bytes that log_likelihood and log_likelihood_weighted may take together before "auto" leaves them out.
 LOG_LIKELIHOOD_LIMIT = 256 * 2**20
-
-_METHODS = ("auto", "laplace", "nuts")
 
 
 def fit(
@@ -76,7 +76,8 @@ def fit(
         Replace default priors by name; see :func:`~iwbayes.analyst.regression.regression`.
     weights : "release", "uniform" or Weights
         "uniform" ignores the weights, for comparison; such a posterior is never calibrated. Of weights with
-        several draws, each draw gets its own fit and the posterior is their mixture.
+        several draws, each draw gets its own mode, proposal and k-hat, or its own run of NUTS, and the posterior is
+        their mixture in equal parts.
     total : float, optional
         Sum of the weights over all synthetic rows; ``release.n_private`` by default, since more synthetic
         rows must not make a posterior narrower than the private rows would. Rows with missing cells in the
@@ -92,16 +93,19 @@ def fit(
     progressbar : bool
         Show PyMC's.
     sampler : dict, optional
-        More arguments of ``pymc.sample`` for "nuts", such as ``{"tune": 500, "nuts_sampler": "nutpie"}``.
+        More arguments of ``pymc.sample`` for "nuts", such as ``{"tune": 500, "nuts_sampler": "nutpie"}``. For
+        weights with several draws PyMC's own NUTS is the default, and compiled once for all; other samplers
+        compile the model for each draw.
 
     Returns
     -------
     arviz.InferenceData or xarray.DataTree
         Groups ``posterior`` (coefficients named as Bambi names them), ``sample_stats`` (of the draws before
-        calibration: ``lp`` and what NUTS records; attributes ``pareto_k``, ``importance_ess`` and
-        ``n_proposals`` of the importance sampling, the worst over draws of the weights), ``observed_data``,
-        ``calibration`` where calibrated, ``log_likelihood`` and ``log_likelihood_weighted`` where stored.
-        The attributes of ``posterior`` record formula, family, method, total, weights and calibrated.
+        calibration: ``lp`` and what NUTS records; ``weight_draw``, the draw of the weights behind each where there
+        are several; attributes ``pareto_k``, ``importance_ess`` and ``n_proposals`` of the importance sampling,
+        the worst over draws of the weights), ``observed_data``, ``calibration`` where calibrated,
+        ``log_likelihood`` and ``log_likelihood_weighted`` (by the averaged weights) where stored. The attributes
+        of ``posterior`` record formula, family, method, total, weights, weight_draws (their number) and calibrated.
 
     Raises
     ------
@@ -121,24 +125,29 @@ def fit(
     -----
     Identical rows are merged, and gaussian rows replaced by their weighted Gram matrix, without changing the
     posterior. Draws are mapped linearly in unconstrained space (sigma on the log scale) to the mean and
-    covariance of the calibrated posterior. For weights with several draws that target is computed from the
-    averaged weights.
+    covariance of the calibrated posterior.
+
+    Of weights with several draws each has its own calibrated posterior, by the row sandwich, and the result is
+    their mixture: its covariance is the mean of theirs plus the covariance of their means over the draws. So the
+    intervals hold the noise of the weights as far as the draws differ by it, and no more: the record says "not
+    calibrated".
     """
-    _check_options(method, draws, chains, total, log_likelihood)
+    _check_options(method, draws, chains, total, log_likelihood, sampler)
     rng = np.random.default_rng(random_seed)
     problem = _Problem.build(formula, release, family, priors, weights, total)
-    per_draw: list[_Weighted] = []
-    for row_weights in problem.draw_weights:
-        # the modes of several draws lie close together
-        per_draw.append(problem.posterior(row_weights, start=per_draw[-1].mode.theta if per_draw else None))
-    plan = _Sampling(method, draws, chains, progressbar, dict(sampler or {}))
-    theta, stats, used = _sample(problem, per_draw, plan, rng)
-    record = None
+    posteriors = problem.posteriors()
+    deal = Deal.random(len(posteriors), chains, draws, rng)
+    plan = _Sampling(method, deal.n_each, chains, progressbar, dict(sampler or {}))
+    parts = _sample(problem, posteriors, plan, rng)
+    theta, record = deal.take([part.theta for part in parts]), None
     if calibrate and problem.weights is not None:
-        theta, record = _calibrate(problem, theta, per_draw[0].mode.theta, release)
+        before = theta
+        moved, normals, phi = _calibrate(problem, posteriors, [part.theta for part in parts], release)
+        theta = deal.take(moved)
+        record = calibration_record(problem.design.parameter_names, normals, before, theta, release, phi=phi)
     groups = {
         "posterior": posterior_dataset(problem.design, theta),
-        "sample_stats": stats,
+        "sample_stats": _statistics(parts, deal),
         "observed_data": observed_data(problem.design),
     }
     if record is not None:
@@ -147,14 +156,17 @@ def fit(
     size = 16 * theta.shape[0] * theta.shape[1] * len(problem.design.y)
     if log_likelihood is True or (log_likelihood == "auto" and size <= LOG_LIKELIHOOD_LIMIT):
         groups |= log_likelihoods(problem.rows, theta)
+    used = "+".join(sorted({part.method for part in parts}))
     attrs = _attributes(problem, used, calibrated=record is not None)
     groups["posterior"].attrs.update(attrs)
     return _arviz.make(groups, attrs)
 
 
-def _check_options(method: str, draws: int, chains: int, total: float | None, log_likelihood: Any) -> None:
-    if method not in _METHODS:
-        raise ValueError(f"method must be one of {list(_METHODS)}; got {method!r}. 'auto' suits most models.")
+def _check_options(
+    method: str, draws: int, chains: int, total: float | None, log_likelihood: Any, sampler: Mapping[str, Any] | None
+) -> None:
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {list(METHODS)}; got {method!r}. 'auto' suits most models.")
     for name, value in (("draws", draws), ("chains", chains)):
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
             raise ValueError(f"{name} must be a whole number of 1 or more; got {value!r}.")
@@ -162,6 +174,9 @@ def _check_options(method: str, draws: int, chains: int, total: float | None, lo
         raise ValueError(f"total must be positive and finite; got {total!r}. Leave it out for n_private.")
     if log_likelihood not in (True, False, "auto"):
         raise ValueError(f"log_likelihood must be True, False or 'auto'; got {log_likelihood!r}.")
+    taken = sorted({"draws", "chains", "model", "random_seed"} & set(sampler or {}))
+    if taken:
+        raise ValueError(f"sampler must not hold {taken}: fit sets them. Give them to fit itself.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,8 +188,7 @@ class _Problem:
     priors: Mapping[str, Any] | None
     prior: LogPrior
     weights: Weights | None  # None: uniform
-    table_weights: Array  # (all rows,), averaged over the draws; they sum to total
-    draw_weights: Array  # (draw of the weights, row used)
+    draw_weights: Array  # (draw of the weights, all rows); each sums to total
     total: float
 
     @classmethod
@@ -185,22 +199,27 @@ class _Problem:
         total = float(release.n_private if total is None else total)
         values = np.ones((1, design.n_rows)) if chosen is None else np.asarray(chosen.draw_values)
         values = values * (total / values.sum(axis=1, keepdims=True))
-        mean = values.mean(axis=0)
-        if not mean[design.rows].sum() > 0:
+        if not np.all(values[:, design.rows].sum(axis=1) > 0):
             raise ValueError("the weights must not all be zero on the rows used; check columns with missing cells.")
-        scales = prior_scales(design, mean[design.rows])
-        prior = LogPrior(design, scales, priors)
-        return cls(design, scales, priors, prior, chosen, mean, values[:, design.rows], total)
+        scales = prior_scales(design, values.mean(axis=0)[design.rows])
+        return cls(design, scales, priors, LogPrior(design, scales, priors), chosen, values, total)
 
     @property
     def rows(self) -> WeightedRows:
         """Rows used, one by one, with the averaged weights."""
-        return WeightedRows(self.design, self.table_weights[self.design.rows])
+        return WeightedRows(self.design, self.draw_weights.mean(axis=0)[self.design.rows])
 
-    def posterior(self, weights: Array, *, start: Array | None = None) -> _Weighted:
-        """Posterior under one vector of weights of the rows used."""
-        rows = merge_rows(self.design, weights)
-        return _Weighted(rows, find_mode(rows, self.prior, start))
+    def posteriors(self) -> list[_Weighted]:
+        """Posterior under each draw of the weights."""
+        complete = len(self.design.rows) == self.design.n_rows
+        each = merge_draws(self.design, self.draw_weights if complete else self.draw_weights[:, self.design.rows])
+        starts = None
+        if len(each) > 1:
+            # the modes of several draws lie close together
+            averaged = merge_draws(self.design, self.rows.weights[None])
+            starts = np.tile(find_modes(averaged, self.prior)[0].theta, (len(each), 1))
+        modes = find_modes(each, self.prior, starts)
+        return [_Weighted(rows, mode) for rows, mode in zip(each, modes, strict=True)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,141 +261,90 @@ class _Sampled:
 
 def _sample(
     problem: _Problem, posteriors: list[_Weighted], plan: _Sampling, rng: np.random.Generator
-) -> tuple[Array, xr.Dataset, str]:
-    """Draw from each posterior and mix: theta (chain, draw, p), sample_stats, and the methods used."""
-    draws = plan.draws
-    n_each = -(-draws // len(posteriors))
-    plan = replace(plan, draws=n_each)
-    parts = [_sample_one(problem, posterior, plan, rng, WORK_LIMIT / len(posteriors)) for posterior in posteriors]
-    return _mix(parts, order=_order(n_each, len(parts), rng)[:draws], chains=plan.chains)
-
-
-def _order(n_each: int, n_parts: int, rng: np.random.Generator) -> NDArray[np.intp]:
-    # the draws of a mixture in random order: no chain shall look like a walk from one part to the next
-    return rng.permutation(n_each * n_parts) if n_parts > 1 else np.arange(n_each)
-
-
-def _sample_one(
-    problem: _Problem, posterior: _Weighted, plan: _Sampling, rng: np.random.Generator, work: float
-) -> _Sampled:
-    shape = (plan.chains, plan.draws)
-    tried = None
-    if plan.method != "nuts":
-        n = plan.chains * plan.draws
-        tried = laplace(posterior.rows, problem.prior, posterior.mode, draws=n, rng=rng, work=work)
-        if tried.reliable:
-            stats = {"lp": tried.log_density.reshape(shape)}
-            return _Sampled(tried.theta.reshape(*shape, -1), stats, "laplace", tried)
-        if plan.method == "laplace":
+) -> list[_Sampled]:
+    """Draw from each posterior: by importance sampling, or by NUTS where that fails."""
+    parts: list[_Sampled | None] = [None] * len(posteriors)
+    tried: list[LaplaceDraws | None] = [None] * len(posteriors)
+    for place, posterior in enumerate(posteriors if plan.method != "nuts" else []):
+        n, work = plan.chains * plan.draws, WORK_LIMIT / len(posteriors)
+        found = laplace(posterior.rows, problem.prior, posterior.mode, draws=n, rng=rng, work=work)
+        tried[place] = found
+        if found.reliable:
+            shape = (plan.chains, plan.draws)
+            stats = {"lp": found.log_density.reshape(shape)}
+            parts[place] = _Sampled(found.theta.reshape(*shape, -1), stats, "laplace", found)
+        elif plan.method == "laplace":
+            of = f" of draw {place} of the weights" if len(posteriors) > 1 else ""
             raise RuntimeError(
-                f"pareto_k {tried.pareto_k:.2f} is not below {K_HAT_LIMIT}: the t proposal does not suit this "
+                f"pareto_k {found.pareto_k:.2f}{of} is not below {K_HAT_LIMIT}: the t proposal does not suit this "
                 f"posterior. Use method='nuts' or method='auto'."
             )
-    theta, found = _nuts(problem, posterior, plan, rng)
-    stats = {str(name): np.asarray(v) for name, v in found.data_vars.items() if v.dims == ("chain", "draw")}
-    return _Sampled(theta, stats, "nuts", tried)
+    left = [place for place, part in enumerate(parts) if part is None]
+    if left:
+        nuts = RegressionNuts([posteriors[place].rows for place in left], problem.scales, problem.priors, plan.options)
+    for run, place in enumerate(left):
+        theta, statistics = nuts.sample(
+            run,
+            posteriors[place].mode.theta,
+            draws=plan.draws,
+            chains=plan.chains,
+            progressbar=plan.progressbar,
+            random_seed=int(rng.integers(2**31)),
+        )
+        kept = {str(name): np.asarray(v) for name, v in statistics.data_vars.items() if v.dims == ("chain", "draw")}
+        parts[place] = _Sampled(theta, kept, "nuts", tried[place])
+    return [part for part in parts if part is not None]
 
 
-def _mix(parts: list[_Sampled], order: NDArray[np.intp], chains: int) -> tuple[Array, xr.Dataset, str]:
-    theta = np.concatenate([part.theta for part in parts], axis=1)[:, order]
+def _statistics(parts: list[_Sampled], deal: Deal) -> xr.Dataset:
+    """Group sample_stats: what all parts record of their draws, and the worst of what they record once."""
     shared = sorted(set.intersection(*(set(part.stats) for part in parts)))
-    stats = {name: np.concatenate([part.stats[name] for part in parts], axis=1)[:, order] for name in shared}
+    found: dict[str, Any] = {name: deal.take([part.stats[name] for part in parts]) for name in shared}
+    if len(parts) > 1:
+        found["weight_draw"] = deal.part
+    chains, draws = deal.part.shape
     dataset = xr.Dataset(
-        {name: (("chain", "draw"), values) for name, values in stats.items()},
-        coords={"chain": np.arange(chains), "draw": np.arange(theta.shape[1])},
+        {name: (("chain", "draw"), values) for name, values in found.items()},
+        coords={"chain": np.arange(chains), "draw": np.arange(draws)},
     )
     tried = [part.proposals for part in parts if part.proposals is not None]
     if tried:
         dataset.attrs["pareto_k"] = float(np.max([proposals.pareto_k for proposals in tried]))
         dataset.attrs["importance_ess"] = float(np.min([proposals.ess for proposals in tried]))
         dataset.attrs["n_proposals"] = int(np.min([proposals.n_proposals for proposals in tried]))
-    return theta, dataset, "+".join(sorted({part.method for part in parts}))
+    return dataset
 
 
-def _nuts(
-    problem: _Problem, posterior: _Weighted, plan: _Sampling, rng: np.random.Generator
-) -> tuple[Array, xr.Dataset]:
-    """Sample the merged rows with PyMC, from the mode, and return unconstrained draws (chain, draw, p)."""
-    import pymc as pm
-
-    from iwbayes.analyst.reweight import reweight
-
-    design = problem.design
-    centred, scales, center = _centred(problem, posterior.rows)
-    model = build_model(centred.design, scales, problem.priors)
-    weighted = reweight(model, centred.weights, total=float(centred.weights.sum()))
-    start = posterior_values(design, _shift_intercept(design, posterior.mode.theta[None], center))
-    options = {
-        "draws": plan.draws,
-        "chains": plan.chains,
-        "random_seed": int(rng.integers(2**31)),
-        "progressbar": plan.progressbar,
-        "initvals": {name: values[0] for name, values in start.items()},
-    }
-    idata = pm.sample(model=weighted, **{**options, **plan.options})
-    group = _arviz.group(idata, "posterior")
-    blocks = [np.asarray(group[term.name]).reshape(plan.chains, plan.draws, -1) for term in design.terms]
-    if design.auxiliary:
-        blocks.append(np.log(np.asarray(group[design.auxiliary]))[..., None])
-    theta = _shift_intercept(design, np.concatenate(blocks, axis=-1), -center)
-    return theta, _arviz.group(idata, "sample_stats")
-
-
-def _centred(problem: _Problem, rows: WeightedRows) -> tuple[WeightedRows, PriorScales, Array]:
-    """Take the columns' means out of the columns: the same model, whose intercept is the centred one.
-
-    Off-centre columns tie slopes and intercept together, which makes a sampler slow. A prior given for the
-    intercept is on the columns as they are, which then stay so.
-    """
-    center = problem.scales.center
-    place = next((t.columns.start for t in problem.design.terms if t.name == "Intercept"), None)
-    if place is None or "Intercept" in (problem.priors or {}):
-        return rows, problem.scales, np.zeros_like(center)
-    # as multiples of the intercept's column, which is not one in rows of a Gram matrix
-    x = rows.design.x - np.outer(rows.design.x[:, place], center)
-    moved = WeightedRows(rows.design.with_rows(x, rows.design.y), rows.weights)
-    return moved, replace(problem.scales, center=np.zeros_like(center)), center
-
-
-def _shift_intercept(design: Design, theta: Array, center: Array) -> Array:
-    """Add center @ beta to the intercept of theta (..., p)."""
-    k, shifted = design.n_predictors, theta.copy()
-    for term in design.terms:
-        if term.name == "Intercept":
-            beta = theta[..., : len(center) * k].reshape((*theta.shape[:-1], len(center), k))
-            first = term.columns.start * k
-            shifted[..., first : first + k] += np.einsum("j,...jk->...k", center, beta)
-    return shifted
-
-
-def _calibrate(problem: _Problem, theta: Array, start: Array, release: Any) -> tuple[Array, xr.Dataset]:
-    """Map draws (chain, draw, p) to the calibrated posterior and record it."""
-    design, weights = problem.design, problem.table_weights
-    posterior = problem.posterior(weights[design.rows], start=start)
-    mode = posterior.mode.theta
-    # rows left out have no score, but they count among the rows that the weights were fitted to
-    scores = np.zeros((design.n_rows, design.n_parameters))
-    with one_blas_thread():
-        scores[design.rows] = problem.rows.row_scores(mode)
-    terms = LikelihoodTerms(mode, scores, posterior.mode.curvature / problem.total, weights / problem.total)
-    phi, noise = tilt_inputs(release, weights)
-    normal = calibrate_normal(
-        terms,
-        prior=problem.prior.derivatives,
-        n_private=release.n_private,
-        phi=None if phi is None else phi[:, : len(noise)],
-        noise_covariance=noise,
-    )
-    flat = theta.reshape(-1, theta.shape[-1])
-    moved = map_draws(
-        flat,
-        mode=mode,
-        covariance=np.atleast_2d(np.cov(flat, rowvar=False)),
-        target_mean=normal.mean,
-        target_covariance=normal.covariance,
-    )
-    record = calibration_record(design.parameter_names, normal, flat, moved, release, phi=phi)
-    return moved.reshape(theta.shape), record
+def _calibrate(
+    problem: _Problem, posteriors: list[_Weighted], thetas: list[Array], release: Any
+) -> tuple[list[Array], list[CalibratedNormal], Array | None]:
+    """Map the draws (chain, draw, p) under each draw of the weights to its own calibrated posterior."""
+    design, rows, normals = problem.design, problem.rows, []
+    single = len(posteriors) == 1
+    inputs: tuple[Any, Any] = tilt_inputs(release, problem.draw_weights[0]) if single else (None, None)
+    phi, noise = inputs
+    for posterior, weights in zip(posteriors, problem.draw_weights, strict=True):
+        mode = posterior.mode
+        with one_blas_thread():
+            scores = rows.row_scores(mode.theta)
+        if len(scores) < design.n_rows:
+            # rows left out have no score, but they count among the rows that the weights were fitted to
+            used, scores = scores, np.zeros((design.n_rows, design.n_parameters))
+            scores[design.rows] = used
+        terms = LikelihoodTerms(mode.theta, scores, mode.curvature / problem.total, weights / problem.total)
+        normals.append(
+            calibrate_normal(
+                terms,
+                prior=problem.prior.derivatives,
+                n_private=release.n_private,
+                phi=None if phi is None else phi[:, : len(noise)],
+                noise_covariance=noise,
+            )
+        )
+    flat = [theta.reshape(-1, theta.shape[-1]) for theta in thetas]
+    modes = [posterior.mode for posterior in posteriors]
+    moved = map_parts(flat, [mode.theta for mode in modes], [mode.precision for mode in modes], normals)
+    return [one.reshape(theta.shape) for one, theta in zip(moved, thetas, strict=True)], normals, phi
 
 
 def _attributes(problem: _Problem, method: str, *, calibrated: bool) -> dict[str, Any]:
@@ -386,6 +354,7 @@ def _attributes(problem: _Problem, method: str, *, calibrated: bool) -> dict[str
         "family": problem.design.family.name,
         "method": method,
         "weights": "uniform" if weights is None else " > ".join((weights.method, *weights.steps)),
+        "weight_draws": len(problem.draw_weights),
         "total": problem.total,
         "calibrated": "yes" if calibrated else "no",
         "inference_library": "iwbayes",

@@ -16,16 +16,15 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from pymc.pytensorf import floatX
+from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.traversal import ancestors
 
 from iwbayes.analyst._arviz import ArvizObject, has_group, with_groups
-from iwbayes.analyst._model_graph import (
-    WeightedRows,
-    drop_data,
-    observed_rows,
-    observed_variables,
-    transform_model,
-)
+from iwbayes.analyst._minibatch import batch_weights, minibatch_node, table_rows
+from iwbayes.analyst._model_copy import drop_data, transform_model
+from iwbayes.analyst._model_graph import ObservedRows, observed_rows, observed_variables
+from iwbayes.analyst._row_check import row_refusal
+from iwbayes.analyst._weight_checks import LENGTH, CheckWeights, checked_values, total_weight
 from iwbayes.analyst._weighted_op import WeightedRandomVariable
 
 if TYPE_CHECKING:
@@ -42,75 +41,91 @@ def reweight(
     weights: WeightsLike | Mapping[str, WeightsLike],
     *,
     total: float | None = None,
-    allow_zero: bool = False,
+    allow_zero: bool | None = None,
 ) -> pm.Model:
     """Return a copy of a PyMC model in which each row of the likelihood has its weight.
 
     Parameters
     ----------
     model : pymc.Model
-        Any model with observed variables, rows on their first axis. It is not changed.
+        Any model with observed variables that have one density a row, rows on their first axis. It is not
+        changed.
     weights : Weights, ndarray of shape (row,), or dict by the name of an observed variable
         Finite and not negative. One vector is shared by all observed variables, which must then have the same
-        number of rows; variables that a dict leaves out keep weight one.
+        number of rows; variables that a dict leaves out keep weight one. For data that are batches of
+        ``pm.Minibatch`` give the weights of all rows of the table.
     total : float, optional
         Sum of the weights over the rows, usually the size of the private table (``release.n_private``): the
         weights are used as w * total / sum(w). By default they are used as they are; those of a
         :class:`~iwbayes.Weights` have mean one and so sum to the number of synthetic rows, which makes a
         posterior narrower than the private data would.
-    allow_zero : bool
-        Compile the guard for weights of zero although none of these is zero, because zeros will be set later.
-        Without the guard, a weight set to zero later is right only where the density of its row is positive.
+    allow_zero : bool, optional
+        Whether the log density is guarded against rows of weight zero, so that they are out of it and of its
+        gradient even where their own density is zero. By default it is if one of these weights is zero. True
+        is for zeros that will be set later; False refuses them now. The guard is slower.
 
     Returns
     -------
     pymc.Model
         With the weights as a ``pm.Data`` named ``likelihood_weights`` (``likelihood_weights_<variable>`` for a
-        dict), which ``pm.set_data`` swaps without compiling anew; `total` is then applied to the new ones.
+        dict), which ``pm.set_data`` swaps without compiling anew; `total` is then applied to the new ones. At
+        every evaluation it raises a ValueError if the weights are not one a row of the data then set, or are
+        negative, infinite or NaN, or zero without the guard. (JAX, which has no errors, skips these checks.)
 
     Raises
     ------
     ValueError
         If there is no observed variable, one has no rows (a scalar; a joint density such as one multivariate
-        normal or Gaussian process over all rows; a minibatch), the model is weighted already, weights have the
-        wrong length or are negative, infinite or NaN, or `total` is not positive and finite.
+        normal, a Gaussian process or a random walk over all rows; a pm.Simulator; terms that depend on other
+        rows; a `total_size` whose rows cannot be traced to ``pm.Minibatch``), the model is weighted already,
+        weights have the wrong length or are negative, infinite, NaN or masked, or all zero, or zero with
+        ``allow_zero=False``, or `total` is not positive and finite.
     TypeError
-        If weights are not numbers.
+        If weights or `total` are not numbers, or `allow_zero` is no bool.
     KeyError
         If a dict names a variable that is not observed.
 
     Notes
     -----
     Integer weights give the density of the table with its rows so often repeated, and weight zero takes a row
-    out, even where its density is zero. Of an imputed variable the observed rows are weighted and the missing
-    ones keep weight one, as do user potentials. ``pm.compute_log_likelihood`` of a weighted model gives weighted
-    terms; :func:`log_likelihood` stores both kinds.
+    out. Of an imputed variable the observed rows are weighted and the missing ones keep weight one, as do user
+    potentials. A minibatch keeps its scaling by ``total_size``, so that the mean of its log likelihood over all
+    batches is the weighted log likelihood of the table; the weights take the random index of the batch.
+    ``pm.compute_log_likelihood`` of a weighted model gives weighted terms; :func:`log_likelihood` stores both
+    kinds.
+
+    That each term of a density belongs to its row alone is checked by numbers, at the observed values and at
+    others.
 
     The density is the weighted likelihood of Ghalebikesabi et al. (UAI 2022), a general Bayesian update in the
     sense of Bissiri et al. (JRSS-B, 2016).
     """
     _check_total(total)
     targets = observed_rows(model)
-    vectors = _match(weights, targets)
-    shared = {}
-    for name, vector in vectors.items():
-        if name in model.named_vars:
-            raise ValueError(
-                f"the model already has a variable {name!r}. Change its weights by pm.set_data, or reweight "
-                "the model that it was made from."
-            )
-        shared[name] = pytensor.shared(floatX(vector), name, shape=(None,))
-    scaled = {name: _scaled(variable, total) for name, variable in shared.items()}
-    guard = {name: allow_zero or bool(np.any(vector == 0)) for name, vector in vectors.items()}
+    vectors = _match(model, weights, targets)
+    guards = {name: _guard(name, vector, allow_zero) for name, vector in vectors.items()}
+    shared = {name: pytensor.shared(floatX(vector), name, shape=(None,)) for name, vector in vectors.items()}
+    known = {target.observed: target for target in targets}
 
-    replacements = {}
-    for target in targets:
-        name = _data_name(target, weights)
-        if name not in scaled:
-            continue
-        row_weights = scaled[name] if target.rows is None else scaled[name][target.rows]
-        replacements[target.observed] = (WeightedRandomVariable(guard[name]), row_weights)
-    new = transform_model(model, lambda name, rv: _wrap(rv, replacements.get(name)))
+    def weigh(fgraph: FunctionGraph, observed: str, rv: Any, value: Any) -> Any:
+        name = _data_name(known[observed], weights)
+        if name not in shared:
+            return rv
+        rows, guard = known[observed], guards[name]
+        node = minibatch_node(value) if rows.minibatch else None
+        # The length of a minibatch or an imputed variable is not that of its value.
+        length = rows.n_rows if rows.rows is not None else node and table_rows(node)
+        part = None if node is None else batch_weights(fgraph, node, shared[name])
+        checked = checked_values(shared[name], guard, part)
+        scale = 1.0 if total is None else total / total_weight(shared[name], guard)
+        if length is not None:
+            checked = CheckWeights(LENGTH)(checked, pt.eq(shared[name].shape[0], length))
+        if rows.rows is not None:
+            checked = checked[rows.rows]
+        rv.name = None  # the name belongs to the weighted variable
+        return WeightedRandomVariable(guard)(rv, checked, scale)
+
+    new = transform_model(model, weigh)
     for variable in shared.values():
         new.register_data_var(variable)
     return new
@@ -127,14 +142,14 @@ def unweight(model: pm.Model) -> pm.Model:
     Returns
     -------
     pymc.Model
-        All rows have weight one; the data variables of the weights are gone.
+        All rows have weight one; the data variables of the weights are gone, save those of a minibatch.
     """
 
-    def strip(name: str, rv: Any) -> Any:
+    def strip(fgraph: FunctionGraph, name: str, rv: Any, value: Any) -> Any:
         return rv.owner.inputs[0] if is_weighted(rv) else rv
 
     new = transform_model(model, strip)
-    drop_data(new, [name for name in new.named_vars if _is_weights_data(model, name)])
+    drop_data(new, _unused_weights(model, new))
     return new
 
 
@@ -174,7 +189,7 @@ def log_likelihood(idata: ArvizObject, weighted: pm.Model, *, progressbar: bool 
     if not has_group(idata, "posterior"):
         raise ValueError("the ArviZ object has no posterior group. Sample the model first.")
     # PyMC computes no log likelihood of models with initial values, which it does not need either.
-    plain = transform_model(weighted, lambda name, rv: rv, initial_values=False)
+    plain = transform_model(weighted, lambda fgraph, name, rv, value: rv, initial_values=False)
     groups = {}
     for name, model in (("log_likelihood", unweight(plain)), ("log_likelihood_weighted", plain)):
         groups[name] = pm.compute_log_likelihood(
@@ -183,54 +198,66 @@ def log_likelihood(idata: ArvizObject, weighted: pm.Model, *, progressbar: bool 
     return with_groups(idata, groups)
 
 
-def _wrap(rv: Any, replacement: tuple[WeightedRandomVariable, Any] | None) -> Any:
-    """Weighted variable, or the variable itself where there is nothing to replace."""
-    if replacement is None:
-        return rv
-    op, row_weights = replacement
-    rv.name = None  # the name belongs to the weighted variable
-    return op(rv, row_weights)
+def _guard(name: str, vector: np.ndarray, allow_zero: bool | None) -> bool:
+    """Whether the log density is guarded against rows of weight zero."""
+    if not (allow_zero is None or isinstance(allow_zero, bool | np.bool_)):
+        raise TypeError(f"allow_zero must be True, False or None; got {allow_zero!r}.")
+    n_zero = int(np.count_nonzero(vector == 0))
+    if allow_zero is not None and not allow_zero and n_zero:
+        raise ValueError(f"{n_zero} of {vector.size} weights in {name} are zero. Leave allow_zero out, or set it True.")
+    return bool(allow_zero or n_zero)
 
 
-def _scaled(weights: Any, total: float | None) -> Any:
-    """Rescale the weights, shape (row,), inside the graph, so that swapped ones are rescaled too."""
-    return weights if total is None else weights * (total / pt.sum(weights))
+def _unused_weights(weighted: pm.Model, new: pm.Model) -> list[str]:
+    """Names of the data variables that fed weights of a model, and feed nothing of its unweighted copy."""
+    inputs = [var for rv in observed_variables(weighted) if is_weighted(rv) for var in rv.owner.inputs[1:]]
+    feeding = set(ancestors(inputs))
+    used = set(ancestors([*new.basic_RVs, *new.deterministics, *new.potentials, *new.rvs_to_values.values()]))
+    return [var.name for var in weighted.data_vars if var in feeding and new.named_vars[var.name] not in used]
 
 
-def _is_weights_data(model: pm.Model, name: str) -> bool:
-    """Whether a data variable feeds the weights of an observed variable and nothing else."""
-    weighted = [rv for rv in observed_variables(model) if is_weighted(rv)]
-    return any(model.named_vars[name] in ancestors([rv.owner.inputs[1]]) for rv in weighted)
-
-
-def _data_name(target: WeightedRows, weights: Any) -> str:
-    """Name of the data variable that holds a variable's weights."""
+def _data_name(target: ObservedRows, weights: Any) -> str:
+    """Name of the data variable that holds a variable's weights; of no data variable if it has no weights."""
     return f"{DATA_NAME}_{target.name}" if isinstance(weights, Mapping) else DATA_NAME
 
 
-def _match(weights: Any, targets: list[WeightedRows]) -> dict[str, np.ndarray]:
+def _match(model: pm.Model, weights: Any, targets: list[ObservedRows]) -> dict[str, np.ndarray]:
     """Check the weights against the variables they are for: vectors (row,) by name of their data variable."""
-    known = {target.name: target for target in targets}
+    names = [target.name for target in targets]
     if isinstance(weights, Mapping):
         for name in weights:
-            if name not in known:
-                raise KeyError(f"{name!r} is not an observed variable; those are {', '.join(known)}.")
+            if name not in names:
+                raise KeyError(f"{name!r} is not an observed variable; those are {', '.join(names)}.")
         if not weights:
             raise ValueError("the dict of weights is empty. Name at least one observed variable.")
+    chosen = [target for target in targets if not isinstance(weights, Mapping) or target.name in weights]
     vectors = {}
-    for target in targets:
-        if isinstance(weights, Mapping) and target.name not in weights:
-            continue
-        target.check()
-        given = weights[target.name] if isinstance(weights, Mapping) else weights
-        vectors[_data_name(target, weights)] = _vector(given, target)
+    for target in chosen:
+        name = _data_name(target, weights)
+        if name in model.named_vars or is_weighted(model[target.observed]):
+            raise ValueError(
+                f"the model already has a variable {name!r} or weights of {target.name!r}. Change its weights by "
+                "pm.set_data, or reweight the model that it was made from."
+            )
+        refusal = target.refusal
+        if not refusal:
+            given = weights[target.name] if isinstance(weights, Mapping) else weights
+            vectors[name] = _vector(given, target)
+            refusal = row_refusal(model, model[target.observed])
+        if refusal:
+            raise ValueError(f"the observed variable {target.name!r} cannot be weighted by row: {refusal}")
     return vectors
 
 
-def _vector(weights: Any, target: WeightedRows) -> np.ndarray:
+def _vector(weights: Any, target: ObservedRows) -> np.ndarray:
     """Weights of one variable as a checked vector of floats, shape (row,)."""
+    given = getattr(weights, "values", weights)
+    if np.ma.isMaskedArray(given) and np.ma.getmaskarray(given).any():
+        raise ValueError(f"some weights for {target.name!r} are masked. Pass one number a row.")
     try:
-        vector = np.asarray(getattr(weights, "values", weights), dtype=np.float64)
+        if np.iscomplexobj(given):
+            raise TypeError("complex numbers have no order")
+        vector = np.array(given, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise TypeError(f"the weights for {target.name!r} are not numbers. Pass one number a row.") from error
     if vector.shape != (target.n_rows,):

@@ -1,0 +1,335 @@
+"""Speed of weighted inference against plain PyMC: one table of ratios, times and memory beside their targets.
+
+    python benchmarks/speed.py                             # all parts; NUTS on 100,000 rows takes minutes
+    python benchmarks/speed.py --parts gradient merge gram
+    python benchmarks/speed.py --quick                     # NUTS on a tenth of the draws, extrapolated
+
+Parts, and what each compares:
+
+- gradient: one log density and gradient of `reweight(model, w)` against that of the model itself, both compiled by
+  PyMC, positive weights.
+- merge: the same of the weighted model of the merged rows, which `fit` samples, against plain PyMC on all rows: five
+  categorical columns. The time of merging is another line.
+- gram: the same for a gaussian regression, whose rows are replaced by their weighted Gram matrix.
+- laplace: `fit(method="laplace")`, 4,000 draws, against `pm.sample` (PyMC's NUTS, 4 chains of 1,000 + 1,000, as many
+  processes as PyMC takes) on the same rows, plain: both have the same posterior, whose means are compared as well.
+- many: `fit` to weights with 50 draws.
+- million: `fit` to 1,000,000 rows, calibrated; the peak memory is that of a fresh process with the release in it.
+
+Ratios are medians of interleaved measurements, so that other load on the machine weighs on both alike; linear algebra
+has one thread. The releases are simulated: rows, and weights of a linear tilt with their measurement.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+# before numpy loads its linear algebra, and coverage.py of this folder would hide the package of that name
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+HERE = Path(__file__).resolve().parent
+sys.path[:] = [place for place in sys.path if Path(place or ".").resolve() != HERE]
+
+import multiprocessing  # noqa: E402
+import resource  # noqa: E402
+import time  # noqa: E402
+import warnings  # noqa: E402
+from collections.abc import Callable, Iterator  # noqa: E402
+from concurrent.futures import ProcessPoolExecutor  # noqa: E402
+from types import SimpleNamespace  # noqa: E402
+from typing import Any, NamedTuple  # noqa: E402
+
+import numpy as np  # noqa: E402
+import pandas as pd  # noqa: E402
+
+import iwbayes as iw  # noqa: E402
+
+PRIVATE, SEED = 20_000, 1
+LEVELS = (3, 4, 2, 5, 3)
+FAMILIES = ("bernoulli", "gaussian", "categorical", "poisson")
+
+
+class Line(NamedTuple):
+    """One line of the table; `good` is None where there is no target."""
+
+    what: str
+    measured: str
+    target: str
+    good: bool | None
+
+    def __str__(self) -> str:
+        """Columns of fixed width."""
+        verdict = {True: "ok", False: "MISSED", None: ""}[self.good]
+        return f"{self.what:<66}{self.measured:>12}{self.target:>10}{verdict:>9}"
+
+
+# rows and releases
+
+
+def real_rows(rows: int, columns: int = 10) -> tuple[pd.DataFrame, iw.Schema]:
+    """Real columns and a response of each family that depends on them."""
+    rng = np.random.default_rng(SEED)
+    x = np.clip(rng.normal(size=(rows, columns)), -4, 4)
+    eta = 0.3 * x @ np.linspace(-1, 1, columns) - 0.4
+    names = [f"x{j}" for j in range(columns)]
+    choices = np.argmax(np.column_stack([0 * eta, eta, -eta]) + rng.gumbel(size=(rows, 3)), axis=1)
+    frame = pd.DataFrame(x, columns=names).assign(
+        bernoulli=(rng.random(rows) < 1 / (1 + np.exp(-eta))).astype(int),
+        gaussian=np.clip(eta + rng.normal(size=rows), -10, 10),
+        categorical=np.array(["a", "b", "c"])[choices],
+        poisson=np.minimum(rng.poisson(np.exp(eta)), 99),
+    )
+    responses = (
+        iw.Binary("bernoulli"),
+        iw.Real("gaussian", -10, 10),
+        iw.Categorical("categorical", ("a", "b", "c")),
+        iw.Integer("poisson", 0, 99),
+    )
+    return frame, iw.Schema(*(iw.Real(name, -4, 4) for name in names), *responses)
+
+
+def coded_rows(rows: int) -> tuple[pd.DataFrame, iw.Schema]:
+    """Five categorical columns and a binary response."""
+    rng = np.random.default_rng(SEED)
+    codes = np.column_stack([rng.integers(0, n, rows) for n in LEVELS])
+    probability = 1 / (1 + np.exp(-(codes @ np.linspace(-0.3, 0.4, len(LEVELS)))))
+    frame = pd.DataFrame({f"c{j}": np.array([f"l{v}" for v in range(n)])[codes[:, j]] for j, n in enumerate(LEVELS)})
+    columns = [iw.Categorical(f"c{j}", tuple(f"l{v}" for v in range(n))) for j, n in enumerate(LEVELS)]
+    frame["bernoulli"] = (rng.random(rows) < probability).astype(int)
+    return frame, iw.Schema(*columns, iw.Binary("bernoulli"))
+
+
+def make_release(frame: pd.DataFrame, schema: iw.Schema, *, draws: int = 1) -> Any:
+    """Simulate what the analyst's side reads of a release; several draws of weights carry no measurement."""
+    from iwbayes.features import FeatureMap
+    from iwbayes.laws import GaussianLaw, Measurement
+    from iwbayes.tables import SyntheticTable
+    from iwbayes.weights import Weights
+
+    rng = np.random.default_rng(SEED)
+    synthetic = SyntheticTable(frame, schema)
+    features = FeatureMap.whitened(synthetic, "linear")
+    sensitivity = features.diameter("replace-one") / PRIVATE
+    phi = features.transform(synthetic.frame)
+    noise = GaussianLaw(4 * sensitivity, phi.shape[1])
+    measurement = Measurement("mean of features", phi.mean(axis=0), noise, sensitivity, features, PRIVATE)
+    tilts = 0.1 * rng.normal(size=(draws, phi[:, measurement.tilt_columns].shape[1]))
+    log_weights = tilts @ phi[:, measurement.tilt_columns].T
+    weights = Weights(log_weights, "TiltWeights", measurement=measurement if draws == 1 else None)
+    statement = SimpleNamespace(adjacency="replace-one")
+    return SimpleNamespace(synthetic=synthetic, weights=weights, n_private=PRIVATE, statement=statement)
+
+
+def formula(response: str, frame: pd.DataFrame) -> str:
+    return f"{response} ~ " + " + ".join(name for name in frame.columns if name[1:].isdigit())
+
+
+# ratios of gradients
+
+
+def gradient_of(model: Any) -> Callable[[], Any]:
+    """Log density and gradient of a model, compiled, at a fixed point."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        function = model.logp_dlogp_function(ravel_inputs=True)
+    function.set_extra_values({})
+    point = model.initial_point(0)
+    theta = np.concatenate([np.ravel(point[var.name]) for var in model.continuous_value_vars]) + 0.01
+    return lambda: function(theta)
+
+
+def seconds(call: Callable[[], Any], calls: int) -> float:
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    return (time.perf_counter() - start) / calls
+
+
+def interleaved(first: Callable[[], Any], second: Callable[[], Any], budget: float) -> tuple[float, float, float]:
+    """Median of the ratio of neighbouring measurements, and median seconds of each."""
+    calls = [max(1, int(2e-3 / seconds(call, 3))) for call in (first, second)]
+    pairs, until = [], time.perf_counter() + budget
+    while time.perf_counter() < until or len(pairs) < 21:
+        order = (0, 1) if len(pairs) % 2 else (1, 0)
+        found = {place: seconds((first, second)[place], calls[place]) for place in order}
+        pairs.append((found[0], found[1]))
+    one, other = np.array(pairs).T
+    return float(np.median(one / other)), float(np.median(one)), float(np.median(other))
+
+
+def gradient(arguments: argparse.Namespace) -> Iterator[Line]:
+    """Weighted against plain, by family and number of rows."""
+    for family in FAMILIES:
+        for rows in (1_000, 10_000, 100_000):
+            frame, schema = real_rows(rows)
+            release = make_release(frame, schema)
+            model = iw.regression(formula(family, frame), release, family=family)
+            weighted = iw.reweight(model, release.weights, total=PRIVATE)
+            ratio, _, plain = interleaved(gradient_of(weighted), gradient_of(model), arguments.budget)
+            what = f"gradient, {family}, {rows:,} rows: weighted / plain ({1e6 * plain:.0f} us)"
+            yield Line(what, f"{ratio:.3f}", "<= 1.10", ratio <= 1.10)
+
+
+def compressed(family: str, frame: pd.DataFrame, schema: iw.Schema, least: float, budget: float) -> Iterator[Line]:
+    """Plain PyMC on all rows against the weighted model of the compressed ones."""
+    from iwbayes.analyst._priors import prior_scales
+    from iwbayes.analyst._rows import merge_rows
+    from iwbayes.analyst.design import build_design
+    from iwbayes.analyst.regression import build_model
+
+    release = make_release(frame, schema)
+    model = iw.regression(formula(family, frame), release, family=family)
+    design = build_design(formula(family, frame), release.synthetic.frame, schema, family)
+    weights = release.weights.values * PRIVATE / len(frame)
+    rows = merge_rows(design, weights)
+    merging = np.median([seconds(lambda: merge_rows(design, weights), 1) for _ in range(11)])
+    small = iw.reweight(build_model(rows.design, prior_scales(design, weights)), rows.weights)
+    ratio, plain, own = interleaved(gradient_of(model), gradient_of(small), budget)
+    name = {"bernoulli": "merge", "gaussian": "gram"}[family]
+    what = f"{name}, gradient, {len(frame):,} -> {len(rows.weights)} rows: plain / compressed ({1e6 * own:.0f} us)"
+    yield Line(what, f"{ratio:.0f}", f">= {least:g}", ratio >= least)
+    yield Line(f"{name}, once, ms (as many as {merging / plain:.0f} plain gradients)", f"{1e3 * merging:.1f}", "", None)
+
+
+def merge(arguments: argparse.Namespace) -> Iterator[Line]:
+    """Identical rows of five categorical columns."""
+    yield from compressed("bernoulli", *coded_rows(100_000), 100, arguments.budget)
+
+
+def gram(arguments: argparse.Namespace) -> Iterator[Line]:
+    """Gaussian rows as a weighted Gram matrix."""
+    yield from compressed("gaussian", *real_rows(100_000), 50, arguments.budget)
+
+
+# whole fits
+
+
+def timed_fit(release: Any, frame: pd.DataFrame, family: str, **options: Any) -> tuple[float, Any]:
+    """Seconds of a fit, without the imports that the first one makes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        start = time.perf_counter()
+        idata = iw.fit(
+            formula(family, frame), release, family=family, progressbar=False, random_seed=SEED, **options
+        )  # fmt: skip
+        return time.perf_counter() - start, idata
+
+
+def warm_up() -> None:
+    frame, schema = real_rows(500)
+    timed_fit(make_release(frame, schema), frame, "bernoulli", draws=20)
+
+
+def moments(idata: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Posterior means and standard deviations of all coefficients."""
+    from iwbayes.analyst import _arviz
+
+    posterior = _arviz.group(idata, "posterior")
+    draws = [np.asarray(posterior[name]).reshape(-1) for name in sorted(posterior.data_vars)]
+    return np.array([d.mean() for d in draws]), np.array([d.std() for d in draws])
+
+
+def laplace(arguments: argparse.Namespace) -> Iterator[Line]:
+    """All of `fit` against NUTS of plain PyMC on the same rows: 100,000 x 10, bernoulli."""
+    import pymc as pm
+
+    warm_up()
+    frame, schema = real_rows(100_000)
+    release = make_release(frame, schema)
+    options = {"method": "laplace", "calibrate": False, "weights": "uniform", "total": len(frame)}
+    fits = [timed_fit(release, frame, "bernoulli", **options) for _ in range(5)]
+    fast, idata = float(np.median([s for s, _ in fits])), fits[0][1]
+    once, _ = timed_fit(release, frame, "bernoulli", method="laplace")
+    yield Line("laplace, fit, 100,000 rows x 10, s", f"{fast:.2f}", "", None)
+    yield Line("laplace, fit with weights, calibrated, s", f"{once:.2f}", "< 3", once < 3)
+    model = iw.regression(formula("bernoulli", frame), release, family="bernoulli")
+    draws = 100 if arguments.quick else 1000
+    start = time.perf_counter()
+    with model, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        reference = pm.sample(
+            draws, tune=draws, chains=4, nuts_sampler="pymc", progressbar=False, random_seed=SEED,
+            compute_convergence_checks=False,
+        )  # fmt: skip
+    slow = (time.perf_counter() - start) * 1000 / draws
+    note = ", ten times that of 100 + 100 draws" if arguments.quick else ""
+    yield Line(f"laplace, NUTS of plain PyMC, 4 chains, s{note}", f"{slow:.0f}", "", None)
+    yield Line("laplace, NUTS / fit", f"{slow / fast:.0f}", ">= 100", slow / fast >= 100)
+    (mean, _), (other, sd) = moments(idata), moments(reference)
+    apart = float(np.max(np.abs(mean - other) / sd))
+    limit = None if arguments.quick else apart < 0.1
+    yield Line("laplace, largest difference of means, posterior sd", f"{apart:.3f}", "< 0.1", limit)
+
+
+def many(_: argparse.Namespace) -> Iterator[Line]:
+    """Fifty draws of the weights: 100,000 x 10, bernoulli and gaussian."""
+    warm_up()
+    frame, schema = real_rows(100_000)
+    release = make_release(frame, schema, draws=50)
+    for family in ("bernoulli", "gaussian"):
+        for calibrate in (False, True):
+            found, _idata = timed_fit(release, frame, family, calibrate=calibrate)
+            name = "calibrated" if calibrate else "not calibrated"
+            yield Line(f"many, {family}, 50 x 100,000 rows, {name}, s", f"{found:.1f}", "<= 10", found <= 10)
+
+
+def peak() -> float:
+    """Largest resident memory of this process so far, GB (kilobytes on Linux, bytes on macOS)."""
+    unit = 1e9 if sys.platform == "darwin" else 1e9 / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+
+
+def measure_million(family: str, rows: int) -> tuple[float, float, float, bool]:
+    """Seconds, peak memory, that before the fit, and whether pointwise log likelihoods were left out."""
+    from iwbayes.analyst import _arviz
+
+    warm_up()
+    frame, schema = real_rows(rows)
+    frame = frame.drop(columns=[name for name in FAMILIES if name != family])
+    schema = iw.Schema(*(schema[name] for name in frame.columns))
+    release = make_release(frame, schema)
+    before = peak()
+    found, idata = timed_fit(release, frame, family)
+    return found, peak(), before, not _arviz.has_group(idata, "log_likelihood")
+
+
+def million(arguments: argparse.Namespace) -> Iterator[Line]:
+    """Fit a million rows x 10, calibrated, each family in a process of its own."""
+    for family in ("bernoulli", "gaussian"):
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            found, memory, before, lean = pool.submit(measure_million, family, arguments.rows).result()
+        what = f"million, {family}, {arguments.rows:,} rows x 10, calibrated"
+        yield Line(f"{what}, s", f"{found:.1f}", "<= 30", found <= 30)
+        yield Line(f"{what}, peak GB ({before:.2f} before)", f"{memory:.2f}", "<= 4", memory <= 4)
+        yield Line(f"{what}, pointwise log likelihoods left out", str(lean), "True", lean)
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], Iterator[Line]]] = {
+    "gradient": gradient,
+    "merge": merge,
+    "gram": gram,
+    "laplace": laplace,
+    "many": many,
+    "million": million,
+}
+
+
+def main() -> None:
+    """Run the parts and print the table as it grows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--quick", action="store_true", help="NUTS on a tenth of the draws, extrapolated")
+    parser.add_argument("--budget", type=float, default=4.0, help="seconds of measurements for each ratio")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the last part")
+    arguments = parser.parse_args()
+    print(f"{'what':<66}{'measured':>12}{'target':>10}{'verdict':>9}")
+    for part in arguments.parts:
+        for line in PARTS[part](arguments):
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""Mixtures over draws of the weights: each draw has its own posterior, and all of them are pooled. Arrays only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iwbayes.analyst._meat import Array
+from iwbayes.analyst.sandwich import CalibratedNormal, map_draws
+
+__all__ = ["Deal", "map_parts", "pool_normals"]
+
+
+@dataclass(frozen=True, eq=False)
+class Deal:
+    """Which draw of which part of a mixture goes where.
+
+    Parameters
+    ----------
+    part : ndarray of int, shape (chain, draw)
+        In random order: no chain shall look like a walk from one part to the next.
+    place : ndarray of int, shape (chain, draw)
+        Which of the part's draws in that chain; each is used once.
+    """
+
+    part: NDArray[np.intp]
+    place: NDArray[np.intp]
+
+    @classmethod
+    def random(cls, n_parts: int, chains: int, draws: int, rng: np.random.Generator) -> Deal:
+        """Deal the parts evenly: their numbers of draws differ by one at most, in each chain and in all."""
+        if n_parts == 1:
+            place = np.tile(np.arange(draws), (chains, 1))
+            return cls(np.zeros_like(place), place)
+        order = rng.permutation(n_parts)[np.arange(chains * draws) % n_parts].reshape(chains, draws)
+        part = rng.permuted(order, axis=1)
+        place = np.empty_like(part)
+        for chain, number in np.ndindex(chains, n_parts):
+            mine = part[chain] == number
+            place[chain, mine] = np.arange(np.count_nonzero(mine))
+        return cls(part, place)
+
+    @property
+    def n_each(self) -> int:
+        """Draws that each part must have in each chain."""
+        return int(np.max(self.place)) + 1
+
+    def take(self, parts: Sequence[Array]) -> Array:
+        """Pool arrays (chain, n_each, ...), one a part, to (chain, draw, ...)."""
+        chains = np.arange(len(self.part))[:, None]
+        return np.stack(parts)[self.part, chains, self.place]
+
+
+def map_parts(
+    parts: Sequence[Array], modes: Sequence[Array], precisions: Sequence[Array], normals: Sequence[CalibratedNormal]
+) -> list[Array]:
+    """Move the draws of each part to its own calibrated normal; see `map_draws`.
+
+    Parameters
+    ----------
+    parts : sequence of ndarray, shape (sample, p)
+        Draws of each part, unconstrained.
+    modes, precisions : sequences of ndarray, shapes (p,) and (p, p)
+        Of each part's posterior. The precisions are not used for a single part.
+    normals : sequence of CalibratedNormal
+
+    Returns
+    -------
+    list of ndarray, shape (sample, p)
+
+    Notes
+    -----
+    A part may have fewer draws than there are parameters. The covariance of the draws is therefore estimated from
+    all of them together, each in units of the curvature at the mode of its own part.
+    """
+    if len(parts) == 1:
+        covariances = [np.atleast_2d(np.cov(parts[0], rowvar=False))]
+    else:
+        roots = [np.linalg.cholesky(precision) for precision in precisions]
+        unit = [(draws - mode) @ root for draws, mode, root in zip(parts, modes, roots, strict=True)]
+        shape = np.atleast_2d(np.cov(np.concatenate(unit), rowvar=False))
+        back = [np.linalg.inv(root) for root in roots]
+        covariances = [one.T @ shape @ one for one in back]
+    return [
+        map_draws(draws, mode=mode, covariance=covariance, target_mean=to.mean, target_covariance=to.covariance)
+        for draws, mode, covariance, to in zip(parts, modes, covariances, normals, strict=True)
+    ]
+
+
+def pool_normals(normals: Sequence[CalibratedNormal]) -> tuple[CalibratedNormal, Array]:
+    """Mean and covariance of an equal mixture of calibrated posteriors.
+
+    Parameters
+    ----------
+    normals : sequence of CalibratedNormal
+        One a draw of the weights.
+
+    Returns
+    -------
+    pooled : CalibratedNormal
+        The mean of the means, and the mean of the covariances plus the covariance of the means (divisor: their
+        number, as it is that of the mixture). A single normal is returned as it is.
+    between : ndarray, shape (p,)
+        Standard deviation of the means over the draws; NaN for a single one.
+    """
+    first = normals[0]
+    if len(normals) == 1:
+        return first, np.full(len(first.mean), np.nan)
+    mean, covariance = _mixed([n.mean for n in normals], [n.covariance for n in normals])
+    mode, uncalibrated = _mixed([n.mode for n in normals], [n.uncalibrated_covariance for n in normals])
+    of_likelihood = _mixed([n.likelihood_mean for n in normals], [n.likelihood_covariance for n in normals])
+    pooled = CalibratedNormal(
+        mode=mode,
+        mean=mean,
+        covariance=covariance,
+        likelihood_mean=of_likelihood[0],
+        likelihood_covariance=of_likelihood[1],
+        uncalibrated_covariance=uncalibrated,
+        kappa=np.stack([n.kappa for n in normals]).max(axis=0),
+        kappa0=float(np.max([n.kappa0 for n in normals])),
+        explained=np.stack([n.explained for n in normals]).min(axis=0),
+        likelihood_ess=float(np.min([n.likelihood_ess for n in normals])),
+        cut_directions=max(n.cut_directions for n in normals),
+        prior_directions=max(n.prior_directions for n in normals),
+    )
+    return pooled, np.std([n.mean for n in normals], axis=0)
+
+
+def _mixed(means: list[Array], covariances: list[Array]) -> tuple[Array, Array]:
+    center = np.mean(means, axis=0)
+    away = np.stack(means) - center
+    return center, np.mean(covariances, axis=0) + away.T @ away / len(means)

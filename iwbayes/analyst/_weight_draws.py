@@ -1,0 +1,188 @@
+"""Posteriors of a PyMC model under several draws of its weights: one compilation, one mode and proposal each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from iwbayes.analyst import _arviz
+from iwbayes.analyst._meat import Array
+from iwbayes.analyst._mixture import Deal, map_parts
+from iwbayes.analyst._nuts import SwappedNuts
+from iwbayes.analyst.laplace import K_HAT_LIMIT, importance_draws, n_proposals
+from iwbayes.analyst.sandwich import CalibratedNormal, LikelihoodTerms, calibrate_normal
+
+if TYPE_CHECKING:
+    import pymc as pm
+
+    from iwbayes.analyst.autodiff import ModelTerms
+
+__all__ = ["METHODS", "Part", "Plan", "calibrated", "draw_posteriors", "pooled_draws"]
+
+METHODS = ("auto", "laplace", "nuts")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to draw: as `calibrate` is told, and the shape of what it returns."""
+
+    chains: int
+    draws: int
+    method: str
+    sampler: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Posterior under one draw of the weights.
+
+    Parameters
+    ----------
+    terms : ModelTerms
+        Of the model with these weights.
+    mode, precision : ndarray, shapes (p,) and (p, p)
+    draws : ndarray, shape (chain, draw, p)
+        Unconstrained.
+    pareto_k : float
+        Of the importance ratios; NaN where they were not tried.
+    """
+
+    terms: ModelTerms
+    mode: Array
+    precision: Array
+    draws: Array
+    pareto_k: float
+
+
+def calibrated(terms: ModelTerms, mode: Array, n_private: float, **tilt: Any) -> CalibratedNormal:
+    """Calibrated posterior of a model at its mode; `tilt` are the arguments of `calibrate_normal` for tilts."""
+    total = terms.weights.sum()
+    likelihood = LikelihoodTerms(
+        theta=mode,
+        scores=terms.scores(mode),
+        curvature=-terms.likelihood_hessian(mode) / total,
+        shares=terms.weights / total,
+    )
+    return calibrate_normal(likelihood, prior=terms.prior, n_private=n_private, **tilt)
+
+
+def draw_posteriors(
+    model: pm.Model, terms: ModelTerms, weights: Array, start: Array, plan: Plan, rng: np.random.Generator
+) -> list[Part]:
+    """Draw from the posterior under each weight vector.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        From `reweight`; its weights are swapped for NUTS and put back.
+    terms : ModelTerms
+        Of that model.
+    weights : ndarray, shape (draw of the weights, row)
+        On any scale; their total becomes that of `terms`.
+    start : ndarray, shape (p,)
+        Mode under the weights of `terms`.
+    plan : Plan
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    list of Part
+
+    Raises
+    ------
+    RuntimeError
+        A mode was not found, or k-hat is too large with method="laplace".
+    """
+    n_each = -(-plan.draws // len(weights))
+    own = [terms.with_weights(w * (terms.weights.sum() / w.sum())) for w in weights]
+    parts = [_importance_part(one, start, plan.chains, n_each, plan.method, rng) for one in own]
+    failed = [place for place, part in enumerate(parts) if not part.pareto_k < K_HAT_LIMIT]
+    if failed and plan.method == "laplace":
+        worst = failed[0]
+        raise RuntimeError(
+            f"pareto_k {parts[worst].pareto_k:.2f} of draw {worst} of the weights is not below {K_HAT_LIMIT}: the t "
+            "proposal does not suit this posterior. Use method='nuts' or method='auto'."
+        )
+    if failed:
+        for place, draws in zip(failed, _nuts(model, [parts[f] for f in failed], n_each, plan, rng), strict=True):
+            old = parts[place]
+            parts[place] = Part(old.terms, old.mode, old.precision, draws, old.pareto_k)
+    return parts
+
+
+def _importance_part(
+    terms: ModelTerms, start: Array, chains: int, n_each: int, method: str, rng: np.random.Generator
+) -> Part:
+    """Mode, precision and, where the method is not NUTS alone, importance draws."""
+    mode = terms.mode(start)
+    precision = -(terms.likelihood_hessian(mode) + terms.prior(mode)[1])
+    if method == "nuts":
+        return Part(terms, mode, precision, np.empty((chains, 0, terms.size)), np.nan)
+    n = chains * n_each
+    proposals = n_proposals(n, terms.n_rows)
+    found = importance_draws(terms.log_densities, mode, precision, n=proposals, draws=n, rng=rng)
+    draws = found.theta.reshape(chains, n_each, -1) if found.reliable else np.empty((chains, 0, terms.size))
+    return Part(terms, mode, precision, draws, found.pareto_k)
+
+
+def _nuts(model: pm.Model, parts: Sequence[Part], n_each: int, plan: Plan, rng: np.random.Generator) -> list[Array]:
+    """NUTS under the weights of each part; its data variables hold the old weights afterwards."""
+    import pymc as pm
+
+    old = _weights_data(model, zeros=any(not np.all(part.terms.weights > 0) for part in parts))
+    nuts, found = SwappedNuts(model, runs=len(parts), options=plan.sampler), []
+    free = [rv.name for rv in model.free_RVs]
+    try:
+        for part in parts:
+            values = part.terms.constrain(part.mode[None])
+            idata = nuts.sample(
+                dict.fromkeys(old, part.terms.weights),
+                draws=n_each,
+                chains=plan.chains,
+                random_seed=int(rng.integers(2**31)),
+                initvals={name: values[name][0] for name in free},
+            )
+            draws = part.terms.unconstrain(_arviz.group(idata, "posterior"))
+            found.append(draws.reshape(plan.chains, n_each, -1))
+    finally:
+        pm.set_data(old, model=model)
+    return found
+
+
+def _weights_data(model: pm.Model, *, zeros: bool) -> dict[str, Array]:
+    """Values of the data variables that hold the weights, by name; `zeros` says whether weights of zero will come."""
+    from pytensor.graph.traversal import ancestors
+
+    from iwbayes.analyst.reweight import is_weighted
+
+    weighted = [rv for rv in model.observed_RVs if is_weighted(rv)]
+    if zeros and not all(rv.owner.op.guard for rv in weighted):
+        raise ValueError(
+            "a draw of the weights has rows of weight zero, which this model was not made for. Use "
+            "reweight(..., allow_zero=True)."
+        )
+    above = set(ancestors([rv.owner.inputs[1] for rv in weighted]))
+    return {var.name: var.get_value() for var in model.data_vars if var in above}
+
+
+def pooled_draws(
+    parts: Sequence[Part], normals: Sequence[CalibratedNormal], plan: Plan, rng: np.random.Generator
+) -> tuple[Array, Array, xr.Dataset]:
+    """Mix the parts: draws (sample, p) before and after calibration, and the group sample_stats."""
+    deal = Deal.random(len(parts), plan.chains, plan.draws, rng)
+    before = [part.draws for part in parts]
+    flat = [draws.reshape(-1, draws.shape[-1]) for draws in before]
+    after = map_parts(flat, [part.mode for part in parts], [part.precision for part in parts], normals)
+    after = [moved.reshape(draws.shape) for moved, draws in zip(after, before, strict=True)]
+    statistics = xr.Dataset(
+        {"weight_draw": (("chain", "draw"), deal.part)},
+        coords={"chain": np.arange(plan.chains), "draw": np.arange(plan.draws)},
+    )
+    if plan.method != "nuts":
+        statistics.attrs["pareto_k"] = float(np.max([part.pareto_k for part in parts]))
+    size = before[0].shape[-1]
+    return deal.take(before).reshape(-1, size), deal.take(after).reshape(-1, size), statistics

@@ -1,0 +1,38 @@
+"""Code blocks of the project's pages."""
+
+import importlib.util
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+_FENCE = re.compile(r"(?:<!-- needs (?P<needs>[\w ]+) -->\n)?```(?P<language>\w+)\n(?P<code>.*?)```", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of a page: its code, the line it begins at, and the modules that a comment above it names."""
+
+    code: str
+    line: int
+    needs: tuple[str, ...]
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Modules that are needed and not installed."""
+        return tuple(name for name in self.needs if importlib.util.find_spec(name) is None)
+
+
+def blocks(page: Path, language: str) -> list[Block]:
+    """Blocks of one language, in the order of the page."""
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(match["code"], text.count("\n", 0, match.start("code")) + 1, tuple((match["needs"] or "").split()))
+        for match in _FENCE.finditer(text)
+        if match["language"] == language
+    ]
+
+
+def run(block: Block, page: Path, space: dict) -> None:
+    """Run a block in a namespace; tracebacks show the lines of the page."""
+    exec(compile("\n" * (block.line - 1) + block.code, str(page), "exec"), space)

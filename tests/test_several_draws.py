@@ -1,0 +1,481 @@
+"""Weights with several draws: batched derivatives and modes, mixtures in closed form, NUTS compiled once."""
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytest
+import xarray as xr
+from scipy.special import expit, logsumexp
+
+import iwbayes as iw
+from iwbayes.analyst import _arviz, _weight_draws, laplace, posterior
+from iwbayes.analyst._mixture import Deal, map_parts, pool_normals
+from iwbayes.analyst._newton import maximise_many
+from iwbayes.analyst._priors import LogPrior, prior_scales
+from iwbayes.analyst._rows import WeightedRows, derivatives_each, merge_draws
+from iwbayes.analyst.autodiff import ModelTerms
+from iwbayes.analyst.calibrate import calibrate
+from iwbayes.analyst.design import build_design
+from iwbayes.analyst.laplace import find_mode, find_modes
+from iwbayes.analyst.posterior import fit
+from iwbayes.analyst.reweight import reweight
+from iwbayes.analyst.sandwich import CalibratedNormal
+from iwbayes.release import Release
+from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
+from iwbayes.statement import PrivacyStatement
+from iwbayes.tables import SyntheticTable
+from iwbayes.weights import Weights
+
+SCHEMA = Schema(
+    Real("x", -4, 4),
+    Real("z", -9, 9),
+    Real("m", -4, 4, missing=True),
+    Categorical("g", ["u", "v", "w"]),
+    Integer("k", 0, 60),
+    Binary("y", ("no", "yes")),
+)
+STATEMENT = PrivacyStatement(1.0, 1e-6, "replace-one", (), "seeded", False)
+FORMULAS = [("y ~ x + g", "bernoulli"), ("z ~ x*g", "gaussian"), ("g ~ x", "categorical"), ("k ~ x + g", "poisson")]
+N, M, K = 150, 300, 6
+
+
+def make_release(spread=0.3, n_draws=K, digits=None, seed=5):
+    """Rows, and draws of weights that tilt x by slopes of this standard deviation."""
+    rng = np.random.default_rng(seed)
+    x = np.clip(rng.normal(size=M), -4, 4)
+    x = x if digits is None else np.round(x, digits)
+    frame = pd.DataFrame(
+        {
+            "x": x,
+            "z": np.clip(0.5 + x + rng.normal(size=M), -9, 9) if digits is None else np.round(x),
+            "m": np.where(rng.random(M) < 0.3, np.nan, x),
+            "g": rng.choice(["u", "v", "w"], M, p=[0.5, 0.3, 0.2]),
+            "k": np.minimum(rng.poisson(np.exp(0.3 + 0.4 * x)), 60),
+            "y": np.where(rng.random(M) < expit(0.5 + x), "yes", "no"),
+        }
+    )
+    slopes = spread * rng.normal(size=(n_draws, 2))
+    log_weights = slopes[:, :1] * x + slopes[:, 1:] * (frame["y"] == "yes").to_numpy()
+    return Release(SyntheticTable(frame, SCHEMA), Weights(log_weights, "several"), STATEMENT, n_private=N)
+
+
+def row_draws(formula, family, release):
+    design = build_design(formula, release.synthetic.frame, SCHEMA, family)
+    return design, release.weights.draw_values[:, design.rows]
+
+
+def quick(formula, release, family, **options):
+    return fit(formula, release, family=family, **{"random_seed": 1, "progressbar": False, **options})
+
+
+def uncalibrated_fit(formula, release, family, **options):
+    return quick(formula, release, family, calibrate=False, **options)
+
+
+def flat(idata, *names):
+    group = _arviz.group(idata, "posterior")
+    return np.stack([np.asarray(group[name]).ravel() for name in names], axis=1)
+
+
+# batches: exact
+
+
+@pytest.mark.parametrize(("formula", "family"), FORMULAS)
+@pytest.mark.parametrize("n_draws", [3, 6])  # one product each, and products of columns formed once
+def test_derivatives_of_a_batch_are_those_of_each(formula, family, n_draws):
+    design, weights = row_draws(formula, family, make_release(n_draws=n_draws))
+    theta = np.random.default_rng(0).normal(size=(n_draws, design.n_parameters)) * 0.4
+    each = [WeightedRows(design, w) for w in weights]
+    values, gradients, hessians = derivatives_each(each, theta)
+    for rows, point, value, gradient, hessian in zip(each, theta, values, gradients, hessians, strict=True):
+        np.testing.assert_allclose(value, rows.weights @ rows.row_values(point), rtol=1e-12)
+        np.testing.assert_allclose(gradient, rows.weights @ rows.row_scores(point), rtol=1e-10, atol=1e-10)
+        alone = rows.derivatives(point)
+        for one, other in zip((value, gradient, hessian), alone, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize(("formula", "family"), FORMULAS)
+def test_merged_rows_keep_the_likelihood_of_every_draw(formula, family):
+    release = make_release(digits=0)
+    design, weights = row_draws(formula, family, release)
+    weights = weights * (np.random.default_rng(1).random(weights.shape) > 0.2)  # rows of weight zero in some draws
+    weights[:, :20] = 0.0  # and in all
+    merged = merge_draws(design, weights)
+    shared = {id(rows.design) for rows in merged}
+    assert len(shared) == (K if family == "gaussian" else 1)
+    assert len(merged[0].weights) < 0.4 * M
+    theta = np.random.default_rng(2).normal(size=(4, design.n_parameters)) * 0.4
+    for rows, w in zip(merged, weights, strict=True):
+        np.testing.assert_allclose(rows.weights.sum(), w.sum(), rtol=1e-12)
+        np.testing.assert_allclose(rows.values(theta), WeightedRows(design, w).values(theta), rtol=1e-10)
+
+
+@pytest.mark.parametrize(("formula", "family"), FORMULAS)
+def test_modes_of_a_batch_are_those_of_each(formula, family):
+    # far apart, so that they converge after different numbers of steps
+    design, weights = row_draws(formula, family, make_release(spread=1.5))
+    prior = LogPrior(design, prior_scales(design, weights.mean(axis=0)))
+    each = merge_draws(design, weights)
+    for starts in (None, np.random.default_rng(3).normal(size=(K, design.n_parameters))):
+        batch = find_modes(each, prior, starts)
+        for place, (rows, mode) in enumerate(zip(each, batch, strict=True)):
+            alone = find_mode(rows, prior, None if starts is None else starts[place])
+            np.testing.assert_allclose(mode.theta, alone.theta, rtol=1e-10, atol=1e-10)
+            np.testing.assert_allclose(mode.precision, alone.precision, rtol=1e-9, atol=1e-9)
+
+
+def test_those_that_have_converged_leave_the_batch():
+    target, calls = np.array([0.0, 3.0, -40.0]), []
+
+    def derivatives(theta, places):
+        calls.append(list(places))
+        x = theta - target[places, None]
+        value = -np.sqrt(1 + x[:, 0] ** 2)  # undamped Newton overshoots beyond 1
+        gradient = -x / np.sqrt(1 + x**2)
+        precision = (1 + x**2) ** -1.5
+        return value, gradient, precision[..., None], precision[..., None]
+
+    found = maximise_many(derivatives, np.zeros((3, 1)))
+    np.testing.assert_allclose(found.theta[:, 0], target, atol=1e-12)
+    np.testing.assert_allclose(found.value, -1.0, rtol=1e-12)
+    assert calls[0] == [0, 1, 2] and calls[1] == [1, 2] and calls[-1] == [2]
+    with pytest.raises(RuntimeError, match="did not reach the mode"):
+        # a slope without end
+        maximise_many(lambda t, _: (t[:, 0], np.ones_like(t), 0 * t[..., None], t[..., None]), np.ones((1, 1)))
+
+
+# mixtures: exact
+
+
+@pytest.mark.parametrize(("parts", "chains", "draws"), [(1, 2, 5), (3, 2, 7), (50, 4, 20), (4, 1, 1)])
+def test_parts_are_dealt_evenly_and_no_draw_twice(parts, chains, draws):
+    deal = Deal.random(parts, chains, draws, np.random.default_rng(0))
+    counts = np.array([np.bincount(row, minlength=parts) for row in deal.part])
+    assert np.ptp(counts, axis=1).max() <= 1 and np.ptp(counts.sum(axis=0)) <= 1
+    labels = np.arange(parts * chains * deal.n_each).reshape(parts, chains, deal.n_each)
+    taken = deal.take(list(labels))
+    assert taken.shape == (chains, draws) and len(np.unique(taken)) == taken.size
+    np.testing.assert_array_equal(taken // (chains * deal.n_each), deal.part)
+    np.testing.assert_array_equal(taken // deal.n_each % chains, np.arange(chains)[:, None] + 0 * taken)
+
+
+def normal_of(mean, covariance):
+    p, nothing = len(mean), np.full(len(mean), np.nan)
+    return CalibratedNormal(
+        mean, mean, covariance, mean, covariance, covariance, nothing, np.nan, nothing, 9.0 * p, 0, 0
+    )
+
+
+def test_moments_of_a_mixture():
+    rng = np.random.default_rng(0)
+    means, factors = rng.normal(size=(3, 2)), rng.normal(size=(3, 2, 2))
+    normals = [normal_of(m, f @ f.T) for m, f in zip(means, factors, strict=True)]
+    pooled, between = pool_normals(normals)
+    second = np.mean([n.covariance + np.outer(n.mean, n.mean) for n in normals], axis=0)
+    np.testing.assert_allclose(pooled.mean, means.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(pooled.covariance + np.outer(pooled.mean, pooled.mean), second, rtol=1e-12)
+    np.testing.assert_allclose(between, means.std(axis=0), rtol=1e-12)
+    alone, nothing = pool_normals(normals[:1])
+    assert alone is normals[0] and np.isnan(nothing).all()
+
+
+def test_parts_with_fewer_draws_than_parameters_are_mapped_together():
+    rng = np.random.default_rng(1)
+    p, parts = 4, 60
+    modes = list(rng.normal(size=(parts, p)))
+    factor = rng.normal(size=(p, p)) + 3 * np.eye(p)
+    precision = factor @ factor.T
+    draws = [mode + rng.normal(size=(2, p)) @ np.linalg.inv(factor) for mode in modes]
+    target = [normal_of(10 + mode, np.diag([1.0, 4.0, 0.25, 1.0])) for mode in modes]
+    moved = map_parts(draws, modes, [precision] * parts, target)
+    away = np.concatenate([one - t.mean for one, t in zip(moved, target, strict=True)])
+    # by construction the covariance over all parts is the target's
+    np.testing.assert_allclose(np.cov(away, rowvar=False), np.diag([1.0, 4.0, 0.25, 1.0]), atol=1e-9)
+
+
+# fit
+
+
+def grid_mixture(formula, family, release):
+    """Mean and covariance of the mixture by integration on a grid, 2 parameters."""
+    design, weights = row_draws(formula, family, release)
+    weights = weights * N / M
+    prior = LogPrior(design, prior_scales(design, weights.mean(axis=0)))
+    first, second = [], []
+    for w in weights:
+        rows = WeightedRows(design, w)
+        mode = find_mode(rows, prior)
+        sd = np.sqrt(np.diag(np.linalg.inv(mode.precision)))
+        axes = [m + s * np.linspace(-7, 7, 81) for m, s in zip(mode.theta, sd, strict=True)]
+        theta = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
+        density = rows.values(theta) + prior.value(theta)
+        p = np.exp(density - logsumexp(density))
+        first.append(p @ theta)
+        second.append((theta * p[:, None]).T @ theta)
+    mean = np.mean(first, axis=0)
+    return mean, np.mean(second, axis=0) - np.outer(mean, mean), np.array(first)
+
+
+def test_fit_is_the_mixture_of_the_posteriors():
+    release = make_release(spread=1.0)
+    idata = uncalibrated_fit("y ~ x", release, "bernoulli")
+    draws = flat(idata, "Intercept", "x")
+    mean, covariance, means = grid_mixture("y ~ x", "bernoulli", release)
+    sd = np.sqrt(np.diag(covariance))
+    assert means.std(axis=0)[0] > 0.5 * sd[0]  # the draws of the weights matter
+    ess = _arviz.group(idata, "sample_stats").attrs["importance_ess"] * K
+    error = np.sqrt(1 / 4000 + 1 / ess)
+    assert np.abs((draws.mean(axis=0) - mean) / sd).max() < 5 * error
+    assert np.abs(draws.var(axis=0) / sd**2 - 1).max() < 5 * np.sqrt(2) * error
+    part = _arviz.group(idata, "sample_stats")["weight_draw"].to_numpy()
+    assert np.ptp(np.bincount(part.ravel())) <= 1
+    own = np.array([draws[part.ravel() == k].mean(axis=0) for k in range(K)])
+    assert np.abs((own - means) / sd).max() < 5 * np.sqrt(K) * error
+    attrs = _arviz.group(idata, "posterior").attrs
+    assert (attrs["weight_draws"], attrs["method"], attrs["calibrated"]) == (K, "laplace", "no")
+
+
+def test_more_draws_of_the_weights_than_of_a_chain():
+    release = make_release(n_draws=30)
+    idata = uncalibrated_fit("y ~ x", release, "bernoulli", draws=10, chains=3)
+    assert _arviz.group(idata, "posterior").sizes == {"chain": 3, "draw": 10}
+    assert len(np.unique(_arviz.group(idata, "sample_stats")["weight_draw"])) == 30
+
+
+def test_draws_without_weight_on_the_rows_used_are_refused():
+    release = make_release()
+    log_weights = release.weights.log_weights.copy()
+    log_weights[2, release.synthetic.frame["m"].notna()] = -np.inf
+    other = Release(release.synthetic, Weights(log_weights, "some"), STATEMENT, n_private=N)
+    with (
+        pytest.warns(UserWarning, match="missing cells"),
+        pytest.raises(ValueError, match="not all be zero on the rows used"),
+    ):
+        uncalibrated_fit("y ~ m", other, "bernoulli")
+
+
+def test_a_draw_whose_proposal_fails_is_named(monkeypatch):
+    monkeypatch.setattr(laplace, "K_HAT_LIMIT", -np.inf)
+    with pytest.raises(RuntimeError, match="of draw 0 of the weights is not below"):
+        uncalibrated_fit("y ~ x", make_release(), "bernoulli", method="laplace")
+
+
+def test_sampler_must_not_set_what_fit_sets():
+    with pytest.raises(ValueError, match=r"sampler must not hold \['chains', 'draws'\]"):
+        uncalibrated_fit("y ~ x", make_release(), "bernoulli", sampler={"draws": 5, "chains": 2})
+
+
+# NUTS compiled once
+
+
+@pytest.fixture
+def compilations(monkeypatch):
+    """Names of the models whose log density PyMC compiles with its gradient."""
+    compiled, original = [], pm.Model.logp_dlogp_function
+
+    def counted(self, *args, **kwargs):
+        compiled.append(self)
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(pm.Model, "logp_dlogp_function", counted)
+    return compiled
+
+
+def nuts(draws=200, **options):
+    return {"draws": draws, "chains": 2, "sampler": {"tune": 250, "cores": 1, "target_accept": 0.9, **options}}
+
+
+@pytest.mark.parametrize(("formula", "family"), [("y ~ x", "bernoulli"), ("z ~ x", "gaussian")])
+def test_nuts_is_compiled_once_and_samples_each_draw(formula, family, compilations):
+    release = make_release(spread=1.0, n_draws=2)
+    slow = uncalibrated_fit(formula, release, family, method="nuts", **nuts())
+    assert len(compilations) == 1
+    fast = uncalibrated_fit(formula, release, family, method="laplace")
+    assert _arviz.group(slow, "posterior").attrs["method"] == "nuts"
+    assert "diverging" in _arviz.group(slow, "sample_stats")
+    names = ["Intercept", "x"] + ["sigma"] * (family == "gaussian")
+    parts = [_arviz.group(idata, "sample_stats")["weight_draw"].to_numpy().ravel() for idata in (slow, fast)]
+    for k in range(2):
+        one, other = flat(slow, *names)[parts[0] == k], flat(fast, *names)[parts[1] == k]
+        # NUTS of two chains x 100 draws: an effective size of 80 at least
+        error = other.std(axis=0) * np.sqrt(1 / 80 + 1 / 800)
+        assert np.all(np.abs(one.mean(axis=0) - other.mean(axis=0)) < 5 * error), k
+
+
+def test_nuts_takes_the_failures_only(monkeypatch, compilations):
+    original = posterior.laplace
+
+    def some_fail(rows, prior, mode, **options):
+        found = original(rows, prior, mode, **options)
+        bad = np.isclose(rows.weights[0], release.weights.draw_values[1, 0] * N / M, rtol=1e-9)
+        return laplace.LaplaceDraws(found.theta, found.log_density, 0.9 if bad else 0.1, found.ess, found.n_proposals)
+
+    release = make_release(n_draws=3)
+    monkeypatch.setattr(posterior, "laplace", some_fail)
+    idata = uncalibrated_fit("y ~ x", release, "bernoulli", **nuts(60, tune=100, compute_convergence_checks=False))
+    assert _arviz.group(idata, "posterior").attrs["method"] == "laplace+nuts"
+    assert _arviz.group(idata, "sample_stats").attrs["pareto_k"] == 0.9
+
+
+# calibrate
+
+
+def gaussian_model(release, tau=0.5):
+    """y ~ N(mu, 1), mu ~ N(0, tau): each posterior, calibrated or not, is a normal in closed form."""
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0.0, tau)
+        pm.Deterministic("double", 2 * mu)
+        pm.Normal("z", mu, 1.0, observed=release.synthetic.frame["z"].to_numpy())
+    return model
+
+
+def closed_forms(release, tau=0.5, total=N):
+    """Means and variances of mu under each draw: uncalibrated, calibrated."""
+    z, shares = release.synthetic.frame["z"].to_numpy(), release.weights.draw_values / M
+    center = shares @ z
+    variance = np.array([np.sum(p**2 * (z - c) ** 2) for p, c in zip(shares, center, strict=True)])
+    found = []
+    for v in (np.full(len(center), 1 / total), variance):
+        precision = 1 / v + 1 / tau**2
+        found += [center / v / precision, 1 / precision]
+    return found
+
+
+def start_draws(model_mean, sd, chains=2, draws=800):
+    values = model_mean + sd * np.random.default_rng(0).normal(size=(chains, draws))
+    coords = {"chain": np.arange(chains), "draw": np.arange(draws)}
+    data = {"mu": (("chain", "draw"), values), "double": (("chain", "draw"), 2 * values)}
+    stats = xr.Dataset({"lp": (("chain", "draw"), values)}, coords=coords)
+    return _arviz.make({"posterior": xr.Dataset(data, coords=coords), "sample_stats": stats})
+
+
+@pytest.fixture(scope="module")
+def gaussian():
+    release = make_release(spread=0.5)
+    idata = start_draws(np.mean(closed_forms(release)[0]), 0.1)
+    return release, reweight(gaussian_model(release), release.weights, total=N), idata
+
+
+def check_mixture(values, means, variances, n):
+    mean, variance = np.mean(means), np.mean(variances) + np.var(means)
+    assert abs(values.mean() - mean) < 5 * np.sqrt(variance / n)
+    assert abs(values.var() / variance - 1) < 5 * np.sqrt(2 / n)
+
+
+def test_calibrated_mixture_in_closed_form(gaussian):
+    release, model, idata = gaussian
+    with pytest.warns(iw.CalibrationWarning, match="only as far as their 6 draws differ"):
+        result = calibrate(idata, model, release, random_seed=1)
+    means, variances, calibrated_means, calibrated_variances = closed_forms(release)
+    record, stats = _arviz.group(result, "calibration"), _arviz.group(result, "sample_stats")
+    assert record.attrs["method"] == "row sandwich" and record.attrs["verdict"] == "not calibrated"
+    assert record.attrs["weight_draws"] == K
+    np.testing.assert_allclose(record["sd_between"], calibrated_means.std(), rtol=1e-8)
+    values = _arviz.group(result, "posterior")["mu"].to_numpy().ravel()
+    part = stats["weight_draw"].to_numpy().ravel()
+    assert values.shape == (1600,) and list(stats.data_vars) == ["weight_draw"] and stats.attrs["pareto_k"] < 0.7
+    np.testing.assert_allclose(_arviz.group(result, "posterior")["double"].to_numpy().ravel(), 2 * values, rtol=1e-12)
+    # importance draws of t proposals: an effective size above 800 of 1600
+    check_mixture(values, calibrated_means, calibrated_variances, 800)
+    weighted = (record["mean_weighted"].item() - np.mean(means)) / np.sqrt(np.mean(variances) + np.var(means))
+    assert abs(weighted) < 5 / np.sqrt(800)
+    for k in range(K):
+        check_mixture(values[part == k], calibrated_means[k : k + 1], calibrated_variances[k : k + 1], 120)
+
+
+def test_each_part_is_exact(gaussian):
+    release, model, _ = gaussian
+    terms = ModelTerms(model)
+    plan = _weight_draws.Plan(1, 60, "laplace", {})
+    parts = _weight_draws.draw_posteriors(
+        model, terms, release.weights.draw_values, terms.mode(), plan, np.random.default_rng(0)
+    )
+    means, variances, calibrated_means, calibrated_variances = closed_forms(release)
+    np.testing.assert_allclose([part.mode[0] for part in parts], means, rtol=1e-10)
+    np.testing.assert_allclose([1 / part.precision[0, 0] for part in parts], variances, rtol=1e-10)
+    normals = [_weight_draws.calibrated(part.terms, part.mode, N) for part in parts]
+    np.testing.assert_allclose([n.mean[0] for n in normals], calibrated_means, rtol=1e-9)
+    np.testing.assert_allclose([n.covariance[0, 0] for n in normals], calibrated_variances, rtol=1e-9)
+    assert all(part.terms._scores_function is terms._scores_function for part in parts)
+
+
+def test_calibrate_by_nuts_compiles_once_and_leaves_the_weights(gaussian, compilations):
+    release, model, idata = gaussian
+    before = model["likelihood_weights"].get_value()
+    sampler = {"tune": 200, "cores": 1, "progressbar": False, "compute_convergence_checks": False}
+    with pytest.warns(iw.CalibrationWarning):
+        result = calibrate(idata, model, release, method="nuts", random_seed=1, sampler=sampler)
+    assert len(compilations) == 1
+    np.testing.assert_array_equal(model["likelihood_weights"].get_value(), before)
+    _, _, means, variances = closed_forms(release)
+    # NUTS mixes well on one normal parameter: an effective size above a fifth of the draws
+    check_mixture(_arviz.group(result, "posterior")["mu"].to_numpy().ravel(), means, variances, 320)
+    assert "pareto_k" not in _arviz.group(result, "sample_stats").attrs
+
+
+def test_the_seed_decides(gaussian):
+    release, model, idata = gaussian
+    found = []
+    for seed in (1, 1, 2):
+        with pytest.warns(iw.CalibrationWarning):
+            found.append(flat(calibrate(idata, model, release, random_seed=seed), "mu"))
+    np.testing.assert_array_equal(found[0], found[1])
+    assert not np.array_equal(found[0], found[2])
+
+
+def test_failures_of_the_proposal(gaussian, monkeypatch):
+    release, model, idata = gaussian
+    monkeypatch.setattr(_weight_draws, "K_HAT_LIMIT", -np.inf)
+    with pytest.raises(RuntimeError, match="of draw 0 of the weights is not below"):
+        calibrate(idata, model, release, method="laplace")
+    with pytest.raises(ValueError, match="method must be one of"):
+        calibrate(idata, model, release, method="vi")
+
+
+def test_weights_of_zero_in_some_draws_need_the_guard_for_nuts(gaussian):
+    release, _, idata = gaussian
+    log_weights = release.weights.log_weights.copy()
+    log_weights[1, :30] = -np.inf
+    other = Release(release.synthetic, Weights(log_weights, "some"), STATEMENT, n_private=N)
+    model = reweight(gaussian_model(other), other.weights, total=N)
+    with pytest.raises(ValueError, match="allow_zero=True"):
+        calibrate(idata, model, other, method="nuts", random_seed=1)
+    with pytest.warns(iw.CalibrationWarning):
+        result = calibrate(idata, model, other, method="laplace", random_seed=1)
+    _, _, means, variances = closed_forms(other)
+    check_mixture(flat(result, "mu")[:, 0], means, variances, 800)
+
+
+def test_other_weights_than_the_average_are_not_pooled(gaussian):
+    release, _, idata = gaussian
+    model = reweight(gaussian_model(release), release.weights.draw_values[0], total=N)
+    with pytest.warns(iw.CalibrationWarning, match="not those that were released"):
+        result = calibrate(idata, model, release)
+    record = _arviz.group(result, "calibration")
+    assert record.attrs["weight_draws"] == 1 and np.isnan(record["sd_between"]).all()
+
+
+def test_fit_and_calibrate_agree():
+    release = make_release(spread=0.5)
+    with pytest.warns(iw.CalibrationWarning, match="only as far as their 6 draws differ"):
+        ours = quick("y ~ x", release, "bernoulli")
+    model = reweight(iw.regression("y ~ x", release, family="bernoulli"), release.weights, total=N)
+    plain = uncalibrated_fit("y ~ x", release, "bernoulli")
+    with pytest.warns(iw.CalibrationWarning):
+        theirs = calibrate(plain, model, release, random_seed=3)
+    one, other = _arviz.group(ours, "calibration"), _arviz.group(theirs, "calibration")
+    order = [list(record["parameter"].to_numpy()) for record in (one, other)]
+    other = other.sel(parameter=order[0])
+    np.testing.assert_allclose(one["sd_between"], other["sd_between"], rtol=1e-6)
+    for name, scale in (("mean_calibrated", one["sd_calibrated"]), ("sd_calibrated", one["sd_calibrated"])):
+        assert np.all(np.abs(one[name] - other[name]) / scale < 5 * np.sqrt(2 / 2000)), name
+
+
+def test_other_weights_of_the_same_terms_are_checked():
+    terms = ModelTerms(reweight(gaussian_model(make_release()), np.ones(M)))
+    with pytest.raises(ValueError, match="weights must be 300 finite numbers"):
+        terms.with_weights(np.ones(3))
+    with pytest.raises(ValueError, match="not negative"):
+        terms.with_weights(np.append(np.ones(M - 1), -1))
+    assert isinstance(terms.with_weights(np.zeros(M)), ModelTerms)
