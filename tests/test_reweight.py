@@ -125,6 +125,34 @@ def test_weight_zero_removes_a_row_of_density_zero():
     np.testing.assert_allclose(gradient, [slope], rtol=1e-12)
 
 
+def gap(data, rows):
+    w = pm.Dirichlet("w", np.ones(2))
+    parts = [pm.Uniform.dist(0, 1), pm.Uniform.dist(5, 6)]  # their mean lies in neither
+    pm.Mixture("y", w, parts, observed=np.array([0.5, 0.2, 5.5, 3.0])[rows])
+
+
+def pareto(data, rows):
+    a = pm.HalfNormal("a", 1)
+
+    def log_density(value, a):  # its default support point, zero, has density zero
+        return pt.switch(value >= 1, pt.log(a) - (a + 1) * pt.log(value), -np.inf)
+
+    pm.CustomDist("y", a, logp=log_density, observed=np.array([1.5, 1.2, 2.0, 0.5])[rows])
+
+
+@pytest.mark.parametrize("builder", [gap, pareto])
+def test_rows_of_weight_zero_are_out_where_support_points_have_density_zero(builder):
+    models = []
+    for rows in (slice(None), slice(1, 3)):
+        with pm.Model() as model:
+            builder(None, rows)
+        models.append(model)
+    weighted = reweight(models[0], [0.0, 1.0, 1.0, 0.0])
+    at = {var.name: np.full(var.type.shape, 0.3) for var in weighted.value_vars}
+    for got, want in zip(density(weighted)(at), density(models[1])(at), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-12)
+
+
 def test_allow_zero_compiles_the_guard_beforehand():
     with pm.Model() as model:
         impossible_row(None)

@@ -246,7 +246,11 @@ KINDS = {
 
 def density(model):
     """Log density and gradient as functions of a point."""
-    return model.compile_fn([model.logp(), model.dlogp()], inputs=model.value_vars, on_unused_input="ignore", mode=MODE)
+    # without a compiler also graphs inside of Ops are interpreted
+    with pytensor.config.change_flags(cxx=""):
+        return model.compile_fn(
+            [model.logp(), model.dlogp()], inputs=model.value_vars, on_unused_input="ignore", mode=MODE
+        )
 
 
 def value_shapes(model):

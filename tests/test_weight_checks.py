@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytensor
+import pytensor.tensor as pt
 import pytest
 from pytensor.compile.mode import Mode, get_mode
 
@@ -69,3 +70,21 @@ def test_a_sum_of_checked_weights_is_checked(mode):
         weights.set_value(values)
         with pytest.raises(ValueError, match=message):
             f()
+
+
+@pytest.mark.skipif(not pytensor.config.cxx, reason="needs a C compiler")
+def test_sums_that_only_look_alike_stay():
+    x, one, small = pt.vector("x"), pt.vector("one", shape=(1,)), pt.fvector("small")
+    alike = [
+        (one, pt.switch(one > np.zeros(5), one, np.nan).sum(), [2.0], 10.0),
+        (small, pt.switch(small > 0, small, np.nan).sum(), np.full(10, 1e38, "float32"), 1e39),
+        (small, pt.switch(small > 0, small, np.float32(np.nan)).sum(dtype="float64"), np.ones(3, "float32"), 3.0),
+        (x, pt.switch(x > 1, x, np.nan).sum(), [2.0, 3.0], 5.0),
+        (x, pt.switch(x > 0, x, 0.0).sum(), [2.0, -3.0], 2.0),
+        (x, pt.switch(x > 0, 2 * x, np.nan).sum(), [2.0, 3.0], 10.0),
+        (x, pt.switch(x < 0, x, np.nan).sum(), [-2.0, -3.0], -5.0),
+    ]
+    for variable, expression, value, expected in alike:
+        f = pytensor.function([variable], expression, mode=C)
+        assert TotalWeight not in ops(f)
+        np.testing.assert_allclose(f(value), expected, rtol=1e-6)

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 from pymc.distributions.distribution import PartialObservedRV
 from pytensor.compile.mode import Mode
@@ -16,8 +17,14 @@ from pytensor.graph.traversal import ancestors
 
 from iwbayes.analyst._minibatch import draws_rows, minibatch_node, scaled_rows, table_rows
 
-#: Small graphs are evaluated in Python: compiling them would take longer.
-INTERPRETER: Any = Mode(linker="py", optimizer=cast(Any, None))
+_INTERPRETER: Any = Mode(linker="py", optimizer=cast(Any, None))
+
+
+def interpreted(inputs: list[Any], outputs: Any) -> Any:
+    """Return a function of a small graph, evaluated in Python: compiling it would take longer."""
+    # without a compiler also graphs inside of Ops are interpreted
+    with pytensor.config.change_flags(cxx=""):
+        return pytensor.function(inputs, outputs, mode=_INTERPRETER, on_unused_input="ignore")
 
 
 def evaluate(variable: Variable) -> np.ndarray:
@@ -26,7 +33,7 @@ def evaluate(variable: Variable) -> np.ndarray:
         return np.asarray(variable.data)
     if hasattr(variable, "get_value"):
         return np.asarray(variable.get_value(borrow=True))
-    return np.asarray(variable.eval(mode=INTERPRETER))
+    return np.asarray(interpreted([], variable)())
 
 
 def observed_variables(model: pm.Model) -> list[Any]:

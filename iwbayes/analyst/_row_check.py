@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-import pytensor
 from pymc.distributions.simulator import SimulatorRV
 from pymc.initial_point import make_initial_point_expression
 from pymc.logprob.basic import transformed_conditional_logp
@@ -16,7 +15,7 @@ from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 
-from iwbayes.analyst._model_graph import INTERPRETER, evaluate, observed_variables
+from iwbayes.analyst._model_graph import evaluate, interpreted, observed_variables
 
 # Terms that differ by less are the same: linear algebra on many rows at once may round differently.
 _TOLERANCE = 1e-9
@@ -82,7 +81,7 @@ def _dependence(model: pm.Model, terms: Any, values: list[Any], data: list[Any])
         [variant] = graph_replace([terms], dict(zip(values, others, strict=True)), strict=False)
         variants.append(variant)
         inputs += others
-    function = pytensor.function([*model.value_vars, *inputs], variants, mode=INTERPRETER, on_unused_input="ignore")
+    function = interpreted([*model.value_vars, *inputs], variants)
     half = np.random.default_rng(0).permutation(n_rows) < n_rows // 2
     try:
         start, *others = _evaluated(model, function, observed, half)
@@ -169,7 +168,7 @@ def _initial_point(model: pm.Model) -> dict[str, np.ndarray]:
             initval_strategies=model.rvs_to_initial_values,
             return_transformed=True,
         )
-    values = pytensor.function([], point, mode=INTERPRETER)()
+    values = interpreted([], point)()
     return {
         model.rvs_to_values[rv].name: np.asarray(value, dtype=model.rvs_to_values[rv].dtype)
         for rv, value in zip(model.free_RVs, values, strict=True)

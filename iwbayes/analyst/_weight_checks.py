@@ -25,6 +25,8 @@ POSITIVE = (
 NOT_NEGATIVE = "likelihood weights must be finite and not negative, and not all of them zero."
 LENGTH = "there must be one likelihood weight a row. Set data and weights of one length in the same pm.set_data."
 
+_FLOATS = ("float32", "float64")
+
 
 class CheckWeights(Assert):
     """Pass weights through, or raise a ValueError where a condition does not hold.
@@ -202,23 +204,27 @@ class TotalWeight(COp):
 
 @node_rewriter([Sum])
 def local_total_weight(fgraph: Any, node: Apply) -> list[Variable] | None:
-    """Replace the graph of `total_weight` by its Op in C."""
+    """Replace the graph of `total_weight`, or one that is equal to it, by its Op in C."""
     [chosen] = node.inputs
-    if chosen.owner is None or chosen.owner.op != switch or chosen.type.ndim != 1:
+    if chosen.owner is None or chosen.owner.op != switch or chosen.type.broadcastable != (False,):
         return None
     allowed, weights, otherwise = chosen.owner.inputs
     compared = allowed.owner
     if compared is None or not isinstance(compared.op, Elemwise) or compared.inputs[0] is not weights:
         return None
-    relation = compared.op.scalar_op
-    if not isinstance(relation, ps.GT | ps.GE) or weights.type.dtype not in ("float32", "float64"):
+    relation, threshold = compared.op.scalar_op, compared.inputs[1]
+    one_type = weights.type.dtype == chosen.type.dtype == node.outputs[0].type.dtype
+    shapes = [var.type.broadcastable for var in (weights, threshold, otherwise)]
+    if not isinstance(relation, ps.GT | ps.GE) or shapes != [(False,), (True,), (True,)]:
+        return None
+    if not one_type or weights.type.dtype not in _FLOATS:
         return None
     try:
-        zero, nan = (get_underlying_scalar_constant_value(var) for var in (compared.inputs[1], otherwise))
+        zero, nan = (get_underlying_scalar_constant_value(var) for var in (threshold, otherwise))
     except NotScalarConstantError:
         return None
     total: Any = TotalWeight(isinstance(relation, ps.GE))(weights)
-    return [total.astype(node.outputs[0].type.dtype)] if zero == 0 and np.isnan(nan) else None
+    return [total] if zero == 0 and np.isnan(nan) else None
 
 
 register_specialize(local_total_weight, "cxx_only")

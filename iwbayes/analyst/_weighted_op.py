@@ -10,7 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytensor.tensor as pt
+from pymc.distributions.custom import CustomDistRV
 from pymc.distributions.distribution import support_point
+from pymc.distributions.mixture import _BaseMixtureRV
 from pymc.logprob.abstract import MeasurableOp, _logprob
 from pymc.logprob.basic import logp
 from pytensor.gradient import disconnected_grad
@@ -93,10 +95,9 @@ def weighted_rv_logprob(
         return scale * (_by_row(weights, terms.type.ndim) * terms)
     weights = checked_length(weights, value.shape[0])
     keep = weights > 0
-    safe = _safe_value(rv, value)
-    if safe is not None:
-        # Zero times an infinite gradient is NaN, so the value itself has to be one of positive density.
-        value = pt.switch(_by_row(keep, value.type.ndim), value, disconnected_grad(safe))
+    # Zero times an infinite gradient is NaN, so the value itself has to be one of positive density.
+    safe = disconnected_grad(_safe_value(rv, value, weights))
+    value = pt.switch(_by_row(keep, value.type.ndim), value, safe)
     terms = logp(rv, value, **kwargs)
     weights = checked_length(weights, terms.shape[0])
     return scale * pt.switch(_by_row(keep, terms.type.ndim), _by_row(weights, terms.type.ndim) * terms, 0.0)
@@ -113,13 +114,37 @@ def _by_row(vector: Any, ndim: int) -> Any:
     return vector.dimshuffle(0, *["x"] * (ndim - 1))
 
 
-def _safe_value(rv: Any, value: Any) -> Any:
-    """Value of positive density for each row: the support point of the distribution, None where it has none."""
+def _safe_value(rv: Any, value: Any, weights: Any) -> Any:
+    """Value to put in the place of rows of weight zero: one of positive density, as far as one is known.
+
+    The support point of the row's own distribution. That of a mixture, which may lie between its components, is the
+    support point of the first of them. Custom densities have none that is sure to be in their support: they, and
+    distributions without one, get the value of the row of largest weight.
+
+    Whether the density there is positive is not asked in the graph: the comparison would have a gradient of zero, and
+    zero times infinity is what is to be kept out.
+    """
+    point = None if isinstance(rv.owner.op, CustomDistRV) else _support_point(rv, value)
+    return value[pt.argmax(weights)][None] if point is None else point
+
+
+def _support_point(rv: Any, value: Any) -> Any | None:
+    """Support point of each row's distribution, None where it has none."""
     try:
+        point = _component_point(rv) if isinstance(rv.owner.op, _BaseMixtureRV) else support_point(rv)
         # Support points may read the shape of their own variable, which is that of the value.
-        safe: Any = graph_replace([support_point(rv)], {rv: value}, strict=False)[0]
+        safe: Any = graph_replace([point], {rv: value}, strict=False)[0]
     except NotImplementedError:
         return None
     if any(var.owner is not None and isinstance(var.owner.op, MeasurableOp) for var in ancestors([safe])):
         return None
     return safe.astype(value.dtype)
+
+
+def _component_point(rv: Any) -> Any:
+    """Support point of the first component of a mixture, in the mixture's shape."""
+    _, _, *components = rv.owner.inputs
+    point = support_point(components[0])
+    if len(components) == 1:  # its components are along an axis
+        point = pt.take(point, 0, axis=-components[0].owner.op.ndim_supp - 1)
+    return pt.broadcast_to(point, rv.shape)
