@@ -1,6 +1,7 @@
 """Weighted models against their exact references: repeated rows, single rows, closed forms."""
 
 import warnings
+from fractions import Fraction
 
 import numpy as np
 import pymc as pm
@@ -8,6 +9,8 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from pytensor.compile.mode import Mode
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
 from pytensor.graph.rewriting.utils import rewrite_graph
 
 from iwbayes.analyst import _arviz
@@ -510,8 +513,9 @@ def test_minibatches_take_the_weights_of_their_rows():
     for wrong in (ROWS - 1, ROWS + 1):
         with weighted:
             pm.set_data({"likelihood_weights": np.ones(wrong)})
-        with pytest.raises(ValueError, match="one likelihood weight a row"):
-            f({"b": np.array(0.3)})
+        for _ in range(20):  # whichever rows are drawn
+            with pytest.raises(ValueError, match="one likelihood weight a row"):
+                f({"b": np.array(0.3)})
     assert [var.name for var in weighted.data_vars] == ["y_all", "likelihood_weights"]
     with pytest.raises(ValueError, match=r"'y' must have shape \(7,\)"):
         reweight(model, np.ones(2))
@@ -522,6 +526,8 @@ def test_minibatches_take_the_weights_of_their_rows():
         mode=MODE,
     )({"b": np.array(0.3)})
     np.testing.assert_allclose(value, ROWS * terms[rows].mean(), rtol=1e-12)
+    assert [var.name for var in plain.data_vars] == ["y_all"]
+    assert [var.name for var in reweight(plain, INTEGERS).data_vars] == ["y_all", "likelihood_weights"]
 
 
 def test_joint_imputation_is_refused():
@@ -544,6 +550,10 @@ def test_joint_imputation_is_refused():
         (np.array([1, np.inf, 1, 1, 1, 1, 1]), ValueError, "1 of 7 are infinite"),
         (np.zeros(ROWS), ValueError, "'y' are all zero"),
         (np.ma.masked_equal(INTEGERS, 4), ValueError, "some weights for 'y' are masked"),
+        (["1"] * ROWS, TypeError, "are not numbers"),
+        (np.array(["1"] * ROWS, object), TypeError, "are not numbers"),
+        (np.array(["2020-01-01"] * ROWS, "datetime64[D]"), TypeError, "are not numbers"),
+        (np.ones(ROWS, "timedelta64[D]"), TypeError, "are not numbers"),
         (INTEGERS * 1j, TypeError, "'y' are not numbers"),
         (["a"] * ROWS, TypeError, "'y' are not numbers"),
         ({"q": np.ones(ROWS)}, KeyError, "'q' is not an observed variable; those are y, z"),
@@ -561,6 +571,9 @@ def test_wrong_totals_and_models_are_refused():
     for total in (0, -1.0, np.inf, np.nan):
         with pytest.raises(ValueError, match="total must be positive and finite"):
             reweight(model, np.ones(ROWS), total=total)
+    for total in (10**400, 10**308 * 9):
+        with pytest.raises(ValueError, match="total must be positive and finite"):
+            reweight(model, np.ones(ROWS), total=total)
     with pytest.raises(TypeError, match="allow_zero must be True, False or None; got 'yes'"):
         reweight(model, np.ones(ROWS), allow_zero="yes")
     for total in (True, "many", [3.0]):
@@ -574,6 +587,44 @@ def test_wrong_totals_and_models_are_refused():
         pm.Normal("b", 0, 1)
     with pytest.raises(ValueError, match="no observed variables"):
         reweight(empty, np.ones(3))
+
+
+@pytest.mark.parametrize("total", [100_000, np.int64(10), np.float64(10), Fraction(21, 2), 10**30])
+def test_every_kind_of_number_is_a_total_and_keeps_the_precision_of_the_model(total):
+    for floatX in ("float32", "float64"):
+        with pytensor.config.change_flags(floatX=floatX):
+            with pm.Model() as model:
+                pm.Normal("y", pm.Normal("b", 0, 1), 1, observed=np.zeros(4, floatX))
+            assert reweight(model, np.ones(4), total=total).logp().dtype == floatX
+
+
+def test_a_nested_model_is_refused():
+    with pm.Model() as outer:
+        b = pm.Normal("b", 0, 1)
+        with pm.Model(name="inner") as inner:
+            pm.Normal("y", b, 1, observed=np.zeros(4))
+    with pytest.raises(ValueError, match="nested in another.*outermost"):
+        reweight(inner, np.ones(4))
+    assert [var.name for var in reweight(outer, np.ones(4)).data_vars] == ["likelihood_weights"]
+
+
+class Picky(Op):
+    """A black-box log density that knows some values only."""
+
+    def make_node(self, *inputs):
+        return Apply(self, list(inputs), [pt.vector()])
+
+    def perform(self, node, inputs, outputs):
+        known = {0.0: 0.0, 1.0: 1.0, 2.0: 4.0}
+        outputs[0][0] = np.array([-known[y] * float(inputs[1].item()) for y in inputs[0]])
+
+
+def test_a_black_box_density_that_fails_away_from_the_data_is_weighted():
+    with pm.Model() as model:
+        pm.CustomDist("y", pm.Normal("b", 0, 1), logp=lambda y, b: Picky()(y, b), observed=[0.0, 1.0, 2.0, 1.0])
+    weighted = reweight(model, [1.0, 2.0, 3.0, 4.0])
+    got = weighted.compile_fn(weighted.logp(), inputs=weighted.value_vars, mode=MODE)({"b": np.array(0.5)})
+    np.testing.assert_allclose(got, -0.5 * (0 + 2 + 12 + 4) - 0.125 - 0.5 * np.log(2 * np.pi), rtol=1e-12)
 
 
 def test_observed_variables_of_different_lengths_need_a_dict():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytensor.tensor as pt
 from pymc.data import MinibatchOp
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.graph.basic import Constant
@@ -11,6 +12,8 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import Cast
 from pytensor.tensor.elemwise import Elemwise
+
+from iwbayes.analyst._weight_checks import LENGTH, CheckWeights
 
 
 def minibatch_node(value: Any) -> Any | None:
@@ -56,11 +59,37 @@ def batch_weights(fgraph: FunctionGraph, node: Any, weights: Any) -> Any:
     inner = _inner_graph(node.op)
     index = inner.outputs[0].owner.inputs[1]  # output j is input j, taken by the index
     table = weights.type()
-    new = MinibatchOp([*inner.inputs, table], [*inner.outputs, table[index]])(*node.inputs, weights)
+    # inside, ahead of the index, which would fail on fewer weights than rows
+    checked: Any = CheckWeights(LENGTH)(table, pt.eq(table.shape[0], inner.inputs[0].shape[0]))
+    new = MinibatchOp([*inner.inputs, table], [*inner.outputs, checked[index]])(*node.inputs, weights)
     for old, output in zip(node.outputs, new, strict=False):
         output.name = old.name
     fgraph.replace_all(list(zip(node.outputs, new, strict=False)), import_missing=True)
     return new[-1]
+
+
+def drop_batch_weights(fgraph: FunctionGraph, node: Any, weights: Any) -> None:
+    """Undo `batch_weights`, where the weights are an output of the node.
+
+    Parameters
+    ----------
+    fgraph : FunctionGraph
+        It is changed in place.
+    node : Apply
+        The ``pm.Minibatch`` node of a value, in `fgraph`.
+    weights : TensorVariable
+        Its output that holds weights.
+    """
+    if weights.owner is not node:  # taken out with another observed variable of the same batch
+        return
+    inner = _inner_graph(node.op)
+    kept = [place for place, output in enumerate(node.outputs) if output is not weights]
+    inputs, outputs = ([of[place] for place in kept] for of in (inner.inputs, inner.outputs))
+    new: Any = MinibatchOp(inputs, outputs)(*[node.inputs[place] for place in kept], return_list=True)
+    old = [node.outputs[place] for place in kept]
+    for before, after in zip(old, new, strict=True):
+        after.name = before.name
+    fgraph.replace_all(list(zip(old, new, strict=True)), import_missing=True)
 
 
 def table_rows(node: Any) -> Any:

@@ -20,9 +20,6 @@ from iwbayes.analyst._model_graph import evaluate, interpreted, observed_variabl
 # Terms that differ by less are the same: linear algebra on many rows at once may round differently.
 _TOLERANCE = 1e-9
 
-# Of the evaluation at a point where the density is not defined.
-_FAILURES = (ValueError, AssertionError, IndexError, np.linalg.LinAlgError)
-
 _JOINT = (
     "its log density is one number for all {} axes (one multivariate normal, a Gaussian process or a random walk): "
     "it does not split into rows. Use a distribution with one term a row."
@@ -85,7 +82,7 @@ def _dependence(model: pm.Model, terms: Any, values: list[Any], data: list[Any])
     half = np.random.default_rng(0).permutation(n_rows) < n_rows // 2
     try:
         start, *others = _evaluated(model, function, observed, half)
-    except _FAILURES as error:
+    except Exception as error:
         return f"its log density cannot be evaluated ({_first_line(error)})."
     if start.shape[0] != n_rows:
         return (
@@ -130,7 +127,7 @@ def _evaluated(model: pm.Model, function: Any, observed: list[np.ndarray], half:
             try:
                 with np.errstate(all="ignore"):
                     terms = function(*(point[var.name] for var in model.value_vars), *flat)
-            except _FAILURES as raised:
+            except Exception as raised:  # a density may raise anything where it is not defined
                 error = raised
                 continue
             if last or np.isfinite(terms[0]).any():

@@ -7,6 +7,7 @@ likelihood of row i, by a transform of the model's function graph: the result is
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -20,7 +21,7 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.traversal import ancestors
 
 from iwbayes.analyst._arviz import ArvizObject, has_group, with_groups
-from iwbayes.analyst._minibatch import batch_weights, minibatch_node, table_rows
+from iwbayes.analyst._minibatch import batch_weights, drop_batch_weights, minibatch_node
 from iwbayes.analyst._model_copy import drop_data, transform_model
 from iwbayes.analyst._model_graph import ObservedRows, observed_rows, observed_variables
 from iwbayes.analyst._row_check import row_refusal
@@ -51,9 +52,9 @@ def reweight(
         Any model with observed variables that have one density a row, rows on their first axis. It is not
         changed.
     weights : Weights, ndarray of shape (row,), or dict by the name of an observed variable
-        Finite and not negative. One vector is shared by all observed variables, which must then have the same
-        number of rows; variables that a dict leaves out keep weight one. For data that are batches of
-        ``pm.Minibatch`` give the weights of all rows of the table.
+        Finite and not negative, one a row by position (an index is not looked at). One vector is shared by all
+        observed variables, which must then have the same number of rows; variables that a dict leaves out keep
+        weight one. For data that are batches of ``pm.Minibatch`` give the weights of all rows of the table.
     total : float, optional
         Sum of the weights over the rows, usually the size of the private table (``release.n_private``): the
         weights are used as w * total / sum(w). By default they are used as they are; those of a
@@ -70,16 +71,17 @@ def reweight(
         With the weights as a ``pm.Data`` named ``likelihood_weights`` (``likelihood_weights_<variable>`` for a
         dict), which ``pm.set_data`` swaps without compiling anew; `total` is then applied to the new ones. At
         every evaluation it raises a ValueError if the weights are not one a row of the data then set, or are
-        negative, infinite or NaN, or zero without the guard. (JAX, which has no errors, skips these checks.)
+        negative, infinite or NaN, or zero without the guard. (JAX, which has no errors, skips these checks; with a
+        `total` negative weights and zeros without the guard then give NaN.)
 
     Raises
     ------
     ValueError
-        If there is no observed variable, one has no rows (a scalar; a joint density such as one multivariate
-        normal, a Gaussian process or a random walk over all rows; a pm.Simulator; terms that depend on other
-        rows; a `total_size` whose rows cannot be traced to ``pm.Minibatch``), the model is weighted already,
-        weights have the wrong length or are negative, infinite, NaN or masked, or all zero, or zero with
-        ``allow_zero=False``, or `total` is not positive and finite.
+        If the model is nested in another, there is no observed variable, one has no rows (a scalar; a joint
+        density such as one multivariate normal, a Gaussian process or a random walk over all rows; a
+        pm.Simulator; terms that depend on other rows; a `total_size` whose rows cannot be traced to
+        ``pm.Minibatch``), the model is weighted already, weights have the wrong length or are negative, infinite,
+        NaN or masked, or all zero, or zero with ``allow_zero=False``, or `total` is not positive and finite.
     TypeError
         If weights or `total` are not numbers, or `allow_zero` is no bool.
     KeyError
@@ -88,9 +90,10 @@ def reweight(
     Notes
     -----
     Integer weights give the density of the table with its rows so often repeated, and weight zero takes a row
-    out. Of an imputed variable the observed rows are weighted and the missing ones keep weight one, as do user
-    potentials. A minibatch keeps its scaling by ``total_size``, so that the mean of its log likelihood over all
-    batches is the weighted log likelihood of the table; the weights take the random index of the batch.
+    out; its predictors must be finite and its parameters valid all the same. Of an imputed variable the observed
+    rows are weighted and the missing ones keep weight one, as do user potentials. A minibatch keeps its scaling by
+    ``total_size``, so that the mean of its log likelihood over all batches is the weighted log likelihood of the
+    table; the weights take the random index of the batch.
     ``pm.compute_log_likelihood`` of a weighted model gives weighted terms; :func:`log_likelihood` stores both
     kinds.
 
@@ -101,6 +104,8 @@ def reweight(
     sense of Bissiri et al. (JRSS-B, 2016).
     """
     _check_total(total)
+    if model.parent is not None:
+        raise ValueError("the model is nested in another, whose variables it may share. Reweight the outermost one.")
     targets = observed_rows(model)
     vectors = _match(model, weights, targets)
     guards = {name: _guard(name, vector, allow_zero) for name, vector in vectors.items()}
@@ -113,15 +118,12 @@ def reweight(
             return rv
         rows, guard = known[observed], guards[name]
         node = minibatch_node(value) if rows.minibatch else None
-        # The length of a minibatch or an imputed variable is not that of its value.
-        length = rows.n_rows if rows.rows is not None else node and table_rows(node)
         part = None if node is None else batch_weights(fgraph, node, shared[name])
         checked = checked_values(shared[name], guard, part)
-        scale = 1.0 if total is None else total / total_weight(shared[name], guard)
-        if length is not None:
-            checked = CheckWeights(LENGTH)(checked, pt.eq(shared[name].shape[0], length))
+        scale = 1.0 if total is None else floatX(float(total)) / total_weight(shared[name], guard)
         if rows.rows is not None:
-            checked = checked[rows.rows]
+            whole: Any = CheckWeights(LENGTH)(checked, pt.eq(checked.shape[0], rows.n_rows))
+            checked = whole[rows.rows]
         rv.name = None  # the name belongs to the weighted variable
         return WeightedRandomVariable(guard)(rv, checked, scale)
 
@@ -142,11 +144,18 @@ def unweight(model: pm.Model) -> pm.Model:
     Returns
     -------
     pymc.Model
-        All rows have weight one; the data variables of the weights are gone, save those of a minibatch.
+        All rows have weight one; the data variables of the weights are gone.
     """
 
     def strip(fgraph: FunctionGraph, name: str, rv: Any, value: Any) -> Any:
-        return rv.owner.inputs[0] if is_weighted(rv) else rv
+        if not is_weighted(rv):
+            return rv
+        inner, weights, _ = rv.owner.inputs
+        node = minibatch_node(value)
+        if node is None:
+            return inner
+        drop_batch_weights(fgraph, node, weights.owner.inputs[0])
+        return rv.owner.inputs[0]
 
     new = transform_model(model, strip)
     drop_data(new, _unused_weights(model, new))
@@ -255,9 +264,13 @@ def _vector(weights: Any, target: ObservedRows) -> np.ndarray:
     if np.ma.isMaskedArray(given) and np.ma.getmaskarray(given).any():
         raise ValueError(f"some weights for {target.name!r} are masked. Pass one number a row.")
     try:
-        if np.iscomplexobj(given):
-            raise TypeError("complex numbers have no order")
-        vector = np.array(given, dtype=np.float64)
+        array = np.asarray(given)
+        # numpy would take texts, dates and complex numbers for numbers
+        if array.dtype.kind not in "biufO" or {str, bytes} & set(
+            map(type, array.flat if array.dtype.kind == "O" else ())
+        ):
+            raise TypeError(f"they have dtype {array.dtype}")
+        vector = np.array(array, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise TypeError(f"the weights for {target.name!r} are not numbers. Pass one number a row.") from error
     if vector.shape != (target.n_rows,):
@@ -282,5 +295,5 @@ def _check_total(total: float | None) -> None:
         return
     if isinstance(total, bool | np.bool_) or not isinstance(total, Real):
         raise TypeError(f"total must be a number; got {type(total).__name__}. Use release.n_private.")
-    if not 0 < float(total) < np.inf:
+    if not 0 < total <= sys.float_info.max:
         raise ValueError(f"total must be positive and finite; got {total}. Use release.n_private.")
