@@ -374,6 +374,8 @@ def test_compare_refuses_what_cannot_be_compared(fits, incomplete, release):
         iw.compare({"a": one})
     with pytest.raises(TypeError, match="must be a dict"):
         iw.compare([one, one])
+    with pytest.raises(ValueError, match=r"differ as text; got \[1, '1'\]"):
+        iw.compare({1: one, "1": one})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", iw.CalibrationWarning)
         calibrated = iw.fit("y ~ x", release, **{**FIT, "calibrate": True})
@@ -418,7 +420,8 @@ def test_bad_rows_warn_once_with_number_and_threshold():
 
 def test_repr_is_a_table():
     terms = -np.random.default_rng(13).random((400, 9))
-    text = repr(iw.loo(draws_object({"y": terms}), np.full(9, 2.0)))
+    twos = np.full(9, 2.0)
+    text = repr(iw.loo(draws_object({"y": terms}, twos), twos))
     assert "400 posterior draws and 9 rows of total weight 18" in text
     assert "elpd_loo" in text and "without the noise of the weights" in text
     assert "(-Inf, 0.62]   (good)          9 100.0%" in text
@@ -495,9 +498,28 @@ def test_row_coordinates_must_name_rows(release):
     for rows in (np.arange(8) + 295, np.array([0, 0, 1, 2, 3, 4, 5, 6]), np.array(list("abcdefgh"))):
         with pytest.raises(ValueError, match="300 weights for the 8 rows"):
             iw.loo(draws_object({"y": terms}, row=rows), release)
-    rows = np.array([9, 3, 200, 1, 4, 5, 77, 8])
-    result = iw.loo(draws_object({"y": terms}, row=rows), release)
-    assert_allclose(result.weights, release.weights.values[rows] * (200 / 300), rtol=1e-12)
+    rows, scaled = np.array([9, 3, 200, 1, 4, 5, 77, 8]), release.weights.values * (200 / 300)
+    result = iw.loo(draws_object({"y": terms}, scaled[rows], row=rows), release)
+    assert_allclose(result.weights, scaled[rows], rtol=1e-12)
+
+
+def test_rows_in_another_order_are_found_by_their_coordinate(release):
+    rng = np.random.default_rng(11)
+    terms, order = -0.1 * rng.random((400, 300)) - 0.1, rng.permutation(300)
+    scaled = release.weights.values * (200 / 300)
+    straight = iw.loo(draws_object({"y": terms}, scaled), release)
+    turned = draws_object({"y": terms[:, order]}, scaled[order], row=order)
+    # a release and its Weights are in the order of the table, an array is in that of the model
+    for weights, total in ((release, None), (release.weights, 200), (scaled[order], None)):
+        result = iw.loo(turned, weights, total=total)
+        assert_allclose(result.elpd_i, straight.elpd_i.values[order], rtol=1e-12)
+        assert_allclose(result.elpd, straight.elpd, rtol=1e-12)
+    assert_allclose(iw.loo(turned, release).se, straight.se, rtol=1e-12)
+    with pytest.raises(ValueError, match="rows were looked up in the table by the coordinate 'row'"):
+        iw.loo(draws_object({"y": terms[:, order]}, scaled, row=order), release)
+    # labels that are not places in the table say nothing of the order
+    for labels in (np.arange(300)[::-1] + 1, np.repeat(np.arange(150), 2), order.astype(str)):
+        assert iw.loo(draws_object({"y": terms}, scaled, row=labels), release).elpd == straight.elpd
 
 
 def test_observed_part_of_an_imputed_variable(release):
@@ -511,11 +533,58 @@ def test_observed_part_of_an_imputed_variable(release):
         iw.loo(draws_object({"y_observed": terms}), release)
 
 
+def test_weights_that_nothing_shows_are_not_believed(release):
+    """Without weighted terms the draws may be of any weights: terms that are weighted, or a posterior that is not."""
+    y = release.synthetic.frame["y"].to_numpy()
+    weights = release.weights.values * (200 / 300)
+    theta = even_draws(*normal_posterior(y, weights), 500)
+    weighted = draws_object({"y": weights * norm.logpdf(y, theta[:, None])})  # what PyMC stores of a weighted model
+    theta = even_draws(*normal_posterior(y, np.ones(300)), 500)
+    plain = draws_object({"y": norm.logpdf(y, theta[:, None])})
+    for idata in (weighted, plain):
+        for given in (release, release.weights, weights):
+            with pytest.raises(
+                ValueError, match=r"must all be one.* 300 are not .* Store both kinds by log_likelihood"
+            ):
+                iw.loo(idata, given)
+    # a model without weights, compared under a release that it was not sampled with
+    right = draws_object({"y": norm.logpdf(y, theta[:, None])}, weights)
+    with pytest.raises(ValueError, match="must all be one"):
+        iw.compare({"weighted": right, "plain": plain}, release)
+    # ones, as they are or after their total
+    one = iw.loo(plain, np.ones(300))
+    assert_allclose(one.elpd_i, normal_without(y, np.ones(300)), atol=0.02)
+    assert iw.loo(plain, np.full(300, 0.1), total=300).elpd == pytest.approx(one.elpd, rel=1e-12)
+    nearly = np.ones(300)
+    nearly[7] = 1.001
+    with pytest.raises(ValueError, match=r"1 of 300 are not \(the first is 1\.001\)"):
+        iw.loo(plain, nearly)
+    with pytest.raises(ValueError, match="300 of 300 are not"):
+        iw.loo(plain, np.ones(300), total=200)
+
+
+def test_fits_that_lost_their_weighted_terms_are_refused(fits, release):
+    groups = {name: _arviz.group(fits["y ~ x"], name) for name in ("posterior", "log_likelihood")}
+    with pytest.raises(ValueError, match="draws are of a weighted model"):
+        iw.loo(_arviz.make(groups), np.ones(300), total=300)
+
+
 def test_mixtures_over_draws_of_the_weights_are_refused(release):
     log_weights = release.weights.log_weights + np.array([[0.0], [0.0]])
     several = Release(
         release.synthetic, Weights(log_weights, "two draws"), release.statement, n_private=release.n_private
     )
     idata = iw.fit("y ~ x", several, **FIT)
-    with pytest.raises(ValueError, match="posteriors of 2 draws of the weights"):
+    with pytest.raises(ValueError, match="posteriors of 2 draws of the weights") as caught:
         iw.loo(idata, several)
+    # the remedy is code that runs, also where a weight is zero
+    log_weights[:, 3] = -np.inf
+    space = {
+        "np": np,
+        "Weights": Weights,
+        "release": Release(several.synthetic, Weights(log_weights, "zero"), several.statement, n_private=200),
+    }
+    exec(str(caught.value).splitlines()[-1], space)
+    assert space["weights"].n_draws == 1
+    assert_allclose(space["weights"].values, space["release"].weights.values, rtol=1e-12)
+    assert space["weights"].values[3] == 0

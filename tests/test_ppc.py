@@ -1,5 +1,7 @@
 """ppc(): against closed forms, row duplication, derivatives, planted misfits, and PyMC's own replicates."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pymc as pm
@@ -229,7 +231,9 @@ def test_columns_of_every_kind():
     release = iw.Release(SyntheticTable(frame, schema), iw.Weights(log_weights, "w"), STATEMENT, n_private=60)
     weights = release.weights.values
     idata = iw.fit("b ~ 1", release, family="bernoulli", **FIT)
-    for by in ("b", "c", "n"):
+    with pytest.raises(ValueError, match="another column than the response; within the levels of 'b'"):
+        iw.ppc(idata, release, by="b")
+    for by in ("c", "n"):
         table = iw.ppc(idata, release, by=by, random_seed=1).xs("share[1]", level="statistic")["observed"]
         levels = sorted(frame[by].dropna().unique())
         assert list(table.loc["b"].index) == levels
@@ -279,6 +283,107 @@ def test_replicates_of_pymc(predictive, release):
     by = iw.ppc(predictive, release, var_name="y", by="k")
     assert by.index.names == ["variable", "k", "statistic"]
     assert by.xs("mean", level="statistic")["p_value"].min() < 0.05
+
+
+def predicted_object(values, replicated, row=None, name="y"):
+    """ArviZ object of an observed variable with given replicates (draw of two chains, row)."""
+    coords = {} if row is None else {"row": row}
+    replicated = np.reshape(replicated, (2, -1, len(values)))
+    return _arviz.make(
+        {
+            "posterior": xr.Dataset({"a": (("chain", "draw"), np.zeros(replicated.shape[:2]))}),
+            "observed_data": xr.Dataset({name: ("row", values)}, coords=coords),
+            "posterior_predictive": xr.Dataset({name: (("chain", "draw", "row"), replicated)}, coords=coords),
+        }
+    )
+
+
+def test_rows_in_another_order_are_found_by_their_coordinate(release):
+    rng = np.random.default_rng(7)
+    y, order = release.synthetic.frame["y"].to_numpy(), rng.permutation(300)
+    replicated = rng.normal(0.3, 1.2, (40, 300))
+    straight = iw.ppc(predicted_object(y, replicated), release, by="g")
+    turned = iw.ppc(predicted_object(y[order], replicated[:, order], order), release, by="g")
+    pd.testing.assert_frame_equal(turned, straight, rtol=1e-12)
+
+
+def test_replicates_that_are_not_finite_are_refused(release):
+    y = release.synthetic.frame["y"].to_numpy()
+    for value in (np.nan, np.inf):
+        replicated = np.random.default_rng(8).normal(size=(40, 300))
+        replicated[5, 17] = value
+        idata = predicted_object(y, replicated)
+        for by in (None, "g"):
+            with pytest.raises(ValueError, match="replicates of 'y' must be finite; row 17 has NaN"):
+                iw.ppc(idata, release, by=by)
+    # rows without weight take no part
+    log_weights = release.weights.log_weights.copy()
+    log_weights[:, 17] = -np.inf
+    without = replace(release, weights=iw.Weights(log_weights, "without"))
+    assert np.isfinite(iw.ppc(idata, without)["p_value"]).all()
+
+
+def test_draws_of_other_weights_are_refused(linear, release):
+    frame = release.synthetic.frame
+    other = iw.Weights(1.5 * frame["x"].to_numpy(), "other")
+    of_other = replace(release, weights=other)
+    fitted = {
+        "other": iw.fit("y ~ x", release, weights=other, **FIT),
+        "uniform": iw.fit("y ~ x", release, weights="uniform", **FIT),
+    }
+    own = {"other": of_other, "uniform": replace(release, weights=iw.Weights(np.zeros(300), "even"))}
+    for name, idata in fitted.items():
+        with pytest.raises(ValueError, match="log_likelihood_weighted shows for 'y' differ in 300 of 300 rows"):
+            iw.ppc(idata, release)
+        assert np.isfinite(iw.ppc(idata, own[name], random_seed=1)["p_value"]).all()
+        # without log likelihoods there is the recorded name
+        bare = _arviz.make({group: _arviz.group(idata, group) for group in ("posterior", "observed_data")})
+        with pytest.raises(ValueError, match=f"they are 'TiltWeights' and the fit's '{name}'"):
+            iw.ppc(bare, release)
+        pd.testing.assert_frame_equal(iw.ppc(bare, own[name], random_seed=1), iw.ppc(idata, own[name], random_seed=1))
+    # a PyMC model's draws tell by their log likelihoods alone
+    groups = {name: _arviz.group(linear, name) for name in ("log_likelihood", "log_likelihood_weighted")}
+    y = frame["y"].to_numpy()
+    idata = _arviz.with_groups(predicted_object(y, np.random.default_rng(9).normal(size=(40, 300))), groups)
+    assert len(iw.ppc(idata, release)) == 7
+    with pytest.raises(ValueError, match="differ in"):
+        iw.ppc(idata, of_other)
+
+
+def test_arguments_that_would_be_ignored_are_refused(predictive, linear, release):
+    for columns in ({"y": "y"}, {"q": "k"}):
+        with pytest.raises(ValueError, match="columns must be left out for a result of fit"):
+            iw.ppc(linear, release, columns=columns)
+    with pytest.raises(KeyError, match="columns names 'q', which is no observed variable"):
+        iw.ppc(predictive, release, columns={"yes": "z", "q": "k"})
+    for idata in (linear, predictive):
+        with pytest.raises(TypeError, match="columns must be a dict of .*; got list"):
+            iw.ppc(idata, release, columns=["y"])
+    with pytest.raises(ValueError, match="'mean', 'q5' would occur twice"):
+        iw.ppc(linear, release, statistics={"mean": np.average, "q5": np.average, "top": np.average})
+    with pytest.raises(ValueError, match="'1' would occur twice"):
+        iw.ppc(linear, release, statistics={1: np.average, "1": np.average})
+    with pytest.raises(TypeError, match="prob must be a number; got str"):
+        iw.ppc(linear, release, prob="a")
+    idata = predicted_object(release.synthetic.frame["g"].to_numpy().astype(str), np.zeros((4, 300), int), name="g")
+    with pytest.raises(TypeError, match="observed values of 'g' must be numbers, .* codes"):
+        iw.ppc(idata, release)
+
+
+def test_a_response_is_not_checked_within_its_own_levels(predictive, release):
+    with pytest.raises(ValueError, match="levels of 'z' the responses of 'yes' are all the same"):
+        iw.ppc(predictive, release, columns={"yes": "z"}, by="z")
+    logged = iw.fit("np.log1p(k) ~ x", release, **FIT)
+    with pytest.raises(ValueError, match="levels of 'k' the responses of 'np.log1p\\(k\\)' are all the same"):
+        iw.ppc(logged, release, by="k")
+    assert len(iw.ppc(logged, release, by="z")) == 14
+    schema = Schema(Binary("b"), Categorical("c", ["p", "q"], missing=True))
+    frame = pd.DataFrame({"b": [0, 1, 1, 0], "c": pd.Series([None, None, "p", "q"], dtype=object)})
+    weights = iw.Weights(np.array([0.0, 0.0, -np.inf, -np.inf]), "w")
+    small = iw.Release(SyntheticTable(frame, schema), weights, STATEMENT, n_private=4)
+    idata = predicted_object(frame["b"].to_numpy(), np.zeros((4, 4), int), name="b")
+    with pytest.raises(ValueError, match="'c' is missing in all of them"):
+        iw.ppc(idata, small, by="c")
 
 
 def test_what_does_not_fit_is_refused(predictive, linear, release):

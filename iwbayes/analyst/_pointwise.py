@@ -16,7 +16,7 @@ from iwbayes.analyst._weighted_sample import WeightedSample, check_total, weight
 if TYPE_CHECKING:
     from iwbayes.analyst._weighted_sample import RowWeights
 
-__all__ = ["RowTerms", "row_terms"]
+__all__ = ["RowTerms", "row_ratios", "row_terms"]
 
 Array = NDArray[np.float64]
 
@@ -24,6 +24,8 @@ Array = NDArray[np.float64]
 BLOCK_ROWS = 256
 #: Largest relative difference of weighted terms and weights times unweighted ones: single precision.
 ROUNDING = 1e-6
+#: Largest difference from one of a weight of one, which may have been scaled to a total.
+ONE = 1e-9
 #: What to do about an object that lacks what leave-one-out needs.
 _STORE = (
     "Store both kinds by log_likelihood(idata, weighted_model), or by fit(..., log_likelihood=True, calibrate=False)."
@@ -87,14 +89,7 @@ def row_terms(idata: _arviz.ArvizObject, weights: RowWeights | None, total: floa
     _check_draws(idata)
     names = _chosen(_arviz.group(idata, "log_likelihood"), var_name)
     plain = _summed(_arviz.group(idata, "log_likelihood"), names)
-    weighted = None
-    if _arviz.has_group(idata, "log_likelihood_weighted"):
-        weighted = _summed(_arviz.group(idata, "log_likelihood_weighted"), names)
-        if weighted.shape != plain.shape:
-            raise ValueError(
-                f"log_likelihood has shape {plain.shape} and log_likelihood_weighted {weighted.shape}. {_STORE}"
-            )
-    dim = str(plain.dims[2])
+    weighted = _weighted_terms(idata, names, plain)
     if weights is None:
         if weighted is None:
             raise ValueError(
@@ -109,10 +104,24 @@ def row_terms(idata: _arviz.ArvizObject, weights: RowWeights | None, total: floa
         recorded = _posterior_attrs(idata).get("total")
         if total is None:
             total = recorded if recorded is not None else getattr(weights, "n_private", None)
-        sample = weighted_sample(weights, plain, dim, total=None if total is None else float(total))
-        if weighted is not None:
+        sample = weighted_sample(weights, plain, str(plain.dims[2]), total=None if total is None else float(total))
+        if weighted is None:
+            _check_ones(sample)
+        else:
             _check_weighted(plain, weighted, sample)
     return RowTerms(plain, sample, names)
+
+
+def _weighted_terms(idata: _arviz.ArvizObject, names: tuple[str, ...], plain: xr.DataArray) -> xr.DataArray | None:
+    """Weighted log likelihood by row, of the shape of the unweighted one; None where it is not stored."""
+    if not _arviz.has_group(idata, "log_likelihood_weighted"):
+        return None
+    weighted = _summed(_arviz.group(idata, "log_likelihood_weighted"), names)
+    if weighted.shape != plain.shape:
+        raise ValueError(
+            f"log_likelihood has shape {plain.shape} and log_likelihood_weighted {weighted.shape}. {_STORE}"
+        )
+    return weighted
 
 
 def _posterior_attrs(idata: _arviz.ArvizObject) -> dict[Any, Any]:
@@ -129,10 +138,7 @@ def _check_draws(idata: _arviz.ArvizObject) -> None:
         )
     if not _arviz.has_group(idata, "log_likelihood"):
         raise ValueError(f"the ArviZ object has no group log_likelihood. {_STORE}")
-    of_weighted_model = _arviz.has_group(idata, "constant_data") and any(
-        str(name).startswith("likelihood_weights") for name in _arviz.group(idata, "constant_data").data_vars
-    )
-    if of_weighted_model and not _arviz.has_group(idata, "log_likelihood_weighted"):
+    if _of_weighted_model(idata) and not _arviz.has_group(idata, "log_likelihood_weighted"):
         # pm.compute_log_likelihood of a weighted model stores w log f under this name
         raise ValueError(
             "the draws are of a weighted model, so that log_likelihood alone may hold weighted terms, whose scores "
@@ -141,8 +147,18 @@ def _check_draws(idata: _arviz.ArvizObject) -> None:
     if int(attrs.get("weight_draws", 1)) > 1:
         raise ValueError(
             f"fit mixed the posteriors of {attrs['weight_draws']} draws of the weights, and leaving a row out has no "
-            "single ratio for a mixture. Fit with their average: Weights(np.log(release.weights.values), 'average')."
+            "single ratio for a mixture. Fit with their average:\n"
+            "with np.errstate(divide='ignore'): weights = Weights(np.log(release.weights.values), 'average')"
         )
+
+
+def _of_weighted_model(idata: _arviz.ArvizObject) -> bool:
+    """Whether the object says that its draws are of a weighted model; not all that are do."""
+    if _posterior_attrs(idata).get("weights", "uniform") != "uniform":
+        return True
+    return _arviz.has_group(idata, "constant_data") and any(
+        str(name).startswith("likelihood_weights") for name in _arviz.group(idata, "constant_data").data_vars
+    )
 
 
 def _chosen(group: xr.Dataset, var_name: Any) -> tuple[str, ...]:
@@ -193,8 +209,8 @@ def _by_row(values: xr.DataArray, rows: slice) -> Array:
     return np.ascontiguousarray(part.reshape(-1, part.shape[2]).T)
 
 
-def _ratios(plain: xr.DataArray, weighted: xr.DataArray) -> Array:
-    """Weighted over unweighted terms, shape (row,); NaN where a row's terms do not tell its weight."""
+def row_ratios(plain: xr.DataArray, weighted: xr.DataArray) -> Array:
+    """Weighted over unweighted terms (chain, draw, row), shape (row,); NaN where they do not tell a row's weight."""
     vector = np.full(plain.shape[2], np.nan)
     for block in _blocks(len(vector)):
         terms, products = _by_row(plain, block), _by_row(weighted, block)
@@ -212,7 +228,7 @@ def _ratios(plain: xr.DataArray, weighted: xr.DataArray) -> Array:
 
 def _recovered(plain: xr.DataArray, weighted: xr.DataArray) -> Array:
     """Weights of the rows from their weighted and unweighted terms, shape (row,)."""
-    vector = _ratios(plain, weighted)
+    vector = row_ratios(plain, weighted)
     unknown = int(np.isnan(vector).sum())
     if unknown:
         raise ValueError(
@@ -227,11 +243,22 @@ def _recovered(plain: xr.DataArray, weighted: xr.DataArray) -> Array:
     return vector
 
 
+def _check_ones(sample: WeightedSample) -> None:
+    """Refuse weights of draws that do not show them, unless they are those of a model without weights."""
+    other = np.abs(sample.weights - 1) > ONE
+    if other.any():
+        raise ValueError(
+            "without the group log_likelihood_weighted nothing shows which weights the draws had, so that weights "
+            f"must all be one, as in a model without weights; {int(other.sum())} of {other.size} are not (the first "
+            f"is {sample.weights[int(np.argmax(other))]:.4g}). {_STORE}"
+        )
+
+
 def _check_weighted(plain: xr.DataArray, weighted: xr.DataArray, sample: WeightedSample) -> None:
     """Check that weights are those of the model that was sampled."""
     if _agree(plain, weighted, sample.weights):
         return
-    own = _ratios(plain, weighted)
+    own = row_ratios(plain, weighted)
     known = np.isfinite(own)
     own, weights = own[known], sample.weights[known]
     scale = float(own.sum() / weights.sum()) if weights.any() else 0.0
@@ -243,7 +270,7 @@ def _check_weighted(plain: xr.DataArray, weighted: xr.DataArray, sample: Weighte
     raise ValueError(
         "weights must be those of the model that was sampled; log_likelihood_weighted is not log_likelihood times "
         f"these in {int((~np.isclose(own, weights, rtol=1e-6, atol=1e-12)).sum())} of {len(own)} rows. Pass those of "
-        "the model, or leave weights out to read them from the draws."
+        f"the model{sample.matching}, or leave weights out to read them from the draws."
     )
 
 

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from formulaic import Formula
 from numpy.typing import NDArray
 
 from iwbayes.analyst import _arviz
-from iwbayes.analyst._replicate import recorded_design, replicates
+from iwbayes.analyst._pointwise import row_ratios
+from iwbayes.analyst._replicate import check_recorded_weights, recorded_design, replicates
 from iwbayes.analyst._weighted_sample import WeightedSample, observed_column, weighted_sample
 from iwbayes.analyst.design import Design
 from iwbayes.release import Release
@@ -32,6 +34,8 @@ class Predicted:
     Parameters
     ----------
     name : str
+    columns : frozenset of str
+        Columns of the release that it is made of: one, or those of an expression.
     observed : ndarray, shape (row,)
         Numbers, or codes of levels.
     levels : tuple
@@ -43,6 +47,7 @@ class Predicted:
     """
 
     name: str
+    columns: frozenset[str]
     observed: Array
     levels: tuple[Any, ...]
     sample: WeightedSample
@@ -64,11 +69,16 @@ def predicted_variables(
             "the ArviZ object has no observed_data, which the check compares with. Pass all that was sampled."
         )
     observed = _arviz.group(idata, "observed_data")
+    posterior = _arviz.group(idata, "posterior") if _arviz.has_group(idata, "posterior") else xr.Dataset()
     if _arviz.has_group(idata, "posterior_predictive"):
         predicted = _arviz.group(idata, "posterior_predictive")
-        names = _names(var_name, [str(name) for name in observed.data_vars if name in predicted])
-        return [_from_predictive(observed[name], predicted[name], release, columns, draws) for name in names]
-    posterior = _arviz.group(idata, "posterior") if _arviz.has_group(idata, "posterior") else xr.Dataset()
+        known = [str(name) for name in observed.data_vars if name in predicted]
+        names = _names(var_name, known)
+        _check_columns(columns, known)
+        found = [_from_predictive(observed[name], predicted[name], release, columns, draws) for name in names]
+        for variable in found:
+            _check_weights(idata, posterior, variable, release)
+        return found
     design = recorded_design(posterior, release)
     if design is None:
         raise ValueError(
@@ -76,7 +86,14 @@ def predicted_variables(
             "model=weighted, extend_inferencedata=True)."
         )
     (name,) = _names(var_name, [design.name])
-    return [_from_fit(observed[name], design, posterior, release, draws, rng)]
+    if columns:
+        raise ValueError(
+            f"columns must be left out for a result of fit, whose formula says that its response is {name!r}; got "
+            f"{dict(columns)}."
+        )
+    response = _from_fit(observed[name], design, posterior, release, draws, rng)
+    _check_weights(idata, posterior, response, release)
+    return [response]
 
 
 def _names(var_name: str | None, known: list[str]) -> list[str]:
@@ -91,6 +108,15 @@ def _names(var_name: str | None, known: list[str]) -> list[str]:
     return [var_name]
 
 
+def _check_columns(columns: Mapping[str, str], known: list[str]) -> None:
+    unknown = [name for name in columns if name not in known]
+    if unknown:
+        raise KeyError(
+            f"columns names {', '.join(map(repr, unknown))}, which is no observed variable with replicates; those are "
+            f"{', '.join(known)}."
+        )
+
+
 def _from_fit(
     observed: xr.DataArray,
     design: Design,
@@ -100,13 +126,14 @@ def _from_fit(
     rng: np.random.Generator,
 ) -> Predicted:
     """Check of a result of fit, whose responses are drawn here."""
-    values = np.asarray(observed.to_numpy(), dtype=np.float64)
+    values = _numbers(observed)
     _check_observed(values, design.y, design.name)
     sample = weighted_sample(release, observed, str(observed.dims[0]), total=release.n_private)
     chosen = _spaced(posterior.sizes["chain"] * posterior.sizes["draw"], draws)
     block = max(1, BLOCK_NUMBERS // (len(values) * design.n_predictors))
     return Predicted(
         design.name,
+        _columns_of(design.name, release),
         values,
         design.response.levels,
         sample,
@@ -130,7 +157,7 @@ def _from_predictive(
     cells = release.synthetic.frame[column.name].iloc[sample.positions]
     if cells.isna().any():
         raise ValueError(f"column {column.name!r} has missing cells in rows that {name!r} observes. Leave them out.")
-    values = np.asarray(observed.to_numpy(), dtype=np.float64)
+    values = _numbers(observed)
     levels: tuple[Any, ...] = ()
     if isinstance(column, Binary | Categorical):
         expected = column.codes(cells)
@@ -147,7 +174,26 @@ def _from_predictive(
         for start in range(0, len(chosen), block):
             yield np.asarray(flat[chosen[start : start + block]], dtype=np.float64)
 
-    return Predicted(name, values, levels, sample, blocks)
+    return Predicted(name, frozenset([column.name]), values, levels, sample, blocks)
+
+
+def _numbers(observed: xr.DataArray) -> Array:
+    """Observed values as numbers."""
+    try:
+        return np.asarray(observed.to_numpy(), dtype=np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"the observed values of {str(observed.name)!r} must be numbers, of a column with levels their codes, "
+            f"counted from 0 in the order of the schema; got {observed.dtype}."
+        ) from None
+
+
+def _columns_of(response: str, release: Release) -> frozenset[str]:
+    """Columns of the response of a formula: itself, or those that an expression names."""
+    names = set(release.synthetic.schema.names)
+    if response in names:
+        return frozenset([response])
+    return frozenset({str(name) for name in Formula(f"{response} ~ 1").lhs.required_variables} & names)
 
 
 def _column(name: str, columns: Mapping[str, str], release: Release) -> str:
@@ -175,6 +221,39 @@ def _check_observed(values: Array, expected: Array, name: str) -> None:
             f"{int(differ.sum())} of {len(values)} differ. Pass the release that the model was built on, or name the "
             "column by columns={...}."
         )
+
+
+def _check_weights(idata: _arviz.ArvizObject, posterior: xr.Dataset, variable: Predicted, release: Release) -> None:
+    """Refuse draws that had other weights than the release's: by the weights they show, else by the recorded name."""
+    shown = _shown_weights(idata, variable)
+    known = np.isfinite(shown)
+    own, weights = shown[known], variable.sample.weights[known]
+    if not own.any() or not weights.any():
+        check_recorded_weights(posterior, release)
+        return
+    # the total does not matter here, nor do differences that terms of single precision could have
+    differ = ~np.isclose(own / own.sum(), weights / weights.sum(), rtol=1e-3, atol=1e-15)
+    if differ.any():
+        raise ValueError(
+            f"the draws must have had the weights of the release; those that log_likelihood_weighted shows for "
+            f"{variable.name!r} differ in {int(differ.sum())} of {differ.size} rows. Pass the release of the model, or "
+            "dataclasses.replace(release, weights=...) with the model's weights."
+        )
+
+
+def _shown_weights(idata: _arviz.ArvizObject, variable: Predicted) -> Array:
+    """Weights of the rows as the stored log likelihoods show them, shape (row,); NaN where they do not."""
+    unknown, terms = np.full(len(variable.observed), np.nan), []
+    for kind in ("log_likelihood", "log_likelihood_weighted"):
+        group = _arviz.group(idata, kind) if _arviz.has_group(idata, kind) else xr.Dataset()
+        if variable.name not in group or not {"chain", "draw"} <= set(group[variable.name].dims):
+            return unknown
+        values = group[variable.name].transpose("chain", "draw", ...)
+        # a few draws tell
+        terms.append(values.isel(chain=slice(1), draw=_spaced(values.sizes["draw"], 8)))
+    if terms[0].shape != terms[1].shape or terms[0].shape[2:] != unknown.shape:
+        return unknown
+    return row_ratios(terms[0], terms[1])
 
 
 def _spaced(n: int, most: int) -> NDArray[np.intp]:

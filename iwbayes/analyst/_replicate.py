@@ -14,12 +14,15 @@ from scipy.special import expit
 from iwbayes.analyst.design import Design, build_design
 from iwbayes.release import Release
 
-__all__ = ["recorded_design", "replicates"]
+__all__ = ["check_recorded_weights", "recorded_design", "replicates"]
 
 Array = NDArray[np.float64]
 
 # numpy's Poisson sampler takes means up to about 9.2e18
 _LARGEST_MEAN = 1e18
+
+# attributes by which a result of fit is known
+_RECORDED = {"formula", "family"}
 
 
 def _gaussian(eta: Array, sigma: Array, rng: np.random.Generator) -> Array:
@@ -67,13 +70,40 @@ def recorded_design(posterior: xr.Dataset, release: Release) -> Design | None:
     Design or None
         None where nothing is recorded: the draws are not those of fit.
     """
-    if not {"formula", "family"} <= set(posterior.attrs):
+    if not _RECORDED <= set(posterior.attrs):
         return None
     with warnings.catch_warnings():
         # what there is to warn of, fit has said
         warnings.simplefilter("ignore", UserWarning)
         table = release.synthetic
         return build_design(posterior.attrs["formula"], table.frame, table.schema, posterior.attrs["family"])
+
+
+def check_recorded_weights(posterior: xr.Dataset, release: Release) -> None:
+    """Refuse results of :func:`~iwbayes.fit` with other weights than the release's, by the name it recorded.
+
+    Parameters
+    ----------
+    posterior : xarray.Dataset
+        With the attributes that fit gives it; others pass.
+    release : Release
+
+    Raises
+    ------
+    ValueError
+        If the names of the estimators, or of the steps since then, differ.
+    """
+    weights, recorded = release.weights, posterior.attrs.get("weights")
+    if recorded is None or not _RECORDED <= set(posterior.attrs):
+        return
+    own = " > ".join((weights.method, *weights.steps))
+    if recorded == own or (recorded == "uniform" and np.ptp(weights.values) < 1e-9):
+        return
+    values = f"Weights(np.zeros({len(weights)}), 'uniform')" if recorded == "uniform" else "those of the fit"
+    raise ValueError(
+        f"the weights of the release must be those of the fit; they are {own!r} and the fit's {recorded!r}. Pass "
+        f"dataclasses.replace(release, weights=...) with {values}, or the release that was fitted."
+    )
 
 
 def replicates(

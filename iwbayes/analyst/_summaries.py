@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Summary", "custom_summaries", "summaries_of", "weighted_quantiles"]
+__all__ = ["Summary", "check_names", "custom_summaries", "summaries_of", "weighted_quantiles"]
 
 Array = NDArray[np.float64]
 
@@ -80,6 +80,17 @@ def custom_summaries(statistics: Mapping[str, Callable[[Array, Array], Any]] | N
     if not isinstance(statistics, Mapping) or not all(callable(function) for function in statistics.values()):
         raise TypeError("statistics must be a dict of name to function(values, weights), each returning a number.")
     return [Summary((str(name),), _each(str(name), function)) for name, function in statistics.items()]
+
+
+def check_names(summaries: Sequence[Summary]) -> None:
+    """Refuse summaries of one name."""
+    names = [name for summary in summaries for name in summary.names]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(
+            f"statistics must have names that differ from each other and from the summaries that are always shown; "
+            f"{', '.join(map(repr, twice))} would occur twice. Rename yours."
+        )
 
 
 def _moments(values: Array, shares: Array) -> Array:

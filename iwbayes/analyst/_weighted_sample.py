@@ -52,6 +52,12 @@ class WeightedSample:
         return self.table[self.positions]
 
     @property
+    def matching(self) -> str:
+        """Words of a message on how the rows were found in the table; empty where they are all, in order."""
+        in_order = np.array_equal(self.positions, np.arange(len(self.table)))
+        return "" if in_order else " (rows were looked up in the table by the coordinate 'row', or the missing cells)"
+
+    @property
     def total(self) -> float:
         """Sum of the weights of the rows used."""
         return float(self.weights.sum())
@@ -169,8 +175,8 @@ def row_positions(rows: xr.DataArray, dim: str, n_table: int) -> NDArray[np.intp
     Returns
     -------
     ndarray of int, shape (row,)
-        All rows in their order where there are as many; else those that the coordinate ``row`` names, as
-        :func:`~iwbayes.fit` stores it.
+        Those that the coordinate ``row`` names, as :func:`~iwbayes.fit` stores it: different places in the table,
+        counted from 0. Without such a coordinate all rows in their order, where there are as many.
 
     Raises
     ------
@@ -178,11 +184,11 @@ def row_positions(rows: xr.DataArray, dim: str, n_table: int) -> NDArray[np.intp
         Another number of rows without such a coordinate.
     """
     n_rows = rows.sizes[dim]
-    if n_rows == n_table:
-        return np.arange(n_table)
     labels = rows[dim].to_numpy() if dim == "row" and dim in rows.coords else np.array([])
     known = labels.dtype.kind in "iu" and labels.size and labels.min() >= 0 and labels.max() < n_table
     if not known or len(np.unique(labels)) < len(labels):
+        if n_rows == n_table:
+            return np.arange(n_table)
         raise ValueError(
             f"there are {n_table} weights for the {n_rows} rows of {rows.name!r}. Give one weight a row, or name the "
             "rows used by an integer coordinate 'row', counted from 0, as fit does."
@@ -194,10 +200,13 @@ def weighted_sample(weights: RowWeights, rows: xr.DataArray, dim: str, *, total:
     """Weights of the rows of an observed variable; arguments as in `table_weights` and `row_positions`.
 
     Of a variable ``<column>_observed`` of a release, where PyMC imputes the missing cells of that column, the rows
-    are those whose cell is there.
+    are those whose cell is there. A plain array with one weight for each row of the variable is in the variable's
+    order, as it was for the model.
     """
     table = table_weights(weights, total)
     release = weights if isinstance(weights, Release) else None
+    if not isinstance(weights, Release | Weights) and len(table) == rows.sizes[dim]:
+        return WeightedSample(table, np.arange(len(table)))
     positions = None if release is None else _complete_rows(release, rows, dim)
     positions = row_positions(rows, dim, len(table)) if positions is None else positions
     if not table[positions].any():

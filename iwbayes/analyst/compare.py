@@ -49,7 +49,7 @@ def compare(
     Raises
     ------
     TypeError, ValueError
-        Fewer than two models; models of other rows, weights, totals or observed values; and as
+        Fewer than two models, or two of one name; models of other rows, weights, totals or observed values; and as
         :func:`~iwbayes.loo` says, of calibrated draws in particular.
 
     Warns
@@ -69,36 +69,49 @@ def compare(
     >>> fits = {f: iw.fit(f, release, calibrate=False) for f in ("y ~ x", "y ~ x + z")}  # doctest: +SKIP
     >>> iw.compare(fits, release)  # doctest: +SKIP
     """
-    if not isinstance(models, Mapping):
-        raise TypeError(f"models must be a dict of name to draws or WeightedLOO; got {type(models).__name__}.")
-    if len(models) < 2:
-        raise ValueError(f"models must hold two or more to compare; got {len(models)}. Use loo() for one.")
+    _check_names(models)
     results = {
         str(name): model if isinstance(model, WeightedLOO) else loo(model, weights, total=total, var_name=var_name)
         for name, model in models.items()
     }
-    names = sorted(results, key=lambda name: -results[name].elpd)
-    best = results[names[0]]
-    for name in names[1:]:
-        _check_same(names[0], best, name, results[name])
-    scores = np.column_stack([results[name].elpd_i.to_numpy() for name in names])
-    samples = [results[name].sample for name in names]
+    ranked = dict(sorted(results.items(), key=lambda item: -item[1].elpd))
+    (best_name, best), *others = ranked.items()
+    for name, other in others:
+        _check_same(best_name, best, name, other)
+    return _table(ranked)
+
+
+def _check_names(models: Any) -> None:
+    """Refuse what is no dict of two models or more with names that differ when they are shown."""
+    if not isinstance(models, Mapping):
+        raise TypeError(f"models must be a dict of name to draws or WeightedLOO; got {type(models).__name__}.")
+    if len(models) < 2:
+        raise ValueError(f"models must hold two or more to compare; got {len(models)}. Use loo() for one.")
+    names = [str(name) for name in models]
+    if len(set(names)) < len(names):
+        raise ValueError(f"models must have names that differ as text; got {list(models)}. Rename one of them.")
+
+
+def _table(ranked: Mapping[str, WeightedLOO]) -> pd.DataFrame:
+    """Table of the models, the best first, whose rows and weights are the same."""
+    scores = np.column_stack([result.elpd_i.to_numpy() for result in ranked.values()])
+    samples = [result.sample for result in ranked.values()]
     # the weights are the same, so that any sample that knows their noise serves for all
     sample = next((sample for sample in samples if sample.noise_included), samples[0])
     with np.errstate(invalid="ignore"):
         differences = scores - scores[:, :1]
-        elpds = np.array([results[name].elpd for name in names])
+        elpds = np.array([result.elpd for result in ranked.values()])
         table = {
-            "rank": np.arange(len(names)),
+            "rank": np.arange(len(ranked)),
             "elpd": elpds,
-            "p": [results[name].p_loo for name in names],
+            "p": [result.p_loo for result in ranked.values()],
             "elpd_diff": elpds - elpds[0],
             "weight": stacking_weights(scores, sample.weights),
             "se": difference_errors(scores, sample),
             "dse": np.append(0.0, difference_errors(differences[:, 1:], sample)),
-            "warning": [results[name].warning for name in names],
+            "warning": [result.warning for result in ranked.values()],
         }
-    frame = pd.DataFrame(table, index=names)
+    frame = pd.DataFrame(table, index=list(ranked))
     frame.attrs["noise_included"] = sample.noise_included
     return frame
 

@@ -117,12 +117,15 @@ def loo(
     idata : arviz.InferenceData or xarray.DataTree
         Draws of the weighted posterior, not calibrated, with the groups ``log_likelihood`` (unweighted) and
         ``log_likelihood_weighted``: from :func:`~iwbayes.log_likelihood`, or from ``fit(..., log_likelihood=True,
-        calibrate=False)``. The second is not needed for draws of a model without weights.
+        calibrate=False)``. The second shows which weights the draws had. Without it only weights of one are
+        accepted, after scaling to the total: those of a model without weights.
     weights : Release, Weights or ndarray of shape (row,), optional
         Weights of the model that was sampled. With a release whose weights are a tilt's, the standard error
-        includes the noise of the weights. None reads them from the two groups. Where the table has more rows than
-        the model, the coordinate ``row`` of the log likelihood says which were used; for ``<column>_observed``, as
-        PyMC calls the observed part of a variable with missing values, the column of the release does.
+        includes the noise of the weights. None reads them from the two groups. Integers from 0 in the coordinate
+        ``row`` of the log likelihood say which rows of the table the model has, and in which order; for
+        ``<column>_observed``, as PyMC calls the observed part of a variable with missing values, the column of the
+        release does. Without either, they are the rows of the table in their order, and so are those of an array
+        that is as long as the model.
     total : float, optional
         Sum of the weights over all rows given, which must be that of the model that was sampled. By default what
         :func:`~iwbayes.fit` recorded, else ``release.n_private`` of a release, else the weights are used as they are.
@@ -138,8 +141,8 @@ def loo(
     ------
     TypeError, ValueError
         Calibrated draws, or a mixture over several draws of the weights; groups that lack or do not agree; weights of
-        another length, total or scale than those of the model that was sampled; a log likelihood of NaN or +inf, or
-        of -inf in a row that the posterior saw.
+        another length, total or scale than those of the model that was sampled, or other than one where no group
+        shows them; a log likelihood of NaN or +inf, or of -inf in a row that the posterior saw.
     KeyError
         If there is no such variable.
 
@@ -158,10 +161,13 @@ def loo(
     nothing, even where their density is zero.
 
     The rows are a weighted sample: the standard error is ``total sqrt(sum_i p_i^2 (e_i - e)^2)`` with p_i the shares
-    of the weights, e_i = ``elpd_i`` and e its weighted mean, which is ArviZ's for weights of one. With the weights
-    of a tilt, ``total sqrt(V)`` with ``V = sum_i p_i^2 r_i^2 + C P_b C'`` and r_i = e_i - e less its regression on
-    the tilt's features: the variance of calibrated intervals, for the mean score. Draws are taken as
-    independent by the smoothing (``reff=1`` in ArviZ).
+    of the weights, e_i = ``elpd_i`` and e its weighted mean. For weights of one this is the standard error of ArviZ
+    0.23; that of ArviZ 1 is larger by ``sqrt(n/(n - 1))``, as it divides by n - 1.
+
+    With the weights of a tilt it is ``total sqrt(V)`` with ``V = sum_i p_i^2 r_i^2 + C P_b C'`` and r_i = e_i - e less
+    its regression on the tilt's features: the variance of calibrated intervals, for the mean score.
+
+    Draws are taken as independent by the smoothing (``reff=1`` in ArviZ).
 
     References
     ----------

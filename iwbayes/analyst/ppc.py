@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from iwbayes.analyst import _arviz
 from iwbayes.analyst._predicted import Predicted, predicted_variables
-from iwbayes.analyst._summaries import Summary, custom_summaries, summaries_of
+from iwbayes.analyst._summaries import Summary, check_names, custom_summaries, summaries_of
 from iwbayes.analyst._weighted_sample import WeightedSample
 from iwbayes.release import Release
 from iwbayes.schema import Binary, Categorical, Integer
@@ -46,18 +47,20 @@ def ppc(
         rebuilding the design from the recorded formula on the release and drawing from the family at draws of the
         parameters. Calibrated draws are welcome: they are draws of parameters like any others.
     release : Release
-        Of the rows that the model observes, in their order. Where the model has fewer rows, its coordinate ``row``
-        says which, as in the results of :func:`~iwbayes.fit`.
+        Of the rows that the model observes, in their order, with the weights that the model was given. Where the model
+        has fewer rows or another order, its coordinate ``row`` says which, as in the results of
+        :func:`~iwbayes.fit`. For weights of your own pass ``dataclasses.replace(release, weights=...)``.
     var_name : str, optional
         Observed variable to check; by default all that have replicates.
     columns : dict of str to str, optional
-        Column of the release behind an observed variable that is not called as its column.
+        Column of the release behind an observed variable that is not called as its column. Not for results of
+        :func:`~iwbayes.fit`.
     statistics : dict of str to callable, optional
         More summaries: functions (values (row,), weights (row,)) -> number. The weights sum to one; values with
-        levels are codes.
+        levels are codes. Their names must not be those of other summaries.
     by : str, optional
         Categorical, Binary or Integer column of the release: everything is done within its levels, which shows what
-        a model without group effects lacks. Rows in which it is missing are left out.
+        a model without group effects lacks. Rows in which it is missing are left out. It must not be a response.
     draws : int
         Most replicated data sets, evenly spaced among the draws of the posterior.
     prob : float
@@ -78,8 +81,9 @@ def ppc(
     Raises
     ------
     TypeError, ValueError, KeyError
-        Arguments that do not fit; observed values that are not those of the release; responses that are not one
-        number a row.
+        Arguments that do not fit; observed values that are not those of the release; draws that had other weights
+        than the release's, as their stored log likelihoods show, or else the name that :func:`~iwbayes.fit`
+        recorded; responses that are not one number a row; replicates that are NaN or infinite.
 
     Notes
     -----
@@ -98,7 +102,7 @@ def ppc(
     >>> idata = iw.fit("y ~ x", release)  # doctest: +SKIP
     >>> iw.ppc(idata, release, by="region")  # doctest: +SKIP
     """
-    _check_options(release, draws, prob)
+    _check_options(release, columns, draws, prob)
     custom = custom_summaries(statistics)
     rng = np.random.default_rng(random_seed)
     keys: list[tuple[Any, ...]] = []
@@ -106,8 +110,9 @@ def ppc(
     noise_included = False
     for check in predicted_variables(idata, release, var_name=var_name, columns=columns or {}, draws=draws, rng=rng):
         noise_included = check.sample.noise_included
-        groups = _groups(check.sample, release, by)
+        groups = _groups(check, release, by)
         summaries = [*summaries_of(check.levels), *custom]
+        check_names(summaries)
         replicated = _replicated(check, groups, summaries)
         for (label, members), values in zip(groups, replicated, strict=True):
             found = [name for summary in summaries for name in summary.names]
@@ -119,32 +124,50 @@ def ppc(
     return table
 
 
-def _check_options(release: Any, draws: Any, prob: float) -> None:
+def _check_options(release: Any, columns: Any, draws: Any, prob: Any) -> None:
     if not isinstance(release, Release):
         raise TypeError(f"release must be a Release; got {type(release).__name__}.")
+    if not (columns is None or isinstance(columns, Mapping)):
+        raise TypeError(f"columns must be a dict of observed variable to column; got {type(columns).__name__}.")
     if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 1:
         raise ValueError(f"draws must be a whole number of 1 or more; got {draws!r}.")
-    if not 0 < prob < 1:
+    if not isinstance(prob, Real):
+        raise TypeError(f"prob must be a number; got {type(prob).__name__}. Use 0.9 for a 90 % interval.")
+    if not 0 < float(prob) < 1:
         raise ValueError(f"prob must be in (0, 1); got {prob}. Use 0.9 for a 90 % interval.")
 
 
-def _groups(sample: WeightedSample, release: Release, by: str | None) -> list[tuple[Any, NDArray[np.intp]]]:
-    """Levels of the column `by` with the places of their rows, those without weight left out."""
-    seen = np.flatnonzero(sample.weights > 0)
-    if by is None:
-        return [("all", seen)]
+def _by_column(check: Predicted, release: Release, by: str) -> Binary | Categorical | Integer:
+    """Column of the groups, which must have levels and say nothing of the responses themselves."""
     schema = release.synthetic.schema
     if by not in schema.names:
         raise KeyError(f"by must be a column of the release; got {by!r}. It has {', '.join(schema.names)}.")
     column = schema[by]
     if not isinstance(column, Binary | Categorical | Integer):
         raise ValueError(f"by must be a Categorical, Binary or Integer column; {by!r} is {type(column).__name__}.")
-    cells = release.synthetic.frame[by].iloc[sample.positions[seen]]
+    if by in check.columns:
+        raise ValueError(
+            f"by must be another column than the response; within the levels of {by!r} the responses of "
+            f"{check.name!r} are all the same. Leave by out, or pass var_name for another variable."
+        )
+    return column
+
+
+def _groups(check: Predicted, release: Release, by: str | None) -> list[tuple[Any, NDArray[np.intp]]]:
+    """Levels of the column `by` with the places of their rows, those without weight left out."""
+    seen = np.flatnonzero(check.sample.weights > 0)
+    if by is None:
+        return [("all", seen)]
+    column = _by_column(check, release, by)
+    cells = release.synthetic.frame[by].iloc[check.sample.positions[seen]]
     levels: Sequence[Any] = sorted(cells.dropna().unique()) if isinstance(column, Integer) else column.levels
     if len(levels) > MOST_GROUPS:
         raise ValueError(f"by must have at most {MOST_GROUPS} levels; {by!r} has {len(levels)}. Group its values.")
     found = [(level, seen[(cells == level).fillna(False).to_numpy(dtype=bool)]) for level in levels]
-    return [(level, members) for level, members in found if len(members)]
+    groups = [(level, members) for level, members in found if len(members)]
+    if not groups:
+        raise ValueError(f"by must have a value in some rows of {check.name!r}; {by!r} is missing in all of them.")
+    return groups
 
 
 def _shares(sample: WeightedSample, members: NDArray[np.intp]) -> Array:
@@ -159,7 +182,14 @@ def _replicated(
     found: list[list[Array]] = [[] for _ in groups]
     for block in check.replicates():
         for (_, members), parts in zip(groups, found, strict=True):
-            parts.append(_summarised(summaries, block[:, members], _shares(check.sample, members)))
+            values = block[:, members]
+            if not np.isfinite(values).all():
+                row = int(members[np.argmin(np.isfinite(values).all(axis=0))])
+                raise ValueError(
+                    f"the replicates of {check.name!r} must be finite; row {row} has NaN or infinite ones. Check the "
+                    "draws and the model's parameters there."
+                )
+            parts.append(_summarised(summaries, values, _shares(check.sample, members)))
     return [np.concatenate(parts, axis=1) for parts in found]
 
 
