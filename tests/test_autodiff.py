@@ -207,6 +207,40 @@ def test_variables_left_out_of_the_weights_belong_to_the_prior():
     np.testing.assert_allclose(terms.scores(at)[:, 0], REAL - 0.4, rtol=1e-12)
 
 
+@pytest.mark.parametrize("zeros", [slice(0, 0), slice(2, 4)])
+def test_rows_of_weight_zero_are_out_even_where_their_density_is_zero(zeros):
+    wait, weights = np.abs(REAL) + 0.1, WEIGHTS.copy()
+    wait[zeros], weights[zeros] = -1.0, 0.0
+    with pm.Model() as model:
+        pm.Exponential("y", pm.LogNormal("rate", 0, 1), observed=wait)
+    terms = ModelTerms(reweight(model, weights))
+    log_rate, kept = np.array([0.3]), weights > 0
+    rate = np.exp(log_rate[0])
+    logs = np.where(kept, log_rate[0] - rate * wait, 0.0)
+    scores = np.where(kept, 1 - rate * wait, 0.0)
+    np.testing.assert_allclose(terms.row_log_likelihood(log_rate), logs, rtol=1e-12)
+    np.testing.assert_allclose(terms.scores(log_rate)[:, 0], scores, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(terms.likelihood_hessian(log_rate), [[-rate * (weights @ wait)]])
+    density = weights @ logs - 0.5 * 0.3**2 - 0.5 * np.log(2 * np.pi)
+    np.testing.assert_allclose(terms.log_density(log_rate), density, rtol=1e-12)
+    np.testing.assert_allclose(terms.log_densities(log_rate[None]), [density], rtol=1e-12)
+
+
+def test_rows_of_weight_zero_stay_out():
+    terms = ModelTerms(reweight(logistic(), np.where(np.arange(ROWS) == 3, 0.0, WEIGHTS)))
+    with pytest.raises(ValueError, match="1 rows of weight zero, .* must keep weight zero"):
+        terms.with_weights(WEIGHTS)
+
+
+def test_mode_comes_with_its_hessians(terms):
+    for name in ("logistic", "gaussian"):
+        model = terms[name]
+        mode, likelihood, prior = model.peak()
+        np.testing.assert_array_equal(mode, model.mode())
+        np.testing.assert_allclose(likelihood, model.likelihood_hessian(mode), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(prior, model.prior(mode)[1], rtol=1e-5, atol=1e-5)
+
+
 def test_trailing_axes_are_summed():
     values = np.column_stack([REAL, COUNT])
     with pm.Model() as model:

@@ -239,6 +239,36 @@ def test_other_weights_than_the_released_are_not_taken_for_them(release):
     assert phi.shape == (M, len(noise) + 1)
 
 
+@pytest.mark.parametrize("n_draws", [1, 3])
+def test_rows_of_weight_zero_may_have_density_zero(n_draws):
+    """Closed form: the calibrated likelihood of a log rate, and a prior so wide that it does not matter."""
+    rng = np.random.default_rng(0)
+    wait = rng.exponential(size=300) + 0.01
+    wait[:5] = -1.0
+    log_weights = 0.2 * rng.normal(size=(n_draws, 300))
+    log_weights[:, :5] = -np.inf
+    table = SyntheticTable(pd.DataFrame({"x": wait}), Schema(Real("x", -9, 90)))
+    other = Release(table, Weights(log_weights, "mine"), STATEMENT, n_private=300)
+    with pm.Model() as model:
+        pm.Exponential("x", pm.LogNormal("rate", 0, 100.0), observed=wait)
+    draws = np.exp(0.1 * rng.normal(size=(2, 200)))
+    coords = {"chain": [0, 1], "draw": np.arange(200)}
+    idata = _arviz.make({"posterior": xr.Dataset({"rate": (("chain", "draw"), draws)}, coords=coords)})
+    with pytest.warns(CalibrationWarning, match="not calibrated"):
+        result = calibrate(idata, reweight(model, other.weights, total=300), other, random_seed=1)
+    record = _arviz.group(result, "calibration")
+    # mode of the log rate: -log of the weighted mean; influence of a row on it: 1 - wait / mean
+    shares = other.weights.draw_values / other.weights.draw_values.sum(axis=1, keepdims=True)
+    center = shares @ wait
+    variance = [np.sum(p**2 * (1 - wait / c) ** 2) for p, c in zip(shares, center, strict=True)]
+    expected = np.sqrt(np.mean(variance) + np.var(np.log(center)))
+    if n_draws == 1:
+        assert_allclose(record["sd_calibrated"], expected, rtol=1e-4)
+    else:
+        assert_allclose(record["sd_between"], np.std(np.log(center)), rtol=1e-3)
+        assert abs(record["sd_calibrated"].item() / expected - 1) < 5 * np.sqrt(1 / (2 * 300))
+
+
 def fake_normal(kappa, mode=0.0):
     p = len(kappa)
     eye, zero = np.eye(p), np.zeros(p)

@@ -438,6 +438,12 @@ def test_options_are_checked(options, message):
         quick("y ~ x", make_release(), "bernoulli", **options)
 
 
+@pytest.mark.parametrize("total", [True, "a"])
+def test_total_must_be_a_number(total):
+    with pytest.raises(TypeError, match="total must be a number; got"):
+        quick("y ~ x", make_release(), "bernoulli", total=total)
+
+
 def test_weights_must_be_weights():
     with pytest.raises(TypeError, match="'uniform' or a Weights; got ndarray"):
         quick("y ~ x", make_release(), "bernoulli", weights=np.ones(300))

@@ -1,5 +1,7 @@
 """Weights with several draws: batched derivatives and modes, mixtures in closed form, NUTS compiled once."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pymc as pm
@@ -10,7 +12,8 @@ from scipy.special import expit, logsumexp
 import iwbayes as iw
 from iwbayes.analyst import _arviz, _weight_draws, laplace, posterior
 from iwbayes.analyst._mixture import Deal, map_parts, pool_normals
-from iwbayes.analyst._newton import maximise_many
+from iwbayes.analyst._newton import NotReachedError, maximise_many
+from iwbayes.analyst._nuts import check_sampler
 from iwbayes.analyst._priors import LogPrior, prior_scales
 from iwbayes.analyst._rows import WeightedRows, derivatives_each, merge_draws
 from iwbayes.analyst.autodiff import ModelTerms
@@ -145,6 +148,19 @@ def test_those_that_have_converged_leave_the_batch():
         maximise_many(lambda t, _: (t[:, 0], np.ones_like(t), 0 * t[..., None], t[..., None]), np.ones((1, 1)))
 
 
+def test_only_the_densities_that_fail_are_named():
+    def derivatives(theta, places):
+        value, x = -0.5 * theta[:, 0] ** 2, np.where(places[:, None] == 3, np.nan, theta)
+        gradient = np.where(places[:, None] == 1, -1.0, -x)  # a slope that is not there: no step is an ascent
+        precision = np.ones((len(theta), 1, 1))
+        value = np.where(places == 1, np.where(theta[:, 0] == 5, 0.0, -np.inf), value)
+        return value, gradient, precision, precision
+
+    with pytest.raises(NotReachedError, match="would still gain") as error:
+        maximise_many(derivatives, np.full((4, 1), 5.0))
+    assert list(error.value.places) == [1, 3]
+
+
 # mixtures: exact
 
 
@@ -255,15 +271,76 @@ def test_draws_without_weight_on_the_rows_used_are_refused():
         uncalibrated_fit("y ~ m", other, "bernoulli")
 
 
+def degenerate(draw=3, n_draws=5):
+    """A release one of whose draws has all its weight on a row or two: sigma has no mode."""
+    release = make_release(n_draws=n_draws)
+    log_weights = release.weights.log_weights.copy()
+    log_weights[draw] = 300 * np.random.default_rng(3).normal(size=M)
+    return Release(release.synthetic, Weights(log_weights, "some"), STATEMENT, n_private=N)
+
+
+def test_a_draw_without_a_mode_is_named():
+    # warnings are errors here: none leaks from the steps that overflow
+    with pytest.raises(RuntimeError, match=r"under draw 3 of the weights \(it failed under 1 of 5.*temper"):
+        uncalibrated_fit("z ~ x", degenerate(), "gaussian")
+
+
 def test_a_draw_whose_proposal_fails_is_named(monkeypatch):
     monkeypatch.setattr(laplace, "K_HAT_LIMIT", -np.inf)
     with pytest.raises(RuntimeError, match="of draw 0 of the weights is not below"):
         uncalibrated_fit("y ~ x", make_release(), "bernoulli", method="laplace")
 
 
-def test_sampler_must_not_set_what_fit_sets():
-    with pytest.raises(ValueError, match=r"sampler must not hold \['chains', 'draws'\]"):
-        uncalibrated_fit("y ~ x", make_release(), "bernoulli", sampler={"draws": 5, "chains": 2})
+def test_too_few_draws_to_calibrate_are_refused_at_once():
+    for n_draws in (1, K):
+        with pytest.raises(ValueError, match="more draws than parameters to calibrate; got 2 for 2"):
+            quick("y ~ x", make_release(n_draws=n_draws), "bernoulli", draws=2, chains=1)
+    with pytest.warns(iw.CalibrationWarning):
+        idata = quick("y ~ x", make_release(), "bernoulli", draws=3, chains=1)
+    assert _arviz.group(idata, "posterior").sizes["draw"] == 3
+
+
+TAKEN = [
+    {"draws": 5, "chains": 2},
+    {"random_seed": 1},
+    {"model": None},
+    {"initvals": None},
+    {"step": None},
+    {"var_names": ["x"]},
+    {"return_inferencedata": False},
+]
+
+
+@pytest.mark.parametrize("sampler", TAKEN)
+def test_sampler_must_not_set_what_each_run_sets(sampler, gaussian):
+    release, model, idata = gaussian
+    message = re.escape(f"sampler must not hold {sorted(sampler)}: each run has its own")
+    with pytest.raises(ValueError, match=message):
+        uncalibrated_fit("y ~ x", release, "bernoulli", sampler=sampler)
+    with pytest.raises(ValueError, match=message):
+        calibrate(idata, model, release, method="nuts", sampler=sampler)
+
+
+def test_sampler_must_be_a_dict(gaussian):
+    release, model, idata = gaussian
+    with pytest.raises(TypeError, match="sampler must be a dict of arguments of pymc.sample; got list"):
+        uncalibrated_fit("y ~ x", release, "bernoulli", sampler=["tune"])
+    with pytest.raises(TypeError, match="sampler must be a dict of arguments of pymc.sample; got str"):
+        calibrate(idata, model, release, sampler="tune")
+
+
+def test_runs_that_share_a_step_take_no_init(gaussian):
+    release, model, idata = gaussian
+    message = r"sampler must not hold \['init', 'n_init'\] for weights with several draws"
+    for options in ({}, {"nuts_sampler": "pymc"}):
+        sampler = {"init": "adapt_full", "n_init": 3, **options}
+        with pytest.raises(ValueError, match=message):
+            uncalibrated_fit("y ~ x", release, "bernoulli", sampler=sampler)
+        with pytest.raises(ValueError, match=message):
+            calibrate(idata, model, release, sampler=sampler)
+    assert check_sampler({"init": "adapt_full"}, several=False) == {"init": "adapt_full"}
+    other = {"init": "adapt_diag", "nuts_sampler": "numpyro"}
+    assert check_sampler(other, several=True) == other
 
 
 # NUTS compiled once
@@ -304,18 +381,27 @@ def test_nuts_is_compiled_once_and_samples_each_draw(formula, family, compilatio
 
 
 def test_nuts_takes_the_failures_only(monkeypatch, compilations):
-    original = posterior.laplace
+    original, posteriors = posterior.laplace, []
 
     def some_fail(rows, prior, mode, **options):
         found = original(rows, prior, mode, **options)
         bad = np.isclose(rows.weights[0], release.weights.draw_values[1, 0] * N / M, rtol=1e-9)
+        posteriors.append((rows, prior))
         return laplace.LaplaceDraws(found.theta, found.log_density, 0.9 if bad else 0.1, found.ess, found.n_proposals)
 
     release = make_release(n_draws=3)
     monkeypatch.setattr(posterior, "laplace", some_fail)
     idata = uncalibrated_fit("y ~ x", release, "bernoulli", **nuts(60, tune=100, compute_convergence_checks=False))
     assert _arviz.group(idata, "posterior").attrs["method"] == "laplace+nuts"
-    assert _arviz.group(idata, "sample_stats").attrs["pareto_k"] == 0.9
+    stats = _arviz.group(idata, "sample_stats")
+    assert stats.attrs["pareto_k"] == 0.9
+    # PyMC's own NUTS, even for a single failure; where others are the default they do not know these statistics
+    assert len(compilations) == 1 and set(stats.data_vars) == {"lp", "diverging", "weight_draw"}
+    part, lp, theta = stats["weight_draw"].to_numpy(), stats["lp"].to_numpy(), flat(idata, "Intercept", "x")
+    for k, (rows, prior) in enumerate(posteriors):
+        expected = (rows.values(theta) + prior.value(theta)).reshape(part.shape)
+        np.testing.assert_allclose(lp[part == k], expected[part == k], rtol=1e-9)
+    assert stats["diverging"].dtype == bool and not stats["diverging"].to_numpy()[part != 1].any()
 
 
 # calibrate
@@ -424,9 +510,56 @@ def test_the_seed_decides(gaussian):
     assert not np.array_equal(found[0], found[2])
 
 
+def test_a_draw_without_a_mode_is_named_by_calibrate():
+    release = degenerate(draw=1, n_draws=2)
+    frame = release.synthetic.frame
+    with pm.Model() as plain:
+        sigma = pm.Uniform("sigma", 0.0, 1e12)
+        pm.Normal("z", pm.Flat("mu"), sigma, observed=frame["z"].to_numpy())
+    values = np.random.default_rng(0).normal(size=(2, 50))
+    coords = {"chain": [0, 1], "draw": np.arange(50)}
+    data = {"mu": (("chain", "draw"), values), "sigma": (("chain", "draw"), np.exp(0.1 * values))}
+    idata = _arviz.make({"posterior": xr.Dataset(data, coords=coords)})
+    model = reweight(plain, release.weights, total=N)
+    with pytest.raises(RuntimeError, match="no mode under draw 1 of the weights: .* temper"):
+        calibrate(idata, model, release, random_seed=1)
+
+
+def test_work_is_shared_by_the_draws_of_the_weights(gaussian, monkeypatch):
+    release, model, idata = gaussian
+    original, tried = _weight_draws.importance_draws, []
+
+    def counted(*args, n, **options):
+        tried.append(n)
+        return original(*args, n=n, **options)
+
+    monkeypatch.setattr(_weight_draws, "importance_draws", counted)
+    monkeypatch.setattr(_weight_draws, "WORK_LIMIT", 500 * K * M * _weight_draws._GRAPH_COST)
+    with pytest.warns(iw.CalibrationWarning):
+        calibrate(idata, model, release, random_seed=1)
+    assert tried == [500] * K  # 4 x 268 draws were wanted of each
+
+
+def test_modes_of_the_parts_need_few_hessians(gaussian, monkeypatch):
+    release, model, _ = gaussian
+    terms = ModelTerms(model)
+    start, calls = terms.mode(), []
+    original = ModelTerms._likelihood
+    monkeypatch.setattr(ModelTerms, "_likelihood", lambda self, theta: calls.append(0) or original(self, theta))
+    plan = _weight_draws.Plan(1, 60, "laplace", {})
+    weights, rng = release.weights.draw_values, np.random.default_rng(0)
+    parts = _weight_draws.draw_posteriors(model, terms, weights, start, plan, rng)
+    for part in parts:
+        normal = _weight_draws.calibrated(part.terms, part.mode, N, curvature=part.curvature)
+        again = _weight_draws.calibrated(part.terms, part.mode, N)
+        np.testing.assert_allclose(normal.covariance, again.covariance, rtol=1e-9)
+    # of a quadratic log density: one at the average, one for each part's mode (K more are the check's own)
+    assert len(calls) == 1 + K + K
+
+
 def test_failures_of_the_proposal(gaussian, monkeypatch):
     release, model, idata = gaussian
-    monkeypatch.setattr(_weight_draws, "K_HAT_LIMIT", -np.inf)
+    monkeypatch.setattr(laplace, "K_HAT_LIMIT", -np.inf)
     with pytest.raises(RuntimeError, match="of draw 0 of the weights is not below"):
         calibrate(idata, model, release, method="laplace")
     with pytest.raises(ValueError, match="method must be one of"):

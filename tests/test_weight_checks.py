@@ -55,6 +55,20 @@ def test_the_c_backend_takes_one_pass():
     np.testing.assert_allclose(f()[:2], 9)
 
 
+@pytest.mark.skipif(not pytensor.config.cxx, reason="needs a C compiler")
+def test_scaled_weights_share_the_pass_and_sum_to_the_total():
+    weights = pytensor.shared(np.arange(1.0, 10), shape=(None,))
+    checked = checked_values(weights, False, total=5.0)
+    f = pytensor.function([], [checked, checked.sum()], mode=C)
+    assert ops(f).count(TotalWeight) == 1
+    assert sum(op.__name__ == "Sum" for op in ops(f)) == 0
+    scaled, total = f()
+    np.testing.assert_allclose(scaled, 5 * np.arange(1.0, 10) / 45, rtol=1e-14)
+    np.testing.assert_allclose(total, 5, rtol=1e-14)
+    part = pytensor.function([], checked_values(weights, False, part=weights[2:4], total=5.0).sum(), mode=C)
+    np.testing.assert_allclose(part(), 5 * 7 / 45, rtol=1e-14)
+
+
 @pytest.mark.parametrize("mode", [C, PYTHON, None], ids=["C", "Python", "default"])
 def test_a_sum_of_checked_weights_is_checked(mode):
     weights = pytensor.shared(np.ones(9), shape=(None,))

@@ -78,12 +78,13 @@ def drop_batch_weights(fgraph: FunctionGraph, node: Any, weights: Any) -> None:
     node : Apply
         The ``pm.Minibatch`` node of a value, in `fgraph`.
     weights : TensorVariable
-        Its output that holds weights.
+        Weights of a batch, made of an output of the node.
     """
-    if weights.owner is not node:  # taken out with another observed variable of the same batch
+    above = set(ancestors([weights]))
+    kept = [place for place, output in enumerate(node.outputs) if output not in above]
+    if len(kept) == len(node.outputs):  # taken out with another observed variable of the same batch
         return
     inner = _inner_graph(node.op)
-    kept = [place for place, output in enumerate(node.outputs) if output is not weights]
     inputs, outputs = ([of[place] for place in kept] for of in (inner.inputs, inner.outputs))
     new: Any = MinibatchOp(inputs, outputs)(*[node.inputs[place] for place in kept], return_list=True)
     old = [node.outputs[place] for place in kept]

@@ -105,6 +105,25 @@ def _line_search(
     return None
 
 
+class NotReachedError(RuntimeError):
+    """Some of several log densities did not reach their maximum.
+
+    Parameters
+    ----------
+    places : ndarray of int, shape (failed,)
+        Which of them.
+    gain : float
+        The most that another step would gain.
+    """
+
+    def __init__(self, places: Places, gain: float) -> None:
+        super().__init__(
+            f"Newton's method did not reach the mode of the posterior; a step would still gain {gain:.1e}. Scale the "
+            "columns, drop collinear terms or give smoother priors."
+        )
+        self.places, self.gain = places, gain
+
+
 class Maxima(NamedTuple):
     """Maxima of several log densities.
 
@@ -113,7 +132,8 @@ class Maxima(NamedTuple):
     theta : ndarray, shape (density, p)
     value : ndarray, shape (density,)
     precision : ndarray, shape (density, p, p)
-        Minus the Hessian, at a point within 1e-6 posterior standard deviations of the maximum.
+        Minus the Hessian, at a point within ``sqrt(max(1e-12, 1e-15 |value|))`` posterior standard deviations of
+        the maximum: a millionth, or what the rounding of a large log density leaves.
     extra : ndarray, shape (density, p, p)
         What `derivatives` returned last, at the same point.
     """
@@ -149,37 +169,45 @@ def maximise_many(
 
     Raises
     ------
-    RuntimeError
-        If a density does not reach its maximum.
+    NotReachedError
+        If densities do not reach their maximum; the others do so all the same.
     """
     theta = np.array(start, dtype=np.float64)
     active = np.arange(len(theta))
     value, gradient, precision, extra = (np.array(found) for found in derivatives(theta, active))
-    step, gain = _ascents(precision, gradient)
-    length = np.ones(len(theta))
+    step, gain = np.zeros_like(theta), np.full(len(theta), np.inf)
+    usable = _finite(value, gradient, precision)
+    step[usable], gain[usable] = _ascents(precision[usable], gradient[usable])
+    length, stuck = np.ones(len(theta)), [active[~usable]]
+    active = active[usable]
     for _ in range(max_steps):
         # below the rounding of the log density no line search can tell better from worse
         done = gain[active] < np.maximum(_TOLERANCE, _ROUNDING_OF_STEPS * np.abs(value[active]))
         theta[active[done]] += step[active[done]]  # squares the error that is left
         active = active[~done]
-        if not len(active) or np.min(length[active]) < _SHORTEST:
+        short = length[active] < _SHORTEST
+        stuck.append(active[short])
+        active = active[~short]
+        if not len(active):
             break
         trial = theta[active] + length[active, None] * step[active]
         found = derivatives(trial, active)
         least = value[active] + 1e-4 * length[active] * gain[active] - _SLACK * np.abs(value[active])
-        better = found[0] >= least  # False where the log density is NaN
+        better = (found[0] >= least) & _finite(*found[:3])
         moved = active[better]
         theta[moved], length[moved] = trial[better], 1.0
         for kept, new in zip((value, gradient, precision, extra), found, strict=True):
             kept[moved] = new[better]
         step[moved], gain[moved] = _ascents(precision[moved], gradient[moved])
         length[active[~better]] /= 2
-    if len(active):
-        raise RuntimeError(
-            f"Newton's method did not reach the mode of the posterior; a step would still gain "
-            f"{np.max(gain[active]):.1e}. Scale the columns, drop collinear terms or give smoother priors."
-        )
+    failed = np.sort(np.concatenate([*stuck, active]))
+    if len(failed):
+        raise NotReachedError(failed, float(np.max(gain[failed])))
     return Maxima(theta, value, precision, extra)
+
+
+def _finite(value: Array, gradient: Array, precision: Array) -> NDArray[np.bool_]:
+    return np.isfinite(value) & np.isfinite(gradient).all(axis=1) & np.isfinite(precision).all(axis=(1, 2))
 
 
 def _ascents(precision: Array, gradient: Array) -> tuple[Array, Array]:

@@ -13,10 +13,55 @@ from iwbayes.analyst import _arviz
 if TYPE_CHECKING:
     import pymc as pm
 
-__all__ = ["SwappedNuts"]
+__all__ = ["SwappedNuts", "check_sampler"]
 
+# Arguments of pymc.sample that are set for each run, and those that would change what comes back.
+_TAKEN = ("chains", "draws", "initvals", "model", "random_seed", "return_inferencedata", "step", "var_names")
+# What PyMC does before it samples; runs that share a step start at their mode, with its usual mass matrix.
+_OF_THE_START = ("init", "jitter_max_retries", "n_init")
 # Arguments of pymc.sample that belong to the step method.
 _OF_THE_STEP = ("target_accept", "max_treedepth")
+
+
+def check_sampler(sampler: Any, *, several: bool) -> dict[str, Any]:
+    """Check more arguments of ``pymc.sample``.
+
+    Parameters
+    ----------
+    sampler : mapping of str to object, or None
+    several : bool
+        Whether the weights have several draws.
+
+    Returns
+    -------
+    dict
+
+    Raises
+    ------
+    TypeError
+        It is no mapping.
+    ValueError
+        It holds what is set for each run, or what runs that share a step cannot follow.
+    """
+    if sampler is not None and not isinstance(sampler, Mapping):
+        raise TypeError(
+            f"sampler must be a dict of arguments of pymc.sample; got {type(sampler).__name__}. Write "
+            'sampler={"tune": 500}.'
+        )
+    options = dict(sampler or {})
+    taken = sorted(set(_TAKEN) & set(options))
+    if taken:
+        raise ValueError(
+            f"sampler must not hold {taken}: each run has its own. Leave them out; draws, chains and random_seed are "
+            "arguments of fit, and calibrate takes random_seed and draws as many as it is given."
+        )
+    lost = sorted(set(_OF_THE_START) & set(options))
+    if lost and several and options.get("nuts_sampler") in (None, "pymc"):
+        raise ValueError(
+            f"sampler must not hold {lost} for weights with several draws: their runs of PyMC's NUTS share one step "
+            "and start at the mode. Leave it out, or pass one draw of the weights at a time."
+        )
+    return options
 
 
 class SwappedNuts:
@@ -26,21 +71,21 @@ class SwappedNuts:
     ----------
     model : pymc.Model
         With data variables for all that changes. Its data are those of the last run afterwards.
-    runs : int
-        Runs to come. For a single one the sampler is whichever PyMC takes by default.
+    several : bool
+        Whether the weights have several draws. Else there is one run, by whichever sampler PyMC takes by default.
     options : mapping of str to object
-        Arguments of ``pymc.sample``; they go before those of `sample`.
+        From `check_sampler`; they go before those of `sample`.
 
     Notes
     -----
-    Several runs share one ``pymc.NUTS``, which tunes itself anew in each. Another sampler, asked for by
+    The runs of several draws share one ``pymc.NUTS``, which tunes itself anew in each. Another sampler, asked for by
     ``nuts_sampler``, has no such step: PyMC then compiles the model for each run.
     """
 
-    def __init__(self, model: pm.Model, *, runs: int, options: Mapping[str, Any]) -> None:
+    def __init__(self, model: pm.Model, *, several: bool, options: Mapping[str, Any]) -> None:
         self._model = model
         self._options = dict(options)
-        self._own = runs > 1 and self._options.get("nuts_sampler") in (None, "pymc") and "step" not in self._options
+        self._own = several and self._options.get("nuts_sampler") in (None, "pymc")
         self._step: Any = None
         self._fresh: Any = None
 

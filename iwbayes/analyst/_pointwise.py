@@ -11,7 +11,8 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from iwbayes.analyst import _arviz
-from iwbayes.analyst._weighted_sample import WeightedSample, check_total, weighted_sample
+from iwbayes.analyst._totals import check_total
+from iwbayes.analyst._weighted_sample import WeightedSample, weighted_sample
 
 if TYPE_CHECKING:
     from iwbayes.analyst._weighted_sample import RowWeights
@@ -85,7 +86,7 @@ def row_terms(idata: _arviz.ArvizObject, weights: RowWeights | None, total: floa
     TypeError, ValueError, KeyError
         As :func:`~iwbayes.loo` says.
     """
-    check_total(total)
+    check_total(total, "Use the one that the model was given.")
     _check_draws(idata)
     names = _chosen(_arviz.group(idata, "log_likelihood"), var_name)
     plain = _summed(_arviz.group(idata, "log_likelihood"), names)

@@ -35,11 +35,19 @@ class RegressionNuts:
     scales : PriorScales
     priors : dict of str to distribution, optional
     options : mapping of str to object
-        Arguments of ``pymc.sample``.
+        Arguments of ``pymc.sample``, from `check_sampler`.
+    several : bool
+        Whether the weights have several draws, not all of which need be among `each`; see `SwappedNuts`.
     """
 
     def __init__(
-        self, each: Sequence[WeightedRows], scales: PriorScales, priors: Priors | None, options: Mapping[str, Any]
+        self,
+        each: Sequence[WeightedRows],
+        scales: PriorScales,
+        priors: Priors | None,
+        options: Mapping[str, Any],
+        *,
+        several: bool,
     ) -> None:
         from iwbayes.analyst.reweight import reweight
 
@@ -50,7 +58,7 @@ class RegressionNuts:
         model = build_model(rows.design, moved, priors, response_data=_RESPONSE if self._own_rows else None)
         some_zero = any(not np.all(other.weights > 0) for other in each)
         weighted = reweight(model, rows.weights, allow_zero=some_zero)
-        self._nuts = SwappedNuts(weighted, runs=len(each), options=options)
+        self._nuts = SwappedNuts(weighted, several=several, options=options)
 
     def sample(
         self, place: int, start: Array, *, draws: int, chains: int, progressbar: bool, random_seed: int

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytensor.scalar as ps
 import pytensor.tensor as pt
+from pymc.pytensorf import floatX
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.rewriting.basic import node_rewriter
 from pytensor.link.c.op import COp
@@ -78,7 +79,7 @@ def total_weight(weights: Any, guard: bool) -> Any:
     return pt.sum(pt.switch((weights >= 0) if guard else (weights > 0), weights, np.nan))
 
 
-def checked_values(weights: Any, guard: bool, part: Any | None = None) -> Any:
+def checked_values(weights: Any, guard: bool, *, part: Any | None = None, total: float | None = None) -> Any:
     """Weights that raise a ValueError at evaluation where they are not allowed.
 
     Parameters
@@ -89,12 +90,19 @@ def checked_values(weights: Any, guard: bool, part: Any | None = None) -> Any:
         Whether zeros are allowed.
     part : TensorVariable, shape (row in part,), optional
         The weights of some of the rows, to be returned instead of all.
+    total : float, optional
+        What all of them are scaled to sum to.
     """
-    total = total_weight(weights, guard)
+    found = total_weight(weights, guard)
     # a NaN fails either comparison
-    conditions = [total < np.inf, total > 0] if guard else [total < np.inf]
+    conditions = [found < np.inf, found > 0] if guard else [found < np.inf]
     check = CheckWeights(NOT_NEGATIVE if guard else POSITIVE, guard=guard)
-    return check(weights if part is None else part, *conditions)
+    values = weights if part is None else part
+    if total is not None:
+        # Checks are kept out of pytensor's fusion. So there is one division in all, and one multiplication a row: not
+        # one for each use of the weights in a density and its gradient.
+        values = values * check(floatX(total) / found, *conditions)
+    return check(values, *conditions)
 
 
 def checked_length(weights: Any, *lengths: Any) -> Any:
@@ -129,7 +137,16 @@ def local_sum_of_checked(fgraph: Any, node: Apply) -> list[Variable] | None:
         weights = weights.owner.inputs[0]
     if guard is None or weights.type.ndim != 1:
         return None
-    total = total_weight(weights, guard).astype(node.outputs[0].type.dtype)
+    scales: list[Any] = []
+    if weights.owner is not None and isinstance(weights.owner.op, Elemwise) and weights.owner.op.scalar_op == ps.mul:
+        scales = [var for var in weights.owner.inputs if var.type.broadcastable == (True,)]
+        [weights, *others] = [var for var in weights.owner.inputs if var not in scales]
+        if others:
+            return None
+    total = total_weight(weights, guard)
+    for scale in scales:
+        total = total * scale[0]
+    total = total.astype(node.outputs[0].type.dtype)
     for check, conds in reversed(conditions):
         total = CheckWeights(check.msg)(total, *conds)
     return [total]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from iwbayes.analyst import _arviz
 from iwbayes.analyst._meat import Array
 from iwbayes.analyst._mixture import Deal, map_parts
 from iwbayes.analyst._nuts import SwappedNuts
-from iwbayes.analyst.laplace import K_HAT_LIMIT, importance_draws, n_proposals
+from iwbayes.analyst.laplace import OF_A_DRAW, WORK_LIMIT, importance_draws, n_proposals, unsuited
 from iwbayes.analyst.sandwich import CalibratedNormal, LikelihoodTerms, calibrate_normal
 
 if TYPE_CHECKING:
@@ -21,9 +21,17 @@ if TYPE_CHECKING:
 
     from iwbayes.analyst.autodiff import ModelTerms
 
-__all__ = ["METHODS", "Part", "Plan", "calibrated", "draw_posteriors", "pooled_draws"]
+__all__ = ["METHODS", "Part", "Plan", "calibrated", "check_method", "draw_posteriors", "pooled_draws"]
 
 METHODS = ("auto", "laplace", "nuts")
+# A row of a compiled graph costs about as much as so many rows in numpy, in which `WORK_LIMIT` is counted.
+_GRAPH_COST = 4
+
+
+def check_method(method: str) -> None:
+    """Refuse an unknown way to draw."""
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {list(METHODS)}; got {method!r}. 'auto' suits most models.")
 
 
 @dataclass(frozen=True)
@@ -45,8 +53,10 @@ class Part:
     terms : ModelTerms
         Of the model with these weights.
     mode, precision : ndarray, shapes (p,) and (p, p)
+    curvature : ndarray, shape (p, p)
+        Of the weighted log likelihood alone: minus its Hessian.
     draws : ndarray, shape (chain, draw, p)
-        Unconstrained.
+        Unconstrained; none as long as importance sampling failed or was not asked for.
     pareto_k : float
         Of the importance ratios; NaN where they were not tried.
     """
@@ -54,17 +64,25 @@ class Part:
     terms: ModelTerms
     mode: Array
     precision: Array
+    curvature: Array
     draws: Array
     pareto_k: float
 
 
-def calibrated(terms: ModelTerms, mode: Array, n_private: float, **tilt: Any) -> CalibratedNormal:
-    """Calibrated posterior of a model at its mode; `tilt` are the arguments of `calibrate_normal` for tilts."""
+def calibrated(
+    terms: ModelTerms, mode: Array, n_private: float, *, curvature: Array | None = None, **tilt: Any
+) -> CalibratedNormal:
+    """Calibrated posterior of a model at its mode.
+
+    `curvature` is minus the Hessian of the weighted log likelihood, where it is known; `tilt` are the arguments of
+    `calibrate_normal` for tilts.
+    """
+    curvature = -terms.likelihood_hessian(mode) if curvature is None else curvature
     total = terms.weights.sum()
     likelihood = LikelihoodTerms(
         theta=mode,
         scores=terms.scores(mode),
-        curvature=-terms.likelihood_hessian(mode) / total,
+        curvature=curvature / total,
         shares=terms.weights / total,
     )
     return calibrate_normal(likelihood, prior=terms.prior, n_private=n_private, **tilt)
@@ -99,34 +117,50 @@ def draw_posteriors(
     """
     n_each = -(-plan.draws // len(weights))
     own = [terms.with_weights(w * (terms.weights.sum() / w.sum())) for w in weights]
-    parts = [_importance_part(one, start, plan.chains, n_each, plan.method, rng) for one in own]
-    failed = [place for place, part in enumerate(parts) if not part.pareto_k < K_HAT_LIMIT]
-    if failed and plan.method == "laplace":
-        worst = failed[0]
-        raise RuntimeError(
-            f"pareto_k {parts[worst].pareto_k:.2f} of draw {worst} of the weights is not below {K_HAT_LIMIT}: the t "
-            "proposal does not suit this posterior. Use method='nuts' or method='auto'."
-        )
+    parts = []
+    for place, near in enumerate(_starts(terms, own, start)):
+        part = _at_mode(own[place], near, place, plan.chains)
+        if plan.method != "nuts":
+            part = _with_importance_draws(part, plan.chains, n_each, WORK_LIMIT / len(weights), rng)
+            if plan.method == "laplace" and not part.draws.size:
+                raise unsuited(part.pareto_k, place)
+        parts.append(part)
+    failed = [place for place, part in enumerate(parts) if not part.draws.size]
     if failed:
         for place, draws in zip(failed, _nuts(model, [parts[f] for f in failed], n_each, plan, rng), strict=True):
-            old = parts[place]
-            parts[place] = Part(old.terms, old.mode, old.precision, draws, old.pareto_k)
+            parts[place] = replace(parts[place], draws=draws)
     return parts
 
 
-def _importance_part(
-    terms: ModelTerms, start: Array, chains: int, n_each: int, method: str, rng: np.random.Generator
-) -> Part:
-    """Mode, precision and, where the method is not NUTS alone, importance draws."""
-    mode = terms.mode(start)
-    precision = -(terms.likelihood_hessian(mode) + terms.prior(mode)[1])
-    if method == "nuts":
-        return Part(terms, mode, precision, np.empty((chains, 0, terms.size)), np.nan)
-    n = chains * n_each
-    proposals = n_proposals(n, terms.n_rows)
-    found = importance_draws(terms.log_densities, mode, precision, n=proposals, draws=n, rng=rng)
-    draws = found.theta.reshape(chains, n_each, -1) if found.reliable else np.empty((chains, 0, terms.size))
-    return Part(terms, mode, precision, draws, found.pareto_k)
+def _starts(terms: ModelTerms, own: Sequence[ModelTerms], start: Array) -> list[Array]:
+    """Points near the mode under each weight vector: one Newton step from that under their average.
+
+    One pass over the rows' scores there, and one Hessian, serve all of them.
+    """
+    scores, (gradient, hessian) = terms.scores(start), terms.prior(start)
+    precision = -(terms.likelihood_hessian(start) + hessian)
+    steps = np.linalg.solve(precision, (np.stack([one.weights for one in own]) @ scores + gradient).T).T
+    near = [start + step for step in steps]
+    return [to if one.log_density(to) > one.log_density(start) else start for one, to in zip(own, near, strict=True)]
+
+
+def _at_mode(terms: ModelTerms, start: Array, place: int, chains: int) -> Part:
+    """Part with its mode and curvature, and no draws yet."""
+    try:
+        mode, likelihood, prior = terms.peak(start)
+    except (RuntimeError, ValueError) as error:
+        why = str(error).splitlines()[0]  # what follows in errors of compiled graphs is their source
+        raise RuntimeError(f"no mode under draw {place} of the weights: {why} {OF_A_DRAW}") from error
+    return Part(terms, mode, -(likelihood + prior), -likelihood, np.empty((chains, 0, terms.size)), np.nan)
+
+
+def _with_importance_draws(part: Part, chains: int, n_each: int, work: float, rng: np.random.Generator) -> Part:
+    """Part with its k-hat, and with draws where that is small enough."""
+    terms, n = part.terms, chains * n_each
+    n_tried = n_proposals(n, _GRAPH_COST * terms.n_rows, work)
+    found = importance_draws(terms.log_densities, part.mode, part.precision, n=n_tried, draws=n, rng=rng)
+    draws = found.theta.reshape(chains, n_each, -1) if found.reliable else part.draws
+    return replace(part, draws=draws, pareto_k=found.pareto_k)
 
 
 def _nuts(model: pm.Model, parts: Sequence[Part], n_each: int, plan: Plan, rng: np.random.Generator) -> list[Array]:
@@ -134,7 +168,7 @@ def _nuts(model: pm.Model, parts: Sequence[Part], n_each: int, plan: Plan, rng: 
     import pymc as pm
 
     old = _weights_data(model, zeros=any(not np.all(part.terms.weights > 0) for part in parts))
-    nuts, found = SwappedNuts(model, runs=len(parts), options=plan.sampler), []
+    nuts, found = SwappedNuts(model, several=True, options=plan.sampler), []
     free = [rv.name for rv in model.free_RVs]
     try:
         for part in parts:

@@ -27,7 +27,7 @@ from iwbayes.analyst._weight_checks import checked_length
 
 
 class WeightedRandomVariable(MeasurableOp, Op):
-    """Random variable whose log density is ``weights * scale`` times that of the variable it wraps.
+    """Random variable whose log density is ``weights`` times that of the variable it wraps.
 
     Parameters
     ----------
@@ -38,10 +38,9 @@ class WeightedRandomVariable(MeasurableOp, Op):
 
     Notes
     -----
-    Inputs are the variable, its rows on the first axis, the weights, shape (row,), and their scale, a scalar
-    that pytensor then pulls out of the sum over the rows. As draws are not changed, the Op is removed when a
-    function is compiled, but only at the ``specialize`` stage: PyMC applies ``canonicalize`` rewrites while it
-    derives densities, and a removal there would silently lose the weights.
+    Inputs are the variable, its rows on the first axis, and the weights, shape (row,). As draws are not changed, the
+    Op is removed when a function is compiled, but only at the ``specialize`` stage: PyMC applies ``canonicalize``
+    rewrites while it derives densities, and a removal there would silently lose the weights.
     """
 
     __props__ = ("guard",)
@@ -52,14 +51,14 @@ class WeightedRandomVariable(MeasurableOp, Op):
         self.guard = guard
 
     def make_node(self, *inputs: Any) -> Apply:
-        """Wrap a tensor variable, shape (row, ...), with weights of shape (row,) and a scalar."""
-        rv, weights, scale = (pt.as_tensor_variable(var) for var in inputs)
-        if rv.type.ndim < 1 or weights.type.ndim != 1 or scale.type.ndim != 0:
+        """Wrap a tensor variable, shape (row, ...), with weights of shape (row,)."""
+        rv, weights = (pt.as_tensor_variable(var) for var in inputs)
+        if rv.type.ndim < 1 or weights.type.ndim != 1:
             raise ValueError(
-                "a weighted variable needs a row axis, one-dimensional weights and a scalar; "
-                f"got {rv.type.ndim}, {weights.type.ndim} and {scale.type.ndim} dimensions."
+                "a weighted variable needs a row axis and one-dimensional weights; "
+                f"got {rv.type.ndim} and {weights.type.ndim} dimensions."
             )
-        return Apply(self, [rv, weights, scale], [rv.type()])
+        return Apply(self, [rv, weights], [rv.type()])
 
     def infer_shape(self, *args: Any) -> list[Any]:
         """Shape of the wrapped variable (pytensor 2 passes the graph as well, pytensor 3 does not)."""
@@ -82,9 +81,7 @@ def local_remove_weighted_rv(fgraph: Any, node: Apply) -> list[Variable]:
 
 
 @_logprob.register(WeightedRandomVariable)
-def weighted_rv_logprob(
-    op: WeightedRandomVariable, values: Any, rv: Any, weights: Any, scale: Any, **kwargs: Any
-) -> Any:
+def weighted_rv_logprob(op: WeightedRandomVariable, values: Any, rv: Any, weights: Any, **kwargs: Any) -> Any:
     """Weighted elementwise log density, shape (row, ...)."""
     [value] = values
     # The graph that calls this checks for stray random variables itself, once all of them have values.
@@ -92,7 +89,7 @@ def weighted_rv_logprob(
     if not op.guard:
         terms = logp(rv, value, **kwargs)
         weights = checked_length(weights, value.shape[0], terms.shape[0])
-        return scale * (_by_row(weights, terms.type.ndim) * terms)
+        return _by_row(weights, terms.type.ndim) * terms
     weights = checked_length(weights, value.shape[0])
     keep = weights > 0
     # Zero times an infinite gradient is NaN, so the value itself has to be one of positive density.
@@ -100,13 +97,12 @@ def weighted_rv_logprob(
     value = pt.switch(_by_row(keep, value.type.ndim), value, safe)
     terms = logp(rv, value, **kwargs)
     weights = checked_length(weights, terms.shape[0])
-    return scale * pt.switch(_by_row(keep, terms.type.ndim), _by_row(weights, terms.type.ndim) * terms, 0.0)
+    return pt.switch(_by_row(keep, terms.type.ndim), _by_row(weights, terms.type.ndim) * terms, 0.0)
 
 
 def row_weights(rv: Any) -> Any:
     """Return the weights in the log density of a weighted variable, scaled to their total: symbolic, shape (row,)."""
-    _, weights, scale = rv.owner.inputs
-    return weights * scale
+    return rv.owner.inputs[1]
 
 
 def _by_row(vector: Any, ndim: int) -> Any:

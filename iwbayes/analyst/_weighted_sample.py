@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst._meat import Array, score_moments, tilt_moments
+from iwbayes.analyst._totals import check_total
 from iwbayes.analyst.calibrate import tilt_inputs
 from iwbayes.release import Release
 from iwbayes.weights import Weights
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     #: What gives rows their weights.
     RowWeights: TypeAlias = Release | Weights | np.ndarray
 
-__all__ = ["WeightedSample", "check_total", "observed_column", "row_positions", "table_weights", "weighted_sample"]
+__all__ = ["WeightedSample", "observed_column", "row_positions", "table_weights", "weighted_sample"]
 
 #: Prior standard deviation of the tilt's coefficients, as in the calibration of posteriors.
 TAU = 1.0
@@ -129,7 +129,7 @@ def table_weights(weights: RowWeights, total: float | None) -> Array:
     TypeError, ValueError
         Weights that are no such numbers, or a total that is not positive and finite.
     """
-    check_total(total)
+    check_total(total, "Use the one that the model was given.")
     given = weights.weights if isinstance(weights, Release) else weights
     try:
         values = np.asarray(given.values if isinstance(given, Weights) else given, dtype=np.float64)
@@ -148,16 +148,6 @@ def table_weights(weights: RowWeights, total: float | None) -> Array:
     if not values.any():
         raise ValueError("weights must not all be zero. Leave at least one row in.")
     return values if total is None else values * (total / values.sum())
-
-
-def check_total(total: Any) -> None:
-    """Refuse a total that is no positive finite number."""
-    if total is None:
-        return
-    if isinstance(total, bool | np.bool_) or not isinstance(total, Real):
-        raise TypeError(f"total must be a number; got {type(total).__name__}. Use the one that the model was given.")
-    if not 0 < float(total) < np.inf:
-        raise ValueError(f"total must be positive and finite; got {total}. Use the one that the model was given.")
 
 
 def row_positions(rows: xr.DataArray, dim: str, n_table: int) -> NDArray[np.intp]:

@@ -16,9 +16,10 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import xarray as xr
-from pymc.pytensorf import join_nonshared_inputs
+from pymc.pytensorf import floatX, join_nonshared_inputs
 from pytensor.graph.replace import graph_replace
 
+from iwbayes.analyst._model_copy import transform_model
 from iwbayes.analyst._model_graph import imputed_name, observed_variables
 from iwbayes.analyst._model_parts import (
     by_columns,
@@ -28,6 +29,7 @@ from iwbayes.analyst._model_parts import (
     value_gradient_curvature,
 )
 from iwbayes.analyst._newton import maximise
+from iwbayes.analyst._weighted_op import WeightedRandomVariable
 from iwbayes.analyst.reweight import is_weighted, unweight
 
 
@@ -52,7 +54,8 @@ class ModelTerms:
         Number of unconstrained parameters, p.
     n_rows : int
     weights : ndarray, shape (row,)
-        Weights as the model's graph uses them, after ``total``; ones in an unweighted model.
+        Weights as the model's graph uses them, after ``total``; ones in an unweighted model. Rows of weight zero
+        are out of the likelihood, even where their own density is zero.
 
     Raises
     ------
@@ -74,7 +77,8 @@ class ModelTerms:
         self.n_rows = len(self.weights)
         self._row_names = [rv.name for rv in rows]
         self._imputed = [name for rv in rows if (name := imputed_name(model, rv)) is not None]
-        self._model = unweight(model) if weighted else model
+        self._left_out = ~(self.weights > 0)
+        self._model = _unweighted(model, ~self._left_out) if weighted else model
         self._inputs = [self._model.rvs_to_values[rv] for rv in self._model.free_RVs]
         point = self._model.initial_point(0)
         self._point = {var.name: np.asarray(point[var.name], dtype=np.float64) for var in self._inputs}
@@ -120,13 +124,19 @@ class ModelTerms:
         Raises
         ------
         ValueError
-            If the shape is wrong, or weights are negative or not finite.
+            If the shape is wrong, weights are negative or not finite, or a row of weight zero in this object gets
+            another.
         """
         weights = np.asarray(weights, dtype=np.float64)
         if weights.shape != (self.n_rows,) or not (np.isfinite(weights).all() and (weights >= 0).all()):
             raise ValueError(f"weights must be {self.n_rows} finite numbers, not negative; got shape {weights.shape}.")
+        if weights[self._left_out].any():
+            raise ValueError(
+                f"{np.count_nonzero(weights[self._left_out])} rows of weight zero, which are out of the likelihood, "
+                "must keep weight zero. Make the terms of a model with positive weights."
+            )
         # what is compiled is kept in the object's dictionary: copies have it when it is there before
-        _ = self._rows_function, self._scores_function, self._likelihood_function, self._prior_function
+        _ = self._value_function, self._scores_function, self._likelihood_function, self._prior_function
         other = copy(self)
         other.weights = weights
         return other
@@ -141,7 +151,8 @@ class ModelTerms:
         Returns
         -------
         ndarray, shape (row,)
-            Natural logs, summed over the trailing axes and over the weighted observed variables.
+            Natural logs, summed over the trailing axes and over the weighted observed variables; zero for rows of
+            weight zero.
         """
         return self._rows_function(self._checked(theta))
 
@@ -155,6 +166,7 @@ class ModelTerms:
         Returns
         -------
         ndarray, shape (row, p)
+            Zeros for rows of weight zero.
         """
         theta = self._checked(theta)
         scores = np.empty((self.n_rows, self.size))
@@ -197,12 +209,11 @@ class ModelTerms:
         ----------
         theta : ndarray, shape (p,)
         """
-        theta, nowhere = self._checked(theta), np.zeros(self.size)
-        likelihood = self._likelihood_function(theta, self.weights, nowhere)[0]
-        return float(likelihood + self._prior_function(theta, nowhere)[0])
+        theta = self._checked(theta)
+        return float(self._value_function(theta, self.weights) + self._prior_function(theta, np.zeros(self.size))[0])
 
     def log_densities(self, theta: np.ndarray) -> np.ndarray:
-        """Weighted log density at many points; rows of weight zero are left out even where their density is zero.
+        """Weighted log density at many points.
 
         Parameters
         ----------
@@ -212,12 +223,7 @@ class ModelTerms:
         -------
         ndarray, shape (sample,)
         """
-        nowhere, kept = np.zeros(self.size), self.weights > 0
-        weights = self.weights[kept]
-        return np.array([
-            weights @ self._rows_function(point)[kept] + float(self._prior_function(point, nowhere)[0])
-            for point in theta
-        ])  # fmt: skip
+        return np.array([self.log_density(point) for point in theta])
 
     def mode(self, start: np.ndarray | None = None) -> np.ndarray:
         """Maximise the weighted log density by damped Newton steps.
@@ -238,14 +244,28 @@ class ModelTerms:
         RuntimeError
             If the steps do not converge.
         """
+        return self.peak(start)[0]
+
+    def peak(self, start: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Find the mode as `mode` does, and return the Hessians of the last Newton step as well.
+
+        Returns
+        -------
+        mode : ndarray, shape (p,)
+        likelihood_hessian, prior_hessian : ndarray, shape (p, p)
+            At the point before the last step: a millionth of a posterior standard deviation away, more where the
+            rounding of the log density is larger than that (see `maximise`).
+        """
+        hessians: list[np.ndarray] = []
 
         def derivatives(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             _, gradient, hessian = self._likelihood(theta)
             prior_gradient, prior_hessian = self.prior(theta)
+            hessians[:] = hessian, prior_hessian
             return gradient + prior_gradient, hessian + prior_hessian
 
-        start = self.start() if start is None else self._checked(start)
-        return maximise(self.log_density, derivatives, start)
+        theta = maximise(self.log_density, derivatives, self.start() if start is None else self._checked(start))
+        return theta, hessians[0], hessians[1]
 
     def unconstrain(self, posterior: xr.Dataset) -> np.ndarray:
         """Map posterior draws to unconstrained space.
@@ -324,6 +344,13 @@ class ModelTerms:
         return rows, theta
 
     @cached_property
+    def _value_function(self) -> Callable[..., np.ndarray]:
+        """Weighted log likelihood; rows that only these weights leave out may have density zero."""
+        rows, theta = self._row_graph
+        weights = pt.vector("weights", shape=(self.n_rows,))
+        return pytensor.function([theta, weights], pt.sum(pt.switch(weights > 0, weights * rows, 0.0)))
+
+    @cached_property
     def _rows_function(self) -> Callable[..., np.ndarray]:
         rows, theta = self._row_graph
         return pytensor.function([theta], rows)
@@ -377,3 +404,15 @@ class ModelTerms:
         outputs, theta = self._join(self._model.replace_rvs_by_values(variables))
         function = pytensor.function([theta], outputs, on_unused_input="ignore")
         return [var.name for var in variables], function
+
+
+def _unweighted(model: pm.Model, keep: np.ndarray) -> pm.Model:
+    """Copy of a weighted model without its weights, in which the rows that are not kept have log density zero."""
+    if keep.all():
+        return unweight(model)
+
+    def strip(fgraph: Any, name: str, rv: Any, value: Any) -> Any:
+        # the guarded log density looks at no row of weight zero, and its derivatives are zero there
+        return WeightedRandomVariable(True)(rv.owner.inputs[0], floatX(keep)) if is_weighted(rv) else rv
+
+    return transform_model(model, strip)

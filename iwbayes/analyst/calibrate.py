@@ -19,7 +19,8 @@ from iwbayes.analyst import _arviz
 from iwbayes.analyst._domain import kappa_check, skew_check, weight_checks, weight_facts
 from iwbayes.analyst._meat import Array
 from iwbayes.analyst._mixture import map_parts, pool_normals
-from iwbayes.analyst._weight_draws import METHODS, Plan, calibrated, draw_posteriors, pooled_draws
+from iwbayes.analyst._nuts import check_sampler
+from iwbayes.analyst._weight_draws import Plan, calibrated, check_method, draw_posteriors, pooled_draws
 from iwbayes.analyst.sandwich import CalibratedNormal
 from iwbayes.features import FeatureMap
 from iwbayes.laws import MEAN_OF_FEATURES, Measurement
@@ -71,7 +72,8 @@ def calibrate(
     random_seed : int, numpy.random.Generator or None
         For weights with several draws; nothing is random with a single one.
     sampler : dict, optional
-        More arguments of ``pymc.sample`` for NUTS. Its log density is compiled once for all draws of the weights.
+        More arguments of ``pymc.sample`` for NUTS, such as ``{"tune": 500}``. Its log density is compiled once for
+        all draws of the weights; it starts at the mode and takes no ``init``.
 
     Returns
     -------
@@ -84,10 +86,11 @@ def calibrate(
 
     Raises
     ------
-    ValueError
-        The draws are calibrated already, lack a free variable or are fewer than the parameters; the model has no
-        weighted likelihood, another number of rows than the release, discrete variables, or free variables that grow
-        with the rows; its curvature is not positive definite. All but the last before anything is compiled.
+    TypeError, ValueError
+        `method` or `sampler` is none of those above; the draws are calibrated already, lack a free variable or are
+        fewer than the parameters; the model has no weighted likelihood, another number of rows than the release,
+        discrete variables, or free variables that grow with the rows; its curvature is not positive definite. All
+        but the last before anything is compiled.
     RuntimeError
         The mode was not found, or with method="laplace" k-hat is 0.7 or more.
 
@@ -107,7 +110,9 @@ def calibrate(
     A model with the average of several draws of the weights stands for all of them: the result is the mixture, in
     equal parts, of the posteriors under each draw, calibrated by the row sandwich each. Its covariance is the mean
     of theirs plus the covariance of their means. The draws of `idata` give the start only. Such a mixture holds the
-    noise of the weights as far as their draws differ by it, so that the verdict stays "not calibrated".
+    noise of the weights as far as their draws differ by it, so that the verdict stays "not calibrated". There are
+    as many draws as in `idata`; where these are fewer than the draws of the weights, only so many of the latter,
+    chosen at random, occur.
 
     The likelihood is approximated by a normal at its mode. That is poor for parameters with few rows and for
     scales of hierarchical models; the record's ``skew`` says by how much mean and mode differ.
@@ -117,8 +122,8 @@ def calibrate(
     >>> weighted = iw.reweight(model, release.weights, total=release.n_private)  # doctest: +SKIP
     >>> idata = iw.calibrate(pm.sample(model=weighted), weighted, release)  # doctest: +SKIP
     """
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {list(METHODS)}; got {method!r}. 'auto' suits most models.")
+    check_method(method)
+    options = check_sampler(sampler, several=release.weights.n_draws > 1)
     posterior = _checked_posterior(idata)
     _check_model(weighted_model, posterior, release)
     from iwbayes.analyst.autodiff import ModelTerms
@@ -130,10 +135,10 @@ def calibrate(
     groups = {name: _arviz.group(idata, name) for name in _arviz._names(idata) if name not in STALE_GROUPS}
     start = terms.mode(draws.mean(axis=0))
     if release.weights.n_draws > 1 and _released(terms.weights, release):
-        plan = Plan(posterior.sizes["chain"], posterior.sizes["draw"], method, dict(sampler or {}))
+        plan = Plan(posterior.sizes["chain"], posterior.sizes["draw"], method, options)
         rng = np.random.default_rng(random_seed)
         parts = draw_posteriors(weighted_model, terms, release.weights.draw_values, start, plan, rng)
-        normals = [calibrated(part.terms, part.mode, release.n_private) for part in parts]
+        normals = [calibrated(p.terms, p.mode, release.n_private, curvature=p.curvature) for p in parts]
         draws, moved, statistics = pooled_draws(parts, normals, plan, rng)
         groups["sample_stats"] = statistics.assign_coords(chain=posterior["chain"], draw=posterior["draw"])
         record = calibration_record(terms.names, normals, draws, moved, release)

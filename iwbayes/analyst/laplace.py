@@ -14,13 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iwbayes._threads import one_blas_thread
-from iwbayes.analyst._newton import maximise_many
+from iwbayes.analyst._newton import NotReachedError, maximise_many
 from iwbayes.analyst._priors import LogPrior
 from iwbayes.analyst._rows import WeightedRows, derivatives_each
 from iwbayes.weights import psislw
 
 __all__ = [
     "K_HAT_LIMIT",
+    "OF_A_DRAW",
     "WORK_LIMIT",
     "LaplaceDraws",
     "Mode",
@@ -29,6 +30,7 @@ __all__ = [
     "importance_draws",
     "laplace",
     "n_proposals",
+    "unsuited",
 ]
 
 Array = NDArray[np.float64]
@@ -40,6 +42,11 @@ K_HAT_LIMIT = 0.7
 _PROPOSAL_DOF = 7.0
 # Proposals a draw, and their smallest number, below which k-hat says little.
 _PROPOSALS_PER_DRAW, _LEAST_PROPOSALS = 4, 250
+#: What to do where the posterior under one of several draws of the weights has no mode that can be found.
+OF_A_DRAW = (
+    "Weights with nearly all of their sum on a few rows can leave a posterior without a usable mode: look at the "
+    "weights of that draw, and temper them (iwbayes.temper) or leave the draw out."
+)
 #: Evaluations row x proposal that a fit spends before it takes fewer proposals (about a second).
 WORK_LIMIT = 4e8
 
@@ -99,6 +106,11 @@ def find_modes(each: Sequence[WeightedRows], prior: LogPrior, starts: Array | No
     Returns
     -------
     list of Mode
+
+    Raises
+    ------
+    RuntimeError
+        As `find_mode`; it names the first posterior that failed as a draw of the weights.
     """
 
     def derivatives(theta: Array, places: NDArray[np.intp]) -> tuple[Array, Array, Array, Array]:
@@ -111,10 +123,26 @@ def find_modes(each: Sequence[WeightedRows], prior: LogPrior, starts: Array | No
             precision[i] -= (prior_hessian + prior_hessian.T) / 2
         return value + prior.value(theta), gradient, precision, curvature
 
-    with one_blas_thread():
+    # steps that are too long overflow, and are then shortened
+    with one_blas_thread(), np.errstate(all="ignore"):
         starts = np.stack([_start(rows) for rows in each]) if starts is None else starts
-        found = maximise_many(derivatives, starts)
+        try:
+            found = maximise_many(derivatives, starts)
+        except NotReachedError as error:
+            if len(each) == 1:
+                raise
+            raise RuntimeError(_unreached(each, error)) from error
     return [Mode(theta, float(value), *curvatures) for theta, value, *curvatures in zip(*found, strict=True)]
+
+
+def _unreached(each: Sequence[WeightedRows], error: NotReachedError) -> str:
+    """Say which draws of the weights have no mode, and what their weights look like."""
+    first = int(error.places[0])
+    return (
+        f"Newton's method did not reach the mode of the posterior under draw {first} of the weights (it failed under "
+        f"{len(error.places)} of {len(each)} draws). {OF_A_DRAW} Else scale the columns, drop collinear terms or give "
+        "smoother priors."
+    )
 
 
 def _start(rows: WeightedRows) -> Array:
@@ -206,6 +234,15 @@ def laplace(
             draws=draws,
             rng=rng,
         )
+
+
+def unsuited(pareto_k: float, draw: int | None = None) -> RuntimeError:
+    """Error for a k-hat that is too large, of a posterior or of that under one draw of the weights."""
+    of = "" if draw is None else f" of draw {draw} of the weights"
+    return RuntimeError(
+        f"pareto_k {pareto_k:.2f}{of} is not below {K_HAT_LIMIT}: the t proposal does not suit this posterior. Use "
+        "method='nuts' or method='auto'."
+    )
 
 
 def n_proposals(draws: int, cost: float, work: float = WORK_LIMIT) -> int:

@@ -15,20 +15,22 @@ from iwbayes._threads import one_blas_thread
 from iwbayes.analyst import _arviz
 from iwbayes.analyst._groups import log_likelihoods, observed_data, posterior_dataset
 from iwbayes.analyst._mixture import Deal, map_parts
+from iwbayes.analyst._nuts import check_sampler
 from iwbayes.analyst._priors import LogPrior, PriorScales, prior_scales
 from iwbayes.analyst._regression_nuts import RegressionNuts
 from iwbayes.analyst._rows import WeightedRows, merge_draws
-from iwbayes.analyst._weight_draws import METHODS
+from iwbayes.analyst._totals import check_total
+from iwbayes.analyst._weight_draws import check_method
 from iwbayes.analyst.calibrate import calibration_record, tilt_inputs, warn_outside_domain
 from iwbayes.analyst.design import Design, build_design
 from iwbayes.analyst.families import Family
 from iwbayes.analyst.laplace import (
-    K_HAT_LIMIT,
     WORK_LIMIT,
     LaplaceDraws,
     Mode,
     find_modes,
     laplace,
+    unsuited,
 )
 from iwbayes.analyst.sandwich import CalibratedNormal, LikelihoodTerms, calibrate_normal
 from iwbayes.weights import Weights
@@ -77,7 +79,8 @@ def fit(
     weights : "release", "uniform" or Weights
         "uniform" ignores the weights, for comparison; such a posterior is never calibrated. Of weights with
         several draws, each draw gets its own mode, proposal and k-hat, or its own run of NUTS, and the posterior is
-        their mixture in equal parts.
+        their mixture in equal parts. Their numbers in the result differ by one at most; with fewer draws x chains
+        than draws of the weights, only so many of these, chosen at random, occur in it.
     total : float, optional
         Sum of the weights over all synthetic rows; ``release.n_private`` by default, since more synthetic
         rows must not make a posterior narrower than the private rows would. Rows with missing cells in the
@@ -94,15 +97,16 @@ def fit(
         Show PyMC's.
     sampler : dict, optional
         More arguments of ``pymc.sample`` for "nuts", such as ``{"tune": 500, "nuts_sampler": "nutpie"}``. For
-        weights with several draws PyMC's own NUTS is the default, and compiled once for all; other samplers
-        compile the model for each draw.
+        weights with several draws PyMC's own NUTS is the default, and compiled once for all; it starts at the mode
+        and takes no ``init``. Other samplers compile the model for each draw.
 
     Returns
     -------
     arviz.InferenceData or xarray.DataTree
         Groups ``posterior`` (coefficients named as Bambi names them), ``sample_stats`` (of the draws before
-        calibration: ``lp`` and what NUTS records; ``weight_draw``, the draw of the weights behind each where there
-        are several; attributes ``pareto_k``, ``importance_ess`` and ``n_proposals`` of the importance sampling,
+        calibration: ``lp``, the log density of "laplace" up to a constant, or what NUTS records; of a mixture of
+        both, the former and ``diverging``; ``weight_draw``, the draw of the weights behind each where there are
+        several; attributes ``pareto_k``, ``importance_ess`` and ``n_proposals`` of the importance sampling,
         the worst over draws of the weights), ``observed_data``, ``calibration`` where calibrated,
         ``log_likelihood`` and ``log_likelihood_weighted`` (by the averaged weights) where stored. The attributes
         of ``posterior`` record formula, family, method, total, weights, weight_draws (their number) and calibrated.
@@ -132,15 +136,18 @@ def fit(
     intervals hold the noise of the weights as far as the draws differ by it, and no more: the record says "not
     calibrated".
     """
-    _check_options(method, draws, chains, total, log_likelihood, sampler)
+    _check_options(method, draws, chains, total, log_likelihood)
     rng = np.random.default_rng(random_seed)
     problem = _Problem.build(formula, release, family, priors, weights, total)
+    n_parts, moving = len(problem.draw_weights), calibrate and problem.weights is not None
+    options = check_sampler(sampler, several=n_parts > 1)
+    deal = Deal.random(n_parts, chains, draws, rng)
+    if moving:
+        _check_draws(chains * draws, problem.design)
     posteriors = problem.posteriors()
-    deal = Deal.random(len(posteriors), chains, draws, rng)
-    plan = _Sampling(method, deal.n_each, chains, progressbar, dict(sampler or {}))
-    parts = _sample(problem, posteriors, plan, rng)
+    parts = _sample(problem, posteriors, _Sampling(method, deal.n_each, chains, progressbar, options), rng)
     theta, record = deal.take([part.theta for part in parts]), None
-    if calibrate and problem.weights is not None:
+    if moving:
         before = theta
         moved, normals, phi = _calibrate(problem, posteriors, [part.theta for part in parts], release)
         theta = deal.take(moved)
@@ -162,21 +169,23 @@ def fit(
     return _arviz.make(groups, attrs)
 
 
-def _check_options(
-    method: str, draws: int, chains: int, total: float | None, log_likelihood: Any, sampler: Mapping[str, Any] | None
-) -> None:
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {list(METHODS)}; got {method!r}. 'auto' suits most models.")
+def _check_options(method: str, draws: int, chains: int, total: float | None, log_likelihood: Any) -> None:
+    check_method(method)
     for name, value in (("draws", draws), ("chains", chains)):
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
             raise ValueError(f"{name} must be a whole number of 1 or more; got {value!r}.")
-    if total is not None and not (np.isfinite(total) and total > 0):
-        raise ValueError(f"total must be positive and finite; got {total!r}. Leave it out for n_private.")
+    check_total(total, "Leave it out for release.n_private.")
     if log_likelihood not in (True, False, "auto"):
         raise ValueError(f"log_likelihood must be True, False or 'auto'; got {log_likelihood!r}.")
-    taken = sorted({"draws", "chains", "model", "random_seed"} & set(sampler or {}))
-    if taken:
-        raise ValueError(f"sampler must not hold {taken}: fit sets them. Give them to fit itself.")
+
+
+def _check_draws(n_draws: int, design: Design) -> None:
+    """Refuse fewer draws than show a covariance, which a calibration needs."""
+    if n_draws <= design.n_parameters:
+        raise ValueError(
+            f"there must be more draws than parameters to calibrate; got {n_draws} for {design.n_parameters}. Ask for "
+            "more draws, or give calibrate=False."
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,8 +272,9 @@ def _sample(
     problem: _Problem, posteriors: list[_Weighted], plan: _Sampling, rng: np.random.Generator
 ) -> list[_Sampled]:
     """Draw from each posterior: by importance sampling, or by NUTS where that fails."""
-    parts: list[_Sampled | None] = [None] * len(posteriors)
-    tried: list[LaplaceDraws | None] = [None] * len(posteriors)
+    several = len(posteriors) > 1
+    parts: dict[int, _Sampled] = {}
+    tried: dict[int, LaplaceDraws] = {}
     for place, posterior in enumerate(posteriors if plan.method != "nuts" else []):
         n, work = plan.chains * plan.draws, WORK_LIMIT / len(posteriors)
         found = laplace(posterior.rows, problem.prior, posterior.mode, draws=n, rng=rng, work=work)
@@ -274,14 +284,11 @@ def _sample(
             stats = {"lp": found.log_density.reshape(shape)}
             parts[place] = _Sampled(found.theta.reshape(*shape, -1), stats, "laplace", found)
         elif plan.method == "laplace":
-            of = f" of draw {place} of the weights" if len(posteriors) > 1 else ""
-            raise RuntimeError(
-                f"pareto_k {found.pareto_k:.2f}{of} is not below {K_HAT_LIMIT}: the t proposal does not suit this "
-                f"posterior. Use method='nuts' or method='auto'."
-            )
-    left = [place for place, part in enumerate(parts) if part is None]
+            raise unsuited(found.pareto_k, place if several else None)
+    left = [place for place in range(len(posteriors)) if place not in parts]
     if left:
-        nuts = RegressionNuts([posteriors[place].rows for place in left], problem.scales, problem.priors, plan.options)
+        rows = [posteriors[place].rows for place in left]
+        nuts = RegressionNuts(rows, problem.scales, problem.priors, plan.options, several=several)
     for run, place in enumerate(left):
         theta, statistics = nuts.sample(
             run,
@@ -292,14 +299,28 @@ def _sample(
             random_seed=int(rng.integers(2**31)),
         )
         kept = {str(name): np.asarray(v) for name, v in statistics.data_vars.items() if v.dims == ("chain", "draw")}
-        parts[place] = _Sampled(theta, kept, "nuts", tried[place])
-    return [part for part in parts if part is not None]
+        if len(left) < len(posteriors):
+            kept["lp"] = _log_density(posteriors[place], problem.prior, theta)
+        parts[place] = _Sampled(theta, kept, "nuts", tried.get(place))
+    return [parts[place] for place in range(len(posteriors))]
+
+
+def _log_density(posterior: _Weighted, prior: LogPrior, theta: Array) -> Array:
+    """Log density of draws (chain, draw, p) as "laplace" records it, which is not on the scale of PyMC's."""
+    flat = theta.reshape(-1, theta.shape[-1])
+    with one_blas_thread():
+        return (posterior.rows.values(flat) + prior.value(flat)).reshape(theta.shape[:2])
 
 
 def _statistics(parts: list[_Sampled], deal: Deal) -> xr.Dataset:
     """Group sample_stats: what all parts record of their draws, and the worst of what they record once."""
-    shared = sorted(set.intersection(*(set(part.stats) for part in parts)))
-    found: dict[str, Any] = {name: deal.take([part.stats[name] for part in parts]) for name in shared}
+    each = [part.stats for part in parts]
+    if {part.method for part in parts} == {"laplace", "nuts"}:
+        # independent draws have no trajectory that could diverge
+        none = np.zeros(parts[0].theta.shape[:2], dtype=bool)
+        each = [{"diverging": none, **part.stats} if part.method == "laplace" else part.stats for part in parts]
+    shared = sorted(set.intersection(*(set(stats) for stats in each)))
+    found: dict[str, Any] = {name: deal.take([stats[name] for stats in each]) for name in shared}
     if len(parts) > 1:
         found["weight_draw"] = deal.part
     chains, draws = deal.part.shape

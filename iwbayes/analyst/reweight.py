@@ -7,9 +7,7 @@ likelihood of row i, by a transform of the model's function graph: the result is
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -25,7 +23,8 @@ from iwbayes.analyst._minibatch import batch_weights, drop_batch_weights, miniba
 from iwbayes.analyst._model_copy import drop_data, transform_model
 from iwbayes.analyst._model_graph import ObservedRows, observed_rows, observed_variables
 from iwbayes.analyst._row_check import row_refusal
-from iwbayes.analyst._weight_checks import LENGTH, CheckWeights, checked_values, total_weight
+from iwbayes.analyst._totals import check_total
+from iwbayes.analyst._weight_checks import LENGTH, CheckWeights, checked_values
 from iwbayes.analyst._weighted_op import WeightedRandomVariable
 
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ def reweight(
     The density is the weighted likelihood of Ghalebikesabi et al. (UAI 2022), a general Bayesian update in the
     sense of Bissiri et al. (JRSS-B, 2016).
     """
-    _check_total(total)
+    check_total(total)
     if model.parent is not None:
         raise ValueError("the model is nested in another, whose variables it may share. Reweight the outermost one.")
     targets = observed_rows(model)
@@ -119,13 +118,13 @@ def reweight(
         rows, guard = known[observed], guards[name]
         node = minibatch_node(value) if rows.minibatch else None
         part = None if node is None else batch_weights(fgraph, node, shared[name])
-        checked = checked_values(shared[name], guard, part)
-        scale = 1.0 if total is None else floatX(float(total)) / total_weight(shared[name], guard)
+        scaled_to = None if total is None else float(total)
+        checked = checked_values(shared[name], guard, part=part, total=scaled_to)
         if rows.rows is not None:
             whole: Any = CheckWeights(LENGTH)(checked, pt.eq(checked.shape[0], rows.n_rows))
             checked = whole[rows.rows]
         rv.name = None  # the name belongs to the weighted variable
-        return WeightedRandomVariable(guard)(rv, checked, scale)
+        return WeightedRandomVariable(guard)(rv, checked)
 
     new = transform_model(model, weigh)
     for variable in shared.values():
@@ -150,11 +149,9 @@ def unweight(model: pm.Model) -> pm.Model:
     def strip(fgraph: FunctionGraph, name: str, rv: Any, value: Any) -> Any:
         if not is_weighted(rv):
             return rv
-        inner, weights, _ = rv.owner.inputs
         node = minibatch_node(value)
-        if node is None:
-            return inner
-        drop_batch_weights(fgraph, node, weights.owner.inputs[0])
+        if node is not None:
+            drop_batch_weights(fgraph, node, rv.owner.inputs[1])
         return rv.owner.inputs[0]
 
     new = transform_model(model, strip)
@@ -287,13 +284,3 @@ def _vector(weights: Any, target: ObservedRows) -> np.ndarray:
     if not vector.any():
         raise ValueError(f"the weights for {target.name!r} are all zero. Leave at least one row in.")
     return vector
-
-
-def _check_total(total: float | None) -> None:
-    """Refuse a total that is not a positive finite number."""
-    if total is None:
-        return
-    if isinstance(total, bool | np.bool_) or not isinstance(total, Real):
-        raise TypeError(f"total must be a number; got {type(total).__name__}. Use release.n_private.")
-    if not 0 < total <= sys.float_info.max:
-        raise ValueError(f"total must be positive and finite; got {total}. Use release.n_private.")

@@ -1,0 +1,36 @@
+"""One rule for the sum that weights are scaled to."""
+
+from __future__ import annotations
+
+import sys
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+__all__ = ["check_total"]
+
+
+def check_total(total: Any, remedy: str = "Use release.n_private.") -> None:
+    """Refuse a total that is neither None nor a positive finite number.
+
+    Parameters
+    ----------
+    total : object
+    remedy : str
+        A sentence for the message.
+
+    Raises
+    ------
+    TypeError
+        If it is no real number.
+    ValueError
+        If it is not positive and finite.
+    """
+    if total is None:
+        return
+    a_number: bool = isinstance(total, Real) and not isinstance(total, bool | np.bool_)
+    if not a_number:
+        raise TypeError(f"total must be a number; got {type(total).__name__}. {remedy}")
+    if not 0 < total <= sys.float_info.max:
+        raise ValueError(f"total must be positive and finite; got {total}. {remedy}")
