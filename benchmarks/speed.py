@@ -8,8 +8,9 @@ Parts, and what each compares:
 
 - gradient: one log density and gradient of `reweight(model, w)` against that of the model itself, both compiled by
   PyMC, positive weights.
-- merge: the same of the weighted model of the merged rows, which `fit` samples, against plain PyMC on all rows: five
-  categorical columns. The time of merging is another line.
+- merge: the same of the weighted model of the merged rows, which NUTS of `fit` samples, against plain PyMC on all rows:
+  five categorical columns. What such a gradient then costs is PyMC's own call, so the log density of a proposal, of
+  which `fit` evaluates many together, is another line; the time of merging is the third.
 - gram: the same for a gaussian regression, whose rows are replaced by their weighted Gram matrix.
 - laplace: `fit(method="laplace")`, 4,000 draws, against `pm.sample` (PyMC's NUTS, 4 chains of 1,000 + 1,000, as many
   processes as PyMC takes) on the same rows, plain: both have the same posterior, whose means are compared as well.
@@ -51,6 +52,7 @@ import pandas as pd  # noqa: E402
 import iwbayes as iw  # noqa: E402
 
 PRIVATE, SEED = 20_000, 1
+BATCH = 1000  # proposals that are evaluated together
 LEVELS = (3, 4, 2, 5, 3)
 FAMILIES = ("bernoulli", "gaussian", "categorical", "poisson")
 
@@ -144,6 +146,16 @@ def gradient_of(model: Any) -> Callable[[], Any]:
     return lambda: function(theta)
 
 
+def density_of(model: Any) -> Callable[[], Any]:
+    """Log density alone, compiled, at a fixed point."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        function = model.compile_logp()
+    function.f.trust_input = True
+    point = {name: np.array(value + 0.01) for name, value in model.initial_point(0).items()}
+    return lambda: function(point)
+
+
 def seconds(call: Callable[[], Any], calls: int) -> float:
     start = time.perf_counter()
     for _ in range(calls):
@@ -153,6 +165,8 @@ def seconds(call: Callable[[], Any], calls: int) -> float:
 
 def interleaved(first: Callable[[], Any], second: Callable[[], Any], budget: float) -> tuple[float, float, float]:
     """Median of the ratio of neighbouring measurements, and median seconds of each."""
+    for call in (first, second):
+        call()  # numba compiles at the first call
     calls = [max(1, int(2e-3 / seconds(call, 3))) for call in (first, second)]
     pairs, until = [], time.perf_counter() + budget
     while time.perf_counter() < until or len(pairs) < 21:
@@ -194,6 +208,10 @@ def compressed(family: str, frame: pd.DataFrame, schema: iw.Schema, least: float
     name = {"bernoulli": "merge", "gaussian": "gram"}[family]
     what = f"{name}, gradient, {len(frame):,} -> {len(rows.weights)} rows: plain / compressed ({1e6 * own:.0f} us)"
     yield Line(what, f"{ratio:.0f}", f">= {least:g}", ratio >= least)
+    points = 0.1 * np.random.default_rng(SEED).normal(size=(BATCH, design.n_parameters))
+    ratio, _, own = interleaved(density_of(model), lambda: rows.values(points), budget)
+    what = f"{name}, log density of a proposal: plain / as in fit ({1e6 * own / BATCH:.1f} us)"
+    yield Line(what, f"{ratio * BATCH:.0f}", f">= {least:g}", ratio * BATCH >= least)
     yield Line(f"{name}, once, ms (as many as {merging / plain:.0f} plain gradients)", f"{1e3 * merging:.1f}", "", None)
 
 

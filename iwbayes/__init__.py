@@ -48,6 +48,7 @@ _HOMES = {
     "iwbayes.analyst.loo": ("WeightedLOO", "loo"),
     "iwbayes.analyst.compare": ("compare",),
     "iwbayes.analyst.ppc": ("ppc",),
+    "iwbayes.coverage.study": ("CoverageStudy", "coverage_study"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -259,3 +259,36 @@ def rhat_ess(idata: ArvizObject, var_names: list[str] | None = None, *, group: s
     """
     table = _az.summary(idata, var_names, group=group, kind="diagnostics", round_to="none")
     return pd.DataFrame(table)[["r_hat", "ess_bulk", "ess_tail"]].astype(float)
+
+
+def plot_pit(values: Mapping[str, np.ndarray], *, prob: float = 0.99) -> np.ndarray:
+    """Draw ArviZ's plot of probability integral transforms: their distribution less the uniform one.
+
+    Parameters
+    ----------
+    values : mapping of str to ndarray, shape (replication,)
+        Numbers between 0 and 1 by the name of a panel.
+    prob : float
+        Probability of the simultaneous band in which uniform numbers stay.
+
+    Returns
+    -------
+    ndarray of matplotlib.axes.Axes, shape (panel,)
+    """
+    if not _LEGACY:
+        group = xr.Dataset({name: ("sample", np.asarray(own)) for name, own in values.items()})
+        tree = xr.DataTree.from_dict({"/prior_sbc": group})
+        drawn = _az.plot_ecdf_pit(
+            tree, group="prior_sbc", sample_dims=["sample"], envelope_prob=prob, backend="matplotlib"
+        )
+        return np.array([drawn.viz["plot"][name].item() for name in values])
+    import matplotlib.pyplot as plt
+
+    _, axes = plt.subplots(1, len(values), figsize=(4 * len(values), 3), squeeze=False, layout="constrained")
+    for axis, (name, own) in zip(axes[0], values.items(), strict=True):
+        _az.plot_ecdf(
+            np.asarray(own), eval_points=np.linspace(0, 1, 101)[1:-1], cdf=lambda x: x, difference=True,
+            confidence_bands=True, ci_prob=prob, random_state=0, ax=axis,
+        )  # fmt: skip
+        axis.set(title=name, xlabel="PIT", ylabel="difference from uniform")
+    return np.asarray(axes[0])
