@@ -17,6 +17,8 @@ Features = Array | Callable[[slice], Array]
 
 #: Directions of phi whose weighted variance is below this share of the largest are cut (structural zeros).
 FEATURE_CUT = 1e-4
+#: Prior standard deviation of the tilt's coefficients.
+TAU = 1.0
 #: Numbers held by one block of rows: 2^22 float64 are 32 MiB.
 BLOCK_NUMBERS = 2**22
 

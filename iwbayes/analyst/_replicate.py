@@ -13,8 +13,9 @@ from scipy.special import expit
 
 from iwbayes.analyst.design import Design, build_design
 from iwbayes.release import Release
+from iwbayes.weights import Weights
 
-__all__ = ["check_recorded_weights", "recorded_design", "replicates"]
+__all__ = ["check_recorded_weights", "recorded_design", "recorded_weights", "replicates"]
 
 Array = NDArray[np.float64]
 
@@ -79,6 +80,11 @@ def recorded_design(posterior: xr.Dataset, release: Release) -> Design | None:
         return build_design(posterior.attrs["formula"], table.frame, table.schema, posterior.attrs["family"])
 
 
+def recorded_weights(weights: Weights | None) -> str:
+    """Name under which a result of :func:`~iwbayes.fit` records its weights: estimator and steps; None are uniform."""
+    return "uniform" if weights is None else " > ".join((weights.method, *weights.steps))
+
+
 def check_recorded_weights(posterior: xr.Dataset, release: Release) -> None:
     """Refuse results of :func:`~iwbayes.fit` with other weights than the release's, by the name it recorded.
 
@@ -96,8 +102,8 @@ def check_recorded_weights(posterior: xr.Dataset, release: Release) -> None:
     weights, recorded = release.weights, posterior.attrs.get("weights")
     if recorded is None or not _RECORDED <= set(posterior.attrs):
         return
-    own = " > ".join((weights.method, *weights.steps))
-    if recorded == own or (recorded == "uniform" and np.ptp(weights.values) < 1e-9):
+    own = recorded_weights(weights)
+    if recorded == own or (recorded == recorded_weights(None) and np.ptp(weights.values) < 1e-9):
         return
     values = f"Weights(np.zeros({len(weights)}), 'uniform')" if recorded == "uniform" else "those of the fit"
     raise ValueError(

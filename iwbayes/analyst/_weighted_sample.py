@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iwbayes._threads import one_blas_thread
-from iwbayes.analyst._meat import Array, score_moments, tilt_moments
-from iwbayes.analyst._totals import check_total
+from iwbayes.analyst._meat import TAU, Array, score_moments, tilt_moments
+from iwbayes.analyst._totals import check_numbers, check_total
 from iwbayes.analyst.calibrate import tilt_inputs
 from iwbayes.release import Release
 from iwbayes.weights import Weights
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     RowWeights: TypeAlias = Release | Weights | np.ndarray
 
 __all__ = ["WeightedSample", "observed_column", "row_positions", "table_weights", "weighted_sample"]
-
-#: Prior standard deviation of the tilt's coefficients, as in the calibration of posteriors.
-TAU = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,12 +136,7 @@ def table_weights(weights: RowWeights, total: float | None) -> Array:
         ) from error
     if values.ndim != 1:
         raise ValueError(f"weights must have shape (row,), one a row; got shape {values.shape}.")
-    for wrong, what in ((np.isnan(values), "NaN"), (np.isinf(values), "infinite"), (values < 0, "negative")):
-        if wrong.any():
-            raise ValueError(
-                f"weights must be finite and not negative; {int(wrong.sum())} of {values.size} are {what}. "
-                "Give the weights that the model was sampled with."
-            )
+    check_numbers(values, "weights", "Give the weights that the model was sampled with.")
     if not values.any():
         raise ValueError("weights must not all be zero. Leave at least one row in.")
     return values if total is None else values * (total / values.sum())

@@ -18,6 +18,7 @@ from iwbayes.analyst._mixture import Deal, map_parts
 from iwbayes.analyst._nuts import check_sampler
 from iwbayes.analyst._priors import LogPrior, PriorScales, prior_scales
 from iwbayes.analyst._regression_nuts import RegressionNuts
+from iwbayes.analyst._replicate import recorded_weights
 from iwbayes.analyst._rows import WeightedRows, merge_draws
 from iwbayes.analyst._totals import check_total
 from iwbayes.analyst._weight_draws import check_method
@@ -374,7 +375,7 @@ def _attributes(problem: _Problem, method: str, *, calibrated: bool) -> dict[str
         "formula": problem.design.formula,
         "family": problem.design.family.name,
         "method": method,
-        "weights": "uniform" if weights is None else " > ".join((weights.method, *weights.steps)),
+        "weights": recorded_weights(weights),
         "weight_draws": len(problem.draw_weights),
         "total": problem.total,
         "calibrated": "yes" if calibrated else "no",

@@ -23,7 +23,7 @@ from iwbayes.analyst._minibatch import batch_weights, drop_batch_weights, miniba
 from iwbayes.analyst._model_copy import drop_data, transform_model
 from iwbayes.analyst._model_graph import ObservedRows, observed_rows, observed_variables
 from iwbayes.analyst._row_check import row_refusal
-from iwbayes.analyst._totals import check_total
+from iwbayes.analyst._totals import check_numbers, check_total
 from iwbayes.analyst._weight_checks import LENGTH, CheckWeights, checked_values
 from iwbayes.analyst._weighted_op import WeightedRandomVariable
 
@@ -275,12 +275,7 @@ def _vector(weights: Any, target: ObservedRows) -> np.ndarray:
             f"the weights for {target.name!r} must have shape ({target.n_rows},), one a row; got shape "
             f"{vector.shape}. Pass a dict by name where observed variables have different numbers of rows."
         )
-    for wrong, what in ((np.isnan(vector), "NaN"), (np.isinf(vector), "infinite"), (vector < 0, "negative")):
-        if wrong.any():
-            raise ValueError(
-                f"the weights for {target.name!r} must be finite and not negative; {int(wrong.sum())} of "
-                f"{vector.size} are {what}."
-            )
+    check_numbers(vector, f"the weights for {target.name!r}")
     if not vector.any():
         raise ValueError(f"the weights for {target.name!r} are all zero. Leave at least one row in.")
     return vector

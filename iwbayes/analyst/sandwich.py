@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from iwbayes._threads import one_blas_thread
-from iwbayes.analyst._meat import Array, Features, TiltMoments, score_moments, symmetric, tilt_moments
+from iwbayes.analyst._meat import TAU, Array, Features, TiltMoments, score_moments, symmetric, tilt_moments
 
 __all__ = ["CalibratedNormal", "LikelihoodTerms", "calibrate_normal", "map_draws"]
 
@@ -133,7 +133,7 @@ def calibrate_normal(
     n_private: float,
     phi: Features | None = None,
     noise_covariance: Array | None = None,
-    tau: float = 1.0,
+    tau: float = TAU,
 ) -> CalibratedNormal:
     """Calibrate the likelihood of a weighted posterior and return the normal approximation with its prior.
 
