@@ -52,6 +52,7 @@ import pandas as pd  # noqa: E402
 import iwbayes as iw  # noqa: E402
 
 PRIVATE, SEED = 20_000, 1
+BLOCK = 0.02  # seconds of calls in a row; a sampler's calls follow each other, and find their data in the caches
 BATCH = 1000  # proposals that are evaluated together
 LEVELS = (3, 4, 2, 5, 3)
 FAMILIES = ("bernoulli", "gaussian", "categorical", "poisson")
@@ -167,7 +168,7 @@ def interleaved(first: Callable[[], Any], second: Callable[[], Any], budget: flo
     """Median of the ratio of neighbouring measurements, and median seconds of each."""
     for call in (first, second):
         call()  # numba compiles at the first call
-    calls = [max(1, int(2e-3 / seconds(call, 3))) for call in (first, second)]
+    calls = [max(1, int(BLOCK / seconds(call, 3))) for call in (first, second)]
     pairs, until = [], time.perf_counter() + budget
     while time.perf_counter() < until or len(pairs) < 21:
         order = (0, 1) if len(pairs) % 2 else (1, 0)
@@ -193,9 +194,9 @@ def gradient(arguments: argparse.Namespace) -> Iterator[Line]:
 def compressed(family: str, frame: pd.DataFrame, schema: iw.Schema, least: float, budget: float) -> Iterator[Line]:
     """Plain PyMC on all rows against the weighted model of the compressed ones."""
     from iwbayes.analyst._priors import prior_scales
+    from iwbayes.analyst._regression_nuts import CompactRegression, centred
     from iwbayes.analyst._rows import merge_rows
     from iwbayes.analyst.design import build_design
-    from iwbayes.analyst.regression import build_model
 
     release = make_release(frame, schema)
     model = iw.regression(formula(family, frame), release, family=family)
@@ -203,7 +204,8 @@ def compressed(family: str, frame: pd.DataFrame, schema: iw.Schema, least: float
     weights = release.weights.values * PRIVATE / len(frame)
     rows = merge_rows(design, weights)
     merging = np.median([seconds(lambda: merge_rows(design, weights), 1) for _ in range(11)])
-    small = iw.reweight(build_model(rows.design, prior_scales(design, weights)), rows.weights)
+    moved, scales, _ = centred(rows, prior_scales(design, weights), None)
+    small = iw.reweight(CompactRegression(moved.design, scales).model, rows.weights)
     ratio, plain, own = interleaved(gradient_of(model), gradient_of(small), budget)
     name = {"bernoulli": "merge", "gaussian": "gram"}[family]
     what = f"{name}, gradient, {len(frame):,} -> {len(rows.weights)} rows: plain / compressed ({1e6 * own:.0f} us)"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from iwbayes.analyst.design import Design, Term
 
-__all__ = ["SIGMA_DOF", "LogPrior", "PriorScales", "Priors", "checked_priors", "prior_scales", "sized"]
+__all__ = ["SIGMA_DOF", "LogPrior", "PriorScales", "Priors", "checked_priors", "prior_scales", "sized", "term_places"]
 
 Array = NDArray[np.float64]
 Priors = Mapping[str, Any]
@@ -156,7 +156,7 @@ class LogPrior:
         self._forms, self._means, self._sds = _default_forms(design, scales, given)
         self._sigma = scales.response_sd if design.auxiliary and design.auxiliary not in given else None
         self._given = [
-            _GivenPrior(given[term.name], _places(design, term), design.shape(term), positive=False)
+            _GivenPrior(given[term.name], term_places(design, term), design.shape(term), positive=False)
             for term in design.terms
             if term.name in given
         ]
@@ -213,7 +213,8 @@ def _default_forms(design: Design, scales: PriorScales, given: Mapping[str, Any]
     return forms[kept], means[kept], scales.sd[kept]
 
 
-def _places(design: Design, term: Term) -> NDArray[np.int64]:
+def term_places(design: Design, term: Term) -> NDArray[np.int64]:
+    """Places of a term's coefficients in theta."""
     k = design.n_predictors
     return np.arange(term.columns.start * k, term.columns.stop * k)
 

@@ -1,4 +1,8 @@
-"""NUTS for the posteriors of `fit`: merged rows with centred columns, one model for all draws of the weights."""
+"""NUTS for the posteriors of `fit`: merged rows with centred columns, one model for all draws of the weights.
+
+Its model is that of `regression` in another form. On a few hundred merged rows an evaluation costs as much as the calls
+that it is made of, so that all coefficients with a default prior are one variable there.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +15,14 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from iwbayes.analyst import _arviz
-from iwbayes.analyst._groups import posterior_values
 from iwbayes.analyst._nuts import SwappedNuts
-from iwbayes.analyst._priors import Priors, PriorScales
+from iwbayes.analyst._priors import SIGMA_DOF, Priors, PriorScales, checked_priors, sized, term_places
 from iwbayes.analyst._rows import WeightedRows
 from iwbayes.analyst.design import Design
-from iwbayes.analyst.regression import build_model
 
-__all__ = ["RegressionNuts", "centred", "shift_intercept"]
+__all__ = ["CompactRegression", "RegressionNuts", "centred", "shift_intercept"]
 
 Array = NDArray[np.float64]
-
-_RESPONSE = "response data"
 
 
 class RegressionNuts:
@@ -55,9 +55,9 @@ class RegressionNuts:
         rows, moved, self._center = centred(each[0], scales, priors)
         # rows of Gram matrices differ between draws; other rows are shared
         self._own_rows = any(other.design is not each[0].design for other in each)
-        model = build_model(rows.design, moved, priors, response_data=_RESPONSE if self._own_rows else None)
+        self._compact = CompactRegression(rows.design, moved, priors, swapped=self._own_rows)
         some_zero = any(not np.all(other.weights > 0) for other in each)
-        weighted = reweight(model, rows.weights, allow_zero=some_zero)
+        weighted = reweight(self._compact.model, rows.weights, allow_zero=some_zero)
         self._nuts = SwappedNuts(weighted, several=several, options=options)
 
     def sample(
@@ -65,22 +65,16 @@ class RegressionNuts:
     ) -> tuple[Array, xr.Dataset]:
         """Sample one of the posteriors from `start` (p,); unconstrained draws (chain, draw, p) and statistics."""
         design = self._each[place].design
-        values = posterior_values(design, shift_intercept(design, start[None], self._center))
         idata = self._nuts.sample(
             self._data(place),
             draws=draws,
             chains=chains,
             random_seed=random_seed,
             progressbar=progressbar,
-            initvals={name: value[0] for name, value in values.items()},
+            initvals=self._compact.values(shift_intercept(design, start, self._center)),
         )
-        group = _arviz.group(idata, "posterior")
-        shape = (group.sizes["chain"], group.sizes["draw"], -1)
-        blocks = [np.asarray(group[term.name]).reshape(shape) for term in design.terms]
-        if design.auxiliary:
-            blocks.append(np.log(np.asarray(group[design.auxiliary]))[..., None])
-        theta = shift_intercept(design, np.concatenate(blocks, axis=-1), -self._center)
-        return theta, _arviz.group(idata, "sample_stats")
+        theta = self._compact.theta(_arviz.group(idata, "posterior"))
+        return shift_intercept(design, theta, -self._center), _arviz.group(idata, "sample_stats")
 
     def _data(self, place: int) -> dict[str, Array]:
         if len(self._each) == 1:
@@ -88,8 +82,90 @@ class RegressionNuts:
         data = {"likelihood_weights": self._each[place].weights}
         if self._own_rows:
             rows, _, _ = centred(self._each[place], self._scales, self._priors)
-            data |= {"design matrix": rows.design.x, _RESPONSE: rows.design.y}
+            data |= self._compact.data(rows.design)
         return data
+
+
+class CompactRegression:
+    """The model of `regression.build_model` with all coefficients that have a default prior in one variable.
+
+    Parameters
+    ----------
+    design : Design
+    scales : PriorScales
+        From `centred`: the default prior of an intercept then does not depend on the slopes.
+    priors : dict of str to distribution, optional
+        The coefficients of each are a variable of their own.
+    swapped : bool, optional
+        Whether the rows are data variables, which ``pm.set_data`` can swap.
+
+    Attributes
+    ----------
+    model : pymc.Model
+        Its names are its own, so that no name of the data can be taken twice.
+    """
+
+    def __init__(
+        self, design: Design, scales: PriorScales, priors: Priors | None = None, *, swapped: bool = False
+    ) -> None:
+        import pymc as pm
+        import pytensor.tensor as pt
+
+        given = checked_priors(design, priors)
+        self._size, k = design.n_parameters, design.n_predictors
+        self._sigma = design.auxiliary
+        mean, sd = np.zeros((len(scales.sd), k)), np.repeat(scales.sd[:, None], k, axis=1)
+        default = np.ones_like(mean, dtype=bool)
+        for term in design.terms:
+            default[term.columns] = term.name not in given
+            if term.name == "Intercept":
+                mean[term.columns] = scales.mean
+        # places in theta and shape of each variable
+        self._blocks: dict[str, tuple[NDArray[np.intp], tuple[int, ...]]] = {}
+        with pm.Model(coords={"row": design.rows}) as self.model:
+            if default.any():
+                variables = [pm.Normal("coefficients", mu=mean[default], sigma=sd[default], shape=int(default.sum()))]
+                self._blocks["coefficients"] = np.flatnonzero(default), (int(default.sum()),)
+            else:
+                variables = []
+            for j, term in enumerate(design.terms):
+                if term.name in given:
+                    name, shape = f"coefficients {j}", design.shape(term)
+                    variables.append(self.model.register_rv(sized(given[term.name], shape), name).ravel())
+                    self._blocks[name] = term_places(design, term), shape
+            beta = variables[0]
+            if len(variables) > 1:
+                beta = pt.concatenate(variables)[np.argsort(np.concatenate([p for p, _ in self._blocks.values()]))]
+            if design.response_dim:
+                beta = beta.reshape((-1, k))
+            aux = None
+            if self._sigma and self._sigma in given:
+                aux = self.model.register_rv(sized(given[self._sigma], ()), "sigma")
+            elif self._sigma:
+                aux = pm.HalfStudentT("sigma", nu=SIGMA_DOF, sigma=scales.response_sd)
+            x: Any = pm.Data("design matrix", design.x) if swapped else pt.as_tensor_variable(design.x)
+            y: Any = pm.Data("response data", design.y, dims="row") if swapped else design.y
+            design.family.observe("response", x @ beta, y, aux)
+
+    def values(self, theta: Array) -> dict[str, Array]:
+        """Constrained values of the free variables by name, of unconstrained parameters (p,)."""
+        values = {name: theta[places].reshape(shape) for name, (places, shape) in self._blocks.items()}
+        return {**values, "sigma": np.exp(theta[-1])} if self._sigma else values
+
+    def theta(self, posterior: xr.Dataset) -> Array:
+        """Unconstrained draws (chain, draw, p) of a posterior of the model."""
+        sizes = posterior.sizes["chain"], posterior.sizes["draw"]
+        theta = np.empty((*sizes, self._size))
+        for name, (places, _) in self._blocks.items():
+            theta[..., places] = np.asarray(posterior[name]).reshape((*sizes, -1))
+        if self._sigma:
+            theta[..., -1] = np.log(np.asarray(posterior["sigma"]))
+        return theta
+
+    @staticmethod
+    def data(design: Design) -> dict[str, Array]:
+        """Rows to swap in, by the names of the model."""
+        return {"design matrix": design.x, "response data": design.y}
 
 
 def centred(rows: WeightedRows, scales: PriorScales, priors: Priors | None) -> tuple[WeightedRows, PriorScales, Array]:

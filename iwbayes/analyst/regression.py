@@ -69,9 +69,7 @@ def regression(formula: str, release: Any, *, family: str | Family, priors: Prio
     return build_model(design, scales, priors)
 
 
-def build_model(
-    design: Design, scales: PriorScales, priors: Priors | None = None, *, response_data: str | None = None
-) -> pm.Model:
+def build_model(design: Design, scales: PriorScales, priors: Priors | None = None) -> pm.Model:
     """Build the PyMC model of a design.
 
     Parameters
@@ -79,8 +77,6 @@ def build_model(
     design : Design
     scales : PriorScales
     priors : dict of str to distribution, optional
-    response_data : str, optional
-        Name of a data variable for the response of a gaussian model, so that ``pm.set_data`` can swap it.
 
     Returns
     -------
@@ -113,8 +109,7 @@ def build_model(
         elif design.auxiliary:
             aux = pm.HalfStudentT(design.auxiliary, nu=SIGMA_DOF, sigma=scales.response_sd)
         predictor = eta if design.response_dim else eta[:, 0]
-        y: Any = design.y if response_data is None else pm.Data(response_data, design.y, dims="row")
-        design.family.observe(design.name, predictor, y, aux)
+        design.family.observe(design.name, predictor, design.y, aux)
     return model
 
 
