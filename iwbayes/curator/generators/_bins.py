@@ -10,6 +10,7 @@ import pandas as pd
 
 from iwbayes.columns import Column, Integer, Real, _Levels
 from iwbayes.curator.generators._counts import Codes, FloatArray, NoisyCounts
+from iwbayes.curator.generators._smoothing import LEAST_BINS, smoothed_counts
 
 #: Standard deviations of noise above which values count as gathered at a bound.
 CLEARLY = 3.0
@@ -119,6 +120,27 @@ class ColumnBins:
             if share < 1 and value[bound] - share * value[neighbour] < CLEARLY * math.sqrt(noisy.variance):
                 value[bound] = share * value[neighbour]
         return value
+
+    def smoothed(self, counts: FloatArray, variance: float, total: float) -> FloatArray:
+        """Noisy counts of a numeric column under a smooth density; bounds of no width and missing cells stay.
+
+        Parameters
+        ----------
+        counts : ndarray, shape (code,)
+            From `without_doubtful_bounds`.
+        variance : float
+            Of the noise of a bin.
+        total : float
+            About how many rows there are.
+        """
+        assert self.edges is not None  # noqa: S101 - numeric columns have edges
+        widths = np.diff(self.edges)
+        wide = np.flatnonzero(widths > 0)
+        if len(wide) < LEAST_BINS:
+            return counts
+        smooth = counts.copy()
+        smooth[wide] = smoothed_counts(counts[wide], variance, widths[wide], total)
+        return smooth
 
 
 @dataclass(frozen=True)

@@ -58,11 +58,12 @@ class BayesNet:
     """PrivBayes for mixed columns under a public schema.
 
     Three steps. Each numeric column's law over public bins is measured: equal widths, and each bound by itself,
-    where zeros and clipped values gather. Neighbouring bins are then grouped to about equal released mass, so that
-    skewed columns keep their detail (post-processing, free). One column after another enters the network with the
-    parents that the exponential mechanism selects by the score R. Each column's table with its parents is measured
-    over the groups, and all tables and bins are brought to agree on every column's law, by inverse variances (free).
-    Sampling draws groups along the network, then a bin by the measured law, then a value uniformly within the bin.
+    where zeros and clipped values gather. A smooth density is put through these counts, and neighbouring bins are
+    grouped to about equal mass, so that skewed columns keep their detail (post-processing, free). One column after
+    another enters the network with the parents that the exponential mechanism selects by the score R. Each column's
+    table with its parents is measured over the groups, and all tables and bins are brought to agree on every column's
+    law, by inverse variances (free). Sampling draws groups along the network, then a bin by the smooth law, then a
+    value uniformly within the bin.
 
     Parameters
     ----------
@@ -215,7 +216,8 @@ class BayesNet:
             n_groups = int(np.clip(math.sqrt(useful), 2, self.max_bins))
             for place, part in zip(numeric, noisy, strict=True):
                 value = bins[place].without_doubtful_bounds(part)
-                mass = project_nonnegative(value, facts.n_private)
+                smooth = bins[place].smoothed(value, part.variance, facts.n_private)
+                mass = project_nonnegative(smooth, facts.n_private)
                 groups[place] = Groups.by_mass(mass, n_groups, bins[place].column.missing)
                 # a bound that was left out counts as noisy as the others: its group may hold nothing else
                 measured[place] = groups[place].sums(value), part.variance * groups[place].sums(np.ones(len(value)))
