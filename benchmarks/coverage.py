@@ -152,8 +152,8 @@ def report(rows: pd.DataFrame) -> str:
     for _, row in ours.iterrows():
         cells = (
             row.truth, f"{row.N:,}", f"{row.M:,}", f"{row.epsilon:g}", row.generator, str(row.n),
-            f"{row.kappa_max:.3f}", percent(row.clipped_private), f"{row.pareto_k:.2f}", f"{row.ess:.2f}", percent(row.warned),
-            percent(row.coverage, row.coverage_se), percent(row.worst), percent(row.coverage_50),
+            f"{row.kappa_max:.3f}", percent(row.clipped_private), f"{row.pareto_k:.2f}", f"{row.ess:.2f}",
+            percent(row.warned), percent(row.coverage, row.coverage_se), percent(row.worst), percent(row.coverage_50),
             percent(row.coverage_95), f"{row.length_ratio:.2f}",
         )  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")

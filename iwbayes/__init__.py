@@ -44,10 +44,15 @@ _HOMES = {
     "iwbayes.analyst.regression": ("regression",),
     "iwbayes.analyst.posterior": ("fit",),
     "iwbayes.analyst.calibrate": ("calibrate",),
+    "iwbayes.analyst.noise_aware": ("noise_aware_weights",),
+    "iwbayes.analyst.pool": ("pool",),
     "iwbayes.analyst.diagnostics": ("diagnose",),
     "iwbayes.analyst.loo": ("WeightedLOO", "loo"),
     "iwbayes.analyst.compare": ("compare",),
     "iwbayes.analyst.ppc": ("ppc",),
+    "iwbayes.analyst.predict": ("predict",),
+    "iwbayes.analyst.effects": ("average_marginal_effects",),
+    "iwbayes.analyst.ratios": ("odds_ratios",),
     "iwbayes.coverage.study": ("CoverageStudy", "coverage_study"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

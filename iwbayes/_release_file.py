@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from iwbayes.release import Release
 
 FORMAT = "iwbayes release"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST, TABLE, WEIGHTS, MEASUREMENTS = "manifest.json", "table.parquet", "weights.npz", "measurements.npz"
 
 
@@ -51,7 +51,7 @@ def to_bytes(release: Release, *, package_version: str) -> bytes:
         members[MEASUREMENTS] = pack_arrays(arrays)
     manifest = {
         "format": FORMAT,
-        "format_version": FORMAT_VERSION,
+        "format_version": _version_needed(measurement),
         "package_version": package_version,
         "schema": synthetic.schema.to_dict(),
         "n_private": release.n_private,
@@ -68,6 +68,12 @@ def to_bytes(release: Release, *, package_version: str) -> bytes:
     manifest["sha256"] = _digest(manifest)
     text = json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False, default=_plain_number)
     return pack({MANIFEST: text.encode("utf-8"), **members})
+
+
+def _version_needed(measurement: Measurement | None) -> int:
+    """Oldest format version that holds it: feature maps of explicit terms came with version 2."""
+    named = measurement is None or measurement.features is None or isinstance(measurement.features.terms, str)
+    return 1 if named else 2
 
 
 def _plain_number(value: Any) -> Any:

@@ -69,6 +69,12 @@ def publish(
     n_synthetic: Annotated[
         int | None, typer.Option(help="Synthetic rows.", show_default="5 for each private row")
     ] = None,
+    for_model: Annotated[
+        list[str] | None,
+        typer.Option(
+            help='Regression that the rows are for, such as "y ~ x + z"; may be repeated.', show_default=False
+        ),
+    ] = None,
     share: Annotated[float, typer.Option(help="The generator's part of epsilon.")] = 0.3,
     adjacency: Annotated[str, typer.Option(help="replace-one or zero-out.")] = "replace-one",
     force: Force = False,
@@ -91,6 +97,7 @@ def publish(
             epsilon=epsilon,
             delta=delta,
             n_synthetic=n_synthetic,
+            for_models=for_model or (),
             share=share,
             adjacency=adjacency,
             progressbar=not as_json,

@@ -6,7 +6,6 @@ The tilt measures their private mean, so their bound is what the privacy of the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -15,20 +14,18 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from iwbayes._terms import Terms, check_terms, raw_chunks, raw_ranges, raw_terms
 from iwbayes._threads import one_blas_thread
-from iwbayes.columns import Column
 from iwbayes.schema import Schema
 from iwbayes.tables import SyntheticTable
 
 FloatArray = NDArray[np.float64]
 
-#: From the richest to the poorest set of raw terms; "auto" walks down this list.
-TERMS = ("quadratic", "squares", "linear")
-#: Directions with less than this share of the largest variance over the synthetic rows are dropped.
+#: Directions with less than this share of the largest variance over the synthetic rows are dropped, each raw term in
+#: units of its own standard deviation.
 EIGENVALUE_CUT = 1e-4
-#: More raw terms than this are never tried: their covariance alone would take longer than it is worth.
-MAX_RAW_TERMS = 1500
-_CHUNK = 8192
+#: Raw terms of less variance than this count as constant; columns have a range of one.
+LEAST_VARIANCE = 1e-10
 
 
 @dataclass(frozen=True)
@@ -37,24 +34,30 @@ class FeatureMap:
 
     phi(x) = z min(1, bound/|z|) with z = (q(x) - center) @ whitener and q the raw terms: the centred encoded
     columns; with ``terms="squares"`` also the squares of numeric columns; with ``"quadratic"`` also all
-    products of features of different columns. The norm is Euclidean (``order=2``) or the largest
-    coordinate (``order=inf``). With ``flag=True`` a last coordinate, bound/2 where the row was clipped and 0
-    elsewhere, releases the share of clipped rows along with the mean.
+    products of features of different columns; or any explicit set of such terms, each the tuple of places, among
+    the schema's features, that it multiplies. The norm is Euclidean (``order=2``) or the largest coordinate
+    (``order=inf``). With ``flag=True`` a last coordinate, bound/2 where the row was clipped and 0 elsewhere,
+    releases the share of clipped rows along with the mean.
 
     Parameters
     ----------
     schema : Schema
-    terms : {"linear", "squares", "quadratic"}
+    terms : {"linear", "squares", "quadratic"} or tuple of tuple of int
+        Explicit terms have ascending places, and stand by degree and then in lexicographic order.
     center : ndarray, shape (raw,)
     whitener : ndarray, shape (raw, k)
     bound : float
         Largest norm of z after clipping.
     order : {2, inf}
     flag : bool
+
+    Notes
+    -----
+    What a row can move is bounded by the clipping alone: no sensitivity depends on the terms.
     """
 
     schema: Schema
-    terms: str
+    terms: Terms
     center: FloatArray
     whitener: FloatArray
     bound: float
@@ -62,13 +65,12 @@ class FeatureMap:
     flag: bool = True
 
     def __post_init__(self) -> None:
-        if self.terms not in TERMS:
-            raise ValueError(f"terms must be one of {TERMS}; got {self.terms!r}.")
+        check_terms(self.schema, self.terms)
         if self.order not in (2, math.inf):
             raise ValueError(f"order must be 2 or inf; got {self.order!r}.")
         if not (math.isfinite(self.bound) and self.bound > 0):
             raise ValueError(f"bound must be positive and finite; got {self.bound!r}.")
-        n_raw = len(raw_names(self.schema, self.terms))
+        n_raw = len(raw_terms(self.schema, self.terms))
         if self.center.shape != (n_raw,) or self.whitener.ndim != 2 or len(self.whitener) != n_raw:
             raise ValueError(
                 f"center and whitener must have {n_raw} rows; got {self.center.shape}, {self.whitener.shape}."
@@ -140,7 +142,7 @@ class FeatureMap:
         phi = np.empty((len(frame), self.dim))
         k = self.whitener.shape[1]
         with one_blas_thread():
-            for rows, raw in _raw_chunks(self.schema, self.terms, frame):
+            for rows, raw in raw_chunks(self.schema, self.terms, frame):
                 z = (raw - self.center) @ self.whitener
                 norm = np.linalg.norm(z, ord=self.order, axis=1)
                 clipped = norm > self.bound
@@ -156,7 +158,7 @@ class FeatureMap:
             return np.concatenate(
                 [
                     np.linalg.norm((raw - self.center) @ self.whitener, ord=self.order, axis=1)
-                    for _, raw in _raw_chunks(self.schema, self.terms, frame)
+                    for _, raw in raw_chunks(self.schema, self.terms, frame)
                 ]
             )
 
@@ -166,7 +168,7 @@ class FeatureMap:
 
     @classmethod
     def whitened(
-        cls, synthetic: SyntheticTable, terms: str, *, order: float = 2, shares: FloatArray | None = None
+        cls, synthetic: SyntheticTable, terms: Terms, *, order: float = 2, shares: FloatArray | None = None
     ) -> FeatureMap:
         """Whiten the raw terms by mean and covariance of the synthetic rows (public).
 
@@ -175,7 +177,7 @@ class FeatureMap:
         Parameters
         ----------
         synthetic : SyntheticTable
-        terms : {"linear", "squares", "quadratic"}
+        terms : {"linear", "squares", "quadratic"} or tuple of tuple of int
         order : {2, inf}
         shares : ndarray, shape (row,), optional
             Public weights of the rows, with sum one, for mean, covariance and quantile; equal by default.
@@ -186,17 +188,23 @@ class FeatureMap:
             When every raw term is constant over the synthetic rows.
         """
         schema = synthetic.schema
-        n_raw = len(raw_names(schema, terms))
+        check_terms(schema, terms)
+        n_raw = len(raw_terms(schema, terms))
         center, gram = np.zeros(n_raw), np.zeros((n_raw, n_raw))
         shares = np.full(len(synthetic), 1 / len(synthetic)) if shares is None else shares
         with one_blas_thread():
-            for rows, raw in _raw_chunks(schema, terms, synthetic.frame):
+            for rows, raw in raw_chunks(schema, terms, synthetic.frame):
                 weighted = raw * shares[rows, None]
                 center += weighted.sum(axis=0)
                 gram += weighted.T @ raw
-            values, vectors = np.linalg.eigh(gram - np.outer(center, center))
+            covariance = gram - np.outer(center, center)
+            # in units of their own spread: a product of columns whose bounds are wide is small, not unimportant
+            variance = np.diag(covariance)
+            varies = variance > LEAST_VARIANCE
+            units = np.where(varies, 1 / np.sqrt(np.where(varies, variance, 1.0)), 0.0)
+            values, vectors = np.linalg.eigh(covariance * np.outer(units, units))
         keep = values > EIGENVALUE_CUT * max(values[-1], 1e-300)
-        if not (values[-1] > 1e-14 and keep.any()):
+        if not varies.any():
             raise ValueError(
                 "the synthetic rows are all alike, so there is nothing to weight. Sample more; where they are weighted "
                 "already (a tilt's base), weight them with less noise."
@@ -204,22 +212,25 @@ class FeatureMap:
         whitener = vectors[:, keep] / np.sqrt(values[keep])
         if keep.all():
             whitener = whitener @ vectors.T  # symmetric whitening keeps coordinates near the columns
+        whitener = units[:, None] * whitener
         unbounded = cls(schema, terms, center, whitener, 1.0, order)
         return unbounded.with_bound(_weighted_quantile(unbounded.norms(synthetic.frame), shares, 0.95))
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, FloatArray]]:
         """Plain settings and arrays, for a release file; the schema travels with the release."""
         order = "inf" if self.order == math.inf else 2
-        settings = {"terms": self.terms, "bound": self.bound, "order": order, "flag": self.flag}
+        terms = self.terms if isinstance(self.terms, str) else [list(term) for term in self.terms]
+        settings = {"terms": terms, "bound": self.bound, "order": order, "flag": self.flag}
         return settings, {"center": self.center, "whitener": self.whitener}
 
     @classmethod
     def from_arrays(cls, schema: Schema, settings: dict[str, Any], arrays: dict[str, FloatArray]) -> FeatureMap:
         """Inverse of `to_arrays`."""
         order = math.inf if settings["order"] == "inf" else 2
+        terms = settings["terms"]
         return cls(
             schema,
-            settings["terms"],
+            tuple(tuple(term) for term in terms) if isinstance(terms, list) else terms,
             arrays["center"],
             arrays["whitener"],
             float(settings["bound"]),
@@ -233,69 +244,3 @@ def _weighted_quantile(values: FloatArray, shares: FloatArray, level: float) -> 
     if np.ptp(shares) == 0:
         return float(np.quantile(values, level))
     return float(np.quantile(values, level, weights=shares, method="inverted_cdf"))
-
-
-def raw_names(schema: Schema, terms: str) -> tuple[str, ...]:
-    """Names of the raw terms q of a schema.
-
-    Parameters
-    ----------
-    schema : Schema
-    terms : {"linear", "squares", "quadratic"}
-    """
-    names = schema.feature_names
-    squares, left, right = _term_places(schema, terms)
-    return (
-        *names,
-        *(f"{names[place]}^2" for place in squares),
-        *(f"{names[a]}:{names[b]}" for a, b in zip(left, right, strict=True)),
-    )
-
-
-def raw_ranges(schema: Schema, terms: str) -> tuple[FloatArray, FloatArray]:
-    """Smallest and largest value of each raw term that a schema allows, shapes (raw,)."""
-    blocks = [column_corners(column) for column in schema]
-    low = np.concatenate([block.min(axis=0) for block in blocks])
-    high = np.concatenate([block.max(axis=0) for block in blocks])
-    squares, left, right = _term_places(schema, terms)
-    ends = np.stack([a * b for a in (low[left], high[left]) for b in (low[right], high[right])])
-    return (
-        np.concatenate([low, np.zeros(len(squares)), ends.min(axis=0)]),
-        np.concatenate([high, np.maximum(low[squares] ** 2, high[squares] ** 2), ends.max(axis=0)]),
-    )
-
-
-def column_corners(column: Column) -> FloatArray:
-    """Extreme points of a column's encoded block, shape (corner, feature)."""
-    if column.kind == "categorical":
-        return np.eye(len(column.feature_names))
-    if column.missing:
-        return np.array([[-0.5, 0.0], [0.5, 0.0], [0.0, 1.0]])
-    return np.array([[-0.5], [0.5]])
-
-
-def count_raw_terms(schema: Schema, terms: str) -> int:
-    """Bound the number of raw terms without listing them."""
-    d = schema.n_features
-    return {"linear": d, "squares": 2 * d, "quadratic": 2 * d + d * (d - 1) // 2}[terms]
-
-
-def _term_places(schema: Schema, terms: str) -> tuple[list[int], list[int], list[int]]:
-    """Find the encoded places to square, and the pairs of places to multiply (never within one column)."""
-    owner = [place for place, column in enumerate(schema) for _ in column.feature_names]
-    starts = [owner.index(place) for place in range(len(schema))]
-    numeric = [starts[place] for place, column in enumerate(schema) if column.kind in ("real", "integer")]
-    squares = numeric if terms in ("squares", "quadratic") else []
-    left, right = np.triu_indices(len(owner), k=1)
-    owners = np.array(owner)
-    apart = owners[left] != owners[right] if terms == "quadratic" else np.zeros(len(left), dtype=bool)
-    return squares, left[apart].tolist(), right[apart].tolist()
-
-
-def _raw_chunks(schema: Schema, terms: str, frame: pd.DataFrame) -> Iterator[tuple[slice, FloatArray]]:
-    """Raw terms in chunks of rows, so that wide products of long tables need little memory."""
-    squares, left, right = _term_places(schema, terms)
-    for start in range(0, len(frame), _CHUNK):
-        rows = slice(start, min(start + _CHUNK, len(frame)))
-        base = schema.encode(frame.iloc[rows])
-        yield rows, np.hstack([base, base[:, squares] ** 2, base[:, left] * base[:, right]])

@@ -51,7 +51,7 @@ class Release:
     recipe : dict, optional
         How the release was made, as plain JSON values.
     format_version : int
-        Of the release file.
+        Newest format of release files that this package knows; a file has the oldest that holds its content.
 
     Raises
     ------

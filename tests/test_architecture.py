@@ -16,7 +16,7 @@ LAYERS = [
     {"_threads", "_warnings", "columns"},
     {"schema"},
     {"tables"},
-    {"features", "laws", "tails", "weights", "beta_calibration", "statement"},
+    {"_terms", "_formulas", "features", "laws", "tails", "weights", "beta_calibration", "statement"},
     {"_archive"},
     {"_release_file"},
     {"release"},

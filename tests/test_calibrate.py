@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -276,16 +277,18 @@ def fake_normal(kappa, mode=0.0):
 
 
 @pytest.mark.parametrize(
-    ("kappa", "mode", "reason"),
+    ("kappa", "mode", "explained", "reason"),
     [
-        ([0.01, 0.3], 0.0, "kappa 0.3 >= 0.25: the privacy noise is too large"),
-        ([0.01, 0.02], 0.8, "skew 0.8 >= 0.5"),
-        ([0.01, 0.2], 0.0, ""),
+        ([0.01, 0.3], 0.0, [0.9, 0.9], "kappa 0.3 >= 0.25: the privacy noise is too large"),
+        ([0.01, 0.02], 0.8, [0.9, 0.9], "skew 0.8 >= 0.5"),
+        ([0.01, 0.02], 0.0, [0.1, 0.9], "explained 0.1 <= 0.8: the release did not measure"),
+        ([0.01, 0.2], 0.0, [np.nan, 0.9], ""),
     ],
 )
-def test_verdict(release, kappa, mode, reason):
+def test_verdict(release, kappa, mode, explained, reason):
     draws = centred_draws(np.zeros(2), np.eye(2))
-    record = calibration_record(["a", "b"], fake_normal(kappa, mode), draws, draws, release)
+    normal = replace(fake_normal(kappa, mode), explained=np.array(explained))
+    record = calibration_record(["a", "b"], normal, draws, draws, release)
     assert record.attrs["verdict"] == ("not calibrated" if reason else "calibrated")
     assert ("; ".join(record.attrs["reasons"])).startswith(reason)
     for value in record.attrs.values():  # all of it goes into a netCDF file

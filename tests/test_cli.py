@@ -90,6 +90,20 @@ def test_publish_options_and_json(folder, tmp_path, table):
     assert release.recipe["share"] == 0.4
 
 
+def test_publish_for_models(folder, tmp_path):
+    path, models = tmp_path / "r.iwb", ["y ~ x + group", "treated ~ z"]
+    result = publish(
+        folder, "t.csv", "-o", path, "--n-synthetic", 300, *(a for m in models for a in ("--for-model", m))
+    )
+    assert result.exit_code == 0, result.stderr
+    release = load(path)
+    assert release.recipe["for_models"] == models
+    assert all(model in result.stdout for model in models)
+    assert all(model in run("inspect", path).stdout for model in models)
+    failed(publish(folder, "t.csv", "-o", path, "--force", "--for-model", "zz ~ 1"), "names 'zz'")
+    assert load(path).recipe["for_models"] == models
+
+
 def test_csv_and_parquet_read_alike(folder):
     schema = Schema.from_toml(folder / "s.toml")
     frames = [PrivateTable(read_table(folder / name, schema), schema).frame for name in ("t.csv", "t.parquet")]

@@ -145,6 +145,9 @@ GENERATORS = [
 ESTIMATORS = [
     Entry("TiltWeights", TiltWeights, delta=1e-6),
     Entry("TiltWeights, linear", lambda: TiltWeights(features="linear"), delta=1e-6),
+    Entry(
+        "TiltWeights for models", lambda: TiltWeights(for_models=["insured ~ age + visits + sex + region"]), delta=1e-6
+    ),
     Entry("TiltWeights, cube", lambda: TiltWeights(mechanism="cube", features="linear")),
     Entry("TiltWeights on LogisticWeights", lambda: TiltWeights(base=LogisticWeights(), features="linear"), delta=1e-6),
     Entry(

@@ -43,7 +43,9 @@ def make_release(noise="hardened", spread=0.3, clipped=0.01, n_private=1000):
     return Release(synthetic, weights, statement, n_private=n_private)
 
 
-def make_idata(release, kappa=(0.1, 0.02), mode=0.0, likelihood_ess=1800.0, shift=0.0, calibrated=True):
+def make_idata(
+    release, kappa=(0.1, 0.02), mode=0.0, likelihood_ess=1800.0, shift=0.0, calibrated=True, explained=(0.85, 0.9)
+):
     rng = np.random.default_rng(3)
     draws = rng.normal(size=(4, 500, 2))
     draws[0] += shift
@@ -59,7 +61,7 @@ def make_idata(release, kappa=(0.1, 0.02), mode=0.0, likelihood_ess=1800.0, shif
             np.eye(2),
             np.array(kappa),
             7.0,
-            np.array([0.5, 0.9]),
+            np.array(explained),
             likelihood_ess,
             1,
             0,
@@ -112,7 +114,7 @@ def test_a_calibrated_fit_with_its_release():
     assert table.loc["kappa", "value"] == 0.1 and table.loc["kappa[b[1]]", "value"] == 0.02
     # the overall index is shown, far above its threshold, and not judged
     assert table.loc["kappa0", "value"] == 7.0 and table.loc["kappa0", "verdict"] == "info"
-    assert table.loc["explained", "value"] == 0.5
+    assert table.loc["explained", "value"] == 0.85
     assert table.loc["r_hat", "value"] < 1.01 and table.loc["ess_bulk", "threshold"] == 400
 
 
@@ -124,7 +126,8 @@ def test_a_calibrated_fit_with_its_release():
         ({"kappa": (0.1, 0.3)}, "kappa[b[0]]", "ok"),
         ({"kappa": (0.1, 0.3)}, "calibration", "fail"),
         ({"mode": 0.9}, "skew", "fail"),
-        ({"likelihood_ess": 700.0}, "likelihood_ess", "warn"),
+        ({"likelihood_ess": 150.0}, "likelihood_ess", "warn"),
+        ({"explained": (0.9, 0.3)}, "explained", "fail"),
         ({"shift": 3.0}, "r_hat", "fail"),
         ({"shift": 3.0}, "ess_bulk", "warn"),
         ({"calibrated": False}, "calibration", "warn"),

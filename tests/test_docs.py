@@ -42,22 +42,40 @@ def test_traceback_names_the_line_of_the_page(tmp_path):
     assert (str(caught.traceback[-1].path), caught.traceback[-1].lineno + 1) == (str(page), 6)
 
 
-@pytest.fixture(scope="module")
-def guide(tmp_path_factory):
-    """Names that the blocks of the guide leave, and what they print by their line."""
+def run_page(page, folder):
+    """Names that the blocks of a page leave, and what they print."""
     matplotlib.use("Agg")
     space: dict = {}
     shown = []
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
-        patch.chdir(tmp_path_factory.mktemp("guide"))
+        patch.chdir(folder)
         # the noise of a release is never seeded: now and then one lies outside the domain of calibration
         warnings.simplefilter("ignore", CalibrationWarning)
-        for block in blocks(GUIDE, "python"):
+        for block in blocks(page, "python"):
             if not block.missing:
                 with contextlib.redirect_stdout(io.StringIO()) as out:
-                    run(block, GUIDE, space)
+                    run(block, page, space)
                 shown.append(out.getvalue())
     return space, "".join(shown)
+
+
+@pytest.fixture(scope="module")
+def guide(tmp_path_factory):
+    return run_page(GUIDE, tmp_path_factory.mktemp("guide"))
+
+
+def test_intervals_that_cover(tmp_path):
+    space, shown = run_page(GUIDE.with_name("intervals_that_cover.md"), tmp_path)
+    assert space["named"].noise_sd < space["everything"].noise_sd
+    assert "not calibrated: " in shown and "the release was made for other models" in shown
+    assert list(space["study"].table().index.get_level_values("method").unique()) == ["private rows", "calibrated"]
+
+
+def test_predict_and_compare(tmp_path):
+    space, shown = run_page(GUIDE.with_name("predict_and_compare.md"), tmp_path)
+    assert "group[b]" in shown and shown.rstrip().endswith("fail")
+    replies = _arviz.group(space["replies"], "predictions")
+    assert set(np.unique(replies[list(replies.data_vars)[0]])) <= {0, 1}
 
 
 def test_the_guide_runs_and_shows_what_it_says(guide):

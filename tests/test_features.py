@@ -8,9 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from iwbayes import features as module
+from iwbayes import _terms as module
+from iwbayes._terms import MAX_DEGREE, TERMS, count_raw_terms, ordered_terms, raw_chunks, raw_names, raw_ranges
 from iwbayes.curator.publish import uniform_table
-from iwbayes.features import TERMS, FeatureMap, count_raw_terms, raw_names
+from iwbayes.features import FeatureMap
 from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
 from iwbayes.tables import SyntheticTable
 
@@ -21,7 +22,9 @@ SCHEMA = Schema(
     Categorical("c", levels=("u", "v", "w")),
 )
 every_map = pytest.mark.parametrize("order", [2, math.inf])
-every_terms = pytest.mark.parametrize("terms", TERMS)
+#: x, n, b, c[v], n^2, n:b, x:n^2, n:b:c[v]: x without its missing indicator, c without most of its levels.
+EXPLICIT = ((0,), (2,), (3,), (5,), (2, 2), (2, 3), (0, 2, 2), (2, 3, 5))
+every_terms = pytest.mark.parametrize("terms", [*TERMS, EXPLICIT], ids=[*TERMS, "explicit"])
 every_adjacency = pytest.mark.parametrize("adjacency, reach", [("replace-one", 2.0), ("zero-out", 1.0)])
 
 
@@ -43,18 +46,13 @@ def synthetic() -> SyntheticTable:
     return table(3000, seed=1)
 
 
-def raw_terms(frame: pd.DataFrame, terms: str) -> dict[str, np.ndarray]:
+def raw_terms(frame: pd.DataFrame, terms) -> dict[str, np.ndarray]:
     """Raw terms by their names alone: 'a' a feature, 'a^2' its square, 'a:b' a product."""
     base = dict(zip(SCHEMA.feature_names, SCHEMA.encode(frame).T, strict=True))
     found = {}
     for name in raw_names(SCHEMA, terms):
-        if name.endswith("^2"):
-            found[name] = base[name.removesuffix("^2")] ** 2
-        elif ":" in name:
-            left, right = name.split(":")
-            found[name] = base[left] * base[right]
-        else:
-            found[name] = base[name]
+        factors = [factor.partition("^") for factor in name.split(":")]
+        found[name] = np.prod([base[feature] ** int(power or 1) for feature, _, power in factors], axis=0)
     return found
 
 
@@ -70,6 +68,37 @@ def test_raw_names_by_hand():
     quadratic = raw_names(SCHEMA, "quadratic")
     assert quadratic[:9] == (*linear, "x^2", "n^2")
     assert set(quadratic[9:]) == products and len(quadratic) == 9 + len(products)
+    assert raw_names(SCHEMA, EXPLICIT) == ("x", "n", "b", "c[v]", "n^2", "n:b", "x:n^2", "n:b:c[v]")
+
+
+@every_terms
+def test_ranges_hold_every_row_and_are_reached(terms):
+    """All corners of the schema, and the middle of its numbers: ends of even and of odd powers lie among them."""
+    low, high = raw_ranges(SCHEMA, terms)
+    raw = np.vstack([chunk for _, chunk in raw_chunks(SCHEMA, terms, corners())])
+    assert (raw >= low).all() and (raw <= high).all()
+    # the number of children never is in the middle of its range, nor is the square of its feature zero
+    reached = np.isclose(raw.min(axis=0), low) | ["n^2" in name for name in raw_names(SCHEMA, terms)]
+    assert reached.all() and np.allclose(raw.max(axis=0), high)
+
+
+def test_chosen_terms_are_the_quadratic_ones_restricted(synthetic):
+    """The same columns, centers and covariances as those of the richer map, and of all its terms the same map."""
+    rich = FeatureMap.whitened(synthetic, "quadratic")
+    names = raw_names(SCHEMA, "quadratic")
+    places = [names.index(name) for name in ("x", "n", "c[v]", "n^2", "n:b")]
+    terms = ((0,), (2,), (5,), (2, 2), (2, 3))
+    [(_, all_raw)] = raw_chunks(SCHEMA, "quadratic", synthetic.frame)
+    [(_, raw)] = raw_chunks(SCHEMA, terms, synthetic.frame)
+    assert (raw == all_raw[:, places]).all()
+    chosen = FeatureMap.whitened(synthetic, terms)
+    np.testing.assert_allclose(chosen.center, rich.center[places], rtol=1e-13)
+    covariance = np.cov(all_raw[:, places].T, bias=True)
+    np.testing.assert_allclose(chosen.whitener @ chosen.whitener.T, np.linalg.inv(covariance), rtol=1e-7)
+    everything = ordered_terms(set(module.raw_terms(SCHEMA, "quadratic")))
+    again = FeatureMap.whitened(synthetic, everything)
+    np.testing.assert_allclose(again.norms(synthetic.frame), rich.norms(synthetic.frame), rtol=1e-8)
+    assert again.bound == pytest.approx(rich.bound, rel=1e-8)
 
 
 @every_terms
@@ -220,6 +249,7 @@ def test_arrays_round_trip(synthetic, terms, order, flag):
     whitened = FeatureMap.whitened(synthetic, terms, order=order)
     mapped = FeatureMap(SCHEMA, terms, whitened.center, whitened.whitener, whitened.bound, order, flag)
     settings, arrays = mapped.to_arrays()
+    assert (settings["terms"] == terms) == isinstance(terms, str)
     again = FeatureMap.from_arrays(SCHEMA, json.loads(json.dumps(settings)), arrays)
     assert (again.terms, again.bound, again.order, again.flag) == (terms, mapped.bound, order, flag)
     assert again.names == mapped.names and again.dim == mapped.dim == whitened.whitener.shape[1] + flag
@@ -241,6 +271,19 @@ def test_a_map_keeps_its_own_arrays():
     "change, message",
     [
         ({"terms": "cubic"}, "terms must be one of"),
+        ({"terms": ()}, "not empty"),
+        ({"terms": [(0,)]}, "tuple of tuples"),
+        ({"terms": None}, "tuple of tuples"),
+        ({"terms": (0,)}, "tuple of tuples"),
+        ({"terms": ((),)}, "tuple of tuples"),
+        ({"terms": ((1,),)}, "places from 0 to 0"),
+        ({"terms": ((-1,),)}, "places from 0 to 0"),
+        ({"terms": ((0.0,),)}, "places from 0 to 0"),
+        ({"terms": ((False,),)}, "places from 0 to 0"),
+        ({"terms": ((0,), (0,))}, "distinct"),
+        ({"terms": ((0, 0), (0,))}, "by degree"),
+        ({"terms": ((0,) * (MAX_DEGREE + 1),)}, "at most 6"),
+        ({"terms": ((0,), (0, 0))}, "must have 2 rows"),
         ({"order": 1}, "order must be 2 or inf"),
         ({"bound": 0.0}, "bound must be positive"),
         ({"bound": math.inf}, "bound must be positive"),
@@ -256,3 +299,15 @@ def test_a_wrong_map_is_refused(change, message):
     arguments = {"terms": "linear", "center": np.zeros(1), "whitener": np.eye(1), "bound": 1.0, "order": 2} | change
     with pytest.raises(ValueError, match=message):
         FeatureMap(Schema(Real("x", 0, 1)), **arguments)
+
+
+def test_terms_are_checked_before_rows_are_read(synthetic):
+    with pytest.raises(ValueError, match="places from 0 to 6"):
+        FeatureMap.whitened(synthetic, ((99,),))
+
+
+def test_places_stand_in_order():
+    schema = Schema(Real("x", 0, 1), Real("z", 0, 1))
+    with pytest.raises(ValueError, match="ascending order"):
+        FeatureMap(schema, ((1, 0),), np.zeros(1), np.eye(1), 1.0)
+    assert ordered_terms({(1, 1), (0,), (0, 1, 1), (0, 1), (1,)}) == ((0,), (1,), (0, 1), (1, 1), (0, 1, 1))

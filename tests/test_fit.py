@@ -9,6 +9,8 @@ import pytest
 from scipy.special import expit, logsumexp
 
 import iwbayes as iw
+from iwbayes._formulas import model_terms
+from iwbayes._terms import ordered_terms
 from iwbayes.analyst import _arviz, _rows, laplace, posterior
 from iwbayes.analyst._priors import LogPrior, prior_scales
 from iwbayes.analyst._regression_nuts import centred, shift_intercept
@@ -32,6 +34,8 @@ SCHEMA = Schema(
 )
 NUTS = {"tune": 500, "cores": 1}
 FORMULAS = [("y ~ x + g", "bernoulli"), ("z ~ x*g", "gaussian"), ("g ~ x", "categorical"), ("k ~ x + g", "poisson")]
+#: What the scores of these regressions use, to second order.
+MEASURED = ordered_terms(frozenset().union(*(model_terms(formula, SCHEMA).second_order for formula, _ in FORMULAS)))
 
 
 def make_release(n=300, seed=5, n_private=150, n_draws=1, digits=None, noise=None):
@@ -50,13 +54,13 @@ def make_release(n=300, seed=5, n_private=150, n_draws=1, digits=None, noise=Non
         }
     )
     synthetic = SyntheticTable(frame, SCHEMA)
-    features = FeatureMap.whitened(synthetic, "linear")
+    features = FeatureMap.whitened(synthetic, MEASURED)
     phi = features.transform(synthetic.frame)
     law = GaussianLaw(noise or 0.02, phi.shape[1])
     # no private row was clipped: the calibration is inside its domain
     value = np.append(phi[:, :-1].mean(axis=0), 0.0)
     measurement = Measurement("mean of features", value, law, 0.01, features, n_private)
-    tilt = rng.normal(size=(n_draws, phi.shape[1] - 1)) * 0.15
+    tilt = rng.normal(size=(n_draws, phi.shape[1] - 1)) * 0.45 / np.sqrt(phi.shape[1] - 1)
     weights = Weights(tilt @ phi[:, :-1].T, "TiltWeights", measurement=measurement)
     statement = SimpleNamespace(adjacency="replace-one")
     return SimpleNamespace(synthetic=synthetic, weights=weights, n_private=n_private, statement=statement)

@@ -142,11 +142,18 @@ def test_a_neighbour_never_costs_bayesnet_more_than_each_charge(delta):
     assert worst["BayesNet bins"] > 0.9 and worst["BayesNet tables"] > 0.9 and worst["BayesNet structure"] > 0.05
 
 
+TILTS = {
+    "linear": {"features": "linear"},
+    "quadratic": {"features": "quadratic"},
+    "models": {"for_models": ["y ~ x + group", "count ~ x:y + I(x**3)"]},
+}
+
+
 @pytest.mark.parametrize("mechanism", ["gaussian", "cube"])
-@pytest.mark.parametrize("features", ["linear", "quadratic"])
+@pytest.mark.parametrize("features", TILTS)
 def test_a_neighbour_never_costs_the_tilt_more_than_its_charge(mechanism, features):
     rng = np.random.default_rng(2)
-    estimator = iw.TiltWeights(mechanism=mechanism, features=features)
+    estimator = iw.TiltWeights(mechanism=mechanism, **TILTS[features])
     delta = 1e-6 if mechanism == "gaussian" else 0.0
     worst = 0.0
     for seed in range(20):
@@ -196,12 +203,14 @@ def test_a_neighbour_never_costs_a_tilt_on_a_base_more_than_their_charges():
         assert max(share for _, share in pairs) <= 1 + 1e-12
 
 
-def test_a_neighbour_never_costs_publish_more_than_its_budget():
+@pytest.mark.parametrize("for_models", [(), ["y ~ x + group"]], ids=["all", "one model"])
+def test_a_neighbour_never_costs_publish_more_than_its_budget(for_models):
     rng = np.random.default_rng(3)
     for seed in range(5):
 
         def run(table, ledger, seed=seed):
-            iw.publish(table, epsilon=1.0, delta=1e-6, n_synthetic=80, ledger=ledger, rng=seed)
+            settings = {"epsilon": 1.0, "delta": 1e-6, "n_synthetic": 80}
+            iw.publish(table, for_models=for_models, ledger=ledger, rng=seed, **settings)
 
         pairs = shares_of_claims(run, neighbours(30, rng), seed, delta=1e-6)
         assert max(share for _, share in pairs) <= 1 + 1e-12

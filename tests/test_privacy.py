@@ -245,9 +245,13 @@ def random_frame(rng: np.random.Generator, n: int, extreme: bool) -> pd.DataFram
     )
 
 
+#: z, k, y, z k, k^2 y, z^3 and the product of four columns, as places of the encoded features.
+MODEL_TERMS = ((1,), (3,), (8,), (1, 3), (1, 1, 1), (3, 3, 8), (0, 1, 3, 8))
+
+
 @pytest.mark.parametrize("order", [2, math.inf])
-@pytest.mark.parametrize("terms", ["linear", "squares", "quadratic"])
-def test_no_neighbours_move_the_tilts_total_by_more_than_its_sensitivity(terms: str, order: float):
+@pytest.mark.parametrize("terms", ["linear", "squares", "quadratic", MODEL_TERMS], ids=str)
+def test_no_neighbours_move_the_tilts_total_by_more_than_its_sensitivity(terms, order: float):
     rng = np.random.default_rng(3)
     schema = mixed_schema()
     synthetic = iw.SyntheticTable(random_frame(rng, 400, extreme=False), schema, origin="test", already_spent=(0, 0))

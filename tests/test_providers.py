@@ -280,7 +280,8 @@ def test_no_row_lies_beyond_the_reach_of_a_feature_map(terms, order):
     features = FeatureMap.whitened(iw.SyntheticTable(frame(400, rng), SCHEMA), terms, order=order)
     norms = features.norms(iw.SyntheticTable(frame(4000, rng, extreme=True), SCHEMA).frame)
     assert norms.max() <= features.reach
-    assert norms.max() > (0.9 if terms == "linear" and order == math.inf else 0.3) * features.reach
+    # a bound, and not a wasteful one
+    assert norms.max() > (0.85 if terms == "linear" and order == math.inf else 0.25) * features.reach
     assert not features.with_bound(0.99 * features.reach).never_clips
     assert features.with_bound(features.reach).never_clips
 
@@ -377,7 +378,7 @@ def test_the_plan_of_other_weights_is_not_guessed():
     facts = PublicFacts(SCHEMA, 1000, 5000)
     assert [e.mechanism for e in iw.LogisticWeights().events(facts, epsilon=1.0, delta=1e-6)] == ["gaussian"]
     plain, base = (
-        iw.plan(SCHEMA, 1000, epsilon=1.0, delta=1e-6, weights=iw.TiltWeights(features="linear", base=base))
+        iw.plan(SCHEMA, 1000, epsilon=0.2, delta=1e-6, weights=iw.TiltWeights(features="linear", base=base))
         for base in (None, iw.LogisticWeights())
     )
     assert base.noise_sd > 1.2 * plain.noise_sd  # the base takes its part of the budget

@@ -9,6 +9,7 @@ import pytest
 from estimator_tools import progress_outputs
 
 from iwbayes.curator.accounting import gaussian_epsilon, joint_multiplier, price
+from iwbayes.curator.estimators.logistic import LogisticWeights
 from iwbayes.curator.estimators.tilt import TiltWeights
 from iwbayes.curator.generators.bayesnet import BayesNet
 from iwbayes.curator.ledger import BudgetExceeded, Ledger
@@ -118,6 +119,18 @@ def test_the_release_holds_together_and_its_recipe_is_plain(private):
     assert release.recipe["calibration"] >= 1
     for text in (repr(release), str(release), json.dumps(release.recipe), str(release.statement)):
         assert str(CANARY)[:8] not in text
+
+
+def test_the_release_says_what_it_was_made_for(private):
+    models = ["insured ~ age + region", "visits ~ age"]
+    settings = {"epsilon": 1.0, "delta": 1e-6, "n_synthetic": 800, "rng": 1}
+    release = publish(private, for_models=models, noise=SeededNoise(1), **settings)
+    assert release.recipe["for_models"] == models and all(model in str(release) for model in models)
+    # naming them in the weights is the same
+    again = publish(private, weights=TiltWeights(for_models=models), noise=SeededNoise(1), **settings)
+    np.testing.assert_array_equal(again.weights.log_weights, release.weights.log_weights)
+    assert again.recipe == release.recipe
+    assert "for_models" not in publish(private, noise=SeededNoise(1), **settings).recipe
 
 
 def test_only_system_noise_is_certified(private):
@@ -239,6 +252,20 @@ WRONG = {
     "an estimator's class": ({"weights": TiltWeights}, TypeError, "weights"),
     "no ledger": ({"ledger": "mine"}, TypeError, "ledger"),
     "rows for a generator": ({"generator": pd.DataFrame({"age": [CANARY]})}, TypeError, "generator"),
+    "models of other columns": ({"for_models": ["insured ~ wealth"]}, ValueError, "'wealth', which the schema lacks"),
+    "a model that is no polynomial": ({"for_models": ["insured ~ np.exp(age)"]}, ValueError, "no polynomial"),
+    "a model that is no list": ({"for_models": "insured ~ age"}, TypeError, "list of formulas"),
+    "models for other weights": (
+        {"for_models": ["insured ~ age"], "weights": LogisticWeights()},
+        TypeError,
+        "features of TiltWeights; got weights of LogisticWeights",
+    ),
+    "models twice": (
+        {"for_models": ["insured ~ age"], "weights": TiltWeights(for_models=["insured ~ age"])},
+        ValueError,
+        "given twice",
+    ),
+    "rows for models": ({"for_models": pd.DataFrame({"age": [CANARY]})}, TypeError, "list of formulas"),
     "rows for an estimator": ({"weights": pd.DataFrame({"age": [CANARY]})}, TypeError, "weights"),
     "rows for a ledger": ({"ledger": pd.DataFrame({"age": [CANARY]})}, TypeError, "ledger"),
     "a negative seed": ({"rng": -1}, ValueError, "non-negative"),
@@ -271,8 +298,8 @@ def test_a_wrong_noise_source_is_refused(private):
 
 
 def test_the_plan_is_near_the_release(private):
-    expected = plan(SCHEMA, N, epsilon=1.0, delta=1e-6)
-    release = publish(private, epsilon=1.0, delta=1e-6, noise=SeededNoise(1), rng=1)
+    expected = plan(SCHEMA, N, epsilon=2.0, delta=1e-6)
+    release = publish(private, epsilon=2.0, delta=1e-6, noise=SeededNoise(1), rng=1)
     counted = [event for event in expected.events for _ in range(event.count)]
     assert len(counted) == sum(event.count for event in release.statement.events)
     for planned, charged in zip(counted, release.statement.events, strict=True):
@@ -287,6 +314,20 @@ def test_the_plan_is_near_the_release(private):
     sd = float(np.sqrt(measurement.noise.covariance[0, 0]))
     assert 0.7 < expected.noise_sd / sd < 1.4
     assert 0.7 < expected.kappa / (sd * np.sqrt(measurement.features.dim - 1)) < 1.4
+
+
+def test_the_plan_for_models_has_fewer_features(private):
+    model = "insured ~ age + visits"
+    expected = plan(SCHEMA, N, epsilon=0.4, delta=1e-6, for_models=[model])
+    everything = plan(SCHEMA, N, epsilon=0.4, delta=1e-6, weights=TiltWeights(features="quadratic"))
+    assert everything.terms == "quadratic" and "model, square and product terms, 9 features" in str(expected)
+    assert expected.kappa < 0.4 * everything.kappa and expected.noise_sd < 0.65 * everything.noise_sd
+    # at this budget the default keeps no product of response and predictor at all
+    assert plan(SCHEMA, N, epsilon=0.4, delta=1e-6).terms == "squares"
+    release = publish(private, epsilon=0.4, delta=1e-6, for_models=[model], noise=SeededNoise(1), rng=1)
+    assert abs(release.weights.measurement.features.dim - expected.n_features) <= 1
+    sd = float(np.sqrt(release.weights.measurement.noise.covariance[0, 0]))
+    assert 0.7 < expected.noise_sd / sd < 1.4
 
 
 def test_the_plan_needs_no_private_row(private, monkeypatch):

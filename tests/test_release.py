@@ -119,8 +119,8 @@ def test_parts_must_belong_together():
         replace(release, statement={})
     with pytest.raises(TypeError, match="recipe must"):
         replace(release, recipe={"x": math.nan})
-    with pytest.raises(ValueError, match="format_version must be 1"):
-        replace(release, format_version=2)
+    with pytest.raises(ValueError, match=f"format_version must be {FORMAT_VERSION}"):
+        replace(release, format_version=FORMAT_VERSION + 1)
     with pytest.raises(FrozenInstanceError):
         release.n_private = 3
 
@@ -252,6 +252,72 @@ def test_feature_map_of_infinite_order_returns(tmp_path):
     measurement = Measurement("m", np.zeros(features.dim), CubeLaw(0.1, features.dim), 0.1, features, 41)
     release = replace(release, weights=replace(release.weights, measurement=measurement))
     same(release, load(release.save(tmp_path / "r.iwb")))
+
+
+#: age, pay, children, income, sick; squares, a product, and one of three columns.
+CHOSEN = ((0,), (1,), (3,), (5,), (6,), (0, 0), (3, 5), (0, 1, 5))
+
+
+def chosen_release(order=2):
+    release = make_release()
+    features = FeatureMap.whitened(release.synthetic, CHOSEN, order=order)
+    measurement = Measurement("m", np.zeros(features.dim), CubeLaw(0.1, features.dim), 0.1, features, 41)
+    return replace(release, weights=replace(release.weights, measurement=measurement))
+
+
+@pytest.mark.parametrize("order", [2, math.inf])
+def test_a_feature_map_of_chosen_terms_returns(tmp_path, order):
+    release = chosen_release(order)
+    back = load(release.save(tmp_path / "r.iwb"))
+    same(release, back)
+    assert back.weights.measurement.features.terms == CHOSEN
+
+
+def test_files_have_the_oldest_version_that_holds_them(tmp_path):
+    """What an older reader knows it can still read, and of the rest it says that it is too old."""
+    releases = {1: make_release(), 2: chosen_release()}
+    bare = make_release(measured=False)
+    for version, release in [*releases.items(), (1, bare)]:
+        path = release.save(tmp_path / "r.iwb", overwrite=True)
+        assert json.loads(members_of(path)["manifest.json"])["format_version"] == version
+    assert FORMAT_VERSION == max(releases)
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        [],
+        [[]],
+        [[0], [0]],
+        [[1], [0]],
+        [[0], [1, 0]],
+        [[0, 1], [0]],
+        [[-1], *CHOSEN[1:]],
+        [[True], *CHOSEN[1:]],
+        [[0.0], *CHOSEN[1:]],
+        ["0", *CHOSEN[1:]],
+        [0, *CHOSEN[1:]],
+        [*CHOSEN[:-1], [0, 1, 99]],
+        [*CHOSEN[:-1], [0] * 7],
+        [*CHOSEN[:-1], [0, 10**20]],
+        list(CHOSEN[:-1]),
+        [*CHOSEN, [1, 3, 5]],
+        {"0": [0]},
+        None,
+        3,
+        "linear",
+        "model",
+        "",
+    ],
+    ids=str,
+)
+def test_terms_that_no_map_has_are_refused(tmp_path, terms):
+    members = members_of(chosen_release().save(tmp_path / "good.iwb"))
+
+    def change(manifest):
+        manifest["weights"]["measurement"]["features"]["terms"] = terms
+
+    refused(write(tmp_path / "r.iwb", sealed(members, change)), "cannot be read")
 
 
 TEXT = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=6)
@@ -434,7 +500,9 @@ def test_newer_version_says_upgrade(good, tmp_path):
         manifest["package_version"] = "9.9"
 
     path = write(tmp_path / "r.iwb", sealed(members_of(good), newer))
-    with pytest.raises(ReleaseError, match=r"format version 2, written by a newer iwbayes \(9\.9\).*--upgrade"):
+    with pytest.raises(
+        ReleaseError, match=rf"format version {FORMAT_VERSION + 1}, written by a newer iwbayes \(9\.9\).*--upgrade"
+    ):
         load(path)
 
 

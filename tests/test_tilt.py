@@ -9,8 +9,9 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 import iwbayes as iw
+from iwbayes._terms import raw_names
 from iwbayes.curator.accounting import gaussian_multiplier
-from iwbayes.curator.estimators.tilt import tilt
+from iwbayes.curator.estimators.tilt import KAPPA_TARGET, tilt
 from iwbayes.curator.protocols import PublicFacts
 
 SCHEMA = iw.Schema(iw.Real("x", -6, 6), iw.Real("z", -6, 6), iw.Binary("y"))
@@ -109,10 +110,100 @@ def test_features_shrink_with_the_budget_and_only_then():
     assert rich.kappa < 0.25 < poor.kappa
     fixed = iw.TiltWeights(features="quadratic").design(synthetic, few, epsilon=0.5, delta=1e-6)
     assert fixed.features.terms == "quadratic"
-    # a small kappa affords a wide clip bound, a large one does not
+    # noise below the sampling error affords a wide clip bound, noise above it does not
     quantile = np.quantile(rich.features.norms(synthetic.frame), 0.95)
     assert rich.features.bound == pytest.approx(1.5 * quantile)
-    assert poor.features.bound == pytest.approx(np.quantile(poor.features.norms(synthetic.frame), 0.95))
+    assert poor.features.bound == pytest.approx(0.9 * np.quantile(poor.features.norms(synthetic.frame), 0.95))
+    between = iw.TiltWeights().design(synthetic, PublicFacts(SCHEMA, 3000, len(synthetic)), epsilon=1.0, delta=1e-6)
+    quantile = np.quantile(between.features.norms(synthetic.frame), 0.95)
+    assert 0.9 < between.features.bound / quantile < 1.5
+    assert between.noise_sd == pytest.approx(1 / math.sqrt(3000))
+
+
+def test_models_choose_the_features_and_the_budget_how_many():
+    """Products among predictors go first, then squares; response, predictors and products of the two stay."""
+    _, synthetic = tables(m=4000)
+    estimator = iw.TiltWeights(for_models=["y ~ x + z"])
+    found = {}
+    for n, limit in ((100_000, 0.1), (300, KAPPA_TARGET), (230, KAPPA_TARGET), (60, math.inf)):
+        design = estimator.design(synthetic, PublicFacts(SCHEMA, n, len(synthetic)), epsilon=1.0, delta=1e-6)
+        found[design.terms] = set(raw_names(SCHEMA, design.features.terms))
+        assert design.kappa <= limit
+    core = {"x", "z", "y", "x:y", "z:y"}
+    assert found == {
+        "model, square and product": core | {"x^2", "z^2", "x:z"},
+        "model and square": core | {"x^2", "z^2"},
+        "model": core,
+    }
+    assert design.kappa > 1  # what the model needs stays, however large the noise
+
+
+def test_features_for_models_are_public_and_fewer():
+    private, synthetic = tables(n=2000)
+    assert iw.TiltWeights(for_models=["y ~ x"]) == iw.TiltWeights(for_models=("y ~ x",))
+    facts = PublicFacts(SCHEMA, 2000, len(synthetic))
+    own = iw.TiltWeights(for_models=["y ~ x"]).design(synthetic, facts, epsilon=1.0, delta=1e-6)
+    everything = iw.TiltWeights(features="quadratic").design(synthetic, facts, epsilon=1.0, delta=1e-6)
+    assert own.features.whitener.shape[1] == 4 < everything.features.whitener.shape[1]
+    assert own.kappa < everything.kappa  # the noise of each is that of sampling: the clip bound took up the rest
+    less = iw.TiltWeights(for_models=["y ~ x"]).design(synthetic, facts, epsilon=0.3, delta=1e-6)
+    assert (
+        less.noise_sd < iw.TiltWeights(features="quadratic").design(synthetic, facts, epsilon=0.3, delta=1e-6).noise_sd
+    )
+    ledger = iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(1))
+    weights = iw.TiltWeights(for_models=["y ~ x"]).fit(private, synthetic, ledger, epsilon=1.0, delta=1e-6)
+    assert weights.method == "TiltWeights(model and square terms of y ~ x)"  # one predictor has no other products
+    measured = weights.measurement
+    assert measured.features.terms == own.features.terms
+    assert measured.features.bound == pytest.approx(own.features.bound, rel=1e-9)
+    # the same price as ever: the sensitivity is that of the clip bound, whatever the terms
+    assert ledger.spent == (1.0, 1e-6)
+    assert measured.sensitivity == pytest.approx(math.hypot(2, 0.5) * own.features.bound / 2000, rel=1e-4)
+    # means, squares and cross moments of the model meet the private rows' as far as the noise lets them
+    share = weights.values / len(synthetic)
+    x, y = (synthetic.frame[name].to_numpy(dtype=float) for name in ("x", "y"))
+    p, q = (private.frame[name].to_numpy(dtype=float) for name in ("x", "y"))
+    for moment, exact in ((share @ (x * y), (p * q).mean()), (share @ x**2, (p**2).mean()), (share @ y, q.mean())):
+        assert moment == pytest.approx(exact, abs=0.35)
+
+
+@pytest.mark.parametrize(
+    ("for_models", "error", "message"),
+    [
+        (["y ~ w"], ValueError, "names 'w', which the schema lacks"),
+        (["y ~ np.log(x)"], ValueError, "no polynomial.*Use columns"),
+        (["y ~ x", "nonsense"], ValueError, "'nonsense' must have a response"),
+    ],
+)
+@pytest.mark.parametrize("through", ["fit", "publish", "base"])
+def test_models_that_cannot_be_measured_cost_nothing(for_models, error, message, through):
+    private, synthetic = tables(n=50, m=80)
+    ledger = iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(1))
+    with pytest.raises(error, match=message):
+        if through == "publish":
+            iw.publish(private, epsilon=1.0, delta=1e-6, for_models=for_models, ledger=ledger)
+        else:
+            base = iw.LogisticWeights() if through == "base" else None
+            estimator = iw.TiltWeights(for_models=for_models, base=base)
+            estimator.fit(private, synthetic, ledger, epsilon=1.0, delta=1e-6)
+    assert ledger.events == ()
+
+
+def test_settings_for_models_that_contradict():
+    with pytest.raises(TypeError, match="list of formulas"):
+        iw.TiltWeights(for_models="y ~ x")
+    with pytest.raises(ValueError, match="Leave it 'auto'"):
+        iw.TiltWeights(features="linear", for_models=["y ~ x"])
+
+
+def test_a_wide_schema_is_no_matter_to_a_narrow_model():
+    levels = [f"l{place}" for place in range(1600)]
+    schema = iw.Schema(*SCHEMA, iw.Categorical("g", levels))
+    facts = PublicFacts(schema, 1000, 1000)
+    with pytest.raises(ValueError, match="name your models by for_models"):
+        iw.TiltWeights().events(facts, epsilon=1.0, delta=1e-6)
+    [event] = iw.TiltWeights(for_models=["y ~ x"]).events(facts, epsilon=1.0, delta=1e-6)
+    assert event.mechanism == "gaussian"
 
 
 def test_cube_noise_is_pure():

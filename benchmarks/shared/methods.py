@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -98,7 +98,7 @@ def fit_release(release: Any, *, random_seed: int, formula: str, family: str, ki
     elif kind == "uncalibrated":
         options |= {"calibrate": False}
     elif kind == "row sandwich":
-        options |= {"weights": iw.Weights(release.weights.log_weights, "weights whose law is not used")}
+        release = replace(release, weights=iw.Weights(release.weights.log_weights, "weights of an unknown law"))
     return iw.fit(formula, release, family=family, progressbar=False, **options)
 
 

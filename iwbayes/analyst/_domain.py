@@ -19,9 +19,18 @@ from iwbayes.weights import pareto_k_threshold
 #: judged on each parameter, in the directions that its score uses. The overall kappa0 sums over all directions
 #: of the features: structural zeros (exclusive categories) make it huge though the intervals hold.
 KAPPA_LIMIT = 0.25
+#: Smallest share of the variance of a parameter's influence function that the tilt's features span. Where a release
+#: dropped the products of response and predictor, or measured the scores of other models, it is near zero, and the
+#: intervals are those of the generator's own, wrong, relation; where it did not, it is above 0.9.
+EXPLAINED_LIMIT = 0.8
 #: Largest share of private rows that the feature map clipped: their features say less than the model's scores
 #: ask for, and the synthetic rows that stand for them are not pulled where they belong.
 CLIPPED_LIMIT = 0.05
+#: The same where the noise of a moment is about the sampling error of the private rows or more: features are then
+#: clipped on purpose, and what that costs is small against the noise.
+NOISY_CLIPPED_LIMIT = 0.15
+#: Noise of a mean of features over the sampling error of the private rows: from here on the former is the larger.
+NOISY = 0.9
 #: Smallest effective sample size as a share of the synthetic rows: below it the private distribution is much
 #: narrower than, or elsewhere from, the generator's, and whitening by the latter is poor.
 ESS_LIMIT = 0.35
@@ -92,6 +101,22 @@ def kappa_check(name: str, kappa: float) -> Check:
     )
 
 
+def explained_check(explained: float, why: str | None = None) -> Check:
+    """Share of the least spanned parameter's influence function that the features span.
+
+    Parameters
+    ----------
+    explained : float
+    why : str, optional
+        What the release did not measure, and the next step, where it is known.
+    """
+    advice = (
+        "the release did not measure what this model's estimates are made of, and its synthetic rows alone say the "
+        "rest. Ask for a release with for_models=[this formula], or with a larger budget."
+    )
+    return above("explained", explained, EXPLAINED_LIMIT, why or advice)
+
+
 def skew_check(skew: float) -> Check:
     """Distance of posterior mean and mode."""
     return below(
@@ -121,7 +146,10 @@ def weight_facts(release: Release, phi: np.ndarray | None = None) -> dict[str, A
         "unit": "user" if release.statement.adjacency == "replace-user" else "row",
         "clipped_private": float("nan"),
         "clipped_synthetic": float("nan"),
+        "noise_ratio": float("nan"),
     }
+    if measurement is not None and measurement.features is not None:
+        facts["noise_ratio"] = float(np.sqrt(measurement.noise.covariance[0, 0] * release.n_private))
     if measurement is not None and measurement.features is not None and measurement.features.never_clips:
         facts["clipped_private"] = facts["clipped_synthetic"] = 0.0
     elif measurement is not None and measurement.features is not None and measurement.features.flag:
@@ -157,7 +185,7 @@ def weight_checks(facts: Mapping[str, Any]) -> list[Check]:
         below(
             "clipped_private",
             facts["clipped_private"],
-            CLIPPED_LIMIT,
+            NOISY_CLIPPED_LIMIT if facts.get("noise_ratio", 0.0) >= NOISY else CLIPPED_LIMIT,
             "too many private rows lie outside the clip bound of the features. Ask for a release with a generator "
             "that covers them, or with transformed columns (log1p).",
         ),

@@ -21,7 +21,18 @@ if TYPE_CHECKING:
 
     from iwbayes.analyst.autodiff import ModelTerms
 
-__all__ = ["METHODS", "Part", "Plan", "calibrated", "check_method", "draw_posteriors", "pooled_draws"]
+__all__ = [
+    "METHODS",
+    "Part",
+    "Plan",
+    "calibrated",
+    "check_method",
+    "draw_posteriors",
+    "likelihood_terms",
+    "modal_parts",
+    "pooled_draws",
+    "weights_data",
+]
 
 METHODS = ("auto", "laplace", "nuts")
 # A row of a compiled graph costs about as much as so many rows in numpy, in which `WORK_LIMIT` is counted.
@@ -77,19 +88,24 @@ def calibrated(
     `curvature` is minus the Hessian of the weighted log likelihood, where it is known; `tilt` are the arguments of
     `calibrate_normal` for tilts.
     """
-    curvature = -terms.likelihood_hessian(mode) if curvature is None else curvature
-    total = terms.weights.sum()
-    likelihood = LikelihoodTerms(
-        theta=mode,
-        scores=terms.scores(mode),
-        curvature=curvature / total,
-        shares=terms.weights / total,
-    )
+    likelihood = likelihood_terms(terms, mode, curvature)
     return calibrate_normal(likelihood, prior=terms.prior, n_private=n_private, **tilt)
 
 
+def likelihood_terms(terms: ModelTerms, mode: Array, curvature: Array | None = None) -> LikelihoodTerms:
+    """Differentiate a model's rows at a point; `curvature` is minus the Hessian of the weighted sum, if known."""
+    curvature = -terms.likelihood_hessian(mode) if curvature is None else curvature
+    total = terms.weights.sum()
+    return LikelihoodTerms(mode, terms.scores(mode), curvature / total, terms.weights / total)
+
+
 def draw_posteriors(
-    model: pm.Model, terms: ModelTerms, weights: Array, start: Array, plan: Plan, rng: np.random.Generator
+    model: pm.Model,
+    terms: ModelTerms,
+    weights: Array,
+    start: Array,
+    plan: Plan,
+    rng: np.random.Generator,
 ) -> list[Part]:
     """Draw from the posterior under each weight vector.
 
@@ -116,19 +132,30 @@ def draw_posteriors(
         A mode was not found, or k-hat is too large with method="laplace".
     """
     n_each = -(-plan.draws // len(weights))
+    parts = modal_parts(terms, weights, start, plan, n_each, rng)
+    if all(part.draws.size for part in parts):
+        return parts
+    each = _nuts(model, parts, n_each, plan, rng)
+    return [replace(part, draws=draws) for part, draws in zip(parts, each, strict=True)]
+
+
+def modal_parts(
+    terms: ModelTerms, weights: Array, start: Array, plan: Plan, n_each: int, rng: np.random.Generator
+) -> list[Part]:
+    """Find the mode under each weight vector, and draw around it `n_each` times a chain where a t proposal suits.
+
+    Arguments as of `draw_posteriors`. No part has draws where k-hat of one is too large, or with method="nuts".
+    """
     own = [terms.with_weights(w * (terms.weights.sum() / w.sum())) for w in weights]
-    parts = []
-    for place, near in enumerate(_starts(terms, own, start)):
-        part = _at_mode(own[place], near, place, plan.chains)
-        if plan.method != "nuts":
-            part = _with_importance_draws(part, plan.chains, n_each, WORK_LIMIT / len(weights), rng)
-            if plan.method == "laplace" and not part.draws.size:
-                raise unsuited(part.pareto_k, place)
-        parts.append(part)
-    failed = [place for place, part in enumerate(parts) if not part.draws.size]
-    if failed:
-        for place, draws in zip(failed, _nuts(model, [parts[f] for f in failed], n_each, plan, rng), strict=True):
-            parts[place] = replace(parts[place], draws=draws)
+    parts = [_at_mode(own[place], near, place, plan.chains) for place, near in enumerate(_starts(terms, own, start))]
+    for place, part in enumerate(parts if plan.method != "nuts" else []):
+        parts[place] = _with_importance_draws(part, plan.chains, n_each, WORK_LIMIT / len(weights), rng)
+        if not parts[place].draws.size:
+            if plan.method == "laplace":
+                raise unsuited(parts[place].pareto_k, place)
+            # posteriors under draws of the weights are alike: what fails for one can be no good for the others, of
+            # whose few proposals k-hat says less
+            return [replace(one, draws=one.draws[:, :0]) for one in parts]
     return parts
 
 
@@ -167,7 +194,7 @@ def _nuts(model: pm.Model, parts: Sequence[Part], n_each: int, plan: Plan, rng: 
     """NUTS under the weights of each part; its data variables hold the old weights afterwards."""
     import pymc as pm
 
-    old = _weights_data(model, zeros=any(not np.all(part.terms.weights > 0) for part in parts))
+    old = weights_data(model, zeros=any(not np.all(part.terms.weights > 0) for part in parts))
     nuts, found = SwappedNuts(model, several=True, options=plan.sampler), []
     free = [rv.name for rv in model.free_RVs]
     try:
@@ -187,7 +214,7 @@ def _nuts(model: pm.Model, parts: Sequence[Part], n_each: int, plan: Plan, rng: 
     return found
 
 
-def _weights_data(model: pm.Model, *, zeros: bool) -> dict[str, Array]:
+def weights_data(model: pm.Model, *, zeros: bool) -> dict[str, Array]:
     """Values of the data variables that hold the weights, by name; `zeros` says whether weights of zero will come."""
     from pytensor.graph.traversal import ancestors
 
@@ -204,14 +231,19 @@ def _weights_data(model: pm.Model, *, zeros: bool) -> dict[str, Array]:
 
 
 def pooled_draws(
-    parts: Sequence[Part], normals: Sequence[CalibratedNormal], plan: Plan, rng: np.random.Generator
+    parts: Sequence[Part], normals: Sequence[CalibratedNormal] | None, plan: Plan, rng: np.random.Generator
 ) -> tuple[Array, Array, xr.Dataset]:
-    """Mix the parts: draws (sample, p) before and after calibration, and the group sample_stats."""
+    """Mix the parts: draws (sample, p) before and after calibration, and the group sample_stats.
+
+    Without normals the draws stay where they are.
+    """
     deal = Deal.random(len(parts), plan.chains, plan.draws, rng)
     before = [part.draws for part in parts]
     flat = [draws.reshape(-1, draws.shape[-1]) for draws in before]
-    after = map_parts(flat, [part.mode for part in parts], [part.precision for part in parts], normals)
-    after = [moved.reshape(draws.shape) for moved, draws in zip(after, before, strict=True)]
+    after = before
+    if normals is not None:
+        moved = map_parts(flat, [part.mode for part in parts], [part.precision for part in parts], normals)
+        after = [own.reshape(draws.shape) for own, draws in zip(moved, before, strict=True)]
     statistics = xr.Dataset(
         {"weight_draw": (("chain", "draw"), deal.part)},
         coords={"chain": np.arange(plan.chains), "draw": np.arange(plan.draws)},

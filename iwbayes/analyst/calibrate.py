@@ -16,11 +16,13 @@ import xarray as xr
 
 from iwbayes._warnings import CalibrationWarning
 from iwbayes.analyst import _arviz
-from iwbayes.analyst._domain import kappa_check, skew_check, weight_checks, weight_facts
+from iwbayes.analyst._domain import explained_check, kappa_check, skew_check, weight_checks, weight_facts
 from iwbayes.analyst._meat import Array
 from iwbayes.analyst._mixture import map_parts, pool_normals
 from iwbayes.analyst._nuts import check_sampler
-from iwbayes.analyst._weight_draws import Plan, calibrated, check_method, draw_posteriors, pooled_draws
+from iwbayes.analyst._pool_record import model_reference, pool_record
+from iwbayes.analyst._weight_draws import Part, Plan, calibrated, check_method, draw_posteriors, pooled_draws
+from iwbayes.analyst.noise_aware import HARMLESS_STEPS, is_noise_aware
 from iwbayes.analyst.sandwich import CalibratedNormal
 from iwbayes.features import FeatureMap
 from iwbayes.laws import MEAN_OF_FEATURES, Measurement
@@ -41,8 +43,6 @@ STALE_GROUPS = (
     "predictions_constant_data",
     "unconstrained_posterior",
 )
-#: Post-processing that leaves the shares w_i / sum w of a tilt as they are.
-HARMLESS_STEPS = ("normalize",)
 
 
 def calibrate(
@@ -68,7 +68,7 @@ def calibrate(
     method : {"auto", "laplace", "nuts"}
         For weights with several draws, how to draw from the posterior under each of them: by a t proposal at its
         mode and Pareto smoothed importance weights, by PyMC's NUTS, or by the second where k-hat of the first is 0.7
-        or more.
+        or more for any of them.
     random_seed : int, numpy.random.Generator or None
         For weights with several draws; nothing is random with a single one.
     sampler : dict, optional
@@ -112,7 +112,8 @@ def calibrate(
     of theirs plus the covariance of their means. The draws of `idata` give the start only. Such a mixture holds the
     noise of the weights as far as their draws differ by it, so that the verdict stays "not calibrated". There are
     as many draws as in `idata`; where these are fewer than the draws of the weights, only so many of the latter,
-    chosen at random, occur.
+    chosen at random, occur. Draws of :func:`~iwbayes.noise_aware_weights` are mixed as they are instead, by no
+    sandwich, and hold all of the noise; the total of the weights must then be that of the private rows.
 
     The likelihood is approximated by a normal at its mode. That is poor for parameters with few rows and for
     scales of hierarchical models; the record's ``skew`` says by how much mean and mode differ.
@@ -135,13 +136,20 @@ def calibrate(
     groups = {name: _arviz.group(idata, name) for name in _arviz._names(idata) if name not in STALE_GROUPS}
     start = terms.mode(draws.mean(axis=0))
     if release.weights.n_draws > 1 and _released(terms.weights, release):
+        pooled = is_noise_aware(release.weights, release)
+        if pooled:
+            check_total(float(terms.weights.sum()), release)
         plan = Plan(posterior.sizes["chain"], posterior.sizes["draw"], method, options)
         rng = np.random.default_rng(random_seed)
         parts = draw_posteriors(weighted_model, terms, release.weights.draw_values, start, plan, rng)
-        normals = [calibrated(p.terms, p.mode, release.n_private, curvature=p.curvature) for p in parts]
+        normals = None if pooled else _calibrated_each(parts, release)
         draws, moved, statistics = pooled_draws(parts, normals, plan, rng)
         groups["sample_stats"] = statistics.assign_coords(chain=posterior["chain"], draw=posterior["draw"])
-        record = calibration_record(terms.names, normals, draws, moved, release)
+        if normals is None:
+            part, at_mode = statistics["weight_draw"].to_numpy().ravel(), model_reference(terms, start, release)
+            record = pool_record(list(terms.names), moved, part, release, n_parts=len(parts), at_mode=at_mode)
+        else:
+            record = calibration_record(terms.names, normals, draws, moved, release)
     else:
         phi, noise = tilt_inputs(release, terms.weights)
         columns = None if phi is None else phi[:, : len(noise)]
@@ -151,6 +159,21 @@ def calibrate(
     warn_outside_domain(record)
     groups["posterior"] = _replace_draws(posterior, terms.constrain(moved))
     return _arviz.make({**groups, "calibration": record}, idata.attrs)
+
+
+def check_total(total: float, release: Release) -> None:
+    """Refuse another total of a model's weights than the one with which draws of them stand for the private rows."""
+    if not np.isclose(total, release.n_private, rtol=1e-6):
+        raise ValueError(
+            f"the model's weights must sum to the number of private rows, {release.n_private}, since each draw of "
+            f"them stands for those; they sum to {total:.6g}. Use reweight(model, release.weights, "
+            "total=release.n_private)."
+        )
+
+
+def _calibrated_each(parts: Sequence[Part], release: Release) -> list[CalibratedNormal]:
+    """Row sandwich of the posterior under each draw of the weights."""
+    return [calibrated(part.terms, part.mode, release.n_private, curvature=part.curvature) for part in parts]
 
 
 def _released(weights: Array, release: Release) -> bool:
@@ -194,6 +217,7 @@ def calibration_record(
     release: Release,
     *,
     phi: Array | None = None,
+    unmeasured: str | None = None,
 ) -> xr.Dataset:
     """Describe a calibration: what moved by how much, and whether it was inside its domain.
 
@@ -208,6 +232,8 @@ def calibration_record(
     release : Release
     phi : ndarray, shape (row, k + 1), optional
         Features of the synthetic rows with the clip flag last, where they are at hand; else they are computed.
+    unmeasured : str, optional
+        What of the model the release did not measure, from `outside_models`.
 
     Returns
     -------
@@ -217,8 +243,9 @@ def calibration_record(
         the weights, and part of ``sd_calibrated``; NaN for a single draw). Attributes: ``method`` ("tilt" or "row
         sandwich"), ``weight_draws`` (their number), ``verdict`` ("calibrated" or "not calibrated"), ``reasons`` (list
         of sentences, or "" when there is none),
-        ``kappa_max``, ``kappa0``, ``skew``, ``likelihood_ess``, ``cut_directions``, ``prior_directions``,
-        ``pareto_k``, ``ess``, ``n_private``, ``n_synthetic``, ``clipped_private``, ``clipped_synthetic``.
+        ``kappa_max``, ``explained_min``, ``kappa0``, ``skew``, ``likelihood_ess``, ``cut_directions``,
+        ``prior_directions``, ``pareto_k``, ``ess``, ``n_private``, ``n_synthetic``, ``clipped_private``,
+        ``clipped_synthetic``.
     """
     normals = [normals] if isinstance(normals, CalibratedNormal) else list(normals)
     normal, between = pool_normals(normals)
@@ -235,8 +262,9 @@ def calibration_record(
     }
     facts: dict[str, Any] = weight_facts(release, phi)
     facts["kappa_max"] = float(np.max(normal.kappa)) if tilted else float("nan")
+    facts["explained_min"] = smallest_explained(normal.explained)
     facts["skew"] = float(np.max(np.abs(columns["mean_weighted"] - normal.mode) / columns["sd_weighted"]))
-    reasons = _reasons(facts, tilted, release, len(normals))
+    reasons = _reasons(facts, tilted, release, len(normals), unmeasured)
     attrs = {
         "method": "tilt" if tilted else "row sandwich",
         "weight_draws": len(normals),
@@ -252,6 +280,12 @@ def calibration_record(
     return xr.Dataset(data, coords={"parameter": list(names)}, attrs=attrs)
 
 
+def smallest_explained(explained: Array) -> float:
+    """Share of the least spanned parameter that the rows inform; NaN where nothing is known."""
+    known = explained[~np.isnan(explained)]
+    return float(np.min(known)) if known.size else float("nan")
+
+
 def _tilt_features(measurement: Measurement | None) -> FeatureMap | None:
     """Features of the tilt that made the weights, on whatever base; None when no tilt did."""
     return measurement.features if measurement is not None and measurement.name == MEAN_OF_FEATURES else None
@@ -263,10 +297,11 @@ def warn_outside_domain(record: xr.Dataset) -> None:
         warnings.warn("not calibrated: " + "; ".join(record.attrs["reasons"]), CalibrationWarning, stacklevel=3)
 
 
-def _reasons(facts: dict[str, Any], tilted: bool, release: Release, n_draws: int) -> list[str]:
+def _reasons(facts: dict[str, Any], tilted: bool, release: Release, n_draws: int, unmeasured: str | None) -> list[str]:
     """Why the intervals are not calibrated, one sentence each."""
     if tilted:
-        checks = [kappa_check("kappa", facts["kappa_max"]), *weight_checks(facts), skew_check(facts["skew"])]
+        spanned = explained_check(facts["explained_min"], unmeasured)
+        checks = [kappa_check("kappa", facts["kappa_max"]), spanned, *weight_checks(facts), skew_check(facts["skew"])]
         return [check.reason for check in checks if check.verdict == "fail"]
     own = release.weights
     if n_draws > 1:
@@ -300,6 +335,15 @@ def _checked_posterior(idata: _arviz.ArvizObject) -> xr.Dataset:
 
 def _check_model(model: pm.Model, posterior: xr.Dataset, release: Release) -> None:
     """Refuse what cannot be calibrated, before anything is compiled."""
+    check_weighted_rows(model, release)
+    if model.discrete_value_vars:
+        names = ", ".join(sorted(var.name for var in model.discrete_value_vars))
+        raise ValueError(f"discrete variables ({names}) cannot be calibrated. Marginalise them out, or use pool().")
+    _check_free_variables(model, posterior, len(release.synthetic))
+
+
+def check_weighted_rows(model: pm.Model, release: Release) -> None:
+    """Refuse a model whose likelihood is not weighted, or has other rows than the release."""
     from iwbayes.analyst._model_graph import observed_rows
     from iwbayes.analyst.reweight import is_weighted
 
@@ -316,10 +360,6 @@ def _check_model(model: pm.Model, posterior: xr.Dataset, release: Release) -> No
                 f"the observed variable {rows.name!r} has {rows.n_rows} rows; the release has {n_rows}. Observe "
                 "all synthetic rows of this release, in their order."
             )
-    if model.discrete_value_vars:
-        names = ", ".join(sorted(var.name for var in model.discrete_value_vars))
-        raise ValueError(f"discrete variables ({names}) cannot be calibrated. Marginalise them out.")
-    _check_free_variables(model, posterior, n_rows)
 
 
 def _check_free_variables(model: pm.Model, posterior: xr.Dataset, n_rows: int) -> None:

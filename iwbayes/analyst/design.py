@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from iwbayes.analyst.families import Family, Response, get_family
 from iwbayes.schema import Schema
 
-__all__ = ["Design", "Term", "build_design"]
+__all__ = ["Basis", "Design", "Term", "build_design", "evaluate"]
 
 Array = NDArray[np.float64]
 
@@ -50,6 +51,31 @@ class Term:
 
 
 @dataclass(frozen=True, eq=False)
+class Basis:
+    """How the columns of a design come from those of a table, with what the rows taught: centres, knots, levels.
+
+    Parameters
+    ----------
+    schema : Schema
+        Of the columns that the formula uses, the response's included.
+    predictors : tuple of str
+        Columns on the right of the formula, in the schema's order.
+    spec : formulaic.ModelSpec
+        The right-hand side with the state of its transformations.
+    columns : tuple of str
+        formulaic's names of the design's columns. Others that the formula gives are zero in all rows.
+    levels : dict of str to tuple
+        Levels that occur, of each categorical predictor.
+    """
+
+    schema: Schema
+    predictors: tuple[str, ...]
+    spec: Any
+    columns: tuple[str, ...]
+    levels: dict[str, tuple[Any, ...]]
+
+
+@dataclass(frozen=True, eq=False)
 class Design:
     """Matrices of a regression.
 
@@ -69,6 +95,7 @@ class Design:
         Positions of the rows used among the rows of the table.
     n_rows : int
         Rows of the table.
+    basis : Basis
     """
 
     formula: str
@@ -79,6 +106,7 @@ class Design:
     terms: tuple[Term, ...]
     rows: NDArray[np.int64]
     n_rows: int
+    basis: Basis
 
     @property
     def y(self) -> Array:
@@ -180,6 +208,7 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: str 
     family = get_family(family)
     parsed, lhs = _parse(formula, schema, family)
     used = _used_columns(formula, parsed, schema)
+    predictors = _named_columns(formula.partition("~")[2], parsed.rhs, schema)
     complete = frame[used].notna().all(axis=1).to_numpy()
     rows = np.flatnonzero(complete)
     if len(rows) == 0:
@@ -193,11 +222,13 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: str 
         )
     subset = _ready(frame.iloc[rows][used], schema, skip=lhs)
     name, response = _response(parsed, lhs, subset, schema, family)
-    x, terms = _matrix(parsed, subset)
+    x, terms, spec, columns = _matrix(parsed, subset)
     _check_names(name, terms)
     if len(x) != len(rows) or len(response.values) != len(rows):
         raise ValueError(f"formula {formula!r} must keep the number of rows; a function in it changes it.")
-    return Design(formula, family, name, response, x, terms, rows, len(frame))
+    levels = {key: tuple(subset[key].cat.categories) for key in predictors if hasattr(subset[key], "cat")}
+    basis = Basis(Schema(*(schema[key] for key in used)), tuple(predictors), spec, columns, levels)
+    return Design(formula, family, name, response, x, terms, rows, len(frame), basis)
 
 
 def _warn(message: str) -> None:
@@ -231,18 +262,22 @@ def _parse(formula: str, schema: Schema, family: Family) -> tuple[Any, str]:
 
 def _used_columns(formula: str, parsed: Any, schema: Schema) -> list[str]:
     """List the schema's columns that the formula names; unknown names are refused."""
-    # formulaic does not list the variables inside stateful transforms, such as a in poly(a, 2)
-    terms = [*parsed.lhs, *parsed.rhs]
-    exprs = {str(factor.expr) for term in terms for factor in term.factors}
-    quoted = set(re.findall(r"`([^`]+)`", formula))
-    words = {word for expr in exprs for word in re.findall(r"(?<![\w.'\"])[^\W\d]\w*(?!\w|\s*\()", expr)}
-    used = [name for name in schema.names if name in exprs | quoted | words]
+    used = _named_columns(formula, [*parsed.lhs, *parsed.rhs], schema)
     unknown = {str(name) for name in parsed.required_variables} - set(schema.names) - {"np"}
     if unknown:
         raise ValueError(
             f"formula {formula!r} names {sorted(unknown)}, which the schema lacks; it has {list(schema.names)}."
         )
     return used
+
+
+def _named_columns(text: str, terms: Iterable[FormulaTerm], schema: Schema) -> list[str]:
+    """List the schema's columns that terms name; `text` is where they are written."""
+    # formulaic does not list the variables inside stateful transforms, such as a in poly(a, 2)
+    exprs = {str(factor.expr) for term in terms for factor in term.factors}
+    quoted = set(re.findall(r"`([^`]+)`", text))
+    words = {word for expr in exprs for word in re.findall(r"(?<![\w.'\"])[^\W\d]\w*(?!\w|\s*\()", expr)}
+    return [name for name in schema.names if name in exprs | quoted | words]
 
 
 def _ready(frame: pd.DataFrame, schema: Schema, *, skip: str) -> pd.DataFrame:
@@ -275,7 +310,7 @@ def _response(parsed: Any, lhs: str, frame: pd.DataFrame, schema: Schema, family
     if lhs in schema.names:
         response = family.response(schema[lhs], frame[lhs])
         return lhs, _occurring_levels(lhs, response) if family.name == "categorical" else response
-    values = _evaluate(parsed.lhs, frame).to_numpy(dtype=np.float64)
+    values = evaluate(parsed.lhs, frame).to_numpy(dtype=np.float64)
     if values.shape[1] != 1:
         raise ValueError(f"the response {lhs!r} must be one number a row; it has {values.shape[1]} columns.")
     _check_finite(lhs, values)
@@ -292,7 +327,8 @@ def _occurring_levels(name: str, response: Response) -> Response:
     return Response(positions.astype(np.float64), tuple(response.levels[code] for code in codes))
 
 
-def _evaluate(formula: Any, frame: pd.DataFrame) -> Any:
+def evaluate(formula: Any, frame: pd.DataFrame) -> Any:
+    """Model matrix of a side of a formula, or of a specification with its state, on a table of plain numbers."""
     try:
         # a function may overflow or leave its domain; what is not finite is refused below with its name
         with np.errstate(all="ignore"):
@@ -308,8 +344,9 @@ def _check_finite(name: str, values: Array) -> None:
         raise ValueError(f"{name!r} must be finite; it is not in {count} rows. Change the transformation.")
 
 
-def _matrix(parsed: Any, frame: pd.DataFrame) -> tuple[Array, tuple[Term, ...]]:
-    matrix = _evaluate(parsed.rhs, frame)
+def _matrix(parsed: Any, frame: pd.DataFrame) -> tuple[Array, tuple[Term, ...], Any, tuple[str, ...]]:
+    """Columns of the right-hand side that are not zero in all rows, their terms, the specification, their names."""
+    matrix = evaluate(parsed.rhs, frame)
     spec = matrix.model_spec
     names, values = list(matrix.columns), matrix.to_numpy(dtype=np.float64)
     kept: list[int] = []
@@ -329,7 +366,8 @@ def _matrix(parsed: Any, frame: pd.DataFrame) -> tuple[Array, tuple[Term, ...]]:
             kept += [int(places[i]) for i in filled]
     if not kept:
         raise ValueError("the formula must leave at least one column; add a term or an intercept.")
-    return np.ascontiguousarray(values[:, kept]) + 0.0, tuple(terms)
+    x = np.ascontiguousarray(values[:, kept]) + 0.0
+    return x, tuple(terms), spec, tuple(str(names[place]) for place in kept)
 
 
 def _check_names(response: str, terms: tuple[Term, ...]) -> None:

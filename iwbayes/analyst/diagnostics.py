@@ -18,6 +18,7 @@ from iwbayes.analyst._domain import (
     Check,
     above,
     below,
+    explained_check,
     kappa_check,
     skew_check,
     weight_checks,
@@ -128,7 +129,7 @@ def _calibration(record: xr.Dataset | None) -> list[Check]:
     checks += [kappa_check(f"kappa[{n}]", float(k)) for n, k in zip(names, record["kappa"].to_numpy(), strict=True)]
     overall = "Not judged: structural zeros raise it though the intervals hold; see kappa for each parameter."
     checks.append(_info("kappa0", float(attrs["kappa0"]), KAPPA_LIMIT, overall))
-    checks.append(_info("explained", float(record["explained"].min())))
+    checks.append(explained_check(float(record["explained"].min())))
     checks.append(skew_check(float(attrs["skew"])))
     checks.append(_likelihood_ess(record))
     return checks

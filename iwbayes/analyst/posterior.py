@@ -13,16 +13,25 @@ from numpy.typing import NDArray
 
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst import _arviz
+from iwbayes.analyst._fit_calibration import (
+    asks_to_pool,
+    calibrate_parts,
+    check_pool_total,
+    pooled_record,
+    weights_to_pool,
+)
 from iwbayes.analyst._groups import log_likelihoods, observed_data, posterior_dataset
-from iwbayes.analyst._mixture import Deal, map_parts
+from iwbayes.analyst._mixture import Deal
+from iwbayes.analyst._models import outside_models
 from iwbayes.analyst._nuts import check_sampler
 from iwbayes.analyst._priors import LogPrior, PriorScales, prior_scales
+from iwbayes.analyst._recorded_design import record_design
 from iwbayes.analyst._regression_nuts import RegressionNuts
 from iwbayes.analyst._replicate import recorded_weights
 from iwbayes.analyst._rows import WeightedRows, merge_draws
 from iwbayes.analyst._totals import check_total
 from iwbayes.analyst._weight_draws import check_method
-from iwbayes.analyst.calibrate import calibration_record, tilt_inputs, warn_outside_domain
+from iwbayes.analyst.calibrate import calibration_record, warn_outside_domain
 from iwbayes.analyst.design import Design, build_design
 from iwbayes.analyst.families import Family
 from iwbayes.analyst.laplace import (
@@ -33,7 +42,7 @@ from iwbayes.analyst.laplace import (
     laplace,
     unsuited,
 )
-from iwbayes.analyst.sandwich import CalibratedNormal, LikelihoodTerms, calibrate_normal
+from iwbayes.analyst.noise_aware import is_noise_aware
 from iwbayes.weights import Weights
 
 if TYPE_CHECKING:
@@ -56,7 +65,7 @@ def fit(
     priors: Mapping[str, Any] | None = None,
     weights: str | Weights = "release",
     total: float | None = None,
-    calibrate: bool = True,
+    calibrate: bool | str = True,
     draws: int = 1000,
     chains: int = 4,
     random_seed: int | np.random.Generator | None = None,
@@ -86,8 +95,10 @@ def fit(
         Sum of the weights over all synthetic rows; ``release.n_private`` by default, since more synthetic
         rows must not make a posterior narrower than the private rows would. Rows with missing cells in the
         columns used are left out with their share of it.
-    calibrate : bool
-        Move the draws to the calibrated posterior, which knows of the noise in the weights.
+    calibrate : bool or "pool"
+        True: move the draws to the calibrated posterior, which knows of the noise in the weights. "pool": draw the
+        weights from their posterior instead, and mix the posteriors under them as they are; see
+        :func:`~iwbayes.noise_aware_weights`. Weights from there are pooled with True as well.
     draws, chains : int
         Draws of each chain (the chains of "laplace" are independent draws), and their number.
     random_seed : int, numpy.random.Generator or None
@@ -110,7 +121,8 @@ def fit(
         several; attributes ``pareto_k``, ``importance_ess`` and ``n_proposals`` of the importance sampling,
         the worst over draws of the weights), ``observed_data``, ``calibration`` where calibrated,
         ``log_likelihood`` and ``log_likelihood_weighted`` (by the averaged weights) where stored. The attributes
-        of ``posterior`` record formula, family, method, total, weights, weight_draws (their number) and calibrated.
+        of ``posterior`` record formula, family, method, total, weights, weight_draws (their number), calibrated, and
+        the ``design`` that :func:`~iwbayes.predict` needs.
 
     Raises
     ------
@@ -135,12 +147,17 @@ def fit(
     Of weights with several draws each has its own calibrated posterior, by the row sandwich, and the result is
     their mixture: its covariance is the mean of theirs plus the covariance of their means over the draws. So the
     intervals hold the noise of the weights as far as the draws differ by it, and no more: the record says "not
-    calibrated".
+    calibrated". Noise-aware weights are another matter: no sandwich is applied to their draws, and the mixture holds
+    all of the noise.
     """
     _check_options(method, draws, chains, total, log_likelihood)
     rng = np.random.default_rng(random_seed)
+    weights = weights_to_pool(weights, release, rng) if asks_to_pool(calibrate) else weights
     problem = _Problem.build(formula, release, family, priors, weights, total)
-    n_parts, moving = len(problem.draw_weights), calibrate and problem.weights is not None
+    n_parts, pooled = len(problem.draw_weights), bool(calibrate) and is_noise_aware(problem.weights, release)
+    moving = bool(calibrate) and problem.weights is not None and not pooled
+    if pooled:
+        check_pool_total(problem.total, release.n_private)
     options = check_sampler(sampler, several=n_parts > 1)
     deal = Deal.random(n_parts, chains, draws, rng)
     if moving:
@@ -150,9 +167,19 @@ def fit(
     theta, record = deal.take([part.theta for part in parts]), None
     if moving:
         before = theta
-        moved, normals, phi = _calibrate(problem, posteriors, [part.theta for part in parts], release)
+        moved, normals, phi = calibrate_parts(problem, posteriors, [part.theta for part in parts], release)
         theta = deal.take(moved)
-        record = calibration_record(problem.design.parameter_names, normals, before, theta, release, phi=phi)
+        record = calibration_record(
+            problem.design.parameter_names,
+            normals,
+            before,
+            theta,
+            release,
+            phi=phi,
+            unmeasured=outside_models(release, formula),
+        )
+    elif pooled:
+        record = pooled_record(problem, theta, deal.part, release)
     groups = {
         "posterior": posterior_dataset(problem.design, theta),
         "sample_stats": _statistics(parts, deal),
@@ -166,7 +193,7 @@ def fit(
         groups |= log_likelihoods(problem.rows, theta)
     used = "+".join(sorted({part.method for part in parts}))
     attrs = _attributes(problem, used, calibrated=record is not None)
-    groups["posterior"].attrs.update(attrs)
+    groups["posterior"].attrs.update(attrs | {"design": record_design(problem.design, release.synthetic.frame)})
     return _arviz.make(groups, attrs)
 
 
@@ -335,38 +362,6 @@ def _statistics(parts: list[_Sampled], deal: Deal) -> xr.Dataset:
         dataset.attrs["importance_ess"] = float(np.min([proposals.ess for proposals in tried]))
         dataset.attrs["n_proposals"] = int(np.min([proposals.n_proposals for proposals in tried]))
     return dataset
-
-
-def _calibrate(
-    problem: _Problem, posteriors: list[_Weighted], thetas: list[Array], release: Any
-) -> tuple[list[Array], list[CalibratedNormal], Array | None]:
-    """Map the draws (chain, draw, p) under each draw of the weights to its own calibrated posterior."""
-    design, rows, normals = problem.design, problem.rows, []
-    single = len(posteriors) == 1
-    inputs: tuple[Any, Any] = tilt_inputs(release, problem.draw_weights[0]) if single else (None, None)
-    phi, noise = inputs
-    for posterior, weights in zip(posteriors, problem.draw_weights, strict=True):
-        mode = posterior.mode
-        with one_blas_thread():
-            scores = rows.row_scores(mode.theta)
-        if len(scores) < design.n_rows:
-            # rows left out have no score, but they count among the rows that the weights were fitted to
-            used, scores = scores, np.zeros((design.n_rows, design.n_parameters))
-            scores[design.rows] = used
-        terms = LikelihoodTerms(mode.theta, scores, mode.curvature / problem.total, weights / problem.total)
-        normals.append(
-            calibrate_normal(
-                terms,
-                prior=problem.prior.derivatives,
-                n_private=release.n_private,
-                phi=None if phi is None else phi[:, : len(noise)],
-                noise_covariance=noise,
-            )
-        )
-    flat = [theta.reshape(-1, theta.shape[-1]) for theta in thetas]
-    modes = [posterior.mode for posterior in posteriors]
-    moved = map_parts(flat, [mode.theta for mode in modes], [mode.precision for mode in modes], normals)
-    return [one.reshape(theta.shape) for one, theta in zip(moved, thetas, strict=True)], normals, phi
 
 
 def _attributes(problem: _Problem, method: str, *, calibrated: bool) -> dict[str, Any]:

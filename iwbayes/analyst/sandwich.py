@@ -100,7 +100,8 @@ class CalibratedNormal:
         ``sqrt(tr(H^+ Sigma_zeta))``, the root mean square noise of a log weight; NaN without features.
     explained : ndarray, shape (p,)
         Share of the variance of each parameter's influence function that the features span: at 1 the released
-        moments alone fix the parameter, whatever the shape of the density ratio. NaN without features.
+        moments alone fix the parameter, whatever the shape of the density ratio. NaN without features, and for
+        parameters that the prior alone informs.
     likelihood_ess : float
         ``tr(J^-1 sum p_i s_i s_i') / tr(J^-1 sum p_i^2 s_i s_i')``, in rows: how many rows of equal weight
         would give the mean score the same variance (Ghalebikesabi et al. 2022, B.5.1, in a trace form). It is
@@ -300,7 +301,7 @@ def _noise_ratios(tilt: TiltMoments | None, bread: Array, information: Array) ->
     total = np.einsum("ij,jk,ik->i", bread, information, bread)
     acts = spanned > 1e-12 * total
     kappa = np.sqrt(np.divide(np.maximum(noise, 0.0), spanned, out=np.zeros(p), where=acts))
-    explained = np.divide(spanned, total, out=np.zeros(p), where=acts)
+    explained = np.divide(spanned, total, out=np.where(total > 0, 0.0, np.nan), where=acts)
     return kappa, float(np.sqrt(np.sum(np.diag(tilt.noise) / tilt.h))), np.minimum(explained, 1.0)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
+from iwbayes._formulas import check_formulas
 from iwbayes.curator._declared import admit, declared_events, owed_events
 from iwbayes.curator._progress import stages
 from iwbayes.curator.accounting import check_budget, largest_scale
@@ -44,6 +45,7 @@ def publish(
     n_synthetic: int | None = None,
     generator: Generator | SyntheticTable | None = None,
     weights: WeightEstimator | None = None,
+    for_models: Sequence[str] = (),
     share: float = 0.3,
     adjacency: str = "replace-one",
     ledger: Ledger | None = None,
@@ -71,6 +73,9 @@ def publish(
     weights : WeightEstimator, optional
         `TiltWeights()` by default; it works at all of delta. ``DiscriminatorWeights()`` is free and uses the
         generator's own discriminator.
+    for_models : sequence of str
+        Formulas of the regressions that the rows are for, such as ``["y ~ a + b"]``: the tilt measures what their
+        scores use and nothing else, with less noise. See `TiltWeights`.
     share : float
         The generator's part of epsilon, in (0, 1).
     adjacency : {"replace-one", "zero-out"}
@@ -99,7 +104,7 @@ def publish(
     if isinstance(generator, SyntheticTable):
         owed = owed_events(generator, ledger) if isinstance(ledger, Ledger) else declared_events(generator)
         generator = _Given(generator, owed)
-    weights = TiltWeights() if weights is None else weights
+    weights = _for_models(weights, for_models)
     epsilon, delta = check_budget(epsilon, delta)
     n = _check_arguments(private, generator, weights, n_synthetic, share, ledger, adjacency, noise)
     sampler = np.random.default_rng(rng)
@@ -134,6 +139,8 @@ def publish(
         "calibration": t,
         "network": repr(fitted),
     }
+    if isinstance(weights, TiltWeights) and weights.for_models:
+        recipe["for_models"] = list(weights.for_models)
     return Release(synthetic, weighted, ledger.statement(), n_private=facts.n_private, recipe=recipe)
 
 
@@ -177,7 +184,7 @@ class Plan:
     noise_sd : float
         Standard deviation of the noise in each coordinate of the features' mean.
     kappa : float
-        Noise against the synthetic spread over all features; above 0.25 intervals may not be calibrated.
+        Noise against the synthetic spread over all features; above 0.5 not even the fewest features are within it.
     """
 
     epsilon_generator: float
@@ -206,6 +213,7 @@ def plan(
     delta: float,
     generator: Generator | None = None,
     weights: TiltWeights | None = None,
+    for_models: Sequence[str] = (),
     share: float = 0.3,
     adjacency: str = "replace-one",
     rows_per_user: int = 1,
@@ -220,7 +228,7 @@ def plan(
     schema : Schema
     n : int
         Number of private rows (public).
-    epsilon, delta, generator, weights, share, adjacency
+    epsilon, delta, generator, weights, for_models, share, adjacency
         As in `publish`.
     rows_per_user : int
         Most rows that a user owns, under "replace-user".
@@ -230,29 +238,29 @@ def plan(
     Plan
     """
     generator = BayesNet() if generator is None else generator
-    weights = TiltWeights() if weights is None else weights
+    tilt = _for_models(weights, for_models)
     epsilon, delta = check_budget(epsilon, delta)
     if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
         raise ValueError(f"n must be a whole number of at least 1; got {n!r}.")
     _check_share(share)
-    if not isinstance(weights, TiltWeights):
-        raise TypeError(f"plan knows the noise of TiltWeights only; got {type(weights).__name__}. See its events().")
+    if not isinstance(tilt, TiltWeights):
+        raise TypeError(f"plan knows the noise of TiltWeights only; got {type(tilt).__name__}. See its events().")
     if isinstance(rows_per_user, bool) or not isinstance(rows_per_user, int | np.integer) or rows_per_user < 1:
         raise ValueError(f"rows_per_user must be a whole number of at least 1; got {rows_per_user!r}.")
     if rows_per_user > 1 and adjacency != "replace-user":
         raise ValueError(f"under {adjacency!r} everybody owns one row. Use adjacency='replace-user' for users.")
     facts = PublicFacts(schema, int(n), ROWS_PER_PRIVATE_ROW * int(n), adjacency, int(rows_per_user))
-    events = _joint_events(facts, generator, weights, share, epsilon, delta)
+    events = _joint_events(facts, generator, tilt, share, epsilon, delta)
     t = largest_scale(events, epsilon, delta, adjacency=adjacency)
     part = (1 - share) * t * epsilon
-    tilt = weights.parts(facts, epsilon=part, delta=0.0 if weights.pure else delta)
+    own = tilt.parts(facts, epsilon=part, delta=0.0 if tilt.pure else delta)
     reference = uniform_table(schema, _PLAN_ROWS, rng=0)
-    design = weights.design(reference, facts, epsilon=tilt.epsilon, delta=tilt.delta)
+    design = tilt.design(reference, facts, epsilon=own.epsilon, delta=own.delta)
     return Plan(
         share * t * epsilon,
         part,
         tuple(events(t)),
-        design.features.terms,
+        design.terms,
         design.features.dim,
         design.noise_sd,
         design.kappa,
@@ -269,6 +277,18 @@ def uniform_table(schema: Schema, n: int, *, rng: int | np.random.Generator | No
         bins = ColumnBins.of(column, 128)
         columns[column.name] = bins.values(rng.choice(bins.size, n, p=bins.even_law), rng)
     return SyntheticTable(pd.DataFrame(columns), schema, origin="uniform", already_spent=(0, 0))
+
+
+def _for_models(weights: WeightEstimator | None, formulas: Sequence[str]) -> WeightEstimator:
+    """Weights by default, and a tilt for the models that are named; what else weights may be is checked later."""
+    weights = TiltWeights() if weights is None else weights
+    if not check_formulas(formulas):
+        return weights
+    if not isinstance(weights, TiltWeights):
+        raise TypeError(f"for_models chooses the features of TiltWeights; got weights of {type(weights).__name__}.")
+    if weights.for_models:
+        raise ValueError("for_models is given twice, by the weights and by the call. Give it once.")
+    return replace(weights, for_models=formulas)
 
 
 def _needs_generator(weights: WeightEstimator) -> bool:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import expit
 
+from iwbayes._terms import column_corners
 from iwbayes._threads import one_blas_thread
-from iwbayes.features import column_corners
 from iwbayes.schema import Schema
 from iwbayes.tables import PrivateTable, SyntheticTable
 

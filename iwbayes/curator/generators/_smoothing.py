@@ -98,7 +98,7 @@ def _normal_start(counts: _Counts, total: float) -> FloatArray:
     mass = np.maximum(counts.noisy, 0.0) + 1e-9 * max(total, 1.0)
     mass = mass / mass.sum()
     center = mass @ place
-    sd = max(float(np.sqrt(mass @ np.square(place - center))), float(counts.widths.min()))
+    sd = max(float(np.sqrt(mass @ np.square(place - center))), float(np.min(counts.widths)))
     return np.log(max(total, 1.0) / (sd * np.sqrt(2 * np.pi))) - 0.5 * np.square((place - center) / sd)
 
 

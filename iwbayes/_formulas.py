@@ -1,0 +1,305 @@
+"""What regressions ask of a table's moments, read from their formulas and the public schema.
+
+The score of a regression of y on x with a canonical link is x (y - m(x'b)): the moments y x, x and, to second order
+in x'b, x x'; y^2 as well where a variance is estimated. Both sides of the trust boundary read formulas here; nothing
+is evaluated.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations_with_replacement, product
+from typing import Any
+
+from iwbayes._terms import MAX_RAW_TERMS, Term, feature_owners, ordered_terms
+from iwbayes.columns import Categorical, Column, Real
+from iwbayes.schema import Schema
+
+__all__ = ["ScoreTerms", "check_formulas", "model_options", "model_terms", "reduced"]
+
+Span = frozenset[Term]
+
+#: Largest degree of a predictor or a response as a polynomial of encoded features.
+MAX_PREDICTOR_DEGREE = 3
+#: Functions of one argument that keep a polynomial one.
+_AFFINE = ("I", "center", "scale")
+_LOG1P = ("np.log1p",)
+_ONE: Span = frozenset({()})
+
+
+@dataclass(frozen=True)
+class ScoreTerms:
+    """Terms of a regression's scores, beside the constant one.
+
+    Parameters
+    ----------
+    formula : str
+    response, design : frozenset of tuple of int
+        Terms, as places of encoded features, whose linear combinations hold the response, and each column of the
+        design. The empty tuple is the constant.
+    schema : Schema
+    """
+
+    formula: str
+    response: Span
+    design: Span
+    schema: Schema
+
+    @property
+    def core(self) -> Span:
+        """Response, predictors, and products of the two: what scores hold to first order."""
+        return _times(self.response, self.design, self.schema) - _ONE
+
+    @property
+    def squares(self) -> Span:
+        """Squares of numeric response and predictors."""
+        own = {reduced(term + term, self.schema) for term in self.response | self.design}
+        return frozenset(term for term in own if term)
+
+    @property
+    def products(self) -> Span:
+        """Products among predictors; where they are too many to be tried, one more than that."""
+        found: set[Term] = set()
+        for one, two in combinations_with_replacement(sorted(self.design), 2):
+            term = reduced(one + two, self.schema)
+            if term:
+                found.add(term)
+            if len(found) > MAX_RAW_TERMS:
+                break
+        return frozenset(found)
+
+    @property
+    def second_order(self) -> Span:
+        """All of these: what scores hold to second order, and all that linear regressions use."""
+        return self.core | self.squares | self.products
+
+
+def check_formulas(formulas: Sequence[str]) -> tuple[str, ...]:
+    """Refuse what is no list of formulas; what they hold is checked against a schema."""
+    if isinstance(formulas, str) or not isinstance(formulas, Sequence):
+        raise TypeError(f"for_models must be a list of formulas such as ['y ~ a + b']; got {type(formulas).__name__}.")
+    for formula in formulas:
+        if not isinstance(formula, str):
+            raise TypeError(f"for_models must hold formulas such as 'y ~ a + b'; got {type(formula).__name__}.")
+    return tuple(formulas)
+
+
+@lru_cache(maxsize=16)
+def model_options(formulas: tuple[str, ...], schema: Schema) -> tuple[tuple[str, tuple[Term, ...]], ...]:
+    """List sets of terms for the scores of some models, from the richest to the poorest, each with its name.
+
+    Products among predictors are dropped first, then squares; response, predictors and products of the two stay.
+
+    Parameters
+    ----------
+    formulas : tuple of str
+    schema : Schema
+
+    Raises
+    ------
+    ValueError
+        When a formula can not be read, or asks for what is no polynomial of encoded columns, or for too much.
+    """
+    models = [model_terms(formula, schema) for formula in formulas]
+    core: Span = frozenset().union(*(model.core for model in models))
+    squares = core.union(*(model.squares for model in models))
+    products = squares.union(*(model.products for model in models))
+    if len(core) > MAX_RAW_TERMS:
+        raise ValueError(
+            f"the models' responses times their predictors make {len(core)} features; at most {MAX_RAW_TERMS} are "
+            f"tried. Merge levels, or name fewer models."
+        )
+    options = [("model", core)]
+    for name, terms in (("model and square", squares), ("model, square and product", products)):
+        if len(options[-1][1]) < len(terms) <= MAX_RAW_TERMS:
+            options.append((name, terms))
+    return tuple((name, ordered_terms(terms)) for name, terms in reversed(options))
+
+
+def model_terms(formula: str, schema: Schema) -> ScoreTerms:
+    """Read a regression's formula.
+
+    Parameters
+    ----------
+    formula : str
+        ``response ~ terms``, as formulaic reads it. Terms are columns, interactions, and polynomials of numeric
+        columns: ``I(a**2)``, ``I(a / 10)``, ``poly(a, 2)``, ``center(a)``, ``scale(a)``; ``C(g)`` of a column with
+        levels; ``np.log1p(a)`` of a column that is declared with that transform.
+    schema : Schema
+
+    Raises
+    ------
+    TypeError, ValueError
+        No formula; a column that the schema lacks; a term that is no polynomial of encoded columns, with the remedy.
+
+    Notes
+    -----
+    Rows with missing cells are left out of a regression. The indicators of missing cells are terms beside the columns'
+    own; what several columns' missing cells have in common is not.
+    """
+    parsed = _parse(formula, schema)
+    reader = _Reader(formula, schema)
+    terms = list(parsed.lhs)
+    response = reader.factor(terms[0].factors[0]) if len(terms) == 1 and len(terms[0].factors) == 1 else _ONE
+    if response == _ONE:
+        raise ValueError(f"formula {formula!r} needs one response on its left; write it as 'y ~ a + b'.")
+    design = _ONE
+    for term in parsed.rhs:
+        span = _ONE
+        for factor in term.factors:
+            span = reader.checked(_times(span, reader.factor(factor), schema), str(term))
+        design |= span
+    return ScoreTerms(formula, response, design, schema)
+
+
+def reduced(term: Iterable[int], schema: Schema) -> Term | None:
+    """Bring a product of features to its lowest degree, without its scale; None where it is zero in every row.
+
+    Indicators are their own squares, and two of one column exclude each other; a binary feature is 1/2 or -1/2, whose
+    square is constant (where the cell is not missing, which indicators beside it take up).
+    """
+    kinds = _kinds(schema)
+    kept: list[int] = []
+    seen: dict[int, int] = {}
+    for place, power in sorted(Counter(term).items()):
+        owner, kind = kinds[place]
+        if seen.setdefault(owner, place) != place:
+            return None
+        kept += [place] * {"number": power, "binary": power % 2, "indicator": 1}[kind]
+    return tuple(kept)
+
+
+@lru_cache(maxsize=8)
+def _kinds(schema: Schema) -> tuple[tuple[int, str], ...]:
+    """Position of the column of each encoded feature, and whether it is a number, a binary one or an indicator."""
+    own = {"real": "number", "integer": "number", "binary": "binary", "categorical": "indicator"}
+    return tuple(
+        (place, "indicator" if rank else own[column.kind])
+        for place, column in enumerate(schema)
+        for rank in range(len(column.feature_names))
+    )
+
+
+def _times(one: Span, two: Span, schema: Schema) -> Span:
+    """All products of two sets of terms, reduced."""
+    found = (reduced(a + b, schema) for a, b in product(one, two))
+    return frozenset(term for term in found if term is not None)
+
+
+def _parse(formula: str, schema: Schema) -> Any:
+    """Let formulaic read a formula, and check its shape and its names."""
+    from formulaic import Formula
+    from formulaic.errors import FormulaicError
+
+    if not isinstance(formula, str):
+        raise TypeError(f"a formula must be a string such as 'y ~ a + b'; got {type(formula).__name__}.")
+    try:
+        parsed = Formula(formula, _context={"__formulaic_variables_available__": list(schema.names)})
+    except (FormulaicError, SyntaxError, AttributeError) as error:  # the last where brackets do not match
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"formula {formula!r} can not be read: {reason} Write it as 'y ~ a + b'.") from None
+    if not hasattr(parsed, "lhs") or not isinstance(parsed.lhs, Formula) or not isinstance(parsed.rhs, Formula):
+        raise ValueError(f"formula {formula!r} must have a response and one part on its right, as 'y ~ a + b'.")
+    return parsed
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads factors of one formula as sets of terms whose linear combinations hold them."""
+
+    formula: str
+    schema: Schema
+
+    def factor(self, factor: Any) -> Span:
+        text = str(factor.expr)
+        if factor.eval_method.name == "LITERAL":
+            return _ONE
+        if text in self.schema.names:
+            return self._column(text)
+        try:
+            tree = ast.parse(text, mode="eval").body
+        except (SyntaxError, ValueError):
+            raise self._refusal(text, "is no polynomial of declared columns") from None
+        return self.checked(self._whole(tree), text)
+
+    def checked(self, span: Span, text: str) -> Span:
+        if max(len(term) for term in span) > MAX_PREDICTOR_DEGREE:
+            raise self._refusal(text, f"has a degree above {MAX_PREDICTOR_DEGREE}")
+        return span
+
+    def _refusal(self, text: str, why: str) -> ValueError:
+        return ValueError(
+            f"formula {self.formula!r}: {text} {why}, and features of a release are polynomials of its encoded "
+            f"columns. Use columns, their interactions and powers up to {MAX_PREDICTOR_DEGREE}; or add what you need "
+            f"to the table as a declared column (transform='log1p' for logarithms)."
+        )
+
+    def _column(self, name: str, *, logged: bool = False) -> Span:
+        """Span of a column: the constant and its encoded features."""
+        if name not in self.schema.names:
+            raise ValueError(
+                f"formula {self.formula!r} names {name!r}, which the schema lacks; it has {list(self.schema.names)}."
+            )
+        column = self.schema[name]
+        transform = column.transform if isinstance(column, Real) else None
+        if logged and transform != "log1p":
+            raise self._refusal(f"np.log1p({name})", "is of a column that is not declared with transform='log1p'")
+        if transform == "log1p" and not logged:
+            raise ValueError(
+                f"formula {self.formula!r}: column {name!r} is declared with transform='log1p', and its features are "
+                f"those of np.log1p({name}). Write np.log1p({name}), or declare it without the transform."
+            )
+        own = self.schema.names.index(name)
+        return _ONE | {(place,) for place, owner in enumerate(feature_owners(self.schema)) if owner == own}
+
+    def _whole(self, node: ast.AST) -> Span:
+        """Span of a factor: a contrast of levels, or a polynomial."""
+        match node:
+            case ast.Call(func=ast.Name(id="C"), args=[ast.Name(id=name), *_]) if self._has_levels(name):
+                return self._column(name)
+            case ast.Call(func=ast.Name(id="poly"), args=[inner, ast.Constant(value=int(d))], keywords=[]) if d > 0:
+                return self._power(self._polynomial(inner), d, node)
+            case _:
+                return self._polynomial(node)
+
+    def _polynomial(self, node: ast.AST) -> Span:
+        match node:
+            case ast.Name(id=name):
+                span = self._column(name)
+                if isinstance(self.schema[name], Categorical):
+                    raise self._refusal(ast.unparse(node), "is a column with levels inside an expression")
+                return span
+            case ast.Constant(value=int() | float()):
+                return _ONE
+            case ast.UnaryOp(op=ast.UAdd() | ast.USub(), operand=inner):
+                return self._polynomial(inner)
+            case ast.BinOp(left=one, op=ast.Add() | ast.Sub(), right=two):
+                return self._polynomial(one) | self._polynomial(two)
+            case ast.BinOp(left=one, op=ast.Mult(), right=two):
+                return self.checked(
+                    _times(self._polynomial(one), self._polynomial(two), self.schema), ast.unparse(node)
+                )
+            case ast.BinOp(left=one, op=ast.Div(), right=two) if self._polynomial(two) == _ONE:
+                return self._polynomial(one)
+            case ast.BinOp(left=one, op=ast.Pow(), right=ast.Constant(value=int(power))) if power > 0:
+                return self._power(self._polynomial(one), power, node)
+            case ast.Call(func=ast.Name(id=name), args=[inner], keywords=[]) if name in _AFFINE:
+                return self._polynomial(inner)
+            case ast.Call(func=function, args=[ast.Name(id=name)], keywords=[]) if ast.unparse(function) in _LOG1P:
+                return self._column(name, logged=True)
+            case _:
+                raise self._refusal(ast.unparse(node), "is no polynomial of declared columns")
+
+    def _power(self, span: Span, power: int, node: ast.AST) -> Span:
+        found = span
+        for _ in range(min(power, MAX_PREDICTOR_DEGREE + 1) - 1):  # past the limit it is refused, however far
+            found = _times(found, span, self.schema)
+        return self.checked(found, ast.unparse(node))
+
+    def _has_levels(self, name: str) -> bool:
+        column: Column | None = self.schema[name] if name in self.schema.names else None
+        return column is not None and column.kind in ("categorical", "binary")

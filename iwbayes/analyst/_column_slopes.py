@@ -1,0 +1,114 @@
+"""Derivatives of the columns of a design in a numeric column of the table, by central differences on a ladder of steps.
+
+Only the transformations of a formula are differentiated numerically; the links are in closed form (`_means`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from iwbayes.analyst._recorded_design import RecordedDesign
+
+__all__ = ["column_slopes"]
+
+Array = NDArray[np.float64]
+
+#: First step and the factor to the next, in units of the distance between the quartiles of the column's values; number
+#: of steps. The logarithm of a skewed column needs the small ones.
+FIRST_STEP, STEP_FACTOR, MOST_STEPS = 1e-2, 0.1, 12
+#: Relative error at which the search for a better step ends, and above which a column is not differentiable.
+FINE, COARSE = 1e-9, 1e-4
+
+
+def column_slopes(design: RecordedDesign, frame: pd.DataFrame, name: str) -> Array:
+    """Differentiate the columns of a design in one column of a table, at each of its rows.
+
+    Parameters
+    ----------
+    design : RecordedDesign
+    frame : pandas.DataFrame, shape (row, column)
+        As `RecordedDesign.ready` returns it.
+    name : str
+        A numeric column.
+
+    Returns
+    -------
+    ndarray, shape (row, column of the design)
+
+    Raises
+    ------
+    ValueError
+        If a column of the design changes by steps, or its slope is infinite at a row.
+
+    Notes
+    -----
+    Differences of second order, exact up to rounding for straight lines and parabolas. The points stay within the
+    range of the rows, since splines end there and logarithms may; at its ends the difference is that of the parabola
+    through the three nearest points. Of a ladder of steps each entry takes the one that differs least from the one
+    before it, rounding counted in; that one must have differed little as well, since slopes over steps that are far
+    too long may agree. At a kink the slope is the mean of those on its two sides.
+    """
+    x = frame[name].to_numpy(dtype=np.float64)
+    base = design.matrix(frame)
+    rounding = 4 * np.finfo(np.float64).eps * np.abs(base)
+    best, error = np.zeros_like(base), np.full(base.shape, np.inf)
+    moves = np.zeros(base.shape, dtype=bool)
+    before: list[Array] = []
+    for step in _width(design, name, x) * FIRST_STEP * STEP_FACTOR ** np.arange(MOST_STEPS):
+        slopes = _differences(design, frame, name, x, float(step))
+        moves |= slopes != 0
+        if len(before) == 2:
+            # errors fall by the square of the factor from step to step
+            agreed = np.maximum(np.abs(slopes - before[1]), STEP_FACTOR**2 * np.abs(before[1] - before[0]))
+            found = np.where(moves, np.maximum(agreed, rounding / step), 0.0)
+            better = found < error
+            best, error = np.where(better, slopes, best), np.where(better, found, error)
+            if (error <= FINE * _size(best)).all():
+                break
+        before = [*before[-1:], slopes]
+    jumps = (error > COARSE * _size(best)).any(axis=0) | _flat_but_moving(design, frame, name, best)
+    if jumps.any():
+        names = [own for own, jump in zip(design.basis.columns, jumps, strict=True) if jump]
+        raise ValueError(
+            f"{names} of formula {design.formula!r} must have a derivative in {name!r} at every row; they change by "
+            f"steps, or too steeply. Compare two values of {name!r} by predict, or leave it out by variables=[...]."
+        )
+    return best
+
+
+def _size(slopes: Array) -> Array:
+    """Size that errors are held against: of the entry itself and of its column."""
+    return np.abs(slopes) + np.abs(slopes).max(axis=0)
+
+
+def _width(design: RecordedDesign, name: str, x: Array) -> float:
+    """Scale of a column: between the quartiles of its different values, or its declared range if it has one value."""
+    lower, upper = np.quantile(np.unique(x), [0.25, 0.75])
+    column = design.basis.schema[name]
+    return float(upper - lower) or float(getattr(column, "upper", 1)) - float(getattr(column, "lower", 0))
+
+
+def _differences(design: RecordedDesign, frame: pd.DataFrame, name: str, x: Array, step: float) -> Array:
+    """Slopes at x of the parabolas through three points, in the middle of which x lies unless the range ends there."""
+    low, high = float(np.min(x)), float(np.max(x))
+    centre = np.clip(x, low + step, high - step) if high > low else x
+    above, below = centre + step, centre - step
+    if high > low:  # up to rounding they are inside
+        above, below = np.minimum(above, high), np.maximum(below, low)
+    up, down = design.matrix(frame.assign(**{name: above})), design.matrix(frame.assign(**{name: below}))
+    slopes = (up - down) / (above - below)[:, None]
+    off = x - centre
+    if off.any():
+        middle = design.matrix(frame.assign(**{name: centre}))
+        slopes = slopes + (off / step**2)[:, None] * (up - 2 * middle + down)
+    return slopes
+
+
+def _flat_but_moving(design: RecordedDesign, frame: pd.DataFrame, name: str, slopes: Array) -> NDArray[np.bool_]:
+    """Columns whose slopes are all zero and that take different values over the range all the same: steps."""
+    flat = ~slopes.any(axis=0)
+    values = np.unique(frame[name].to_numpy(dtype=np.float64))[[0, -1]]
+    ends = [design.matrix(frame.assign(**{name: np.full(len(frame), value)})) for value in values]
+    return flat & (ends[0] != ends[1]).any(axis=0)

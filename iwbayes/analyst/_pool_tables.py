@@ -1,0 +1,98 @@
+"""Posteriors of unweighted tables: for models whose variables grow with the rows, which weights cannot serve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from iwbayes.analyst._meat import Array
+from iwbayes.analyst._pool_nuts import posterior_of
+from iwbayes.analyst._tilt_posterior import TiltPosterior, move_to_mean
+from iwbayes.analyst._weight_draws import Plan
+from iwbayes.analyst.noise_aware import tilt_arrays
+from iwbayes.release import Release
+from iwbayes.weights import Weights
+
+if TYPE_CHECKING:
+    import pymc as pm
+
+__all__ = ["ModelOfTable", "sample_tables"]
+
+ModelOfTable = Callable[[pd.DataFrame], Any]
+
+
+def sample_tables(
+    build: ModelOfTable, weights: Weights, release: Release, plan: Plan, n_each: int, rng: np.random.Generator
+) -> list[xr.Dataset]:
+    """Sample the model of a table of N rows for each draw of the weights.
+
+    Parameters
+    ----------
+    build : callable
+        From a table in canonical form, with N rows, to a PyMC model whose likelihood is not weighted.
+    weights : Weights
+        Noise-aware.
+    release : Release
+    plan : Plan
+    n_each : int
+        Draws of each chain for each table.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    list of xarray.Dataset
+        Posterior groups (see `posterior_of`), without the variables that have an axis of N: their rows are others in
+        each table.
+
+    Notes
+    -----
+    The rows are drawn by weight. Their features then have not quite the mean that the draw of the weights has; rows
+    are therefore weighted by the tilt that restores it, with weights that differ from one by about
+    ``|phi|/sqrt(N)``. So a row's own variable counts once for each private row, as its likelihood does.
+    """
+    import pymc as pm
+
+    quiet = {"progressbar": False, "compute_convergence_checks": False, **plan.sampler}
+    settings = {"draws": n_each, "chains": plan.chains}
+    found = []
+    for table, own in _tables(weights, release, rng):
+        idata = pm.sample(model=_model(build, table, own), random_seed=int(rng.integers(2**31)), **settings, **quiet)
+        group = posterior_of(idata)
+        kept = [name for name, values in group.data_vars.items() if len(table) not in values.shape[2:]]
+        if not kept:
+            raise ValueError("all variables of the model have an axis of the rows, so that nothing is left to pool.")
+        found.append(group[kept])
+    return found
+
+
+def _tables(weights: Weights, release: Release, rng: np.random.Generator) -> Iterator[tuple[pd.DataFrame, Array]]:
+    """Tables of N rows drawn by each draw of the weights, and weights near one of their rows."""
+    n = release.n_private
+    phi, noise, value = tilt_arrays(release)
+    for shares in weights.draw_values / len(weights):
+        # systematic draws of rows in random order: a table may be sorted, or repeat itself
+        order = rng.permutation(len(shares))
+        edges = np.cumsum(shares[order])
+        points = (rng.random() + np.arange(n)) * (edges[-1] / n)
+        places = order[np.minimum(np.searchsorted(edges, points, side="right"), len(edges) - 1)]
+        rows = TiltPosterior(phi[places], np.full(n, -np.log(n)), value, noise)
+        log_own = rows.phi @ move_to_mean(rows.merged(), shares @ phi, np.zeros(len(value)))
+        yield release.synthetic.frame.iloc[places].reset_index(drop=True), np.exp(log_own - np.max(log_own))
+
+
+def _model(build: ModelOfTable, table: pd.DataFrame, weights: Array) -> pm.Model:
+    """Model of a table with weights near one."""
+    import pymc as pm
+
+    from iwbayes.analyst.reweight import reweight
+
+    model = build(table)
+    if not isinstance(model, pm.Model):
+        raise TypeError(
+            f"the function must return a PyMC model of the table that it is given; got {type(model).__name__}."
+        )
+    return reweight(model, weights, total=len(table))

@@ -1,0 +1,243 @@
+"""Terms that regressions ask for: by hand, against the design matrices themselves, and what is refused."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from formulaic import Formula
+
+from iwbayes._formulas import check_formulas, model_options, model_terms, reduced
+from iwbayes._terms import MAX_RAW_TERMS, check_terms, ordered_terms, raw_chunks, raw_names
+from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
+
+SCHEMA = Schema(
+    Binary("y"),
+    Real("x", -3, 9),
+    Integer("n", 0, 5),
+    Binary("b", levels=("no", "yes")),
+    Categorical("c", levels=("u", "v", "w")),
+    Real("pay", 0, 1000, transform="log1p"),
+    Real("gap", 0, 1, missing=True),
+    Real("two words", 0, 1),
+)
+
+
+def rows(n: int = 400) -> pd.DataFrame:
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame(
+        {
+            "y": rng.integers(0, 2, n),
+            "x": rng.uniform(-3, 9, n),
+            "n": rng.integers(0, 6, n),
+            "b": rng.choice(["no", "yes"], n),
+            "c": rng.choice(["u", "v", "w"], n),
+            "pay": rng.gamma(1, 100, n),
+            "gap": np.where(rng.random(n) < 0.3, np.nan, rng.random(n)),
+            "two words": rng.random(n),
+        }
+    )
+    return SCHEMA.conform(frame)
+
+
+def names(terms) -> set[str]:
+    return set(raw_names(SCHEMA, ordered_terms(terms)))
+
+
+def level(formula: str, name: str) -> set[str]:
+    return names(dict(model_options((formula,), SCHEMA))[name])
+
+
+# --- by hand
+
+
+def test_a_logistic_regression_by_hand():
+    model = model_terms("y ~ x + b", SCHEMA)
+    assert names(model.core) == {"y", "x", "b", "y:x", "y:b"}
+    assert names(model.squares) == {"x^2"}
+    assert names(model.products - model.core) == {"x^2", "x:b"}
+    assert level("y ~ x + b", "model") == {"y", "x", "b", "y:x", "y:b"}
+    assert level("y ~ x + b", "model and square") == {"y", "x", "b", "y:x", "y:b", "x^2"}
+    assert level("y ~ x + b", "model, square and product") == {"y", "x", "b", "y:x", "y:b", "x^2", "x:b"}
+
+
+@pytest.mark.parametrize(
+    ("formula", "expected"),
+    [
+        ("y ~ 1", {"y"}),
+        ("y ~ b", {"y", "b", "y:b"}),
+        ("y ~ 0 + b", {"y", "b", "y:b"}),
+        ("x ~ n", {"x", "n", "x:n"}),
+        ("c ~ x", {"x", "c[u]", "c[v]", "c[w]", "x:c[u]", "x:c[v]", "x:c[w]"}),
+        ("y ~ x:b", {"y", "x", "b", "x:b", "y:x", "y:b", "y:x:b"}),
+        ("y ~ x*b", {"y", "x", "b", "x:b", "y:x", "y:b", "y:x:b"}),
+        ("y ~ I(x**2)", {"y", "x", "x^2", "y:x", "y:x^2"}),
+        ("y ~ poly(x, 2)", {"y", "x", "x^2", "y:x", "y:x^2"}),
+        ("y ~ I((x - 3) / 10)", {"y", "x", "y:x"}),
+        ("y ~ center(x) + scale(n)", {"y", "x", "n", "y:x", "y:n"}),
+        ("y ~ C(b) + `two words`", {"y", "b", "two words", "y:b", "y:two words"}),
+        ("y ~ np.log1p(pay)", {"y", "pay", "y:pay"}),
+        ("I(-x * 2 + 1) ~ b", {"x", "b", "x:b"}),
+        ("y ~ gap", {"y", "gap", "gap[missing]", "y:gap", "y:gap[missing]"}),
+        ("y ~ I(b * b)", {"y", "b", "y:b"}),
+    ],
+)
+def test_the_core_by_hand(formula, expected):
+    assert names(model_terms(formula, SCHEMA).core) == expected
+
+
+def test_products_are_dropped_first_then_squares():
+    options = model_options(("x ~ n + b",), SCHEMA)
+    assert [name for name, _ in options] == ["model, square and product", "model and square", "model"]
+    richest, middle, poorest = (set(terms) for _, terms in options)
+    assert names(middle - poorest) == {"x^2", "n^2"} and names(richest - middle) == {"n:b"}
+    for _, terms in options:
+        check_terms(SCHEMA, terms)
+    # a level that adds nothing is left out
+    assert [name for name, _ in model_options(("y ~ b",), SCHEMA)] == ["model"]
+    assert [name for name, _ in model_options(("y ~ x",), SCHEMA)] == ["model and square", "model"]
+
+
+def test_several_models_are_a_union():
+    one, two = (set(model_options((formula,), SCHEMA)[0][1]) for formula in ("y ~ x + b", "n ~ b"))
+    assert set(model_options(("y ~ x + b", "n ~ b"), SCHEMA)[0][1]) == one | two
+
+
+def test_products_of_features_in_their_lowest_degree():
+    place = {name: at for at, name in enumerate(SCHEMA.feature_names)}
+    y, x, u, v, gap, absent = (place[name] for name in ("y", "x", "c[u]", "c[v]", "gap", "gap[missing]"))
+    assert reduced((x, y, x), SCHEMA) == (y, x, x)
+    assert reduced((y, y), SCHEMA) == () and reduced((y, y, y), SCHEMA) == (y,)
+    assert reduced((u, u), SCHEMA) == (u,) and reduced((u, v), SCHEMA) is None
+    assert reduced((absent, absent), SCHEMA) == (absent,) and reduced((gap, absent), SCHEMA) is None
+
+
+# --- against the design itself
+
+
+def spanned(wanted: np.ndarray, terms, frame: pd.DataFrame) -> float:
+    """Largest distance of columns from the linear combinations of the constant and the raw terms, in their own size."""
+    [(_, raw)] = raw_chunks(SCHEMA, ordered_terms(terms), frame)
+    basis = np.column_stack([np.ones(len(raw)), raw])
+    left = wanted - basis @ np.linalg.lstsq(basis, wanted, rcond=None)[0]
+    return float((np.abs(left).max(axis=0) / np.abs(wanted).max(axis=0).clip(1e-9)).max())
+
+
+def parts(formula: str, frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """Statistics of the response, one column each, and the design."""
+    lhs, rhs = (part.strip() for part in formula.split("~"))
+    design = Formula(rhs).get_model_matrix(frame, context={"np": np}).to_numpy(dtype=float)
+    return Formula("0 + " + lhs).get_model_matrix(frame, context={"np": np}).to_numpy(dtype=float), design
+
+
+FORMULAS = [
+    "y ~ x + b",
+    "y ~ x + n + c",
+    "x ~ n + C(b) + c",
+    "c ~ x + n",
+    "n ~ x*b",
+    "x ~ b:c + n",
+    "y ~ x:n - 1",
+    "n ~ I(x**2) + poly(n, 3)",
+    "np.log1p(pay) ~ scale(x) + I((n - 2) * x / 3)",
+    "y ~ (x + n + b)**2",
+    "b ~ np.log1p(pay):c",
+]
+
+
+@pytest.mark.parametrize("formula", FORMULAS)
+def test_the_scores_lie_in_the_span(formula):
+    """Every column of the response times every column of the design, and those of the design alone."""
+    frame = rows()
+    model = model_terms(formula, SCHEMA)
+    response, design = parts(formula, frame)
+    scores = (response[:, :, None] * design[:, None, :]).reshape(len(frame), -1)
+    assert spanned(np.hstack([response, design, scores]), model.core, frame) < 1e-9
+    # of a linear regression also x x' and y^2; the latter times the terms of degree 1 that are in the core anyway
+    seconds = (design[:, :, None] * design[:, None, :]).reshape(len(frame), -1)
+    everything = model.core | model.squares | model.products
+    assert spanned(np.hstack([seconds, response**2]), everything, frame) < 1e-9
+
+
+@pytest.mark.parametrize("formula", ["y ~ x + b", "n ~ x*b", "x ~ n + I(n**2)"])
+def test_nothing_in_the_core_can_be_left_out(formula):
+    frame = rows()
+    core = model_terms(formula, SCHEMA).core
+    response, design = parts(formula, frame)
+    scores = (response[:, :, None] * design[:, None, :]).reshape(len(frame), -1)
+    wanted = np.hstack([response, design, scores])
+    for term in core:
+        assert spanned(wanted, core - {term}, frame) > 1e-3, term
+
+
+def test_rows_with_missing_cells_are_left_out_within_the_span():
+    """One column with missing cells: the scores of the complete rows, zero elsewhere, are spanned exactly."""
+    frame = rows()
+    complete = frame["gap"].notna().to_numpy()
+    x = frame["gap"].fillna(0).to_numpy()
+    y = frame["y"].to_numpy()
+    scores = np.column_stack([complete, y * complete, x * complete, y * x * complete]).astype(float)
+    assert spanned(scores, model_terms("y ~ gap", SCHEMA).core, frame) < 1e-9
+
+
+# --- refusals
+
+
+@pytest.mark.parametrize(
+    ("formula", "message"),
+    [
+        ("y ~ z", "names 'z', which the schema lacks"),
+        ("z ~ x", "names 'z', which the schema lacks"),
+        ("y ~ poly(z, 2)", "names 'z', which the schema lacks"),
+        ("y ~ np.log(x)", r"np\.log\(x\) is no polynomial.*declared column"),
+        ("y ~ np.log1p(x)", "not declared with transform='log1p'"),
+        ("y ~ pay", "Write np.log1p"),
+        ("pay ~ y", "Write np.log1p"),
+        ("y ~ I(1 / x)", "no polynomial"),
+        ("y ~ I(x ** 0.5)", "no polynomial"),
+        ("y ~ I(x ** -1)", "no polynomial"),
+        ("y ~ I(x > 2)", "no polynomial"),
+        ("y ~ bs(x, df=4)", "no polynomial"),
+        ("y ~ C(x)", "no polynomial"),
+        ("y ~ poly(x)", "no polynomial"),
+        ("y ~ I(`two words` ** 2)", "no polynomial"),
+        ("y ~ I(c)", "column with levels inside"),
+        ("y ~ I(x ** 4)", "degree above 3"),
+        ("y ~ I(x ** 999999999)", "degree above 3"),
+        ("y ~ I(x * x * n * n)", "degree above 3"),
+        ("y ~ I(x**2):I(n**2)", "degree above 3"),
+        ("y ~ x:n:b:c", "degree above 3"),
+        ("y + x ~ n", "one response"),
+        ("1 ~ n", "one response"),
+        ("y:x ~ n", "one response"),
+        ("x", "a response and one part"),
+        ("~ x", "a response and one part"),
+        ("", "a response and one part"),
+        ("y ~ x | n", "a response and one part"),
+        ("y ~ (1 | c)", "can not be read"),
+        ("y ~ x $ n", "can not be read"),
+        ("y ~ x +", "can not be read"),
+        ("y ~ I(2, **x)", "no polynomial"),
+        ("y ~ I(x if n else 2)", "no polynomial"),
+        ("y ~ (]n}-", "can not be read"),
+    ],
+)
+def test_what_is_no_polynomial_model_is_refused(formula, message):
+    with pytest.raises(ValueError, match=message):
+        model_terms(formula, SCHEMA)
+
+
+def test_what_is_no_list_of_formulas_is_refused():
+    for wrong in ("y ~ x", 3, {"y ~ x"}, None):
+        with pytest.raises(TypeError, match=r"list of formulas such as \['y ~ a \+ b'\]"):
+            check_formulas(wrong)
+    with pytest.raises(TypeError, match="must hold formulas.*got int"):
+        check_formulas(["y ~ x", 3])
+    assert check_formulas(["y ~ x"]) == ("y ~ x",)
+
+
+def test_models_with_too_many_terms():
+    levels = [f"l{place}" for place in range(60)]
+    schema = Schema(Binary("y"), Categorical("g", levels), Categorical("h", levels))
+    [(name, terms)] = model_options(("y ~ g + h",), schema)  # 3600 products of the two are not tried
+    assert name == "model" and len(terms) == 1 + 2 * 60 + 2 * 60
+    with pytest.raises(ValueError, match=f"3720 features; at most {MAX_RAW_TERMS} are tried. Merge levels"):
+        model_options(("g ~ h",), schema)
