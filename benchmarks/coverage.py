@@ -1,7 +1,7 @@
 """Coverage study: how often nominal intervals contain the truth, over truths, sizes, budgets and generators.
 
     python benchmarks/coverage.py --quick            # a few cells, within 5 minutes on two cores
-    python benchmarks/coverage.py --full             # 54 cells x 400 replications, within 3 hours
+    python benchmarks/coverage.py --full             # 54 cells x 400 replications, hours
     python benchmarks/coverage.py --full --report coverage.md    # the tables in Markdown as well
 
 A cell is a regression with coefficients drawn by a seed, a number of private rows, a number of synthetic ones, an
