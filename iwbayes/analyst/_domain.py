@@ -22,7 +22,7 @@ from iwbayes.weights import pareto_k_threshold
 KAPPA_LIMIT = 0.25
 #: Smallest share of the variance of a parameter's influence function that the tilt's features span. Where a release
 #: dropped the products of response and predictor, or measured the scores of other models, it is near zero, and the
-#: intervals are those of the generator's own, wrong, relation; where it did not, it is above 0.9.
+#: intervals are those of the generator's own, wrong, relation.
 EXPLAINED_LIMIT = 0.8
 #: Largest share of private rows that the feature map clipped: their features say less than the model's scores
 #: ask for, and the synthetic rows that stand for them are not pulled where they belong.
@@ -100,6 +100,12 @@ def kappa_check(name: str, kappa: float) -> Check:
         "the privacy noise is too large for this parameter. Use a simpler model, or ask for a release with more "
         "private rows, a larger epsilon or fewer features.",
     )
+
+
+def smallest_explained(explained: np.ndarray) -> float:
+    """Share of the least spanned parameter that the rows inform; NaN where nothing is known."""
+    known = explained[~np.isnan(explained)]
+    return float(np.min(known)) if known.size else float("nan")
 
 
 def explained_check(explained: float, why: str | None = None) -> Check:

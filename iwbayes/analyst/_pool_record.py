@@ -9,7 +9,15 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from iwbayes.analyst._domain import Check, below, explained_check, kappa_check, weight_checks, weight_facts
+from iwbayes.analyst._domain import (
+    Check,
+    below,
+    explained_check,
+    kappa_check,
+    smallest_explained,
+    weight_checks,
+    weight_facts,
+)
 from iwbayes.analyst._meat import Array, Features, symmetric
 from iwbayes.analyst._tilt_posterior import TiltPosterior
 from iwbayes.analyst._weight_draws import likelihood_terms
@@ -120,8 +128,7 @@ def pool_record(
     facts = _facts(release)
     facts["kappa_bound"] = _kappa_bound(release)
     facts["kappa_max"] = facts["kappa_bound"] if normal is None else float(np.max(normal.kappa))
-    known = columns["explained"][~np.isnan(columns["explained"])]
-    facts["explained_min"] = float(np.min(known)) if known.size else float("nan")
+    facts["explained_min"] = smallest_explained(columns["explained"])
     facts["dispersion_max"] = float("nan") if at_mode is None else float(np.max(at_mode.dispersion))
     reasons = [
         check.reason for check in _checks(facts, unmeasured, known=normal is not None) if check.verdict == "fail"

@@ -16,7 +16,14 @@ import xarray as xr
 
 from iwbayes._warnings import CalibrationWarning
 from iwbayes.analyst import _arviz
-from iwbayes.analyst._domain import explained_check, kappa_check, skew_check, weight_checks, weight_facts
+from iwbayes.analyst._domain import (
+    explained_check,
+    kappa_check,
+    skew_check,
+    smallest_explained,
+    weight_checks,
+    weight_facts,
+)
 from iwbayes.analyst._meat import Array
 from iwbayes.analyst._mixture import map_parts, pool_normals
 from iwbayes.analyst._nuts import check_sampler
@@ -278,12 +285,6 @@ def calibration_record(
     }
     data = {name: ("parameter", np.asarray(values, dtype=np.float64)) for name, values in columns.items()}
     return xr.Dataset(data, coords={"parameter": list(names)}, attrs=attrs)
-
-
-def smallest_explained(explained: Array) -> float:
-    """Share of the least spanned parameter that the rows inform; NaN where nothing is known."""
-    known = explained[~np.isnan(explained)]
-    return float(np.min(known)) if known.size else float("nan")
 
 
 def _tilt_features(measurement: Measurement | None) -> FeatureMap | None:

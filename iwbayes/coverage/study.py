@@ -69,7 +69,7 @@ class CoverageStudy:
         """
         lower, upper = self._bounds(level)
         rows = self.replications.assign(
-            covered=lambda f: (f[lower] <= f["truth"]) & (f["truth"] <= f[upper]),
+            covered=self._covered(level),
             length=lambda f: f[upper] - f[lower],
             error=lambda f: f["mean"] - f["truth"],
         )
@@ -108,10 +108,8 @@ class CoverageStudy:
             parameters), ``rmse_ratio`` (likewise), ``warned``, ``n``.
         """
         table = self.table(level)
-        lower, upper = self._bounds(level)
         rows = self.replications
-        inside = ((rows[lower] <= rows["truth"]) & (rows["truth"] <= rows[upper])).astype(float)
-        each = inside.groupby([rows["method"], rows["replication"]], sort=False).mean()
+        each = self._covered(level).groupby([rows["method"], rows["replication"]], sort=False).mean()
         over = each.groupby("method", sort=False)
         by_method = table.groupby("method", sort=False)
         return pd.DataFrame({
@@ -156,6 +154,11 @@ class CoverageStudy:
         if unknown or not shown:
             raise ValueError(f"parameters must be some of {list(own.columns)}; got {unknown or 'none'}.")
         return plot_pit({name: own[name].to_numpy() for name in shown})
+
+    def _covered(self, level: float) -> pd.Series:
+        """Whether the interval of each row contains the truth."""
+        lower, upper = self._bounds(level)
+        return self.replications["truth"].between(self.replications[lower], self.replications[upper])
 
     def _bounds(self, level: float) -> tuple[str, str]:
         if not any(np.isclose(level, own) for own in self.levels):

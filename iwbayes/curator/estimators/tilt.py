@@ -35,9 +35,8 @@ from iwbayes.weights import Weights
 FloatArray = NDArray[np.float64]
 
 #: Noise over signal, in units of the synthetic spread, up to which richer features are chosen. Moments that a model's
-#: scores use and nobody measured are the generator's, with an unknown error: of 90 % intervals (logistic regression,
-#: N 2000, epsilon 1) 90 % covered with all terms, 52 % without products, 42 % without squares. Noise that is measured
-#: is in the intervals.
+#: scores use and nobody measured are the generator's, with an unknown error, and intervals that rest on them cover far
+#: too little. Noise that is measured is in the intervals.
 KAPPA_TARGET = 0.5
 #: The clip bound lies between these multiples of the 95 % quantile of the synthetic norms: as large as it may be while
 #: the noise of a mean stays below the sampling error of the private rows.
