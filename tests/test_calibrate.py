@@ -93,7 +93,13 @@ def logistic_terms(frame, weights, prior_mean, prior_sd, total):
         curvature = (design * (shares * p * (1 - p))[:, None]).T @ design
         gradient, hessian = prior(b)
         b = b + np.linalg.solve(total * curvature - hessian, total * (shares @ scores) + gradient)
-    return LikelihoodTerms(b, scores, curvature, shares), prior
+
+    def derivatives_at(rows, shares, thetas):
+        p = 1 / (1 + np.exp(-thetas @ design[rows].T))
+        gradients = (shares * (frame["z"].to_numpy()[rows] - p)) @ design[rows]
+        return gradients, np.einsum("dn,ni,nj->dij", shares * p * (1 - p), design[rows], design[rows])
+
+    return LikelihoodTerms(b, scores, curvature, shares, derivatives_at), prior
 
 
 def as_idata(draws, **extra):
@@ -178,7 +184,8 @@ def test_scale_parameters_stay_positive(release):
 
 def test_the_total_of_the_weights_does_not_matter(release):
     # A normal likelihood of known spread is exactly quadratic: both modes lead to the same maximum and curvature.
-    # Only the variance of the scores is taken at one mode or the other, a tenth of a standard deviation apart.
+    # Only the variance of the scores and their slope on the features are taken at one mode or the other, a tenth of a
+    # standard deviation apart.
     frame = release.synthetic.frame
     design = np.column_stack([np.ones(M), frame["x"]])
     shares = release.weights.values / M
@@ -194,8 +201,8 @@ def test_the_total_of_the_weights_does_not_matter(release):
         result = calibrate(idata, reweight(model, release.weights, total=total), release)
         found.append(_arviz.group(result, "calibration"))
     assert abs(found[0]["mean_weighted"] - found[1]["mean_weighted"]).max() > 0.05
-    assert_allclose(found[1]["mean_calibrated"], found[0]["mean_calibrated"], rtol=1e-3)
-    assert_allclose(found[1]["sd_calibrated"], found[0]["sd_calibrated"], rtol=5e-3)
+    assert_allclose(found[1]["mean_calibrated"], found[0]["mean_calibrated"], rtol=3e-3)
+    assert_allclose(found[1]["sd_calibrated"], found[0]["sd_calibrated"], rtol=1e-2)
 
 
 def test_a_strong_prior_stays(release):
@@ -273,7 +280,9 @@ def test_rows_of_weight_zero_may_have_density_zero(n_draws):
 def fake_normal(kappa, mode=0.0):
     p = len(kappa)
     eye, zero = np.eye(p), np.zeros(p)
-    return CalibratedNormal(zero + mode, zero, eye, zero, eye, eye, np.array(kappa), 0.1, np.ones(p), 3500.0, 0, 0)
+    return CalibratedNormal(
+        zero + mode, zero, eye, zero, eye, eye, np.array(kappa), 0.1, np.ones(p), np.zeros(p), 3500.0, 0, 0
+    )
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,7 @@ def make_idata(
             np.array(kappa),
             7.0,
             np.array(explained),
+            np.zeros(2),
             likelihood_ess,
             1,
             0,

@@ -91,8 +91,10 @@ def test_calibrate_multiplies_the_calibrated_likelihood_by_the_prior(release, ki
     coords = {"chain": [0, 1], "draw": np.arange(draws.shape[1])}
     data = {"mu": (("chain", "draw"), draws), "twice": (("chain", "draw"), 2 * draws)}
     idata = _arviz.make({"posterior": xr.Dataset(data, coords=coords)})
-    posterior = _arviz.group(iw.calibrate(idata, weighted, release), "posterior")
-    mean, sd = moments(lambda t: -0.5 * (t - best) ** 2 / variance + log_prior(t), best, se)
+    result = iw.calibrate(idata, weighted, release)
+    posterior, share = _arviz.group(result, "posterior"), _arviz.group(result, "calibration")["second_order"].item()
+    assert 0 < share < 0.01
+    mean, sd = moments(lambda t: -0.5 * (t - best) ** 2 * (1 - share) / variance + log_prior(t), best, se)
     check(posterior["mu"], mean, sd, kind == "normal")
     assert_allclose(posterior["twice"], 2 * posterior["mu"])
 

@@ -18,7 +18,7 @@ RATIOS = (1, 5, 20)
 EPSILONS = (0.5, 1.0, 2.0, 5.0)
 GENERATORS = ("tilted", "misfit", "BayesNet", "histograms", "Mixture")
 #: More synthetic rows than this are not made: the study has to end.
-MOST_ROWS = 50_000
+MOST_ROWS = 20_000
 DELTA = 1e-6
 
 _REALS = ("a", "b", "c")
@@ -186,7 +186,7 @@ class Cell:
         return {
             "BayesNet": iw.BayesNet(),
             "histograms": iw.BayesNet(max_parents=0),
-            "Mixture": iw.Mixture(progressbar=False),
+            "Mixture": iw.Mixture(n_draws=1, progressbar=False),
         }[self.generator]
 
     def publish(self) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def fit_release(release: Any, *, random_seed: int, formula: str, family: str, ki
     formula, family : str
     kind : {"calibrated", "row sandwich", "uncalibrated", "unweighted"}
     """
-    options: dict[str, Any] = {"log_likelihood": False, "draws": 250, "random_seed": random_seed}
+    options: dict[str, Any] = {"log_likelihood": False, "draws": 100, "random_seed": random_seed}
     if kind == "unweighted":
         options |= {"weights": "uniform", "calibrate": False}
     elif kind == "uncalibrated":

@@ -1,8 +1,9 @@
 """Where calibrated intervals were shown to hold: every threshold, its reason and its remedy, in one place.
 
-The thresholds come from coverage studies of the tilt and its sandwich (logistic, linear and multinomial truths,
-N 500 to 10,000, epsilon 0.5 to 5, five generators): inside them 90 % intervals cover 88 to 93 %. Those of what the
-features explain, and of clipped rows where noise dominates, come from smaller studies of today's defaults.
+The thresholds come from coverage studies of the tilt and its sandwich (logistic, linear, multinomial and Poisson
+truths, N 500 to 10,000, epsilon 0.5 to 5, five generators): 90 % intervals of fits beyond none of them covered 90 %
+over all cells, and those of single cells 87 to 95 %. They were fixed on truths and generators of their own;
+``benchmarks/coverage.py --full`` judges them on others, drawn afterwards.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import numpy as np
 from iwbayes.release import Release
 from iwbayes.weights import pareto_k_threshold
 
-#: Largest kappa: the formulas are linear in the weights' noise, and are no longer when it is this large. It is
-#: judged on each parameter, in the directions that its score uses. The overall kappa0 sums over all directions
-#: of the features: structural zeros (exclusive categories) make it huge though the intervals hold.
+#: Largest kappa: the formulas follow the weights' noise to second order. Up to this limit intervals of nominal 90 %
+#: covered about that or more, beyond it 86 % and less. It is judged on each parameter, in the directions that its score uses. The overall kappa0
+#: sums over all directions of the features: structural zeros (exclusive categories) make it huge though the
+#: intervals hold.
 KAPPA_LIMIT = 0.25
 #: Smallest share of the variance of a parameter's influence function that the tilt's features span. Where a release
 #: dropped the products of response and predictor, or measured the scores of other models, it is near zero, and the
@@ -29,7 +31,7 @@ EXPLAINED_LIMIT = 0.8
 CLIPPED_LIMIT = 0.05
 #: The same where the noise of a moment is about the sampling error of the private rows or more: features are then
 #: clipped on purpose, and what that costs is small against the noise.
-NOISY_CLIPPED_LIMIT = 0.15
+NOISY_CLIPPED_LIMIT = 0.2
 #: Noise of a mean of features over the sampling error of the private rows: from here on the former is the larger.
 NOISY = 0.9
 #: Smallest effective sample size as a share of the synthetic rows: below it the private distribution is much

@@ -64,14 +64,17 @@ class TiltMoments:
         FEATURE_CUT h_max tau^2 in units of the scores' variance; the residual scores keep these directions
         too, so that cutting errs on the side of wider intervals in both parts.
         """
+        half = self.cross @ self.coefficient_root(n_private, tau)
+        cut = self.cross - self.cross @ self.basis @ self.basis.T
+        return half @ half.T + tau**2 * (cut @ cut.T)
+
+    def coefficient_root(self, n_private: float, tau: float) -> Array:
+        """Return R (k, q), P_b = R R' in the kept directions: see `estimation`."""
         # S_m = H/N + Sigma_zeta, so that H^-1 S_m H^-1 = H^-1/N + H^-1 Sigma_zeta H^-1
         spread = np.diag(1.0 / (self.h * n_private)) + self.noise / np.outer(self.h, self.h)
         a, vectors = np.linalg.eigh(symmetric(spread))
         a = np.maximum(a, 0.0)
-        kept = self.cross @ self.basis
-        half = (kept @ vectors) * np.sqrt(a / (1.0 + a / tau**2))
-        cut = self.cross - kept @ self.basis.T
-        return half @ half.T + tau**2 * (cut @ cut.T)
+        return self.basis @ (vectors * np.sqrt(a / (1.0 + a / tau**2)))
 
 
 def symmetric(matrix: Array) -> Array:
@@ -150,6 +153,16 @@ def score_moments(
             weighted -= (features @ tilt.slope.T) * share
             residual += weighted.T @ weighted
     return information, plain, plain if tilt is None else residual
+
+
+def features_at(phi: Features, rows: NDArray[np.intp], n_rows: int) -> Array:
+    """Features (row, k) of some rows, in ascending order."""
+    if not callable(phi):
+        return np.asarray(phi[rows], dtype=np.float64)
+    width = np.asarray(phi(slice(0, 1))).shape[1]
+    found = [phi(block)[rows[(rows >= block.start) & (rows < block.stop)] - block.start]
+             for block in _blocks(n_rows, width)]  # fmt: skip
+    return np.asarray(np.concatenate(found), dtype=np.float64)
 
 
 def _blocks(n_rows: int, width: int) -> Iterator[slice]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,6 +60,7 @@ def reference(
     terms: LikelihoodTerms, *, prior: Prior, n_private: float, phi: Features, noise_covariance: Array
 ) -> Reference:
     """Evaluate the sandwich at a mode; arguments as of `calibrate_normal`."""
+    terms = replace(terms, derivatives_at=None)  # draws follow the tilt's coefficients to every order
     normal = calibrate_normal(terms, prior=prior, n_private=n_private, phi=phi, noise_covariance=noise_covariance)
     scores = terms.scores - terms.shares @ terms.scores
     information = (scores * terms.shares[:, None]).T @ scores

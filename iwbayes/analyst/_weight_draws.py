@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
+from numpy.typing import NDArray
 
 from iwbayes.analyst import _arviz
 from iwbayes.analyst._meat import Array
@@ -96,7 +97,17 @@ def likelihood_terms(terms: ModelTerms, mode: Array, curvature: Array | None = N
     """Differentiate a model's rows at a point; `curvature` is minus the Hessian of the weighted sum, if known."""
     curvature = -terms.likelihood_hessian(mode) if curvature is None else curvature
     total = terms.weights.sum()
-    return LikelihoodTerms(mode, terms.scores(mode), curvature / total, terms.weights / total)
+
+    def derivatives_at(rows: NDArray[np.intp], shares: Array, thetas: Array) -> tuple[Array, Array]:
+        gradients, curvatures = np.empty_like(thetas), np.empty((*thetas.shape, terms.size))
+        weights = np.zeros(terms.n_rows)
+        for place, (share, theta) in enumerate(zip(shares, thetas, strict=True)):
+            weights[rows] = share
+            _, gradients[place], hessian = terms.with_weights(weights).likelihood(theta)
+            curvatures[place] = -hessian
+        return gradients, curvatures
+
+    return LikelihoodTerms(mode, terms.scores(mode), curvature / total, terms.weights / total, derivatives_at)
 
 
 def draw_posteriors(

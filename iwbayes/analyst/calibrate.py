@@ -245,14 +245,14 @@ def calibration_record(
     Returns
     -------
     xarray.Dataset
-        Dimension ``parameter``; variables ``kappa``, ``explained``, ``mean_weighted``, ``sd_weighted``,
-        ``mean_calibrated``, ``sd_calibrated`` (unconstrained), ``sd_between`` (of the calibrated means over draws of
-        the weights, and part of ``sd_calibrated``; NaN for a single draw). Attributes: ``method`` ("tilt" or "row
-        sandwich"), ``weight_draws`` (their number), ``verdict`` ("calibrated" or "not calibrated"), ``reasons`` (list
-        of sentences, or "" when there is none),
-        ``kappa_max``, ``explained_min``, ``kappa0``, ``skew``, ``likelihood_ess``, ``cut_directions``,
-        ``prior_directions``, ``pareto_k``, ``ess``, ``n_private``, ``n_synthetic``, ``clipped_private``,
-        ``clipped_synthetic``.
+        Dimension ``parameter``; variables ``kappa``, ``explained``, ``second_order`` (share of the variance that is of
+        second order in the weights), ``mean_weighted``, ``sd_weighted``, ``mean_calibrated``, ``sd_calibrated``
+        (unconstrained), ``sd_between`` (of the calibrated means over draws of the weights, and part of
+        ``sd_calibrated``; NaN for a single draw). Attributes: ``method`` ("tilt" or "row sandwich"), ``weight_draws``
+        (their number), ``verdict`` ("calibrated" or "not calibrated"), ``reasons`` (list of sentences, or "" when
+        there is none), ``kappa_max``, ``explained_min``, ``second_order_max``, ``kappa0``, ``skew``,
+        ``likelihood_ess``, ``cut_directions``, ``prior_directions``, ``pareto_k``, ``ess``, ``n_private``,
+        ``n_synthetic``, ``clipped_private``, ``clipped_synthetic``.
     """
     normals = [normals] if isinstance(normals, CalibratedNormal) else list(normals)
     normal, between = pool_normals(normals)
@@ -261,6 +261,7 @@ def calibration_record(
     columns = {
         "kappa": normal.kappa,
         "explained": normal.explained,
+        "second_order": normal.second_order,
         "mean_weighted": draws_before.mean(axis=0),
         "sd_weighted": draws_before.std(axis=0, ddof=1),
         "mean_calibrated": draws_after.mean(axis=0),
@@ -270,6 +271,7 @@ def calibration_record(
     facts: dict[str, Any] = weight_facts(release, phi)
     facts["kappa_max"] = float(np.max(normal.kappa)) if tilted else float("nan")
     facts["explained_min"] = smallest_explained(normal.explained)
+    facts["second_order_max"] = _largest(normal.second_order)
     facts["skew"] = float(np.max(np.abs(columns["mean_weighted"] - normal.mode) / columns["sd_weighted"]))
     reasons = _reasons(facts, tilted, release, len(normals), unmeasured)
     attrs = {
@@ -285,6 +287,12 @@ def calibration_record(
     }
     data = {name: ("parameter", np.asarray(values, dtype=np.float64)) for name, values in columns.items()}
     return xr.Dataset(data, coords={"parameter": list(names)}, attrs=attrs)
+
+
+def _largest(values: Array) -> float:
+    """Largest number that is known; NaN where none is."""
+    known = values[~np.isnan(values)]
+    return float(np.max(known)) if known.size else float("nan")
 
 
 def _tilt_features(measurement: Measurement | None) -> FeatureMap | None:

@@ -3,7 +3,8 @@
 The weighted posterior alone has the covariance J^-1/N, which takes the weights as exact. Here the likelihood
 gets the covariance of its estimating equation instead, and the prior is put back unchanged, in three steps:
 
-1. the meat ``V = sum p_i^2 r_i r_i' + C P_b C'``, where the released moments enter through ``P_b``;
+1. the meat ``V = sum p_i^2 r_i r_i' + C P_b C'``, where the released moments enter through ``P_b``, and what their
+   uncertainty adds in second order;
 2. the calibrated likelihood ``N(theta_L, J^-1 V J^-1)``, on the directions that the rows inform;
 3. the mode and the curvature of that likelihood times the prior.
 
@@ -20,6 +21,7 @@ import numpy as np
 
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst._meat import TAU, Array, Features, TiltMoments, score_moments, symmetric, tilt_moments
+from iwbayes.analyst._second_order import DerivativesAt, remainder_covariance
 
 __all__ = ["CalibratedNormal", "LikelihoodTerms", "calibrate_normal", "map_draws"]
 
@@ -45,6 +47,9 @@ class LikelihoodTerms:
         ``J = -sum p_i Hessian log f(x_i | theta)``: of the weighted mean, not of the sum.
     shares : ndarray, shape (row,)
         ``p_i = w_i / sum w``; any non-negative weights are accepted and scaled to sum to one.
+    derivatives_at : callable, optional
+        From places of rows (n,), shares (draw, n) of these that sum to one and parameters (draw, p) to the gradients
+        (draw, p) and curvatures (draw, p, p) there. It gives calibration the second order in the tilt's coefficients.
 
     Raises
     ------
@@ -56,6 +61,7 @@ class LikelihoodTerms:
     scores: Array
     curvature: Array
     shares: Array
+    derivatives_at: DerivativesAt | None = None
 
     def __post_init__(self) -> None:
         """Check shapes and values, and scale the shares."""
@@ -102,6 +108,9 @@ class CalibratedNormal:
         Share of the variance of each parameter's influence function that the features span: at 1 the released
         moments alone fix the parameter, whatever the shape of the density ratio. NaN without features, and for
         parameters that the prior alone informs.
+    second_order : ndarray, shape (p,)
+        Share of the calibrated likelihood's variance that is of second order in the tilt's coefficients. NaN
+        without features or `derivatives_at`, and for parameters that the prior alone informs.
     likelihood_ess : float
         ``tr(J^-1 sum p_i s_i s_i') / tr(J^-1 sum p_i^2 s_i s_i')``, in rows: how many rows of equal weight
         would give the mean score the same variance (Ghalebikesabi et al. 2022, B.5.1, in a trace form). It is
@@ -122,6 +131,7 @@ class CalibratedNormal:
     kappa: Array
     kappa0: float
     explained: Array
+    second_order: Array
     likelihood_ess: float
     cut_directions: int
     prior_directions: int
@@ -173,6 +183,9 @@ def calibrate_normal(
     Every direction is judged in the metric of the weighted posterior's precision, so that the result is
     equivariant under linear reparametrisation. One Newton step leads from the mode to the maximum of the
     likelihood. The scores are centred in the meat.
+
+    The formula takes an estimate for linear in the moments. Their noise can be so large that it is not: intervals
+    are then too narrow. What an estimate bends is added to V where the terms have `derivatives_at`.
     """
     for name, value in (("n_private", n_private), ("tau", tau)):
         if not value > 0:
@@ -187,6 +200,19 @@ def calibrate_normal(
         basis, n_prior = _informed_basis(precision, information, n_private)
         inner = _inner_curvature(terms.curvature, basis[:, n_prior:])
         bread = basis[:, n_prior:] @ np.linalg.solve(inner, basis[:, n_prior:].T)  # J^-1 when n_prior = 0
+        second = np.full(len(theta), np.nan)
+        if tilt is not None and phi is not None and terms.derivatives_at is not None:
+            informed = basis[:, n_prior:]
+            half = np.linalg.solve(inner, informed.T)
+            remainder = remainder_covariance(
+                theta, scores, shares, phi, tilt, terms.derivatives_at, root=tilt.coefficient_root(n_private, tau),
+                basis=informed, covariance=half @ meat @ half.T,
+            )  # fmt: skip
+            outward = terms.curvature @ informed  # takes a covariance of estimates to one of scores
+            meat = meat + outward @ remainder @ outward.T
+            total = np.einsum("ij,jk,ik->i", bread, meat, bread)
+            part = np.einsum("ij,jk,ik->i", informed, remainder, informed)
+            second = np.divide(part, total, out=second, where=total > 0)
         step = bread @ (shares @ scores)
         covariance = symmetric(bread @ meat @ bread)
         mean, posterior = _posterior(prior, theta, basis, n_prior, inner, meat, shares @ scores)
@@ -202,6 +228,7 @@ def calibrate_normal(
         kappa=kappa,
         kappa0=kappa0,
         explained=explained,
+        second_order=second,
         likelihood_ess=float(ess),
         cut_directions=0 if tilt is None else tilt.cut_directions,
         prior_directions=n_prior,
