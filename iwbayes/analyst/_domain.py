@@ -18,9 +18,9 @@ from iwbayes.release import Release
 from iwbayes.weights import pareto_k_threshold
 
 #: Largest kappa: the formulas follow the weights' noise to second order. Up to this limit intervals of nominal 90 %
-#: covered about that or more, beyond it 86 % and less. It is judged on each parameter, in the directions that its score uses. The overall kappa0
-#: sums over all directions of the features: structural zeros (exclusive categories) make it huge though the
-#: intervals hold.
+#: covered about that or more, beyond it 86 % and less. It is judged on each parameter, in the directions that its
+#: score uses. The overall kappa0 sums over all directions of the features: structural zeros (exclusive categories)
+#: make it huge though the intervals hold.
 KAPPA_LIMIT = 0.25
 #: Smallest share of the variance of a parameter's influence function that the tilt's features span. Where a release
 #: dropped the products of response and predictor, or measured the scores of other models, it is near zero, and the
