@@ -87,18 +87,18 @@ def remainder_covariance(
     unit = vectors / np.sqrt(np.maximum(values, 1e-14 * values[-1]))  # takes a step to standard deviations
 
     moved = np.zeros((1 + len(b), basis.shape[1]))
-    each, first = np.concatenate([share[None], drawn]), np.empty((0, 0))
+    each, inverses = np.concatenate([share[None], drawn]), []
     for _ in range(_STEPS):
-        gradient, curvature = derivatives_at(rows, each, theta + moved @ basis.T)
-        inverse = _inverses(np.einsum("ji,djk,kl->dil", basis, curvature, basis))
-        if not first.size:
-            first = inverse[0]  # at the mode, under the weights as they are
-        moved = moved + np.einsum("dij,dj->di", inverse, gradient @ basis)
+        with np.errstate(over="ignore", invalid="ignore"):  # far away; a step that is not finite is none
+            gradient, curvature = derivatives_at(rows, each, theta + moved @ basis.T)
+        inverses.append(_inverses(np.einsum("ji,djk,kl->dil", basis, curvature, basis)))
+        moved = moved + np.einsum("dij,dj->di", inverses[-1], gradient @ basis)
         # the first may be far from the mode, where the prior is strong; the others belong near it
         moved = moved[:1] + _cut(moved - moved[:1], unit, _FARTHEST)
     score = scores[rows] @ basis
     slope = (score * share[:, None]).T @ features - np.outer(share @ score, share @ features)
-    away = _cut(moved[1:] - moved[0] - b @ (first @ slope).T, unit, _LARGEST)
+    linear = b @ (inverses[0][0] @ slope).T  # at the mode, under the weights as they are
+    away = _cut(moved[1:] - moved[0] - linear, unit, _LARGEST)
     return symmetric(away.T @ away / len(b))
 
 
