@@ -56,9 +56,10 @@ class ScoreTerms:
 
     @property
     def squares(self) -> Span:
-        """Squares of numeric response and predictors."""
-        own = {reduced(term + term, self.schema) for term in self.response | self.design}
-        return frozenset(term for term in own if term)
+        """Squares of predictors' terms, and what the square of the response holds beside the response itself."""
+        own = (reduced(term + term, self.schema) for term in self.design)
+        of_response = _times(self.response, self.response, self.schema) - self.response
+        return (frozenset(term for term in own if term) | of_response) - _ONE
 
     @property
     def products(self) -> Span:
@@ -199,6 +200,8 @@ def _parse(formula: str, schema: Schema) -> Any:
         raise TypeError(f"a formula must be a string such as 'y ~ a + b'; got {type(formula).__name__}.")
     try:
         parsed = Formula(formula, _context={"__formulaic_variables_available__": list(schema.names)})
+    except RecursionError:
+        raise ValueError(f"formula {formula[:60]!r}... is nested too deeply. Write it as 'y ~ a + b'.") from None
     except (FormulaicError, SyntaxError, AttributeError) as error:  # the last where brackets do not match
         reason = str(error).splitlines()[0]
         raise ValueError(f"formula {formula!r} can not be read: {reason} Write it as 'y ~ a + b'.") from None
@@ -218,13 +221,14 @@ class _Reader:
         text = str(factor.expr)
         if factor.eval_method.name == "LITERAL":
             return _ONE
-        if text in self.schema.names:
+        if factor.eval_method.name == "LOOKUP" and text in self.schema.names:
             return self._column(text)
         try:
-            tree = ast.parse(text, mode="eval").body
-        except (SyntaxError, ValueError):
+            return self.checked(self._whole(ast.parse(text, mode="eval").body), text)
+        except SyntaxError:
             raise self._refusal(text, "is no polynomial of declared columns") from None
-        return self.checked(self._whole(tree), text)
+        except (RecursionError, MemoryError):
+            raise self._refusal(text[:60], "is nested too deeply") from None
 
     def checked(self, span: Span, text: str) -> Span:
         if max(len(term) for term in span) > MAX_PREDICTOR_DEGREE:

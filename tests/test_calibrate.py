@@ -94,12 +94,11 @@ def logistic_terms(frame, weights, prior_mean, prior_sd, total):
         gradient, hessian = prior(b)
         b = b + np.linalg.solve(total * curvature - hessian, total * (shares @ scores) + gradient)
 
-    def derivatives_at(rows, shares, thetas):
+    def gradients_at(rows, shares, thetas):
         p = 1 / (1 + np.exp(-thetas @ design[rows].T))
-        gradients = (shares * (frame["z"].to_numpy()[rows] - p)) @ design[rows]
-        return gradients, np.einsum("dn,ni,nj->dij", shares * p * (1 - p), design[rows], design[rows])
+        return (shares * (frame["z"].to_numpy()[rows] - p)) @ design[rows]
 
-    return LikelihoodTerms(b, scores, curvature, shares, derivatives_at), prior
+    return LikelihoodTerms(b, scores, curvature, shares, gradients_at), prior
 
 
 def as_idata(draws, **extra):

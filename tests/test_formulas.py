@@ -1,5 +1,7 @@
 """Terms that regressions ask for: by hand, against the design matrices themselves, and what is refused."""
 
+import sys
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -241,3 +243,26 @@ def test_models_with_too_many_terms():
     assert name == "model" and len(terms) == 1 + 2 * 60 + 2 * 60
     with pytest.raises(ValueError, match=f"3720 features; at most {MAX_RAW_TERMS} are tried. Merge levels"):
         model_options(("g ~ h",), schema)
+
+
+def test_the_square_of_a_polynomial_response_is_measured():
+    schema = Schema(Real("a", -1, 1), Integer("k", 0, 5))
+    squared = model_terms("I(k**2) ~ a", schema).squares
+    assert {(1, 1, 1), (1, 1, 1, 1)} <= squared  # k is centred: (k^2)^2 needs its third power too
+
+
+@pytest.mark.parametrize("inner", ["+".join(["a"] * 3000), "-" * 3000 + "a"])
+def test_formulas_nested_too_deeply_are_refused(inner):
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)  # as it is where nobody has raised it
+    try:
+        with pytest.raises(ValueError, match="nested too deeply"):
+            model_terms(f"y ~ I({inner})", Schema(Real("a", -1, 1), Binary("y")))
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def test_an_expression_is_no_column_of_that_name():
+    schema = Schema(Real("a", -1, 1), Real("b", -1, 1), Real("a + b", -1, 1), Binary("y"))
+    assert model_terms("y ~ {a + b}", schema).design == {(), (0,), (1,)}
+    assert model_terms("y ~ `a + b`", schema).design == {(), (2,)}

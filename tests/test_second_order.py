@@ -1,4 +1,4 @@
-"""The second order of an estimate in the tilt's coefficients, against closed forms, refits and invariances."""
+"""The second order of an estimate in the noise of the moments, against closed forms, refits and invariances."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from scipy.special import expit, logit, softmax
+from scipy.special import expit, softmax
 
 from iwbayes.analyst import _second_order
 from iwbayes.analyst.sandwich import LikelihoodTerms, calibrate_normal
@@ -38,23 +38,22 @@ def estimate(x, y, shares):
     return np.linalg.solve((x * shares[:, None]).T @ x, x.T @ (shares * y))
 
 
-def terms_of(x, y, shares, turn=None):
-    """Terms at the maximum, for parameters t with coefficients ``turn @ t``."""
+def terms_of(x, y, shares, turn=None, away=0.0):
+    """Terms at the maximum or away from it, for parameters t with coefficients ``turn @ t``."""
     turn = np.eye(x.shape[1]) if turn is None else turn
     x = x @ turn
-    theta = estimate(x, y, shares)
+    theta = estimate(x, y, shares) + away
 
-    def derivatives_at(rows, weights, thetas):
-        gradients = (weights * (y[rows] - thetas @ x[rows].T)) @ x[rows]
-        return gradients, np.einsum("dn,ni,nj->dij", weights, x[rows], x[rows])
+    def gradients_at(rows, weights, thetas):
+        return (weights * (y[rows] - thetas @ x[rows].T)) @ x[rows]
 
-    return LikelihoodTerms(theta, x * (y - x @ theta)[:, None], (x * shares[:, None]).T @ x, shares, derivatives_at)
+    return LikelihoodTerms(theta, x * (y - x @ theta)[:, None], (x * shares[:, None]).T @ x, shares, gradients_at)
 
 
 def extra(terms, phi, noise, **settings):
     """What the second order adds to the covariance of the calibrated likelihood."""
     given = {"prior": flat, "n_private": N, "phi": phi, "noise_covariance": noise, **settings}
-    with_it, without = calibrate_normal(terms, **given), calibrate_normal(replace(terms, derivatives_at=None), **given)
+    with_it, without = calibrate_normal(terms, **given), calibrate_normal(replace(terms, gradients_at=None), **given)
     share = np.diag(with_it.likelihood_covariance - without.likelihood_covariance)
     assert_allclose(with_it.second_order, share / np.diag(with_it.likelihood_covariance), rtol=1e-6, atol=1e-12)
     assert np.isnan(without.second_order).all()
@@ -62,39 +61,70 @@ def extra(terms, phi, noise, **settings):
     return with_it.likelihood_covariance - without.likelihood_covariance
 
 
-@pytest.mark.parametrize("noise", [0.03, 0.1])
-def test_of_a_share_by_quadrature(noise):
-    # one moment, the share itself: as a function of its coefficient b it is expit(logit(share) + b)
-    y = np.repeat([1.0, 0.0], [60, 140])
-    shares, variance = np.full(200, 1 / 200), 0.3 * 0.7
-    terms = LikelihoodTerms(
-        np.array([0.3]), (y - 0.3)[:, None], np.eye(1), shares,
-        lambda rows, weights, thetas: (weights @ y[rows, None] - thetas, np.ones((len(weights), 1, 1))),
-    )  # fmt: skip
-    found = extra(terms, y[:, None], np.array([[noise**2]]))[0, 0]
-    spread = (variance / N + noise**2) / variance**2
-    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
-    b = nodes * np.sqrt(spread / (1 + spread))
-    remainder = expit(logit(0.3) + b) - 0.3 - variance * b
-    assert_allclose(found, np.average(remainder**2, weights=weights), rtol=0.15)
+def share_terms(share, of_logit):
+    """A share of ones, measured itself, as the mean or by its logit."""
+    y = np.repeat([1.0, 0.0], [round(1000 * share), 1000 - round(1000 * share)])
+    theta = np.log(share / (1 - share)) if of_logit else share
+    mean = expit if of_logit else np.asarray
+    curvature = share * (1 - share) if of_logit else 1.0
+
+    def gradients_at(rows, weights, thetas):
+        return weights @ y[rows, None] - mean(thetas)
+
+    scores = (y - share)[:, None]
+    terms = LikelihoodTerms(np.array([theta]), scores, np.array([[curvature]]), np.full(1000, 1e-3), gradients_at)
+    return terms, y[:, None]
+
+
+@pytest.mark.parametrize("share", [0.5, 0.1])
+def test_what_is_linear_in_the_moment_has_none(share):
+    terms, phi = share_terms(share, of_logit=False)
+    sd = 0.02
+    found = extra(terms, phi, np.array([[sd**2]]), n_private=1e6)[0, 0]
+    # but for the ridge of the tilt, which is that noise over the variance of the feature
+    assert 0 <= found < 0.02 * sd**2
+
+
+@pytest.mark.parametrize(("share", "sd"), [(0.1, 0.01), (0.3, 0.02), (0.02, 0.002)])
+def test_of_a_logit_in_closed_form(share, sd):
+    terms, phi = share_terms(share, of_logit=True)
+    found = extra(terms, phi, np.array([[sd**2]]), n_private=1e8)[0, 0]
+    second_derivative = (2 * share - 1) / (share * (1 - share)) ** 2
+    assert_allclose(found, 3 / 4 * second_derivative**2 * sd**4, rtol=0.05)
 
 
 def test_of_a_regression_by_refits(monkeypatch):
     monkeypatch.setattr(_second_order, "_PAIRS", 4000)
     x, y, shares, phi = linear_rows(n=800)
     noise = noise_of(phi, 0.05)
-    terms = terms_of(x, y, shares)
-    found = extra(terms, phi, noise)
+    found = extra(terms_of(x, y, shares), phi, noise)
     d = phi - shares @ phi
     h = (d * shares[:, None]).T @ d
-    inverse = np.linalg.inv(h)
-    law = np.linalg.inv(np.linalg.inv(inverse @ (noise + h / N) @ inverse) + np.eye(len(h)))
-    slope = np.linalg.solve(terms.curvature, (terms.scores * shares[:, None]).T @ d)
+    ridge = noise + h / N
+    law = np.linalg.inv(h @ np.linalg.inv(ridge) @ h + np.eye(len(h)))
+
+    def refit(b):
+        """Estimate under the tilt that a shift of the moments leads to, whose linear term is b."""
+        target, at = (h + ridge) @ b, b
+        for _ in range(20):
+            q = softmax(d @ at)
+            mean = q @ d
+            at = at - np.linalg.solve((d * q[:, None]).T @ d - np.outer(mean, mean) + ridge, mean + ridge @ at - target)
+        return estimate(x, y, softmax(d @ at))
+
     rng = np.random.default_rng(2)
-    b = rng.multivariate_normal(np.zeros(len(h)), law, size=20_000)
-    refits = np.stack([estimate(x, y, softmax(d @ one)) for one in b])
-    remainder = refits - terms.theta - b @ slope.T
-    assert_allclose(np.diag(found), np.mean(remainder**2, axis=0), rtol=0.35)
+    draws = 0.1 * rng.multivariate_normal(np.zeros(len(h)), law, size=1500)
+    start = estimate(x, y, shares)
+    bends = np.stack([(refit(b) + refit(-b)) / 2 - start for b in draws]) / 0.01
+    assert_allclose(np.diag(found), np.mean(bends**2, axis=0), rtol=0.15)
+
+
+def test_where_the_derivatives_are_taken_does_not_matter():
+    # a strong prior takes the mode far from the maximum of the likelihood
+    x, y, shares, phi = linear_rows()
+    noise = noise_of(phi, 0.05)
+    at, away = (extra(terms_of(x, y, shares, away=shift), phi, noise) for shift in (0.0, 0.3))
+    assert_allclose(np.diag(away), np.diag(at), rtol=0.02)
 
 
 def test_reparametrisation_changes_nothing():
@@ -127,7 +157,7 @@ def test_a_part_of_the_rows_says_what_all_do(monkeypatch):
     monkeypatch.setattr(_second_order, "_PAIRS", 500)
     x, y, shares, phi = linear_rows(n=9000)
     noise = noise_of(phi, 0.08)
-    terms = replace(terms_of(x, y, shares), derivatives_at=None)
+    terms = replace(terms_of(x, y, shares), gradients_at=None)
     linear = calibrate_normal(terms, prior=flat, n_private=N, phi=phi, noise_covariance=noise).likelihood_covariance
     whole = extra(terms_of(x, y, shares), phi, noise)
     monkeypatch.setattr(_second_order, "_MOST_ROWS", 5000)
@@ -144,22 +174,22 @@ def test_rows_of_weight_zero_change_nothing():
     assert_allclose(extra(twice, np.concatenate([phi, 5 * phi]), noise), alone, rtol=1e-9)
 
 
-@pytest.mark.parametrize("factor", [0.0, -1.0, np.nan])
-def test_curvature_without_a_maximum_stays_bounded(factor):
+@pytest.mark.parametrize("factor", [1e6, np.nan, np.inf])
+def test_gradients_that_are_no_use_stay_bounded(factor):
     x, y, shares, phi = linear_rows()
     terms = terms_of(x, y, shares)
 
-    def derivatives_at(rows, weights, thetas):
-        gradients, curvatures = terms.derivatives_at(rows, weights, thetas)
-        return gradients, np.concatenate([curvatures[:1], factor * curvatures[1:]])
+    def gradients_at(rows, weights, thetas):
+        gradients = terms.gradients_at(rows, weights, thetas)
+        return gradients * np.where(np.arange(len(gradients)) % 2, factor, 1.0)[:, None]
 
-    noise = noise_of(phi, 0.1)
+    noise = 0.1**2 * np.eye(phi.shape[1])
     linear = calibrate_normal(
-        replace(terms, derivatives_at=None), prior=flat, n_private=N, phi=phi, noise_covariance=noise
+        replace(terms, gradients_at=None), prior=flat, n_private=N, phi=phi, noise_covariance=noise
     ).likelihood_covariance
-    found = extra(replace(terms, derivatives_at=derivatives_at), phi, noise)
-    # remainders end at three standard deviations
-    assert np.all(np.linalg.eigvals(np.linalg.solve(linear, found)).real <= 9 + 1e-6)
+    found = extra(replace(terms, gradients_at=gradients_at), phi, noise)
+    # quadratic terms end at three standard deviations of each direction
+    assert np.trace(np.linalg.solve(linear, found)) <= 9 * len(linear) + 1e-6
 
 
 def test_less_noise_leaves_less():
@@ -167,5 +197,5 @@ def test_less_noise_leaves_less():
     sizes = [
         np.trace(extra(terms_of(x, y, shares), phi, noise_of(phi, sd), n_private=10**6)) for sd in (0.1, 0.05, 0.025)
     ]
-    # of second order: a quarter of the variance gives about a sixteenth
+    # a quarter of the variance of the noise gives about a sixteenth
     assert sizes[0] > 8 * sizes[1] > 64 * sizes[2] > 0

@@ -544,8 +544,8 @@ def test_modes_of_the_parts_need_few_hessians(gaussian, monkeypatch):
     release, model, _ = gaussian
     terms = ModelTerms(model)
     start, calls = terms.mode(), []
-    original = ModelTerms.likelihood
-    monkeypatch.setattr(ModelTerms, "likelihood", lambda self, theta: calls.append(0) or original(self, theta))
+    original = ModelTerms._likelihood
+    monkeypatch.setattr(ModelTerms, "_likelihood", lambda self, theta: calls.append(0) or original(self, theta))
     plan = _weight_draws.Plan(1, 60, "laplace", {})
     weights, rng = release.weights.draw_values, np.random.default_rng(0)
     parts = _weight_draws.draw_posteriors(model, terms, weights, start, plan, rng)

@@ -14,8 +14,8 @@ from iwbayes.analyst._meat import Array
 from iwbayes.analyst._mixture import map_parts
 from iwbayes.analyst._models import outside_models
 from iwbayes.analyst._pool_record import pool_record, reference
-from iwbayes.analyst._rows import WeightedRows, derivatives_each, merge_draws
-from iwbayes.analyst._second_order import DerivativesAt
+from iwbayes.analyst._rows import WeightedRows, merge_draws
+from iwbayes.analyst._second_order import GradientsAt
 from iwbayes.analyst.calibrate import tilt_inputs
 from iwbayes.analyst.laplace import Mode, find_modes
 from iwbayes.analyst.noise_aware import is_noise_aware, noise_aware_weights, tilt_arrays
@@ -69,25 +69,25 @@ def _likelihood_terms(problem: Problem, mode: Mode, weights: Array) -> Likelihoo
         used, scores = scores, np.zeros((design.n_rows, design.n_parameters))
         scores[design.rows] = used
     return LikelihoodTerms(
-        mode.theta, scores, mode.curvature / problem.total, weights / problem.total, _derivatives_at(problem)
+        mode.theta, scores, mode.curvature / problem.total, weights / problem.total, _gradients_at(problem)
     )
 
 
-def _derivatives_at(problem: Problem) -> DerivativesAt:
-    """Gradient and curvature of the mean log likelihood under other weights of some rows."""
+def _gradients_at(problem: Problem) -> GradientsAt:
+    """Gradient of the mean log likelihood under other weights of some rows."""
     design = problem.design
     place = np.full(design.n_rows, -1)
     place[design.rows] = np.arange(len(design.rows))
 
-    def derivatives_at(rows: NDArray[np.intp], shares: Array, thetas: Array) -> tuple[Array, Array]:
+    def gradients_at(rows: NDArray[np.intp], shares: Array, thetas: Array) -> Array:
         used = place[rows]
-        kept = (used >= 0) & (shares > 0).any(axis=0)
-        part = design.with_rows(design.x[used[kept]], design.y[used[kept]])
+        kept = used >= 0
+        part = WeightedRows(design.with_rows(design.x[used[kept]], design.y[used[kept]]), shares[0, kept])
         with one_blas_thread():
-            _, gradients, hessians = derivatives_each([WeightedRows(part, share) for share in shares[:, kept]], thetas)
-        return gradients, -hessians
+            each = [share[kept] @ part.row_scores(theta) for share, theta in zip(shares, thetas, strict=True)]
+        return np.stack(each)
 
-    return derivatives_at
+    return gradients_at
 
 
 def calibrate_parts(

@@ -10,7 +10,9 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from iwbayes.analyst._domain import (
+    WEIGHT_DRAWS_LIMIT,
     Check,
+    above,
     below,
     explained_check,
     kappa_check,
@@ -60,7 +62,7 @@ def reference(
     terms: LikelihoodTerms, *, prior: Prior, n_private: float, phi: Features, noise_covariance: Array
 ) -> Reference:
     """Evaluate the sandwich at a mode; arguments as of `calibrate_normal`."""
-    terms = replace(terms, derivatives_at=None)  # draws follow the tilt's coefficients to every order
+    terms = replace(terms, gradients_at=None)  # draws follow the tilt's coefficients to every order
     normal = calibrate_normal(terms, prior=prior, n_private=n_private, phi=phi, noise_covariance=noise_covariance)
     scores = terms.scores - terms.shares @ terms.scores
     information = (scores * terms.shares[:, None]).T @ scores
@@ -112,6 +114,7 @@ def pool_record(
         ``sd_calibrated`` that of all. ``dispersion`` is added (see `Reference`) and, as an attribute, its maximum;
         ``kappa_bound`` bounds kappa of any parameter. Without a reference ``kappa``, ``explained`` and ``dispersion``
         are not known (NaN), ``kappa_max`` is the bound, and the verdict is "not calibrated".
+        ``weight_draws_used`` counts the draws of the weights that are behind a draw of the posterior.
     """
     within, between = _spreads(draws, part)
     unknown = np.full(len(names), np.nan)
@@ -130,6 +133,7 @@ def pool_record(
     facts["kappa_bound"] = _kappa_bound(release)
     facts["kappa_max"] = facts["kappa_bound"] if normal is None else float(np.max(normal.kappa))
     facts["explained_min"] = smallest_explained(columns["explained"])
+    facts["weight_draws_used"] = len(np.unique(part))
     facts["dispersion_max"] = float("nan") if at_mode is None else float(np.max(at_mode.dispersion))
     reasons = [
         check.reason for check in _checks(facts, unmeasured, known=normal is not None) if check.verdict == "fail"
@@ -168,8 +172,13 @@ def _checks(facts: dict[str, Any], unmeasured: str | None, *, known: bool) -> li
         "calibrate() (or calibrate=True), whose intervals do not rest on the model's spread, or a model with "
         "overdispersion."
     )
+    few = (
+        "a few draws of the weights do not show the spread of their law. Take more, with n_draws, and at least as many "
+        "draws of the posterior."
+    )
     unknown = Check("explained", "unknown", "", "fail", _UNKNOWN)
     return [
+        above("weight_draws", facts["weight_draws_used"], WEIGHT_DRAWS_LIMIT, few),
         kappa_check(name, facts["kappa_max"]),
         explained_check(facts["explained_min"], unmeasured) if known else unknown,
         *weight_checks(facts),

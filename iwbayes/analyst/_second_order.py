@@ -1,8 +1,8 @@
-"""What the sandwich's linear terms leave out: how an estimate bends with the tilt's coefficients.
+"""What the sandwich's linear terms leave out: how an estimate bends with the released moments.
 
-The sandwich takes an estimate for linear in the coefficients b of the tilt. With noisy moments b is uncertain by so
-much that it is not. Here b is drawn from its law, the estimate is found anew under the weights of each draw, and its
-distance from the linear terms is a variance of its own.
+The sandwich takes an estimate for linear in the noise of the moments. Where that is large it is not: the tilt bends
+with the moments, and the estimate bends with the tilt. The quadratic term of both is found by differences: draws of
+the noise, in opposite pairs and made small, and for each the tilt and the estimate to second order.
 """
 
 from __future__ import annotations
@@ -16,37 +16,40 @@ from scipy.special import softmax
 
 from iwbayes.analyst._meat import Array, Features, TiltMoments, features_at, symmetric
 
-__all__ = ["DerivativesAt", "remainder_covariance"]
+__all__ = ["GradientsAt", "bending_covariance"]
 
-#: From places of rows (n,), shares (draw, n) of them that sum to one, and parameters (draw, p): the gradients (draw, p)
-#: of the weighted mean log likelihoods, and minus their Hessians (draw, p, p).
-DerivativesAt: TypeAlias = Callable[[NDArray[np.intp], Array, Array], tuple[Array, Array]]
+#: From places of rows (n,), shares (draw, n) of them that sum to one, and parameters (draw, p) to the gradients
+#: (draw, p) of the weighted mean log likelihoods.
+GradientsAt: TypeAlias = Callable[[NDArray[np.intp], Array, Array], Array]
 
-#: Pairs of opposite draws of the coefficients, and Newton steps of each. The remainder is a correction, of some
-#: hundredths of the variance where all is well: it need not be exact. One step would not do: its own error is
-#: of second order too.
-_PAIRS, _STEPS = 16, 2
-#: Rows that are looked at, at most, chosen at random: both sides of the difference are taken over the same ones.
+#: Pairs of opposite draws. The quadratic term is a correction, of some hundredths of the variance where all is well: it
+#: need not be exact.
+_PAIRS = 32
+#: Draws are made this much smaller for the differences, whose fourth-order error is then a hundredth.
+_SMALL = 0.1
+#: Newton steps after the first: one is enough at the maximum of the likelihood, a second away from it.
+_STEPS = 2
+#: Rows that are looked at, at most, chosen at random: all differences are taken over the same ones.
 _MOST_ROWS = 10_000
-#: Largest distance of a draw's estimate from the estimate, and its largest remainder, in standard deviations.
-_FARTHEST, _LARGEST = 10.0, 3.0
-#: Smallest curvature, relative to the largest of the same draw.
-_FLAT = 1e-8
+#: Largest quadratic term of a draw, in standard deviations of one direction: beyond it terms of higher order rule.
+_LARGEST = 3.0
 
 
-def remainder_covariance(
+def bending_covariance(
     theta: Array,
     scores: Array,
     shares: Array,
     phi: Features,
     tilt: TiltMoments,
-    derivatives_at: DerivativesAt,
+    gradients_at: GradientsAt,
     *,
-    root: Array,
+    n_private: float,
+    tau: float,
     basis: Array,
+    inner: Array,
     covariance: Array,
 ) -> Array:
-    """Second moment of what linear terms miss of an estimate, in the coordinates of `basis`.
+    """Second moment of the quadratic term of an estimate in the noise of the moments, in the coordinates of `basis`.
 
     Parameters
     ----------
@@ -56,62 +59,63 @@ def remainder_covariance(
         At the mode.
     phi : ndarray, shape (row, k), or callable from a slice of rows to those rows
     tilt : TiltMoments
-    derivatives_at : callable
-        See `DerivativesAt`.
-    root : ndarray, shape (k, q)
-        The coefficients' covariance is ``root @ root.T``.
+    gradients_at : callable
+        See `GradientsAt`.
+    n_private, tau : float
+        As in `TiltMoments.estimation`.
     basis : ndarray, shape (p, r)
         Directions of the parameters that the rows inform.
+    inner : ndarray, shape (r, r)
+        Curvature of the mean log likelihood there.
     covariance : ndarray, shape (r, r)
-        Of the estimate by linear terms: a remainder is cut at three of its standard deviations.
+        Of the estimate by linear terms.
 
     Returns
     -------
     ndarray, shape (r, r)
         Positive semidefinite. The draws are the same in every call: nothing here is random.
+
+    Notes
+    -----
+    A draw of the moments moves the tilt's coefficients by b = b1 + b2, where b1 has the covariance P_b of the linear
+    terms and b2 = -(H + S_m)^-1 (mean(b1) - mu - H b1) is what the mean of the tilted rows bends. Newton
+    steps with the curvature at hand find the estimate under the new weights: each takes it one order further.
+    In the mean of the results of b1 and -b1, less the result without a draw, linear terms cancel, wherever the
+    derivatives were taken.
     """
     rng = np.random.default_rng(0)
     rows = np.arange(len(shares), dtype=np.intp)
     if len(rows) > _MOST_ROWS:
         rows = np.sort(rng.choice(rows, _MOST_ROWS, replace=False))
     share = shares[rows] / shares[rows].sum()
-    features = features_at(phi, rows, len(shares)) - tilt.center
+    features = (features_at(phi, rows, len(shares)) - tilt.center) @ tilt.basis
+    features = features - share @ features
     # the symmetric root: eigenvectors of features that vary alike may turn with the last digits
-    left, size, _ = np.linalg.svd(root, full_matrices=False)
-    half = rng.standard_normal((_PAIRS, len(root)))
-    half *= (3 / np.mean(half**4, axis=0)) ** 0.25  # squares of what is quadratic in b are fourth powers
-    b = np.concatenate([half, -half]) @ (left * size) @ left.T
-    with np.errstate(divide="ignore"):  # rows of weight zero stay there
-        drawn = softmax(np.log(share) + b @ features.T, axis=1)
+    left, size, _ = np.linalg.svd(tilt.coefficient_root(n_private, tau), full_matrices=False)
+    half = rng.standard_normal((_PAIRS, len(left)))
+    half *= (3 / np.mean(half**4, axis=0)) ** 0.25  # squares of quadratic terms are fourth powers
+    first = _SMALL * ((half @ (left * size)) @ left.T) @ tilt.basis
+    first = np.concatenate([first, -first, np.zeros((1, first.shape[1]))])
+    spread = (features * share[:, None]).T @ features
+    bent = _tilted(share, features, first) @ features - first @ spread
+    moments = np.diag(tilt.h * (1 + 1 / n_private)) + tilt.noise
+    drawn = _tilted(share, features, first - np.linalg.solve(moments, bent.T).T)
+
+    moved = np.linalg.solve(inner, (drawn @ (scores[rows] @ basis)).T).T
+    with np.errstate(over="ignore", invalid="ignore"):
+        for _ in range(_STEPS):
+            gradients = gradients_at(rows, drawn, theta + moved @ basis.T)
+            known = np.where(np.isfinite(gradients), gradients, 0.0)
+            moved = moved + np.linalg.solve(inner, (known @ basis).T).T
+        quadratic = ((moved[:_PAIRS] + moved[_PAIRS:-1]) / 2 - moved[-1]) / _SMALL**2
     values, vectors = np.linalg.eigh(symmetric(covariance))
-    unit = vectors / np.sqrt(np.maximum(values, 1e-14 * values[-1]))  # takes a step to standard deviations
-
-    moved = np.zeros((1 + len(b), basis.shape[1]))
-    each, inverses = np.concatenate([share[None], drawn]), []
-    for _ in range(_STEPS):
-        with np.errstate(over="ignore", invalid="ignore"):  # far away; a step that is not finite is none
-            gradient, curvature = derivatives_at(rows, each, theta + moved @ basis.T)
-        inverses.append(_inverses(np.einsum("ji,djk,kl->dil", basis, curvature, basis)))
-        moved = moved + np.einsum("dij,dj->di", inverses[-1], gradient @ basis)
-        # the first may be far from the mode, where the prior is strong; the others belong near it
-        moved = moved[:1] + _cut(moved - moved[:1], unit, _FARTHEST)
-    score = scores[rows] @ basis
-    slope = (score * share[:, None]).T @ features - np.outer(share @ score, share @ features)
-    linear = b @ (inverses[0][0] @ slope).T  # at the mode, under the weights as they are
-    away = _cut(moved[1:] - moved[0] - linear, unit, _LARGEST)
-    return symmetric(away.T @ away / len(b))
+    sd = np.sqrt(np.maximum(values, 1e-14 * values[-1]))
+    unit = np.clip(np.nan_to_num((quadratic @ vectors) / sd), -_LARGEST, _LARGEST)
+    quadratic = (unit * sd) @ vectors.T
+    return symmetric(quadratic.T @ quadratic / _PAIRS)
 
 
-def _cut(steps: Array, unit: Array, limit: float) -> Array:
-    """Shorten steps (draw, r) to so many standard deviations; a step that is not finite becomes none."""
-    size = np.linalg.norm(steps @ unit, axis=1)
-    factor = np.minimum(1.0, limit / np.maximum(size, 1e-300))
-    return np.where(np.isfinite(size)[:, None], steps * factor[:, None], 0.0)
-
-
-def _inverses(matrices: Array) -> Array:
-    """Inverses of symmetric matrices (draw, r, r), flat directions and wrong signs kept from blowing up."""
-    values, vectors = np.linalg.eigh(np.nan_to_num((matrices + np.swapaxes(matrices, 1, 2)) / 2))
-    size = np.maximum(np.abs(values), _FLAT * np.abs(values).max(axis=1, keepdims=True))
-    size[size.max(axis=1) == 0] = np.inf  # nothing is known: no step
-    return np.asarray((vectors / size[:, None, :]) @ np.swapaxes(vectors, 1, 2))
+def _tilted(share: Array, features: Array, coefficients: Array) -> Array:
+    """Shares (draw, row) of tilted rows; rows of weight zero keep it."""
+    with np.errstate(divide="ignore"):
+        return np.asarray(softmax(np.log(share) + coefficients @ features.T, axis=1))

@@ -98,16 +98,14 @@ def likelihood_terms(terms: ModelTerms, mode: Array, curvature: Array | None = N
     curvature = -terms.likelihood_hessian(mode) if curvature is None else curvature
     total = terms.weights.sum()
 
-    def derivatives_at(rows: NDArray[np.intp], shares: Array, thetas: Array) -> tuple[Array, Array]:
-        gradients, curvatures = np.empty_like(thetas), np.empty((*thetas.shape, terms.size))
-        weights = np.zeros(terms.n_rows)
+    def gradients_at(rows: NDArray[np.intp], shares: Array, thetas: Array) -> Array:
+        gradients, weights = np.empty_like(thetas), np.zeros(terms.n_rows)
         for place, (share, theta) in enumerate(zip(shares, thetas, strict=True)):
             weights[rows] = share
-            _, gradients[place], hessian = terms.with_weights(weights).likelihood(theta)
-            curvatures[place] = -hessian
-        return gradients, curvatures
+            gradients[place] = terms.with_weights(weights).likelihood_gradient(theta)
+        return gradients
 
-    return LikelihoodTerms(mode, terms.scores(mode), curvature / total, terms.weights / total, derivatives_at)
+    return LikelihoodTerms(mode, terms.scores(mode), curvature / total, terms.weights / total, gradients_at)
 
 
 def draw_posteriors(

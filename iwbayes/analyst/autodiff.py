@@ -185,11 +185,11 @@ class ModelTerms:
         -------
         ndarray, shape (p, p)
         """
-        return self.likelihood(theta)[2]
+        return self._likelihood(theta)[2]
 
-    def likelihood(self, theta: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        """Weighted log likelihood sum_i w_i l_i, its gradient (p,) and Hessian (p, p) at theta (p,)."""
-        return by_columns(self._likelihood_function, self._checked(theta), self.weights)
+    def likelihood_gradient(self, theta: np.ndarray) -> np.ndarray:
+        """Gradient of the weighted log likelihood sum_i w_i l_i, shape (p,), at theta (p,)."""
+        return np.array(self._likelihood_function(self._checked(theta), self.weights, np.zeros(self.size))[1])
 
     def prior(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Differentiate everything in the log density that is not the weighted likelihood.
@@ -263,7 +263,7 @@ class ModelTerms:
         hessians: list[np.ndarray] = []
 
         def derivatives(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            _, gradient, hessian = self.likelihood(theta)
+            _, gradient, hessian = self._likelihood(theta)
             prior_gradient, prior_hessian = self.prior(theta)
             hessians[:] = hessian, prior_hessian
             return gradient + prior_gradient, hessian + prior_hessian
@@ -380,6 +380,9 @@ class ModelTerms:
         others = [rv for rv in self._model.basic_RVs if rv.name not in self._row_names]
         [density], theta = self._join([self._model.logp(vars=[*others, *self._model.potentials])])
         return value_gradient_curvature(density, [theta])
+
+    def _likelihood(self, theta: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        return by_columns(self._likelihood_function, self._checked(theta), self.weights)
 
     def _prior(self, theta: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         return by_columns(self._prior_function, self._checked(theta))

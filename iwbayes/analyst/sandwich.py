@@ -21,7 +21,7 @@ import numpy as np
 
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst._meat import TAU, Array, Features, TiltMoments, score_moments, symmetric, tilt_moments
-from iwbayes.analyst._second_order import DerivativesAt, remainder_covariance
+from iwbayes.analyst._second_order import GradientsAt, bending_covariance
 
 __all__ = ["CalibratedNormal", "LikelihoodTerms", "calibrate_normal", "map_draws"]
 
@@ -47,9 +47,9 @@ class LikelihoodTerms:
         ``J = -sum p_i Hessian log f(x_i | theta)``: of the weighted mean, not of the sum.
     shares : ndarray, shape (row,)
         ``p_i = w_i / sum w``; any non-negative weights are accepted and scaled to sum to one.
-    derivatives_at : callable, optional
+    gradients_at : callable, optional
         From places of rows (n,), shares (draw, n) of these that sum to one and parameters (draw, p) to the gradients
-        (draw, p) and curvatures (draw, p, p) there. It gives calibration the second order in the tilt's coefficients.
+        (draw, p) of the mean log likelihood there. It gives calibration the second order in the noise of the moments.
 
     Raises
     ------
@@ -61,7 +61,7 @@ class LikelihoodTerms:
     scores: Array
     curvature: Array
     shares: Array
-    derivatives_at: DerivativesAt | None = None
+    gradients_at: GradientsAt | None = None
 
     def __post_init__(self) -> None:
         """Check shapes and values, and scale the shares."""
@@ -109,8 +109,8 @@ class CalibratedNormal:
         moments alone fix the parameter, whatever the shape of the density ratio. NaN without features, and for
         parameters that the prior alone informs.
     second_order : ndarray, shape (p,)
-        Share of the calibrated likelihood's variance that is of second order in the tilt's coefficients. NaN
-        without features or `derivatives_at`, and for parameters that the prior alone informs.
+        Share of the calibrated likelihood's variance that is of second order in the noise of the moments. NaN
+        without features or `gradients_at`, and for parameters that the prior alone informs.
     likelihood_ess : float
         ``tr(J^-1 sum p_i s_i s_i') / tr(J^-1 sum p_i^2 s_i s_i')``, in rows: how many rows of equal weight
         would give the mean score the same variance (Ghalebikesabi et al. 2022, B.5.1, in a trace form). It is
@@ -185,7 +185,7 @@ def calibrate_normal(
     likelihood. The scores are centred in the meat.
 
     The formula takes an estimate for linear in the moments. Their noise can be so large that it is not: intervals
-    are then too narrow. What an estimate bends is added to V where the terms have `derivatives_at`.
+    are then too narrow. What an estimate bends is added to V where the terms have `gradients_at`.
     """
     for name, value in (("n_private", n_private), ("tau", tau)):
         if not value > 0:
@@ -201,17 +201,17 @@ def calibrate_normal(
         inner = _inner_curvature(terms.curvature, basis[:, n_prior:])
         bread = basis[:, n_prior:] @ np.linalg.solve(inner, basis[:, n_prior:].T)  # J^-1 when n_prior = 0
         second = np.full(len(theta), np.nan)
-        if tilt is not None and phi is not None and terms.derivatives_at is not None:
+        if tilt is not None and phi is not None and terms.gradients_at is not None:
             informed = basis[:, n_prior:]
             half = np.linalg.solve(inner, informed.T)
-            remainder = remainder_covariance(
-                theta, scores, shares, phi, tilt, terms.derivatives_at, root=tilt.coefficient_root(n_private, tau),
-                basis=informed, covariance=half @ meat @ half.T,
+            bending = bending_covariance(
+                theta, scores, shares, phi, tilt, terms.gradients_at, n_private=n_private, tau=tau,
+                basis=informed, inner=inner, covariance=half @ meat @ half.T,
             )  # fmt: skip
             outward = terms.curvature @ informed  # takes a covariance of estimates to one of scores
-            meat = meat + outward @ remainder @ outward.T
+            meat = meat + outward @ bending @ outward.T
             total = np.einsum("ij,jk,ik->i", bread, meat, bread)
-            part = np.einsum("ij,jk,ik->i", informed, remainder, informed)
+            part = np.einsum("ij,jk,ik->i", informed, bending, informed)
             second = np.divide(part, total, out=second, where=total > 0)
         step = bread @ (shares @ scores)
         covariance = symmetric(bread @ meat @ bread)
