@@ -144,13 +144,12 @@ def summary(cell: Cell, study: iw.CoverageStudy) -> pd.DataFrame:
     for fact in ("kappa_max", "explained_min", "clipped_private", "pareto_k", "ess"):
         main[fact] = each[fact].astype(float).groupby("method", sort=False).median()
     main["ess"] /= cell.n_synthetic
-    warned = each.index[each["warned"]].get_level_values("replication")
-    silent = study.replications[~study.replications["replication"].isin(warned)]
-    if len(silent):
-        unwarned = iw.CoverageStudy(silent, study.failures, study.levels).summary(LEVELS[0])
-        main[["coverage_silent", "n_silent"]] = unwarned[["coverage", "n"]]
-    else:
-        main[["coverage_silent", "n_silent"]] = float("nan"), 0
+    for method in main.index:
+        quiet = each.loc[method].index[~each.loc[method]["warned"].astype(bool)]
+        part = study.replications[study.replications["replication"].isin(quiet)]
+        found = iw.CoverageStudy(part, study.failures, study.levels).summary(LEVELS[0]) if len(quiet) else None
+        main.loc[method, "coverage_silent"] = float("nan") if found is None else found.loc[method, "coverage"]
+        main.loc[method, "n_silent"] = len(quiet)
     settings = {"truth": cell.truth.kind, "N": cell.n_private, "M": cell.n_synthetic, "epsilon": cell.epsilon}
     failed = len(study.failures)
     return main.reset_index().assign(cell=cell.name, failed=failed, **settings, generator=cell.generator)
@@ -248,29 +247,35 @@ def draw_picture(rows: pd.DataFrame, path: Path) -> None:
     import matplotlib.pyplot as plt
 
     ours = rows[rows["method"] == OURS].set_index("cell").sort_values("coverage")
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 5), layout="constrained")
     left.axhspan(*(100 * limit for limit in LIMITS[0.9]), color="0.9", zorder=0, label="87-93 %")
     left.axhline(90, color="0.5", linewidth=1, zorder=0)
     place = {cell: number for number, cell in enumerate(ours.index)}
     inside = ours["warned"] <= WARNED_INSIDE
     for method, color in ((PUBLISHED, "C1"), ("unweighted", "C2"), (OURS, "C0")):
         own = rows[rows["method"] == method].set_index("cell")
+        if own.empty:
+            continue
         x = [place[cell] for cell in own.index]
         faces = [color if inside[cell] else "none" for cell in own.index]
-        left.scatter(x, 100 * own["coverage"], s=22, facecolors=faces, edgecolors=color, label=method)
+        left.scatter(x, 100 * own["coverage"], s=22, facecolors=faces, edgecolors=color)
+        left.scatter([], [], s=22, color=color, label=method)
+    left.xaxis.get_major_locator().set_params(integer=True)
     left.set(xlabel="cell, by coverage of ours", ylabel="coverage of 90 % intervals, %", ylim=(0, 101))
-    left.legend(loc="lower right", fontsize="small", title="open: fits warn")
+    left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=4, fontsize="small", title="open: fits warn")
     for n, marker in zip(sorted(ours["N"].unique()), "sDo^", strict=False):
         own = ours[ours["N"] == n]
         faces = ["C0" if inside[cell] else "none" for cell in own.index]
-        right.scatter(own["epsilon"], own["length_ratio"], marker=marker, facecolors=faces, edgecolors="C0",
-                      label=f"N = {n:,}")  # fmt: skip
+        right.scatter([], [], marker=marker, color="C0", label=f"N = {n:,}")
+        right.scatter(own["epsilon"], own["length_ratio"], marker=marker, facecolors=faces, edgecolors="C0")
     right.axhline(1, color="0.5", linewidth=1, zorder=0)
     right.set(xscale="log", yscale="log", xlabel="epsilon", ylabel="length over that of the private rows")
-    for axis, ticks in ((right.xaxis, [0.5, 1, 2, 5]), (right.yaxis, [1, 1.5, 2, 3, 5])):
+    for axis, ticks in ((right.xaxis, [0.5, 1, 2, 5]), (right.yaxis, [0.5, 1, 1.5, 2, 3, 5])):
         axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
         axis.set_ticks([], minor=True)
-    right.legend(fontsize="small", title="ours; open: fits warn")
+    right.legend(
+        loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=4, fontsize="small", title="ours; open: fits warn"
+    )
     figure.savefig(path, dpi=130)
 
 
