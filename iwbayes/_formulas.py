@@ -8,6 +8,7 @@ is evaluated.
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ MAX_PREDICTOR_DEGREE = 3
 _AFFINE = ("I", "center", "scale")
 _LOG1P = ("np.log1p",)
 _ONE: Span = frozenset({()})
+#: A bracket to a power, which formulaic multiplies out before anybody can look at the degree.
+_POWER = re.compile(r"\)\s*(?:\*\*|\^)\s*(\d{1,9})")
 
 
 @dataclass(frozen=True)
@@ -50,25 +53,35 @@ class ScoreTerms:
     schema: Schema
 
     @property
+    def kept(self) -> Span:
+        """The constant, and the indicator of missing cells of each column: a regression leaves such rows out."""
+        kinds = _kinds(self.schema)
+        used = {kinds[place][0] for term in self.response | self.design for place in term}
+        return _ONE | {
+            (place,)
+            for place, (owner, kind) in enumerate(kinds)
+            if owner in used and kind == "indicator" and kinds[place - 1][0] == owner and kinds[place - 1][1] != kind
+        }
+
+    @property
     def core(self) -> Span:
         """Response, predictors, and products of the two: what scores hold to first order."""
-        return _times(self.response, self.design, self.schema) - _ONE
+        return _times(_times(self.response, self.design, self.schema), self.kept, self.schema) - _ONE
 
     @property
     def squares(self) -> Span:
         """Squares of predictors' terms, and what the square of the response holds beside the response itself."""
         own = (reduced(term + term, self.schema) for term in self.design)
         of_response = _times(self.response, self.response, self.schema) - self.response
-        return (frozenset(term for term in own if term) | of_response) - _ONE
+        return _times(frozenset(term for term in own if term) | of_response, self.kept, self.schema) - _ONE
 
     @property
     def products(self) -> Span:
         """Products among predictors; where they are too many to be tried, one more than that."""
         found: set[Term] = set()
+        kept = sorted(self.kept)
         for one, two in combinations_with_replacement(sorted(self.design), 2):
-            term = reduced(one + two, self.schema)
-            if term:
-                found.add(term)
+            found |= {term for more in kept if (term := reduced(one + two + more, self.schema))}
             if len(found) > MAX_RAW_TERMS:
                 break
         return frozenset(found)
@@ -139,8 +152,8 @@ def model_terms(formula: str, schema: Schema) -> ScoreTerms:
 
     Notes
     -----
-    Rows with missing cells are left out of a regression. The indicators of missing cells are terms beside the columns'
-    own; what several columns' missing cells have in common is not.
+    Rows with missing cells are left out of a regression: each term is there times the indicator of missing cells of
+    each column as well. What the missing cells of several columns have in common is not.
     """
     parsed = _parse(formula, schema)
     reader = _Reader(formula, schema)
@@ -198,6 +211,8 @@ def _parse(formula: str, schema: Schema) -> Any:
 
     if not isinstance(formula, str):
         raise TypeError(f"a formula must be a string such as 'y ~ a + b'; got {type(formula).__name__}.")
+    if any(int(power) > MAX_PREDICTOR_DEGREE for power in _POWER.findall(formula)):
+        raise ValueError(f"formula {formula!r} must have no power above {MAX_PREDICTOR_DEGREE}.")
     try:
         parsed = Formula(formula, _context={"__formulaic_variables_available__": list(schema.names)})
     except RecursionError:

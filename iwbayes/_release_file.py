@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from iwbayes.release import Release
 
 FORMAT = "iwbayes release"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MANIFEST, TABLE, WEIGHTS, MEASUREMENTS = "manifest.json", "table.parquet", "weights.npz", "measurements.npz"
 
 
@@ -71,7 +71,9 @@ def to_bytes(release: Release, *, package_version: str) -> bytes:
 
 
 def _version_needed(measurement: Measurement | None) -> int:
-    """Oldest format version that holds it: feature maps of explicit terms came with version 2."""
+    """Oldest format version that holds it: explicit terms came with version 2, what a tilt holds back with 3."""
+    if measurement is not None and measurement.held_back is not None:
+        return 3
     named = measurement is None or measurement.features is None or isinstance(measurement.features.terms, str)
     return 1 if named else 2
 
@@ -254,6 +256,9 @@ def _measurement_to_parts(measurement: Measurement) -> tuple[dict[str, Any], dic
         "features": features,
         "n_private": int(measurement.n_private),
     }
+    if measurement.held_back is not None:
+        settings["held_back"], more = _measurement_to_parts(measurement.held_back)
+        arrays.update({f"held_back_{name}": array for name, array in more.items()})
     return settings, arrays
 
 
@@ -270,13 +275,32 @@ def _read_weights(
     if (settings["measurement"] is None) != (MEASUREMENTS not in members):
         raise ArchiveError("its measurement lacks its arrays or its settings")
     if settings["measurement"] is not None:
-        measurement = _read_measurement(members[MEASUREMENTS], settings["measurement"], schema)
+        measurement = _read_measurements(members[MEASUREMENTS], settings["measurement"], schema)
     return Weights(log_weights, _checked(settings, "method", str), tuple(steps), measurement)
 
 
-def _read_measurement(content: bytes, settings: dict[str, Any], schema: Schema) -> Measurement:
-    dims = {"value": 1} | ({} if settings["features"] is None else {"center": 1, "whitener": 2})
+def _read_measurements(content: bytes, settings: dict[str, Any], schema: Schema) -> Measurement:
+    """Read a measurement and what it holds back."""
+    other = settings.get("held_back")
+    parts = {"": settings} | ({} if other is None else {"held_back_": other})
+    dims = {}
+    for prefix, part in parts.items():
+        dims[f"{prefix}value"] = 1
+        if part["features"] is not None:
+            dims |= {f"{prefix}center": 1, f"{prefix}whitener": 2}
     arrays = unpack_arrays(content, dims)
+    held_back = None
+    if other is not None:
+        if "held_back" in other:
+            raise ArchiveError("what its measurement holds back holds something back itself")
+        own = {name.removeprefix("held_back_"): arrays.pop(name) for name in dims if name.startswith("held_back_")}
+        held_back = _read_measurement(own, other, schema, None)
+    return _read_measurement(arrays, settings, schema, held_back)
+
+
+def _read_measurement(
+    arrays: dict[str, Any], settings: dict[str, Any], schema: Schema, held_back: Measurement | None
+) -> Measurement:
     value = arrays.pop("value")
     if not np.isfinite(value).all():
         raise ArchiveError("its measured mean is not finite")
@@ -294,6 +318,7 @@ def _read_measurement(content: bytes, settings: dict[str, Any], schema: Schema) 
         sensitivity=_number(settings, "sensitivity"),
         features=features,
         n_private=_checked(settings, "n_private", int),
+        held_back=held_back,
     )
 
 

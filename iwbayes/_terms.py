@@ -26,7 +26,7 @@ Terms = str | tuple[Term, ...]
 #: Names of sets of terms, from the richest to the poorest.
 TERMS = ("quadratic", "squares", "linear")
 #: Largest number of factors of a term.
-MAX_DEGREE = 6
+MAX_DEGREE = 7
 #: More raw terms than this are never tried: their covariance alone would take longer than it is worth.
 MAX_RAW_TERMS = 1500
 _CHUNK = 8192

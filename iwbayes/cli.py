@@ -130,6 +130,8 @@ def inspect(release: Input, as_json: Json = False, debug: Debug = False) -> None
                 f"noise of sd {measurement.noise.covariance[0, 0] ** 0.5:.4g}"
                 + (f"; clipped private rows {clipped:.1%} (noisy)" if _finite(clipped) is not None else "")
             )
+            if measurement.held_back is not None:
+                lines.append(f"  held back as a test of fit: {measurement.held_back.noise.dim} coordinates")
         lines += [f"  {key}: {value}" for key, value in (found.recipe or {}).items()]
         typer.echo("\n".join(lines))
 

@@ -24,7 +24,7 @@ FloatArray = NDArray[np.float64]
 #: Directions with less than this share of the largest variance over the synthetic rows are dropped, each raw term in
 #: units of its own standard deviation.
 EIGENVALUE_CUT = 1e-4
-#: Raw terms of less variance than this count as constant; columns have a range of one.
+#: Raw terms whose variance is less than this share of their mean square count as constant.
 LEAST_VARIANCE = 1e-10
 
 
@@ -188,19 +188,13 @@ class FeatureMap:
             When every raw term is constant over the synthetic rows.
         """
         schema = synthetic.schema
-        check_terms(schema, terms)
-        n_raw = len(raw_terms(schema, terms))
-        center, gram = np.zeros(n_raw), np.zeros((n_raw, n_raw))
         shares = np.full(len(synthetic), 1 / len(synthetic)) if shares is None else shares
+        center, gram = _moments(synthetic, terms, shares)
         with one_blas_thread():
-            for rows, raw in raw_chunks(schema, terms, synthetic.frame):
-                weighted = raw * shares[rows, None]
-                center += weighted.sum(axis=0)
-                gram += weighted.T @ raw
             covariance = gram - np.outer(center, center)
             # in units of their own spread: a product of columns whose bounds are wide is small, not unimportant
             variance = np.diag(covariance)
-            varies = variance > LEAST_VARIANCE
+            varies = variance > LEAST_VARIANCE * np.diag(gram)
             units = np.where(varies, 1 / np.sqrt(np.where(varies, variance, 1.0)), 0.0)
             values, vectors = np.linalg.eigh(covariance * np.outer(units, units))
         keep = values > EIGENVALUE_CUT * max(values[-1], 1e-300)
@@ -215,6 +209,13 @@ class FeatureMap:
         whitener = units[:, None] * whitener
         unbounded = cls(schema, terms, center, whitener, 1.0, order)
         return unbounded.with_bound(_weighted_quantile(unbounded.norms(synthetic.frame), shares, 0.95))
+
+    @staticmethod
+    def varies(synthetic: SyntheticTable, terms: Terms, shares: FloatArray | None = None) -> bool:
+        """Whether any raw term varies over the synthetic rows, as `whitened` asks for."""
+        shares = np.full(len(synthetic), 1 / len(synthetic)) if shares is None else shares
+        center, gram = _moments(synthetic, terms, shares)
+        return bool((np.diag(gram) - center**2 > LEAST_VARIANCE * np.diag(gram)).any())
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, FloatArray]]:
         """Plain settings and arrays, for a release file; the schema travels with the release."""
@@ -237,6 +238,20 @@ class FeatureMap:
             order,
             bool(settings["flag"]),
         )
+
+
+def _moments(synthetic: SyntheticTable, terms: Terms, shares: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Weighted mean (raw,) and second moments (raw, raw) of the raw terms over the rows."""
+    schema = synthetic.schema
+    check_terms(schema, terms)
+    n_raw = len(raw_terms(schema, terms))
+    center, gram = np.zeros(n_raw), np.zeros((n_raw, n_raw))
+    with one_blas_thread():
+        for rows, raw in raw_chunks(schema, terms, synthetic.frame):
+            weighted = raw * shares[rows, None]
+            center += weighted.sum(axis=0)
+            gram += weighted.T @ raw
+    return center, gram
 
 
 def _weighted_quantile(values: FloatArray, shares: FloatArray, level: float) -> float:

@@ -242,6 +242,8 @@ LAWS: dict[str, type[_Law]] = {law.name: law for law in (GaussianLaw, SphericalL
 
 #: Name of the measurement that a tilt is made of: its features' noisy mean over the private rows.
 MEAN_OF_FEATURES = "mean of features"
+#: Name of the measurement that a tilt holds back: the noisy mean of features that it does not use.
+TEST_OF_FIT = "test of fit"
 
 
 @dataclass(frozen=True)
@@ -262,6 +264,9 @@ class Measurement:
         The map whose mean was measured, for a tilt.
     n_private : int
         Number of private rows N (public).
+    held_back : Measurement or None
+        For a tilt: the noisy mean of other features, which the weights do not use. How far the weighted rows are from
+        it tells how far they are from the private rows where the tilt does not pull them.
     """
 
     name: str
@@ -270,6 +275,7 @@ class Measurement:
     sensitivity: float
     features: FeatureMap | None
     n_private: int
+    held_back: Measurement | None = None
 
     def __post_init__(self) -> None:
         value = np.array(self.value, dtype=np.float64)
@@ -279,6 +285,11 @@ class Measurement:
             raise ValueError(f"value must have shape ({self.noise.dim},); got {value.shape}.")
         if self.features is not None and self.features.dim != self.noise.dim:
             raise ValueError(f"features have dimension {self.features.dim}; the noise has {self.noise.dim}.")
+        other = self.held_back
+        if other is not None and (self.features is None or other.features is None or other.held_back is not None):
+            raise ValueError("held_back must be a measurement of features beside one of features.")
+        if other is not None and other.n_private != self.n_private:
+            raise ValueError(f"held_back must be of {self.n_private} private rows; got {other.n_private}.")
 
     @property
     def tilt_columns(self) -> slice:

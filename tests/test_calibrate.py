@@ -280,17 +280,31 @@ def fake_normal(kappa, mode=0.0):
     p = len(kappa)
     eye, zero = np.eye(p), np.zeros(p)
     return CalibratedNormal(
-        zero + mode, zero, eye, zero, eye, eye, np.array(kappa), 0.1, np.ones(p), np.zeros(p), 3500.0, 0, 0
+        zero + mode,
+        zero,
+        eye,
+        zero,
+        eye,
+        eye,
+        np.array(kappa),
+        0.1,
+        np.ones(p),
+        np.zeros(p),
+        np.nan,
+        np.zeros(p),
+        3500.0,
+        0,
+        0,
     )
 
 
 @pytest.mark.parametrize(
     ("kappa", "mode", "explained", "reason"),
     [
-        ([0.01, 0.3], 0.0, [0.9, 0.9], "kappa 0.3 >= 0.25: the privacy noise is too large"),
-        ([0.01, 0.02], 0.8, [0.9, 0.9], "skew 0.8 >= 0.5"),
-        ([0.01, 0.02], 0.0, [0.1, 0.9], "explained 0.1 <= 0.8: the release did not measure"),
-        ([0.01, 0.2], 0.0, [np.nan, 0.9], ""),
+        ([0.01, 0.3], 0.0, [0.95, 0.95], "kappa 0.3 >= 0.12: the privacy noise is too large"),
+        ([0.01, 0.02], 0.8, [0.95, 0.95], "skew 0.8 >= 0.5"),
+        ([0.01, 0.02], 0.0, [0.1, 0.95], "explained 0.1 <= 0.9: the release did not measure"),
+        ([0.01, 0.1], 0.0, [np.nan, 0.95], ""),
     ],
 )
 def test_verdict(release, kappa, mode, explained, reason):
@@ -301,6 +315,15 @@ def test_verdict(release, kappa, mode, explained, reason):
     assert ("; ".join(record.attrs["reasons"])).startswith(reason)
     for value in record.attrs.values():  # all of it goes into a netCDF file
         assert isinstance(value, str | float | int | list)
+
+
+def test_verdict_on_what_the_rows_miss(release):
+    draws = centred_draws(np.zeros(2), np.eye(2))
+    normal = replace(fake_normal([0.01, 0.02], 0.0), misfit=0.1, misfit_share=np.array([np.nan, 0.5]))
+    record = calibration_record(["a", "b"], normal, draws, draws, release)
+    assert record.attrs["misfit_share_max"] == 0.5
+    [reason] = record.attrs["reasons"]
+    assert reason.startswith("misfit 0.5 >= 0.4: the weighted rows differ")
 
 
 def test_verdict_on_weights(release):

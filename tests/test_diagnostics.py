@@ -25,7 +25,7 @@ RELEASE_CHECKS = {
     "pareto_k", "ess_share", "clipped_private", "ess", "psis_ess", "n_synthetic", "clipped_synthetic",
     "epsilon", "delta", "adjacency", "noise", "certified",
 }  # fmt: skip
-FIT_CHECKS = {"calibration", "method", "kappa", "kappa0", "explained", "skew", "likelihood_ess"}
+FIT_CHECKS = {"calibration", "method", "kappa", "kappa0", "explained", "misfit", "skew", "likelihood_ess"}
 SAMPLER_CHECKS = {"r_hat", "ess_bulk", "ess_tail"}
 
 
@@ -44,7 +44,7 @@ def make_release(noise="hardened", spread=0.3, clipped=0.01, n_private=1000):
 
 
 def make_idata(
-    release, kappa=(0.1, 0.02), mode=0.0, likelihood_ess=1800.0, shift=0.0, calibrated=True, explained=(0.85, 0.9)
+    release, kappa=(0.1, 0.02), mode=0.0, likelihood_ess=1800.0, shift=0.0, calibrated=True, explained=(0.92, 0.95)
 ):
     rng = np.random.default_rng(3)
     draws = rng.normal(size=(4, 500, 2))
@@ -62,6 +62,8 @@ def make_idata(
             np.array(kappa),
             7.0,
             np.array(explained),
+            np.zeros(2),
+            np.nan,
             np.zeros(2),
             likelihood_ess,
             1,
@@ -115,7 +117,7 @@ def test_a_calibrated_fit_with_its_release():
     assert table.loc["kappa", "value"] == 0.1 and table.loc["kappa[b[1]]", "value"] == 0.02
     # the overall index is shown, far above its threshold, and not judged
     assert table.loc["kappa0", "value"] == 7.0 and table.loc["kappa0", "verdict"] == "info"
-    assert table.loc["explained", "value"] == 0.85
+    assert table.loc["explained", "value"] == 0.92
     assert table.loc["r_hat", "value"] < 1.01 and table.loc["ess_bulk", "threshold"] == 400
 
 
@@ -127,7 +129,7 @@ def test_a_calibrated_fit_with_its_release():
         ({"kappa": (0.1, 0.3)}, "kappa[b[0]]", "ok"),
         ({"kappa": (0.1, 0.3)}, "calibration", "fail"),
         ({"mode": 0.9}, "skew", "fail"),
-        ({"likelihood_ess": 150.0}, "likelihood_ess", "warn"),
+        ({"likelihood_ess": 80.0}, "likelihood_ess", "warn"),
         ({"explained": (0.9, 0.3)}, "explained", "fail"),
         ({"shift": 3.0}, "r_hat", "fail"),
         ({"shift": 3.0}, "ess_bulk", "warn"),

@@ -282,7 +282,7 @@ def test_a_map_keeps_its_own_arrays():
         ({"terms": ((False,),)}, "places from 0 to 0"),
         ({"terms": ((0,), (0,))}, "distinct"),
         ({"terms": ((0, 0), (0,))}, "by degree"),
-        ({"terms": ((0,) * (MAX_DEGREE + 1),)}, "at most 6"),
+        ({"terms": ((0,) * (MAX_DEGREE + 1),)}, "at most 7"),
         ({"terms": ((0,), (0, 0))}, "must have 2 rows"),
         ({"order": 1}, "order must be 2 or inf"),
         ({"bound": 0.0}, "bound must be positive"),

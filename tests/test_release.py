@@ -85,9 +85,13 @@ def same(first, second):
     assert (first.weights.method, first.weights.steps) == (second.weights.method, second.weights.steps)
     assert first.statement == second.statement
     assert (first.n_private, first.recipe) == (second.n_private, second.recipe)
-    a, b = first.weights.measurement, second.weights.measurement
+    same_measurement(first.weights.measurement, second.weights.measurement, first.synthetic.frame)
+
+
+def same_measurement(a, b, frame):
     assert (a is None) == (b is None)
     if a is not None:
+        same_measurement(a.held_back, b.held_back, frame)
         assert a.value.tobytes() == b.value.tobytes()
         assert (a.name, a.noise, a.sensitivity, a.n_private) == (b.name, b.noise, b.sensitivity, b.n_private)
         assert (a.features is None) == (b.features is None)
@@ -95,7 +99,7 @@ def same(first, second):
         assert a.features.to_arrays()[0] == b.features.to_arrays()[0]
         for name in ("center", "whitener"):
             assert getattr(a.features, name).tobytes() == getattr(b.features, name).tobytes()
-        left, right = (r.weights.measurement.features.transform(r.synthetic.frame) for r in (first, second))
+        left, right = (measurement.features.transform(frame) for measurement in (a, b))
         # the arrays are equal bit for bit; their memory layout, and so the order of BLAS's sums, may not be
         np.testing.assert_allclose(left, right, rtol=1e-12, atol=1e-12)
 
@@ -265,6 +269,14 @@ def chosen_release(order=2):
     return replace(release, weights=replace(release.weights, measurement=measurement))
 
 
+def release_that_holds_back():
+    """With a second measurement that the first holds back."""
+    release = chosen_release()
+    first = release.weights.measurement
+    second = replace(make_release(seed=1).weights.measurement, name="test of fit")
+    return replace(release, weights=replace(release.weights, measurement=replace(first, held_back=second)))
+
+
 @pytest.mark.parametrize("order", [2, math.inf])
 def test_a_feature_map_of_chosen_terms_returns(tmp_path, order):
     release = chosen_release(order)
@@ -275,12 +287,39 @@ def test_a_feature_map_of_chosen_terms_returns(tmp_path, order):
 
 def test_files_have_the_oldest_version_that_holds_them(tmp_path):
     """What an older reader knows it can still read, and of the rest it says that it is too old."""
-    releases = {1: make_release(), 2: chosen_release()}
+    releases = {1: make_release(), 2: chosen_release(), 3: release_that_holds_back()}
     bare = make_release(measured=False)
     for version, release in [*releases.items(), (1, bare)]:
         path = release.save(tmp_path / "r.iwb", overwrite=True)
         assert json.loads(members_of(path)["manifest.json"])["format_version"] == version
     assert FORMAT_VERSION == max(releases)
+
+
+def test_a_measurement_that_is_held_back_returns(tmp_path):
+    release = release_that_holds_back()
+    back = load(release.save(tmp_path / "r.iwb"))
+    same(release, back)
+    assert back.weights.measurement.held_back.name == "test of fit"
+
+
+@pytest.mark.parametrize("wrong", [3, [], {}, "x", {"features": None}, True])
+def test_nothing_else_is_held_back(tmp_path, wrong):
+    members = members_of(release_that_holds_back().save(tmp_path / "good.iwb"))
+
+    def change(manifest):
+        manifest["weights"]["measurement"]["held_back"] = wrong
+
+    refused(write(tmp_path / "r.iwb", sealed(members, change)), "cannot be read")
+
+
+def test_what_is_held_back_holds_nothing_back(tmp_path):
+    members = members_of(release_that_holds_back().save(tmp_path / "good.iwb"))
+
+    def change(manifest):
+        own = manifest["weights"]["measurement"]["held_back"]
+        own["held_back"] = dict(own)
+
+    refused(write(tmp_path / "r.iwb", sealed(members, change)), "holds something back itself")
 
 
 @pytest.mark.parametrize(
@@ -298,7 +337,7 @@ def test_files_have_the_oldest_version_that_holds_them(tmp_path):
         ["0", *CHOSEN[1:]],
         [0, *CHOSEN[1:]],
         [*CHOSEN[:-1], [0, 1, 99]],
-        [*CHOSEN[:-1], [0] * 7],
+        [*CHOSEN[:-1], [0] * 8],
         [*CHOSEN[:-1], [0, 10**20]],
         list(CHOSEN[:-1]),
         [*CHOSEN, [1, 3, 5]],

@@ -179,7 +179,21 @@ def test_parts_are_dealt_evenly_and_no_draw_twice(parts, chains, draws):
 def normal_of(mean, covariance):
     p, nothing = len(mean), np.full(len(mean), np.nan)
     return CalibratedNormal(
-        mean, mean, covariance, mean, covariance, covariance, nothing, np.nan, nothing, nothing, 9.0 * p, 0, 0
+        mean,
+        mean,
+        covariance,
+        mean,
+        covariance,
+        covariance,
+        nothing,
+        np.nan,
+        nothing,
+        nothing,
+        np.nan,
+        nothing,
+        9.0 * p,
+        0,
+        0,
     )
 
 

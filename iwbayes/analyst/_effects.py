@@ -198,9 +198,15 @@ def _levels(design: RecordedDesign, frame: pd.DataFrame, name: str) -> tuple[Any
     # a number inside C(...) has levels too
     pattern = rf"(?<!\w){re.escape(name)}(?!\w)"
     states = design.basis.spec.encoder_state.items()
-    if any(kind is Factor.Kind.CATEGORICAL and re.search(pattern, str(expr)) for expr, (kind, _) in states):
+    categorical = [_without_text(str(expr)) for expr, (kind, _) in states if kind is Factor.Kind.CATEGORICAL]
+    if any(re.search(pattern, expression) for expression in categorical):
         return tuple(sorted(frame[name].unique().tolist()))
     return None
+
+
+def _without_text(expression: str) -> str:
+    """Expression without its quoted text: a level may be called like a column."""
+    return re.sub(r"'[^']*'|\"[^\"]*\"", "''", expression)
 
 
 def _constant(values: pd.Series, level: Any) -> pd.Series:

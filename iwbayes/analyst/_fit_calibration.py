@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst._meat import Array
+from iwbayes.analyst._misfit import held_back_of
 from iwbayes.analyst._mixture import map_parts
 from iwbayes.analyst._models import outside_models
 from iwbayes.analyst._pool_record import pool_record, reference
@@ -104,6 +105,7 @@ def calibrate_parts(
             n_private=release.n_private,
             phi=None if phi is None else phi[:, : len(noise)],
             noise_covariance=noise,
+            held_back=None if phi is None else held_back_of(release),
         )
         for posterior, weights in zip(posteriors, problem.draw_weights, strict=True)
     ]

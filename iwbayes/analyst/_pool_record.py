@@ -16,7 +16,7 @@ from iwbayes.analyst._domain import (
     below,
     explained_check,
     kappa_check,
-    smallest_explained,
+    smallest_known,
     weight_checks,
     weight_facts,
 )
@@ -132,7 +132,7 @@ def pool_record(
     facts = _facts(release)
     facts["kappa_bound"] = _kappa_bound(release)
     facts["kappa_max"] = facts["kappa_bound"] if normal is None else float(np.max(normal.kappa))
-    facts["explained_min"] = smallest_explained(columns["explained"])
+    facts["explained_min"] = smallest_known(columns["explained"])
     facts["weight_draws_used"] = len(np.unique(part))
     facts["dispersion_max"] = float("nan") if at_mode is None else float(np.max(at_mode.dispersion))
     reasons = [

@@ -249,11 +249,33 @@ def _works(text: str, design: Design, frame: pd.DataFrame) -> bool:
     n = len(design.rows)
     places = np.unique(np.linspace(0, n - 1, min(TRIED_ROWS, max(1, n - 1))).round().astype(np.intp))
     recorded = _from_text(text, design.formula, design.family.name)
+    used = frame.iloc[design.rows]
     try:
-        x = recorded.matrix(recorded.ready(frame.iloc[design.rows[places]]))
+        for tried in [places, *(np.array([place]) for place in _inner_rows(used))]:
+            x = recorded.matrix(recorded.ready(used.iloc[tried]))
+            if not np.allclose(x, design.x[tried], rtol=1e-9, atol=1e-12):
+                return False
     except (TypeError, ValueError):
         return False
-    return bool(np.allclose(x, design.x[places], rtol=1e-9, atol=1e-12))
+    return True
+
+
+def _inner_rows(frame: pd.DataFrame) -> list[int]:
+    """Few rows, of which one is above the smallest value and one below the largest, of each numeric column that varies.
+
+    Alone, such a row gives a function of all rows (a smallest value, a mean, a rank) away.
+    """
+    numbers = frame.select_dtypes("number").to_numpy(dtype=np.float64, na_value=np.nan)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # columns without a value
+        inside = np.concatenate([numbers > np.nanmin(numbers, axis=0), numbers < np.nanmax(numbers, axis=0)], axis=1)
+    wanted = inside.any(axis=0)
+    found: list[int] = []
+    while wanted.any() and len(found) < TRIED_ROWS:
+        best = int(np.argmax(inside[:, wanted].sum(axis=1)))
+        found.append(best)
+        wanted &= ~inside[best]
+    return found
 
 
 def read_design(posterior: xr.Dataset) -> RecordedDesign:

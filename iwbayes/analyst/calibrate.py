@@ -19,12 +19,14 @@ from iwbayes.analyst import _arviz
 from iwbayes.analyst._domain import (
     explained_check,
     kappa_check,
+    misfit_check,
     skew_check,
-    smallest_explained,
+    smallest_known,
     weight_checks,
     weight_facts,
 )
 from iwbayes.analyst._meat import Array
+from iwbayes.analyst._misfit import held_back_of
 from iwbayes.analyst._mixture import map_parts, pool_normals
 from iwbayes.analyst._nuts import check_sampler
 from iwbayes.analyst._pool_record import model_reference, pool_record
@@ -160,7 +162,8 @@ def calibrate(
     else:
         phi, noise = tilt_inputs(release, terms.weights)
         columns = None if phi is None else phi[:, : len(noise)]
-        normal = calibrated(terms, start, release.n_private, phi=columns, noise_covariance=noise)
+        held_back = None if phi is None else held_back_of(release)
+        normal = calibrated(terms, start, release.n_private, phi=columns, noise_covariance=noise, held_back=held_back)
         [moved] = map_parts([draws], [start], [], [normal])
         record = calibration_record(terms.names, normal, draws, moved, release, phi=phi)
     warn_outside_domain(record)
@@ -246,13 +249,14 @@ def calibration_record(
     -------
     xarray.Dataset
         Dimension ``parameter``; variables ``kappa``, ``explained``, ``second_order`` (share of the variance that is of
-        second order in the weights), ``mean_weighted``, ``sd_weighted``, ``mean_calibrated``, ``sd_calibrated``
-        (unconstrained), ``sd_between`` (of the calibrated means over draws of the weights, and part of
-        ``sd_calibrated``; NaN for a single draw). Attributes: ``method`` ("tilt" or "row sandwich"), ``weight_draws``
-        (their number), ``verdict`` ("calibrated" or "not calibrated"), ``reasons`` (list of sentences, or "" when
-        there is none), ``kappa_max``, ``explained_min``, ``second_order_max``, ``kappa0``, ``skew``,
-        ``likelihood_ess``, ``cut_directions``, ``prior_directions``, ``pareto_k``, ``ess``, ``n_private``,
-        ``n_synthetic``, ``clipped_private``, ``clipped_synthetic``.
+        second order in the weights), ``misfit_share`` (share that is due to what the rows miss), ``mean_weighted``,
+        ``sd_weighted``, ``mean_calibrated``, ``sd_calibrated`` (unconstrained), ``sd_between`` (of the calibrated
+        means over draws of the weights, and part of ``sd_calibrated``; NaN for a single draw). Attributes: ``method``
+        ("tilt" or "row sandwich"), ``weight_draws`` (their number), ``verdict`` ("calibrated" or "not calibrated"),
+        ``reasons`` (list of sentences, or "" when there is none), ``kappa_max``, ``explained_min``,
+        ``second_order_max``, ``misfit_share_max``, ``misfit``, ``kappa0``, ``skew``, ``likelihood_ess``,
+        ``cut_directions``, ``prior_directions``, ``pareto_k``, ``ess``, ``n_private``, ``n_synthetic``,
+        ``clipped_private``, ``clipped_synthetic``.
     """
     normals = [normals] if isinstance(normals, CalibratedNormal) else list(normals)
     normal, between = pool_normals(normals)
@@ -262,6 +266,7 @@ def calibration_record(
         "kappa": normal.kappa,
         "explained": normal.explained,
         "second_order": normal.second_order,
+        "misfit_share": normal.misfit_share,
         "mean_weighted": draws_before.mean(axis=0),
         "sd_weighted": draws_before.std(axis=0, ddof=1),
         "mean_calibrated": draws_after.mean(axis=0),
@@ -270,8 +275,9 @@ def calibration_record(
     }
     facts: dict[str, Any] = weight_facts(release, phi)
     facts["kappa_max"] = float(np.max(normal.kappa)) if tilted else float("nan")
-    facts["explained_min"] = smallest_explained(normal.explained)
-    facts["second_order_max"] = _largest(normal.second_order)
+    facts["explained_min"] = smallest_known(normal.explained)
+    facts["second_order_max"] = -smallest_known(-normal.second_order)
+    facts["misfit_share_max"] = -smallest_known(-normal.misfit_share)
     facts["skew"] = float(np.max(np.abs(columns["mean_weighted"] - normal.mode) / columns["sd_weighted"]))
     reasons = _reasons(facts, tilted, release, len(normals), unmeasured)
     attrs = {
@@ -281,18 +287,13 @@ def calibration_record(
         "reasons": reasons or "",
         **facts,
         "kappa0": normal.kappa0,
+        "misfit": normal.misfit,
         "likelihood_ess": normal.likelihood_ess,
         "cut_directions": normal.cut_directions,
         "prior_directions": normal.prior_directions,
     }
     data = {name: ("parameter", np.asarray(values, dtype=np.float64)) for name, values in columns.items()}
     return xr.Dataset(data, coords={"parameter": list(names)}, attrs=attrs)
-
-
-def _largest(values: Array) -> float:
-    """Largest number that is known; NaN where none is."""
-    known = values[~np.isnan(values)]
-    return float(np.max(known)) if known.size else float("nan")
 
 
 def _tilt_features(measurement: Measurement | None) -> FeatureMap | None:
@@ -310,7 +311,13 @@ def _reasons(facts: dict[str, Any], tilted: bool, release: Release, n_draws: int
     """Why the intervals are not calibrated, one sentence each."""
     if tilted:
         spanned = explained_check(facts["explained_min"], unmeasured)
-        checks = [kappa_check("kappa", facts["kappa_max"]), spanned, *weight_checks(facts), skew_check(facts["skew"])]
+        checks = [
+            kappa_check("kappa", facts["kappa_max"]),
+            spanned,
+            misfit_check(facts["misfit_share_max"]),
+            *weight_checks(facts),
+            skew_check(facts["skew"]),
+        ]
         return [check.reason for check in checks if check.verdict == "fail"]
     own = release.weights
     if n_draws > 1:

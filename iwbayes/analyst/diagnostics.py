@@ -20,6 +20,7 @@ from iwbayes.analyst._domain import (
     below,
     explained_check,
     kappa_check,
+    misfit_check,
     skew_check,
     weight_checks,
     weight_facts,
@@ -55,6 +56,8 @@ def diagnose(idata_or_release: Any, release: Release | None = None) -> pd.DataFr
         - ``kappa``, ``kappa[parameter]``: noise of the released moments against the spread of one private row, in the
           direction of each parameter; ``kappa0`` over all directions, for information;
         - ``explained``: the smallest share of a parameter's influence function that the tilt's features span;
+        - ``misfit``: the largest share of a parameter's variance that is due to what the weighted rows miss of features
+          that the tilt held back; not known where a release has no test of fit;
         - ``skew``: largest distance of mean and mode of the weighted posterior, in standard deviations;
         - ``pareto_k``, ``ess`` (Kish, in rows), ``ess_share`` (of the synthetic rows), ``psis_ess`` (Kish after
           Pareto smoothing);
@@ -130,6 +133,8 @@ def _calibration(record: xr.Dataset | None) -> list[Check]:
     overall = "Not judged: structural zeros raise it though the intervals hold; see kappa for each parameter."
     checks.append(_info("kappa0", float(attrs["kappa0"]), KAPPA_LIMIT, overall))
     checks.append(explained_check(float(record["explained"].min())))
+    if "misfit_share_max" in attrs:
+        checks.append(misfit_check(float(attrs["misfit_share_max"])))
     checks.append(skew_check(float(attrs["skew"])))
     checks.append(_likelihood_ess(record))
     return checks

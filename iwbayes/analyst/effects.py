@@ -279,6 +279,11 @@ def _weight_draw(idata: _arviz.ArvizObject, release: Release, n_draws: int) -> N
             f"the weights have {release.weights.n_draws} draws and sample_stats must say which of them is behind each "
             "draw of the posterior, as 'weight_draw'. Pass all that fit returned."
         )
+    if int(stats["weight_draw"].max()) >= release.weights.n_draws:
+        raise ValueError(
+            f"the posterior was drawn under more draws of the weights than the release's {release.weights.n_draws}. "
+            "Pass the weights of the fit: draw them by noise_aware_weights first, and give them to both."
+        )
     return np.asarray(stats["weight_draw"].transpose("chain", "draw"), dtype=np.intp).reshape(n_draws)
 
 

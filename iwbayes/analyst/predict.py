@@ -96,7 +96,13 @@ def predict(
 def _posterior(idata: _arviz.ArvizObject) -> xr.Dataset:
     if not _arviz.has_group(idata, "posterior"):
         raise ValueError("the ArviZ object has no posterior group. Pass what fit returned.")
-    return _arviz.group(idata, "posterior")
+    posterior = _arviz.group(idata, "posterior")
+    if not {"chain", "draw"} <= set(posterior.dims):
+        raise ValueError(
+            f"the posterior must have dimensions chain and draw; it has {sorted(map(str, posterior.dims))}. Select "
+            "with a list, as in idata.sel(draw=[3])."
+        )
+    return posterior
 
 
 def _labelled(design: RecordedDesign, posterior: xr.Dataset, values: Array, kind: str) -> xr.Dataset:

@@ -71,6 +71,12 @@ def odds_ratios(idata: _arviz.ArvizObject, *, units: Mapping[str, float] | None 
     names = [str(name) for name in posterior.data_vars if name != "Intercept"]
     if not names:
         raise ValueError(f"formula {attrs['formula']!r} has no terms but the intercept, whose exponential is no ratio.")
+    with_levels = [name for name in names if f"{name}_dim" in posterior[name].dims]
+    if "Intercept" not in posterior and with_levels:
+        raise ValueError(
+            f"formula {attrs['formula']!r} has no intercept, so that coefficients of {with_levels} stand for levels "
+            "and not for differences from one: their exponentials are no ratios. Leave the intercept in."
+        )
     units = _checked_units(units, posterior, names)
     found = {}
     for name in names:

@@ -3,8 +3,8 @@
 The weighted posterior alone has the covariance J^-1/N, which takes the weights as exact. Here the likelihood
 gets the covariance of its estimating equation instead, and the prior is put back unchanged, in three steps:
 
-1. the meat ``V = sum p_i^2 r_i r_i' + C P_b C'``, where the released moments enter through ``P_b``, and what their
-   uncertainty adds in second order;
+1. the meat ``V = sum p_i^2 r_i r_i' + C P_b C'``, where the released moments enter through ``P_b``, what the rows miss
+   where no moment pulls them, and what the moments' uncertainty adds in second order;
 2. the calibrated likelihood ``N(theta_L, J^-1 V J^-1)``, on the directions that the rows inform;
 3. the mode and the curvature of that likelihood times the prior.
 
@@ -21,6 +21,7 @@ import numpy as np
 
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst._meat import TAU, Array, Features, TiltMoments, score_moments, symmetric, tilt_moments
+from iwbayes.analyst._misfit import HeldBack, misfit_variance
 from iwbayes.analyst._second_order import GradientsAt, bending_covariance
 
 __all__ = ["CalibratedNormal", "LikelihoodTerms", "calibrate_normal", "map_draws"]
@@ -111,6 +112,12 @@ class CalibratedNormal:
     second_order : ndarray, shape (p,)
         Share of the calibrated likelihood's variance that is of second order in the noise of the moments. NaN
         without features or `gradients_at`, and for parameters that the prior alone informs.
+    misfit : float
+        Root mean square of what the weighted rows miss of features of variance one that the tilt does not use; see
+        `misfit_variance`. NaN without a test of fit.
+    misfit_share : ndarray, shape (p,)
+        Share of the calibrated likelihood's variance that is due to that misfit. NaN without a test of fit, and for
+        parameters that the prior alone informs.
     likelihood_ess : float
         ``tr(J^-1 sum p_i s_i s_i') / tr(J^-1 sum p_i^2 s_i s_i')``, in rows: how many rows of equal weight
         would give the mean score the same variance (Ghalebikesabi et al. 2022, B.5.1, in a trace form). It is
@@ -132,6 +139,8 @@ class CalibratedNormal:
     kappa0: float
     explained: Array
     second_order: Array
+    misfit: float
+    misfit_share: Array
     likelihood_ess: float
     cut_directions: int
     prior_directions: int
@@ -144,6 +153,7 @@ def calibrate_normal(
     n_private: float,
     phi: Features | None = None,
     noise_covariance: Array | None = None,
+    held_back: HeldBack | None = None,
     tau: float = TAU,
 ) -> CalibratedNormal:
     """Calibrate the likelihood of a weighted posterior and return the normal approximation with its prior.
@@ -162,6 +172,8 @@ def calibrate_normal(
         weights whose noise law is unknown; the noise of the weights is then left out.
     noise_covariance : ndarray, shape (k, k), optional
         Covariance of the noise of the released mean of phi. Needed with `phi`.
+    held_back : HeldBack, optional
+        The tilt's test of fit.
     tau : float, default 1.0
         Prior standard deviation of the tilt's coefficients.
 
@@ -198,21 +210,24 @@ def calibrate_normal(
             meat = meat + tilt.estimation(n_private, tau)
         precision = symmetric(n_private * terms.curvature - prior(theta)[1])
         basis, n_prior = _informed_basis(precision, information, n_private)
-        inner = _inner_curvature(terms.curvature, basis[:, n_prior:])
-        bread = basis[:, n_prior:] @ np.linalg.solve(inner, basis[:, n_prior:].T)  # J^-1 when n_prior = 0
+        informed = basis[:, n_prior:]
+        inner = _inner_curvature(terms.curvature, informed)
+        half = np.linalg.solve(inner, informed.T)
+        bread = informed @ half  # J^-1 when n_prior = 0
+        misfit, misfit_part = np.nan, None
+        if tilt is not None and phi is not None and held_back is not None:
+            squared = misfit_variance(held_back, shares, phi, tilt, n_private)
+            misfit, misfit_part = np.sqrt(squared), squared * (information - (tilt.slope * tilt.h) @ tilt.slope.T)
+            meat = meat + misfit_part
         second = np.full(len(theta), np.nan)
         if tilt is not None and phi is not None and terms.gradients_at is not None:
-            informed = basis[:, n_prior:]
-            half = np.linalg.solve(inner, informed.T)
             bending = bending_covariance(
                 theta, scores, shares, phi, tilt, terms.gradients_at, n_private=n_private, tau=tau,
                 basis=informed, inner=inner, covariance=half @ meat @ half.T,
             )  # fmt: skip
             outward = terms.curvature @ informed  # takes a covariance of estimates to one of scores
             meat = meat + outward @ bending @ outward.T
-            total = np.einsum("ij,jk,ik->i", bread, meat, bread)
-            part = np.einsum("ij,jk,ik->i", informed, bending, informed)
-            second = np.divide(part, total, out=second, where=total > 0)
+            second = _share(np.einsum("ij,jk,ik->i", informed, bending, informed), bread, meat)
         step = bread @ (shares @ scores)
         covariance = symmetric(bread @ meat @ bread)
         mean, posterior = _posterior(prior, theta, basis, n_prior, inner, meat, shares @ scores)
@@ -229,10 +244,20 @@ def calibrate_normal(
         kappa0=kappa0,
         explained=explained,
         second_order=second,
+        misfit=float(misfit),
+        misfit_share=np.full(len(theta), np.nan)
+        if misfit_part is None
+        else _share(np.einsum("ij,jk,ik->i", bread, misfit_part, bread), bread, meat),
         likelihood_ess=float(ess),
         cut_directions=0 if tilt is None else tilt.cut_directions,
         prior_directions=n_prior,
     )
+
+
+def _share(part: Array, bread: Array, meat: Array) -> Array:
+    """Part of each parameter's variance; NaN where the rows do not inform it."""
+    total = np.einsum("ij,jk,ik->i", bread, meat, bread)
+    return np.divide(part, total, out=np.full(len(part), np.nan), where=total > 0)
 
 
 def map_draws(draws: Array, *, mode: Array, covariance: Array, target_mean: Array, target_covariance: Array) -> Array:

@@ -29,7 +29,17 @@ Array = NDArray[np.float64]
 #: Name of the method that sees the private rows.
 REFERENCE = "private rows"
 #: Attributes of a calibration record that a study keeps.
-FACTS = ("verdict", "kappa_max", "explained_min", "second_order_max", "skew", "pareto_k", "ess", "clipped_private")
+FACTS = (
+    "verdict",
+    "kappa_max",
+    "explained_min",
+    "second_order_max",
+    "misfit_share_max",
+    "skew",
+    "pareto_k",
+    "ess",
+    "clipped_private",
+)
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,9 @@ class CoverageStudy:
         One row a replication, method and parameter. Columns ``replication``, ``method`` ("private rows" is the
         reference), ``parameter``, ``truth``, ``mean`` and ``sd`` of the posterior, ``pit`` (share of its draws below
         the truth), ``lower_90`` and ``upper_90`` for each level in percent, ``warned`` (whether a CalibrationWarning
-        came), the facts of the calibration record (``verdict``, ``kappa_max``, ``explained_min``, ``second_order_max``,
-        ``skew``, ``pareto_k``, ``ess``, ``clipped_private``; None where a fit has none) and ``kappa`` of the parameter.
+        came), the facts of the calibration record (``verdict``, ``kappa_max``, ``explained_min``,
+        ``second_order_max``, ``misfit_share_max``, ``skew``, ``pareto_k``, ``ess``, ``clipped_private``; None where a
+        fit has none) and ``kappa`` of the parameter.
     failures : pandas.DataFrame
         Replications that ended in an error: ``replication``, ``error``.
     levels : tuple of float

@@ -233,9 +233,11 @@ def _same_result(left: Any, right: Any) -> bool:
 
 
 def result_of(fitted: Any) -> FloatArray:
-    """Released numbers of weights: their logarithms, and the measurement behind them where there is one."""
-    parts = [] if fitted.measurement is None else [np.asarray(fitted.measurement.value, dtype=np.float64).ravel()]
-    return np.concatenate([*parts, fitted.log_weights.ravel()])
+    """Released numbers of weights: their logarithms, and the measurements behind them where there are any."""
+    own = fitted.measurement
+    measured = [one for one in (own, None if own is None else own.held_back) if one is not None]
+    values = [np.asarray(one.value, dtype=np.float64).ravel() for one in measured]
+    return np.concatenate([*values, fitted.log_weights.ravel()])
 
 
 def _asks_once(one: Run, two: Run) -> bool:

@@ -140,9 +140,13 @@ def _fit(counts: _Counts, f: FloatArray, penalty: float, bands: FloatArray) -> t
 
 def _penalty_bands(n: int) -> FloatArray:
     """D'D as the lower bands of a symmetric matrix, shape (4, n)."""
-    differences = np.diff(np.eye(n), _ORDER, axis=0)
-    product = differences.T @ differences
-    return np.stack([np.append(np.diag(product, -k), np.zeros(k)) for k in range(_ORDER + 1)])
+    stencil = np.diff(np.eye(_ORDER + 1), _ORDER, axis=0)[0]
+    bands = np.zeros((_ORDER + 1, n))
+    for k in range(_ORDER + 1):
+        for s in range(_ORDER + 1 - k):
+            # a difference that begins at row i - s holds both row i and row i + k
+            bands[k, s : n - _ORDER + s] += stencil[s] * stencil[s + k]
+    return bands
 
 
 def _times(bands: FloatArray, f: FloatArray) -> FloatArray:

@@ -1,0 +1,103 @@
+"""How far the weighted rows are from the private ones where the tilt does not pull them, by its held-back test."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from iwbayes.analyst._meat import Array, Features, TiltMoments, symmetric
+
+__all__ = ["HeldBack", "held_back_of", "misfit_variance"]
+
+#: Rows at a time.
+_BLOCK = 8192
+#: Directions of the held-back features with less than this share of the largest weighted variance are left out.
+_CUT = 1e-2
+
+
+@dataclass(frozen=True, eq=False)
+class HeldBack:
+    """A tilt's test of fit on the synthetic rows.
+
+    Parameters
+    ----------
+    features : ndarray, shape (row, l)
+        That the tilt does not use.
+    value : ndarray, shape (l,)
+        Their noisy mean over the private rows.
+    noise : ndarray, shape (l, l)
+        Covariance of its noise.
+    tilt_value : ndarray, shape (k,)
+        Noisy mean of the tilt's own features.
+    """
+
+    features: Array
+    value: Array
+    noise: Array
+    tilt_value: Array
+
+
+def held_back_of(release: Any) -> HeldBack | None:
+    """Return the test of fit of a release; None where it has none."""
+    measurement = release.weights.measurement
+    other = None if measurement is None else measurement.held_back
+    if other is None:
+        return None
+    features = other.features.transform(release.synthetic.frame)
+    return HeldBack(features, other.value, other.noise.covariance, measurement.value[measurement.tilt_columns])
+
+
+def misfit_variance(held_back: HeldBack, shares: Array, phi: Features, tilt: TiltMoments, n_private: float) -> float:
+    """Mean square of what the weighted rows miss of features of variance one that the tilt does not pull.
+
+    Parameters
+    ----------
+    held_back : HeldBack
+    shares : ndarray, shape (row,)
+        Normalised weights.
+    phi : ndarray, shape (row, k), or callable from a slice of rows to those rows
+        The tilt's features.
+    tilt : TiltMoments
+    n_private : float
+
+    Returns
+    -------
+    float
+        Not negative. With residuals r of the held-back features on the tilt's, S their weighted covariance and
+        d their private mean less the weighted one, it is the mean over directions of ``d' S^-1 d`` less what noise,
+        the sampling of private rows and that of synthetic rows make it by themselves.
+
+    Notes
+    -----
+    Where the log ratio of private and weighted rows is a random function beside the tilt's features, with mean square
+    delta^2 in each direction of variance one, delta^2 is estimated by this, and the mean of a score misses by a
+    variance of delta^2 times the score's own residual variance.
+    """
+    other = held_back.features
+    center = shares @ other
+    cross = np.zeros((other.shape[1], tilt.h.size))
+    for rows, features in _blocks(phi, len(shares)):
+        cross += ((other[rows] - center) * shares[rows, None]).T @ ((features - tilt.center) @ tilt.basis)
+    slope = cross / tilt.h
+    second, squared = np.zeros((len(center), len(center))), np.zeros((len(center), len(center)))
+    for rows, features in _blocks(phi, len(shares)):
+        residual = other[rows] - center - ((features - tilt.center) @ tilt.basis) @ slope.T
+        weighted = residual * shares[rows, None]
+        second += weighted.T @ residual
+        squared += weighted.T @ weighted
+    missed = held_back.value - center - slope @ (tilt.basis.T @ (held_back.tilt_value - tilt.center))
+    by_chance = second / n_private + squared + held_back.noise + slope @ tilt.noise @ slope.T
+    values, vectors = np.linalg.eigh(symmetric(second))
+    kept = values > _CUT * max(values[-1], 1e-300)
+    unit = vectors[:, kept] / np.sqrt(values[kept])
+    excess = np.sum((missed @ unit) ** 2) - np.trace(unit.T @ by_chance @ unit)
+    return max(float(excess) / int(kept.sum()), 0.0)
+
+
+def _blocks(phi: Features, n: int) -> Any:
+    """Yield slices of rows with their features."""
+    for start in range(0, n, _BLOCK):
+        rows = slice(start, min(start + _BLOCK, n))
+        yield rows, np.asarray(phi(rows) if callable(phi) else phi[rows], dtype=np.float64)
