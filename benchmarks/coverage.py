@@ -51,7 +51,7 @@ WARNED_INSIDE = 0.1
 FEWER, FEWER_FOR_MODELS = 12, 4
 TABLES = 5
 #: The seed is the name of the commit that fixed the domain's limits: truths and generators were drawn after it.
-CELLS, SEED = 54, 0x79055F9
+CELLS, SEED = 54, 0x4255D45
 
 
 def logistic(l2: float, mechanism: str, debias: bool) -> iw.LogisticWeights:
