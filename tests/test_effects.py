@@ -609,3 +609,18 @@ def test_a_fit_from_a_file_has_the_same_effects(tmp_path):
     assert _arviz.group(two, "posterior").attrs["calibrated"] == "yes"
     _arviz.save(one, tmp_path / "effects.nc")
     assert _arviz.group(_arviz.load(tmp_path / "effects.nc"), "posterior").attrs["noise_included"] == "yes"
+
+
+def test_other_draws_of_the_same_weights_are_refused(tmp_path):
+    """A draw of the posterior belongs to one draw of the weights: others of equal name and number are not it."""
+    first, second = (Weights(np.random.default_rng(seed).normal(size=(2, 80)), "noise-aware T") for seed in (1, 2))
+    given = replace(RELEASE, weights=first)
+    idata = iw.fit("y ~ x", given, draws=10, chains=1, calibrate=False, random_seed=1, progressbar=False)
+    own = fixed(idata, given)
+    with pytest.raises(ValueError, match="drawn under other draws of 'noise-aware T' than the release's"):
+        fixed(idata, replace(RELEASE, weights=second))
+    # a release from a file has the same weights, and a posterior from a file still knows them
+    back = iw.load(given.save(tmp_path / "r.iwb", allow_uncertified=True))
+    _arviz.save(idata, tmp_path / "fit.nc")
+    again = fixed(_arviz.load(tmp_path / "fit.nc"), back)
+    np.testing.assert_array_equal(values_of(again, "x"), values_of(own, "x"))

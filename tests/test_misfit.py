@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 from numpy.testing import assert_allclose
 
 import iwbayes as iw
 from iwbayes._terms import raw_chunks, raw_terms
+from iwbayes.analyst import _arviz
 from iwbayes.analyst._meat import score_moments, tilt_moments
 from iwbayes.analyst._misfit import HeldBack, held_back_of, misfit_variance
+from iwbayes.analyst._weighted_sample import weighted_sample
 from iwbayes.analyst.sandwich import LikelihoodTerms, calibrate_normal
 from iwbayes.curator.accounting import gaussian_multiplier, price
 from iwbayes.curator.estimators._test_of_fit import HELD_BACK, held_back_features, next_terms
@@ -152,8 +158,6 @@ def test_a_release_with_a_test_of_fit_returns(tmp_path):
     assert found.held_back.noise == own.held_back.noise
     same = [iw.fit("y ~ x + z", r, family="bernoulli", random_seed=1, progressbar=False, log_likelihood=False)
             for r in (release, iw.load(tmp_path / "a.iwb"))]  # fmt: skip
-    from iwbayes.analyst import _arviz
-
     first, second = (_arviz.group(idata, "calibration") for idata in same)
     assert first.equals(second) and (first["misfit_share"] >= 0).all()
     assert first.attrs["misfit"] >= 0
@@ -231,3 +235,60 @@ def test_a_release_without_one_has_none():
     private = iw.PrivateTable(frame(500, 1), SCHEMA)
     release = iw.publish(private, epsilon=1.0, delta=1e-6, n_synthetic=500, progressbar=False)
     assert release.weights.measurement.held_back is None and held_back_of(release) is None
+
+
+def missing(release: iw.Release, size: float) -> iw.Release:
+    """Return the release with a test of fit that misses by `size` in each feature."""
+    measurement = release.weights.measurement
+    other = replace(measurement.held_back, value=measurement.held_back.value + size)
+    return replace(release, weights=replace(release.weights, measurement=replace(measurement, held_back=other)))
+
+
+@pytest.fixture(scope="module")
+def release() -> iw.Release:
+    private = iw.PrivateTable(frame(2000, 1), SCHEMA)
+    noise = iw.SeededNoise(4)
+    ledger = iw.Ledger(2.0, 1e-6, noise=noise)
+    settings = {"epsilon": 2.0, "delta": 1e-6, "n_synthetic": 2000, "progressbar": False, "ledger": ledger}
+    return iw.publish(private, **settings)
+
+
+def test_what_the_rows_miss_is_part_of_weighted_means(release):
+    """Their covariance is that of a score: the same formula as in the sandwich."""
+    rows = xr.DataArray(np.zeros(2000), dims="row", coords={"row": np.arange(2000)}, name="y")
+    influence = release.synthetic.frame[["x", "z"]].to_numpy() ** 3
+    far = missing(release, 0.5)
+    found = []
+    for given in (replace(release, weights=without_test(release)), far):
+        sample = weighted_sample(given, rows, "row")
+        found.append(sample.covariance(influence - sample.mean(influence)))
+    measurement, shares = far.weights.measurement, far.weights.values / far.weights.values.sum()
+    phi = measurement.features.transform(far.synthetic.frame)[:, measurement.tilt_columns]
+    noise = measurement.noise.covariance[measurement.tilt_columns, measurement.tilt_columns]
+    centred = influence - shares @ influence
+    tilt = tilt_moments(centred, shares, phi, noise)
+    squared = misfit_variance(held_back_of(far), shares, phi, tilt, far.n_private)
+    assert squared > 0.2
+    slope = np.linalg.lstsq(np.sqrt(shares)[:, None] * (phi - shares @ phi), np.sqrt(shares)[:, None] * centred)[0]
+    left = centred - (phi - shares @ phi) @ slope
+    assert_allclose(found[1] - found[0], squared * (left * shares[:, None]).T @ left, rtol=1e-6)
+
+
+def without_test(release: iw.Release) -> iw.Weights:
+    measurement = replace(release.weights.measurement, held_back=None)
+    return replace(release.weights, measurement=measurement)
+
+
+def test_a_pool_does_not_hold_it_and_says_so(release):
+    settings = {"calibrate": "pool", "family": "bernoulli", "draws": 100, "chains": 2, "random_seed": 1,
+                "progressbar": False, "log_likelihood": False}  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", iw.CalibrationWarning)
+        near, far = (iw.fit("y ~ x + z", r, **settings) for r in (release, missing(release, 1.0)))
+    first, second = (_arviz.group(idata, "calibration") for idata in (near, far))
+    assert_allclose(first["sd_calibrated"], second["sd_calibrated"])
+    assert first.attrs["misfit_share_max"] < 0.2 < second.attrs["misfit_share_max"]
+    assert not any(reason.startswith("misfit") for reason in first.attrs["reasons"])
+    assert any(reason.startswith("misfit") and ">= 0.2" in reason for reason in second.attrs["reasons"])
+    row = iw.diagnose(far, release).loc["misfit"]
+    assert row["verdict"] == "fail" and row["threshold"] == 0.2

@@ -31,6 +31,8 @@ EXPLAINED_LIMIT = 0.9
 #: use. The variance holds that misfit as if it were one of many equal ones: where it is much of the interval, its
 #: direction decides, and nobody knows it.
 MISFIT_LIMIT = 0.4
+#: The same for pools over draws of the weights, whose variance does not hold that misfit.
+POOL_MISFIT_LIMIT = 0.2
 #: Largest share of private rows that the feature map clipped: their features say less than the model's scores
 #: ask for, and the synthetic rows that stand for them are not pulled where they belong.
 CLIPPED_LIMIT = 0.05
@@ -134,12 +136,12 @@ def explained_check(explained: float, why: str | None = None) -> Check:
     return above("explained", explained, EXPLAINED_LIMIT, why or advice)
 
 
-def misfit_check(share: float) -> Check:
+def misfit_check(share: float, *, pooled: bool = False) -> Check:
     """Share of a parameter's variance that is due to what the weighted rows miss."""
     return below(
         "misfit",
         share,
-        MISFIT_LIMIT,
+        POOL_MISFIT_LIMIT if pooled else MISFIT_LIMIT,
         "the weighted rows differ from the private ones in what the tilt does not measure. Ask for a release with a "
         "better generator, or with a larger share of the budget for it.",
     )

@@ -127,6 +127,7 @@ def pooled_record(problem: Problem, theta: Array, part: NDArray[np.intp], releas
         n_private=release.n_private,
         phi=phi,
         noise_covariance=noise,
+        held_back=held_back_of(release),
     )
     names, flat = list(problem.design.parameter_names), theta.reshape(-1, theta.shape[-1])
     n_parts = len(problem.draw_weights)

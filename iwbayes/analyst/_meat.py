@@ -68,6 +68,10 @@ class TiltMoments:
         cut = self.cross - self.cross @ self.basis @ self.basis.T
         return half @ half.T + tau**2 * (cut @ cut.T)
 
+    def unspanned(self, information: Array) -> Array:
+        """Return what the kept features leave of the scores' covariance `information`, both (p, p)."""
+        return symmetric(information - (self.slope * self.h) @ self.slope.T)
+
     def coefficient_root(self, n_private: float, tau: float) -> Array:
         """Return R (k, q), P_b = R R' in the kept directions: see `estimation`."""
         # S_m = H/N + Sigma_zeta, so that H^-1 S_m H^-1 = H^-1/N + H^-1 Sigma_zeta H^-1

@@ -16,11 +16,13 @@ from iwbayes.analyst._domain import (
     below,
     explained_check,
     kappa_check,
+    misfit_check,
     smallest_known,
     weight_checks,
     weight_facts,
 )
 from iwbayes.analyst._meat import Array, Features, symmetric
+from iwbayes.analyst._misfit import HeldBack, held_back_of
 from iwbayes.analyst._tilt_posterior import TiltPosterior
 from iwbayes.analyst._weight_draws import likelihood_terms
 from iwbayes.analyst.noise_aware import is_noise_aware, tilt_arrays
@@ -59,11 +61,19 @@ class Reference:
 
 
 def reference(
-    terms: LikelihoodTerms, *, prior: Prior, n_private: float, phi: Features, noise_covariance: Array
+    terms: LikelihoodTerms,
+    *,
+    prior: Prior,
+    n_private: float,
+    phi: Features,
+    noise_covariance: Array,
+    held_back: HeldBack | None,
 ) -> Reference:
     """Evaluate the sandwich at a mode; arguments as of `calibrate_normal`."""
     terms = replace(terms, gradients_at=None)  # draws follow the tilt's coefficients to every order
-    normal = calibrate_normal(terms, prior=prior, n_private=n_private, phi=phi, noise_covariance=noise_covariance)
+    normal = calibrate_normal(
+        terms, prior=prior, n_private=n_private, phi=phi, noise_covariance=noise_covariance, held_back=held_back
+    )
     scores = terms.scores - terms.shares @ terms.scores
     information = (scores * terms.shares[:, None]).T @ scores
     model = normal.uncalibrated_covariance
@@ -76,7 +86,14 @@ def model_reference(terms: ModelTerms, mode: Array, release: Release) -> Referen
     """Evaluate the sandwich of a PyMC model at its mode under the averaged weights."""
     phi, noise, _ = tilt_arrays(release)
     at = likelihood_terms(terms, mode)
-    return reference(at, prior=terms.prior, n_private=release.n_private, phi=phi, noise_covariance=noise)
+    return reference(
+        at,
+        prior=terms.prior,
+        n_private=release.n_private,
+        phi=phi,
+        noise_covariance=noise,
+        held_back=held_back_of(release),
+    )
 
 
 def pool_record(
@@ -112,8 +129,9 @@ def pool_record(
         As `calibration_record`, with method "pool". ``mean_weighted`` and ``mean_calibrated`` are equal;
         ``sd_weighted`` is the spread within draws of the weights, ``sd_between`` that of the means over them, and
         ``sd_calibrated`` that of all. ``dispersion`` is added (see `Reference`) and, as an attribute, its maximum;
-        ``kappa_bound`` bounds kappa of any parameter. Without a reference ``kappa``, ``explained`` and ``dispersion``
-        are not known (NaN), ``kappa_max`` is the bound, and the verdict is "not calibrated".
+        ``kappa_bound`` bounds kappa of any parameter; ``misfit_share`` is the share of the sandwich's variance: the
+        draws do not hold it. Without a reference ``kappa``, ``explained``, ``misfit_share`` and ``dispersion`` are not
+        known (NaN), ``kappa_max`` is the bound, and the verdict is "not calibrated".
         ``weight_draws_used`` counts the draws of the weights that are behind a draw of the posterior.
     """
     within, between = _spreads(draws, part)
@@ -122,6 +140,7 @@ def pool_record(
     columns = {
         "kappa": unknown if normal is None else normal.kappa,
         "explained": unknown if normal is None else normal.explained,
+        "misfit_share": unknown if normal is None else normal.misfit_share,
         "dispersion": unknown if at_mode is None else at_mode.dispersion,
         "mean_weighted": draws.mean(axis=0),
         "sd_weighted": within,
@@ -133,6 +152,7 @@ def pool_record(
     facts["kappa_bound"] = _kappa_bound(release)
     facts["kappa_max"] = facts["kappa_bound"] if normal is None else float(np.max(normal.kappa))
     facts["explained_min"] = smallest_known(columns["explained"])
+    facts["misfit_share_max"] = -smallest_known(-columns["misfit_share"])
     facts["weight_draws_used"] = len(np.unique(part))
     facts["dispersion_max"] = float("nan") if at_mode is None else float(np.max(at_mode.dispersion))
     reasons = [
@@ -146,6 +166,7 @@ def pool_record(
         **facts,
         "skew": float("nan"),  # no normal stands for anything here
         "kappa0": float("nan") if normal is None else normal.kappa0,
+        "misfit": float("nan") if normal is None else normal.misfit,
         "likelihood_ess": float("nan") if normal is None else normal.likelihood_ess,
         "cut_directions": -1 if normal is None else normal.cut_directions,
         "prior_directions": -1 if normal is None else normal.prior_directions,
@@ -181,6 +202,7 @@ def _checks(facts: dict[str, Any], unmeasured: str | None, *, known: bool) -> li
         above("weight_draws", facts["weight_draws_used"], WEIGHT_DRAWS_LIMIT, few),
         kappa_check(name, facts["kappa_max"]),
         explained_check(facts["explained_min"], unmeasured) if known else unknown,
+        misfit_check(facts["misfit_share_max"], pooled=True),
         *weight_checks(facts),
         below("dispersion", facts["dispersion_max"], DISPERSION_LIMIT, advice),
     ]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst._meat import TAU, Array, score_moments, tilt_moments
+from iwbayes.analyst._misfit import HeldBack, held_back_of, misfit_variance
 from iwbayes.analyst._totals import check_numbers, check_total
 from iwbayes.analyst.calibrate import tilt_inputs
 from iwbayes.release import Release
@@ -67,6 +68,11 @@ class WeightedSample:
         phi, noise = tilt_inputs(self.release, self.table)
         return (None, None) if phi is None else (phi[:, : len(noise)], noise)
 
+    @cached_property
+    def _held_back(self) -> HeldBack | None:
+        """Test of fit of a tilt."""
+        return None if self.release is None or self._tilt[0] is None else held_back_of(self.release)
+
     @property
     def noise_included(self) -> bool:
         """Whether `covariance` includes the noise of the weights."""
@@ -91,7 +97,8 @@ class WeightedSample:
         -------
         ndarray, shape (q, q)
             ``sum p_i^2 r_i r_i' + C P_b C'`` with r_i = g_i - C H^-1 (phi_i - mu) for the weights of a tilt, else
-            ``sum p_i^2 g_i g_i'``. Notation as in `iwbayes.analyst.sandwich`.
+            ``sum p_i^2 g_i g_i'``. Where the tilt has a test of fit, what the weighted rows miss is added, as to the
+            variance of scores. Notation as in `iwbayes.analyst.sandwich`.
         """
         shares = self.table / self.table.sum()
         used = float(shares[self.positions].sum())
@@ -101,9 +108,13 @@ class WeightedSample:
         phi, noise = self._tilt
         with one_blas_thread():
             moments = tilt_moments(full, shares, phi, noise)
-            meat = score_moments(full, shares, phi, moments)[2]
+            information, _, meat = score_moments(full, shares, phi, moments)
             if moments is not None and self.release is not None:
-                meat = meat + moments.estimation(self.release.n_private, TAU)
+                n_private = self.release.n_private
+                meat = meat + moments.estimation(n_private, TAU)
+                if self._held_back is not None:
+                    squared = misfit_variance(self._held_back, shares, phi, moments, n_private)
+                    meat = meat + squared * moments.unspanned(information)
         return meat
 
 

@@ -77,8 +77,8 @@ def diagnose(idata_or_release: Any, release: Release | None = None) -> pd.DataFr
 
     Notes
     -----
-    No check can certify support: nearly empty corners of the generator and strong non-linear misfit of the
-    weights stay unflagged by k-hat and effective sample sizes.
+    No check can certify support: nearly empty corners of the generator and strong non-linear misfit of the weights
+    stay unflagged by k-hat and effective sample sizes, and ``misfit`` looks at a few directions only.
 
     Examples
     --------
@@ -134,7 +134,7 @@ def _calibration(record: xr.Dataset | None) -> list[Check]:
     checks.append(_info("kappa0", float(attrs["kappa0"]), KAPPA_LIMIT, overall))
     checks.append(explained_check(float(record["explained"].min())))
     if "misfit_share_max" in attrs:
-        checks.append(misfit_check(float(attrs["misfit_share_max"])))
+        checks.append(misfit_check(float(attrs["misfit_share_max"]), pooled=attrs["method"] == "pool"))
     checks.append(skew_check(float(attrs["skew"])))
     checks.append(_likelihood_ess(record))
     return checks

@@ -86,7 +86,8 @@ def average_marginal_effects(
     the uncertainty of the coefficients alone. With ``rows="random"`` it is that on the population behind the private
     rows: the average ``a = sum p_i g_i(theta)`` deviates from it by ``d = sum p_i (g_i - a)``, which has the joint
     covariance M of these influences with the scores of the coefficients, ``sum p_i^2 r_i r_i' + C P_b C'`` for the
-    weights of a tilt as in :func:`~iwbayes.analyst.sandwich.calibrate_normal`. Given a draw theta,
+    weights of a tilt as in :func:`~iwbayes.analyst.sandwich.calibrate_normal`, its test of fit included. Given a
+    draw theta,
 
         d ~ Normal(M_ds M_ss^-1 J (theta_L - theta), M_dd - M_ds M_ss^-1 M_sd),
 

@@ -27,7 +27,7 @@ from iwbayes.analyst._nuts import check_sampler
 from iwbayes.analyst._priors import LogPrior, PriorScales, prior_scales
 from iwbayes.analyst._recorded_design import record_design
 from iwbayes.analyst._regression_nuts import RegressionNuts
-from iwbayes.analyst._replicate import recorded_weights
+from iwbayes.analyst._replicate import recorded_weights, weights_digest
 from iwbayes.analyst._rows import WeightedRows, merge_draws
 from iwbayes.analyst._totals import check_total
 from iwbayes.analyst._weight_draws import check_method
@@ -371,6 +371,7 @@ def _attributes(problem: _Problem, method: str, *, calibrated: bool) -> dict[str
         "family": problem.design.family.name,
         "method": method,
         "weights": recorded_weights(weights),
+        "weights_digest": weights_digest(weights),
         "weight_draws": len(problem.draw_weights),
         "total": problem.total,
         "calibrated": "yes" if calibrated else "no",

@@ -217,7 +217,7 @@ def calibrate_normal(
         misfit, misfit_part = np.nan, None
         if tilt is not None and phi is not None and held_back is not None:
             squared = misfit_variance(held_back, shares, phi, tilt, n_private)
-            misfit, misfit_part = np.sqrt(squared), squared * (information - (tilt.slope * tilt.h) @ tilt.slope.T)
+            misfit, misfit_part = np.sqrt(squared), squared * tilt.unspanned(information)
             meat = meat + misfit_part
         second = np.full(len(theta), np.nan)
         if tilt is not None and phi is not None and terms.gradients_at is not None:
