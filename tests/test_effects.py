@@ -182,6 +182,9 @@ def slopes_of(formula, name, frame=FRAME):
         ("np.log(x + 3.001)", 1 / (X + 3.001)),
         ("I((x + 1e3)**3)", 3 * (X + 1e3) ** 2),
         ("np.abs(x - 0.1)", np.sign(X - 0.1)),
+        ("np.where(x > 0.51, x, 0.51)", 1.0 * (X > 0.51)),
+        ("np.exp(20 * x)", 20 * np.exp(20 * X)),
+        ("np.tanh(200 * (x - 0.5123))", 200 * (1 - np.tanh(200 * (X - 0.5123)) ** 2)),
         ("scale(x)", np.full(len(X), 1 / X.std(ddof=1))),
     ],
 )
@@ -199,7 +202,18 @@ def test_derivatives_of_splines_are_those_of_scipy():
     np.testing.assert_allclose(slopes_of(formula, "x"), expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("term", ["I(k > 3)", "np.floor(k * 0.5)", "I(x > 0)", "np.sign(x):k"])
+@pytest.mark.parametrize(
+    "term",
+    [
+        "I(k > 3)",
+        "np.floor(k * 0.5)",
+        "I(x > 0)",
+        "np.sign(x):k",
+        "np.where(x > 0.51, 5 + x, x)",
+        "g:np.where(x > 0.51, 0.01 + x, x)",
+        "I(x**2 + (x > 2.5) * 0.001)",
+    ],
+)
 def test_steps_have_no_derivative(term):
     _, idata = drawn_fit(f"y ~ {term}", "gaussian", RELEASE)
     with pytest.raises(ValueError, match="must have a derivative in .*they change by steps"):

@@ -20,6 +20,9 @@ Array = NDArray[np.float64]
 FIRST_STEP, STEP_FACTOR, MOST_STEPS = 1e-2, 0.1, 12
 #: Relative error at which the search for a better step ends, and above which a column is not differentiable.
 FINE, COARSE = 1e-9, 1e-4
+#: A range is divided so often, each time into so many intervals of which three are kept, to find a jump: down to 3e-12
+#: of the range. What changes across the last by more than this share of the change over the range is one.
+DIVISIONS, INTERVALS, JUMP = 8, 81, 1e-5
 
 
 def column_slopes(design: RecordedDesign, frame: pd.DataFrame, name: str) -> Array:
@@ -48,7 +51,8 @@ def column_slopes(design: RecordedDesign, frame: pd.DataFrame, name: str) -> Arr
     range of the rows, since splines end there and logarithms may; at its ends the difference is that of the parabola
     through the three nearest points. Of a ladder of steps each entry takes the one that differs least from the one
     before it, rounding counted in; that one must have differed little as well, since slopes over steps that are far
-    too long may agree. At a kink the slope is the mean of those on its two sides.
+    too long may agree. At a kink the slope is the mean of those on its two sides. Between the rows a column may jump,
+    which no slope at a row shows: such a place is looked for by dividing the range.
     """
     x = frame[name].to_numpy(dtype=np.float64)
     base = design.matrix(frame)
@@ -68,7 +72,7 @@ def column_slopes(design: RecordedDesign, frame: pd.DataFrame, name: str) -> Arr
             if (error <= FINE * _size(best)).all():
                 break
         before = [*before[-1:], slopes]
-    jumps = (error > COARSE * _size(best)).any(axis=0) | _flat_but_moving(design, frame, name, best)
+    jumps = (error > COARSE * _size(best)).any(axis=0) | _jumps(design, frame, name, base)
     if jumps.any():
         names = [own for own, jump in zip(design.basis.columns, jumps, strict=True) if jump]
         raise ValueError(
@@ -106,9 +110,29 @@ def _differences(design: RecordedDesign, frame: pd.DataFrame, name: str, x: Arra
     return slopes
 
 
-def _flat_but_moving(design: RecordedDesign, frame: pd.DataFrame, name: str, slopes: Array) -> NDArray[np.bool_]:
-    """Columns whose slopes are all zero and that take different values over the range all the same: steps."""
-    flat = ~slopes.any(axis=0)
-    values = np.unique(frame[name].to_numpy(dtype=np.float64))[[0, -1]]
-    ends = [design.matrix(frame.assign(**{name: np.full(len(frame), value)})) for value in values]
-    return flat & (ends[0] != ends[1]).any(axis=0)
+def _jumps(design: RecordedDesign, frame: pd.DataFrame, name: str, base: Array) -> NDArray[np.bool_]:
+    """Columns (column of the design,) that jump somewhere in the range of the rows.
+
+    Each is followed along the range at the row where it is largest. The interval whose difference is least like those
+    beside it is divided again and again: what changes across the last one, where any slope would be nothing, is a
+    jump.
+    """
+    values = frame[name].to_numpy(dtype=np.float64)
+    low, high = float(values.min()), float(values.max())
+    n_columns = base.shape[1]
+    if not high > low:
+        return np.zeros(n_columns, dtype=bool)
+    rows = np.abs(base).argmax(axis=0)
+    start, stop = np.full(n_columns, low), np.full(n_columns, high)
+    spread = change = np.zeros(n_columns)
+    own = np.arange(n_columns)
+    for _ in range(DIVISIONS):
+        points = start + np.linspace(0, 1, INTERVALS + 1)[:, None] * (stop - start)
+        at = frame.iloc[np.tile(rows, INTERVALS + 1)].assign(**{name: np.clip(points.ravel(), low, high)})
+        along = design.matrix(at).reshape(INTERVALS + 1, n_columns, n_columns)[:, own, own]
+        spread = np.maximum(spread, np.ptp(along, axis=0))
+        steps = np.diff(along, axis=0)
+        change = np.abs(steps).max(axis=0)
+        first = np.abs(np.diff(steps, n=2, axis=0)).argmax(axis=0)  # of the three intervals that are kept
+        start, stop = points[first, own], points[first + 3, own]
+    return change > JUMP * spread
