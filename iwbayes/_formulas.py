@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import combinations_with_replacement, product
 from typing import Any
 
@@ -32,6 +32,8 @@ _LOG1P = ("np.log1p",)
 _ONE: Span = frozenset({()})
 #: A bracket to a power, which formulaic multiplies out before anybody can look at the degree.
 _POWER = re.compile(r"\)\s*(?:\*\*|\^)\s*(\d{1,9})")
+#: A name in backticks.
+_QUOTED = re.compile(r"`([^`]*)`")
 
 
 @dataclass(frozen=True)
@@ -239,7 +241,7 @@ class _Reader:
         if factor.eval_method.name == "LOOKUP" and text in self.schema.names:
             return self._column(text)
         try:
-            return self.checked(self._whole(ast.parse(text, mode="eval").body), text)
+            return self.checked(self._whole(ast.parse(self._without_quotes(text), mode="eval").body), text)
         except SyntaxError:
             raise self._refusal(text, "is no polynomial of declared columns") from None
         except (RecursionError, MemoryError):
@@ -250,7 +252,32 @@ class _Reader:
             raise self._refusal(text, f"has a degree above {MAX_PREDICTOR_DEGREE}")
         return span
 
+    def _without_quotes(self, text: str) -> str:
+        """Text in which a name in backticks is an identifier: see `_name`."""
+        return _QUOTED.sub(lambda found: f"{self._identifier}{self._place(found[1])}", text)
+
+    @cached_property
+    def _identifier(self) -> str:
+        """How the identifiers begin that stand for names in backticks, like nothing in the formula."""
+        found = "column_"
+        while found in self.formula:
+            found += "_"
+        return found
+
+    def _name(self, identifier: str) -> str:
+        """Name of a column, from an expression without quotes."""
+        place = identifier.removeprefix(self._identifier)
+        return identifier if place == identifier else self.schema.names[int(place)]
+
+    def _place(self, name: str) -> int:
+        if name not in self.schema.names:
+            raise ValueError(
+                f"formula {self.formula!r} names {name!r}, which the schema lacks; it has {list(self.schema.names)}."
+            )
+        return self.schema.names.index(name)
+
     def _refusal(self, text: str, why: str) -> ValueError:
+        text = re.sub(rf"{self._identifier}\d+", lambda found: f"`{self._name(found[0])}`", text)
         return ValueError(
             f"formula {self.formula!r}: {text} {why}, and features of a release are polynomials of its encoded "
             f"columns. Use columns, their interactions and powers up to {MAX_PREDICTOR_DEGREE}; or add what you need "
@@ -259,10 +286,7 @@ class _Reader:
 
     def _column(self, name: str, *, logged: bool = False) -> Span:
         """Span of a column: the constant and its encoded features."""
-        if name not in self.schema.names:
-            raise ValueError(
-                f"formula {self.formula!r} names {name!r}, which the schema lacks; it has {list(self.schema.names)}."
-            )
+        own = self._place(name)
         column = self.schema[name]
         transform = column.transform if isinstance(column, Real) else None
         if logged and transform != "log1p":
@@ -272,22 +296,22 @@ class _Reader:
                 f"formula {self.formula!r}: column {name!r} is declared with transform='log1p', and its features are "
                 f"those of np.log1p({name}). Write np.log1p({name}), or declare it without the transform."
             )
-        own = self.schema.names.index(name)
         return _ONE | {(place,) for place, owner in enumerate(feature_owners(self.schema)) if owner == own}
 
     def _whole(self, node: ast.AST) -> Span:
         """Span of a factor: a contrast of levels, or a polynomial."""
         match node:
-            case ast.Call(func=ast.Name(id="C"), args=[ast.Name(id=name), *_]) if self._has_levels(name):
-                return self._column(name)
-            case ast.Call(func=ast.Name(id="poly"), args=[inner, ast.Constant(value=int(d))], keywords=[]) if d > 0:
-                return self._power(self._polynomial(inner), d, node)
+            case ast.Call(func=ast.Name(id="C"), args=[ast.Name(id=name), *_]) if self._has_levels(self._name(name)):
+                return self._column(self._name(name))
+            case ast.Call(func=ast.Name(id="poly"), args=[inner, *_]):
+                return self._power(self._polynomial(inner), self._degree(node), node)
             case _:
                 return self._polynomial(node)
 
     def _polynomial(self, node: ast.AST) -> Span:
         match node:
-            case ast.Name(id=name):
+            case ast.Name(id=identifier):
+                name = self._name(identifier)
                 span = self._column(name)
                 if isinstance(self.schema[name], Categorical):
                     raise self._refusal(ast.unparse(node), "is a column with levels inside an expression")
@@ -309,9 +333,19 @@ class _Reader:
             case ast.Call(func=ast.Name(id=name), args=[inner], keywords=[]) if name in _AFFINE:
                 return self._polynomial(inner)
             case ast.Call(func=function, args=[ast.Name(id=name)], keywords=[]) if ast.unparse(function) in _LOG1P:
-                return self._column(name, logged=True)
+                return self._column(self._name(name), logged=True)
             case _:
                 raise self._refusal(ast.unparse(node), "is no polynomial of declared columns")
+
+    def _degree(self, node: ast.Call) -> int:
+        """Degree of ``poly(a, 2)``, ``poly(a, degree=2)``, with or without ``raw``."""
+        given = dict(zip(("degree", "raw"), node.args[1:], strict=False)) | {k.arg: k.value for k in node.keywords}
+        values = {name: value.value for name, value in given.items() if isinstance(value, ast.Constant)}
+        degree = values.get("degree", 1)
+        readable = len(values) == len(given) and len(node.args) <= 3 and set(given) <= {"degree", "raw"}
+        if not readable or type(degree) is not int or degree < 1:
+            raise self._refusal(ast.unparse(node), "is no polynomial of declared columns")
+        return degree
 
     def _power(self, span: Span, power: int, node: ast.AST) -> Span:
         found = span

@@ -73,6 +73,12 @@ def test_a_logistic_regression_by_hand():
         ("y ~ x*b", {"y", "x", "b", "x:b", "y:x", "y:b", "y:x:b"}),
         ("y ~ I(x**2)", {"y", "x", "x^2", "y:x", "y:x^2"}),
         ("y ~ poly(x, 2)", {"y", "x", "x^2", "y:x", "y:x^2"}),
+        ("y ~ poly(x, degree=2)", {"y", "x", "x^2", "y:x", "y:x^2"}),
+        ("y ~ poly(x, raw=True, degree=2)", {"y", "x", "x^2", "y:x", "y:x^2"}),
+        ("y ~ poly(x, 2, True)", {"y", "x", "x^2", "y:x", "y:x^2"}),
+        ("y ~ poly(x)", {"y", "x", "y:x"}),
+        ("y ~ I(`two words` * `x`)", {"y", "x", "two words", "x:two words", "y:x", "y:two words", "y:x:two words"}),
+        ("y ~ C(`b`)", {"y", "b", "y:b"}),
         ("y ~ I((x - 3) / 10)", {"y", "x", "y:x"}),
         ("y ~ center(x) + scale(n)", {"y", "x", "n", "y:x", "y:n"}),
         ("y ~ C(b) + `two words`", {"y", "b", "two words", "y:b", "y:two words"}),
@@ -199,8 +205,14 @@ def test_rows_with_missing_cells_are_left_out_within_the_span():
         ("y ~ I(x > 2)", "no polynomial"),
         ("y ~ bs(x, df=4)", "no polynomial"),
         ("y ~ C(x)", "no polynomial"),
-        ("y ~ poly(x)", "no polynomial"),
-        ("y ~ I(`two words` ** 2)", "no polynomial"),
+        ("y ~ poly(x, degree=n)", "no polynomial"),
+        ("y ~ poly(x, degree='2')", "no polynomial"),
+        ("y ~ poly(x, degree=True)", "no polynomial"),
+        ("y ~ poly(x, 0)", "no polynomial"),
+        ("y ~ poly(x, df=2)", "no polynomial"),
+        ("y ~ poly(`two words`, 4)", r"poly\(`two words`, 4\) has a degree above 3"),
+        ("y ~ np.log(`two words`)", r"np\.log\(`two words`\) is no polynomial"),
+        ("y ~ I(`no words` ** 2)", "names 'no words', which the schema lacks"),
         ("y ~ I(c)", "column with levels inside"),
         ("y ~ I(x ** 4)", "degree above 3"),
         ("y ~ I(x ** 999999999)", "degree above 3"),
@@ -225,6 +237,15 @@ def test_rows_with_missing_cells_are_left_out_within_the_span():
 def test_what_is_no_polynomial_model_is_refused(formula, message):
     with pytest.raises(ValueError, match=message):
         model_terms(formula, SCHEMA)
+
+
+def test_columns_called_like_those_that_stand_for_quoted_names():
+    schema = Schema(Binary("y"), Real("column_2", 0, 1), Real("a b", 0, 1))
+    found = model_terms("y ~ I(column_2 ** 2) + I(`a b` ** 3)", schema).core
+    assert set(raw_names(schema, ordered_terms(found))) >= {"column_2^2", "a b^3"}
+    assert "column_2^3" not in raw_names(schema, ordered_terms(found))
+    with pytest.raises(ValueError, match="names 'column_1', which the schema lacks"):
+        model_terms("y ~ I(column_1 ** 2) + I(`a b`)", schema)
 
 
 def test_what_is_no_list_of_formulas_is_refused():
