@@ -57,13 +57,10 @@ class ScoreTerms:
     @property
     def kept(self) -> Span:
         """The constant, and the indicator of missing cells of each column: a regression leaves such rows out."""
-        kinds = _kinds(self.schema)
-        used = {kinds[place][0] for term in self.response | self.design for place in term}
-        return _ONE | {
-            (place,)
-            for place, (owner, kind) in enumerate(kinds)
-            if owner in used and kind == "indicator" and kinds[place - 1][0] == owner and kinds[place - 1][1] != kind
-        }
+        owners = feature_owners(self.schema)
+        used = {owners[place] for term in self.response | self.design for place in term}
+        last = {owner: place for place, owner in enumerate(owners)}  # where missing cells are told
+        return _ONE | {(last[owner],) for owner in used if self.schema[self.schema.names[owner]].missing}
 
     @property
     def core(self) -> Span:
@@ -213,7 +210,7 @@ def _parse(formula: str, schema: Schema) -> Any:
 
     if not isinstance(formula, str):
         raise TypeError(f"a formula must be a string such as 'y ~ a + b'; got {type(formula).__name__}.")
-    if any(int(power) > MAX_PREDICTOR_DEGREE for power in _POWER.findall(formula)):
+    if any(int(power) > MAX_PREDICTOR_DEGREE for power in _POWER.findall(_QUOTED.sub("name", formula))):
         raise ValueError(f"formula {formula!r} must have no power above {MAX_PREDICTOR_DEGREE}.")
     try:
         parsed = Formula(formula, _context={"__formulaic_variables_available__": list(schema.names)})

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 FORMAT = "iwbayes release"
 FORMAT_VERSION = 3
+#: Most factors of a term in a file of version 2.
+_DEGREE_OF_2 = 6
 MANIFEST, TABLE, WEIGHTS, MEASUREMENTS = "manifest.json", "table.parquet", "weights.npz", "measurements.npz"
 
 
@@ -71,11 +73,15 @@ def to_bytes(release: Release, *, package_version: str) -> bytes:
 
 
 def _version_needed(measurement: Measurement | None) -> int:
-    """Oldest format version that holds it: explicit terms came with version 2, what a tilt holds back with 3."""
-    if measurement is not None and measurement.held_back is not None:
+    """Oldest format version that holds it: explicit terms came with 2, longer ones and what is held back with 3."""
+    if measurement is None:
+        return 1
+    terms = None if measurement.features is None else measurement.features.terms
+    if measurement.held_back is not None:
         return 3
-    named = measurement is None or measurement.features is None or isinstance(measurement.features.terms, str)
-    return 1 if named else 2
+    if terms is None or isinstance(terms, str):
+        return 1
+    return 2 if max(map(len, terms)) <= _DEGREE_OF_2 else 3
 
 
 def _plain_number(value: Any) -> Any:

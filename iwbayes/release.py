@@ -113,8 +113,9 @@ class Release:
                 f"the weights were measured on {measurement.n_private} private rows; n_private is "
                 f"{self.n_private}. Pass the number of rows of the private table."
             )
-        if measurement.features is not None and measurement.features.schema != self.synthetic.schema:
-            raise ValueError("weights and synthetic rows have different schemas. Fit the weights to these rows.")
+        for part in (measurement, measurement.held_back):
+            if part is not None and part.features is not None and part.features.schema != self.synthetic.schema:
+                raise ValueError("weights and synthetic rows have different schemas. Fit the weights to these rows.")
 
     @property
     def certified(self) -> bool:

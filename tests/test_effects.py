@@ -212,6 +212,7 @@ def test_derivatives_of_splines_are_those_of_scipy():
         "np.where(x > 0.51, 5 + x, x)",
         "g:np.where(x > 0.51, 0.01 + x, x)",
         "I(x**2 + (x > 2.5) * 0.001)",
+        "np.where(k > 2, 5, x > 0.5)",
     ],
 )
 def test_steps_have_no_derivative(term):

@@ -248,6 +248,13 @@ def test_columns_called_like_those_that_stand_for_quoted_names():
         model_terms("y ~ I(column_1 ** 2) + I(`a b`)", schema)
 
 
+def test_rows_with_missing_levels_are_left_out_too():
+    schema = Schema(Binary("y"), Real("a", 0, 1), Categorical("g", ("u", "v"), missing=True), Real("b", 0, 1))
+    found = set(raw_names(schema, ordered_terms(model_terms("y ~ a + g", schema).core)))
+    assert {"y", "a", "y:a", "y:g[missing]", "a:g[missing]", "y:a:g[missing]"} <= found
+    assert not any("b" in name.split(":") for name in found)
+
+
 def test_what_is_no_list_of_formulas_is_refused():
     for wrong in ("y ~ x", 3, {"y ~ x"}, None):
         with pytest.raises(TypeError, match=r"list of formulas such as \['y ~ a \+ b'\]"):

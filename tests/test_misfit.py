@@ -81,6 +81,63 @@ def test_held_back_features_are_white_and_beside_the_tilts(terms):
     assert np.array_equal(again.whitener, found.whitener) and again.bound == found.bound
 
 
+def held_back_of_rows(rows: pd.DataFrame, schema: iw.Schema, terms="auto", shares=None):
+    synthetic = iw.SyntheticTable(rows, schema, origin="test", already_spent=(0, 0))
+    shares = np.full(len(rows), 1 / len(rows)) if shares is None else shares
+    return synthetic, held_back_features(synthetic, FeatureMap.whitened(synthetic, terms, shares=shares), shares)
+
+
+@pytest.mark.parametrize("terms", ["linear", "quadratic"])
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_in_which_nothing_is_left_do_not_count(terms, seed):
+    """Nearly all rows are in a cell that the tilt's terms describe completely."""
+    schema = iw.Schema(iw.Categorical("g", ("x", "y", "z")), iw.Binary("a"), iw.Binary("b"))
+    rng = np.random.default_rng(seed)
+    g = rng.choice(["x", "y", "z"], 2000, p=[0.97, 0.02, 0.01])
+    a = np.where(g == "x", 0, rng.random(2000) < 0.3).astype(int)
+    _, found = held_back_of_rows(pd.DataFrame({"g": g, "a": a, "b": a * (rng.random(2000) < 0.5)}), schema, terms)
+    assert found is None or found.bound > 0.5
+
+
+def test_columns_far_from_the_middle_of_their_bounds_have_a_test_too():
+    schema = iw.Schema(*(iw.Real(name, 0, 50) for name in "abc"))
+    rng = np.random.default_rng(1)
+    rows = pd.DataFrame(rng.exponential(size=(4000, 3)).clip(0, 50), columns=list("abc"))
+    for terms in ("linear", "quadratic"):
+        synthetic, found = held_back_of_rows(rows, schema, terms)
+        assert (size := found.whitener.shape[1]) >= 5
+        values = replace(found, bound=1e9).transform(synthetic.frame)
+        own = FeatureMap.whitened(synthetic, terms).with_bound(1e9).transform(synthetic.frame)
+        assert_allclose(np.cov(values.T, bias=True), np.eye(size), atol=1e-3)
+        assert np.abs(np.cov(values.T, own.T)[:size, size:]).max() < 1e-3
+
+
+def test_weights_on_a_few_of_very_many_rows():
+    rows, shares = frame(60_000, 5), np.zeros(60_000)
+    shares[17_000:17_100] = 0.01
+    _, found = held_back_of_rows(rows, SCHEMA, "linear", shares)
+    assert found.bound > 0.5 and np.isfinite(found.whitener).all()
+
+
+@pytest.mark.parametrize("epsilon", [1e-4, 7e-4, 1e-3, 5e-3, 0.1])
+def test_a_ledger_of_the_very_budget_suffices(epsilon):
+    rng = np.random.default_rng(3)
+    for delta in 10 ** rng.uniform(-12, -4, 20):
+        given = facts(10**8)
+        events = iw.TiltWeights().events(given, epsilon=epsilon, delta=delta)
+        assert len(events) == 2 or epsilon == 1e-4  # where delta alone pays for the test there is none
+        assert price(events, delta)[0] <= epsilon
+
+
+def test_features_that_the_tilt_spans_say_nothing():
+    shares, phi, other, scores = rows_and_features()
+    noise = 0.02**2 * np.eye(3)
+    tilt = moments(shares, phi, scores, noise)
+    for spanned in (np.zeros((len(phi), 2)), phi[:, :2] @ np.array([[1.0, 2.0], [0.5, -1.0]])):
+        held_back = HeldBack(spanned, np.full(2, 3.0), 1e-4 * np.eye(2), tilt.center)
+        assert misfit_variance(held_back, shares, phi, tilt, 500) == 0.0
+
+
 def test_nothing_is_held_back_where_nothing_is_left():
     table = public(schema=ONE_COLUMN)
     own = FeatureMap.whitened(table, "linear")

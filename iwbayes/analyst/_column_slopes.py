@@ -72,7 +72,7 @@ def column_slopes(design: RecordedDesign, frame: pd.DataFrame, name: str) -> Arr
             if (error <= FINE * _size(best)).all():
                 break
         before = [*before[-1:], slopes]
-    jumps = (error > COARSE * _size(best)).any(axis=0) | _jumps(design, frame, name, base)
+    jumps = (error > COARSE * _size(best)).any(axis=0) | _jumps(design, frame, name, base, best)
     if jumps.any():
         names = [own for own, jump in zip(design.basis.columns, jumps, strict=True) if jump]
         raise ValueError(
@@ -110,8 +110,8 @@ def _differences(design: RecordedDesign, frame: pd.DataFrame, name: str, x: Arra
     return slopes
 
 
-def _jumps(design: RecordedDesign, frame: pd.DataFrame, name: str, base: Array) -> NDArray[np.bool_]:
-    """Columns (column of the design,) that jump somewhere in the range of the rows.
+def _jumps(design: RecordedDesign, frame: pd.DataFrame, name: str, base: Array, slopes: Array) -> NDArray[np.bool_]:
+    """Columns (column of the design,) with these slopes (row, column) that jump somewhere in the range of the rows.
 
     Each is followed along the range at the row where it is largest. The interval whose difference is least like those
     beside it is divided again and again: what changes across the last one, where any slope would be nothing, is a
@@ -134,5 +134,10 @@ def _jumps(design: RecordedDesign, frame: pd.DataFrame, name: str, base: Array) 
         steps = np.diff(along, axis=0)
         change = np.abs(steps).max(axis=0)
         first = np.abs(np.diff(steps, n=2, axis=0)).argmax(axis=0)  # of the three intervals that are kept
-        start, stop = points[first, own], points[first + 3, own]
-    return change > JUMP * spread
+        fine = stop - start < 1e3 * np.spacing(max(abs(low), abs(high)))  # as close as numbers can tell
+        start = np.where(fine, start, points[first, own])
+        stop = np.where(fine, stop, points[first + 3, own])
+    # a step far from these rows, which has no slope at any
+    ends = [design.matrix(frame.assign(**{name: np.full(len(frame), value)})) for value in (low, high)]
+    flat = ~slopes.any(axis=0) & (ends[0] != ends[1]).any(axis=0)
+    return flat | (change > JUMP * spread)

@@ -13,8 +13,9 @@ __all__ = ["HeldBack", "held_back_of", "misfit_variance"]
 
 #: Rows at a time.
 _BLOCK = 8192
-#: Directions of the held-back features with less than this share of the largest weighted variance are left out.
-_CUT = 1e-2
+#: Directions of the held-back features with less than this share of the largest weighted variance are left out, and
+#: features of which the tilt's own leave less than the latter share.
+_CUT, _LEFT = 1e-2, 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +68,8 @@ def misfit_variance(held_back: HeldBack, shares: Array, phi: Features, tilt: Til
     float
         Not negative. With residuals r of the held-back features on the tilt's, S their weighted covariance and
         d their private mean less the weighted one, it is the mean over directions of ``d' S^-1 d`` less what noise,
-        the sampling of private rows and that of synthetic rows make it by themselves.
+        the sampling of private rows and that of synthetic rows make it by themselves. Zero where the tilt's features
+        leave nothing of the others.
 
     Notes
     -----
@@ -82,6 +84,7 @@ def misfit_variance(held_back: HeldBack, shares: Array, phi: Features, tilt: Til
         cross += ((other[rows] - center) * shares[rows, None]).T @ ((features - tilt.center) @ tilt.basis)
     slope = cross / tilt.h
     second, squared = np.zeros((len(center), len(center))), np.zeros((len(center), len(center)))
+    before = shares @ (other - center) ** 2
     for rows, features in _blocks(phi, len(shares)):
         residual = other[rows] - center - ((features - tilt.center) @ tilt.basis) @ slope.T
         weighted = residual * shares[rows, None]
@@ -89,8 +92,12 @@ def misfit_variance(held_back: HeldBack, shares: Array, phi: Features, tilt: Til
         squared += weighted.T @ weighted
     missed = held_back.value - center - slope @ (tilt.basis.T @ (held_back.tilt_value - tilt.center))
     by_chance = second / n_private + squared + held_back.noise + slope @ tilt.noise @ slope.T
+    left = np.diag(second) > _LEFT * np.maximum(before, 1e-300)
+    if not left.any():
+        return 0.0
+    second, by_chance, missed = second[np.ix_(left, left)], by_chance[np.ix_(left, left)], missed[left]
     values, vectors = np.linalg.eigh(symmetric(second))
-    kept = values > _CUT * max(values[-1], 1e-300)
+    kept = values > _CUT * values[-1]
     unit = vectors[:, kept] / np.sqrt(values[kept])
     excess = np.sum((missed @ unit) ** 2) - np.trace(unit.T @ by_chance @ unit)
     return max(float(excess) / int(kept.sum()), 0.0)

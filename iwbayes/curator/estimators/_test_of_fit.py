@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 from itertools import combinations_with_replacement
 
 import numpy as np
@@ -22,11 +23,17 @@ HELD_BACK = 8
 _MOST_TERMS, _MOST_ROWS = 120, 20_000
 #: Largest number of factors.
 _DEGREE = 3
-#: Products of which less than this share of the variance is left beside the tilt's terms are dropped, and directions
-#: with less than this share of the largest variance.
-_LEFT, _CUT = 1e-2, 1e-2
+#: Products of which less than this share of the variance is left beside the tilt's terms are dropped, or less than the
+#: next share where too few directions are left: those of a column whose middle is far from that of its bounds nearly
+#: are the tilt's terms.
+_LEFT = (1e-2, 1e-4, 1e-6, 1e-8)
+#: Directions with less than this share of the largest variance are dropped.
+_CUT = 1e-2
+#: Norms below this are rounding: the root mean square of the norms is the root of the number of directions.
+_ROUNDING = 1e-6
 
 
+@lru_cache(maxsize=16)
 def next_terms(schema: Schema, terms: Terms) -> tuple[Term, ...]:
     """Products of up to three features in a tilt's terms that are not among these, at most `_MOST_TERMS`.
 
@@ -74,8 +81,8 @@ def held_back_features(synthetic: SyntheticTable, features: FeatureMap, shares: 
     -------
     FeatureMap or None
         At most `HELD_BACK` features without flag: random directions of the residuals, of variance one over the rows
-        and uncorrelated with each other and with the tilt's terms; the bound is the 95 % quantile of their norms.
-        None where nothing is left of any product.
+        and uncorrelated with each other and with the tilt's terms; the bound is the 95 % quantile of their norms,
+        leaving out rows where nothing is left of any product. None where that is so in all rows.
     """
     schema = synthetic.schema
     own, more = raw_terms(schema, features.terms), next_terms(schema, features.terms)
@@ -86,6 +93,8 @@ def held_back_features(synthetic: SyntheticTable, features: FeatureMap, shares: 
     rows = np.arange(len(synthetic))
     if len(rows) > _MOST_ROWS:
         rows = np.sort(rng.choice(rows, _MOST_ROWS, replace=False))
+        if not shares[rows].sum() > 0.01 * _MOST_ROWS / len(shares):  # a few rows carry the weights
+            rows = np.sort(np.argsort(shares)[-_MOST_ROWS:])
     share = shares[rows] / shares[rows].sum()
     frame = synthetic.frame.iloc[rows]
     center, gram = np.zeros(len(terms)), np.zeros((len(terms), len(terms)))
@@ -94,26 +103,36 @@ def held_back_features(synthetic: SyntheticTable, features: FeatureMap, shares: 
             weighted = raw * share[part, None]
             center += weighted.sum(axis=0)
             gram += weighted.T @ raw
-        whitener = _residual_whitener(gram - np.outer(center, center), np.array([term in set(own) for term in terms]))
+        covariance, mine = gram - np.outer(center, center), np.array([term in set(own) for term in terms])
+        whitener = np.empty((len(terms), 0))
+        for left in _LEFT:
+            found = _residual_whitener(covariance, mine, left)
+            whitener = found if found.shape[1] > whitener.shape[1] else whitener
+            if whitener.shape[1] >= HELD_BACK:
+                break
     if not whitener.size:
         return None
     turn = np.linalg.qr(rng.standard_normal((whitener.shape[1], whitener.shape[1])))[0]
-    found = FeatureMap(schema, terms, center, whitener @ turn[:, :HELD_BACK], 1.0, order=2, flag=False)
-    norms = found.norms(frame)
+    features = FeatureMap(schema, terms, center, whitener @ turn[:, :HELD_BACK], 1.0, order=2, flag=False)
+    norms = features.norms(frame)
+    share = np.where(norms > _ROUNDING, share, 0.0)
+    if not share.any():
+        return None
     order = np.argsort(norms)
-    level = int(np.searchsorted(np.cumsum(share[order]), 0.95))
-    return found.with_bound(float(norms[order[min(level, len(order) - 1)]]))
+    level = int(np.searchsorted(np.cumsum(share[order]), 0.95 * share.sum()))
+    return features.with_bound(float(norms[order[min(level, len(order) - 1)]]))
 
 
-def _residual_whitener(covariance: FloatArray, own: NDArray[np.bool_]) -> FloatArray:
+def _residual_whitener(covariance: FloatArray, own: NDArray[np.bool_], share_left: float) -> FloatArray:
     """Map from raw terms to whitened residuals of those that are not `own` on those that are, shape (raw, k)."""
-    values, vectors = np.linalg.eigh(covariance[np.ix_(own, own)])
+    scale = 1 / np.sqrt(np.maximum(np.diag(covariance)[own], 1e-300))
+    values, vectors = np.linalg.eigh(covariance[np.ix_(own, own)] * np.outer(scale, scale))
     kept = values > 1e-10 * max(values[-1], 1e-300)
-    inverse = (vectors[:, kept] / values[kept]) @ vectors[:, kept].T
+    inverse = (vectors[:, kept] / values[kept]) @ vectors[:, kept].T * np.outer(scale, scale)
     slope = inverse @ covariance[np.ix_(own, ~own)]
     residual = covariance[np.ix_(~own, ~own)] - covariance[np.ix_(~own, own)] @ slope
     before, after = np.diag(covariance)[~own], np.diag(residual)
-    left = after > np.maximum(_LEFT * before, 1e-12)
+    left = after > np.maximum(share_left * before, 1e-12)
     whitener = np.zeros((len(covariance), int(left.sum())))
     if not left.any():
         return whitener

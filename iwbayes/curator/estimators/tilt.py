@@ -13,7 +13,7 @@ from scipy.special import logsumexp
 
 from iwbayes._formulas import check_formulas, model_options
 from iwbayes._terms import MAX_RAW_TERMS, TERMS, Terms, count_raw_terms
-from iwbayes.curator.accounting import check_budget, gaussian_epsilon, gaussian_multiplier, largest_scale
+from iwbayes.curator.accounting import check_budget, gaussian_epsilon, gaussian_multiplier, largest_scale, price
 from iwbayes.curator.estimators._fit import close_fit, open_fit
 from iwbayes.curator.estimators._test_of_fit import held_back_features, next_terms
 from iwbayes.curator.estimators._tilt import STEPS_PER_BOUND, integer_total, tilt
@@ -107,9 +107,10 @@ class TiltWeights:
     test_of_fit : {"auto", True, False}
         Whether to measure a few products of features that the tilt does not use: how far the weighted rows are from
         these tells an analyst how far they are from the private rows where the tilt does not pull them, and
-        calibrated intervals hold it. "auto" does where epsilon times the number of private rows is 1000 or more. It
-        takes 8 % of the tilt's squared privacy parameter, so that the tilt's own noise is 4 % larger. Gaussian noise
-        only.
+        calibrated intervals hold it. "auto" does where the tilt's epsilon times the number of private rows, over the
+        rows that a user may own, is 1000 or more. It takes 8 % of the tilt's squared privacy parameter, so that the
+        tilt's own noise is 4 % larger. Gaussian noise only. Where the synthetic rows leave nothing of any product,
+        nothing is measured.
 
     Notes
     -----
@@ -201,10 +202,15 @@ class TiltWeights:
         if not wanted or not any(next_terms(facts.schema, terms) for _, terms in self.options(facts.schema)):
             return parts
         multiplier = gaussian_multiplier(parts.epsilon, parts.delta)
-        tilt, test = (
-            gaussian_epsilon(multiplier / math.sqrt(share), parts.delta) for share in (1 - TEST_SHARE, TEST_SHARE)
-        )
-        return parts._replace(epsilon=tilt, test_epsilon=test) if test > 0 else parts
+        test = gaussian_epsilon(multiplier / math.sqrt(TEST_SHARE), parts.delta)
+        if not test > 0:
+            return parts
+        for shrink in (0.0, *np.geomspace(1e-12, 1e-3, 10)):  # the two are rounded up: together they may pass the whole
+            tilt = (1 - shrink) * gaussian_epsilon(multiplier / math.sqrt(1 - TEST_SHARE), parts.delta)
+            events = [self._own_event(part, parts.delta) for part in (tilt, test)]
+            if price(events, parts.delta)[0] <= parts.epsilon:
+                return parts._replace(epsilon=tilt, test_epsilon=test)
+        return parts
 
     def parts(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> TiltParts:
         """Split a budget between base and tilt; both parts are as large as their joint price allows.
