@@ -260,7 +260,7 @@ def test_fit_pools_to_the_exact_mixture():
     private = bits(rng, 60, schema=ONE)
     release = tilted_bits(private, 0.3, rng, schema=ONE, n_synthetic=200)
     priors = {"Intercept": pm.Normal.dist(0, 1.5)}
-    with pytest.warns(iw.CalibrationWarning, match="kappa 0.34 >= 0.25"):
+    with pytest.warns(iw.CalibrationWarning, match="kappa 0.34 >= 0.12"):
         idata = fit(
             "y ~ 1", release, family="bernoulli", priors=priors, calibrate="pool", random_seed=2, progressbar=False
         )
