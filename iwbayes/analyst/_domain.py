@@ -1,9 +1,9 @@
 """Where calibrated intervals were shown to hold: every threshold, its reason and its remedy, in one place.
 
 The thresholds come from coverage studies of the tilt and its sandwich (logistic, linear, multinomial and Poisson
-truths, N 500 to 10,000, epsilon 0.5 to 5, five generators): 90 % intervals of fits beyond none of them covered 89 to
-90 % over all cells of the development studies, and those of single cells 83 to 93 %. ``benchmarks/coverage.py --full``
-judges them on truths and generators that were drawn afterwards.
+truths, N 500 to 10,000, epsilon 0.5 to 5, five generators): 90 % intervals of fits beyond none of them covered 90.1
+% on the 54 cells of ``benchmarks/coverage.py --full``, whose truths and generators were drawn after the limits had been
+fixed; 25 of the 27 cells in which at most a tenth of the fits warn cover 87 to 93 %, the others 85 and 93.1 %.
 """
 
 from __future__ import annotations
