@@ -189,7 +189,7 @@ class FeatureMap:
         """
         schema = synthetic.schema
         shares = np.full(len(synthetic), 1 / len(synthetic)) if shares is None else shares
-        center, gram = _moments(synthetic, terms, shares)
+        center, gram = raw_moments(schema, terms, synthetic.frame, shares)
         with one_blas_thread():
             covariance = gram - np.outer(center, center)
             # in units of their own spread: a product of columns whose bounds are wide is small, not unimportant
@@ -214,7 +214,7 @@ class FeatureMap:
     def varies(synthetic: SyntheticTable, terms: Terms, shares: FloatArray | None = None) -> bool:
         """Whether any raw term varies over the synthetic rows, as `whitened` asks for."""
         shares = np.full(len(synthetic), 1 / len(synthetic)) if shares is None else shares
-        center, gram = _moments(synthetic, terms, shares)
+        center, gram = raw_moments(synthetic.schema, terms, synthetic.frame, shares)
         return bool((np.diag(gram) - center**2 > LEAST_VARIANCE * np.diag(gram)).any())
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, FloatArray]]:
@@ -240,14 +240,13 @@ class FeatureMap:
         )
 
 
-def _moments(synthetic: SyntheticTable, terms: Terms, shares: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Weighted mean (raw,) and second moments (raw, raw) of the raw terms over the rows."""
-    schema = synthetic.schema
+def raw_moments(schema: Schema, terms: Terms, frame: pd.DataFrame, shares: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Weighted mean (raw,) and second moments (raw, raw) of the raw terms over rows in canonical form."""
     check_terms(schema, terms)
     n_raw = len(raw_terms(schema, terms))
     center, gram = np.zeros(n_raw), np.zeros((n_raw, n_raw))
     with one_blas_thread():
-        for rows, raw in raw_chunks(schema, terms, synthetic.frame):
+        for rows, raw in raw_chunks(schema, terms, frame):
             weighted = raw * shares[rows, None]
             center += weighted.sum(axis=0)
             gram += weighted.T @ raw

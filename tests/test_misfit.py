@@ -135,7 +135,7 @@ def test_features_that_the_tilt_spans_say_nothing():
     tilt = moments(shares, phi, scores, noise)
     for spanned in (np.zeros((len(phi), 2)), phi[:, :2] @ np.array([[1.0, 2.0], [0.5, -1.0]])):
         held_back = HeldBack(spanned, np.full(2, 3.0), 1e-4 * np.eye(2), tilt.center)
-        assert misfit_variance(held_back, shares, phi, tilt, 500) == 0.0
+        assert misfit_variance(held_back, shares, phi, noise, 500) == 0.0
 
 
 def test_nothing_is_held_back_where_nothing_is_left():
@@ -241,7 +241,7 @@ def test_what_chance_makes_counts_as_nothing():
     by_chance = (1 / n_private + 1 / len(phi)) * np.eye(5) + of_test
     draws = rng.multivariate_normal(np.zeros(5), by_chance, size=4000)
     found = [
-        misfit_variance(HeldBack(other, d, of_test, tilt.center), shares, phi, tilt, n_private) for d in draws[:300]
+        misfit_variance(HeldBack(other, d, of_test, tilt.center), shares, phi, noise, n_private) for d in draws[:300]
     ]
     # without the floor at zero it is centred: the part above it is what a chi-square of five leaves
     unit = by_chance[0, 0] * np.sqrt(2 / 5)
@@ -255,7 +255,7 @@ def test_a_misfit_is_found_and_widens_the_intervals(size):
     tilt = moments(shares, phi, scores, noise)
     missed = size * np.array([1.0, -1.0, 1.0, 1.0, -1.0])
     held_back = HeldBack(other, missed, 1e-12 * np.eye(5), tilt.center)
-    found = misfit_variance(held_back, shares, phi, tilt, 1e9)
+    found = misfit_variance(held_back, shares, phi, noise, 1e9)
     spread = np.linalg.inv((other * shares[:, None]).T @ other)
     assert_allclose(found, missed @ spread @ missed / 5 - 1 / len(phi), rtol=0.02)
 
@@ -278,12 +278,10 @@ def test_rotation_of_either_features_and_functions_of_rows_change_nothing():
     rng = np.random.default_rng(5)
     turn, spin = (np.linalg.qr(rng.normal(size=(k, k)))[0] for k in (3, 5))
     own_value = np.array([0.05, -0.02, 0.01])
-    first = misfit_variance(
-        HeldBack(other, value, of_test, own_value), shares, phi, moments(shares, phi, scores, noise), 500
-    )
+    first = misfit_variance(HeldBack(other, value, of_test, own_value), shares, phi, noise, 500)
     second = misfit_variance(
         HeldBack(other @ spin, value @ spin, spin.T @ of_test @ spin, own_value @ turn),
-        shares, lambda rows: (phi @ turn)[rows], moments(shares, phi @ turn, scores, turn.T @ noise @ turn), 500,
+        shares, lambda rows: (phi @ turn)[rows], turn.T @ noise @ turn, 500,
     )  # fmt: skip
     assert_allclose(second, first, rtol=1e-9)
 
@@ -323,8 +321,7 @@ def test_what_the_rows_miss_is_part_of_weighted_means(release):
     phi = measurement.features.transform(far.synthetic.frame)[:, measurement.tilt_columns]
     noise = measurement.noise.covariance[measurement.tilt_columns, measurement.tilt_columns]
     centred = influence - shares @ influence
-    tilt = tilt_moments(centred, shares, phi, noise)
-    squared = misfit_variance(held_back_of(far), shares, phi, tilt, far.n_private)
+    squared = misfit_variance(held_back_of(far), shares, phi, noise, far.n_private)
     assert squared > 0.2
     slope = np.linalg.lstsq(np.sqrt(shares)[:, None] * (phi - shares @ phi), np.sqrt(shares)[:, None] * centred)[0]
     left = centred - (phi - shares @ phi) @ slope

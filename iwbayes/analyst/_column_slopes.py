@@ -72,7 +72,11 @@ def column_slopes(design: RecordedDesign, frame: pd.DataFrame, name: str) -> Arr
             if (error <= FINE * _size(best)).all():
                 break
         before = [*before[-1:], slopes]
-    jumps = (error > COARSE * _size(best)).any(axis=0) | _jumps(design, frame, name, base, best)
+    jumps = (
+        (error > COARSE * _size(best)).any(axis=0)
+        | _jumps(design, frame, name, base)
+        | _steps(design, frame, name, best)
+    )
     if jumps.any():
         names = [own for own, jump in zip(design.basis.columns, jumps, strict=True) if jump]
         raise ValueError(
@@ -110,8 +114,15 @@ def _differences(design: RecordedDesign, frame: pd.DataFrame, name: str, x: Arra
     return slopes
 
 
-def _jumps(design: RecordedDesign, frame: pd.DataFrame, name: str, base: Array, slopes: Array) -> NDArray[np.bool_]:
-    """Columns (column of the design,) with these slopes (row, column) that jump somewhere in the range of the rows.
+def _steps(design: RecordedDesign, frame: pd.DataFrame, name: str, slopes: Array) -> NDArray[np.bool_]:
+    """Columns (column of the design,) without slope at any row (row, column) that differ between the range's ends."""
+    x = frame[name].to_numpy(dtype=np.float64)
+    first, last = (design.matrix(frame.assign(**{name: np.full(len(x), end)})) for end in (x.min(), x.max()))
+    return np.asarray(~slopes.any(axis=0) & (first != last).any(axis=0))
+
+
+def _jumps(design: RecordedDesign, frame: pd.DataFrame, name: str, base: Array) -> NDArray[np.bool_]:
+    """Columns (column of the design,) that jump somewhere in the range of the rows.
 
     Each is followed along the range at the row where it is largest. The interval whose difference is least like those
     beside it is divided again and again: what changes across the last one, where any slope would be nothing, is a
@@ -137,7 +148,4 @@ def _jumps(design: RecordedDesign, frame: pd.DataFrame, name: str, base: Array, 
         fine = stop - start < 1e3 * np.spacing(max(abs(low), abs(high)))  # as close as numbers can tell
         start = np.where(fine, start, points[first, own])
         stop = np.where(fine, stop, points[first + 3, own])
-    # a step far from these rows, which has no slope at any
-    ends = [design.matrix(frame.assign(**{name: np.full(len(frame), value)})) for value in (low, high)]
-    flat = ~slopes.any(axis=0) & (ends[0] != ends[1]).any(axis=0)
-    return flat | (change > JUMP * spread)
+    return np.asarray(change > JUMP * spread)

@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from iwbayes.analyst._meat import Array, Features, TiltMoments, symmetric
+from iwbayes.analyst._meat import Array, Features, score_moments, symmetric, tilt_moments
 
 __all__ = ["HeldBack", "held_back_of", "misfit_variance"]
 
-#: Rows at a time.
-_BLOCK = 8192
 #: Directions of the held-back features with less than this share of the largest weighted variance are left out, and
 #: features of which the tilt's own leave less than the latter share.
 _CUT, _LEFT = 1e-2, 1e-6
@@ -50,7 +48,9 @@ def held_back_of(release: Any) -> HeldBack | None:
     return HeldBack(features, other.value, other.noise.covariance, measurement.value[measurement.tilt_columns])
 
 
-def misfit_variance(held_back: HeldBack, shares: Array, phi: Features, tilt: TiltMoments, n_private: float) -> float:
+def misfit_variance(
+    held_back: HeldBack, shares: Array, phi: Features, noise_covariance: Array, n_private: float
+) -> float:
     """Mean square of what the weighted rows miss of features of variance one that the tilt does not pull.
 
     Parameters
@@ -60,7 +60,8 @@ def misfit_variance(held_back: HeldBack, shares: Array, phi: Features, tilt: Til
         Normalised weights.
     phi : ndarray, shape (row, k), or callable from a slice of rows to those rows
         The tilt's features.
-    tilt : TiltMoments
+    noise_covariance : ndarray, shape (k, k)
+        Of the noise of their released mean.
     n_private : float
 
     Returns
@@ -75,24 +76,17 @@ def misfit_variance(held_back: HeldBack, shares: Array, phi: Features, tilt: Til
     -----
     Where the log ratio of private and weighted rows is a random function beside the tilt's features, with mean square
     delta^2 in each direction of variance one, delta^2 is estimated by this, and the mean of a score misses by a
-    variance of delta^2 times the score's own residual variance.
+    variance of delta^2 times the score's own residual variance. The held-back features stand in the place of the
+    scores of `tilt_moments`.
     """
     other = held_back.features
-    center = shares @ other
-    cross = np.zeros((other.shape[1], tilt.h.size))
-    for rows, features in _blocks(phi, len(shares)):
-        cross += ((other[rows] - center) * shares[rows, None]).T @ ((features - tilt.center) @ tilt.basis)
-    slope = cross / tilt.h
-    second, squared = np.zeros((len(center), len(center))), np.zeros((len(center), len(center)))
-    before = shares @ (other - center) ** 2
-    for rows, features in _blocks(phi, len(shares)):
-        residual = other[rows] - center - ((features - tilt.center) @ tilt.basis) @ slope.T
-        weighted = residual * shares[rows, None]
-        second += weighted.T @ residual
-        squared += weighted.T @ weighted
-    missed = held_back.value - center - slope @ (tilt.basis.T @ (held_back.tilt_value - tilt.center))
+    tilt = tilt_moments(other, shares, phi, noise_covariance)
+    assert tilt is not None  # phi is given
+    before, _, squared = score_moments(other, shares, phi, tilt)
+    second, slope = tilt.unspanned(before), tilt.slope
+    missed = held_back.value - shares @ other - slope @ (tilt.basis.T @ (held_back.tilt_value - tilt.center))
     by_chance = second / n_private + squared + held_back.noise + slope @ tilt.noise @ slope.T
-    left = np.diag(second) > _LEFT * np.maximum(before, 1e-300)
+    left = np.diag(second) > _LEFT * np.maximum(np.diag(before), 1e-300)
     if not left.any():
         return 0.0
     second, by_chance, missed = second[np.ix_(left, left)], by_chance[np.ix_(left, left)], missed[left]
@@ -101,10 +95,3 @@ def misfit_variance(held_back: HeldBack, shares: Array, phi: Features, tilt: Til
     unit = vectors[:, kept] / np.sqrt(values[kept])
     excess = np.sum((missed @ unit) ** 2) - np.trace(unit.T @ by_chance @ unit)
     return max(float(excess) / int(kept.sum()), 0.0)
-
-
-def _blocks(phi: Features, n: int) -> Any:
-    """Yield slices of rows with their features."""
-    for start in range(0, n, _BLOCK):
-        rows = slice(start, min(start + _BLOCK, n))
-        yield rows, np.asarray(phi(rows) if callable(phi) else phi[rows], dtype=np.float64)

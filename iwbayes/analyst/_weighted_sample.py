@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst._meat import TAU, Array, score_moments, tilt_moments
-from iwbayes.analyst._misfit import HeldBack, held_back_of, misfit_variance
+from iwbayes.analyst._misfit import held_back_of, misfit_variance
 from iwbayes.analyst._totals import check_numbers, check_total
 from iwbayes.analyst.calibrate import tilt_inputs
 from iwbayes.release import Release
@@ -69,9 +69,18 @@ class WeightedSample:
         return (None, None) if phi is None else (phi[:, : len(noise)], noise)
 
     @cached_property
-    def _held_back(self) -> HeldBack | None:
-        """Test of fit of a tilt."""
-        return None if self.release is None or self._tilt[0] is None else held_back_of(self.release)
+    def _shares(self) -> Array:
+        """Normalised weights of all rows of the table."""
+        return self.table / self.table.sum()
+
+    @cached_property
+    def _misfit(self) -> float:
+        """Mean square of what the weighted rows miss, see `misfit_variance`; zero without a test of fit."""
+        phi, noise = self._tilt
+        held_back = None if self.release is None or phi is None else held_back_of(self.release)
+        if self.release is None or held_back is None:
+            return 0.0
+        return misfit_variance(held_back, self._shares, phi, noise, self.release.n_private)
 
     @property
     def noise_included(self) -> bool:
@@ -100,7 +109,7 @@ class WeightedSample:
             ``sum p_i^2 g_i g_i'``. Where the tilt has a test of fit, what the weighted rows miss is added, as to the
             variance of scores. Notation as in `iwbayes.analyst.sandwich`.
         """
-        shares = self.table / self.table.sum()
+        shares = self._shares
         used = float(shares[self.positions].sum())
         # rows of the table that were not used have no influence, but the weights were fitted to them too
         full = np.zeros((len(shares), influence.shape[1]))
@@ -110,11 +119,8 @@ class WeightedSample:
             moments = tilt_moments(full, shares, phi, noise)
             information, _, meat = score_moments(full, shares, phi, moments)
             if moments is not None and self.release is not None:
-                n_private = self.release.n_private
-                meat = meat + moments.estimation(n_private, TAU)
-                if self._held_back is not None:
-                    squared = misfit_variance(self._held_back, shares, phi, moments, n_private)
-                    meat = meat + squared * moments.unspanned(information)
+                meat = meat + moments.estimation(self.release.n_private, TAU)
+                meat = meat + self._misfit * moments.unspanned(information)
         return meat
 
 

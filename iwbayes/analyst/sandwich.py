@@ -215,8 +215,8 @@ def calibrate_normal(
         half = np.linalg.solve(inner, informed.T)
         bread = informed @ half  # J^-1 when n_prior = 0
         misfit, misfit_part = np.nan, None
-        if tilt is not None and phi is not None and held_back is not None:
-            squared = misfit_variance(held_back, shares, phi, tilt, n_private)
+        if tilt is not None and phi is not None and noise_covariance is not None and held_back is not None:
+            squared = misfit_variance(held_back, shares, phi, noise_covariance, n_private)
             misfit, misfit_part = np.sqrt(squared), squared * tilt.unspanned(information)
             meat = meat + misfit_part
         second = np.full(len(theta), np.nan)

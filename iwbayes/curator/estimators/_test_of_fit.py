@@ -9,9 +9,9 @@ from itertools import combinations_with_replacement
 import numpy as np
 from numpy.typing import NDArray
 
-from iwbayes._terms import Term, Terms, feature_owners, ordered_terms, raw_chunks, raw_terms
+from iwbayes._terms import Term, Terms, feature_owners, ordered_terms, raw_terms
 from iwbayes._threads import one_blas_thread
-from iwbayes.features import FeatureMap
+from iwbayes.features import FeatureMap, raw_moments
 from iwbayes.schema import Schema
 from iwbayes.tables import SyntheticTable
 
@@ -97,12 +97,8 @@ def held_back_features(synthetic: SyntheticTable, features: FeatureMap, shares: 
             rows = np.sort(np.argsort(shares)[-_MOST_ROWS:])
     share = shares[rows] / shares[rows].sum()
     frame = synthetic.frame.iloc[rows]
-    center, gram = np.zeros(len(terms)), np.zeros((len(terms), len(terms)))
+    center, gram = raw_moments(schema, terms, frame, share)
     with one_blas_thread():
-        for part, raw in raw_chunks(schema, terms, frame):
-            weighted = raw * share[part, None]
-            center += weighted.sum(axis=0)
-            gram += weighted.T @ raw
         covariance, mine = gram - np.outer(center, center), np.array([term in set(own) for term in terms])
         whitener = np.empty((len(terms), 0))
         for left in _LEFT:
@@ -133,9 +129,8 @@ def _residual_whitener(covariance: FloatArray, own: NDArray[np.bool_], share_lef
     residual = covariance[np.ix_(~own, ~own)] - covariance[np.ix_(~own, own)] @ slope
     before, after = np.diag(covariance)[~own], np.diag(residual)
     left = after > np.maximum(share_left * before, 1e-12)
-    whitener = np.zeros((len(covariance), int(left.sum())))
     if not left.any():
-        return whitener
+        return np.zeros((len(covariance), 0))
     units = 1 / np.sqrt(after[left])
     values, vectors = np.linalg.eigh(residual[np.ix_(left, left)] * np.outer(units, units))
     kept = values > _CUT * values[-1]

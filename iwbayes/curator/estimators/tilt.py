@@ -205,8 +205,9 @@ class TiltWeights:
         test = gaussian_epsilon(multiplier / math.sqrt(TEST_SHARE), parts.delta)
         if not test > 0:
             return parts
+        rest = gaussian_epsilon(multiplier / math.sqrt(1 - TEST_SHARE), parts.delta)
         for shrink in (0.0, *np.geomspace(1e-12, 1e-3, 10)):  # the two are rounded up: together they may pass the whole
-            tilt = (1 - shrink) * gaussian_epsilon(multiplier / math.sqrt(1 - TEST_SHARE), parts.delta)
+            tilt = (1 - shrink) * rest
             events = [self._own_event(part, parts.delta) for part in (tilt, test)]
             if price(events, parts.delta)[0] <= parts.epsilon:
                 return parts._replace(epsilon=tilt, test_epsilon=test)
