@@ -1,5 +1,6 @@
 """Coverage studies: exact posteriors cover as they should, counts are right, files survive."""
 
+import dataclasses
 import functools
 import json
 import math
@@ -200,6 +201,46 @@ def logistic_rows(rng):
     x = np.clip(rng.normal(size=400), -4, 4)
     frame = pd.DataFrame({"x": x, "y": (rng.random(400) < 1 / (1 + np.exp(-x))).astype(int)})
     return iw.PrivateTable(frame, iw.Schema(iw.Real("x", -4, 4), iw.Binary("y")))
+
+
+@dataclasses.dataclass(frozen=True)
+class Within:
+    """A generator around another, as a study may need one."""
+
+    inner: object
+    pure = True
+
+    def events(self, facts, *, epsilon, delta=0.0):
+        return self.inner.events(facts, epsilon=epsilon, delta=delta)
+
+    def fit(self, private, ledger, *, epsilon, delta=0.0):
+        return self.inner.fit(private, ledger, epsilon=epsilon, delta=delta)
+
+
+@pytest.mark.parametrize("wrap", [lambda generator: generator, Within], ids=["itself", "inside another"])
+def test_generators_without_a_seed_get_the_replications_own(wrap):
+    mixture = iw.Mixture(n_components=2, n_draws=1, progressbar=False)
+    settings = {"simulate": normal_rows, "fit": exact_posterior, "publish": PUBLISH, "n_replications": 2}
+    first, second = (study(**settings, generator=wrap(mixture)).replications for _ in range(2))
+    pd.testing.assert_frame_equal(first, second)
+    other = study(**settings, generator=wrap(dataclasses.replace(mixture, random_seed=1))).replications
+    assert not first.equals(other)
+
+
+def test_estimators_without_a_seed_get_one_too():
+    seeds = []
+
+    @dataclasses.dataclass(frozen=True)
+    class Seen(iw.UniformWeights):
+        random_seed: int | None = None
+
+        def fit(self, private, synthetic, ledger, *, epsilon, delta=0.0):
+            seeds.append(self.random_seed)
+            return iw.UniformWeights.fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
+
+    for weights in (Seen(), Seen(), Seen(random_seed=7)):
+        study(weights=weights, n_replications=2)
+    assert seeds[:2] == seeds[2:4] and len({*seeds[:2]}) == 2 and None not in seeds and seeds[4:] == [7, 7]
 
 
 def test_the_whole_recipe_records_its_diagnostics():

@@ -179,14 +179,14 @@ class Cell:
         """As `coverage_study` takes it."""
         return partial(private_rows, self.truth, self.n_private)
 
-    def make_generator(self) -> Any:
-        """As `coverage_study` takes it."""
+    def make_generator(self, tables: int = 1) -> Any:
+        """As `coverage_study` takes it, for so many tables."""
         if self.generator in ("tilted", "misfit", "corner"):
             return partial(elsewhere, self.truth, self.generator, self.n_synthetic)
         return {
             "BayesNet": iw.BayesNet(),
             "histograms": iw.BayesNet(max_parents=0),
-            "Mixture": iw.Mixture(n_draws=1, progressbar=False),
+            "Mixture": iw.Mixture(n_draws=tables, progressbar=False),
         }[self.generator]
 
     def publish(self) -> dict[str, Any]:

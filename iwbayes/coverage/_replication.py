@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -83,13 +83,14 @@ def replicate(plan: Plan, number: int) -> dict[str, Any]:
 
 
 def _rows(plan: Plan, number: int) -> list[dict[str, Any]]:
-    seeds = np.random.SeedSequence([plan.random_seed, number]).generate_state(4, np.uint64)
-    simulate, noise, sample, fit = (int(seed >> np.uint64(1)) for seed in seeds)
+    seeds = np.random.SeedSequence([plan.random_seed, number]).generate_state(5, np.uint64)
+    simulate, noise, sample, fit, train = (int(seed >> np.uint64(1)) for seed in seeds)
     private, truth = _simulated(plan, np.random.default_rng(simulate))
+    generator = plan.generator(np.random.default_rng(sample)) if callable(plan.generator) else plan.generator
     release = publish(
         private,
-        generator=plan.generator(np.random.default_rng(sample)) if callable(plan.generator) else plan.generator,
-        weights=plan.weights,
+        generator=_seeded(generator, train),
+        weights=_seeded(plan.weights, train),
         noise=SeededNoise(noise),
         rng=sample,
         progressbar=False,
@@ -99,6 +100,18 @@ def _rows(plan: Plan, number: int) -> list[dict[str, Any]]:
     for name, call in plan.fits.items():
         rows += _method(name, call, release, truth, plan.levels, fit % 2**31)
     return rows
+
+
+def _seeded(part: Any, seed: int) -> Any:
+    """Give a `random_seed` to a generator or an estimator that has none yet, and to what it is built on."""
+    if not is_dataclass(part) or isinstance(part, type | SyntheticTable | Weights):
+        return part
+    own = {field.name: getattr(part, field.name) for field in fields(part) if field.init}
+    new = {name: _seeded(value, seed) for name, value in own.items()}
+    if "random_seed" in own and own["random_seed"] is None:
+        new["random_seed"] = seed % 2**31
+    changed = {name: value for name, value in new.items() if value is not own[name]}
+    return replace(part, **changed) if changed else part
 
 
 def _simulated(plan: Plan, rng: np.random.Generator) -> tuple[PrivateTable, Mapping[str, float]]:

@@ -210,7 +210,8 @@ def coverage_study(
     n_jobs : int
         Processes, one thread each. With more than one all callables must be importable by name.
     random_seed : int, optional
-        Replication i has the same seeds whatever ran before it. It must be given with a path.
+        Replication i has the same seeds whatever ran before it, those of generators and estimators whose `random_seed`
+        is None among them. It must be given with a path.
     path : str or Path, optional
         File of results, to which each replication is added when it ends. A study that was stopped goes on from there,
         and more replications can be added; a file of other settings is refused. (Functions are compared by name.)
