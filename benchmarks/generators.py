@@ -35,7 +35,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import fields
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,9 +43,9 @@ from typing import Any, NamedTuple
 HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place or ".").resolve() != HERE)]
 
-import near_tables  # noqa: E402 - in shared
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
+from data_sets import Data, adult, banknote, load, points  # noqa: E402 - in shared
 from near_tables import cells, total_variation  # noqa: E402
 from scipy.optimize import linear_sum_assignment  # noqa: E402
 from scipy.spatial.distance import cdist  # noqa: E402
@@ -54,73 +53,9 @@ from scipy.spatial.distance import cdist  # noqa: E402
 import iwbayes as iw  # noqa: E402
 
 DELTA, EPSILONS, MOST_ROWS = 1e-5, (1.0, 6.0), 1000
+DATA_SETS = ("Banknote", "Breast", "Iris", "Boston")
 MEASURES = ("1-way", "2-way", "W train", "W test", "seconds")
 FIELDS = ("data", "generator", "epsilon", "seed", *MEASURES, "error")
-
-BREAST = {  # lower and upper bound of mean, standard error and worst value of each measured feature
-    "radius": (5, 30, 0, 3, 5, 40),
-    "texture": (5, 40, 0, 5, 10, 50),
-    "perimeter": (40, 200, 0, 25, 50, 260),
-    "area": (100, 2600, 0, 600, 150, 4300),
-    "smoothness": (0.05, 0.2, 0, 0.035, 0.05, 0.25),
-    "compactness": (0, 0.4, 0, 0.15, 0, 1.1),
-    "concavity": (0, 0.5, 0, 0.4, 0, 1.3),
-    "concave points": (0, 0.25, 0, 0.06, 0, 0.3),
-    "symmetry": (0.1, 0.35, 0, 0.08, 0.15, 0.7),
-    "fractal dimension": (0.04, 0.1, 0, 0.03, 0.05, 0.21),
-}
-BOSTON = (
-    iw.Real("CRIM", 0, 100),
-    iw.Real("ZN", 0, 100),
-    iw.Real("INDUS", 0, 30),
-    iw.Binary("CHAS"),
-    iw.Real("NOX", 0.3, 1),
-    iw.Real("RM", 3, 9),
-    iw.Real("AGE", 0, 100),
-    iw.Real("DIS", 0, 15),
-    iw.Integer("RAD", 1, 24),
-    iw.Integer("TAX", 150, 750),
-    iw.Real("PTRATIO", 10, 25),
-    iw.Real("B", 0, 400),
-    iw.Real("LSTAT", 0, 40),
-    iw.Real("MEDV", 0, 50),
-)
-
-
-class Data(NamedTuple):
-    """All rows, their declaration and the column that class-conditional generators condition on."""
-
-    frame: pd.DataFrame
-    schema: iw.Schema
-    condition: str
-
-
-def banknote(folder: Path) -> Data:
-    frame = pd.read_csv(folder / "banknote.csv")
-    bounds = {"A": (-8, 8), "B": (-15, 15), "C": (-6, 20), "D": (-10, 5)}
-    return Data(frame, iw.Schema(*(iw.Real(name, *ends) for name, ends in bounds.items()), iw.Binary("Y")), "Y")
-
-
-def breast(folder: Path) -> Data:
-    from sklearn.datasets import load_breast_cancer
-
-    columns = [iw.Real(f"mean {name}", *ends[:2]) for name, ends in BREAST.items()]
-    columns += [iw.Real(f"{name} error", *ends[2:4]) for name, ends in BREAST.items()]
-    columns += [iw.Real(f"worst {name}", *ends[4:]) for name, ends in BREAST.items()]
-    return Data(load_breast_cancer(as_frame=True).frame, iw.Schema(*columns, iw.Binary("target")), "target")
-
-
-def iris(folder: Path) -> Data:
-    return Data(*near_tables.iris(), "species")
-
-
-def boston(folder: Path) -> Data:
-    schema = iw.Schema(*BOSTON)
-    return Data(pd.read_csv(folder / "boston_housing.csv", header=None, names=list(schema.names)), schema, "CHAS")
-
-
-def adult(folder: Path) -> Data:
-    return Data(*near_tables.adult(folder), "income-per-year")
 
 
 def images(folder: Path, n: int = 60_000) -> Data:
@@ -138,11 +73,7 @@ def images(folder: Path, n: int = 60_000) -> Data:
     frame = pd.DataFrame(pixels.reshape(n, -1), columns=[f"pixel {place}" for place in range(784)])
     frame["digit"] = digits.target[rows]
     reals = (iw.Real(name, 0, 1) for name in frame.columns[:-1])
-    return Data(frame, iw.Schema(*reals, iw.Categorical("digit", tuple(range(10)))), "digit")
-
-
-DATA_SETS: dict[str, Callable[[Path], Data]] = {"Banknote": banknote, "Breast": breast, "Iris": iris, "Boston": boston}
-load = cache(lambda name, folder: DATA_SETS[name](Path(folder)))
+    return Data(frame, iw.Schema(*reals, iw.Categorical("digit", tuple(range(10)))), "digit", "digit")
 
 
 class Entry(NamedTuple):
@@ -215,15 +146,6 @@ def uniform(data: Data, private: iw.PrivateTable, epsilon: float, seed: int) -> 
 
 
 BASELINES = {"rows resampled": resampled, "uniform": uniform}
-
-
-def points(frame: pd.DataFrame, schema: iw.Schema) -> np.ndarray:
-    """Rows as points: numbers in units of their range, two levels of a column at distance 1."""
-    blocks = [
-        column.encode(frame[column.name]) * (math.sqrt(0.5) if isinstance(column, iw.Categorical) else 1.0)
-        for column in schema
-    ]
-    return np.column_stack(blocks)
 
 
 def wasserstein(first: np.ndarray, second: np.ndarray, rng: np.random.Generator) -> float:

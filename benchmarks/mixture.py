@@ -33,7 +33,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place or ".").resolve() != HERE)]
 
-import near_tables  # noqa: E402 - in shared
+import data_sets  # noqa: E402 - in shared
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 from near_tables import cells, total_variation  # noqa: E402
@@ -79,8 +79,8 @@ def simulated(folder: Path) -> tuple[pd.DataFrame, iw.Schema]:
 
 DATA_SETS: dict[str, Callable[[Path], tuple[pd.DataFrame, iw.Schema]]] = {
     "simulated": simulated,
-    "Iris": lambda folder: near_tables.iris(),
-    "Adult": near_tables.adult,
+    "Iris": lambda folder: data_sets.iris(folder)[:2],
+    "Adult": lambda folder: data_sets.adult(folder)[:2],
 }
 
 

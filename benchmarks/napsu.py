@@ -78,9 +78,9 @@ _ADULT_COLUMNS = (
 
 def adult_table(folder: Path) -> iw.PrivateTable:
     """Read and discretise Adult."""
-    from near_tables import ADULT_BOUNDS, adult
+    from data_sets import ADULT_BOUNDS, adult
 
-    frame, full = adult(folder)
+    frame, full = adult(folder)[:2]
     frame = frame.rename(columns={"income-per-year": "income"})[list(_ADULT_COLUMNS)]
     columns: list[Any] = []
     for name in frame:
