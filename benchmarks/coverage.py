@@ -38,7 +38,7 @@ from typing import Any  # noqa: E402
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 from cells import Cell, Truth, draw_cells  # noqa: E402
-from methods import AsPrinted, InTables, combine_tables, fit_release  # noqa: E402
+from methods import AsPrinted, InTables, combine_tables, fit_release, silent_part  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 
@@ -149,11 +149,9 @@ def summary(cell: Cell, study: iw.CoverageStudy) -> pd.DataFrame:
         main[fact] = each[fact].astype(float).groupby("method", sort=False).median()
     main["ess"] /= cell.n_synthetic
     for method in main.index:
-        quiet = each.loc[method].index[~each.loc[method]["warned"].astype(bool)]
-        part = study.replications[study.replications["replication"].isin(quiet)]
-        found = iw.CoverageStudy(part, study.failures, study.levels).summary(LEVELS[0]) if len(quiet) else None
-        main.loc[method, "coverage_silent"] = float("nan") if found is None else found.loc[method, "coverage"]
-        main.loc[method, "n_silent"] = len(quiet)
+        part, n_silent = silent_part(study, method)
+        silent = float("nan") if part is None else part.summary(LEVELS[0]).loc[method, "coverage"]
+        main.loc[method, ["coverage_silent", "n_silent"]] = silent, n_silent
     settings = {"truth": cell.truth.kind, "N": cell.n_private, "M": cell.n_synthetic, "epsilon": cell.epsilon}
     failed = len(study.failures)
     return main.reset_index().assign(cell=cell.name, failed=failed, **settings, generator=cell.generator)
@@ -273,16 +271,15 @@ def by_cell(rows: pd.DataFrame, ours: pd.DataFrame) -> list[str]:
 
     A method that failed in every replication of a cell, or makes no sense there, has a dash.
     """
-    coverage = rows.pivot_table(index="cell", columns="method", values="coverage", sort=False).drop(
-        columns="private rows"
-    )
-    named = rows[rows["method"] == NAMED].set_index("cell")["warned"]
-    head = ["truth", "N", "M", "eps", "generator", *coverage.columns, *(["warned, for this model"] * (len(named) > 0))]
+    table = rows.pivot_table(index="cell", columns="method", values="coverage", sort=False)
+    table = table.drop(columns="private rows")
+    if NAMED in table:
+        table["warned, for this model"] = rows[rows["method"] == NAMED].set_index("cell")["warned"]
+    head = ["truth", "N", "M", "eps", "generator", *table.columns]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for _, row in ours.iterrows():
-        shares = [*coverage.loc[row.cell], *([named.get(row.cell, np.nan)] * (len(named) > 0))]
-        cells = [row.truth, f"{row.N:,}", f"{row.M:,}", f"{row.epsilon:g}", row.generator,
-                 *("-" if np.isnan(share) else percent(share) for share in shares)]  # fmt: skip
+        shares = ("-" if np.isnan(share) else percent(share) for share in table.loc[row.cell])
+        cells = [row.truth, f"{row.N:,}", f"{row.M:,}", f"{row.epsilon:g}", row.generator, *shares]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
 
