@@ -376,7 +376,7 @@ def test_the_largest_scale_fits_and_a_little_more_does_not(epsilon, delta, share
     events = parts(share, epsilon, delta)
     t = largest_scale(events, epsilon, delta)
     assert t >= 1 and price(events(t), delta, scale=epsilon)[0] <= epsilon * (1 + 1e-12)
-    assert price(events(1.01 * t), delta, scale=epsilon)[0] > epsilon
+    assert price(events(1.0021 * t), delta, scale=epsilon)[0] > epsilon
     ledger = iw.Ledger(epsilon, delta)
     for event in events(t):  # the ledger agrees, however the uses are split
         for _ in range(event.count):
@@ -389,6 +389,20 @@ def test_nothing_under_an_infinite_budget_is_certified():
         ledger = iw.Ledger(budget, 1e-6)
         ledger.charge(Event("a count", "laplace", 0.5))
         assert ledger.statement().epsilon == 0.5 and ledger.statement().certified is certified
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "rate", "steps"),
+    [(0.5, 1e-3, 0.1, 600), (1.0, 1e-6, 0.01, 100), (1.0, 1e-6, 1.0, 3), (8.0, 1e-9, 1e-3, 99), (0.05, 1e-2, 0.5, 24)],
+)
+def test_gradient_steps_get_no_more_noise_than_they_need(epsilon, delta, rate, steps):
+    multiplier = dpsgd_multiplier(epsilon, delta, sampling_probability=rate, steps=steps)
+
+    def exact(m):  # the event claims more than it costs, so that the PLD decides
+        event = Event("steps", "dp-sgd", 2 * epsilon, delta, m, sampling_probability=rate, steps=steps, count=1)
+        return accounting._pld_epsilon((event,), delta, accounting.INTERVAL_SHARE * epsilon, "replace-one")
+
+    assert exact(multiplier) <= epsilon < exact(0.999 * multiplier)
 
 
 def test_gradient_steps_that_need_no_noise_get_a_little():

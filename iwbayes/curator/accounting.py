@@ -8,7 +8,7 @@ that epsilon. Where basic composition is tighter (a single event, a pure budget)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -29,6 +29,8 @@ _RELATIONS = {
 }
 #: Discretisation of the privacy loss, as a share of the budget's epsilon.
 INTERVAL_SHARE = 1e-4
+#: A search for noise starts with a discretisation so many times as coarse.
+COARSE = 20
 #: Points of a discretised privacy loss at most, so that a small epsilon beside a large delta costs no more memory.
 MAX_POINTS = 10**6
 #: Beyond it the privacy loss of a pure event overflows, and adding up is as good as anything.
@@ -269,15 +271,26 @@ def dpsgd_multiplier(
         found = _pld_epsilon((event,), delta, coarseness * INTERVAL_SHARE * epsilon, adjacency)
         return math.log(max(found, 1e-300) / epsilon)
 
-    if cost(math.log(LEAST_MULTIPLIER), 20) <= 0:  # so few rows are ever looked at that hardly any noise will do
+    # so few rows are ever looked at that hardly any noise will do; pricing so little takes longest, hence more first
+    if cost(0.0, COARSE) <= 0 and cost(math.log(LEAST_MULTIPLIER), COARSE) <= 0:
         return LEAST_MULTIPLIER
-    low, high = _bracket(lambda x: cost(x, 20), 0.0, 1.0)
-    # a coarse privacy loss comes near at little expense; the ledger's own decides
-    low, high = _bracket(cost, brentq(cost, low, high, args=(20,), xtol=1e-3), 2e-3)
-    log_multiplier = brentq(cost, low, high, xtol=2e-4)
-    while cost(log_multiplier) > 0:
-        log_multiplier += 2e-4
-    return math.exp(log_multiplier)
+    low, high = _bracket(lambda x: cost(x, COARSE), 0.0, 1.0)
+    # a coarse privacy loss comes near and gives the slope at little expense; the ledger's own decides
+    point = brentq(cost, low, high, args=(COARSE,), xtol=1e-3)
+    slope = min((cost(point + 0.02, COARSE) - cost(point - 0.02, COARSE)) / 0.04, -0.1)
+    low, high = -math.inf, math.inf
+    while high - low > 2e-4:
+        excess = cost(point)
+        if excess > 0:
+            low = point
+        else:
+            high = point
+            if excess > 5e-4 * slope:
+                break
+        point -= excess / slope - 2e-4
+        if not low < point < high:
+            point = (low + high) / 2
+    return math.exp(high)
 
 
 def _bracket(decreasing: Callable[[float], float], start: float, step: float) -> tuple[float, float]:
@@ -321,18 +334,48 @@ def largest_scale(
     ValueError
         When no t of at least 2**-20 fits.
     """
+    found: dict[float, float] = {}  # log of price over budget
 
     def fits(t: float) -> bool:
-        return price(events(t), delta, scale=epsilon, adjacency=adjacency)[0] <= epsilon * (1 + ROUNDING)
+        cost = price(events(t), delta, scale=epsilon, adjacency=adjacency)[0]
+        found[t] = math.log(cost / epsilon) if cost > 0 else -math.inf
+        return cost <= epsilon * (1 + ROUNDING)
 
     low, high = 1.0, 2.0
     while not fits(low):
         low, high = low / 2, low
         if low < 2**-20:
             raise ValueError(f"the events cost more than epsilon={epsilon:g}, delta={delta:g} at any scale.")
-    while fits(high) and high < 64:
+    while high not in found and fits(high):
         low, high = high, 2 * high
+        if low >= 64:
+            return low
+    start = low, high
+    while True:
+        # where bisection would end if the price crossed the budget at the guess: both ends are tried
+        ends = _bisected(*start, _crossing(found, low, high), tolerance)
+        unknown = [t for t in ends if low < t < high]
+        if not unknown:
+            return low
+        for t in unknown:
+            if fits(t):
+                low = t
+            else:
+                high = t
+                break
+
+
+def _bisected(low: float, high: float, root: float, tolerance: float) -> tuple[float, float]:
+    """Last two ends of a bisection towards a known root."""
     while high - low > tolerance * low:
         middle = (low + high) / 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+        low, high = (middle, high) if middle <= root else (low, middle)
+    return low, high
+
+
+def _crossing(found: Mapping[float, float], low: float, high: float) -> float:
+    """Guess where a function crosses zero in (low, high): by its two values next to zero, or the middle."""
+    first, second = sorted(found, key=lambda t: abs(found[t]))[:2]
+    rise = found[second] - found[first]
+    guess = first - found[first] * (second - first) / rise if math.isfinite(rise) and rise else math.nan
+    return guess if low < guess < high else (low + high) / 2
