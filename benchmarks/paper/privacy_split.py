@@ -1,0 +1,91 @@
+"""Privacy split: how much of epsilon = 1 the generator should have, and how much the weights.
+
+    python benchmarks/paper/privacy_split.py --data FOLDER --output FOLDER     # 10 seeds; a second call goes on
+    python benchmarks/paper/privacy_split.py --data FOLDER --quick             # one seed
+
+Banknote and Breast, rows of PrivBayes, the measures of ``tables.py``. The paper gives the generator a tenth. Weights of
+the paper (as printed, so that they cost what "true eps" says in ``tables.py``) and the tilt are fitted to as many
+synthetic rows as there are private ones, at the printed delta; "iwbayes" is `publish` with this share, at the printed
+delta, and its default share is marked.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:] = [str(HERE.parent / "shared"), *(place for place in sys.path if Path(place or ".").resolve() != HERE)]
+
+import harness  # noqa: E402, I001 - in shared; before numpy
+import pandas as pd  # noqa: E402
+from metrics import MEASURES, Metrics, third  # noqa: E402
+
+import iwbayes as iw  # noqa: E402
+
+EPSILON = 1.0
+DATA_SETS = ("Banknote", "Breast")
+SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
+GIVEN = ("BetaDebiased", "DP-MLP", "tilt")
+METHODS = (*GIVEN, "iwbayes")
+DEFAULT = inspect.signature(iw.publish).parameters["share"].default
+
+
+def run(name: str, share: float, seed: int, folder: str) -> list[dict[str, Any]]:
+    """Every method at one share, for one seed."""
+    rows = harness.split(name, folder, seed)
+    measure, methods = Metrics(rows.data, rows.test, seed), harness.Methods(rows, "PrivBayes", seed, EPSILON)
+    found = [*methods.weights_after(share, GIVEN), methods.published("iwbayes", rows.delta, share=share)]
+    return [
+        {"data": name, "share": share, "seed": seed, "method": each.method,
+         **measure(each.release.synthetic.frame, each.release.weights.values), "true eps": each.epsilon}
+        for each in found
+    ]  # fmt: skip
+
+
+def report(rows: pd.DataFrame) -> str:
+    """One table a data set and measure, and the best share of each method."""
+    parts = []
+    for name, own in rows.groupby("data", sort=False):
+        for measure in MEASURES:
+            title, lines = third(name) if measure == "MLP" else measure, []
+            for method in METHODS:
+                part = own[own["method"] == method].groupby("share")[measure]
+                best = part.mean().idxmax() if measure == "MLP" else part.mean().idxmin()
+                cells = [harness.cell(part.get_group(share)) if share in part.groups else "-" for share in SHARES]
+                lines.append([method, *cells, f"{best:.0%}"])
+            head = ("method", *(f"{share:.0%}" for share in SHARES), "best share")
+            parts.append(f"### {name}, {title}\n\n{harness.markdown(head, lines)}")
+    return "\n".join(parts) + "\n-: the factor of BetaDebiased does not exist, whatever the seed.\n"
+
+
+def draw(rows: pd.DataFrame, settings: Any) -> None:
+    """One panel a data set and measure, one line a method."""
+    figure, axes = harness.panels(len(DATA_SETS), len(MEASURES))
+    for row, name in zip(axes, DATA_SETS, strict=True):
+        for axis, measure in zip(row, MEASURES, strict=True):
+            for method in METHODS:
+                part = rows[(rows["data"] == name) & (rows["method"] == method)].groupby("share")[measure]
+                axis.errorbar(part.mean().index, part.mean(), yerr=part.sem(), marker="o", markersize=4, label=method)
+            axis.axvline(DEFAULT, color="grey", linewidth=0.8, linestyle=":")
+            axis.axvline(harness.GENERATOR_SHARE, color="grey", linewidth=0.8, linestyle="--")
+            axis.set_title(f"{name}: {third(name) if measure == 'MLP' else measure}", fontsize=10)
+            axis.set_xlabel("generator's share of epsilon")
+    axes[0, 0].legend(fontsize=8)
+    figure.suptitle("Mean and standard error over seeds; dashed: the paper's share, dotted: ours", fontsize=11)
+    harness.save(figure, settings)
+
+
+def main() -> None:
+    """Run what is missing and print the tables."""
+    settings = harness.parse(harness.options(__doc__, "privacy_split", seeds=10))
+    jobs = [(name, share, seed) for seed in range(settings.seeds) for name in DATA_SETS for share in SHARES]
+    rows = harness.collect(run, ("data", "share", "seed"), jobs, settings, folder=str(settings.data))
+    harness.finish(settings, report(rows))
+    draw(rows, settings)
+
+
+if __name__ == "__main__":
+    main()

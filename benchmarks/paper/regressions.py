@@ -1,0 +1,198 @@
+"""Figure 2 of Ghalebikesabi et al. (UAI 2022): Bayesian regressions on weighted synthetic rows, epsilon 1 and 6.
+
+    python benchmarks/paper/regressions.py --data FOLDER --output FOLDER     # 10 seeds; a second call goes on
+    python benchmarks/paper/regressions.py --data FOLDER --quick             # one seed, rows of PrivBayes
+
+Logistic regression on Banknote (four columns), linear regression on TGF-beta (five of its genes, see
+``shared/data_sets.py``), multinomial regression on Iris (four columns). 80 % of the rows are private. Rows come from a
+GAN without privacy (CGAN; GAN on TGF-beta, which has no class to condition on), a private one and PrivBayes; methods
+and budgets are those of ``tables.py``. Where the rows have no privacy the weights have all of epsilon.
+
+Every posterior is that of `iwbayes.fit` with its default priors. The paper's methods and "tilt" are the weighted
+posterior as it is, those of "iwbayes" are calibrated. "private rows" is the posterior from the private rows themselves.
+
+- score: mean over the posterior's draws of the area under the ROC curve on the other 20 % of the rows (Iris: of each
+  species against the others, averaged); TGF-beta: of the mean square error, the response in standard deviations.
+  Rows of one class only, which no regression takes, score .5.
+- covers: share of coefficients whose 90 % interval holds the private rows' posterior mean.
+- warned: share of fits of "iwbayes" that say they are not calibrated.
+
+The paper shows a picture and prints no numbers.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:] = [str(HERE.parent / "shared"), *(place for place in sys.path if Path(place or ".").resolve() != HERE)]
+
+import harness  # noqa: E402, I001 - in shared; before numpy
+import numpy as np  # noqa: E402
+import pandas as pd  # noqa: E402
+from harness import METHODS, OURS  # noqa: E402
+
+import iwbayes as iw  # noqa: E402
+from iwbayes.analyst import _arviz  # noqa: E402
+
+EPSILONS, LEVEL, DRAWS = (1.0, 6.0), 0.9, 50
+#: Family, and generators in the order of the figure.
+DATA_SETS = {
+    "Banknote": ("bernoulli", ("CGAN", "DPCGAN", "PrivBayes")),
+    "TGF-beta": ("gaussian", ("GAN", "DPGAN", "PrivBayes")),
+    "Iris": ("categorical", ("CGAN", "DPCGAN", "PrivBayes")),
+}
+REFERENCE = "private rows"
+
+
+class Regression:
+    """Bayesian regression of a data set's response on all other columns.
+
+    Parameters
+    ----------
+    rows : harness.Split
+    family : str
+    """
+
+    def __init__(self, rows: harness.Split, family: str) -> None:
+        self._rows, self._family, self._response = rows, family, rows.data.response
+        self._formula = harness.formula(rows.data)
+        table = iw.SyntheticTable(rows.train, rows.data.schema, origin=REFERENCE)
+        statement = iw.Ledger(math.inf, rows.delta).statement()
+        n = len(rows.train)
+        self.own = self.fit(iw.Release(table, iw.Weights(np.zeros(n), "none"), statement, n_private=n), False)
+        self._means = {name: v.mean(("chain", "draw")) for name, v in self._coefficients(self.own).items()}
+
+    def fit(self, release: iw.Release, calibrate: bool) -> Any:
+        """Fit a release; None where all of its rows are of one class."""
+        if self._family != "gaussian" and release.synthetic.frame[self._response].nunique() < 2:
+            return None
+        return iw.fit(self._formula, release, family=self._family, calibrate=calibrate, draws=DRAWS, random_seed=0,
+                      log_likelihood=False, progressbar=False)  # fmt: skip
+
+    @staticmethod
+    def _coefficients(idata: Any) -> dict[str, Any]:
+        return {name: v for name, v in _arviz.group(idata, "posterior").items() if name != "sigma"}
+
+    def score(self, idata: Any) -> float:
+        """Mean over draws of how well the test rows are predicted."""
+        from sklearn.metrics import roc_auc_score
+
+        found = _arviz.group(iw.predict(idata, self._rows.test), "posterior")[self._response]
+        draws = found.stack(draw_=("chain", "draw")).transpose("draw_", ...).to_numpy()
+        truth = self._rows.test[self._response]
+        if self._family == "gaussian":
+            y = truth.to_numpy(float)
+            return float(np.mean((draws - y) ** 2) / y.var())
+        if self._family == "bernoulli":
+            y = self._rows.data.schema[self._response].codes(truth)
+            return float(np.mean([roc_auc_score(y, p) for p in draws]))
+        occurring = list(found[f"{self._response}_dim"].to_numpy())
+        every = self._rows.data.schema[self._response].levels
+        p = np.zeros((*draws.shape[:2], len(every)))  # a level that no synthetic row has gets no probability
+        p[..., [every.index(level) for level in occurring]] = draws
+        y = np.array([every.index(level) for level in truth])
+        return float(np.mean([roc_auc_score(y, each, multi_class="ovr", labels=range(len(every))) for each in p]))
+
+    def covers(self, idata: Any) -> float:
+        """Share of coefficients whose interval holds the private rows' posterior mean; a missing one does not."""
+        ends = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
+        held = []
+        for name, values in self._coefficients(idata).items():
+            mean = self._means[name]
+            low, high = (end.reindex_like(mean) for end in values.quantile(ends, ("chain", "draw")))
+            held.append(np.ravel((low <= mean) & (mean <= high)))
+        return float(np.mean(np.concatenate(held)))
+
+
+def run(name: str, generator: str, epsilon: float, seed: int, folder: str) -> list[dict[str, Any]]:
+    """All methods on the rows of one generator at one epsilon, for one seed."""
+    rows = harness.split(name, folder, seed)
+    regression = Regression(rows, DATA_SETS[name][0])
+    lines = []
+
+    def keep(method: str, idata: Any, cost: float) -> None:
+        score, covers, calibrated = 0.5, 0.0, False
+        if idata is not None:
+            score, covers = regression.score(idata), regression.covers(idata)
+            calibrated = method in OURS and _arviz.group(idata, "calibration").attrs["verdict"] == "calibrated"
+        lines.append({"data": name, "generator": generator, "epsilon": epsilon, "seed": seed, "method": method,
+                      "score": score, "covers": covers, "true eps": cost,
+                      "warned": float(not calibrated) if method in OURS else math.nan})  # fmt: skip
+
+    for found in harness.Methods(rows, generator, seed, epsilon).outcomes():
+        keep(found.method, regression.fit(found.release, found.method in OURS), found.epsilon)
+    keep(REFERENCE, regression.own, math.inf)
+    return lines
+
+
+def report(rows: pd.DataFrame) -> str:
+    """One table a data set."""
+    parts = []
+    for name, own in rows.groupby("data", sort=False):
+        score = "MSE" if name == "TGF-beta" else "AUC"
+        head = ("generator", "method", *(f"{what}, epsilon {e:g}" for e in EPSILONS
+                                         for what in (score, "covers", "warned", "true eps")))  # fmt: skip
+        lines = []
+        for generator in DATA_SETS[str(name)][1]:
+            for method in (*METHODS, REFERENCE):
+                part = own[(own["generator"] == generator) & (own["method"] == method)]
+                if part.empty:
+                    continue
+                cells = [generator, method]
+                for epsilon in EPSILONS:
+                    each = part[part["epsilon"] == epsilon]
+                    warned = f"{each['warned'].mean():.0%}" if method in OURS else "-"
+                    cells += [harness.cell(each["score"]), f"{each['covers'].mean():.0%}", warned,
+                              f"{each['true eps'].mean():.2f}"]  # fmt: skip
+                lines.append(cells)
+        parts.append(f"### {name}, {DATA_SETS[str(name)][0]}\n\n{harness.markdown(head, lines)}")
+    return "\n".join(parts)
+
+
+def draw(rows: pd.DataFrame, settings: Any) -> None:
+    """One panel a data set and generator: score of every method, a colour an epsilon; coverage as text."""
+    names = list(dict.fromkeys(rows["data"]))
+    figure, axes = harness.panels(len(names), 3, 4.4, 3.4)
+    shown = (*METHODS, REFERENCE)
+    for row, name in zip(axes, names, strict=True):
+        for axis, generator in zip(row, DATA_SETS[name][1], strict=True):
+            for place, epsilon in enumerate(EPSILONS):
+                part = rows[(rows["data"] == name) & (rows["generator"] == generator) & (rows["epsilon"] == epsilon)]
+                own = part.groupby("method")["score"]
+                levels = np.array([shown.index(m) for m in own.groups]) + 0.2 * (2 * place - 1)
+                axis.errorbar(own.mean(), levels, xerr=own.sem(), fmt="o", markersize=4, label=f"epsilon {epsilon:g}")
+            axis.set_yticks(range(len(shown)), shown if axis is row[0] else [""] * len(shown))
+            axis.invert_yaxis()
+            axis.grid(axis="x", alpha=0.3)
+            axis.set_title(f"{name}, {generator}: {'MSE' if name == 'TGF-beta' else 'AUC'}", fontsize=10)
+            if name == "TGF-beta":  # weights of one row leave errors of any size
+                axis.set_xlim(0, min(axis.get_xlim()[1], 4))
+    axes[0, 0].legend(fontsize=8)
+    figure.suptitle("Posterior mean of the score on test rows; mean and standard error over seeds", fontsize=11)
+    harness.save(figure, settings)
+
+
+def main() -> None:
+    """Run what is missing and print the tables."""
+    parser = harness.options(__doc__, "regressions", seeds=10)
+    parser.add_argument("--data-sets", nargs="+", choices=DATA_SETS, default=list(DATA_SETS))
+    settings = harness.parse(parser)
+    jobs = [
+        (name, generator, epsilon, seed)
+        for seed in range(settings.seeds)
+        for name in settings.data_sets
+        for generator in DATA_SETS[name][1]
+        for epsilon in EPSILONS
+        if generator == "PrivBayes" or not settings.quick
+    ]
+    rows = harness.collect(run, ("data", "generator", "epsilon", "seed"), jobs, settings, folder=str(settings.data))
+    harness.finish(settings, report(rows))
+    draw(rows, settings)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,326 @@
+"""What the scripts of the paper's experiments share: private and test rows, every method's release, runs, pictures.
+
+Import it before numpy: it keeps linear algebra at one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import multiprocessing
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+
+import numpy as np  # noqa: E402
+import pandas as pd  # noqa: E402
+from data_sets import Data, load  # noqa: E402
+
+import iwbayes as iw  # noqa: E402
+from iwbayes.curator.accounting import price  # noqa: E402
+
+OUR_DELTA, GENERATOR_SHARE = 1e-6, 0.1
+OURS = ("iwbayes", "iwbayes, delta 1e-6", "iwbayes, for_models")
+#: Of the paper: those that promise privacy (BetaNoised and BetaDebiased at another epsilon than they say).
+PRIVATE_METHODS = ("None", "BetaNoised", "BetaDebiased", "DP-MLP", "Discriminator")
+METHODS = (*PRIVATE_METHODS, "LogReg", "MLP", "tilt", *OURS)
+#: No noise: what they cost is infinite.
+NO_PRIVACY = ("GAN", "CGAN")
+#: Of a generator that the paper charges nothing for: all of epsilon goes to the weights.
+_GANS = {"DPGAN": iw.DPGAN, "DPCGAN": iw.DPCGAN, "GAN": iw.GAN, "CGAN": iw.CGAN}
+
+
+class Split(NamedTuple):
+    """Rows of a data set as the paper splits them: 80 % private, the others to be judged by; and the printed delta."""
+
+    data: Data
+    train: pd.DataFrame
+    test: pd.DataFrame
+    private: iw.PrivateTable
+    delta: float
+
+
+def split(name: str, folder: str | Path, seed: int) -> Split:
+    """Divide a data set at random; frames are in canonical form."""
+    data = load(name, str(folder))
+    order = np.random.default_rng([seed, 0]).permutation(len(data.frame))
+    n = round(0.8 * len(order))
+    frame = data.schema.conform(data.frame)
+    train, test = (frame.iloc[part].reset_index(drop=True) for part in (order[:n], order[n:]))
+    return Split(data, train, test, iw.PrivateTable(train, data.schema), 1 / n - 1e-6)
+
+
+def fewer(rows: Split, n: int) -> Split:
+    """Keep the first ``n`` private rows, for a quick look."""
+    train = rows.train.iloc[:n].reset_index(drop=True)
+    return rows._replace(train=train, private=iw.PrivateTable(train, rows.data.schema), delta=1 / n - 1e-6)
+
+
+def formula(data: Data) -> str:
+    """Write the regression of the response on all other columns, each in the units that it is declared in."""
+    terms = []
+    for column in data.schema:
+        log = getattr(column, "transform", None) == "log1p"
+        terms.append(f"np.log1p(`{column.name}`)" if log else f"`{column.name}`")
+    names = list(data.schema.names)
+    response = terms.pop(names.index(data.response))
+    return f"{response if response.startswith('np') else data.response} ~ {' + '.join(terms)}"
+
+
+def make_generator(name: str, data: Data, seed: int, **others: Any) -> Any:
+    """Build a generator by its name in the paper; ``others`` are settings of a GAN."""
+    if name == "PrivBayes":
+        return iw.BayesNet()
+    if name == "Mixture":
+        return iw.Mixture(random_seed=seed, progressbar=False)
+    settings = {"random_seed": seed, "progressbar": False}
+    return _GANS[name](**settings, **others, **({"condition": data.condition} if name.endswith("CGAN") else {}))
+
+
+def make_estimator(name: str, seed: int) -> Any:
+    """Build a weight estimator by its name in the paper; "tilt" is ours."""
+    if name == "tilt":
+        return iw.TiltWeights()
+    neural = {"random_seed": seed, "progressbar": False} if "MLP" in name else {}
+    return iw.PAPER_METHODS[name](**neural)
+
+
+class Outcome(NamedTuple):
+    """A release by one method, epsilon that it truly costs at its delta, and seconds of the method alone."""
+
+    method: str
+    release: iw.Release
+    epsilon: float
+    seconds: float
+
+
+class Methods:
+    """Releases of private rows by every method, on the rows of one generator.
+
+    The paper's methods split epsilon as it does, a tenth for the generator, at its delta; of a generator without
+    privacy the weights have all. "None" and "Discriminator" give all to the generator. "iwbayes" is `publish` with its
+    own split (its weights alone where the generator has no privacy), at the paper's delta and at 1e-6, and with
+    ``for_models`` naming the regression of the response on all other columns, at the paper's delta.
+
+    Parameters
+    ----------
+    rows : Split
+    generator : str
+    seed : int
+    epsilon : float
+    n_synthetic : int, optional
+        Of `publish`, whose default is five rows a private row; all others draw as many rows as are private.
+    **settings
+        Of a GAN.
+    """
+
+    def __init__(
+        self, rows: Split, generator: str, seed: int, epsilon: float, n_synthetic: int | None = None, **settings: Any
+    ) -> None:
+        self._rows, self._generator, self._seed, self._epsilon = rows, generator, seed, epsilon
+        self._n_synthetic, self._settings = n_synthetic, settings
+        self._free = generator in NO_PRIVACY
+        self._n = len(rows.train)
+
+    def outcomes(self, methods: Sequence[str] = METHODS) -> Iterator[Outcome]:
+        """Releases by each of these methods that exists for the generator, in the order of `METHODS`."""
+        alone = [m for m in ("None", "Discriminator") if m in methods]
+        if alone:
+            yield from self._generator_alone("Discriminator" in alone and self._generator != "PrivBayes")
+        given = [m for m in METHODS if m in methods and m not in (*alone, *OURS)]
+        if given or (self._free and set(OURS) & set(methods)):
+            ledger = self._ledger(self._seed)
+            _, table = self._fitted(self._epsilon * (1 if self._free else GENERATOR_SHARE), ledger)
+            spent = () if self._free else ledger.statement().events
+            for method in given:
+                yield self._weighted(method, table, spent, self._rows.delta)
+        for method in OURS:
+            delta = OUR_DELTA if "1e-6" in method else self._rows.delta
+            if method in methods and self._free:
+                yield self._weighted(method, table, (), delta)
+            elif method in methods:
+                yield self.published(method, delta, for_models=self._models(method))
+
+    def weights_after(self, share: float, methods: Sequence[str]) -> Iterator[Outcome]:
+        """Releases in which the generator has this share of epsilon and the weights the rest.
+
+        Without BetaDebiased where its factor does not exist: with so much noise the published formula has no value.
+        """
+        ledger = self._ledger(self._seed)
+        _, table = self._fitted(self._epsilon * share, ledger)
+        for method in methods:
+            try:
+                yield self._weighted(method, table, ledger.statement().events, self._rows.delta, share)
+            except ValueError as refusal:
+                if "debias factor" not in str(refusal):
+                    raise
+
+    def _models(self, method: str) -> list[str]:
+        return [formula(self._rows.data)] if method == "iwbayes, for_models" else []
+
+    def _ledger(self, seed: int, delta: float | None = None) -> iw.Ledger:
+        return iw.Ledger(math.inf, self._rows.delta if delta is None else delta, noise=iw.SeededNoise(seed))
+
+    def _made(self) -> Any:
+        return make_generator(self._generator, self._rows.data, self._seed, **self._settings)
+
+    def _fitted(self, epsilon: float, ledger: iw.Ledger) -> tuple[Any, iw.SyntheticTable]:
+        made = self._made()
+        delta = 0.0 if made.pure else self._rows.delta / 2
+        found = made.fit(self._rows.private, ledger, epsilon=epsilon, delta=delta)
+        return found, found.sample(self._n, rng=self._seed)
+
+    def _outcome(self, method: str, table: Any, weights: iw.Weights, ledger: iw.Ledger, start: float) -> Outcome:
+        seconds = time.perf_counter() - start
+        statement = ledger.statement()
+        release = iw.Release(table, weights, statement, n_private=self._n)
+        return Outcome(method, release, float(price(statement.events, ledger.delta)[0]), seconds)
+
+    def _generator_alone(self, discriminator: bool) -> Iterator[Outcome]:
+        ledger, start = self._ledger(self._seed), time.perf_counter()
+        fitted, table = self._fitted(self._epsilon, ledger)
+        yield self._outcome("None", table, iw.Weights(np.zeros(self._n), "none"), ledger, start)
+        if discriminator:
+            estimator = iw.DiscriminatorWeights(fitted)
+            weights = estimator.fit(self._rows.private, table, ledger, epsilon=self._epsilon, delta=0.0)
+            yield self._outcome("Discriminator", table, weights, ledger, start)
+
+    def _weighted(
+        self, method: str, table: Any, spent: Sequence[iw.Event], delta: float, share: float = GENERATOR_SHARE
+    ) -> Outcome:
+        ledger = self._ledger(1000 + self._seed, delta)
+        ledger.charge(*spent)
+        start = time.perf_counter()
+        ours = method in OURS
+        estimator = iw.TiltWeights(for_models=self._models(method)) if ours else make_estimator(method, self._seed)
+        epsilon = self._epsilon * (1 if self._free else 1 - share)
+        # the generator has the other half of delta, where it uses any
+        part = 0.0 if estimator.pure else delta if self._free else delta / 2
+        weights = estimator.fit(self._rows.private, table, ledger, epsilon=epsilon, delta=part)
+        return self._outcome(method, table, weights, ledger, start)
+
+    def published(self, method: str, delta: float, **settings: Any) -> Outcome:
+        """Release by `publish` with its defaults, or other ``settings``."""
+        start = time.perf_counter()
+        release = iw.publish(
+            self._rows.private, epsilon=self._epsilon, delta=delta, noise=iw.SeededNoise(self._seed), rng=self._seed,
+            generator=self._made(), progressbar=False, n_synthetic=self._n_synthetic, **settings,
+        )  # fmt: skip
+        return Outcome(method, release, release.statement.epsilon, time.perf_counter() - start)
+
+
+def options(document: str | None, name: str, *, seeds: int, quick: int = 1) -> argparse.ArgumentParser:
+    """Start a parser with the options that every script has; ``quick`` is the number of seeds under --quick."""
+    parser = argparse.ArgumentParser(description=document, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the data sets")
+    parser.add_argument("--output", type=Path, default=Path("paper"), help="folder for CSV, tables and pictures")
+    parser.add_argument("--seeds", type=int, help=f"{seeds or "as usual"} where nothing is said")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes, one thread each")
+    parser.add_argument("--quick", action="store_true", help="a small part of the runs, in a folder of its own")
+    parser.set_defaults(name=name, usual=(seeds, quick))
+    return parser
+
+
+def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Read the command line and make the folder of results."""
+    found = parser.parse_args()
+    if found.seeds is None:
+        found.seeds = found.usual[found.quick]
+    if found.quick:
+        found.output = found.output / "quick"
+    found.output.mkdir(parents=True, exist_ok=True)
+    return found
+
+
+def _quietly(run: Callable[..., list[dict[str, Any]]], job: tuple, **known: Any) -> list[dict[str, Any]]:
+    warnings.simplefilter("ignore")
+    return run(*job, **known)
+
+
+def collect(
+    run: Callable[..., list[dict[str, Any]]], keys: Sequence[str], jobs: Sequence[tuple], settings: argparse.Namespace,
+    **known: Any,
+) -> pd.DataFrame:  # fmt: skip
+    """Run what ``OUTPUT/NAME.csv`` does not hold, in a few processes, and append it there.
+
+    Parameters
+    ----------
+    run : callable
+        From a job's parts, and ``known`` by name, to rows. A function of a module.
+    keys : sequence of str
+        Columns in which rows hold the parts of their job.
+    jobs : sequence of tuple
+    settings : argparse.Namespace
+        Of `parse`.
+    **known
+        What all jobs are given.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Rows of these jobs, those from the file among them.
+
+    Raises
+    ------
+    RuntimeError
+        When runs failed, after the others are done and written.
+    """
+    path = settings.output / f"{settings.name}.csv"
+    # "None" is a method, not a missing cell
+    parts = [pd.read_csv(path, keep_default_na=False, na_values=[""])] if path.exists() else []
+    done = set(parts[0][list(keys)].itertuples(index=False, name=None)) if parts else set()
+    failed = []
+    with ProcessPoolExecutor(settings.jobs, multiprocessing.get_context("spawn")) as pool:
+        waiting = {pool.submit(partial(_quietly, run, job, **known)): job for job in jobs if job not in done}
+        for each in as_completed(waiting):
+            if reason := each.exception():
+                failed.append((waiting[each], reason))
+                continue
+            parts.append(pd.DataFrame(each.result()))
+            parts[-1].to_csv(path, mode="a", header=not path.exists(), index=False)
+    if failed:  # what went well is in the file
+        raise RuntimeError(f"{len(failed)} of {len(jobs)} runs failed: {[job for job, _ in failed]}.") from failed[0][1]
+    rows = pd.concat(parts, ignore_index=True)
+    wanted = set(jobs)
+    return rows[[key in wanted for key in rows[list(keys)].itertuples(index=False, name=None)]]
+
+
+def cell(values: pd.Series) -> str:
+    """Mean and standard error over seeds."""
+    return f"{values.mean():.4g}" + (f" ± {values.sem():.2g}" if len(values) > 1 else "")
+
+
+def markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Write a table."""
+    rows = [head, ["---"] * len(head), *lines]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
+
+
+def finish(settings: argparse.Namespace, text: str) -> None:
+    """Print a report, and write it beside the results."""
+    (settings.output / f"{settings.name}.md").write_text(text)
+    print(text)
+
+
+def panels(rows: int, columns: int, width: float = 3.6, height: float = 3.0) -> tuple[Any, Any]:
+    """Make a figure with a grid of axes, without a display."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    size = (width * columns, height * rows)
+    return plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+
+
+def save(figure: Any, settings: argparse.Namespace) -> None:
+    """Write the picture beside the results."""
+    figure.savefig(settings.output / f"{settings.name}.png", dpi=110)
