@@ -222,7 +222,7 @@ def options(document: str | None, name: str, *, seeds: int, quick: int = 1) -> a
     parser = argparse.ArgumentParser(description=document, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the data sets")
     parser.add_argument("--output", type=Path, default=Path("paper"), help="folder for CSV, tables and pictures")
-    parser.add_argument("--seeds", type=int, help=f"{seeds or "as usual"} where nothing is said")
+    parser.add_argument("--seeds", type=int, help=f"{seeds or 'as usual'} where nothing is said")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes, one thread each")
     parser.add_argument("--quick", action="store_true", help="a small part of the runs, in a folder of its own")
     parser.set_defaults(name=name, usual=(seeds, quick))
