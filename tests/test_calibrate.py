@@ -304,6 +304,7 @@ def fake_normal(kappa, mode=0.0):
         ([0.01, 0.3], 0.0, [0.95, 0.95], "kappa 0.3 >= 0.12: the privacy noise is too large"),
         ([0.01, 0.02], 0.8, [0.95, 0.95], "skew 0.8 >= 0.5"),
         ([0.01, 0.02], 0.0, [0.1, 0.95], "explained 0.1 <= 0.9: the release did not measure"),
+        ([0.01, 0.02], 0.0, [0.8987, 0.95], "explained 0.8987 <= 0.9: the release did not measure"),
         ([0.01, 0.1], 0.0, [np.nan, 0.95], ""),
     ],
 )

@@ -84,7 +84,10 @@ class Check:
         if not self.sign:
             return f"{self.name} {self.value}: {self.what_to_do}"
         against = {"<": ">=", ">": "<="}[self.sign]
-        return f"{self.name} {self.value:.2g} {against} {self.threshold:.2g}: {self.what_to_do}"
+        value = f"{self.value:.2g}"
+        if float(value) == self.threshold != self.value:  # a value that misses its limit by little must not read as it
+            value = f"{self.value:.4g}"
+        return f"{self.name} {value} {against} {self.threshold:.2g}: {self.what_to_do}"
 
 
 def below(name: str, value: float, limit: float, what_to_do: str, *, bad: str = "fail") -> Check:
@@ -131,7 +134,7 @@ def explained_check(explained: float, why: str | None = None) -> Check:
     """
     advice = (
         "the release did not measure what this model's estimates are made of, and its synthetic rows alone say the "
-        "rest. Ask for a release with for_models=[this formula], or with a larger budget."
+        "rest. Ask for a release with for_models=[this formula], where that was not done, or with a larger budget."
     )
     return above("explained", explained, EXPLAINED_LIMIT, why or advice)
 
