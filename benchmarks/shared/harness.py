@@ -266,7 +266,7 @@ def collect(
     Returns
     -------
     pandas.DataFrame
-        Rows of these jobs, those from the file among them.
+        Rows of these jobs, those from the file among them, in the order of the jobs.
 
     Raises
     ------
@@ -289,8 +289,9 @@ def collect(
     if failed:  # what went well is in the file
         raise RuntimeError(f"{len(failed)} of {len(jobs)} runs failed: {[job for job, _ in failed]}.") from failed[0][1]
     rows = pd.concat(parts, ignore_index=True)
-    wanted = set(jobs)
-    return rows[[key in wanted for key in rows[list(keys)].itertuples(index=False, name=None)]]
+    order = {job: place for place, job in enumerate(jobs)}
+    places = pd.Series([order.get(key, -1) for key in rows[list(keys)].itertuples(index=False, name=None)])
+    return rows.loc[places[places >= 0].sort_values(kind="stable").index].reset_index(drop=True)
 
 
 def cell(values: pd.Series) -> str:
