@@ -26,6 +26,7 @@ from data_sets import Data, load  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 from iwbayes.curator.accounting import price  # noqa: E402
+from iwbayes.curator.protocols import PublicFacts  # noqa: E402
 
 OUR_DELTA, GENERATOR_SHARE = 1e-6, 0.1
 OURS = ("iwbayes", "iwbayes, delta 1e-6", "iwbayes, for_models")
@@ -105,10 +106,11 @@ class Outcome(NamedTuple):
 class Methods:
     """Releases of private rows by every method, on the rows of one generator.
 
-    The paper's methods split epsilon as it does, a tenth for the generator, at its delta; of a generator without
-    privacy the weights have all. "None" and "Discriminator" give all to the generator. "iwbayes" is `publish` with its
-    own split (its weights alone where the generator has no privacy), at the paper's delta and at 1e-6, and with
-    ``for_models`` naming the regression of the response on all other columns, at the paper's delta.
+    The paper's methods split epsilon as it does, a tenth for the generator, at its delta; on rows of a generator
+    without privacy, whose cost is infinite, the weights have all. "None" and "Discriminator" give all to the
+    generator. "iwbayes" is `publish` with its own split (its weights alone where the generator has no privacy), at the
+    paper's delta and at 1e-6, and with ``for_models`` naming the regression of the response on all other columns, at
+    the paper's delta.
 
     Parameters
     ----------
@@ -129,25 +131,22 @@ class Methods:
         self._n_synthetic, self._settings = n_synthetic, settings
         self._free = generator in NO_PRIVACY
         self._n = len(rows.train)
+        self._kept: tuple[Any, iw.SyntheticTable] | None = None
 
     def outcomes(self, methods: Sequence[str] = METHODS) -> Iterator[Outcome]:
         """Releases by each of these methods that exists for the generator, in the order of `METHODS`."""
         alone = [m for m in ("None", "Discriminator") if m in methods]
         if alone:
             yield from self._generator_alone("Discriminator" in alone and self._generator != "PrivBayes")
-        given = [m for m in METHODS if m in methods and m not in (*alone, *OURS)]
-        if given or (self._free and set(OURS) & set(methods)):
+        given = [m for m in METHODS if m in methods and m not in alone and (self._free or m not in OURS)]
+        if given:
             ledger = self._ledger(self._seed)
-            _, table = self._fitted(self._epsilon * (1 if self._free else GENERATOR_SHARE), ledger)
-            spent = () if self._free else ledger.statement().events
+            _, table = self._fitted(self._epsilon * GENERATOR_SHARE, ledger)
             for method in given:
-                yield self._weighted(method, table, spent, self._rows.delta)
-        for method in OURS:
-            delta = OUR_DELTA if "1e-6" in method else self._rows.delta
-            if method in methods and self._free:
-                yield self._weighted(method, table, (), delta)
-            elif method in methods:
-                yield self.published(method, delta, for_models=self._models(method))
+                yield self._weighted(method, table, ledger.statement().events, self._delta(method))
+        for method in () if self._free else OURS:
+            if method in methods:
+                yield self.published(method, self._delta(method), for_models=self._models(method))
 
     def weights_after(self, share: float, methods: Sequence[str]) -> Iterator[Outcome]:
         """Releases in which the generator has this share of epsilon and the weights the rest.
@@ -163,6 +162,9 @@ class Methods:
                 if "debias factor" not in str(refusal):
                     raise
 
+    def _delta(self, method: str) -> float:
+        return OUR_DELTA if "1e-6" in method else self._rows.delta
+
     def _models(self, method: str) -> list[str]:
         return [formula(self._rows.data)] if method == "iwbayes, for_models" else []
 
@@ -175,8 +177,14 @@ class Methods:
     def _fitted(self, epsilon: float, ledger: iw.Ledger) -> tuple[Any, iw.SyntheticTable]:
         made = self._made()
         delta = 0.0 if made.pure else self._rows.delta / 2
+        if self._kept:  # without privacy no budget changes the rows
+            facts = PublicFacts(self._rows.data.schema, self._n, self._n)
+            ledger.charge(*made.events(facts, epsilon=epsilon, delta=delta))
+            return self._kept
         found = made.fit(self._rows.private, ledger, epsilon=epsilon, delta=delta)
-        return found, found.sample(self._n, rng=self._seed)
+        table = found.sample(self._n, rng=self._seed)
+        self._kept = (found, table) if self._free else None
+        return found, table
 
     def _outcome(self, method: str, table: Any, weights: iw.Weights, ledger: iw.Ledger, start: float) -> Outcome:
         seconds = time.perf_counter() - start
