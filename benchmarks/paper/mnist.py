@@ -67,10 +67,8 @@ def draw(rows: pd.DataFrame, settings: Any) -> None:
         axis.plot(means[shown], range(len(shown)), "o", label="here")
         printed = [m for m in shown if m in PUBLISHED]
         axis.plot([PUBLISHED[m][place] for m in printed], [shown.index(m) for m in printed], "x", label="printed")
-        axis.set_yticks(range(len(shown)), shown if place == 0 else [""] * len(shown))
-        axis.invert_yaxis()
+        harness.lines(axis, shown, names=place == 0)
         axis.set_title("MLP AUC" if measure == "MLP" else measure, fontsize=10)
-        axis.grid(axis="x", alpha=0.3)
     axes[0, 0].legend(fontsize=8)
     harness.save(figure, settings)
 

@@ -160,14 +160,9 @@ def draw(rows: pd.DataFrame, settings: Any) -> None:
     shown = (*METHODS, REFERENCE)
     for row, name in zip(axes, names, strict=True):
         for axis, generator in zip(row, DATA_SETS[name][1], strict=True):
-            for place, epsilon in enumerate(EPSILONS):
-                part = rows[(rows["data"] == name) & (rows["generator"] == generator) & (rows["epsilon"] == epsilon)]
-                own = part.groupby("method")["score"]
-                levels = np.array([shown.index(m) for m in own.groups]) + 0.2 * (2 * place - 1)
-                axis.errorbar(own.mean(), levels, xerr=own.sem(), fmt="o", markersize=4, label=f"epsilon {epsilon:g}")
-            axis.set_yticks(range(len(shown)), shown if axis is row[0] else [""] * len(shown))
-            axis.invert_yaxis()
-            axis.grid(axis="x", alpha=0.3)
+            own = rows[(rows["data"] == name) & (rows["generator"] == generator)]
+            parts = {f"epsilon {epsilon:g}": own[own["epsilon"] == epsilon] for epsilon in EPSILONS}
+            harness.dots(axis, parts, "score", shown, names=axis is row[0])
             axis.set_title(f"{name}, {generator}: {'MSE' if name == 'TGF-beta' else 'AUC'}", fontsize=10)
             if name == "TGF-beta":  # weights of one row leave errors of any size
                 axis.set_xlim(0, min(axis.get_xlim()[1], 4))

@@ -123,13 +123,9 @@ def draw(rows: pd.DataFrame, settings: Any) -> None:
     figure, axes = harness.panels(len(names), len(MEASURES), 4.2, 3.4)
     for row, name in zip(axes, names, strict=True):
         for axis, measure in zip(row, MEASURES, strict=True):
-            for place, generator in enumerate(GENERATORS):
-                own = rows[(rows["data"] == name) & (rows["generator"] == generator)].groupby("method")[measure]
-                levels = np.array([SHOWN.index(m) for m in own.groups]) + 0.22 * (place - 1)
-                axis.errorbar(own.mean(), levels, xerr=own.sem(), fmt="o", markersize=4, label=generator)
-            axis.set_yticks(range(len(SHOWN)), SHOWN if measure == "WST" else [""] * len(SHOWN))
-            axis.invert_yaxis()
-            axis.grid(axis="x", alpha=0.3)
+            own = rows[rows["data"] == name]
+            parts = {generator: own[own["generator"] == generator] for generator in GENERATORS}
+            harness.dots(axis, parts, measure, SHOWN, names=measure == "WST")
             axis.set_title(f"{name}: {third(name) if measure == 'MLP' else measure}", fontsize=10)
     axes[0, 0].legend(fontsize=8)
     figure.suptitle("Mean and standard error over seeds, epsilon 1 as each method counts it", fontsize=11)

@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
@@ -328,6 +328,34 @@ def panels(rows: int, columns: int, width: float = 3.6, height: float = 3.0) -> 
 
     size = (width * columns, height * rows)
     return plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+
+
+def dots(axis: Any, parts: Mapping[str, pd.DataFrame], column: str, shown: Sequence[str], *, names: bool) -> None:
+    """Draw mean and standard error of a column by method, a line a method and a colour a part.
+
+    Parameters
+    ----------
+    axis : matplotlib.axes.Axes
+    parts : mapping of str to DataFrame
+        From a label to rows with the columns "method" and ``column``.
+    column : str
+    shown : sequence of str
+        Methods from top to bottom.
+    names : bool
+        Write their names.
+    """
+    for place, (label, part) in enumerate(parts.items()):
+        own = part.groupby("method")[column]
+        levels = np.array([shown.index(m) for m in own.groups]) + 0.2 * (2 * place - len(parts) + 1)
+        axis.errorbar(own.mean(), levels, xerr=own.sem(), fmt="o", markersize=4, label=label)
+    lines(axis, shown, names=names)
+
+
+def lines(axis: Any, shown: Sequence[str], *, names: bool) -> None:
+    """Give each method a line of a panel, from top to bottom."""
+    axis.set_yticks(range(len(shown)), shown if names else [""] * len(shown))
+    axis.invert_yaxis()
+    axis.grid(axis="x", alpha=0.3)
 
 
 def save(figure: Any, settings: argparse.Namespace) -> None:
