@@ -1,5 +1,6 @@
 """Weights with several draws: batched derivatives and modes, mixtures in closed form, NUTS compiled once."""
 
+import pickle
 import re
 
 import numpy as np
@@ -146,6 +147,21 @@ def test_those_that_have_converged_leave_the_batch():
     with pytest.raises(RuntimeError, match="did not reach the mode"):
         # a slope without end
         maximise_many(lambda t, _: (t[:, 0], np.ones_like(t), 0 * t[..., None], t[..., None]), np.ones((1, 1)))
+
+
+def test_weights_of_too_few_rows_are_named_where_there_is_no_mode():
+    """Two rows that carry all weight lie on a plane: the residual has no spread, and its density no end."""
+    release = make_release(n_draws=1)
+    log_weights = np.full((1, M), -60.0)
+    log_weights[0, :2] = 0.0
+    few = Release(release.synthetic, Weights(log_weights, "two rows"), STATEMENT, n_private=N)
+    with pytest.raises(RuntimeError, match=r"worth 2\.0 rows, for 4 parameters"):
+        quick("z ~ x + k", few, "gaussian", calibrate=False)
+
+
+def test_an_error_of_newton_travels_between_processes():
+    error = pickle.loads(pickle.dumps(NotReachedError(np.array([1, 3]), 0.5)))  # noqa: S301 - made here
+    assert error.places.tolist() == [1, 3] and error.gain == 0.5 and "gain 5.0e-01" in str(error)
 
 
 def test_only_the_densities_that_fail_are_named():

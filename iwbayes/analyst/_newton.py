@@ -123,6 +123,10 @@ class NotReachedError(RuntimeError):
         )
         self.places, self.gain = places, gain
 
+    def __reduce__(self) -> tuple[type[NotReachedError], tuple[Places, float]]:
+        """Travel between processes: an error that does not takes the whole pool with it."""
+        return type(self), (self.places, self.gain)
+
 
 class Maxima(NamedTuple):
     """Maxima of several log densities.

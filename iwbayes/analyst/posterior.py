@@ -23,6 +23,7 @@ from iwbayes.analyst._fit_calibration import (
 from iwbayes.analyst._groups import log_likelihoods, observed_data, posterior_dataset
 from iwbayes.analyst._mixture import Deal
 from iwbayes.analyst._models import outside_models
+from iwbayes.analyst._newton import NotReachedError
 from iwbayes.analyst._nuts import check_sampler
 from iwbayes.analyst._priors import LogPrior, PriorScales, prior_scales
 from iwbayes.analyst._recorded_design import record_design
@@ -255,7 +256,17 @@ class _Problem:
             # the modes of several draws lie close together
             averaged = merge_draws(self.design, self.rows.weights[None])
             starts = np.tile(find_modes(averaged, self.prior)[0].theta, (len(each), 1))
-        modes = find_modes(each, self.prior, starts)
+        try:
+            modes = find_modes(each, self.prior, starts)
+        except NotReachedError as error:
+            weights, p = self.rows.weights, self.design.n_parameters
+            carrying = float(weights.sum() ** 2 / np.square(weights).sum())
+            if carrying > p:
+                raise
+            raise RuntimeError(
+                f"the posterior has no mode that can be found: the weights are worth {carrying:.1f} rows, for {p} "
+                "parameters. Look at release.weights; temper() or truncate() them, or fit fewer terms."
+            ) from error
         return [_Weighted(rows, mode) for rows, mode in zip(each, modes, strict=True)]
 
 
