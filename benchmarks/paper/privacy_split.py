@@ -58,7 +58,10 @@ def report(rows: pd.DataFrame) -> str:
                 lines.append([method, *cells, f"{best:.0%}"])
             head = ("method", *(f"{share:.0%}" for share in shares), "best share")
             parts.append(f"### {name}, {title}\n\n{harness.markdown(head, lines)}")
-    return "\n".join(parts) + "\n-: the factor of BetaDebiased does not exist for any seed; other means are over the seeds for which it does.\n"
+    told = (
+        "-: the factor of BetaDebiased does not exist for any seed; other means are over the seeds for which it does."
+    )
+    return "\n".join(parts) + f"\n{told}\n"
 
 
 def draw(rows: pd.DataFrame, settings: Any) -> None:
