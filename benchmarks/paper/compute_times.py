@@ -56,7 +56,7 @@ def report(rows: pd.DataFrame) -> str:
 
 def draw(rows: pd.DataFrame, settings: Any) -> None:
     """Bars on a scale of powers of ten."""
-    figure, axes = harness.panels(1, 1, 7, 3.6)
+    figure, axes = harness.panels(1, 1, 8.5, 3.6)
     axis, medians = axes[0, 0], rows.groupby(["data", "method"])["seconds"].median()
     names = list(dict.fromkeys(rows["data"]))
     for place, name in enumerate(names):

@@ -13,8 +13,8 @@ posterior as it is, those of "iwbayes" are calibrated. "private rows" is the pos
 
 - score: mean over the posterior's draws of the area under the ROC curve on the other 20 % of the rows (Iris: of each
   species against the others, averaged); TGF-beta: of the mean square error, the response in standard deviations, and
-  then the median over seeds. Where no regression can be fitted (all rows of one class, or all weight on a few) the
-  area counts as .5 and the error as 1.
+  then the median over seeds. Where no regression can be fitted (all rows alike in a column, or all weight on a few)
+  the area counts as .5 and the error as 1.
 - covers: share of coefficients whose 90 % interval holds the private rows' posterior mean.
 - warned: share of fits of "iwbayes" that say they are not calibrated.
 
@@ -70,8 +70,8 @@ class Regression:
         self._means = {name: v.mean(("chain", "draw")) for name, v in self._coefficients(self.own).items()}
 
     def fit(self, release: iw.Release, calibrate: bool) -> Any:
-        """Fit a release; None where all rows are of one class, or too few carry the weights for a regression."""
-        if self._family != "gaussian" and release.synthetic.frame[self._response].nunique() < 2:
+        """Fit a release; None where all rows are alike in a column, or too few carry the weights for a regression."""
+        if release.synthetic.frame.nunique().min() < 2:  # a column without a coefficient predicts no test row
             return None
         try:
             return self._fit(release, calibrate)
