@@ -96,10 +96,7 @@ def private_rows() -> iw.PrivateTable:
 def private_findings() -> pd.DataFrame:
     """Estimates, intervals and prevalences from the private rows; no prevalence for numbers."""
     private = private_rows()
-    n = len(private)
-    rows = iw.SyntheticTable(private.frame, private.schema, origin="private rows", already_spent=(0.0, 0.0))
-    statement = iw.Ledger(1.0, harness.OUR_DELTA, noise=iw.SeededNoise(0)).statement()
-    found, _ = analyse(iw.Release(rows, iw.Weights(np.zeros(n), "none"), statement, n_private=n), 0)
+    found, _ = analyse(harness.unweighted(private), 0)
     design = build_design(FORMULA, private.frame, private.schema, "poisson")
     indicator = ((design.x == 0) | (design.x == 1)).all(axis=0)
     shares = np.where(indicator, design.x.mean(axis=0), np.nan)

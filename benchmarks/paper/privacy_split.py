@@ -21,7 +21,7 @@ sys.path[:] = [str(HERE.parent / "shared"), *(place for place in sys.path if Pat
 
 import harness  # noqa: E402, I001 - in shared; before numpy
 import pandas as pd  # noqa: E402
-from metrics import MEASURES, Metrics, third  # noqa: E402
+from metrics import MEASURES, Metrics, title  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 
@@ -50,14 +50,14 @@ def report(rows: pd.DataFrame) -> str:
     parts, shares = [], sorted(rows["share"].unique())
     for name, own in rows.groupby("data", sort=False):
         for measure in MEASURES:
-            title, lines = third(name) if measure == "MLP" else measure, []
+            lines = []
             for method in METHODS:
                 part = own[own["method"] == method].groupby("share")[measure]
                 best = part.mean().idxmax() if measure == "MLP" else part.mean().idxmin()
                 cells = [harness.cell(part.get_group(share)) if share in part.groups else "-" for share in shares]
                 lines.append([method, *cells, f"{best:.0%}"])
             head = ("method", *(f"{share:.0%}" for share in shares), "best share")
-            parts.append(f"### {name}, {title}\n\n{harness.markdown(head, lines)}")
+            parts.append(f"### {name}, {title(name, measure)}\n\n{harness.markdown(head, lines)}")
     told = (
         "-: the factor of BetaDebiased does not exist for any seed; other means are over the seeds for which it does."
     )
@@ -74,7 +74,7 @@ def draw(rows: pd.DataFrame, settings: Any) -> None:
                 axis.errorbar(part.mean().index, part.mean(), yerr=part.sem(), marker="o", markersize=4, label=method)
             axis.axvline(DEFAULT, color="grey", linewidth=0.8, linestyle=":")
             axis.axvline(harness.GENERATOR_SHARE, color="grey", linewidth=0.8, linestyle="--")
-            axis.set_title(f"{name}: {third(name) if measure == 'MLP' else measure}", fontsize=10)
+            axis.set_title(f"{name}: {title(name, measure)}", fontsize=10)
             axis.set_xlabel("generator's share of epsilon")
     axes[0, 0].legend(fontsize=8)
     figure.suptitle("Mean and standard error over seeds; dashed: the paper's share, dotted: ours", fontsize=11)

@@ -63,10 +63,7 @@ class Regression:
     def __init__(self, rows: harness.Split, family: str) -> None:
         self._rows, self._family, self._response = rows, family, rows.data.response
         self._formula = harness.formula(rows.data)
-        table = iw.SyntheticTable(rows.train, rows.data.schema, origin=REFERENCE)
-        statement = iw.Ledger(math.inf, rows.delta).statement()
-        n = len(rows.train)
-        self.own = self.fit(iw.Release(table, iw.Weights(np.zeros(n), "none"), statement, n_private=n), False)
+        self.own = self.fit(harness.unweighted(rows.private), False)
         self._means = {name: v.mean(("chain", "draw")) for name, v in self._coefficients(self.own).items()}
 
     def fit(self, release: iw.Release, calibrate: bool) -> Any:

@@ -37,7 +37,7 @@ import harness  # noqa: E402, I001 - in shared; before numpy
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 from harness import METHODS, OURS, PRIVATE_METHODS  # noqa: E402
-from metrics import MEASURES, Metrics, third  # noqa: E402
+from metrics import MEASURES, Metrics, title  # noqa: E402
 from published import TABLES as PUBLISHED  # noqa: E402
 
 
@@ -70,7 +70,7 @@ def report(rows: pd.DataFrame) -> str:
     """Tables in Markdown, one a data set: ours beside the published values."""
     parts = []
     for name, own in rows.groupby("data", sort=False):
-        head = ("generator", "method", "WST", "paper", "beta MSE", "paper", third(name), "paper", "true eps")
+        head = ("generator", "method", "WST", "paper", "beta MSE", "paper", title(name, "MLP"), "paper", "true eps")
         lines = []
         for generator in GENERATORS:
             for method in SHOWN:
@@ -94,10 +94,10 @@ def verdict(rows: pd.DataFrame) -> str:
     lines, wins = [], []
     for (name, generator), part in rows.groupby(["data", "generator"], sort=False):
         for measure in MEASURES:
-            sign = -1 if third(name) == "MLP AUC" and measure == "MLP" else 1
+            sign = -1 if title(name, measure) == "MLP AUC" else 1
             own = sign * part.pivot(index="seed", columns="method", values=measure)
             best = own[[m for m in PRIVATE_METHODS if m in own]].mean().idxmin()
-            cells = [name, generator, third(name) if measure == "MLP" else measure]
+            cells = [name, generator, title(name, measure)]
             cells.append(f"{sign * own[best].mean():.4g} ({best})")
             for ours in OURS:
                 gain = own[best] - own[ours]  # of the same seed
@@ -126,7 +126,7 @@ def draw(rows: pd.DataFrame, settings: Any) -> None:
             own = rows[rows["data"] == name]
             parts = {generator: own[own["generator"] == generator] for generator in GENERATORS}
             harness.dots(axis, parts, measure, SHOWN, names=measure == "WST")
-            axis.set_title(f"{name}: {third(name) if measure == 'MLP' else measure}", fontsize=10)
+            axis.set_title(f"{name}: {title(name, measure)}", fontsize=10)
     axes[0, 0].legend(fontsize=8)
     figure.suptitle("Mean and standard error over seeds, epsilon 1 as each method counts it", fontsize=11)
     harness.save(figure, settings)

@@ -35,7 +35,6 @@ PRIVATE_METHODS = ("None", "BetaNoised", "BetaDebiased", "DP-MLP", "Discriminato
 METHODS = (*PRIVATE_METHODS, "LogReg", "MLP", "tilt", *OURS)
 #: No noise: what they cost is infinite.
 NO_PRIVACY = ("GAN", "CGAN")
-#: Of a generator that the paper charges nothing for: all of epsilon goes to the weights.
 _GANS = {"DPGAN": iw.DPGAN, "DPCGAN": iw.DPCGAN, "GAN": iw.GAN, "CGAN": iw.CGAN}
 
 
@@ -59,6 +58,14 @@ def split(name: str, folder: str | Path, seed: int) -> Split:
     return Split(data, train, test, iw.PrivateTable(train, data.schema), 1 / n - 1e-6)
 
 
+def unweighted(private: iw.PrivateTable) -> iw.Release:
+    """Take private rows for a release without weights: what a fit to the private rows themselves gives."""
+    n = len(private)
+    rows = iw.SyntheticTable(private.frame, private.schema, origin="private rows", already_spent=(0.0, 0.0))
+    statement = iw.Ledger(1.0, OUR_DELTA, noise=iw.SeededNoise(0)).statement()
+    return iw.Release(rows, iw.Weights(np.zeros(n), "none"), statement, n_private=n)
+
+
 def fewer(rows: Split, n: int) -> Split:
     """Keep the first ``n`` private rows, for a quick look."""
     train = rows.train.iloc[:n].reset_index(drop=True)
@@ -80,8 +87,6 @@ def make_generator(name: str, data: Data, seed: int, **others: Any) -> Any:
     """Build a generator by its name in the paper; ``others`` are settings of a GAN."""
     if name == "PrivBayes":
         return iw.BayesNet()
-    if name == "Mixture":
-        return iw.Mixture(random_seed=seed, progressbar=False)
     settings = {"random_seed": seed, "progressbar": False}
     return _GANS[name](**settings, **others, **({"condition": data.condition} if name.endswith("CGAN") else {}))
 

@@ -15,9 +15,9 @@ import iwbayes as iw
 MEASURES = ("WST", "beta MSE", "MLP")
 
 
-def third(name: str) -> str:
-    """Name the measure of the perceptron."""
-    return "MLP MSE" if name == "Boston" else "MLP AUC"
+def title(name: str, measure: str) -> str:
+    """Name a measure of a data set: that of the perceptron depends on the response."""
+    return measure if measure != "MLP" else "MLP MSE" if name == "Boston" else "MLP AUC"
 
 
 class Metrics:

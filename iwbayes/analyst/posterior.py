@@ -44,7 +44,7 @@ from iwbayes.analyst.laplace import (
     unsuited,
 )
 from iwbayes.analyst.noise_aware import is_noise_aware
-from iwbayes.weights import Weights
+from iwbayes.weights import Weights, kish_ess
 
 if TYPE_CHECKING:
     from iwbayes.release import Release
@@ -259,8 +259,9 @@ class _Problem:
         try:
             modes = find_modes(each, self.prior, starts)
         except NotReachedError as error:
-            weights, p = self.rows.weights, self.design.n_parameters
-            carrying = float(weights.sum() ** 2 / np.square(weights).sum())
+            p = self.design.n_parameters
+            with np.errstate(divide="ignore"):  # a weight of zero
+                carrying = kish_ess(np.log(self.rows.weights))
             if carrying > p:
                 raise
             raise RuntimeError(
