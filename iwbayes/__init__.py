@@ -23,6 +23,7 @@ _HOMES = {
     "iwbayes.release": ("Release", "ReleaseError", "load"),
     "iwbayes._warnings": ("CalibrationWarning", "PrivacyWarning", "WeightsWarning"),
     "iwbayes.curator.ledger": ("BudgetExceeded", "Ledger"),
+    "iwbayes.curator._ledger_file": ("LedgerError",),
     "iwbayes.curator.contribution": ("bound_contributions",),
     "iwbayes.curator.noise": ("SeededNoise", "SystemNoise"),
     "iwbayes.curator.generators.bayesnet": ("BayesNet",),

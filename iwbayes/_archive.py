@@ -12,6 +12,7 @@ import io
 import math
 import os
 import secrets
+import shutil
 import zipfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -175,7 +176,7 @@ def write_atomically(path: Path, content: bytes, *, overwrite: bool) -> None:
     path : pathlib.Path
     content : bytes
     overwrite : bool
-        Whether an existing file may be replaced.
+        Whether an existing file may be replaced; the new one then has its permissions.
 
     Raises
     ------
@@ -193,6 +194,9 @@ def write_atomically(path: Path, content: bytes, *, overwrite: bool) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        if overwrite:
+            with contextlib.suppress(OSError):
+                shutil.copymode(path, draft)
         if overwrite or not _link(draft, path, refusal):
             os.replace(draft, path)
     finally:

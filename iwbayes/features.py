@@ -214,8 +214,13 @@ class FeatureMap:
     def varies(synthetic: SyntheticTable, terms: Terms, shares: FloatArray | None = None) -> bool:
         """Whether any raw term varies over the synthetic rows, as `whitened` asks for."""
         shares = np.full(len(synthetic), 1 / len(synthetic)) if shares is None else shares
-        center, gram = raw_moments(synthetic.schema, terms, synthetic.frame, shares)
-        return bool((np.diag(gram) - center**2 > LEAST_VARIANCE * np.diag(gram)).any())
+        n_raw = len(raw_terms(synthetic.schema, terms))
+        center, square = np.zeros(n_raw), np.zeros(n_raw)
+        with one_blas_thread():
+            for rows, raw in raw_chunks(synthetic.schema, terms, synthetic.frame):
+                center += shares[rows] @ raw
+                square += shares[rows] @ raw**2
+        return bool((square - center**2 > LEAST_VARIANCE * square).any())
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, FloatArray]]:
         """Plain settings and arrays, for a release file; the schema travels with the release."""

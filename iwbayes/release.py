@@ -231,7 +231,8 @@ def load(path: str | os.PathLike[str]) -> Release:
         except ArchiveError as error:
             problem = str(error).rstrip(".")
         except Exception as error:  # a reader of files from anyone has one failure, whatever bytes caused it
-            problem = f"its content is not valid ({type(error).__name__}: {str(error)[:300].rstrip('.')})"
+            said = " ".join(str(error)[:300].split()).rstrip(".")
+            problem = f"its content is not valid ({type(error).__name__}: {said})"
     raise ReleaseError(f"{path} cannot be read as an iwbayes release: {problem}. {_remedy(problem)}")
 
 

@@ -90,6 +90,15 @@ class Event:
         if self.delta == 0:
             raise ValueError(f"{self.label}: Gaussian steps have no guarantee with delta 0.")
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dictionary, for JSON."""
+        return _finite(asdict(self))
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Event:
+        """Inverse of `to_dict`."""
+        return cls(**_infinite(content))
+
 
 @dataclass(frozen=True)
 class PrivacyStatement:
@@ -160,7 +169,7 @@ class PrivacyStatement:
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionary, for JSON."""
         content = asdict(self)
-        content["events"] = [_finite(asdict(event)) for event in self.events]
+        content["events"] = [event.to_dict() for event in self.events]
         content["notes"] = list(self.notes)
         del content["products"]
         return _finite(content)
@@ -169,7 +178,7 @@ class PrivacyStatement:
     def from_dict(cls, content: Mapping[str, Any]) -> PrivacyStatement:
         """Inverse of `to_dict`."""
         values = _infinite(content)
-        values["events"] = tuple(Event(**_infinite(event)) for event in values["events"])
+        values["events"] = tuple(Event.from_dict(event) for event in values["events"])
         values["notes"] = tuple(values.get("notes", ()))
         return cls(**values)
 

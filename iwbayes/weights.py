@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 FloatArray = NDArray[np.float64]
 
+#: Finite log weights end here, far beyond any that means something, so that their squares and sums do not overflow.
+LARGEST_LOG_WEIGHT = 1e100
+
 
 @dataclass(frozen=True)
 class Weights:
@@ -44,7 +47,7 @@ class Weights:
     Raises
     ------
     ValueError
-        When a log weight is NaN or +inf, or a draw has no positive weight.
+        When a log weight is NaN, +inf or finite and beyond 1e100, or a draw has no positive weight.
     """
 
     log_weights: FloatArray
@@ -59,6 +62,10 @@ class Weights:
             raise ValueError(f"log_weights must have shape (draw, row); got {log_weights.shape}.")
         if np.isnan(log_weights).any() or np.isposinf(log_weights).any():
             raise ValueError("log_weights must not be NaN or +inf. Check the estimator that made them.")
+        if (np.isfinite(log_weights) & (np.abs(log_weights) > LARGEST_LOG_WEIGHT)).any():
+            raise ValueError(
+                f"finite log_weights must be within {LARGEST_LOG_WEIGHT:g} of 0. Use -inf for a row without weight."
+            )
         if np.isneginf(log_weights).all(axis=1).any():
             raise ValueError("each draw needs at least one positive weight; one has none.")
         log_weights.setflags(write=False)

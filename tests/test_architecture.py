@@ -24,6 +24,7 @@ LAYERS = [
     {"curator", "analyst"},
     {"coverage", "demo", "_read"},
     {"cli"},
+    {"__main__"},
 ]
 #: Inside these folders modules never import each other sideways, but for shared private helpers.
 SIBLINGS = ("curator/generators", "curator/estimators")

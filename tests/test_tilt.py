@@ -217,6 +217,19 @@ def test_cube_noise_is_pure():
     assert ledger.spent == (1.0, 0.0)
 
 
+@pytest.mark.parametrize("settings", [{}, {"mechanism": "cube"}, {"for_models": ["y ~ x"]}])
+def test_rows_that_are_all_alike_have_equal_weights_and_cost_nothing(settings):
+    private, synthetic = tables(n=50, m=80)
+    alike = iw.SyntheticTable(synthetic.frame.iloc[[0] * 5], SCHEMA, origin="test", already_spent=(0, 0))
+    ledger = iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(1))
+    weights = iw.TiltWeights(**settings).fit(private, alike, ledger, epsilon=0.5, delta=1e-6)
+    assert ledger.events == () and weights.measurement is None and "all synthetic rows are alike" in weights.method
+    np.testing.assert_allclose(weights.values, 1)
+    base = iw.Weights(np.where(np.arange(80) < 1, 0.0, -np.inf), "one row")
+    on_one = iw.TiltWeights(base=base, **settings).fit(private, synthetic, ledger, epsilon=0.5, delta=1e-6)
+    assert ledger.events == () and on_one.values[0] == pytest.approx(80)
+
+
 def test_refusals_spend_nothing():
     private, synthetic = tables(n=50, m=80)
     ledger = iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(1))
@@ -229,9 +242,6 @@ def test_refusals_spend_nothing():
         iw.TiltWeights().fit(private, synthetic, ledger, epsilon=0.5)
     with pytest.raises(iw.BudgetExceeded, match="TiltWeights"):
         iw.TiltWeights().fit(private, synthetic, ledger, epsilon=2.0, delta=1e-6)
-    alike = iw.SyntheticTable(synthetic.frame.iloc[[0] * 5], SCHEMA, origin="test", already_spent=(0, 0))
-    with pytest.raises(ValueError, match="all alike"):
-        iw.TiltWeights().fit(private, alike, ledger, epsilon=0.5, delta=1e-6)
     wide = iw.Schema(iw.Categorical("g", [f"l{i}" for i in range(1600)]))
     rows = pd.DataFrame({"g": ["l1", "l2", "l3"]})
     with pytest.raises(ValueError, match="Merge levels"):

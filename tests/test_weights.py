@@ -95,6 +95,8 @@ def test_one_draw_may_be_a_plain_list():
     [
         ([0.0, np.nan], "NaN"),
         ([0.0, np.inf], "inf"),
+        ([0.0, 1e101], "within 1e.100 of 0"),
+        ([[0.0, 0.0], [0.0, -1e101]], "within 1e.100 of 0"),
         ([-np.inf, -np.inf], "positive weight"),
         ([[0.0, 0.0], [-np.inf, -np.inf]], "positive weight"),
         ([], r"shape \(draw, row\)"),

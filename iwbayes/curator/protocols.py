@@ -55,10 +55,20 @@ class PublicFacts:
 
         Raises
         ------
+        TypeError
+            When something else than tables and a ledger is given.
         ValueError
             When the tables have different schemas, or the table and the ledger do not protect the same: rows, or
             users with a bounded number of rows.
         """
+        given = (
+            ("private", private, PrivateTable),
+            ("synthetic", synthetic, SyntheticTable),
+            ("ledger", ledger, Ledger),
+        )
+        for name, value, kind in given:
+            if not isinstance(value, kind) and not (value is None and name == "synthetic"):
+                raise TypeError(f"{name} must be a {kind.__name__}; got {type(value).__name__}.")
         if synthetic is not None and private.schema != synthetic.schema:
             raise ValueError("private and synthetic rows must share one schema. Sample the rows under it.")
         n_synthetic = n_synthetic if synthetic is None else len(synthetic)

@@ -81,7 +81,8 @@ def publish(
     adjacency : {"replace-one", "zero-out"}
         Of the new ledger; a given ledger has its own.
     ledger : Ledger, optional
-        Continue this ledger: the release must fit in what is left, and its statement covers all of it.
+        Continue this ledger: the release must fit in what is left, and its statement covers all of it. It is held
+        until all is charged: others wait.
     noise : NoiseSource, optional
         For a new ledger; `SystemNoise()` by default.
     rng : int or numpy.random.Generator, optional
@@ -114,24 +115,27 @@ def publish(
     share = _generators_share(share, facts, generator, weights, epsilon, delta)
     events = _joint_events(facts, generator, weights, share, epsilon, delta)
     with stages(progressbar, "publishing") as step:
-        step("calibrating the noise")
-        t = largest_scale(events, epsilon, delta, adjacency=ledger.adjacency)
-        ledger.check(*events(t))
-        step("fitting the generator")
-        own = share * t * epsilon if share > 0 else epsilon
-        fitted = generator.fit(private, ledger, epsilon=own, delta=_generators_delta(generator, delta))
-        step("sampling synthetic rows")
-        synthetic = fitted.sample(n, rng=sampler)
-        step("weighting synthetic rows")
-        if _needs_generator(weights):
-            weights = weights.with_generator(fitted)  # type: ignore[attr-defined]
-        weighted = weights.fit(
-            private,
-            synthetic,
-            ledger,
-            epsilon=(1 - share) * t * epsilon if share < 1 else epsilon,
-            delta=0.0 if weights.pure else delta,
-        )
+        step("waiting for the ledger")
+        with ledger.exclusive():
+            step("calibrating the noise")
+            t = largest_scale(events, epsilon, delta, adjacency=ledger.adjacency)
+            ledger.check(*events(t))
+            step("fitting the generator")
+            own = share * t * epsilon if share > 0 else epsilon
+            fitted = generator.fit(private, ledger, epsilon=own, delta=_generators_delta(generator, delta))
+            step("sampling synthetic rows")
+            synthetic = fitted.sample(n, rng=sampler)
+            step("weighting synthetic rows")
+            if _needs_generator(weights):
+                weights = weights.with_generator(fitted)  # type: ignore[attr-defined]
+            weighted = weights.fit(
+                private,
+                synthetic,
+                ledger,
+                epsilon=(1 - share) * t * epsilon if share < 1 else epsilon,
+                delta=0.0 if weights.pure else delta,
+            )
+            statement = ledger.statement()
     recipe = {
         "generator": repr(generator),
         "weights": repr(weights),
@@ -141,7 +145,7 @@ def publish(
     }
     if isinstance(weights, TiltWeights) and weights.for_models:
         recipe["for_models"] = list(weights.for_models)
-    return Release(synthetic, weighted, ledger.statement(), n_private=facts.n_private, recipe=recipe)
+    return Release(synthetic, weighted, statement, n_private=facts.n_private, recipe=recipe)
 
 
 @dataclass(frozen=True)

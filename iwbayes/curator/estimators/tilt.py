@@ -258,9 +258,10 @@ class TiltWeights:
             return list(model_options(tuple(self.for_models), schema))
         options = [(t, t) for t in _OPTIONS[self.features] if count_raw_terms(schema, t) <= MAX_RAW_TERMS]
         if not options:
+            fewer = "use features='linear', " if self.features == "quadratic" else ""
             raise ValueError(
                 f"the columns encode to more than {MAX_RAW_TERMS} features, which a tilt cannot carry. "
-                f"Merge levels, leave columns out, use features='linear', or name your models by for_models."
+                f"Merge levels, leave columns out, {fewer}or name your models by for_models."
             )
         return list(options)
 
@@ -341,7 +342,9 @@ class TiltWeights:
         Returns
         -------
         Weights
-            One draw, mean one, carrying the measurement: feature map, noisy mean, noise law and N.
+            One draw, mean one, carrying the measurement: feature map, noisy mean, noise law and N. Where all synthetic
+            rows are alike (in those to which a base gives weight) nothing is measured or charged, and the weights are
+            equal, or the base's.
 
         Raises
         ------
@@ -358,6 +361,9 @@ class TiltWeights:
         base, name = self._base(private, synthetic, ledger, parts)
         own = {"epsilon": parts.epsilon, "delta": parts.delta}
         shares = np.exp(base)
+        if not FeatureMap.varies(synthetic, "linear", shares):
+            # nothing can move them; what the rows have cost is not lost for it
+            return close_fit(ledger, base, f"TiltWeights(nothing, since all synthetic rows are alike{name})")
         design = self.design(synthetic, facts, shares=shares, **own)
         held_back = held_back_features(synthetic, design.features, shares) if parts.test_epsilon else None
         measurement = self._measure(private, design.features, ledger, facts, self.label, MEAN_OF_FEATURES, **own)

@@ -1,0 +1,211 @@
+"""The file of a ledger: replaced as a whole and on the disk before noise is drawn, locked while it changes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from iwbayes._archive import write_atomically
+from iwbayes.curator.accounting import check_budget
+from iwbayes.statement import ADJACENCIES, INFINITE, NOISE_KINDS, Event
+
+FORMAT = "iwbayes-ledger"
+FORMAT_VERSION = 1
+#: Largest ledger file that is read, in bytes.
+MAX_BYTES = 64 * 2**20
+
+
+class LedgerError(ValueError):
+    """A ledger's file cannot be used."""
+
+
+@dataclass(frozen=True)
+class LedgerRecord:
+    """All that a ledger knows: its budget, and what was charged and made. Public quantities only.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        The whole budget.
+    adjacency : str
+    events : tuple of Event
+    noise : str
+        The worst kind of noise used.
+    notes : tuple of str
+        Why what was made cannot be certified.
+    products : frozenset of str
+        Digests of what charged events alone have made.
+    """
+
+    epsilon: float
+    delta: float
+    adjacency: str
+    events: tuple[Event, ...] = ()
+    noise: str = NOISE_KINDS[0]
+    notes: tuple[str, ...] = ()
+    products: frozenset[str] = frozenset()
+
+
+def worst_noise(*kinds: str) -> str:
+    """Return the worst of several kinds of noise."""
+    return max(kinds, key=NOISE_KINDS.index)
+
+
+class LedgerFile:
+    """Where a ledger is kept: whole records, replaced atomically under a lock.
+
+    Parameters
+    ----------
+    path : str or path
+        A link is followed, so that one ledger has one lock under every name.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path).resolve()
+        self._lock = FileLock(self.path.with_name(f".{self.path.name}.lock"))
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Wait for the lock and hold it; within itself it is free. It ends with the process, however that ends."""
+        with self._lock:
+            yield
+
+    def begin(self, record: LedgerRecord | None, adjacency: str | None) -> LedgerRecord:
+        """Return what is in the file; where there is none, write the record of a new ledger.
+
+        Raises
+        ------
+        LedgerError
+            When there is another budget in the file.
+        FileNotFoundError
+            When there is no file and no record.
+        """
+        if record is not None and not self.path.exists():
+            if not self.path.parent.is_dir():
+                raise FileNotFoundError(f"the folder {self.path.parent} does not exist. Make it first.")
+            with self.locked():
+                if not self.path.exists():
+                    self.write(record, begins=True)
+        found = self.read()
+        if record is not None and (found.epsilon, found.delta) != (record.epsilon, record.delta):
+            raise LedgerError(
+                f"{self.path} has a budget of epsilon {found.epsilon:g}, delta {found.delta:g}, which does not change; "
+                f"got {record.epsilon:g}, {record.delta:g}. Leave them out to open it."
+            )
+        if adjacency is not None and found.adjacency != adjacency:
+            raise LedgerError(f"{self.path} protects under {found.adjacency!r}; got adjacency={adjacency!r}.")
+        return found
+
+    def read(self, *, since: LedgerRecord | None = None) -> LedgerRecord:
+        """Read the record, in full or not at all.
+
+        Parameters
+        ----------
+        since : LedgerRecord, optional
+            What was read before: nothing of it may be gone.
+
+        Raises
+        ------
+        LedgerError
+            When the file is damaged, no ledger, or has lost what was in it.
+        FileNotFoundError
+            When there is none.
+        """
+        try:
+            with open(self.path, "rb") as file:
+                content = file.read(MAX_BYTES + 1)
+        except FileNotFoundError:
+            if since is not None:
+                raise LedgerError(
+                    f"{self.path} is gone. Put it back: without it nothing is charged or drawn."
+                ) from None
+            raise FileNotFoundError(
+                f"there is no ledger at {self.path}. Pass epsilon and delta, the whole budget, to begin one."
+            ) from None
+        record = self._parse(content)
+        if since is not None and (
+            (record.epsilon, record.delta, record.adjacency) != (since.epsilon, since.delta, since.adjacency)
+            or record.events[: len(since.events)] != since.events
+        ):
+            raise LedgerError(
+                f"{self.path} has lost charges, or is another ledger. Put the newest copy back: nothing is charged or "
+                f"drawn until then."
+            )
+        return record
+
+    def _parse(self, content: bytes) -> LedgerRecord:
+        try:
+            if len(content) > MAX_BYTES:
+                raise ValueError(f"it is larger than {MAX_BYTES} bytes")
+            values = json.loads(content)
+            if not isinstance(values, dict) or values.get("format") != FORMAT:
+                raise ValueError("it is no ledger")
+            if values.get("format_version") != FORMAT_VERSION:
+                raise ValueError(f"its format version is not {FORMAT_VERSION}; upgrade iwbayes")
+            if values.pop("sha256", None) != _digest(values):
+                raise ValueError("its checksum does not match, it is damaged or was edited")
+            return _from_dict(values)
+        except Exception as error:  # whatever is in the file, there is one failure
+            problem = str(error)[:200].rstrip(".") if isinstance(error, ValueError) else type(error).__name__
+            raise LedgerError(
+                f"{self.path} cannot be read as a ledger: {problem}. Put a copy back that has all charges; a ledger "
+                f"that is lost cannot be begun anew, its whole budget counts as spent."
+            ) from None
+
+    def write(self, record: LedgerRecord, *, begins: bool = False) -> None:
+        """Replace the file; once this returns the record is on the disk. Call it under the lock.
+
+        Raises
+        ------
+        LedgerError
+            When the file has a second name (a hard link), which would go on without this change.
+        OSError
+            When it cannot be written: the old file stays as it is.
+        """
+        if not begins and self.path.stat().st_nlink > 1:
+            raise LedgerError(
+                f"{self.path} has more than one name (hard links). Remove the others: each would be its own ledger."
+            )
+        values = _to_dict(record)
+        content = json.dumps({**values, "sha256": _digest(values)}, indent=1) + "\n"
+        write_atomically(self.path, content.encode(), overwrite=not begins)
+
+
+def _digest(values: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def _to_dict(record: LedgerRecord) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "epsilon": INFINITE if record.epsilon == float("inf") else record.epsilon,
+        "delta": record.delta,
+        "adjacency": record.adjacency,
+        "noise": record.noise,
+        "notes": list(record.notes),
+        "products": sorted(record.products),
+        "events": [event.to_dict() for event in record.events],
+    }
+
+
+def _from_dict(values: dict[str, Any]) -> LedgerRecord:
+    epsilon = float("inf") if values["epsilon"] == INFINITE else values["epsilon"]
+    if values["noise"] not in NOISE_KINDS or values["adjacency"] not in ADJACENCIES:
+        raise ValueError("its noise or adjacency is not known")
+    return LedgerRecord(
+        *check_budget(epsilon, values["delta"], infinite=True),
+        values["adjacency"],
+        tuple(Event.from_dict(event) for event in values["events"]),
+        values["noise"],
+        tuple(str(note) for note in values["notes"]),
+        frozenset(str(product) for product in values["products"]),
+    )
