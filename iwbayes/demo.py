@@ -7,6 +7,7 @@ those of the privacy noise: its release is reproducible and therefore protects n
 
 from __future__ import annotations
 
+import io
 import os
 import time
 import warnings
@@ -19,6 +20,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm
 
+from iwbayes._archive import write_atomically
 from iwbayes._warnings import CalibrationWarning
 from iwbayes.datasets import load_rand_health
 from iwbayes.release import Release
@@ -276,5 +278,7 @@ def _write(folder: Path, release: Release, table: pd.DataFrame) -> dict[str, Pat
     for ax, model in zip(figure.subplots(1, len(MODELS)), MODELS, strict=True):
         plot_comparison(table[table["model"] == model], methods=METHODS, reference=PRIVATE, ax=ax)
         ax.set_title(model)
-    figure.savefig(files["figure"], dpi=150)
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=150)
+    write_atomically(files["figure"], picture.getvalue(), overwrite=True)
     return files

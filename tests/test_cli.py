@@ -1,15 +1,20 @@
 """The command line: results, one-line errors, exit codes, and no private value in any output."""
 
+import errno
 import importlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from file_tools import as_nobody, open_folder
 from typer.testing import CliRunner
 
 from iwbayes import cli
@@ -158,6 +163,141 @@ def test_absent_and_unfit_files(folder, tmp_path):
     failed(publish(folder, "s.toml", *output), "neither .csv nor .parquet")
     (tmp_path / "bad.toml").write_text("[[column]\n")
     failed(publish(folder, "t.csv", *output, schema=tmp_path / "bad.toml"), "not valid TOML")
+
+
+# --- planning, ledgers, users -------------------------------------------------------------------------
+
+
+def test_the_template_is_a_schema(tmp_path):
+    shown = run("schema").stdout
+    assert Schema.from_toml(shown).names == ("age", "income", "children", "region", "insured")
+    (tmp_path / "s.toml").write_text(shown, encoding="utf-8")
+    assert "Categorical(name='region'" in run("schema", tmp_path / "s.toml").stdout
+    (tmp_path / "s.toml").write_text(shown.replace("upper = 12", "upper = -1"), encoding="utf-8")
+    failed(run("schema", tmp_path / "s.toml"), "children")
+
+
+def test_plan_tells_the_noise_without_any_row(folder):
+    from iwbayes.curator.publish import plan
+
+    expected = plan(Schema.from_toml(folder / "s.toml"), 600, epsilon=1, delta=1e-6)
+    line = ("plan", "-s", folder / "s.toml", "--n", 600, "--epsilon", 1, "--delta", 1e-6)
+    assert run(*line).stdout == f"{expected}\n"
+    facts = json.loads(run(*line, "--json").stdout)
+    assert facts["kappa"] == expected.kappa and facts["events"] == [event.to_dict() for event in expected.events]
+    failed(run(*line, "--for-model", "nothing ~ x"), "names 'nothing'")
+
+
+def test_a_ledger_is_begun_shown_charged_and_refuses(folder, tmp_path):
+    path = tmp_path / "l.ledger"
+    failed(run("ledger", path), "Pass epsilon and delta")
+    failed(run("ledger", path, "--epsilon", 1), "Pass both")
+    assert "spent (0, 0) of (1.2, 1e-06)" in run("ledger", path, "--epsilon", 1.2, "--delta", 1e-6).stdout
+    options = ("--ledger", path, "--n-synthetic", 50)
+    assert publish(folder, "t.csv", "-o", tmp_path / "a.iwb", *options).exit_code == 0
+    spent = json.loads(run("ledger", path, "--json").stdout)
+    assert spent["budget"] == {"epsilon": 1.2, "delta": 1e-6}
+    assert spent["spent"] == load(tmp_path / "a.iwb").statement.to_dict()
+    failed(publish(folder, "t.csv", "-o", tmp_path / "b.iwb", *options), "nothing was drawn")
+    assert json.loads(run("ledger", path, "--json").stdout) == spent and not (tmp_path / "b.iwb").exists()
+    failed(run("ledger", path, "--epsilon", 9, "--delta", 1e-6), "does not change")
+    failed(run("ledger", folder / "t.csv"), "cannot be read as a ledger")
+    failed(publish(folder, "t.csv", "-o", tmp_path / "b.iwb", "--ledger", tmp_path / "no.ledger"), "there is no ledger")
+
+
+def test_a_ledger_whose_release_could_not_be_saved_is_refused_before_it_is_charged(folder, tmp_path):
+    from iwbayes.curator.ledger import Ledger
+
+    own = Ledger.open(tmp_path / "l", epsilon=3, delta=1e-6)
+    own.note("somebody else's rows")
+    failed(publish(folder, "t.csv", "-o", tmp_path / "r.iwb", "--ledger", tmp_path / "l"), "somebody else's rows")
+    assert own.events == ()
+
+
+def test_people_with_several_rows(folder, tmp_path):
+    frame = pd.read_csv(folder / "t.csv")
+    frame.assign(who=[f"p{place // 2}" for place in range(len(frame))]).to_csv(tmp_path / "u.csv", index=False)
+    line = (tmp_path / "u.csv", "-s", folder / "s.toml", "--epsilon", 2, "--delta", 1e-6, "--n-synthetic", 50)
+    users = ("--user", "who", "--rows-per-user", "1,2,4")
+    result = run("publish", *line, "-o", tmp_path / "r.iwb", *users)
+    assert result.exit_code == 0, result.stderr
+    statement = load(tmp_path / "r.iwb").statement
+    assert statement.adjacency == "replace-user" and statement.epsilon <= 2
+    failed(run("publish", *line, "-o", tmp_path / "s.iwb", "--user", "who"), "come together")
+    failed(run("publish", *line, "-o", tmp_path / "s.iwb", *users[:3], "1,two"), "numbers such as")
+    run("ledger", tmp_path / "l", "--epsilon", 2, "--delta", 1e-6, "--adjacency", "replace-user")
+    wrong = ("--ledger", tmp_path / "l", "--for-model", "zz ~ 1")
+    failed(run("publish", *line, "-o", tmp_path / "s.iwb", *users, *wrong), "names 'zz'")
+    assert "0 event(s)" in run("ledger", tmp_path / "l").stdout  # the bound on rows was not charged either
+
+
+def test_generators_and_mechanisms(folder, tmp_path):
+    path = tmp_path / "r.iwb"
+    options = ("--generator", "Mixture", "--mechanism", "cube", "--delta", 0, "--n-synthetic", 50)
+    result = publish(folder, "t.csv", "-o", path, *options)
+    assert result.exit_code == 0, result.stderr
+    assert load(path).recipe["generator"].startswith("Mixture") and load(path).statement.delta == 0
+    failed(publish(folder, "t.csv", "-o", path, "-f", "--generator", "GAN"), "must be one of ['BayesNet', 'Mixture']")
+
+
+# --- interrupted, and when a file cannot be written ----------------------------------------------------
+
+
+WAITS = """
+import sys, time
+from iwbayes.curator import publish
+def waits(*_, **__):
+    print("waiting", flush=True)
+    time.sleep(60)
+publish.largest_scale = waits
+from iwbayes.cli import main
+main()
+"""
+
+
+def test_an_interrupted_command_says_so_and_leaves_nothing(folder, tmp_path):
+    line = ["publish", folder / "t.csv", "-s", folder / "s.toml", "--epsilon", "1", "--delta", "1e-6"]
+    command = [sys.executable, "-c", WAITS, *map(str, line), "-o", str(tmp_path / "r.iwb")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"waiting\n"
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+    assert process.returncode == 130
+    assert said == b"interrupted: nothing was written. What a ledger had charged by then stays charged.\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_release_that_cannot_be_written_where_asked_is_written_elsewhere(folder, tmp_path, monkeypatch):
+    from iwbayes import release
+
+    real, path = release.write_atomically, tmp_path / "r.iwb"
+
+    def full(target, content, **options):
+        if target == path:
+            raise OSError(errno.ENOSPC, "No space left on device", str(target))
+        return real(target, content, **options)
+
+    monkeypatch.setattr(release, "write_atomically", full)
+    result = publish(folder, "t.csv", "-o", path, "--n-synthetic", 50, "--json")
+    assert result.exit_code == 0 and "No space left" in result.stderr and result.stderr.count("\n") == 1
+    rescued = Path(json.loads(result.stdout)["path"])
+    assert rescued != path and not path.exists() and len(load(rescued).synthetic) == 50
+
+
+def test_a_folder_that_cannot_be_written_to_is_found_before_anything_is_spent(folder, monkeypatch):
+    publishing = importlib.import_module("iwbayes.curator.publish")
+    monkeypatch.setattr(publishing, "publish", None)  # would fail if it were reached
+    with open_folder() as closed:
+        closed.chmod(0o555)
+        with as_nobody():
+            failed(publish(folder, "t.csv", "-o", closed / "r.iwb"), "Permission denied")
+
+
+def test_completion_knows_the_commands():
+    script = Path(sys.executable).with_name("iwbayes")
+    settings = {"_IWBAYES_COMPLETE": "complete_bash", "COMP_WORDS": "iwbayes pub", "COMP_CWORD": "1"}
+    done = subprocess.run([script], env={**os.environ, **settings}, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["publish"]
 
 
 # --- no private value in any output ------------------------------------------------------------------
@@ -350,6 +490,14 @@ def test_fit_prints_and_writes_a_posterior(seeded, tmp_path):
     posterior = _arviz.group(_arviz.load(output), "posterior")
     assert posterior.sizes["chain"] * posterior.sizes["draw"] == 400
     failed(run("fit", released, "y ~ x", "-o", output), "pass --force")
+    assert [path.name for path in tmp_path.iterdir()] == ["posterior.nc"]
+    again = run("fit", released, "y ~ x + treated", *options, "--force", "--json")
+    facts = json.loads(again.stdout)
+    assert facts["path"] == str(output) and isinstance(facts["calibrated"], bool)
+    assert [entry["parameter"] for entry in facts["summary"]][0] == "Intercept"
+    assert {entry["check"] for entry in facts["diagnostics"]} >= {"calibration", "kappa"}
+    verdict = next(entry["verdict"] for entry in facts["diagnostics"] if entry["check"] == "calibration")
+    assert facts["calibrated"] is (verdict == "ok")
 
 
 @pytest.mark.filterwarnings("default::iwbayes._warnings.CalibrationWarning")
@@ -375,9 +523,12 @@ def test_version_and_help():
     from iwbayes import __version__
 
     assert run("--version").stdout.strip() == __version__
-    for command in ("publish", "inspect", "fit", "demo"):
-        assert command in run("--help").stdout
-        assert "--debug" in run(command, "--help").stdout
+    commands = ("schema", "plan", "publish", "ledger", "inspect", "fit", "demo")
+    places = [run("--help").stdout.index(f"\n  {command} ") for command in commands]
+    assert places == sorted(places)
+    for command in commands:
+        shown = run(command, "--help").stdout
+        assert "--debug" in shown and f"  iwbayes {command}" in shown.partition("Example")[2]
 
 
 def test_help_loads_nothing_heavy():

@@ -7,7 +7,9 @@ dimensions ``chain`` and ``draw``, through the functions below and never asks wh
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import arviz as az
@@ -148,7 +150,7 @@ def _storable(dataset: xr.Dataset) -> xr.Dataset:
 
 
 def save(idata: ArvizObject, path: str | os.PathLike[str]) -> None:
-    """Write an ArviZ object to one netCDF-4 file, replacing the file if it exists.
+    """Write an ArviZ object to one netCDF-4 file, in full or not at all, replacing the file if it exists.
 
     Attributes that netCDF can not hold are stored as their nearest kin: booleans as 0 or 1, None and empty
     lists as the empty string.
@@ -165,10 +167,16 @@ def save(idata: ArvizObject, path: str | os.PathLike[str]) -> None:
         If `idata` is no ArviZ object.
     """
     storable = with_groups(idata, {name: _storable(group(idata, name)) for name in _names(idata)})
-    if _LEGACY:
-        storable.to_netcdf(os.fspath(path))
-    else:
-        storable.to_netcdf(path, engine="h5netcdf")
+    path = Path(path)
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        if _LEGACY:
+            storable.to_netcdf(os.fspath(draft))
+        else:
+            storable.to_netcdf(draft, engine="h5netcdf")
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def load(path: str | os.PathLike[str]) -> ArvizObject:

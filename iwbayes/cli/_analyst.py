@@ -1,0 +1,129 @@
+"""Commands of an analyst, who has a release."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from iwbayes.cli._app import Debug, Force, Json, ReleaseFile, app
+from iwbayes.cli._output import (
+    check_output,
+    errors,
+    facts_of,
+    finite,
+    print_table,
+    records,
+    save_or_rescue,
+    working,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: What is shown of each parameter.
+_SUMMARY = ["mean", "sd", "eti90_lb", "eti90_ub", "ess_bulk", "r_hat"]
+
+
+@app.command(epilog="Examples:\n\n\b\n  iwbayes inspect people.iwb\n  iwbayes inspect people.iwb --json")
+def inspect(release: ReleaseFile, as_json: Json = False, debug: Debug = False) -> None:
+    """Check a release file and show what is in it.
+
+    Columns, weights and privacy statement.
+    """
+    with errors(debug):
+        from iwbayes.release import load
+
+        found = load(release)
+        if as_json:
+            facts = facts_of(found)
+            facts["schema"], facts["recipe"] = found.synthetic.schema.to_dict(), found.recipe
+            typer.echo(json.dumps(facts, indent=1))
+            return
+        lines = [found.summary(), "  schema:", *(f"    {column!r}" for column in found.synthetic.schema)]
+        measurement = found.weights.measurement
+        if measurement is not None:
+            clipped = measurement.clipped_private
+            lines.append(
+                f"  measured: {measurement.name}, {measurement.noise.dim} coordinates with {measurement.noise.name} "
+                f"noise of sd {measurement.noise.covariance[0, 0] ** 0.5:.4g}"
+                + (f"; clipped private rows {clipped:.1%} (noisy)" if finite(clipped) is not None else "")
+            )
+            if measurement.held_back is not None:
+                lines.append(f"  held back as a test of fit: {measurement.held_back.noise.dim} coordinates")
+        lines += [f"  {key}: {value}" for key, value in (found.recipe or {}).items()]
+        typer.echo("\n".join(lines))
+
+
+@app.command(
+    epilog="Examples:\n\n\b\n"
+    '  iwbayes fit people.iwb "income ~ age + sex" --family bernoulli\n'
+    '  iwbayes fit people.iwb "visits ~ age" --family poisson --seed 1 -o posterior.nc --json'
+)
+def fit(
+    release: ReleaseFile,
+    formula: Annotated[str, typer.Argument(help='Regression, such as "y ~ x + z".', show_default=False)],
+    family: Annotated[str, typer.Option(help="bernoulli, gaussian, categorical or poisson.")] = "gaussian",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Posterior to write, netCDF.", show_default=False)
+    ] = None,
+    method: Annotated[str, typer.Option(help="auto, laplace or nuts.")] = "auto",
+    draws: Annotated[int, typer.Option(help="Draws of each chain.")] = 1000,
+    chains: Annotated[int, typer.Option(help="Chains.")] = 4,
+    seed: Annotated[int | None, typer.Option(help="Seed of the posterior's draws.", show_default=False)] = None,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate/--no-calibrate", help="Account for the noise in the weights.")
+    ] = True,
+    force: Force = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Fit a regression to a release.
+
+    It shows the calibrated posterior and the diagnostics.
+    """
+    with errors(debug):
+        if output is not None:
+            check_output(output, force)
+        from iwbayes.release import load
+
+        found = load(release)
+        with working("loading PyMC and fitting"):
+            from iwbayes.analyst import _arviz
+            from iwbayes.analyst.diagnostics import diagnose
+            from iwbayes.analyst.posterior import fit as fit_posterior
+
+            idata = fit_posterior(
+                formula,
+                found,
+                family=family,
+                method=method,
+                draws=draws,
+                chains=chains,
+                random_seed=seed,
+                calibrate=calibrate,
+                progressbar=False,
+            )
+        shown, checks = _arviz.summary(idata)[_SUMMARY], diagnose(idata, found)
+        place = None if output is None else save_or_rescue(lambda path: _arviz.save(idata, path), output)
+        if as_json:
+            facts = _fit_facts(shown, checks)
+            typer.echo(
+                json.dumps({"formula": formula, "family": family, **facts, "path": place and str(place)}, indent=1)
+            )
+            return
+        print_table(shown, f"{formula} ({family}), 90 % intervals")
+        print_table(checks, "diagnostics")
+        if place is not None:
+            typer.echo(f"written to {place}")
+
+
+def _fit_facts(shown: pd.DataFrame, checks: pd.DataFrame) -> dict[str, Any]:
+    verdict = checks.loc["calibration", "verdict"] if "calibration" in checks.index else "info"
+    return {
+        "calibrated": bool(verdict == "ok"),
+        "summary": records(shown, "parameter"),
+        "diagnostics": records(checks, "check"),
+    }

@@ -1,0 +1,54 @@
+"""The application that the commands join, and the options that they share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="iwbayes",
+    help="Publish differentially private synthetic tables with importance weights, and analyse them.",
+    epilog="""Examples:
+
+\b
+  iwbayes demo                                    a real table, published and analysed
+  iwbayes publish people.csv -s people.toml --epsilon 1 --delta 1e-6 -o people.iwb
+  iwbayes fit people.iwb "income ~ age + sex" --family bernoulli -o posterior.nc
+
+Exit codes: 0 done, 1 refused or failed (one line says why), 2 wrong usage, 130 interrupted.""",
+    no_args_is_help=True,
+    add_completion=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    pretty_exceptions_show_locals=False,
+)
+
+Debug = Annotated[bool, typer.Option("--debug", help="Show where an error rose (never any value).")]
+Force = Annotated[bool, typer.Option("--force", "-f", help="Replace an existing output file.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+ReleaseFile = Annotated[Path, typer.Argument(help="Release file.", show_default=False)]
+SchemaFile = Annotated[Path, typer.Option("--schema", "-s", help="Schema, TOML.", show_default=False)]
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from iwbayes import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass

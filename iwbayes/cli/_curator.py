@@ -1,0 +1,281 @@
+"""Commands of a curator, who holds private rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from iwbayes.cli._app import Debug, Force, Json, SchemaFile, app
+from iwbayes.cli._output import check_output, errors, facts_of, save_or_rescue
+
+if TYPE_CHECKING:
+    from iwbayes.curator.ledger import Ledger
+    from iwbayes.curator.protocols import Generator
+    from iwbayes.tables import PrivateTable
+
+#: Part of epsilon that bounds the rows of users.
+BOUND_SHARE = 0.1
+
+TEMPLATE = """\
+# One [[column]] for each column of the table, from public knowledge (a questionnaire, a code book): names, bounds and
+# levels are published. Never take them from the private rows. Numbers outside their bounds are clipped.
+
+[[column]]
+name = "age"
+type = "real"
+lower = 18.0
+upper = 90.0
+
+[[column]]
+name = "income"
+type = "real"
+lower = 0.0
+upper = 500000.0
+transform = "log1p"  # for long tails; leave it out otherwise
+missing = true  # cells may be empty
+
+[[column]]
+name = "children"
+type = "integer"
+lower = 0
+upper = 12
+
+[[column]]
+name = "region"
+type = "categorical"
+levels = ["north", "south", "east", "west"]
+
+[[column]]
+name = "insured"
+type = "binary"
+levels = [0, 1]
+"""
+
+Epsilon = Annotated[float, typer.Option(help="Privacy budget epsilon.", show_default=False)]
+Delta = Annotated[float, typer.Option(help="Privacy budget delta.", show_default=False)]
+Adjacency = Annotated[str, typer.Option(help="replace-one or zero-out.")]
+Share = Annotated[float, typer.Option(help="The generator's part of epsilon.")]
+ForModel = Annotated[
+    list[str] | None,
+    typer.Option(help='Regression that the rows are for, such as "y ~ x + z"; may be repeated.', show_default=False),
+]
+
+
+@app.command(epilog="Examples:\n\n\b\n  iwbayes schema > people.toml\n  iwbayes schema people.toml")
+def schema(
+    file: Annotated[Path | None, typer.Argument(help="Schema to check, TOML.", show_default=False)] = None,
+    debug: Debug = False,
+) -> None:
+    """Check a schema and show it, or print a template.
+
+    Without a file it prints a template to edit.
+    """
+    with errors(debug):
+        if file is None:
+            typer.echo(TEMPLATE, nl=False)
+            return
+        from iwbayes.schema import Schema
+
+        for column in Schema.from_toml(file):
+            typer.echo(repr(column))
+
+
+@app.command(
+    epilog="Examples:\n\n\b\n"
+    "  iwbayes plan -s people.toml --n 4000 --epsilon 1 --delta 1e-6\n"
+    '  iwbayes plan -s people.toml --n 4000 --epsilon 1 --delta 1e-6 --for-model "income ~ age"'
+)
+def plan(
+    schema: SchemaFile,
+    n: Annotated[int, typer.Option("--n", help="Number of private rows.", show_default=False)],
+    epsilon: Epsilon,
+    delta: Delta,
+    for_model: ForModel = None,
+    share: Share = 0.3,
+    adjacency: Adjacency = "replace-one",
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Tell the noise of a release beforehand.
+
+    No private row is touched: it needs the schema and the number of rows.
+    """
+    with errors(debug):
+        from iwbayes.curator.publish import plan as plan_release
+        from iwbayes.schema import Schema
+
+        expected = plan_release(
+            Schema.from_toml(schema),
+            n,
+            epsilon=epsilon,
+            delta=delta,
+            for_models=for_model or (),
+            share=share,
+            adjacency=adjacency,
+        )
+        if as_json:
+            names = ("epsilon_generator", "epsilon_weights", "terms", "n_features", "noise_sd", "kappa")
+            facts = {name: getattr(expected, name) for name in names}
+            facts["events"] = [event.to_dict() for event in expected.events]
+            typer.echo(json.dumps(facts, indent=1))
+        else:
+            typer.echo(str(expected))
+
+
+@app.command(
+    epilog="Examples:\n\n\b\n"
+    "  iwbayes publish people.csv -s people.toml --epsilon 1 --delta 1e-6 -o people.iwb\n"
+    "  iwbayes publish people.csv -s people.toml --epsilon 1 --delta 1e-6 --ledger people.ledger -o people.iwb\n"
+    "  iwbayes publish visits.csv -s visits.toml --user patient --rows-per-user 1,2,4,8 --epsilon 2 --delta 1e-6 "
+    "-o visits.iwb\n\n"
+    "All that can be wrong is looked at before the budget is spent. An interrupted run keeps what it has charged to a "
+    "ledger and writes no file."
+)
+def publish(
+    table: Annotated[Path, typer.Argument(help="Private rows, CSV or Parquet.", show_default=False)],
+    schema: SchemaFile,
+    epsilon: Epsilon,
+    delta: Delta,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Release file to write.", show_default=False)],
+    n_synthetic: Annotated[
+        int | None, typer.Option(help="Synthetic rows.", show_default="5 for each private row")
+    ] = None,
+    for_model: ForModel = None,
+    generator: Annotated[str, typer.Option(help="BayesNet or Mixture.")] = "BayesNet",
+    mechanism: Annotated[str, typer.Option(help="Noise of the weights: gaussian, or cube for delta 0.")] = "gaussian",
+    share: Share = 0.3,
+    adjacency: Adjacency = "replace-one",
+    ledger: Annotated[
+        Path | None,
+        typer.Option(help="Ledger file to charge (see iwbayes ledger): the release must fit in what is left."),
+    ] = None,
+    user: Annotated[
+        str | None, typer.Option(help="Column that says whose a row is, where people own several.", show_default=False)
+    ] = None,
+    rows_per_user: Annotated[
+        str | None,
+        typer.Option(help="With --user: bounds on a person's rows to choose from privately, as 1,2,4,8."),
+    ] = None,
+    force: Force = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Publish a private table.
+
+    Synthetic rows and weights, under one privacy budget.
+    """
+    with errors(debug, private=True):
+        check_output(output, force)
+        from iwbayes._read import read_table
+        from iwbayes.curator.estimators.tilt import TiltWeights
+        from iwbayes.curator.publish import plan as plan_release
+        from iwbayes.curator.publish import publish as publish_table
+        from iwbayes.schema import Schema
+        from iwbayes.tables import PrivateTable
+
+        declared = Schema.from_toml(schema)
+        grid = _grid(user, rows_per_user)
+        made_by = _generator(generator)
+        weights = TiltWeights(mechanism=mechanism)
+        own = None if ledger is None else _certified(ledger)
+        private = PrivateTable(read_table(table, declared), declared, user=user)
+        options = {"generator": made_by, "weights": weights, "for_models": for_model or (), "share": share}
+        if grid:
+            users = {"adjacency": "replace-user", "rows_per_user": max(grid)}
+            plan_release(declared, private.n_users, epsilon=epsilon, delta=delta, **options, **users)  # type: ignore[arg-type]
+            private, own, epsilon = _bounded(private, own, epsilon, delta, grid)
+        release = publish_table(
+            private,
+            epsilon=epsilon,
+            delta=delta,
+            n_synthetic=n_synthetic,
+            adjacency=adjacency,
+            ledger=own,
+            progressbar=not as_json,
+            **options,  # type: ignore[arg-type]
+        )
+        place = save_or_rescue(lambda path: release.save(path, overwrite=force), output)
+        if as_json:
+            typer.echo(json.dumps({"path": str(place), **facts_of(release)}, indent=1))
+        else:
+            typer.echo(f"{release.summary()}\nwritten to {place}")
+
+
+@app.command(
+    epilog="Examples:\n\n\b\n"
+    "  iwbayes ledger people.ledger --epsilon 2 --delta 1e-6      begin one\n"
+    "  iwbayes ledger people.ledger                               show it"
+)
+def ledger(
+    file: Annotated[Path, typer.Argument(help="Ledger file.", show_default=False)],
+    epsilon: Annotated[float | None, typer.Option(help="Whole budget, to begin it.", show_default=False)] = None,
+    delta: Annotated[float | None, typer.Option(help="Whole budget, to begin it.", show_default=False)] = None,
+    adjacency: Annotated[
+        str | None, typer.Option(help="replace-one, zero-out or replace-user, to begin it.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show what a ledger has spent, or begin one.
+
+    A ledger is the account of all releases of the same rows.
+    """
+    with errors(debug):
+        from iwbayes.curator.ledger import Ledger
+
+        found = Ledger.open(file, epsilon=epsilon, delta=delta, adjacency=adjacency)
+        statement = found.statement()
+        if as_json:
+            budget = {"epsilon": found.epsilon, "delta": found.delta}
+            typer.echo(json.dumps({"path": str(file), "budget": budget, "spent": statement.to_dict()}, indent=1))
+        else:
+            typer.echo(f"{found!r}\n{statement}")
+
+
+def _grid(user: str | None, rows_per_user: str | None) -> list[int]:
+    """Bounds on the rows of a person, as numbers; none where a person owns one row."""
+    if (user is None) != (rows_per_user is None):
+        raise ValueError("--user and --rows-per-user come together. Pass both, or neither where a person owns one row.")
+    try:
+        return [] if rows_per_user is None else [int(part) for part in rows_per_user.split(",")]
+    except ValueError:
+        raise ValueError(f"--rows-per-user must be numbers such as 1,2,4,8; got {rows_per_user!r}.") from None
+
+
+def _generator(name: str) -> Generator:
+    from iwbayes.curator.generators.bayesnet import BayesNet
+    from iwbayes.curator.generators.mixture import Mixture
+
+    # those whose noise is hardened throughout: a release of others is not certified
+    kinds = {"BayesNet": BayesNet, "Mixture": Mixture}
+    if name not in kinds:
+        raise ValueError(f"--generator must be one of {list(kinds)}; got {name!r}. Others are for Python.")
+    return kinds[name]()
+
+
+def _certified(path: Path) -> Ledger:
+    """Open a ledger whose releases can be saved."""
+    from iwbayes.curator.ledger import Ledger
+
+    found = Ledger.open(path)
+    statement = found.statement()
+    if not statement.certified:
+        reasons = "; ".join(statement.notes) or f"its noise was {statement.noise}, or its budget is infinite"
+        raise ValueError(f"what ledger {path} stands for is not certified ({reasons}). Use another ledger.")
+    return found
+
+
+def _bounded(
+    private: PrivateTable, ledger: Ledger | None, epsilon: float, delta: float, grid: list[int]
+) -> tuple[PrivateTable, Ledger, float]:
+    """Bound the rows of users with a part of epsilon; the table, its ledger, and the epsilon that is left."""
+    from iwbayes.curator.contribution import bound_contributions
+    from iwbayes.curator.ledger import Ledger
+
+    own = Ledger(epsilon, delta, "replace-user") if ledger is None else ledger
+    with own.exclusive():
+        bounded = bound_contributions(private, own, epsilon=BOUND_SHARE * epsilon, grid=grid)
+    return bounded, own, (1 - BOUND_SHARE) * epsilon
