@@ -54,6 +54,8 @@ _HOMES = {
     "iwbayes.analyst.predict": ("predict",),
     "iwbayes.analyst.effects": ("average_marginal_effects",),
     "iwbayes.analyst.ratios": ("odds_ratios",),
+    "iwbayes.analyst.report": ("report",),
+    "iwbayes.analyst.plots": ("plot_budget", "plot_comparison", "plot_marginals", "plot_overlap", "plot_weights"),
     "iwbayes.coverage.study": ("CoverageStudy", "coverage_study"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -523,7 +523,7 @@ def test_version_and_help():
     from iwbayes import __version__
 
     assert run("--version").stdout.strip() == __version__
-    commands = ("schema", "plan", "publish", "ledger", "inspect", "fit", "demo")
+    commands = ("schema", "plan", "publish", "ledger", "inspect", "fit", "report", "demo")
     places = [run("--help").stdout.index(f"\n  {command} ") for command in commands]
     assert places == sorted(places)
     for command in commands:

@@ -353,7 +353,8 @@ PUBLIC_ONLY = {
     "SystemNoise", "WeightedLOO", "Weights", "WeightsWarning", "__version__", "audit", "average_marginal_effects",
     "beta_calibrate", "calibrate", "compare", "coverage_study", "diagnose", "finite_variance_test", "fit",
     "log_likelihood", "loo", "noise_aware_weights", "normalize", "odds_ratios", "opposite_corners", "plan", "pool",
-    "ppc", "predict", "psis", "regression", "resample", "reweight", "temper", "truncate",
+    "plot_budget", "plot_comparison", "plot_marginals", "plot_overlap",
+    "plot_weights", "ppc", "predict", "psis", "regression", "report", "resample", "reweight", "temper", "truncate",
 }  # fmt: skip
 
 
@@ -376,6 +377,7 @@ def test_the_analysts_side_holds_no_private_value(tmp_path):
         idata = iw.fit(MODEL, release, family="bernoulli", draws=100, chains=2, random_seed=1)
         said.text += [str(idata), str(iw.diagnose(idata, release)), str(iw.ppc(idata, release))]
         _arviz.save(idata, tmp_path / "posterior.nc")
+        said.text.append(iw.report(release, idata))
         said.fails(lambda: iw.fit(f"{TEXT[:6]} ~ age", release))
 
 

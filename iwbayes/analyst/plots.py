@@ -1,4 +1,8 @@
-"""Figures from a release and its posteriors, drawn on matplotlib axes that the caller may give."""
+"""Figures from a release and its posteriors, drawn on matplotlib axes that the caller may give.
+
+They show public quantities only: released rows, weights and noisy measurements, and what was fitted to them. New axes
+belong to a figure without pyplot's global state; ``ax.figure.savefig`` writes it.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,250 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from scipy.stats import norm
+
+from iwbayes._terms import raw_names
+from iwbayes.columns import Column, Integer, Real
+from iwbayes.features import raw_moments
+from iwbayes.release import Release
+from iwbayes.statement import PrivacyStatement
+from iwbayes.weights import Weights, pareto_k_threshold
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_comparison"]
+__all__ = ["plot_budget", "plot_comparison", "plot_marginals", "plot_overlap", "plot_weights"]
 
 _COLUMNS = ("coefficient", "method", "mean", "lower", "upper")
 _MARKERS = "osD^v<>P"
+_BINS = 30
+#: Rows that tell how terms and coordinates hang together.
+_MOST_ROWS = 20_000
+UNWEIGHTED, WEIGHTED, MEASURED = "synthetic, unweighted", "synthetic, weighted", "private, measured with noise"
+
+
+def plot_weights(release: Release | Weights, *, ax: Axes | None = None) -> Axes:
+    """Histogram of the weights on a logarithmic axis, with Pareto shape and effective sample size.
+
+    Parameters
+    ----------
+    release : Release or Weights
+        Weights with several draws are averaged over them; the diagnostics are the worst of all draws.
+    ax : matplotlib.axes.Axes, optional
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    weights = release.weights if isinstance(release, Release) else release
+    if not isinstance(weights, Weights):
+        raise TypeError(f"plot_weights takes a Release or Weights; got {type(release).__name__}.")
+    ax = _axes(ax, 6, 3.5)
+    values = weights.values[weights.values > 0]
+    low, high = np.log10(values.min()), np.log10(values.max())
+    pad = 0.05 if high - low < 1e-9 else 0.0
+    ax.hist(values, bins=np.logspace(low - pad, high + pad, _BINS + 1).tolist(), color="C0")
+    ax.axvline(1, color="0.4", linewidth=1, linestyle="--")
+    ax.set(xscale="log", xlabel="weight of a synthetic row (mean 1)", ylabel="rows")
+    n, limit = len(weights), pareto_k_threshold(len(weights))
+    without = n - len(values)
+    ax.set_title(
+        f"Pareto k {weights.pareto_k:.2f} ({'good' if weights.pareto_k < limit else 'NOT good'}: limit {limit:.2f}); "
+        f"worth {weights.ess:,.0f} of {n:,} rows ({weights.ess / n:.0%})"
+        + (f"; {without:,} rows without weight" if without else ""),
+        fontsize="medium",
+    )
+    return ax
+
+
+def plot_overlap(release: Release, *, most: int = 30, ax: Axes | None = None) -> Axes:
+    """Show what was measured of the private rows beside the synthetic rows, before and after weighting.
+
+    Only released quantities are shown: the noisy mean of the tilt's features, carried back to the columns.
+
+    Parameters
+    ----------
+    release : Release
+        With a measurement that has a feature map, as tilt weights have.
+    most : int
+        Largest number of terms shown, those first where the measurement is furthest from the unweighted rows.
+    ax : matplotlib.axes.Axes, optional
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        In standard deviations of the synthetic rows from their unweighted mean; bars are 90 % of the noise. Weighted
+        rows should lie within most of the bars.
+
+    Raises
+    ------
+    ValueError
+        When the weights carry no such measurement.
+    """
+    measurement = release.weights.measurement
+    if measurement is None or measurement.features is None:
+        raise ValueError(
+            f"the weights ({release.weights.method}) carry no measurement of the private rows to compare with. "
+            f"Publish with TiltWeights()."
+        )
+    features, columns = measurement.features, measurement.tilt_columns
+    frame = release.synthetic.frame
+    phi = features.transform(frame)[:, columns]
+    some = frame.iloc[:: -(-len(frame) // _MOST_ROWS)]
+    center, gram = raw_moments(features.schema, features.terms, some, np.full(len(some), 1 / len(some)))
+    covariance = gram - np.outer(center, center)
+    # the terms as linear functions of the coordinates: exact where no row is clipped
+    crossed = features.whitener.T @ covariance
+    back = np.linalg.pinv(crossed @ features.whitener, hermitian=True) @ crossed
+    spread = np.sqrt(np.maximum(np.diag(covariance), 0))
+    plain = phi.mean(axis=0)
+    weighted = (np.average(phi, axis=0, weights=release.weights.values) - plain) @ back
+    measured = (measurement.value[columns] - plain) @ back
+    noise = np.sqrt(np.einsum("kt,kl,lt->t", back, measurement.noise.covariance[columns, columns], back))
+    shown = np.flatnonzero(spread > 1e-9 * spread.max())
+    units = spread[shown]
+    table = pd.DataFrame(
+        {
+            "term": np.array(raw_names(features.schema, features.terms), dtype=object)[shown],
+            "measured": measured[shown] / units,
+            "noise": norm.ppf(0.95) * noise[shown] / units,
+            "weighted": weighted[shown] / units,
+        }
+    )
+    table = table.loc[table["measured"].abs().sort_values(ascending=False, kind="stable").index[:most].sort_values()]
+    ax = _axes(ax, 7, 1.4 + 0.28 * len(table))
+    height = np.arange(len(table))
+    ax.errorbar(table["measured"], height, xerr=table["noise"], fmt="o", color="C1", markersize=4, label=MEASURED)
+    ax.plot(np.zeros(len(table)), height, "|", color="0.5", markersize=9, linestyle="none", label=UNWEIGHTED)
+    ax.plot(
+        table["weighted"], height, "D", color="C0", markersize=7, fillstyle="none", linestyle="none", label=WEIGHTED
+    )
+    _rows(ax, table["term"].tolist())
+    ax.set_xlabel("standard deviations of the synthetic rows from their unweighted mean")
+    hidden = len(shown) - len(table)
+    if hidden:
+        ax.set_title(f"{len(table)} of {len(shown)} terms, those that moved most", fontsize="medium")
+    _legend(ax)
+    return ax
+
+
+def plot_marginals(
+    release: Release, columns: Sequence[str] | None = None, *, axes: Sequence[Axes] | None = None
+) -> np.ndarray:
+    """Each column of the synthetic rows, before and after weighting.
+
+    Parameters
+    ----------
+    release : Release
+    columns : sequence of str, optional
+        All by default.
+    axes : sequence of matplotlib.axes.Axes, optional
+        One a column.
+
+    Returns
+    -------
+    ndarray of matplotlib.axes.Axes, shape (column,)
+
+    Raises
+    ------
+    ValueError
+        When a column is unknown, or there are not as many axes as columns.
+    """
+    schema = release.synthetic.schema
+    names = list(schema.names if columns is None else columns)
+    unknown = sorted(set(names) - set(schema.names))
+    if unknown or not names:
+        raise ValueError(f"columns must be some of {list(schema.names)}; got {unknown or 'none'}.")
+    if axes is None:
+        from matplotlib.figure import Figure
+
+        wide = min(3, len(names))
+        tall = -(-len(names) // wide)
+        grid = Figure(figsize=(3.6 * wide, 2.6 * tall), layout="constrained").subplots(tall, wide, squeeze=False)
+        for spare in grid.flat[len(names) :]:
+            spare.remove()
+        axes = list(grid.flat[: len(names)])
+    found = np.array(list(axes), dtype=object)
+    if len(found) != len(names):
+        raise ValueError(f"there are {len(found)} axes for {len(names)} columns. Give one for each.")
+    shares = release.weights.values / len(release.synthetic)
+    for ax, name in zip(found, names, strict=True):
+        _marginal(ax, schema[name], release.synthetic.frame[name], shares)
+    found[0].legend(fontsize="x-small", frameon=False)
+    return found
+
+
+def _marginal(ax: Axes, column: Column, values: pd.Series, shares: np.ndarray) -> None:
+    """Shares of the values of one column, and of missing cells in the title."""
+    absent = values.isna().to_numpy(dtype=bool)
+    equal = np.full(len(values), 1 / len(values))
+    if isinstance(column, Real | Integer):
+        numbers = values[~absent].to_numpy(dtype=np.float64)
+        few = isinstance(column, Integer) and column.upper - column.lower < _BINS
+        edges = (
+            np.arange(column.lower - 0.5, column.upper + 1)
+            if few
+            else np.linspace(column.lower, column.upper, _BINS + 1)
+        )
+        ax.hist(numbers, bins=edges.tolist(), weights=shares[~absent], color="C0", alpha=0.6, label="weighted")
+        ax.hist(numbers, bins=edges.tolist(), weights=equal[~absent], histtype="step", color="0.2", label="unweighted")
+    else:
+        levels = list(column.levels)  # type: ignore[attr-defined]
+        place = {level: number for number, level in enumerate(levels)}
+        codes = np.array([place[value] for value in values[~absent]], dtype=np.int64)
+        filled, outline = (np.bincount(codes, weights=own[~absent], minlength=len(levels)) for own in (shares, equal))
+        ax.bar(range(len(levels)), filled, color="C0", alpha=0.6, label="weighted")
+        ax.bar(range(len(levels)), outline, fill=False, edgecolor="0.2", label="unweighted")
+        if len(levels) <= 12:
+            ax.set_xticks(range(len(levels)), [_plain(str(level))[:14] for level in levels])
+            if sum(len(str(level)) for level in levels) > 24:
+                ax.tick_params("x", rotation=45)
+    missing = f", missing {shares[absent].sum():.0%} (unweighted {equal[absent].sum():.0%})" if column.missing else ""
+    ax.set_title(f"{_plain(column.name)}{missing}", fontsize="medium")
+    ax.set_ylim(bottom=0)
+    ax.tick_params(labelsize="small")
+
+
+def plot_budget(release: Release | PrivacyStatement, *, ax: Axes | None = None) -> Axes:
+    """Show what each use of the private rows costs on its own, and all of them together.
+
+    Parameters
+    ----------
+    release : Release or PrivacyStatement
+    ax : matplotlib.axes.Axes, optional
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        Bars are epsilons; a use that ran several times has their sum. Together they cost less than the sum of the bars
+        where the losses are composed.
+
+    Raises
+    ------
+    ValueError
+        When nothing was charged.
+    """
+    statement = release.statement if isinstance(release, Release) else release
+    if not isinstance(statement, PrivacyStatement):
+        raise TypeError(f"plot_budget takes a Release or a PrivacyStatement; got {type(release).__name__}.")
+    if not statement.events:
+        raise ValueError("the statement has no event: nothing was charged.")
+    costs: dict[str, float] = {}
+    for event in statement.events:
+        costs[event.label] = costs.get(event.label, 0.0) + event.count * event.epsilon
+    labels = [*costs, "together"]
+    values = np.array([*costs.values(), statement.epsilon])
+    ax = _axes(ax, 7, 1.2 + 0.35 * len(labels))
+    drawn = np.where(np.isfinite(values), values, 1.2 * np.max(values[np.isfinite(values)], initial=1.0))
+    bars = ax.barh(range(len(labels)), drawn, color=["C0"] * len(costs) + ["C1"], height=0.6)
+    for bar, value in zip(bars, values, strict=True):
+        if not np.isfinite(value):
+            bar.set_hatch("//")
+    ax.bar_label(bars, [f"{value:.3g}" if np.isfinite(value) else "infinite" for value in values], padding=3)
+    ax.margins(x=0.12)
+    _rows(ax, labels)
+    ax.set_xlabel(f"epsilon (delta {statement.delta:.3g}, {statement.adjacency})")
+    return ax
 
 
 def plot_comparison(
@@ -36,7 +276,6 @@ def plot_comparison(
         Show differences from this method's mean in units of half its interval, on an axis that is linear
         within 3 and logarithmic beyond, so that coefficients of every size can be compared.
     ax : matplotlib.axes.Axes, optional
-        A new figure's without pyplot's global state by default.
 
     Returns
     -------
@@ -58,7 +297,7 @@ def plot_comparison(
         raise ValueError("table has a pair of coefficient and method twice; give one row for each.")
     names = list(dict.fromkeys(table["coefficient"]))
     table = table if reference is None else _standardised(table, reference)
-    ax = _new_axes(len(names), len(shown)) if ax is None else ax
+    ax = _axes(ax, 7, 1 + 0.14 * len(names) * (len(shown) + 1))
     for place, method in enumerate(shown):
         rows = table[table["method"] == method].set_index("coefficient").reindex(names)
         height = np.arange(len(names)) + 0.8 * ((place + 0.5) / len(shown) - 0.5)
@@ -76,20 +315,41 @@ def _standardised(table: pd.DataFrame, reference: str) -> pd.DataFrame:
     return table.assign(**{name: (table[name].to_numpy() - center) / unit for name in ("mean", "lower", "upper")})
 
 
-def _new_axes(n_names: int, n_methods: int) -> Axes:
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(7, 1 + 0.14 * n_names * (n_methods + 1)), layout="constrained").subplots()
-
-
 def _decorate(ax: Axes, names: list[str], reference: str | None) -> None:
     ax.axvline(0, color="0.6", linewidth=0.8, zorder=0)
-    ax.set_yticks(np.arange(len(names)), names)
-    ax.set_ylim(len(names) - 0.5, -0.5)
+    _rows(ax, names)
     if reference is None:
         ax.set_xlabel("coefficient")
     else:
         ax.set_xscale("symlog", linthresh=3)
         ax.xaxis.set_major_formatter("{x:g}")
         ax.set_xlabel(f"difference from {reference}, in half lengths of its interval")
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2, frameon=False, fontsize="small")
+    _legend(ax)
+
+
+def _rows(ax: Axes, names: Sequence[str]) -> None:
+    """Label rows by name, from the top."""
+    ax.set_yticks(np.arange(len(names)), [_plain(str(name)) for name in names])
+    ax.set_ylim(len(names) - 0.5, -0.5)
+
+
+def _legend(ax: Axes) -> None:
+    """Legend under the axis; its distance in units of the axis, whatever that one's height."""
+    height = ax.get_window_extent().height / ax.get_figure(root=True).dpi  # type: ignore[union-attr]
+    ax.legend(
+        loc="upper center", bbox_to_anchor=(0.5, -0.5 / max(height, 0.1)), ncols=2, frameon=False, fontsize="small"
+    )
+
+
+def _plain(text: str) -> str:
+    """Text as it is: matplotlib would read dollars as mathematics."""
+    return text.replace("$", r"\$")
+
+
+def _axes(ax: Axes | None, width: float, height: float) -> Axes:
+    """Return the axes that were given, or those of a new figure of this size in inches."""
+    if ax is not None:
+        return ax
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained").subplots()

@@ -1,4 +1,4 @@
-"""The command line: schema, plan, publish, ledger for curators; inspect, fit for analysts; demo.
+"""The command line: schema, plan, publish, ledger for curators; inspect, fit, report for analysts; demo.
 
 Nothing here prints a private value, also where a library fails: of an error that did not rise in this package
 only type and place are shown while private rows are at hand, and tracebacks never show local variables. What a

@@ -120,6 +120,40 @@ def fit(
             typer.echo(f"written to {place}")
 
 
+@app.command(
+    epilog="Examples:\n\n\b\n"
+    "  iwbayes report people.iwb -o report.html\n"
+    "  iwbayes report people.iwb posterior.nc -o report.html --force"
+)
+def report(
+    release: ReleaseFile,
+    posterior: Annotated[
+        Path | None, typer.Argument(help="Posterior of iwbayes fit, netCDF.", show_default=False)
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Page to write.")] = Path("report.html"),
+    title: Annotated[str | None, typer.Option(help="Title of the page.", show_default=False)] = None,
+    force: Force = False,
+    debug: Debug = False,
+) -> None:
+    """Write a report of a release, one HTML page.
+
+    Warnings first, then the posterior, the privacy statement, the weights and the marginals.
+    """
+    with errors(debug):
+        check_output(output, force)
+        from iwbayes._archive import write_atomically
+        from iwbayes.release import load
+
+        found = load(release)
+        with working("drawing"):
+            from iwbayes.analyst import _arviz
+            from iwbayes.analyst.report import report as describe
+
+            content = describe(found, None if posterior is None else _arviz.load(posterior), title=title)
+        write_atomically(output, content.encode("utf-8"), overwrite=force)
+        typer.echo(f"written to {output}")
+
+
 def _fit_facts(shown: pd.DataFrame, checks: pd.DataFrame) -> dict[str, Any]:
     verdict = checks.loc["calibration", "verdict"] if "calibration" in checks.index else "info"
     return {

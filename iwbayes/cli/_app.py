@@ -16,6 +16,7 @@ app = typer.Typer(
   iwbayes demo                                    a real table, published and analysed
   iwbayes publish people.csv -s people.toml --epsilon 1 --delta 1e-6 -o people.iwb
   iwbayes fit people.iwb "income ~ age + sex" --family bernoulli -o posterior.nc
+  iwbayes report people.iwb posterior.nc -o report.html
 
 Exit codes: 0 done, 1 refused or failed (one line says why), 2 wrong usage, 130 interrupted.""",
     no_args_is_help=True,

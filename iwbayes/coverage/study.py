@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -19,6 +19,9 @@ import pandas as pd
 from iwbayes.coverage._file import StudyFile
 from iwbayes.coverage._replication import REFERENCE, Plan, bounds_of, replicate
 from iwbayes.curator._progress import progress
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["CoverageStudy", "coverage_study"]
 
@@ -122,6 +125,39 @@ class CoverageStudy:
             "warned": by_method["warned"].mean(),
             "n": over.size(),
         })  # fmt: skip
+
+    def plot_coverage(self, level: float = 0.9, *, ax: Axes | None = None) -> Axes:
+        """Draw the coverage of each method and parameter with two standard errors.
+
+        Parameters
+        ----------
+        level : float
+            One of `levels`.
+        ax : matplotlib.axes.Axes, optional
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+        """
+        from iwbayes.coverage._plots import draw_coverage
+
+        return draw_coverage(self.table(level), level, ax)
+
+    def plot_calibration(self, *, ax: Axes | None = None) -> Axes:
+        """Draw the coverage of equal-tailed intervals of every level, averaged over the parameters.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            A curve on the diagonal covers what it claims; above it intervals are too long, below too short.
+        """
+        from iwbayes.coverage._plots import draw_calibration
+
+        return draw_calibration(self.replications, ax)
 
     def plot_ranks(self, method: str, parameters: Sequence[str] | None = None) -> np.ndarray:
         """Draw ArviZ's plot of the ranks of the truth among the posterior draws, one panel a parameter.

@@ -1,0 +1,136 @@
+"""Pieces of a self-contained HTML page: escaped text, tables that scroll on narrow screens, pictures as data."""
+
+from __future__ import annotations
+
+import base64
+import io
+import warnings
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+__all__ = ["bullets", "page", "paragraph", "picture", "section", "table"]
+
+_STYLE = """
+:root { color-scheme: light; }
+* { box-sizing: border-box; }
+body { margin: 0 auto; padding: 1rem; max-width: 60rem; color: #1b1b1b; background: #fff;
+  font: 1rem/1.5 system-ui, "Segoe UI", Roboto, "Noto Sans", sans-serif; overflow-wrap: anywhere; }
+h1 { font-size: 1.6rem; line-height: 1.25; margin: .5rem 0; }
+h2 { font-size: 1.25rem; margin: 2.2rem 0 .5rem; border-bottom: 1px solid #ccc; }
+h3 { font-size: 1.05rem; margin: 1.4rem 0 .3rem; }
+a { color: #0b57a4; }
+a:focus-visible, summary:focus-visible, .scroll:focus-visible { outline: 3px solid #0b57a4; outline-offset: 2px; }
+.skip { position: absolute; left: -100vw; }
+.skip:focus { position: static; }
+nav ul { display: flex; flex-wrap: wrap; gap: .25rem 1rem; list-style: none; padding: 0; }
+.scroll { overflow-x: auto; margin: .5rem 0 1rem; }
+table { border-collapse: collapse; font-size: .92rem; overflow-wrap: normal; }
+caption { text-align: left; color: #444; padding: .2rem 0; }
+th, td { text-align: left; vertical-align: top; padding: .25rem .6rem; border-bottom: 1px solid #ddd; }
+td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+td.long { min-width: 15rem; }
+thead th { border-bottom: 2px solid #888; }
+img { max-width: 100%; height: auto; display: block; }
+figure { margin: 1rem 0; }
+figcaption { color: #444; font-size: .92rem; }
+.warn { border-left: .4rem solid #b32400; background: #fdf0ec; padding: .4rem 1rem; }
+.good { border-left: .4rem solid #1d6b33; background: #eef7f0; padding: .4rem 1rem; }
+pre { white-space: pre-wrap; background: #f5f5f5; padding: .6rem; font-size: .85rem; }
+@media print { nav, .skip { display: none; } body { max-width: none; } }
+"""
+#: Nothing is fetched and nothing runs: a browser refuses both.
+_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+
+
+def page(title: str, summary: str, sections: Sequence[tuple[str, str, str]]) -> str:
+    """Whole page.
+
+    Parameters
+    ----------
+    title : str
+    summary : str
+        HTML under the title.
+    sections : sequence of (str, str, str)
+        Anchor, heading and HTML of each.
+    """
+    links = "".join(f'<li><a href="#{anchor}">{escape(heading)}</a></li>' for anchor, heading, _ in sections)
+    body = "".join(section(anchor, heading, content) for anchor, heading, content in sections)
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        f'<link rel="icon" href="data:,">\n<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n'
+        '<a class="skip" href="#main">Skip to the content</a>\n'
+        f'<header><h1>{escape(title)}</h1>{summary}</header>\n<nav aria-label="Sections"><ul>{links}</ul></nav>\n'
+        f'<main id="main" tabindex="-1">\n{body}</main>\n</body>\n</html>\n'
+    )
+
+
+def section(anchor: str, heading: str, content: str) -> str:
+    """Section with a heading of its own."""
+    return f'<section aria-labelledby="{anchor}"><h2 id="{anchor}">{escape(heading)}</h2>\n{content}</section>\n'
+
+
+def paragraph(text: str, kind: str = "") -> str:
+    """Paragraph of plain text."""
+    return f"<p{f' class={chr(34)}{kind}{chr(34)}' if kind else ''}>{escape(text)}</p>\n"
+
+
+def bullets(lines: Iterable[str]) -> str:
+    """List of plain texts."""
+    return "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in lines) + "</ul>\n"
+
+
+def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Table with a caption; the first cell of each row is its header. Numbers have four digits.
+
+    Parameters
+    ----------
+    caption : str
+    header : sequence of str
+    rows : iterable of sequences
+        Text, whole numbers and floats; None and NaN are shown as empty cells.
+    """
+    head = "".join(f'<th scope="col">{escape(str(name))}</th>' for name in header)
+    body = "".join(
+        f'<tr><th scope="row">{escape(str(row[0]))}</th>' + "".join(_cell(value) for value in row[1:]) + "</tr>"
+        for row in rows
+    )
+    label = escape(caption, quote=True)
+    return (
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{label}"><table>'
+        f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>\n"
+    )
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        text = "" if value is None else str(value)
+        return f"<td{' class=long' if len(text) > 40 else ''}>{escape(text)}</td>"
+    text = "" if value != value else f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+    return f'<td class="number">{escape(text)}</td>'
+
+
+def picture(figure: Any, alt: str, caption: str) -> str:
+    """Matplotlib figure, as data inside the page.
+
+    Parameters
+    ----------
+    figure : matplotlib.figure.Figure
+    alt : str
+        What the picture shows, for those who do not see it.
+    caption : str
+    """
+    import matplotlib
+
+    buffer = io.BytesIO()
+    with warnings.catch_warnings(), matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "iwbayes"}):
+        warnings.filterwarnings("ignore", "Glyph .* missing from")  # the browser's fonts draw the text
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    data = base64.b64encode(buffer.getvalue()).decode("ascii")
+    source = f"data:image/svg+xml;base64,{data}"
+    return (
+        f'<figure><img src="{source}" alt="{escape(alt, quote=True)}">'
+        f"<figcaption>{escape(caption)}</figcaption></figure>\n"
+    )
