@@ -151,6 +151,7 @@ class Release:
     def summary(self) -> str:
         """Sizes, origin, weights and privacy in a few lines of plain text."""
         weights, n_rows = self.weights, len(self.synthetic)
+        limit = pareto_k_threshold(n_rows)
         steps = "".join(f", {step}" for step in weights.steps)
         lines = [
             f"Release of {n_rows} synthetic rows x {len(self.synthetic.schema)} columns "
@@ -159,7 +160,7 @@ class Release:
             f"  rows from: {self.synthetic.origin or 'unknown'}",
             f"  weights: {weights.method}{steps}; {weights.n_draws} draw(s), ess {weights.ess:.0f} "
             f"({weights.ess / n_rows:.0%}), pareto_k {weights.pareto_k:.2f} "
-            f"(good below {pareto_k_threshold(n_rows):.2f})",
+            f"({'good below' if weights.pareto_k < limit else 'NOT good: its limit is'} {limit:.2f})",
             "  privacy: " + str(self.statement).replace("\n", "\n  "),
         ]
         lines += [] if self.certified else [f"  NOT certified: {'; '.join(self.reasons)}"]
@@ -190,7 +191,7 @@ class Release:
         """
         if not (self.certified or allow_uncertified):
             raise ReleaseError(
-                f"this release is not certified: {'; '.join(self.reasons)}. Publish again with the default "
+                f"this release is not certified: {'; '.join(self.reasons).rstrip('.')}. Publish again with the default "
                 f"noise and a declared generator, or pass allow_uncertified=True if no real person's data is "
                 f"in it."
             )

@@ -123,7 +123,8 @@ class PrivacyStatement:
 
     Notes
     -----
-    The statement covers one release. The costs of releases of the same rows add up, and choosing settings
+    The statement covers its events: one release, and what the same ledger was charged before. The costs of other
+    releases of the same rows add up, and choosing settings
     by looking at private results is not covered.
     """
 
@@ -161,8 +162,8 @@ class PrivacyStatement:
                 for e, count in counts.items()
             ),
             *(f"  Note: {note}" for note in self.notes),
-            "  It covers this release only: the costs of releases of the same rows add up, and choosing",
-            "  settings by looking at private results is not covered.",
+            "  It covers the uses above and no others: the costs of other releases of the same rows add up, and",
+            "  choosing settings by looking at private results is not covered.",
         ]
         return "\n".join(lines)
 

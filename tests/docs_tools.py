@@ -1,12 +1,17 @@
-"""Code blocks of the project's pages."""
+"""Code of the project's pages and notebooks."""
 
 import importlib.util
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-_FENCE = re.compile(r"(?:<!-- needs (?P<needs>[\w ]+) -->\n)?```(?P<language>\w+)\n(?P<code>.*?)```", re.DOTALL)
+_FENCE = re.compile(
+    r"(?:<!-- needs (?P<needs>[\w ]+) -->\n)?"
+    r"```(?P<language>\w+|\{code-cell\} ipython3)\n(?:\s*:\w[^\n]*\n)*\n?(?P<code>.*?)```",
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True)
@@ -15,7 +20,7 @@ class Block:
 
     code: str
     line: int
-    needs: tuple[str, ...]
+    needs: tuple[str, ...] = ()
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -24,12 +29,15 @@ class Block:
 
 
 def blocks(page: Path, language: str) -> list[Block]:
-    """Blocks of one language, in the order of the page."""
+    """Blocks of one language, in the order of the page; code cells are Python."""
     text = page.read_text(encoding="utf-8")
+    if page.suffix == ".ipynb":
+        cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+        return [Block("".join(cell["source"]), 100 * number) for number, cell in enumerate(cells, 1)]
     return [
         Block(match["code"], text.count("\n", 0, match.start("code")) + 1, tuple((match["needs"] or "").split()))
         for match in _FENCE.finditer(text)
-        if match["language"] == language
+        if match["language"].replace("{code-cell} ipython3", "python") == language
     ]
 
 

@@ -2,8 +2,14 @@
 
 import contextlib
 import io
+import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -11,25 +17,33 @@ import pymc as pm
 import pytest
 from docs_tools import ROOT, blocks, run
 
-from iwbayes._warnings import CalibrationWarning
+import iwbayes
+from iwbayes._warnings import CalibrationWarning, WeightsWarning
 from iwbayes.analyst import _arviz
 from iwbayes.analyst.posterior import fit
 
-PAGES = sorted((ROOT / "docs").glob("**/*.md"))
+BUILT = ("_build", "generated", "tutorials", "jupyter_execute")
+PAGES = sorted(page for page in (ROOT / "docs").glob("**/*.md") if page.parent.name not in BUILT)
+#: Pages and notebooks whose cells run when the documentation is built.
+EXECUTED = [page for page in PAGES if "{code-cell}" in page.read_text(encoding="utf-8") and page.stem != "start"]
+NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 GUIDE = ROOT / "docs" / "user_guide" / "weight_your_own_pymc_model.md"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_links_lead_somewhere(page):
     targets = re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8"))
-    missing = [target for target in targets if "://" not in target and not (page.parent / target).exists()]
-    assert not missing
+    # tutorials are brought from examples/ when the documentation is built
+    own = [target.replace("tutorials/", "../examples/") for target in targets if "://" not in target]
+    assert not [target for target in own if not (page.parent / target).exists()]
 
 
 def test_the_index_names_every_page():
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     for page in PAGES:
-        assert page.name == "index.md" or f"({page.relative_to(ROOT / 'docs').as_posix()})" in index
+        place = page.relative_to(ROOT / "docs").as_posix()
+        assert page.name in ("index.md", "changelog.md") or f"({place})" in index
+        assert page.name == "index.md" or f"\n{place.removesuffix('.md')}\n" in index  # in a toctree
 
 
 def test_traceback_names_the_line_of_the_page(tmp_path):
@@ -51,12 +65,75 @@ def run_page(page, folder):
         patch.chdir(folder)
         # the noise of a release is never seeded: now and then one lies outside the domain of calibration
         warnings.simplefilter("ignore", CalibrationWarning)
+        warnings.simplefilter("ignore", WeightsWarning)
         for block in blocks(page, "python"):
             if not block.missing:
                 with contextlib.redirect_stdout(io.StringIO()) as out:
                     run(block, page, space)
                 shown.append(out.getvalue())
     return space, "".join(shown)
+
+
+@pytest.mark.parametrize("page", [*EXECUTED, *NOTEBOOKS], ids=lambda page: page.stem)
+def test_cells_run(page, tmp_path):
+    if page.stem == "rand_health":
+        pytest.importorskip("statsmodels")
+    assert run_page(page, tmp_path)[0]
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda page: page.stem)
+def test_notebooks_hold_no_outputs_and_end_with_what_to_conclude(notebook):
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    assert all(cell.get("outputs", []) == [] and cell.get("execution_count") is None for cell in cells)
+    headings = re.findall(
+        r"^#+ (.+)$", "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown"), re.M
+    )
+    assert headings[-1].startswith("What to conclude")
+
+
+def test_the_start_page_runs_in_python_and_in_a_shell(tmp_path):
+    page = ROOT / "docs" / "start.md"
+    run_page(page, tmp_path)
+    settings = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    shown = ""
+    for block in blocks(page, "bash"):
+        line = ["bash", "-euo", "pipefail", "-c", block.code]
+        done = subprocess.run(line, cwd=tmp_path, env=settings, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        shown += done.stdout
+    assert "hardened noise, certified" in shown and "written to page.html" in shown
+    for name in ("people.iwb", "again.iwb", "report.html", "posterior.nc", "page.html"):
+        assert (tmp_path / name).stat().st_size > 1000
+
+
+def build(folder, execute):
+    """Build the documentation, with warnings as errors; what the builder says."""
+    source = folder / "docs"
+    skipped = shutil.ignore_patterns(*BUILT)
+    shutil.copytree(ROOT / "docs", source, ignore=skipped)
+    shutil.copytree(ROOT / "examples", folder / "examples")
+    shutil.copy(ROOT / "CHANGELOG.md", folder)
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", str(source), str(folder / "html")]
+    settings = {**os.environ, "IWBAYES_DOCS_EXECUTE": execute}
+    done = subprocess.run(command, env=settings, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    return folder / "html"
+
+
+@pytest.mark.parametrize("execute", ["off", pytest.param("force", marks=pytest.mark.slow)])
+def test_the_documentation_builds_without_a_warning(tmp_path, execute):
+    pytest.importorskip("myst_nb")
+    html = build(tmp_path, execute)
+    for page in ("index", "start", "api", "generated/iwbayes.publish", "tutorials/rand_health", "changelog"):
+        assert (html / f"{page}.html").exists()
+    start = (html / "start.html").read_text(encoding="utf-8")
+    assert ("<img" in start.partition("What came")[2]) is (execute == "force")
+
+
+def test_every_public_name_is_in_the_reference():
+    listed = re.findall(r"^   (\w+)$", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), re.M)
+    assert len(listed) == len(set(listed))
+    assert set(listed) == set(iwbayes.__all__) - {"__version__", "PAPER_METHODS"}
 
 
 @pytest.fixture(scope="module")

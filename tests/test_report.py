@@ -2,6 +2,8 @@
 
 import base64
 import re
+import shutil
+import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -101,10 +103,27 @@ def test_warnings_come_first_and_numbers_are_those_of_the_objects(html, release,
     assert "if any one row of the private table had been any other row" in privacy
     for name, row in _arviz.summary(idata).iterrows():
         assert name in page.sections["posterior"] and f"{row['mean']:.4g}" in page.sections["posterior"]
+    structure = [event for event in release.statement.events if event.label == "BayesNet structure"]
+    assert privacy.count("BayesNet structure") == 1 and sum(event.count for event in structure) > 1
     assert f"{release.weights.pareto_k:.2f}" in page.sections["weights"]
     assert all(column.name in page.sections["columns"] for column in release.synthetic.schema)
     weighted = np.average(release.synthetic.frame["x"], weights=release.weights.values)
     assert f"{weighted:.4g}" in page.sections["marginals"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium")
+@pytest.mark.parametrize("width", [400, 1400])
+def test_a_browser_shows_it_without_a_complaint(html, tmp_path, width):
+    (tmp_path / "report.html").write_text(html, encoding="utf-8")
+    (tmp_path / "frame.html").write_text(
+        f'<!DOCTYPE html><iframe src="report.html" style="width:{width}px;height:900px"></iframe>', encoding="utf-8"
+    )
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
+    options += ["--enable-logging=stderr", f"--user-data-dir={tmp_path / 'user'}", "--window-size=1500,1000"]
+    command = ["chromium", *options, f"--screenshot={tmp_path / 'a.png'}", (tmp_path / "frame.html").as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert "CONSOLE" not in done.stderr and (tmp_path / "a.png").stat().st_size > 10_000
 
 
 def test_a_release_alone_and_the_same_bytes(release):

@@ -31,6 +31,10 @@ def test_weights(release, ax):
     assert f"{release.weights.pareto_k:.2f}" in ax.get_title() and f"{release.weights.ess:,.0f}" in ax.get_title()
     some = iw.plot_weights(iw.Weights([0.0, 0.0, -np.inf], "two rows"))
     assert sum(bar.get_height() for bar in some.patches) == 2 and "1 rows without weight" in some.get_title()
+    tiny = iw.plot_weights(iw.Weights([-80.0, -70.0, 0.0, 0.1, 0.2], "tiny"))
+    assert sum(bar.get_height() for bar in tiny.patches) == 5 and tiny.patches[0].get_height() == 2
+    assert tiny.get_xlim()[0] > 1e-4 and "2 rows below 0.001" in tiny.get_xlabel()
+    assert sum(bar.get_height() for bar in iw.plot_weights(iw.Weights(np.zeros(9), "equal")).patches) == 9
     with pytest.raises(TypeError, match="Release or Weights"):
         iw.plot_weights(release.synthetic)
 

@@ -134,7 +134,9 @@ def explained_check(explained: float, why: str | None = None) -> Check:
     """
     advice = (
         "the release did not measure what this model's estimates are made of, and its synthetic rows alone say the "
-        "rest. Ask for a release with for_models=[this formula], where that was not done, or with a larger budget."
+        "rest. Ask for a release with for_models=[this formula], where that was not done (terms that a tilt cannot "
+        "measure, such as I(x > 1), need columns of their own), or with a larger budget. Where that does not help, the "
+        "relation is too steep or curved for means and products of two columns."
     )
     return above("explained", explained, EXPLAINED_LIMIT, why or advice)
 
@@ -156,8 +158,8 @@ def skew_check(skew: float) -> Check:
         "skew",
         skew,
         SKEW_LIMIT,
-        "the posterior is far from normal in unconstrained space. Reparametrise, merge small groups, or give scales "
-        "of groups tighter priors.",
+        "the posterior is far from normal in unconstrained space. Centred group effects are nearer to it than "
+        "non-centred ones; merge small groups, or give scales of groups tighter priors.",
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-__all__ = ["bullets", "page", "paragraph", "picture", "section", "table"]
+__all__ = ["bullets", "number", "page", "paragraph", "picture", "section", "table"]
 
 _STYLE = """
 :root { color-scheme: light; }
@@ -108,8 +108,14 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         text = "" if value is None else str(value)
         return f"<td{' class=long' if len(text) > 40 else ''}>{escape(text)}</td>"
-    text = "" if value != value else f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
-    return f'<td class="number">{escape(text)}</td>'
+    return f'<td class="number">{escape(number(value))}</td>'
+
+
+def number(value: float) -> str:
+    """Four digits, all digits before the point, and nothing for NaN."""
+    if value != value:
+        return ""
+    return f"{value:,.0f}" if isinstance(value, int) or 1000 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
 def picture(figure: Any, alt: str, caption: str) -> str:

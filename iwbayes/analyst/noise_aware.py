@@ -49,7 +49,8 @@ def noise_aware_weights(
         that is due to the noise has a relative standard error of ``1/sqrt(2 n_draws)``.
     method : {"auto", "laplace", "nuts"}
         How to draw the tilt's coefficients: by a t proposal at their mode and Pareto smoothed importance weights, by
-        PyMC's NUTS, or by the second where k-hat of the first is 0.7 or more.
+        PyMC's NUTS, or by the second where k-hat of the first is 0.7 or more: it takes seconds, and is needed now and
+        then where the private rows are few or the noise is large.
     random_seed : int, numpy.random.Generator or None
     sampler : dict, optional
         More arguments of ``pymc.sample`` for NUTS.

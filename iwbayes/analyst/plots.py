@@ -28,6 +28,8 @@ __all__ = ["plot_budget", "plot_comparison", "plot_marginals", "plot_overlap", "
 _COLUMNS = ("coefficient", "method", "mean", "lower", "upper")
 _MARKERS = "osD^v<>P"
 _BINS = 30
+#: Weights below this are drawn as if they were this large: a few tiny ones would take the whole axis.
+_SMALL = 1e-3
 #: Rows that tell how terms and coordinates hang together.
 _MOST_ROWS = 20_000
 UNWEIGHTED, WEIGHTED, MEASURED = "synthetic, unweighted", "synthetic, weighted", "private, measured with noise"
@@ -51,11 +53,18 @@ def plot_weights(release: Release | Weights, *, ax: Axes | None = None) -> Axes:
         raise TypeError(f"plot_weights takes a Release or Weights; got {type(release).__name__}.")
     ax = _axes(ax, 6, 3.5)
     values = weights.values[weights.values > 0]
-    low, high = np.log10(values.min()), np.log10(values.max())
-    pad = 0.05 if high - low < 1e-9 else 0.0
+    low, high = np.log10(max(np.min(values), min(_SMALL, np.max(values)))), np.log10(np.max(values))
+    pad = 0.05 if high - low < 1e-9 else 1e-9  # rounding must not leave an end out
+    small = int(np.sum(values < 10.0**low * (1 - 1e-9)))
+    values = np.maximum(values, 10.0**low)
     ax.hist(values, bins=np.logspace(low - pad, high + pad, _BINS + 1).tolist(), color="C0")
     ax.axvline(1, color="0.4", linewidth=1, linestyle="--")
-    ax.set(xscale="log", xlabel="weight of a synthetic row (mean 1)", ylabel="rows")
+    below = f"; {small:,} rows below {_SMALL:g} are in the first bar" if small else ""
+    ax.set(xscale="log", xlabel=f"weight of a synthetic row (mean 1{below})", ylabel="rows")
+    if high - low < 1:  # the usual ticks would stand on each other
+        ax.set_xticks(np.linspace(10.0**low, 10.0**high, 4 if pad < 0.01 else 1).round(2))
+        ax.xaxis.set_major_formatter("{x:g}")
+        ax.xaxis.set_minor_formatter("")
     n, limit = len(weights), pareto_k_threshold(len(weights))
     without = n - len(values)
     ax.set_title(
@@ -130,7 +139,7 @@ def plot_overlap(release: Release, *, most: int = 30, ax: Axes | None = None) ->
         table["weighted"], height, "D", color="C0", markersize=7, fillstyle="none", linestyle="none", label=WEIGHTED
     )
     _rows(ax, table["term"].tolist())
-    ax.set_xlabel("standard deviations of the synthetic rows from their unweighted mean")
+    ax.set_xlabel("synthetic standard deviations from the unweighted mean")
     hidden = len(shown) - len(table)
     if hidden:
         ax.set_title(f"{len(table)} of {len(shown)} terms, those that moved most", fontsize="medium")
@@ -165,6 +174,7 @@ def plot_marginals(
     unknown = sorted(set(names) - set(schema.names))
     if unknown or not names:
         raise ValueError(f"columns must be some of {list(schema.names)}; got {unknown or 'none'}.")
+    own = axes is None
     if axes is None:
         from matplotlib.figure import Figure
 
@@ -180,7 +190,11 @@ def plot_marginals(
     shares = release.weights.values / len(release.synthetic)
     for ax, name in zip(found, names, strict=True):
         _marginal(ax, schema[name], release.synthetic.frame[name], shares)
-    found[0].legend(fontsize="x-small", frameon=False)
+    if own:
+        handles, labels = found[0].get_legend_handles_labels()
+        found[0].figure.legend(handles, labels, loc="outside upper right", ncols=2, fontsize="small", frameon=False)
+    else:
+        found[0].legend(fontsize="x-small")
     return found
 
 
@@ -251,7 +265,7 @@ def plot_budget(release: Release | PrivacyStatement, *, ax: Axes | None = None) 
         if not np.isfinite(value):
             bar.set_hatch("//")
     ax.bar_label(bars, [f"{value:.3g}" if np.isfinite(value) else "infinite" for value in values], padding=3)
-    ax.margins(x=0.12)
+    ax.set_xlim(0, 1.3 * drawn.max())
     _rows(ax, labels)
     ax.set_xlabel(f"epsilon (delta {statement.delta:.3g}, {statement.adjacency})")
     return ax
@@ -322,6 +336,9 @@ def _decorate(ax: Axes, names: list[str], reference: str | None) -> None:
         ax.set_xlabel("coefficient")
     else:
         ax.set_xscale("symlog", linthresh=3)
+        low, high = ax.get_xlim()
+        places = [0.0, *(sign * size for size in (1, 2, 3, 10, 30, 100, 300, 1000) for sign in (-1, 1))]
+        ax.set_xticks(sorted(place for place in places if low <= place <= high))
         ax.xaxis.set_major_formatter("{x:g}")
         ax.set_xlabel(f"difference from {reference}, in half lengths of its interval")
     _legend(ax)

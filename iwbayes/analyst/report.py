@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from iwbayes.analyst import _arviz
-from iwbayes.analyst._html import bullets, page, paragraph, picture, table
+from iwbayes.analyst._html import bullets, number, page, paragraph, picture, table
 from iwbayes.analyst._replicate import weights_digest
 from iwbayes.analyst.diagnostics import diagnose
 from iwbayes.analyst.plots import plot_budget, plot_comparison, plot_marginals, plot_overlap, plot_weights
 from iwbayes.columns import Column, Real
 from iwbayes.release import Release
+from iwbayes.statement import Event
 from iwbayes.weights import pareto_k_threshold
 
 __all__ = ["report"]
@@ -91,7 +94,8 @@ def report(release: Release, idata: Any = None, *, title: str | None = None) -> 
         f"{release.statement.delta:.3g}."
     )
     kind = "Release and posterior" if idata is not None else "Release"
-    return page(title or f"{kind}: {', '.join(schema.names)[:60]}", summary, sections)
+    some = ", ".join(schema.names[:4]) + (f" and {len(schema) - 4} more columns" if len(schema) > 4 else "")
+    return page(title or f"{kind}: {some}", summary, sections)
 
 
 def _warnings(release: Release, idata: Any, checks: pd.DataFrame) -> list[str]:
@@ -104,13 +108,12 @@ def _warnings(release: Release, idata: Any, checks: pd.DataFrame) -> list[str]:
     order = {"fail": 0, "warn": 1}
     bad = checks[checks["verdict"].isin(order)].copy()
     bad = bad.iloc[np.argsort(bad["verdict"].map(order).to_numpy(), kind="stable")]
+    said = str(checks.loc["calibration", "what_to_do"]) if "calibration" in checks.index else ""
     for name, row in bad.iterrows():
-        if name in ("certified", "noise"):
-            continue  # said above, in words
-        value = f"{row['value']:.4g}" if isinstance(row["value"], float) else row["value"]
-        limit = row["threshold"]
-        limit = f"{limit:.4g}" if isinstance(limit, float) else limit
-        against = "" if limit == "nan" else f" (limit {limit})"
+        if name in ("certified", "noise") or re.search(rf"\b{re.escape(str(name))} [-\d]", said):
+            continue  # said in words above, or among the reasons of the calibration
+        value, limit = (number(part) if isinstance(part, float) else str(part) for part in row[["value", "threshold"]])
+        against = f" (limit {limit})" if limit else ""
         found.append(f"{name}: {value}{against}. {row['what_to_do']}".strip())
     return found
 
@@ -135,15 +138,16 @@ def _privacy(release: Release) -> str:
         plain += f", and by no more than {statement.delta:.2g} beyond that"
     limits = [
         "It says nothing of what is true of people at large: that smoking harms can be learned from any such table.",
-        "It covers this release only. The costs of other releases of the same rows add up.",
+        "It covers the uses listed below and no others. The costs of other releases of the same rows add up.",
         "Choosing settings by looking at private results is not covered.",
         "The number of private rows, the schema and the settings are public.",
     ]
-    rows = [
-        (event.label, event.mechanism, event.count, event.epsilon, event.delta, event.noise_multiplier)
-        for event in statement.events
-    ]
-    header = ("use", "mechanism", "times", "epsilon", "delta", "noise multiplier")
+    counts: dict[Event, int] = {}
+    for event in statement.events:
+        alone = replace(event, count=1)
+        counts[alone] = counts.get(alone, 0) + event.count
+    rows = [(e.label, e.mechanism, times, e.epsilon, e.delta, e.noise_multiplier) for e, times in counts.items()]
+    header = ("use", "mechanism", "times", "epsilon each", "delta each", "noise multiplier")
     content = paragraph(plain + ".") + "<h3>What it does not promise</h3>\n" + bullets(limits)
     content += "<h3>Exact terms</h3>\n" + paragraph(
         f"({statement.epsilon:.6g}, {statement.delta:.3g})-differential privacy under {statement.adjacency} adjacency; "
@@ -179,9 +183,9 @@ def _range(column: Column) -> str:
 
 def _checks(caption: str, checks: pd.DataFrame) -> str:
     rows = [
-        (name, row["value"], row["threshold"], row["verdict"], row["what_to_do"]) for name, row in checks.iterrows()
+        (name, row["verdict"], row["value"], row["threshold"], row["what_to_do"]) for name, row in checks.iterrows()
     ]
-    return table(caption, ("check", "value", "limit", "verdict", "what to do"), rows)
+    return table(caption, ("check", "verdict", "value", "limit", "what to do"), rows)
 
 
 def _weights(release: Release, checks: pd.DataFrame) -> str:

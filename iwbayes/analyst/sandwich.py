@@ -291,7 +291,8 @@ def map_draws(draws: Array, *, mode: Array, covariance: Array, target_mean: Arra
     diagonal = np.diag(covariance)
     if not (np.isfinite(diagonal).all() and (diagonal > 0).all()):
         raise ValueError(
-            "covariance of the draws must be positive definite; a parameter does not vary. Draw more samples."
+            "covariance of the draws must be positive definite; a parameter does not vary. The sampler may not have "
+            "moved at all: look at its divergences, and at how few rows the weights are worth."
         )
     with one_blas_thread():
         sd = np.sqrt(diagonal)
@@ -299,7 +300,8 @@ def map_draws(draws: Array, *, mode: Array, covariance: Array, target_mean: Arra
         if values[0] <= DEFINITE * values[-1]:
             raise ValueError(
                 "covariance of the draws must be positive definite; its smallest eigenvalue is "
-                f"{values[0] / values[-1]:.1e} of the largest. Draw more samples than there are parameters."
+                f"{values[0] / values[-1]:.1e} of the largest. Draw more samples than there are parameters; where "
+                f"there are, the sampler may not have moved: look at its divergences."
             )
         root = (vectors * np.sqrt(values)) @ vectors.T
         inverse = (vectors / np.sqrt(values)) @ vectors.T

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -90,22 +91,22 @@ def fit(
         from iwbayes.release import load
 
         found = load(release)
-        with working("loading PyMC and fitting"):
+        with working("loading PyMC"):
             from iwbayes.analyst import _arviz
             from iwbayes.analyst.diagnostics import diagnose
             from iwbayes.analyst.posterior import fit as fit_posterior
 
-            idata = fit_posterior(
-                formula,
-                found,
-                family=family,
-                method=method,
-                draws=draws,
-                chains=chains,
-                random_seed=seed,
-                calibrate=calibrate,
-                progressbar=False,
-            )
+        idata = fit_posterior(
+            formula,
+            found,
+            family=family,
+            method=method,
+            draws=draws,
+            chains=chains,
+            random_seed=seed,
+            calibrate=calibrate,
+            progressbar=sys.stderr.isatty(),
+        )
         shown, checks = _arviz.summary(idata)[_SUMMARY], diagnose(idata, found)
         place = None if output is None else save_or_rescue(lambda path: _arviz.save(idata, path), output)
         if as_json:

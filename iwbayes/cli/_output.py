@@ -97,12 +97,14 @@ def print_table(table: pd.DataFrame, title: str) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from iwbayes.analyst._html import number
+
     shown = Table(title=Text(title), title_justify="left")
     shown.add_column("", no_wrap=True)
     for name in table.columns:
         shown.add_column(Text(str(name)), overflow="fold")
     for label, row in table.iterrows():
-        cells = [("" if cell != cell else f"{cell:.4g}") if isinstance(cell, float) else str(cell) for cell in row]
+        cells = [number(cell) if isinstance(cell, float) else str(cell) for cell in row]
         shown.add_row(*(Text(text) for text in (str(label), *cells)))
     Console(highlight=False).print(shown)
 

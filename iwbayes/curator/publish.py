@@ -75,7 +75,7 @@ def publish(
         generator's own discriminator.
     for_models : sequence of str
         Formulas of the regressions that the rows are for, such as ``["y ~ a + b"]``: the tilt measures what their
-        scores use and nothing else, with less noise. See `TiltWeights`.
+        scores use and nothing else, with less noise where that is fewer features. See `TiltWeights`.
     share : float
         The generator's part of epsilon, in (0, 1).
     adjacency : {"replace-one", "zero-out"}
@@ -188,7 +188,9 @@ class Plan:
     noise_sd : float
         Standard deviation of the noise in each coordinate of the features' mean.
     kappa : float
-        Noise against the synthetic spread over all features; above 0.5 not even the fewest features are within it.
+        Noise against the synthetic spread over all features; above 0.5 not even the fewest features are within it. It
+        is as a rule smaller than that of a small table's release, whose rows spread less than uniform ones, and another
+        number than a fit's, which has a limit of its own and is that of one parameter.
     """
 
     epsilon_generator: float
@@ -202,11 +204,16 @@ class Plan:
     def __str__(self) -> str:
         """Say the plan in words."""
         verdict = "within" if self.kappa <= KAPPA_TARGET else "ABOVE"
-        return (
+        text = (
             f"generator epsilon {self.epsilon_generator:.4g}, weights epsilon {self.epsilon_weights:.4g}; "
             f"{self.terms} terms, {self.n_features} features, noise sd {self.noise_sd:.4g} each; "
             f"expected kappa {self.kappa:.3g}, {verdict} the target of {KAPPA_TARGET}."
         )
+        if self.terms in ("linear", "squares"):
+            text += (
+                " Products of columns are not measured: name the regressions by for_models, or few will be calibrated."
+            )
+        return text
 
 
 def plan(
