@@ -29,6 +29,9 @@ from iwbayes.statement import PrivacyStatement
 from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights, pareto_k_threshold
 
+#: Read once: a process may lose the right to read its own packages.
+_PACKAGE_VERSION = version("iwbayes")
+
 __all__ = ["FORMAT_VERSION", "Release", "ReleaseError", "load"]
 
 
@@ -196,7 +199,7 @@ class Release:
                 f"in it."
             )
         path = Path(path)
-        content = to_bytes(self, package_version=version("iwbayes"))
+        content = to_bytes(self, package_version=_PACKAGE_VERSION)
         write_atomically(path, content, overwrite=overwrite)
         return path
 

@@ -244,7 +244,8 @@ def test_generators_and_mechanisms(folder, tmp_path):
 
 
 WAITS = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
 from iwbayes.curator import publish
 def waits(*_, **__):
     print("waiting", flush=True)

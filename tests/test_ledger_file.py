@@ -35,7 +35,7 @@ def begin(path, epsilon=1.0, delta=1e-6, **options):
     return iw.Ledger.open(path, epsilon=epsilon, delta=delta, **options)
 
 
-def private_table(n=40):
+def private_table(n=400):
     rng = np.random.default_rng(1)
     return iw.PrivateTable(pd.DataFrame({"x": rng.random(n), "y": rng.integers(0, 2, n)}), SCHEMA)
 
@@ -253,7 +253,7 @@ def test_a_damaged_file_is_refused_and_never_begun_anew(path):
     assert path.read_bytes() == content
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_any_changed_byte_is_found(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("ledger") / "l"
