@@ -294,6 +294,22 @@ def test_a_folder_that_cannot_be_written_to_is_found_before_anything_is_spent(fo
             failed(publish(folder, "t.csv", "-o", closed / "r.iwb"), "Permission denied")
 
 
+@pytest.mark.parametrize("lines", [1, 3])
+def test_a_reader_that_goes_away_is_no_error(released, lines):
+    shell = f'"{sys.executable}" -m iwbayes inspect "{released}" | head -n {lines} > /dev/null'
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
+def test_nothing_is_said_where_nobody_listens(released, monkeypatch):
+    def gone(*_, **__):
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr("typer.echo", gone)
+    result = run("inspect", released)
+    assert (result.exit_code, result.output) == (1, "")
+
+
 def test_completion_knows_the_commands():
     script = Path(sys.executable).with_name("iwbayes")
     settings = {"_IWBAYES_COMPLETE": "complete_bash", "COMP_WORDS": "iwbayes pub", "COMP_CWORD": "1"}

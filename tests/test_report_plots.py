@@ -39,6 +39,11 @@ def test_weights(release, ax):
         iw.plot_weights(release.synthetic)
 
 
+def test_a_notebook_shows_figures_that_pyplot_does_not_know(release):
+    for own in (iw.plot_weights(release), iw.plot_marginals(release)[0]):
+        assert own.figure._repr_png_().startswith(b"\x89PNG")
+
+
 def test_overlap_shows_the_measured_means_and_where_the_weights_go(release, ax):
     """For linear features that are not clipped: means of encoded columns, from first principles."""
     schema, frame = release.synthetic.schema, release.synthetic.frame

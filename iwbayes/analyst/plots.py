@@ -6,7 +6,9 @@ belong to a figure without pyplot's global state; ``ax.figure.savefig`` writes i
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +24,7 @@ from iwbayes.weights import Weights, pareto_k_threshold
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 __all__ = ["plot_budget", "plot_comparison", "plot_marginals", "plot_overlap", "plot_weights"]
 
@@ -176,11 +179,9 @@ def plot_marginals(
         raise ValueError(f"columns must be some of {list(schema.names)}; got {unknown or 'none'}.")
     own = axes is None
     if axes is None:
-        from matplotlib.figure import Figure
-
         wide = min(3, len(names))
         tall = -(-len(names) // wide)
-        grid = Figure(figsize=(3.6 * wide, 2.6 * tall), layout="constrained").subplots(tall, wide, squeeze=False)
+        grid = new_figure(3.6 * wide, 2.6 * tall).subplots(tall, wide, squeeze=False)
         for spare in grid.flat[len(names) :]:
             spare.remove()
         axes = list(grid.flat[: len(names)])
@@ -365,8 +366,23 @@ def _plain(text: str) -> str:
 
 def _axes(ax: Axes | None, width: float, height: float) -> Axes:
     """Return the axes that were given, or those of a new figure of this size in inches."""
-    if ax is not None:
-        return ax
+    return new_figure(width, height).subplots() if ax is None else ax
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Make a figure of this size in inches that pyplot does not know, and that a notebook shows all the same."""
+    return _figure_class()(figsize=(width, height), layout="constrained")
+
+
+@cache
+def _figure_class() -> type[Figure]:
+    """Figures with a picture of their own: notebooks know how to show others only once pyplot is imported."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout="constrained").subplots()
+    class NotebookFigure(Figure):
+        def _repr_png_(self) -> bytes:
+            buffer = io.BytesIO()
+            self.savefig(buffer, format="png", dpi=80)
+            return buffer.getvalue()
+
+    return NotebookFigure

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import tempfile
 import traceback
 import warnings
@@ -152,6 +154,10 @@ def errors(debug: bool, *, private: bool = False) -> Iterator[None]:
             charged = " What a ledger had charged by then stays charged." if private else ""
             typer.echo(f"interrupted: nothing was written.{charged}", err=True)
             raise typer.Exit(130) from None
+        except BrokenPipeError:  # whoever read the output has had enough, as `| head` does
+            with suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to be flushed
+            raise typer.Exit(1) from None
         except Exception as error:  # the outermost frame of a program
             if debug:
                 typer.echo("".join(traceback.format_tb(error.__traceback__)), err=True, nl=False)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from iwbayes.analyst.plots import new_figure
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -25,7 +27,7 @@ def draw_coverage(table: pd.DataFrame, level: float, ax: Axes | None) -> Axes:
     """
     methods = list(table.index.unique("method"))
     names = list(table.index.unique("parameter"))
-    ax = _axes(ax, 7, 1.2 + 0.16 * len(names) * (len(methods) + 1))
+    ax = new_figure(7, 1.2 + 0.16 * len(names) * (len(methods) + 1)).subplots() if ax is None else ax
     ax.axvline(level, color="0.5", linewidth=1, linestyle="--", zorder=0)
     for place, method in enumerate(methods):
         own = table.loc[method].reindex(names)
@@ -57,7 +59,7 @@ def draw_calibration(replications: pd.DataFrame, ax: Axes | None) -> Axes:
         Columns method, replication, parameter, pit.
     ax : matplotlib.axes.Axes or None
     """
-    ax = _axes(ax, 4.8, 4.6)
+    ax = new_figure(4.8, 4.6).subplots() if ax is None else ax
     levels = np.linspace(0, 1, 101)
     ax.plot([0, 1], [0, 1], color="0.5", linewidth=1, linestyle="--", zorder=0)
     for place, (method, own) in enumerate(replications.groupby("method", sort=False)):
@@ -71,11 +73,3 @@ def draw_calibration(replications: pd.DataFrame, ax: Axes | None) -> Axes:
     )
     ax.legend(frameon=False, fontsize="small")
     return ax
-
-
-def _axes(ax: Axes | None, width: float, height: float) -> Axes:
-    if ax is not None:
-        return ax
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained").subplots()
