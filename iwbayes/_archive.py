@@ -14,7 +14,7 @@ import os
 import secrets
 import shutil
 import zipfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -188,8 +188,7 @@ def write_atomically(path: Path, content: bytes, *, overwrite: bool) -> None:
     refusal = f"{path} exists already. Choose another path, or pass overwrite=True to replace it."
     if not overwrite and os.path.lexists(path):
         raise FileExistsError(refusal)
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    try:
+    with draft_of(path) as draft:
         with open(draft, "xb") as file:  # honours the umask, as a file meant to be handed on should
             file.write(content)
             file.flush()
@@ -199,10 +198,17 @@ def write_atomically(path: Path, content: bytes, *, overwrite: bool) -> None:
                 shutil.copymode(path, draft)
         if overwrite or not _link(draft, path, refusal):
             os.replace(draft, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            draft.unlink()
     _sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def draft_of(path: Path) -> Iterator[Path]:
+    """Name a file beside a path that nobody has, to be moved there when it is whole; what is left of it is removed."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        yield draft
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def _link(draft: Path, path: Path, refusal: str) -> bool:

@@ -145,12 +145,18 @@ class PrivacyStatement:
         if self.certified and self.noise != "hardened":
             raise ValueError(f"only hardened noise can be certified; got {self.noise!r}.")
 
+    @property
+    def uses(self) -> dict[Event, int]:
+        """Each kind of event, with a count of one, and how many times it happened."""
+        counts: dict[Event, int] = {}
+        for event in self.events:
+            alone = replace(event, count=1)
+            counts[alone] = counts.get(alone, 0) + event.count
+        return counts
+
     def __str__(self) -> str:
         """Say the guarantee in plain words."""
         kind = "certified" if self.certified else "NOT certified"
-        counts = dict.fromkeys((replace(e, count=1) for e in self.events), 0)
-        for event in self.events:
-            counts[replace(event, count=1)] += event.count
         lines = [
             f"({self.epsilon:.6g}, {self.delta:.3g})-differential privacy under {self.adjacency} adjacency, "
             f"{self.noise} noise, {kind}.",
@@ -159,7 +165,7 @@ class PrivacyStatement:
                 + (f", {e.steps} steps with sampling probability {e.sampling_probability:.4g}" if e.steps else "")
                 + (f", noise multiplier {e.noise_multiplier:.4g}" if e.noise_multiplier else "")
                 + (f", {count} times" if count > 1 else "")
-                for e, count in counts.items()
+                for e, count in self.uses.items()
             ),
             *(f"  Note: {note}" for note in self.notes),
             "  It covers the uses above and no others: the costs of other releases of the same rows add up, and",

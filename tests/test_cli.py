@@ -229,6 +229,9 @@ def test_people_with_several_rows(folder, tmp_path):
     wrong = ("--ledger", tmp_path / "l", "--for-model", "zz ~ 1")
     failed(run("publish", *line, "-o", tmp_path / "s.iwb", *users, *wrong), "names 'zz'")
     assert "0 event(s)" in run("ledger", tmp_path / "l").stdout  # the bound on rows was not charged either
+    run("ledger", tmp_path / "small", "--epsilon", 1, "--delta", 1e-6, "--adjacency", "replace-user")
+    failed(run("publish", *line, "-o", tmp_path / "s.iwb", *users, "--ledger", tmp_path / "small"), "nothing was drawn")
+    assert "0 event(s)" in run("ledger", tmp_path / "small").stdout
 
 
 def test_generators_and_mechanisms(folder, tmp_path):

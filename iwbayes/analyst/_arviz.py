@@ -7,7 +7,6 @@ dimensions ``chain`` and ``draw``, through the functions below and never asks wh
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,6 +15,8 @@ import arviz as az
 import numpy as np
 import pandas as pd
 import xarray as xr
+
+from iwbayes._archive import draft_of
 
 #: ``arviz.InferenceData`` with ArviZ 0.23, ``xarray.DataTree`` with ArviZ 1.
 ArvizObject: TypeAlias = Any
@@ -168,15 +169,12 @@ def save(idata: ArvizObject, path: str | os.PathLike[str]) -> None:
     """
     storable = with_groups(idata, {name: _storable(group(idata, name)) for name in _names(idata)})
     path = Path(path)
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    try:
+    with draft_of(path) as draft:
         if _LEGACY:
             storable.to_netcdf(os.fspath(draft))
         else:
             storable.to_netcdf(draft, engine="h5netcdf")
         os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def load(path: str | os.PathLike[str]) -> ArvizObject:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["plot_budget", "plot_comparison", "plot_marginals", "plot_overlap", "plot_weights"]
 
 _COLUMNS = ("coefficient", "method", "mean", "lower", "upper")
-_MARKERS = "osD^v<>P"
+MARKERS = "osD^v<>P"
 _BINS = 30
 #: Weights below this are drawn as if they were this large: a few tiny ones would take the whole axis.
 _SMALL = 1e-3
@@ -54,7 +54,7 @@ def plot_weights(release: Release | Weights, *, ax: Axes | None = None) -> Axes:
     weights = release.weights if isinstance(release, Release) else release
     if not isinstance(weights, Weights):
         raise TypeError(f"plot_weights takes a Release or Weights; got {type(release).__name__}.")
-    ax = _axes(ax, 6, 3.5)
+    ax = axes_or_new(ax, 6, 3.5)
     values = weights.values[weights.values > 0]
     low, high = np.log10(max(np.min(values), min(_SMALL, np.max(values)))), np.log10(np.max(values))
     pad = 0.05 if high - low < 1e-9 else 1e-9  # rounding must not leave an end out
@@ -134,14 +134,14 @@ def plot_overlap(release: Release, *, most: int = 30, ax: Axes | None = None) ->
         }
     )
     table = table.loc[table["measured"].abs().sort_values(ascending=False, kind="stable").index[:most].sort_values()]
-    ax = _axes(ax, 7, 1.4 + 0.28 * len(table))
+    ax = axes_or_new(ax, 7, 1.4 + 0.28 * len(table))
     height = np.arange(len(table))
     ax.errorbar(table["measured"], height, xerr=table["noise"], fmt="o", color="C1", markersize=4, label=MEASURED)
     ax.plot(np.zeros(len(table)), height, "|", color="0.5", markersize=9, linestyle="none", label=UNWEIGHTED)
     ax.plot(
         table["weighted"], height, "D", color="C0", markersize=7, fillstyle="none", linestyle="none", label=WEIGHTED
     )
-    _rows(ax, table["term"].tolist())
+    label_rows(ax, table["term"].tolist())
     ax.set_xlabel("synthetic standard deviations from the unweighted mean")
     hidden = len(shown) - len(table)
     if hidden:
@@ -259,7 +259,7 @@ def plot_budget(release: Release | PrivacyStatement, *, ax: Axes | None = None) 
         costs[event.label] = costs.get(event.label, 0.0) + event.count * event.epsilon
     labels = [*costs, "together"]
     values = np.array([*costs.values(), statement.epsilon])
-    ax = _axes(ax, 7, 1.2 + 0.35 * len(labels))
+    ax = axes_or_new(ax, 7, 1.2 + 0.35 * len(labels))
     drawn = np.where(np.isfinite(values), values, 1.2 * np.max(values[np.isfinite(values)], initial=1.0))
     bars = ax.barh(range(len(labels)), drawn, color=["C0"] * len(costs) + ["C1"], height=0.6)
     for bar, value in zip(bars, values, strict=True):
@@ -267,7 +267,7 @@ def plot_budget(release: Release | PrivacyStatement, *, ax: Axes | None = None) 
             bar.set_hatch("//")
     ax.bar_label(bars, [f"{value:.3g}" if np.isfinite(value) else "infinite" for value in values], padding=3)
     ax.set_xlim(0, 1.3 * drawn.max())
-    _rows(ax, labels)
+    label_rows(ax, labels)
     ax.set_xlabel(f"epsilon (delta {statement.delta:.3g}, {statement.adjacency})")
     return ax
 
@@ -312,12 +312,12 @@ def plot_comparison(
         raise ValueError("table has a pair of coefficient and method twice; give one row for each.")
     names = list(dict.fromkeys(table["coefficient"]))
     table = table if reference is None else _standardised(table, reference)
-    ax = _axes(ax, 7, 1 + 0.14 * len(names) * (len(shown) + 1))
+    ax = axes_or_new(ax, 7, 1 + 0.14 * len(names) * (len(shown) + 1))
     for place, method in enumerate(shown):
         rows = table[table["method"] == method].set_index("coefficient").reindex(names)
         height = np.arange(len(names)) + 0.8 * ((place + 0.5) / len(shown) - 0.5)
         ax.hlines(height, rows["lower"], rows["upper"], color=f"C{place}", linewidth=1.5)
-        marker = _MARKERS[place % len(_MARKERS)]
+        marker = MARKERS[place % len(MARKERS)]
         ax.plot(rows["mean"], height, marker, color=f"C{place}", markersize=4, linestyle="none", label=method)
     _decorate(ax, names, reference)
     return ax
@@ -332,7 +332,7 @@ def _standardised(table: pd.DataFrame, reference: str) -> pd.DataFrame:
 
 def _decorate(ax: Axes, names: list[str], reference: str | None) -> None:
     ax.axvline(0, color="0.6", linewidth=0.8, zorder=0)
-    _rows(ax, names)
+    label_rows(ax, names)
     if reference is None:
         ax.set_xlabel("coefficient")
     else:
@@ -345,7 +345,7 @@ def _decorate(ax: Axes, names: list[str], reference: str | None) -> None:
     _legend(ax)
 
 
-def _rows(ax: Axes, names: Sequence[str]) -> None:
+def label_rows(ax: Axes, names: Sequence[str]) -> None:
     """Label rows by name, from the top."""
     ax.set_yticks(np.arange(len(names)), [_plain(str(name)) for name in names])
     ax.set_ylim(len(names) - 0.5, -0.5)
@@ -364,7 +364,7 @@ def _plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def _axes(ax: Axes | None, width: float, height: float) -> Axes:
+def axes_or_new(ax: Axes | None, width: float, height: float) -> Axes:
     """Return the axes that were given, or those of a new figure of this size in inches."""
     return new_figure(width, height).subplots() if ax is None else ax
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from iwbayes.analyst.diagnostics import diagnose
 from iwbayes.analyst.plots import plot_budget, plot_comparison, plot_marginals, plot_overlap, plot_weights
 from iwbayes.columns import Column, Real
 from iwbayes.release import Release
-from iwbayes.statement import Event
 from iwbayes.weights import pareto_k_threshold
 
 __all__ = ["report"]
@@ -106,7 +104,7 @@ def _warnings(release: Release, idata: Any, checks: pd.DataFrame) -> list[str]:
         if recorded and recorded != weights_digest(release.weights):
             found.append("The posterior was fitted with other weights than those of this release.")
     order = {"fail": 0, "warn": 1}
-    bad = checks[checks["verdict"].isin(order)].copy()
+    bad = checks[checks["verdict"].isin(order)]
     bad = bad.iloc[np.argsort(bad["verdict"].map(order).to_numpy(), kind="stable")]
     said = str(checks.loc["calibration", "what_to_do"]) if "calibration" in checks.index else ""
     for name, row in bad.iterrows():
@@ -142,11 +140,9 @@ def _privacy(release: Release) -> str:
         "Choosing settings by looking at private results is not covered.",
         "The number of private rows, the schema and the settings are public.",
     ]
-    counts: dict[Event, int] = {}
-    for event in statement.events:
-        alone = replace(event, count=1)
-        counts[alone] = counts.get(alone, 0) + event.count
-    rows = [(e.label, e.mechanism, times, e.epsilon, e.delta, e.noise_multiplier) for e, times in counts.items()]
+    rows = [
+        (e.label, e.mechanism, times, e.epsilon, e.delta, e.noise_multiplier) for e, times in statement.uses.items()
+    ]
     header = ("use", "mechanism", "times", "epsilon each", "delta each", "noise multiplier")
     content = paragraph(plain + ".") + "<h3>What it does not promise</h3>\n" + bullets(limits)
     content += "<h3>Exact terms</h3>\n" + paragraph(

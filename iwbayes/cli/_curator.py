@@ -14,7 +14,6 @@ from iwbayes.cli._output import check_output, errors, facts_of, save_or_rescue
 if TYPE_CHECKING:
     from iwbayes.curator.ledger import Ledger
     from iwbayes.curator.protocols import Generator
-    from iwbayes.tables import PrivateTable
 
 #: Part of epsilon that bounds the rows of users.
 BOUND_SHARE = 0.1
@@ -170,10 +169,13 @@ def publish(
     with errors(debug, private=True):
         check_output(output, force)
         from iwbayes._read import read_table
+        from iwbayes.curator.contribution import BOUND_LABEL, bound_contributions
         from iwbayes.curator.estimators.tilt import TiltWeights
+        from iwbayes.curator.ledger import Ledger
         from iwbayes.curator.publish import plan as plan_release
         from iwbayes.curator.publish import publish as publish_table
         from iwbayes.schema import Schema
+        from iwbayes.statement import Event
         from iwbayes.tables import PrivateTable
 
         declared = Schema.from_toml(schema)
@@ -185,8 +187,12 @@ def publish(
         options = {"generator": made_by, "weights": weights, "for_models": for_model or (), "share": share}
         if grid:
             users = {"adjacency": "replace-user", "rows_per_user": max(grid)}
-            plan_release(declared, private.n_users, epsilon=epsilon, delta=delta, **options, **users)  # type: ignore[arg-type]
-            private, own, epsilon = _bounded(private, own, epsilon, delta, grid)
+            own = Ledger(epsilon, delta, "replace-user") if own is None else own
+            bounding, epsilon = BOUND_SHARE * epsilon, (1 - BOUND_SHARE) * epsilon
+            expected = plan_release(declared, private.n_users, epsilon=epsilon, delta=delta, **options, **users)  # type: ignore[arg-type]
+            # the bound alone would be of no use: both must fit before it is charged
+            own.check(Event(BOUND_LABEL, "laplace", bounding), *expected.events)
+            private = bound_contributions(private, own, epsilon=bounding, grid=grid)
         release = publish_table(
             private,
             epsilon=epsilon,
@@ -266,16 +272,3 @@ def _certified(path: Path) -> Ledger:
         reasons = "; ".join(statement.notes) or f"its noise was {statement.noise}, or its budget is infinite"
         raise ValueError(f"what ledger {path} stands for is not certified ({reasons}). Use another ledger.")
     return found
-
-
-def _bounded(
-    private: PrivateTable, ledger: Ledger | None, epsilon: float, delta: float, grid: list[int]
-) -> tuple[PrivateTable, Ledger, float]:
-    """Bound the rows of users with a part of epsilon; the table, its ledger, and the epsilon that is left."""
-    from iwbayes.curator.contribution import bound_contributions
-    from iwbayes.curator.ledger import Ledger
-
-    own = Ledger(epsilon, delta, "replace-user") if ledger is None else ledger
-    with own.exclusive():
-        bounded = bound_contributions(private, own, epsilon=BOUND_SHARE * epsilon, grid=grid)
-    return bounded, own, (1 - BOUND_SHARE) * epsilon

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from iwbayes.analyst.plots import new_figure
+from iwbayes.analyst.plots import MARKERS, axes_or_new, label_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-_MARKERS = "osD^v<>P"
 
 
 def draw_coverage(table: pd.DataFrame, level: float, ax: Axes | None) -> Axes:
@@ -27,12 +25,12 @@ def draw_coverage(table: pd.DataFrame, level: float, ax: Axes | None) -> Axes:
     """
     methods = list(table.index.unique("method"))
     names = list(table.index.unique("parameter"))
-    ax = new_figure(7, 1.2 + 0.16 * len(names) * (len(methods) + 1)).subplots() if ax is None else ax
+    ax = axes_or_new(ax, 7, 1.2 + 0.16 * len(names) * (len(methods) + 1))
     ax.axvline(level, color="0.5", linewidth=1, linestyle="--", zorder=0)
     for place, method in enumerate(methods):
         own = table.loc[method].reindex(names)
         height = np.arange(len(names)) + 0.8 * ((place + 0.5) / len(methods) - 0.5)
-        marker = _MARKERS[place % len(_MARKERS)]
+        marker = MARKERS[place % len(MARKERS)]
         ax.errorbar(
             own["coverage"],
             height,
@@ -42,8 +40,7 @@ def draw_coverage(table: pd.DataFrame, level: float, ax: Axes | None) -> Axes:
             markersize=4,
             label=method,
         )
-    ax.set_yticks(np.arange(len(names)), [name.replace("$", r"\$") for name in names])
-    ax.set_ylim(len(names) - 0.5, -0.5)
+    label_rows(ax, names)
     ax.set_xlim(right=1.02)
     ax.set_xlabel(f"share of {100 * level:g} % intervals that contain the truth (bars: 2 standard errors)")
     ax.legend(frameon=False, fontsize="small")
@@ -59,7 +56,7 @@ def draw_calibration(replications: pd.DataFrame, ax: Axes | None) -> Axes:
         Columns method, replication, parameter, pit.
     ax : matplotlib.axes.Axes or None
     """
-    ax = new_figure(4.8, 4.6).subplots() if ax is None else ax
+    ax = axes_or_new(ax, 4.8, 4.6)
     levels = np.linspace(0, 1, 101)
     ax.plot([0, 1], [0, 1], color="0.5", linewidth=1, linestyle="--", zorder=0)
     for place, (method, own) in enumerate(replications.groupby("method", sort=False)):
