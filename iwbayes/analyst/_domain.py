@@ -49,6 +49,9 @@ ESS_LIMIT = 0.35
 WEIGHT_DRAWS_LIMIT = 19
 #: Largest distance of posterior mean and mode in standard deviations: the calibrated likelihood is a normal.
 SKEW_LIMIT = 0.5
+#: Largest standard deviation of the log likelihood less its quadratic approximation, over the weighted posterior of a
+#: model with hyperparameters: the calibrated likelihood is a normal, and is multiplied by the prior as it is.
+BEND_LIMIT = 0.5
 #: Largest R-hat and smallest effective sample size for each chain (Vehtari et al., Bayesian Analysis 2021).
 RHAT_LIMIT, RHAT_FAILURE, DRAWS_PER_CHAIN = 1.01, 1.05, 100
 
@@ -160,6 +163,17 @@ def skew_check(skew: float) -> Check:
         SKEW_LIMIT,
         "the posterior is far from normal in unconstrained space. Centred group effects are nearer to it than "
         "non-centred ones; merge small groups, or give scales of groups tighter priors.",
+    )
+
+
+def bend_check(bend: float) -> Check:
+    """How far the log likelihood of a hierarchical model is from quadratic."""
+    return below(
+        "bend",
+        bend,
+        BEND_LIMIT,
+        "the rows inform the parameters along a curve, for which no normal can stand. Write group effects centred, "
+        "Normal(mean, scale), and not as mean + scale * offset; merge small groups.",
     )
 
 

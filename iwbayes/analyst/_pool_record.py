@@ -165,6 +165,7 @@ def pool_record(
         "reasons": reasons or "",
         **facts,
         "skew": float("nan"),  # no normal stands for anything here
+        "bend": float("nan"),
         "kappa0": float("nan") if normal is None else normal.kappa0,
         "misfit": float("nan") if normal is None else normal.misfit,
         "likelihood_ess": float("nan") if normal is None else normal.likelihood_ess,

@@ -191,6 +191,35 @@ class ModelTerms:
         """Gradient of the weighted log likelihood sum_i w_i l_i, shape (p,), at theta (p,)."""
         return np.array(self._likelihood_function(self._checked(theta), self.weights, np.zeros(self.size))[1])
 
+    def log_likelihood(self, theta: np.ndarray) -> float:
+        """Weighted log likelihood sum_i w_i l_i at theta (p,)."""
+        return float(self._value_function(self._checked(theta), self.weights))
+
+    def log_prior(self, theta: np.ndarray) -> float:
+        """Everything in the log density that is not the weighted likelihood, at theta (p,)."""
+        return float(self._prior_function(self._checked(theta), np.zeros(self.size))[0])
+
+    def normal_likelihood_model(self, mean: np.ndarray, precision: np.ndarray) -> pm.Model:
+        """Put a normal in the place of the likelihood.
+
+        Parameters
+        ----------
+        mean, precision : ndarray, shapes (p,) and (p, p)
+            Of the normal, in unconstrained space; it says nothing along directions of zero precision.
+
+        Returns
+        -------
+        pymc.Model
+            Its one free variable is theta, shape (p,), and its log density the prior's plus the normal's exponent.
+        """
+        density, theta = self._prior_graph
+        with pm.Model() as model:
+            free = pm.Flat("theta", shape=self.size)
+            away = free - mean
+            pm.Potential("prior", graph_replace(density, {theta: free}))
+            pm.Potential("likelihood", -0.5 * pt.dot(away, pt.dot(precision, away)))
+        return model
+
     def prior(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Differentiate everything in the log density that is not the weighted likelihood.
 
@@ -213,8 +242,7 @@ class ModelTerms:
         ----------
         theta : ndarray, shape (p,)
         """
-        theta = self._checked(theta)
-        return float(self._value_function(theta, self.weights) + self._prior_function(theta, np.zeros(self.size))[0])
+        return self.log_likelihood(theta) + self.log_prior(theta)
 
     def log_densities(self, theta: np.ndarray) -> np.ndarray:
         """Weighted log density at many points.
@@ -376,9 +404,15 @@ class ModelTerms:
         return value_gradient_curvature(pt.sum(weights * rows), [theta, weights])
 
     @cached_property
-    def _prior_function(self) -> Callable[..., list[np.ndarray]]:
+    def _prior_graph(self) -> tuple[Any, Any]:
+        """Graph of all else in the log density, and its theta."""
         others = [rv for rv in self._model.basic_RVs if rv.name not in self._row_names]
         [density], theta = self._join([self._model.logp(vars=[*others, *self._model.potentials])])
+        return density, theta
+
+    @cached_property
+    def _prior_function(self) -> Callable[..., list[np.ndarray]]:
+        density, theta = self._prior_graph
         return value_gradient_curvature(density, [theta])
 
     def _likelihood(self, theta: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:

@@ -2,7 +2,8 @@
 
 The draws of the weighted posterior treat the released weights as exact. Here they are moved linearly, in PyMC's
 unconstrained space, to the mean and covariance of calibrated likelihood times prior (`sandwich`), and mapped back
-through the transforms (Shaby 2014; Williams and Savitsky 2021).
+through the transforms (Shaby 2014; Williams and Savitsky 2021). Where the prior has parameters of its own
+(hierarchical models), that product is sampled instead (`_hierarchies`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import xarray as xr
 from iwbayes._warnings import CalibrationWarning
 from iwbayes.analyst import _arviz
 from iwbayes.analyst._domain import (
+    bend_check,
     explained_check,
     kappa_check,
     misfit_check,
@@ -25,6 +27,7 @@ from iwbayes.analyst._domain import (
     weight_checks,
     weight_facts,
 )
+from iwbayes.analyst._hierarchies import bend, posterior_draws
 from iwbayes.analyst._meat import Array
 from iwbayes.analyst._misfit import held_back_of
 from iwbayes.analyst._mixture import map_parts, pool_normals
@@ -32,7 +35,7 @@ from iwbayes.analyst._nuts import check_sampler
 from iwbayes.analyst._pool_record import model_reference, pool_record
 from iwbayes.analyst._weight_draws import Part, Plan, calibrated, check_method, draw_posteriors, pooled_draws
 from iwbayes.analyst.noise_aware import HARMLESS_STEPS, is_noise_aware
-from iwbayes.analyst.sandwich import CalibratedNormal
+from iwbayes.analyst.sandwich import SCORE_CUT, CalibratedNormal
 from iwbayes.features import FeatureMap
 from iwbayes.laws import MEAN_OF_FEATURES, Measurement
 from iwbayes.release import Release
@@ -63,7 +66,7 @@ def calibrate(
     random_seed: int | np.random.Generator | None = None,
     sampler: Mapping[str, Any] | None = None,
 ) -> _arviz.ArvizObject:
-    """Move the draws of a weighted posterior so that their intervals account for the noise in the weights.
+    """Calibrate the draws of a weighted posterior: intervals that account for the noise in the weights.
 
     Parameters
     ----------
@@ -75,23 +78,23 @@ def calibrate(
     release : Release
         The release whose synthetic rows the model observes, in their order.
     method : {"auto", "laplace", "nuts"}
-        For weights with several draws, how to draw from the posterior under each of them: by a t proposal at its
-        mode and Pareto smoothed importance weights, by PyMC's NUTS, or by the second where k-hat of the first is 0.7
-        or more for any of them.
+        How to sample where sampling is needed: by a t proposal at the mode and Pareto smoothed importance weights, by
+        PyMC's NUTS, or by the second where k-hat of the first is 0.7 or more. Needed are the posteriors under each of
+        several draws of the weights, and the calibrated posterior of hierarchical models.
     random_seed : int, numpy.random.Generator or None
-        For weights with several draws; nothing is random with a single one.
+        For the same; nothing is random with a single draw of the weights and a prior without hyperparameters.
     sampler : dict, optional
-        More arguments of ``pymc.sample`` for NUTS, such as ``{"tune": 500}``. Its log density is compiled once for
-        all draws of the weights; it starts at the mode and takes no ``init``.
+        More arguments of ``pymc.sample`` for NUTS, such as ``{"tune": 500}``. With several draws of the weights its
+        log density is compiled once for all of them; it starts at the mode and takes no ``init``.
 
     Returns
     -------
     arviz.InferenceData or xarray.DataTree
         A new object: ``posterior`` calibrated, with deterministics recomputed; ``calibration`` added (see
         `calibration_record`); pointwise log likelihoods, predictions and ``log_prior`` dropped, since they
-        belong to the uncalibrated draws; every other group as it was. For weights with several draws
-        ``sample_stats`` is replaced: ``weight_draw`` says which of them is behind each draw, ``pareto_k`` among its
-        attributes is the worst.
+        belong to the uncalibrated draws; every other group as it was. Where draws were sampled, ``sample_stats`` is
+        theirs: for weights with several draws ``weight_draw`` says which of them is behind each draw; ``pareto_k``
+        among its attributes is that of importance sampling (the worst, of several).
 
     Raises
     ------
@@ -124,8 +127,14 @@ def calibrate(
     chosen at random, occur. Draws of :func:`~iwbayes.noise_aware_weights` are mixed as they are instead, by no
     sandwich, and hold all of the noise; the total of the weights must then be that of the private rows.
 
-    The likelihood is approximated by a normal at its mode. That is poor for parameters with few rows and for
-    scales of hierarchical models; the record's ``skew`` says by how much mean and mode differ.
+    The likelihood is approximated by a normal at its mode. That is poor for parameters with few rows; the record's
+    ``skew`` says by how much mean and mode differ.
+
+    Hyperparameters, which no row's likelihood contains, are as far from normal as they like: with a single draw of the
+    weights, calibrated likelihood times prior is then sampled, and the draws of `idata` give the start, ``skew`` and
+    ``bend`` only. The latter is the standard deviation over them of the log likelihood less its quadratic
+    approximation: large where group effects are not centred, since the rows then inform a curved combination of
+    parameters only.
 
     Examples
     --------
@@ -163,9 +172,20 @@ def calibrate(
         phi, noise = tilt_inputs(release, terms.weights)
         columns = None if phi is None else phi[:, : len(noise)]
         held_back = None if phi is None else held_back_of(release)
-        normal = calibrated(terms, start, release.n_private, phi=columns, noise_covariance=noise, held_back=held_back)
-        [moved] = map_parts([draws], [start], [], [normal])
-        record = calibration_record(terms.names, normal, draws, moved, release, phi=phi)
+        curvature = -terms.likelihood_hessian(start)
+        normal = calibrated(
+            terms, start, release.n_private, curvature=curvature, phi=columns, noise_covariance=noise,
+            held_back=held_back,
+        )  # fmt: skip
+        if normal.prior_directions:
+            bent = bend(terms, start, curvature, draws)
+            plan = Plan(posterior.sizes["chain"], posterior.sizes["draw"], method, options)
+            moved, statistics = posterior_draws(terms, normal, plan, np.random.default_rng(random_seed))
+            groups["sample_stats"] = statistics.assign_coords(chain=posterior["chain"], draw=posterior["draw"])
+        else:
+            bent = float("nan")
+            [moved] = map_parts([draws], [start], [], [normal])
+        record = calibration_record(terms.names, normal, draws, moved, release, phi=phi, bend=bent)
     warn_outside_domain(record)
     groups["posterior"] = _replace_draws(posterior, terms.constrain(moved))
     return _arviz.make({**groups, "calibration": record}, idata.attrs)
@@ -228,6 +248,7 @@ def calibration_record(
     *,
     phi: Array | None = None,
     unmeasured: str | None = None,
+    bend: float = float("nan"),
 ) -> xr.Dataset:
     """Describe a calibration: what moved by how much, and whether it was inside its domain.
 
@@ -244,6 +265,8 @@ def calibration_record(
         Features of the synthetic rows with the clip flag last, where they are at hand; else they are computed.
     unmeasured : str, optional
         What of the model the release did not measure, from `outside_models`.
+    bend : float, optional
+        Of the likelihood, where calibrated likelihood times prior was sampled. NaN: draws were moved.
 
     Returns
     -------
@@ -254,9 +277,9 @@ def calibration_record(
         means over draws of the weights, and part of ``sd_calibrated``; NaN for a single draw). Attributes: ``method``
         ("tilt" or "row sandwich"), ``weight_draws`` (their number), ``verdict`` ("calibrated" or "not calibrated"),
         ``reasons`` (list of sentences, or "" when there is none), ``kappa_max``, ``explained_min``,
-        ``second_order_max``, ``misfit_share_max``, ``misfit``, ``kappa0``, ``skew``, ``likelihood_ess``,
-        ``cut_directions``, ``prior_directions``, ``pareto_k``, ``ess``, ``n_private``, ``n_synthetic``,
-        ``clipped_private``, ``clipped_synthetic``.
+        ``second_order_max``, ``misfit_share_max``, ``misfit``, ``kappa0``, ``skew`` (of the parameters that rows
+        inform, where draws were sampled), ``bend``, ``likelihood_ess``, ``cut_directions``, ``prior_directions``,
+        ``pareto_k``, ``ess``, ``n_private``, ``n_synthetic``, ``clipped_private``, ``clipped_synthetic``.
     """
     normals = [normals] if isinstance(normals, CalibratedNormal) else list(normals)
     normal, between = pool_normals(normals)
@@ -278,7 +301,11 @@ def calibration_record(
     facts["explained_min"] = smallest_known(normal.explained)
     facts["second_order_max"] = -smallest_known(-normal.second_order)
     facts["misfit_share_max"] = -smallest_known(-normal.misfit_share)
-    facts["skew"] = float(np.max(np.abs(columns["mean_weighted"] - normal.mode) / columns["sd_weighted"]))
+    skew = np.abs(columns["mean_weighted"] - normal.mode) / columns["sd_weighted"]
+    if not np.isnan(bend):
+        # what no row's likelihood contains was sampled: no normal stands for it
+        skew = skew[np.diag(normal.likelihood_precision) * np.diag(normal.likelihood_covariance) > SCORE_CUT]
+    facts["skew"], facts["bend"] = float(np.max(skew)), bend
     reasons = _reasons(facts, tilted, release, len(normals), unmeasured)
     attrs = {
         "method": "tilt" if tilted else "row sandwich",
@@ -317,6 +344,7 @@ def _reasons(facts: dict[str, Any], tilted: bool, release: Release, n_draws: int
             misfit_check(facts["misfit_share_max"]),
             *weight_checks(facts),
             skew_check(facts["skew"]),
+            bend_check(facts["bend"]),
         ]
         return [check.reason for check in checks if check.verdict == "fail"]
     own = release.weights

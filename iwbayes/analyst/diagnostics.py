@@ -18,6 +18,7 @@ from iwbayes.analyst._domain import (
     Check,
     above,
     below,
+    bend_check,
     explained_check,
     kappa_check,
     misfit_check,
@@ -59,6 +60,8 @@ def diagnose(idata_or_release: Any, release: Release | None = None) -> pd.DataFr
         - ``misfit``: the largest share of a parameter's variance that is due to what the weighted rows miss of features
           that the tilt held back; not known where a release has no test of fit;
         - ``skew``: largest distance of mean and mode of the weighted posterior, in standard deviations;
+        - ``bend``, for models with hyperparameters: standard deviation, over the weighted posterior, of the log
+          likelihood less its quadratic approximation;
         - ``pareto_k``, ``ess`` (Kish, in rows), ``ess_share`` (of the synthetic rows), ``psis_ess`` (Kish after
           Pareto smoothing);
         - ``likelihood_ess``: ``tr(J^-1 sum p_i s_i s_i') / tr(J^-1 sum p_i^2 s_i s_i')`` with p_i = w_i/sum w, s_i
@@ -136,6 +139,8 @@ def _calibration(record: xr.Dataset | None) -> list[Check]:
     if "misfit_share_max" in attrs:
         checks.append(misfit_check(float(attrs["misfit_share_max"]), pooled=attrs["method"] == "pool"))
     checks.append(skew_check(float(attrs["skew"])))
+    if not np.isnan(attrs.get("bend", NAN)):
+        checks.append(bend_check(float(attrs["bend"])))
     checks.append(_likelihood_ess(record))
     return checks
 

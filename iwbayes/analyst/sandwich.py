@@ -145,6 +145,20 @@ class CalibratedNormal:
     cut_directions: int
     prior_directions: int
 
+    @property
+    def likelihood_precision(self) -> Array:
+        """Inverse of `likelihood_covariance` on the directions that the rows inform, zero along the others, (p, p).
+
+        The informed directions are those at right angles to the others in the metric of the weighted posterior's
+        precision. Rows and columns of parameters that appear in no row's likelihood are zero.
+        """
+        root = np.linalg.cholesky(self.uncalibrated_covariance)
+        whitened = np.linalg.solve(root, np.linalg.solve(root, self.likelihood_covariance).T)
+        values, vectors = np.linalg.eigh(symmetric(whitened))
+        back = np.linalg.solve(root.T, vectors[:, self.prior_directions :])
+        # a variance of zero is a parameter known exactly, as in `_posterior`
+        return symmetric((back / np.maximum(values[self.prior_directions :], 1e-14 * values[-1])) @ back.T)
+
 
 def calibrate_normal(
     terms: LikelihoodTerms,
