@@ -1,8 +1,11 @@
 """Time and memory of publish(): 20,190 rows of 10 columns, 100,000 synthetic rows, hardened noise.
 
     python benchmarks/publish.py
+    python benchmarks/publish.py --rows 5000000 --files FOLDER               # from Parquet files, in memory
+    python benchmarks/publish.py --rows 5000000 --files FOLDER --dask        # from the same files, block by block
 
-Targets: 20 s and 1.5 GB (peak of the whole process, imports included).
+Targets: 20 s and 1.5 GB (peak of the whole process, imports included) for the first. FOLDER is written by the first run
+that names it; peaks are those of the second.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import argparse
 import resource
 import time
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -49,14 +53,34 @@ def simulate(n: int, rng: np.random.Generator) -> pd.DataFrame:
     return pd.DataFrame(frame)
 
 
+def write(folder: Path, n: int) -> None:
+    """Write rows in files of at most half a million each."""
+    folder.mkdir(parents=True)
+    for place, start in enumerate(range(0, n, 500_000)):
+        part = simulate(min(500_000, n - start), np.random.default_rng((1, place)))
+        part.to_parquet(folder / f"{place:04}.parquet", index=False)
+
+
 def main() -> None:
     """Publish once and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=20_190)
     parser.add_argument("--synthetic", type=int, default=100_000)
+    parser.add_argument("--files", type=Path, help="folder of Parquet files; written where it does not exist")
+    parser.add_argument("--dask", action="store_true", help="leave the rows in the files")
     arguments = parser.parse_args()
-    private = iw.PrivateTable(simulate(arguments.rows, np.random.default_rng(1)), SCHEMA)
+    if arguments.files and not arguments.files.exists():
+        write(arguments.files, arguments.rows)
     start = time.perf_counter()
+    if arguments.files and arguments.dask:
+        import dask.dataframe
+
+        private = iw.PrivateTable.from_dask(dask.dataframe.read_parquet(arguments.files), SCHEMA)
+    elif arguments.files:
+        private = iw.PrivateTable(pd.read_parquet(arguments.files), SCHEMA)
+    else:
+        private = iw.PrivateTable(simulate(arguments.rows, np.random.default_rng(1)), SCHEMA)
+        start = time.perf_counter()
     release = iw.publish(private, epsilon=1.0, delta=1e-6, n_synthetic=arguments.synthetic, rng=1)
     seconds = time.perf_counter() - start
     gigabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

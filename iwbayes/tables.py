@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from iwbayes._blocks import DaskRows, slices
 from iwbayes.schema import Schema
 
 
@@ -53,9 +55,10 @@ class PrivateTable:
     `bound_contributions` released.
     """
 
-    __slots__ = ("_frame", "_n_private", "_schema", "_source", "rows_per_user", "users")
+    __slots__ = ("_frame", "_n_private", "_rows", "_schema", "_source", "rows_per_user", "users")
 
-    _frame: pd.DataFrame
+    _frame: pd.DataFrame | None
+    _rows: DaskRows | None
     _schema: Schema
     _n_private: int | None
     _source: str | None
@@ -78,18 +81,52 @@ class PrivateTable:
             frame = frame.drop(columns=user)
         self._fill(schema.conform(frame), schema, users, None if user else 1, None if user else len(frame), None)
 
+    @classmethod
+    def from_dask(cls, frame: Any, schema: Schema) -> PrivateTable:
+        """Make a table of the rows of a Dask frame, which stay there: they may be more than memory holds.
+
+        Parameters
+        ----------
+        frame : dask.dataframe.DataFrame
+            Exactly the declared columns, from files that do not change. Each partition must fit in memory, as many at
+            once as Dask's scheduler has threads. One row a person: tables with users must be in memory.
+        schema : Schema
+
+        Returns
+        -------
+        PrivateTable
+            For `BayesNet` and `TiltWeights`, the defaults of `publish`, and weights that read no private row. They
+            read the frame block by block; of each cell, `BayesNet` keeps one or two bytes. Others need the rows in
+            memory and refuse before anything is charged.
+
+        Raises
+        ------
+        ModuleNotFoundError
+            Without Dask; it names the extra.
+        TypeError, ValueError
+            When the rows break the declaration, as for rows in memory; or the frame is none of Dask's.
+        RuntimeError
+            When the frame cannot be computed, here or later; Dask's own message is not shown, since it may quote rows.
+        """
+        _check_schema(schema)
+        rows = DaskRows(frame, schema)
+        table = object.__new__(cls)
+        table._fill(None, schema, None, 1, rows.n_rows, None, rows)
+        return table
+
     def _fill(
         self,
-        frame: pd.DataFrame,
+        frame: pd.DataFrame | None,
         schema: Schema,
         users: NDArray[np.int64] | None,
         rows_per_user: int | None,
         n_private: int | None,
         source: str | None,
+        rows: DaskRows | None = None,
     ) -> None:
-        content = (frame, schema, users, rows_per_user, n_private, source)
+        content = (frame, schema, users, rows_per_user, n_private, source, rows)
         for name, value in zip(
-            ("_frame", "_schema", "users", "rows_per_user", "_n_private", "_source"), content, strict=True
+            ("_frame", "_schema", "users", "rows_per_user", "_n_private", "_source", "_rows"), content, strict=True
         ):
             object.__setattr__(self, name, value)
 
@@ -101,7 +138,7 @@ class PrivateTable:
         if np.max(np.bincount(kept, minlength=1)) > rows_per_user:
             raise RuntimeError("a user keeps more rows than the bound. This is a defect: nothing was released.")
         table = object.__new__(PrivateTable)
-        frame = self._frame.iloc[places].reset_index(drop=True)
+        frame = self.frame.iloc[places].reset_index(drop=True)
         table._fill(frame, self._schema, kept, rows_per_user, n_private, source)
         return table
 
@@ -111,8 +148,42 @@ class PrivateTable:
 
     @property
     def frame(self) -> pd.DataFrame:
-        """The private rows in canonical form."""
+        """The private rows in canonical form.
+
+        Raises
+        ------
+        ValueError
+            For rows of a Dask frame, which are not in memory.
+        """
+        if self._frame is None:
+            raise ValueError(
+                "the rows are those of a Dask frame, and this needs them in memory. If they fit, use "
+                "PrivateTable(frame.compute(), schema)."
+            )
         return self._frame
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the rows are in memory, and not those of a Dask frame."""
+        return self._frame is not None
+
+    def map_blocks(self, function: Callable[[pd.DataFrame], Any]) -> Iterator[Any]:
+        """Apply a function to blocks of the private rows in canonical form, for the curator's modules only.
+
+        Parameters
+        ----------
+        function : callable
+            From a pandas.DataFrame with some of the rows to anything. Dask may call it in other threads or machines.
+
+        Yields
+        ------
+        Any
+            Its results, in the order of the rows.
+        """
+        if self._rows is not None:
+            yield from self._rows.map(function)
+        else:
+            yield from map(function, slices(self.frame))
 
     @property
     def schema(self) -> Schema:
@@ -138,7 +209,7 @@ class PrivateTable:
     @property
     def n_users(self) -> int:
         """Number of users, which is public; of rows without a user column."""
-        return len(self._frame) if self.users is None else int(np.max(self.users, initial=-1)) + 1
+        return self.n_private if self.users is None else int(np.max(self.users, initial=-1)) + 1
 
     def __len__(self) -> int:
         """Count the rows, where that is public.
@@ -150,7 +221,7 @@ class PrivateTable:
         """
         if self.users is not None:
             raise TypeError("the number of rows of users is private; n_private is what was released of it.")
-        return len(self._frame)
+        return self.n_private
 
     def __bool__(self) -> bool:
         """Be true, so that nobody asks for the number of rows by accident."""

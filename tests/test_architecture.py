@@ -15,6 +15,7 @@ PACKAGE = ROOT / "iwbayes"
 LAYERS = [
     {"_threads", "_warnings", "columns"},
     {"schema"},
+    {"_blocks"},
     {"tables"},
     {"_terms", "_formulas", "features", "laws", "tails", "weights", "beta_calibration", "statement"},
     {"_archive"},

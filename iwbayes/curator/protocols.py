@@ -155,6 +155,20 @@ def gives_log_ratio(generator: object) -> bool:
     return bool(getattr(generator, "gives_log_ratio", False))
 
 
+def reads_blocks(algorithm: object) -> bool:
+    """Whether `fit` reads private rows by `PrivateTable.map_blocks` only, if at all: it says so."""
+    return bool(getattr(algorithm, "reads_blocks", False))
+
+
+def check_rows_at_hand(algorithm: object, private: PrivateTable) -> None:
+    """Raise a ValueError where an algorithm needs rows in memory that are not there."""
+    if not (private.in_memory or reads_blocks(algorithm)):
+        raise ValueError(
+            f"{type(algorithm).__name__} needs the private rows in memory, and they are those of a Dask frame. Use "
+            "BayesNet() and TiltWeights(); or, if the rows fit, PrivateTable(frame.compute(), schema)."
+        )
+
+
 @runtime_checkable
 class LogRatio(Protocol):
     """A fitted, public estimate of log p_private(x)/p_synthetic(x) as a function of the row."""

@@ -21,6 +21,7 @@ from iwbayes.curator.protocols import (
     GeneratorsEstimator,
     PublicFacts,
     WeightEstimator,
+    check_rows_at_hand,
     gives_log_ratio,
     is_generator,
     is_weight_estimator,
@@ -65,8 +66,9 @@ def publish(
     epsilon, delta : float
         Budget of this release.
     n_synthetic : int, optional
-        Synthetic rows, by default five for each private row. More rows never make a posterior narrower
-        than the private rows would: an analyst's weights sum to the private sample size.
+        Synthetic rows, by default five for each private row; to be given where those are in a Dask frame. More rows
+        never make a posterior narrower than the private rows would: an analyst's weights sum to the private sample
+        size.
     generator : Generator or SyntheticTable, optional
         `BayesNet()` by default. One that is better with a delta works at all of it. Or a table that was made
         elsewhere, of which all rows are published: what it is declared to have cost is part of the budget.
@@ -154,6 +156,8 @@ class _Given:
 
     table: SyntheticTable
     owed: tuple[Event, ...]
+
+    reads_blocks = True
 
     @property
     def pure(self) -> bool:
@@ -384,6 +388,13 @@ def _check_arguments(
         raise ValueError(
             f"{type(weights).__name__} waits for the generator's own discriminator, and {type(generator).__name__} has "
             f"none with log odds. Use a GAN with loss='logistic', or other weights."
+        )
+    for algorithm in (generator, weights):
+        check_rows_at_hand(algorithm, private)
+    if not private.in_memory and n_synthetic is None and not isinstance(generator, _Given):
+        raise ValueError(
+            f"five synthetic rows for each of {private.n_private} private ones, which are not in memory, may not fit "
+            "there either. Give n_synthetic."
         )
     if private.users is not None and ledger is None:
         raise ValueError("a table with users comes with the ledger that bounded their contributions. Pass ledger=.")

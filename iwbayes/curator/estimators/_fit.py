@@ -12,7 +12,7 @@ from iwbayes.curator._declared import admit, owed_events
 from iwbayes.curator._digest import digest
 from iwbayes.curator.accounting import check_budget
 from iwbayes.curator.ledger import Ledger
-from iwbayes.curator.protocols import PublicFacts, WeightEstimator
+from iwbayes.curator.protocols import PublicFacts, WeightEstimator, check_rows_at_hand
 from iwbayes.laws import Measurement
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable, SyntheticTable
@@ -26,6 +26,11 @@ class FreeEstimator:
     @property
     def pure(self) -> bool:
         """It takes any delta and uses none."""
+        return True
+
+    @property
+    def reads_blocks(self) -> bool:
+        """It reads no private row."""
         return True
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
@@ -52,6 +57,7 @@ def open_fit(
         `BudgetExceeded` when the events do not fit.
     """
     facts = PublicFacts.of(private, synthetic, ledger)
+    check_rows_at_hand(estimator, private)
     events = (*owed_events(synthetic, ledger), *estimator.events(facts, epsilon=epsilon, delta=delta))
     if events:
         ledger.check(*events)

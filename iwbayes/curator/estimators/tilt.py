@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
@@ -25,6 +26,7 @@ from iwbayes.curator.protocols import (
     PublicFacts,
     WeightEstimator,
     is_weight_estimator,
+    reads_blocks,
 )
 from iwbayes.features import FeatureMap
 from iwbayes.laws import MEAN_OF_FEATURES, TEST_OF_FIT, CubeLaw, GaussianLaw, Measurement
@@ -160,6 +162,11 @@ class TiltWeights:
     def pure(self) -> bool:
         """Whether the noise is pure epsilon, so that `fit` takes delta 0."""
         return self.mechanism == "cube" and (not isinstance(self.base, WeightEstimator) or self.base.pure)
+
+    @property
+    def reads_blocks(self) -> bool:
+        """Whether private rows are read block by block: the tilt's are, and the base's where it says so."""
+        return not isinstance(self.base, WeightEstimator) or reads_blocks(self.base)
 
     @property
     def needs_generator(self) -> bool:
@@ -405,11 +412,23 @@ class TiltWeights:
     ) -> Measurement:
         n = facts.n_private
         step = power_of_two_below(features.bound / STEPS_PER_BOUND)
-        rows = features.transform(private.frame)
-        total, reach = integer_total(rows, features, step, facts.row_adjacency, facts.rows_per_user)
+        totals = list(private.map_blocks(_total_of(features, step, facts)))
+        total, reach = np.sum([block for block, _ in totals], axis=0), totals[0][1]
         settings = {"sensitivity": reach * step, "epsilon": epsilon, "ledger": ledger, "label": label}
         if self.mechanism == "cube":
             noisy = cube(total, grid=step, **settings)  # type: ignore[arg-type]
         else:
             noisy = gaussian(total, grid=step, delta=delta, **settings)  # type: ignore[arg-type]
         return Measurement(name, noisy.value / n, noisy.law.scaled(1 / n), reach * step / n, features, n)
+
+
+def _total_of(
+    features: FeatureMap, step: float, facts: PublicFacts
+) -> Callable[[pd.DataFrame], tuple[NDArray[np.int64], float]]:
+    """Make the function from a block of private rows to their integer total and its sensitivity."""
+
+    def total(block: pd.DataFrame) -> tuple[NDArray[np.int64], float]:
+        rows = features.transform(block)
+        return integer_total(rows, features, step, facts.row_adjacency, facts.rows_per_user)
+
+    return total

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from iwbayes.curator.ledger import Ledger
-from iwbayes.curator.protocols import Generator, PublicFacts
+from iwbayes.curator.protocols import Generator, PublicFacts, check_rows_at_hand
 from iwbayes.schema import Schema
 from iwbayes.tables import PrivateTable, SyntheticTable
 
@@ -23,6 +23,7 @@ def open_generator_fit(
         the events do not fit.
     """
     facts = PublicFacts.of(private, None, ledger)
+    check_rows_at_hand(generator, private)
     ledger.check(*generator.events(facts, epsilon=epsilon, delta=delta))
     return facts
 

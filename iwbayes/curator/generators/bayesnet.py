@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
@@ -38,6 +38,8 @@ from iwbayes.tables import PrivateTable, SyntheticTable
 MAX_CELLS = 2_000_000
 #: Usefulness that is asked of the bins of single columns, as a share of ``theta``: their sums average the noise out.
 BINS_THETA = 0.75
+#: Rows that are counted at once: one code of eight bytes for each cell of a table is held.
+COUNTED_ROWS = 2**20
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,11 @@ class BayesNet:
         return True
 
     @property
+    def reads_blocks(self) -> bool:
+        """Private rows are read block by block; one code a cell is kept."""
+        return True
+
+    @property
     def prefers_delta(self) -> bool:
         """Whether a delta above 0 makes it better: Gaussian counts need less noise, and compose well."""
         return True
@@ -207,7 +214,7 @@ class BayesNet:
         numeric = [place for place, column in enumerate(schema) if is_numeric(column)]
         fine = self._useful_cells(facts, len(numeric), shares.bins, BINS_THETA * self.theta) if numeric else 0.0
         bins = tuple(ColumnBins.of(c, int(np.clip(fine, min(4, self.max_bins), self.max_bins))) for c in schema)
-        codes = np.column_stack([b.codes(private.frame[b.column.name]) for b in bins]).astype(np.int64)
+        codes = np.concatenate(list(private.map_blocks(_coded(bins))))
         groups = [Groups.single(b.size) for b in bins]
         if numeric:
             counts = [np.bincount(codes[:, place], minlength=bins[place].size) for place in numeric]
@@ -221,8 +228,9 @@ class BayesNet:
                 groups[place] = Groups.by_mass(mass, n_groups, bins[place].column.missing)
                 # a bound that was left out counts as noisy as the others: its group may hold nothing else
                 measured[place] = groups[place].sums(value), part.variance * groups[place].sums(np.ones(len(value)))
-        grouped = np.column_stack([g.of[codes[:, place]] for place, g in enumerate(groups)])
-        return bins, grouped, tuple(groups), measured
+        for place, group in enumerate(groups):
+            codes[:, place] = group.of[codes[:, place]]  # there are no more groups than bins
+        return bins, codes, tuple(groups), measured
 
     def _structure(
         self, codes: Codes, sizes: Sequence[int], ledger: Ledger, facts: PublicFacts, epsilon: float, cells: float
@@ -315,6 +323,16 @@ class FittedBayesNet:
         return f"FittedBayesNet({'; '.join(parts)})"
 
 
+def _coded(bins: Sequence[ColumnBins]) -> Callable[[pd.DataFrame], Codes]:
+    """Make the function from a block of private rows to the bin of each cell, in the smallest integers that hold it."""
+    dtype = np.min_scalar_type(max(b.size for b in bins))
+
+    def codes(block: pd.DataFrame) -> Codes:
+        return np.column_stack([b.codes(block[b.column.name]).astype(dtype) for b in bins])
+
+    return codes
+
+
 def parent_sets(
     placed: Sequence[int], sizes: Sequence[int], size: int, max_parents: int, cells: float
 ) -> list[tuple[int, ...]]:
@@ -342,7 +360,13 @@ def flat_codes(codes: Codes, sizes: Sequence[int], columns: Sequence[int]) -> Co
 
 def count_table(codes: Codes, sizes: Sequence[int], node: Node) -> Codes:
     """Exact counts of (parents, column), flat with the column fastest."""
-    return np.bincount(flat_codes(codes, sizes, node.members), minlength=math.prod(sizes[c] for c in node.members))
+    cells = math.prod(sizes[c] for c in node.members)
+    # in parts: codes of eight bytes for all rows at once would be more than what is kept of these
+    parts = (codes[start : start + COUNTED_ROWS] for start in range(0, len(codes), COUNTED_ROWS))
+    total = np.zeros(cells, dtype=np.int64)
+    for part in parts:
+        total += np.bincount(flat_codes(part, sizes, node.members), minlength=cells)
+    return total
 
 
 def structure_scores(codes: Codes, sizes: Sequence[int], candidates: Sequence[Node], n: int) -> Codes:

@@ -1,0 +1,116 @@
+"""Private rows block by block: slices of a frame in memory or of the partitions of a Dask frame, never in a message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pandas as pd
+
+from iwbayes.schema import Schema
+
+__all__ = ["DaskRows", "slices"]
+
+#: Most rows that are worked on at once.
+BLOCK_ROWS = 2**17
+
+_UNREAD = (
+    "the rows of the Dask frame could not be read; what went wrong is not shown, since it may quote them. Compute the "
+    "frame once yourself, where that is safe, and mend what it reports."
+)
+
+
+def slices(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """Cut a frame into blocks of rows, none of them too large to work on."""
+    for start in range(0, len(frame), BLOCK_ROWS):
+        yield frame.iloc[start : start + BLOCK_ROWS]
+
+
+class DaskRows:
+    """Rows of a Dask frame under a schema.
+
+    Parameters
+    ----------
+    frame : dask.dataframe.DataFrame
+        Columns as declared. Each partition must fit in memory, as many at once as the scheduler has threads.
+    schema : Schema
+
+    Attributes
+    ----------
+    n_rows : int
+        From a first pass, which checks all rows.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        Without Dask.
+    TypeError
+        When the frame is none of Dask's.
+    ValueError
+        When a block breaks the declaration (see `Schema.conform`), or there are no rows.
+    RuntimeError
+        When the frame cannot be computed.
+    """
+
+    def __init__(self, frame: Any, schema: Schema) -> None:
+        try:
+            import dask.dataframe
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                'rows of Dask frames need the package dask: pip install "iwbayes[dask]".'
+            ) from error
+        if not isinstance(frame, dask.dataframe.DataFrame):
+            raise TypeError(f"from_dask takes a dask.dataframe.DataFrame; got {type(frame).__name__}.")
+        self._parts = frame.to_delayed()
+        self._schema = schema
+        self.n_rows = 0
+        self.n_rows = sum(self._each(len))
+        if not self.n_rows:
+            raise ValueError("the table has no rows; a table needs at least one.")
+
+    def map(self, function: Callable[[pd.DataFrame], Any]) -> Iterator[Any]:
+        """Apply a function to each block of rows in canonical form, wherever Dask computes; results in order.
+
+        Raises
+        ------
+        RuntimeError
+            When the frame cannot be computed, or has another number of rows than at first.
+        """
+        yield from self._each(function)
+
+    def _each(self, function: Callable[[pd.DataFrame], Any]) -> list[Any]:
+        import dask
+
+        tasks = [dask.delayed(_apply)(part, self._schema, function) for part in self._parts]
+        try:
+            done = dask.compute(*tasks)
+        except Exception:  # messages of readers may quote the rows: every one is replaced
+            done = None
+        if done is None:
+            raise RuntimeError(_UNREAD)
+        for _, _, refusal in done:
+            if refusal is not None:
+                raise ValueError(refusal)
+        found = sum(count for count, _, _ in done)
+        if self.n_rows and found != self.n_rows:
+            raise RuntimeError(
+                "the Dask frame has another number of rows than when the table was made. Write the rows to files that "
+                "do not change, and make the table again."
+            )
+        return [result for _, results, _ in done for result in results]
+
+
+def _apply(
+    block: pd.DataFrame, schema: Schema, function: Callable[[pd.DataFrame], Any]
+) -> tuple[int, list[Any], str | None]:
+    """Return number of rows, results, and why they were refused; raise nothing, since schedulers log a task's rows."""
+    if not len(block):
+        return 0, [], None
+    try:
+        canonical = schema.conform(block)
+    except (TypeError, ValueError) as error:  # these name columns, never values
+        return 0, [], str(error)
+    try:
+        return len(block), [function(part) for part in slices(canonical)], None
+    except Exception as error:
+        return 0, [], f"a block of rows could not be worked on ({type(error).__name__}). This is a defect."
