@@ -33,6 +33,10 @@ FAST = {"tune": 500, "cores": 1, "progressbar": False, "compute_convergence_chec
 
 @pytest.fixture(scope="module")
 def release():
+    return release_of(EFFECTS)
+
+
+def release_of(effects):
     rng = np.random.default_rng(12)
 
     def rows(n, effects):
@@ -40,10 +44,10 @@ def release():
         y = np.clip(1 + effects[g] + rng.normal(size=n), -9, 9)
         return GROUPS.conform(pd.DataFrame({"g": np.array(LEVELS)[g], "y": y}))
 
-    synthetic = SyntheticTable(rows(M, 0.6 * EFFECTS), GROUPS)
+    synthetic = SyntheticTable(rows(M, 0.6 * effects), GROUPS)
     features = FeatureMap.whitened(synthetic, "quadratic")
     features = features.with_bound(1.5 * features.bound)
-    value = features.transform(rows(N, EFFECTS)).mean(axis=0) + 0.02 * rng.normal(size=features.dim)
+    value = features.transform(rows(N, effects)).mean(axis=0) + 0.02 * rng.normal(size=features.dim)
     return tilted_release(synthetic, features, value, GaussianLaw(0.02, features.dim), N)
 
 
@@ -69,10 +73,16 @@ def start_of(model, n=400, chains=2, **values):
     draws = rng.multivariate_normal(mode, np.linalg.inv(-(likelihood + prior)), chains * n)
     free = [rv.name for rv in model.free_RVs]
     found = {name: value for name, value in terms.constrain(draws).items() if name in [*free, *values]}
-    dims = {name: ["chain", "draw", *[f"{name}_{i}" for i in range(value.ndim - 1)]] for name, value in found.items()}
-    data = {name: (dims[name], value.reshape(chains, n, *value.shape[1:])) for name, value in found.items()}
+    return as_idata(found, n), mode
+
+
+def as_idata(values, n):
+    """ArviZ object of values by name, each (sample, ...), in chains of n draws."""
+    dims = {name: ["chain", "draw", *[f"{name}_{i}" for i in range(value.ndim - 1)]] for name, value in values.items()}
+    data = {name: (dims[name], value.reshape(-1, n, *value.shape[1:])) for name, value in values.items()}
+    chains = len(next(iter(values.values()))) // n
     posterior = xr.Dataset(data, coords={"chain": np.arange(chains), "draw": np.arange(n)})
-    return _arviz.make({"posterior": posterior}), mode
+    return _arviz.make({"posterior": posterior})
 
 
 def on_a_grid(release, mode):
@@ -145,6 +155,30 @@ def test_hyperparameters_have_the_posterior_of_calibrated_likelihood_times_prior
     assert record.attrs["prior_directions"] == 2 and record.attrs["bend"] < 1e-6
     assert_allclose(record["sd_calibrated"], sd, rtol=5 / np.sqrt(n_effective))
     assert iw.diagnose(calibrated).loc["bend", "verdict"] == "ok"
+
+
+def test_groups_that_hardly_differ_have_no_joint_mode_and_a_posterior():
+    # the density of centred effects has no bound where their scale goes to zero
+    release = release_of(0.05 * EFFECTS)
+    model = model_of(release)
+    terms = ModelTerms(model)
+    rng = np.random.default_rng(5)
+    hyper = np.column_stack([rng.normal(1, 0.3, 4000), rng.normal(-2.0, 0.8, 4000)])
+    informed = np.array([False, False, *[True] * len(LEVELS)])
+    mode = terms.conditional_mode(np.r_[hyper.mean(axis=0), np.ones(len(LEVELS))], informed)
+    theta = mode[2:] + rng.normal(0, 0.08, (4000, len(LEVELS)))
+    values = {"mu": hyper[:, 0], "tau": np.exp(hyper[:, 1]), "theta": theta}
+    idata = as_idata(values, 2000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", iw.CalibrationWarning)
+        calibrated = iw.calibrate(idata, model, release, random_seed=3, sampler=FAST)
+    mean, sd = on_a_grid(release, mode)
+    draws, n_effective = flat(calibrated), 400
+    assert _arviz.group(calibrated, "sample_stats").attrs["pareto_k"] < 0.7
+    assert np.all(np.abs(draws.mean(axis=0) - mean) < 5 * sd / np.sqrt(n_effective))
+    assert np.all(np.abs(draws.std(axis=0) / sd - 1) < 5 / np.sqrt(n_effective))
+    record = _arviz.group(calibrated, "calibration")
+    assert np.isnan(record["kappa"][:2]).all() and record.attrs["kappa_max"] == record["kappa"].max()
 
 
 def test_effects_that_are_not_centred_bend_the_likelihood(release):

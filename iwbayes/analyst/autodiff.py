@@ -299,6 +299,42 @@ class ModelTerms:
         theta = maximise(self.log_density, derivatives, self.start() if start is None else self._checked(start))
         return theta, hessians[0], hessians[1]
 
+    def conditional_mode(self, start: np.ndarray, free: np.ndarray) -> np.ndarray:
+        """Maximise the weighted log density over some parameters, the others held where they are.
+
+        Parameters
+        ----------
+        start : ndarray, shape (p,)
+        free : ndarray of bool, shape (p,)
+
+        Returns
+        -------
+        ndarray, shape (p,)
+
+        Raises
+        ------
+        ValueError, RuntimeError
+            As `mode`.
+        """
+        start = self._checked(start)
+
+        def whole(part: np.ndarray) -> np.ndarray:
+            theta = start.copy()
+            theta[free] = part
+            return theta
+
+        def derivatives(part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            _, gradient, hessian = self._likelihood(whole(part))
+            prior_gradient, prior_hessian = self.prior(whole(part))
+            return (gradient + prior_gradient)[free], (hessian + prior_hessian)[np.ix_(free, free)]
+
+        return whole(maximise(lambda part: self.log_density(whole(part)), derivatives, start[free]))
+
+    def in_likelihood(self, theta: np.ndarray) -> np.ndarray:
+        """Tell which parameters the likelihood depends on, from its derivatives at theta (p,); bool, shape (p,)."""
+        _, gradient, hessian = self._likelihood(theta)
+        return (gradient != 0) | (hessian != 0).any(axis=0)
+
     def unconstrain(self, posterior: xr.Dataset) -> np.ndarray:
         """Map posterior draws to unconstrained space.
 

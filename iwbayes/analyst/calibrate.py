@@ -27,7 +27,7 @@ from iwbayes.analyst._domain import (
     weight_checks,
     weight_facts,
 )
-from iwbayes.analyst._hierarchies import bend, posterior_draws
+from iwbayes.analyst._hierarchies import Hierarchy, bend
 from iwbayes.analyst._meat import Array
 from iwbayes.analyst._misfit import held_back_of
 from iwbayes.analyst._mixture import map_parts, pool_normals
@@ -35,7 +35,7 @@ from iwbayes.analyst._nuts import check_sampler
 from iwbayes.analyst._pool_record import model_reference, pool_record
 from iwbayes.analyst._weight_draws import Part, Plan, calibrated, check_method, draw_posteriors, pooled_draws
 from iwbayes.analyst.noise_aware import HARMLESS_STEPS, is_noise_aware
-from iwbayes.analyst.sandwich import SCORE_CUT, CalibratedNormal
+from iwbayes.analyst.sandwich import CalibratedNormal
 from iwbayes.features import FeatureMap
 from iwbayes.laws import MEAN_OF_FEATURES, Measurement
 from iwbayes.release import Release
@@ -130,11 +130,11 @@ def calibrate(
     The likelihood is approximated by a normal at its mode. That is poor for parameters with few rows; the record's
     ``skew`` says by how much mean and mode differ.
 
-    Hyperparameters, which no row's likelihood contains, are as far from normal as they like: with a single draw of the
-    weights, calibrated likelihood times prior is then sampled, and the draws of `idata` give the start, ``skew`` and
-    ``bend`` only. The latter is the standard deviation over them of the log likelihood less its quadratic
-    approximation: large where group effects are not centred, since the rows then inform a curved combination of
-    parameters only.
+    Hyperparameters, which no row's likelihood contains, are as far from normal as they like. With a single draw of the
+    weights, the likelihood of the other parameters is calibrated at their mode given the means of these, and its
+    product with the prior is sampled. The draws of `idata` give the start, ``skew`` and ``bend`` only. The latter is
+    the standard deviation over them of the log likelihood less its quadratic approximation: large where group effects
+    are not centred, since the rows then inform a curved combination of parameters only.
 
     Examples
     --------
@@ -152,8 +152,8 @@ def calibrate(
     if len(draws) <= terms.size:
         raise ValueError(f"there must be more draws than parameters; got {len(draws)} for {terms.size}. Sample more.")
     groups = {name: _arviz.group(idata, name) for name in _arviz._names(idata) if name not in STALE_GROUPS}
-    start = terms.mode(draws.mean(axis=0))
     if release.weights.n_draws > 1 and _released(terms.weights, release):
+        start = terms.mode(draws.mean(axis=0))
         pooled = is_noise_aware(release.weights, release)
         if pooled:
             check_total(float(terms.weights.sum()), release)
@@ -172,20 +172,23 @@ def calibrate(
         phi, noise = tilt_inputs(release, terms.weights)
         columns = None if phi is None else phi[:, : len(noise)]
         held_back = None if phi is None else held_back_of(release)
-        curvature = -terms.likelihood_hessian(start)
-        normal = calibrated(
-            terms, start, release.n_private, curvature=curvature, phi=columns, noise_covariance=noise,
-            held_back=held_back,
-        )  # fmt: skip
-        if normal.prior_directions:
-            bent = bend(terms, start, curvature, draws)
-            plan = Plan(posterior.sizes["chain"], posterior.sizes["draw"], method, options)
-            moved, statistics = posterior_draws(terms, normal, plan, np.random.default_rng(random_seed))
-            groups["sample_stats"] = statistics.assign_coords(chain=posterior["chain"], draw=posterior["draw"])
+        center = draws.mean(axis=0)
+        informed = terms.in_likelihood(center)
+        near = Hierarchy.calibrated(
+            terms, center, informed, release.n_private, phi=columns, noise_covariance=noise, held_back=held_back
+        )
+        if informed.all() and not near.normal.prior_directions:
+            [moved] = map_parts([draws], [near.mode], [], [near.normal])
+            record = calibration_record(terms.names, near.normal, draws, moved, release, phi=phi)
         else:
-            bent = float("nan")
-            [moved] = map_parts([draws], [start], [], [normal])
-        record = calibration_record(terms.names, normal, draws, moved, release, phi=phi, bend=bent)
+            plan = Plan(posterior.sizes["chain"], posterior.sizes["draw"], method, options)
+            moved, statistics = near.sample(draws, plan, np.random.default_rng(random_seed))
+            groups["sample_stats"] = statistics.assign_coords(chain=posterior["chain"], draw=posterior["draw"])
+            bent = bend(terms, near.mode, near.curvature, draws)
+            normal = near.for_record()
+            record = calibration_record(
+                terms.names, normal, draws, moved, release, phi=phi, bend=bent, informed=informed
+            )
     warn_outside_domain(record)
     groups["posterior"] = _replace_draws(posterior, terms.constrain(moved))
     return _arviz.make({**groups, "calibration": record}, idata.attrs)
@@ -249,6 +252,7 @@ def calibration_record(
     phi: Array | None = None,
     unmeasured: str | None = None,
     bend: float = float("nan"),
+    informed: np.ndarray | None = None,
 ) -> xr.Dataset:
     """Describe a calibration: what moved by how much, and whether it was inside its domain.
 
@@ -267,14 +271,17 @@ def calibration_record(
         What of the model the release did not measure, from `outside_models`.
     bend : float, optional
         Of the likelihood, where calibrated likelihood times prior was sampled. NaN: draws were moved.
+    informed : ndarray of bool, shape (p,), optional
+        Parameters that the likelihood depends on; all by default.
 
     Returns
     -------
     xarray.Dataset
         Dimension ``parameter``; variables ``kappa``, ``explained``, ``second_order`` (share of the variance that is of
-        second order in the weights), ``misfit_share`` (share that is due to what the rows miss), ``mean_weighted``,
-        ``sd_weighted``, ``mean_calibrated``, ``sd_calibrated`` (unconstrained), ``sd_between`` (of the calibrated
-        means over draws of the weights, and part of ``sd_calibrated``; NaN for a single draw). Attributes: ``method``
+        second order in the weights), ``misfit_share`` (share that is due to what the rows miss), all NaN for
+        hyperparameters; ``mean_weighted``, ``sd_weighted``, ``mean_calibrated``, ``sd_calibrated`` (unconstrained),
+        ``sd_between`` (of the calibrated means over draws of the weights, and part of ``sd_calibrated``; NaN for a
+        single draw). Attributes: ``method``
         ("tilt" or "row sandwich"), ``weight_draws`` (their number), ``verdict`` ("calibrated" or "not calibrated"),
         ``reasons`` (list of sentences, or "" when there is none), ``kappa_max``, ``explained_min``,
         ``second_order_max``, ``misfit_share_max``, ``misfit``, ``kappa0``, ``skew`` (of the parameters that rows
@@ -297,14 +304,12 @@ def calibration_record(
         "sd_between": between,
     }
     facts: dict[str, Any] = weight_facts(release, phi)
-    facts["kappa_max"] = float(np.max(normal.kappa)) if tilted else float("nan")
+    facts["kappa_max"] = float(np.nanmax(normal.kappa)) if tilted else float("nan")
     facts["explained_min"] = smallest_known(normal.explained)
     facts["second_order_max"] = -smallest_known(-normal.second_order)
     facts["misfit_share_max"] = -smallest_known(-normal.misfit_share)
     skew = np.abs(columns["mean_weighted"] - normal.mode) / columns["sd_weighted"]
-    if not np.isnan(bend):
-        # what no row's likelihood contains was sampled: no normal stands for it
-        skew = skew[np.diag(normal.likelihood_precision) * np.diag(normal.likelihood_covariance) > SCORE_CUT]
+    skew = skew if informed is None else skew[informed]  # no normal stands for the others
     facts["skew"], facts["bend"] = float(np.max(skew)), bend
     reasons = _reasons(facts, tilted, release, len(normals), unmeasured)
     attrs = {
