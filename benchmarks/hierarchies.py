@@ -1,6 +1,6 @@
 """Coverage of the hyperparameters of hierarchical models: truths drawn from the prior, one release each.
 
-    python benchmarks/hierarchies.py --output FOLDER                       # 2 x 100 replications, 1 to 2 hours, 2 cores
+    python benchmarks/hierarchies.py --output FOLDER                       # 2 x 100 replications, half an hour, 2 cores
     python benchmarks/hierarchies.py --output FOLDER --replications 4      # a quick look
 
 A replication draws the mean and the spread of groups, their effects, a slope and private rows, publishes these (noise

@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "iwbayes.schema": ("Binary", "Categorical", "Integer", "Real", "Schema"),
     "iwbayes.tables": ("PrivateTable", "SyntheticTable"),
+    "iwbayes._read": ("read_table",),
     "iwbayes.features": ("FeatureMap",),
     "iwbayes.laws": ("Measurement",),
     "iwbayes.weights": ("Weights", "finite_variance_test", "normalize", "psis", "resample", "temper", "truncate"),

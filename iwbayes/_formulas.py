@@ -14,13 +14,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import combinations_with_replacement, product
+from keyword import iskeyword
 from typing import Any
 
 from iwbayes._terms import MAX_RAW_TERMS, Term, feature_owners, ordered_terms
 from iwbayes.columns import Categorical, Column, Real
 from iwbayes.schema import Schema
 
-__all__ = ["ScoreTerms", "check_formulas", "model_options", "model_terms", "reduced"]
+__all__ = [
+    "ScoreTerms",
+    "check_formulas",
+    "formula_hints",
+    "model_options",
+    "model_terms",
+    "quoted",
+    "read_formula",
+    "reduced",
+]
 
 Span = frozenset[Term]
 
@@ -203,24 +213,71 @@ def _times(one: Span, two: Span, schema: Schema) -> Span:
     return frozenset(term for term in found if term is not None)
 
 
+def quoted(name: str) -> str:
+    """Name of a column as formulas take it: in backticks unless it is an identifier."""
+    return name if name.isidentifier() and not iskeyword(name) else f"`{name}`"
+
+
+def formula_hints(formula: str, schema: Schema) -> str:
+    """Sentences on what a formula may have meant: names that want backticks, groups of varying effects."""
+    bare = _QUOTED.sub(" ", formula)
+    wanting = sorted((name for name in schema.names if quoted(name) != name), key=len, reverse=True)
+    longest_first = "|".join(re.escape(name) for name in wanting)
+    found = dict.fromkeys(re.findall(rf"(?<!\w)(?:{longest_first})(?!\w)", bare)) if wanting else {}
+    hints = f" Names with spaces or signs go in backticks: {', '.join(map(quoted, found))}." if found else ""
+    if "|" in bare:
+        hints += (
+            " A group goes in as a plain column (y ~ x + region); varying effects are for a PyMC model of one's own."
+        )
+    return hints
+
+
+def read_formula(formula: str, schema: Schema) -> Any:
+    """Let formulaic read a formula.
+
+    Parameters
+    ----------
+    formula : str
+    schema : Schema
+        Whose columns ``.`` stands for.
+
+    Returns
+    -------
+    formulaic.Formula
+
+    Raises
+    ------
+    ValueError
+        When it cannot be read.
+    """
+    from formulaic import Formula
+    from formulaic.errors import FormulaicError
+
+    try:
+        return Formula(formula, _context={"__formulaic_variables_available__": list(schema.names)})
+    except RecursionError:
+        raise ValueError(f"formula {formula[:60]!r}... is nested too deeply. Write it as 'y ~ a + b'.") from None
+    except (FormulaicError, SyntaxError, AttributeError) as error:  # the last where brackets do not match
+        reason = error.msg if isinstance(error, SyntaxError) else str(error).splitlines()[0]
+        reason = "its brackets do not match" if isinstance(error, AttributeError) else reason.rstrip(".?")
+        hints = formula_hints(formula, schema) or " Names with spaces or signs go in backticks, as `a name`."
+        raise ValueError(f"formula {formula!r} can not be read: {reason}. Write it as 'y ~ a + b'.{hints}") from None
+
+
 def _parse(formula: str, schema: Schema) -> Any:
     """Let formulaic read a formula, and check its shape and its names."""
     from formulaic import Formula
-    from formulaic.errors import FormulaicError
 
     if not isinstance(formula, str):
         raise TypeError(f"a formula must be a string such as 'y ~ a + b'; got {type(formula).__name__}.")
     if any(int(power) > MAX_PREDICTOR_DEGREE for power in _POWER.findall(_QUOTED.sub("name", formula))):
         raise ValueError(f"formula {formula!r} must have no power above {MAX_PREDICTOR_DEGREE}.")
-    try:
-        parsed = Formula(formula, _context={"__formulaic_variables_available__": list(schema.names)})
-    except RecursionError:
-        raise ValueError(f"formula {formula[:60]!r}... is nested too deeply. Write it as 'y ~ a + b'.") from None
-    except (FormulaicError, SyntaxError, AttributeError) as error:  # the last where brackets do not match
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"formula {formula!r} can not be read: {reason} Write it as 'y ~ a + b'.") from None
+    parsed = read_formula(formula, schema)
     if not hasattr(parsed, "lhs") or not isinstance(parsed.lhs, Formula) or not isinstance(parsed.rhs, Formula):
-        raise ValueError(f"formula {formula!r} must have a response and one part on its right, as 'y ~ a + b'.")
+        raise ValueError(
+            f"formula {formula!r} must have a response and one part on its right, as 'y ~ a + b'."
+            f"{formula_hints(formula, schema)}"
+        )
     return parsed
 
 
@@ -235,7 +292,7 @@ class _Reader:
         text = str(factor.expr)
         if factor.eval_method.name == "LITERAL":
             return _ONE
-        if factor.eval_method.name == "LOOKUP" and text in self.schema.names:
+        if factor.eval_method.name == "LOOKUP":
             return self._column(text)
         try:
             return self.checked(self._whole(ast.parse(self._without_quotes(text), mode="eval").body), text)
@@ -270,6 +327,7 @@ class _Reader:
         if name not in self.schema.names:
             raise ValueError(
                 f"formula {self.formula!r} names {name!r}, which the schema lacks; it has {list(self.schema.names)}."
+                f"{formula_hints(self.formula, self.schema)}"
             )
         return self.schema.names.index(name)
 
@@ -287,11 +345,14 @@ class _Reader:
         column = self.schema[name]
         transform = column.transform if isinstance(column, Real) else None
         if logged and transform != "log1p":
-            raise self._refusal(f"np.log1p({name})", "is of a column that is not declared with transform='log1p'")
+            raise self._refusal(
+                f"np.log1p({quoted(name)})", "is of a column that is not declared with transform='log1p'"
+            )
         if transform == "log1p" and not logged:
             raise ValueError(
                 f"formula {self.formula!r}: column {name!r} is declared with transform='log1p', and its features are "
-                f"those of np.log1p({name}). Write np.log1p({name}), or declare it without the transform."
+                f"those of np.log1p({quoted(name)}). Write np.log1p({quoted(name)}), or declare it without the "
+                "transform."
             )
         return _ONE | {(place,) for place, owner in enumerate(feature_owners(self.schema)) if owner == own}
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +17,13 @@ __all__ = ["read_table"]
 
 #: Cells that mean "missing" in a CSV file, unless a column declares them as a level.
 MISSING_CELLS = frozenset({"", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "<NA>", "#N/A"})
+#: Rows of a CSV file whose cells are counted at a time.
+_ROWS_AT_ONCE = 50_000
 _BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 
 
-def read_table(path: str | Path, schema: Schema) -> pd.DataFrame:
-    """Read a CSV or Parquet file for a schema.
+def read_table(path: str | Path, schema: Schema, *, drop: Sequence[str] = ()) -> pd.DataFrame:
+    r"""Read a CSV or Parquet file of private rows for a schema, as the command line does.
 
     Parameters
     ----------
@@ -28,20 +32,37 @@ def read_table(path: str | Path, schema: Schema) -> pd.DataFrame:
     schema : Schema
         Decides how cells are read: numbers as numbers, levels as text where the declared levels are text, so
         that a code such as 007 stays what it is. Columns that it does not declare are kept as they are.
+    drop : sequence of str
+        Columns to leave out, such as identifiers and dates. `PrivateTable` refuses columns that are not declared.
 
     Returns
     -------
     pandas.DataFrame
-        For `PrivateTable`, which checks it.
+        For `PrivateTable`, which checks it. It is the private table in the open: do not print it.
 
     Raises
     ------
     OSError
         When the file is absent or cannot be opened.
-    ValueError
-        When it is of another kind, malformed, or a number column holds other cells. The message names the file
-        or the column and never quotes the file's content, which the readers' own messages do.
+    TypeError, ValueError
+        When it is of another kind, malformed, a number column holds other cells, or a column to drop is not there or
+        declared. The message names the file or the column and never quotes the file's content, which the readers' own
+        messages do.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from iwbayes.schema import Real
+    >>> path = Path(tempfile.mkdtemp(), "people.csv")
+    >>> _ = path.write_text("id,age\n007,33\n008,\n")
+    >>> read_table(path, Schema(Real("age", 18, 90, missing=True)), drop=["id"])
+        age
+    0  33.0
+    1   NaN
     """
+    if not isinstance(schema, Schema):
+        raise TypeError(f"schema must be an iwbayes.Schema; got {type(schema).__name__}.")
+    drop = _check_drop(drop, schema)
     path = Path(path)
     suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
     if not suffixes or not ({suffixes[-1], suffixes[0]} & {".csv", ".parquet", ".pq"}):
@@ -49,8 +70,24 @@ def read_table(path: str | Path, schema: Schema) -> pd.DataFrame:
     with open(path, "rb"):  # an absent or forbidden file: the system's own error
         pass
     if suffixes[-1] in (".parquet", ".pq"):
-        return _read_parquet(path)
-    return _read_csv(path, schema)
+        return _without(_read_parquet(path), drop, path)
+    return _read_csv(path, schema, drop)
+
+
+def _check_drop(drop: Sequence[str], schema: Schema) -> list[str]:
+    if isinstance(drop, str) or not all(isinstance(name, str) for name in drop):
+        raise TypeError(f"drop takes a list of column names; got {type(drop).__name__}.")
+    declared = [name for name in drop if name in schema.names]
+    if declared:
+        raise ValueError(f"drop names {declared}, which the schema declares. Take them out of one of the two.")
+    return list(drop)
+
+
+def _without(frame: pd.DataFrame, drop: list[str], path: Path) -> pd.DataFrame:
+    absent = [name for name in drop if name not in frame.columns]
+    if absent:
+        raise ValueError(f"{path} has no columns {absent} to drop. Correct the names, or leave them out.")
+    return frame.drop(columns=drop)
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
@@ -61,18 +98,21 @@ def _read_parquet(path: Path) -> pd.DataFrame:
     raise ValueError(problem)
 
 
-def _read_csv(path: Path, schema: Schema) -> pd.DataFrame:
+def _read_csv(path: Path, schema: Schema, drop: list[str]) -> pd.DataFrame:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # rows longer than the header are cut with a warning only
             raw = pd.read_csv(path, dtype=str, na_filter=False, index_col=False, encoding="utf-8-sig")
+            if _has_short_rows(path):
+                raw = None
     except Exception:  # as above
         raw = None
     if raw is None:
         raise ValueError(
             f"{path} cannot be read as CSV. It must be UTF-8, separated by commas, with one header line and "
-            f"as many cells in every row."
+            f"as many cells in every row as the header has. Write it again."
         )
+    raw = _without(raw, drop, path)
     declared = {column.name: column for column in schema}
     return pd.DataFrame(
         {
@@ -80,6 +120,18 @@ def _read_csv(path: Path, schema: Schema) -> pd.DataFrame:
             for place, name in enumerate(raw.columns)
         }
     ).set_axis(raw.columns, axis=1)
+
+
+def _has_short_rows(path: Path) -> bool:
+    """Whether a row has fewer cells than the header: the reader fills it with empty text, as if they were there."""
+    if path.suffix.lower() == ".csv":
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            lengths = (len(row) for row in csv.reader(file) if row)
+            header = next(lengths, 0)
+            return any(length < header for length in lengths)
+    options = {"dtype": object, "na_filter": False, "index_col": False, "encoding": "utf-8-sig"}
+    with pd.read_csv(path, engine="python", chunksize=_ROWS_AT_ONCE, **options) as blocks:  # of a compressed file
+        return any(bool(block.isna().to_numpy().any()) for block in blocks)
 
 
 def _cells(text: pd.Series, column: Column) -> pd.Series:

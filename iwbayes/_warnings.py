@@ -10,7 +10,7 @@ class CalibrationWarning(UserWarning):
 
 
 class PrivacyWarning(UserWarning):
-    """A mechanism costs more privacy than its name or its published description says."""
+    """A mechanism costs more than its name or its published description says, or a budget protects less than it may."""
 
 
 class WeightsWarning(UserWarning):

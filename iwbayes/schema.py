@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +141,7 @@ class Schema:
         if unknown:
             raise ValueError(
                 f"the table has columns that the schema does not declare, at positions {unknown} "
-                f"(counted from 0). Drop them, or declare them."
+                f"(counted from 0). Drop them (identifiers always), or declare them."
             )
         if len(frame) == 0:
             raise ValueError("the table has no rows; a table needs at least one.")
@@ -229,12 +229,25 @@ def _column_from_dict(entry: Any) -> Column:
     name = options.get("name")
     if entry["type"] not in COLUMN_TYPES:
         raise ValueError(f"column {name!r}: type must be one of {sorted(COLUMN_TYPES)}; got {entry['type']!r}.")
+    _check_keys(entry, name)
     if isinstance(options.get("levels"), list):
         options["levels"] = tuple(options["levels"])
     try:
         return COLUMN_TYPES[entry["type"]](**options)
     except TypeError as error:
-        raise TypeError(f"column {name!r} of type {entry['type']!r}: {error}.") from None
+        raise TypeError(f"column {name!r} of type {entry['type']!r}: {str(error).rstrip('.')}.") from None
+
+
+def _check_keys(entry: Mapping[str, Any], name: Any) -> None:
+    """Refuse keys that the column's type does not have, and a lack of those that it needs."""
+    known = fields(COLUMN_TYPES[entry["type"]])  # type: ignore[arg-type]
+    needed = [field.name for field in known if field.default is MISSING and field.name not in entry]
+    allowed = ["type", *(field.name for field in known)]
+    unknown = [key for key in entry if key not in allowed]
+    wrong = [f"the key {key!r} is not known" for key in unknown] + [f"the key {key!r} is needed" for key in needed]
+    if wrong:
+        column = f"column {name!r}" if "name" in entry else "a column"
+        raise TypeError(f"{column} of type {entry['type']!r}: {', '.join(wrong)}. Its keys are {', '.join(allowed)}.")
 
 
 def _toml(value: Any) -> str:

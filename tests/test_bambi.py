@@ -1,7 +1,5 @@
 """Models that Bambi builds, weighted by `reweight`; and the names that `fit` shares with Bambi."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pandas as pd
 import pymc as pm
@@ -10,7 +8,9 @@ import pytest
 from iwbayes.analyst import _arviz
 from iwbayes.analyst.posterior import fit
 from iwbayes.analyst.reweight import reweight
+from iwbayes.release import Release
 from iwbayes.schema import Categorical, Integer, Real, Schema
+from iwbayes.statement import PrivacyStatement
 from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights
 
@@ -116,7 +116,8 @@ def test_fit_names_coefficients_as_bambi_does(formula, family):
         for rv in model.free_RVs
     }
     synthetic = SyntheticTable(table(), SCHEMA)
-    release = SimpleNamespace(synthetic=synthetic, weights=Weights(np.zeros((1, ROWS)), "None"), n_private=ROWS)
+    statement = PrivacyStatement(1.0, 1e-6, "replace-one", (), "hardened", True)
+    release = Release(synthetic, Weights(np.zeros((1, ROWS)), "None"), statement, n_private=ROWS)
     idata = fit(formula, release, family=family, calibrate=False, draws=50, chains=1, random_seed=1)
     posterior = _arviz.group(idata, "posterior")
     found = {

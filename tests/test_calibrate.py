@@ -14,6 +14,7 @@ from numpy.testing import assert_allclose
 
 from iwbayes._warnings import CalibrationWarning
 from iwbayes.analyst import _arviz
+from iwbayes.analyst._domain import weight_checks
 from iwbayes.analyst.calibrate import calibrate, calibration_record, tilt_inputs
 from iwbayes.analyst.reweight import reweight
 from iwbayes.analyst.sandwich import CalibratedNormal, LikelihoodTerms, calibrate_normal, map_draws
@@ -378,3 +379,20 @@ def test_refusals_of_models(release):
         k = pm.Poisson("b", 3.0)
         pm.Normal("y", k, 1.0, observed=frame["y"].to_numpy())
     refused("discrete variables", idata, reweight(discrete, release.weights), release)
+
+
+@pytest.mark.parametrize(
+    ("clipped", "noise_ratio", "verdict", "threshold"),
+    [
+        (0.04, 0.5, "ok", 0.05),
+        (0.08, 0.5, "fail", 0.05),
+        (0.08, 1.0, "ok", 0.2),
+        (0.15, 1.0, "warn", 0.1),  # coefficients are in the domain, scales are not
+        (0.25, 1.0, "fail", 0.2),
+    ],
+)
+def test_clipped_rows_spoil_scales_before_coefficients(clipped, noise_ratio, verdict, threshold):
+    facts = {"pareto_k": 0.1, "n_synthetic": 100, "ess": 90.0, "clipped_private": clipped, "noise_ratio": noise_ratio}
+    [check] = [check for check in weight_checks(facts) if check.name == "clipped_private"]
+    assert (check.verdict, check.threshold) == (verdict, threshold)
+    assert ("sigma" in check.what_to_do) == (verdict == "warn")

@@ -1,6 +1,7 @@
 """The command line: results, one-line errors, exit codes, and no private value in any output."""
 
 import errno
+import gzip
 import importlib
 import json
 import os
@@ -95,6 +96,43 @@ def test_publish_options_and_json(folder, tmp_path, table):
     assert release.recipe["share"] == 0.4
 
 
+def test_publish_without_a_ledger_says_so_and_nothing_else(folder, tmp_path):
+    said = "no ledger: what earlier releases of these rows have cost is not counted (see iwbayes ledger --help)\n"
+    for options in ((), ("--json",)):
+        result = publish(folder, "t.csv", "-o", tmp_path / "r.iwb", "-f", "--n-synthetic", 50, *options)
+        assert result.exit_code == 0 and result.stderr == said and "no ledger" not in result.stdout
+    run("ledger", tmp_path / "l", "--epsilon", 2, "--delta", 1e-6)
+    result = publish(folder, "t.csv", "-o", tmp_path / "r.iwb", "-f", "--n-synthetic", 50, "--ledger", tmp_path / "l")
+    assert result.exit_code == 0 and result.stderr == ""
+
+
+def test_publish_tells_beforehand_that_few_models_will_be_calibrated(folder, tmp_path, monkeypatch):
+    publishing = importlib.import_module("iwbayes.curator.publish")
+    line = ("publish", folder / "t.csv", "-s", folder / "s.toml", "--delta", 1e-6, "-o", tmp_path / "r.iwb", "--json")
+    result = run(*line, "--epsilon", 0.05, "--n-synthetic", 50)
+    assert result.exit_code == 0 and json.loads(result.stdout)["n_synthetic"] == 50
+    warned = result.stderr.splitlines()[0]
+    expected = publishing.plan(Schema.from_toml(folder / "s.toml"), 600, epsilon=0.05, delta=1e-6)
+    assert warned.startswith(f"warning: noise over spread (kappa of the plan) {expected.kappa:.3g} is above the target")
+    assert "few regressions will be calibrated: it takes more rows or a larger epsilon" in warned
+
+    def refuses(*_, **__):
+        raise ValueError("not spent")
+
+    monkeypatch.setattr(publishing, "publish", refuses)
+    result = run(*line, "-f", "--epsilon", 0.05)
+    assert result.exit_code == 1 and result.stderr.splitlines()[0] == warned
+
+
+@pytest.mark.filterwarnings("default::iwbayes._warnings.PrivacyWarning")
+def test_a_delta_above_one_in_the_rows_is_warned_of_in_one_line(folder, tmp_path):
+    result = publish(folder, "t.csv", "-o", tmp_path / "r.iwb", "--n-synthetic", 50, "--delta", 0.01)
+    assert result.exit_code == 0 and len(result.stderr.splitlines()) == 2
+    assert result.stderr.startswith("warning: delta 0.01 is above one in the number of rows (600): rows may be exposed")
+    result = run("plan", "-s", folder / "s.toml", "--n", 50, "--epsilon", 1, "--delta", 0.1, "--json")
+    assert json.loads(result.stdout)["kappa"] > 0 and result.stderr.count("warning: delta 0.1 is above one") == 1
+
+
 def test_publish_for_models(folder, tmp_path):
     path, models = tmp_path / "r.iwb", ["y ~ x + group", "treated ~ z"]
     result = publish(
@@ -124,6 +162,35 @@ def test_an_existing_output_stays_and_nothing_is_spent(folder, tmp_path, monkeyp
     failed(publish(folder, "t.csv", "-o", tmp_path / "no" / "r.iwb"), "does not exist. Make it first")
     failed(publish(folder, "t.csv", "-o", tmp_path, "--force"), "exists already")
     assert path.read_text() == "mine"
+
+
+def test_no_output_replaces_an_input_even_by_force(folder, tmp_path, monkeypatch):
+    for name in ("t.csv", "s.toml"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    assert run("ledger", tmp_path / "l", "--epsilon", 2, "--delta", 1e-6).exit_code == 0
+    (tmp_path / "soft").symlink_to(tmp_path / "t.csv")
+    os.link(tmp_path / "s.toml", tmp_path / "hard")
+    publishing = importlib.import_module("iwbayes.curator.publish")
+    monkeypatch.setattr(publishing, "publish", None)  # would fail if it were reached
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    for name in ("t.csv", "s.toml", "l", ".l.lock", "soft", "hard"):
+        result = publish(tmp_path, "t.csv", "-o", tmp_path / name, "-f", "--ledger", tmp_path / "l")
+        failed(result, "which this command works with. Choose another path; nothing was read or charged")
+    failed(publish(tmp_path, "soft", "-o", tmp_path / "t.csv", "-f"), "works with")
+    (tmp_path / ".l.lock").unlink()
+    failed(publish(tmp_path, "t.csv", "-o", tmp_path / ".l.lock", "--ledger", tmp_path / "l"), "works with")
+    assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()} | {".l.lock": b""}
+
+
+def test_analyses_never_replace_what_they_read(released, tmp_path):
+    path, posterior = tmp_path / "r.iwb", tmp_path / "p.nc"
+    content = released.read_bytes()
+    path.write_bytes(content)
+    posterior.write_bytes(b"mine")
+    failed(run("fit", path, "y ~ x", "-o", path, "-f"), "works with")
+    failed(run("report", path, "-o", path, "-f"), "works with")
+    failed(run("report", path, posterior, "-o", posterior, "-f"), "works with")
+    assert (path.read_bytes(), posterior.read_bytes()) == (content, b"mine")
 
 
 def test_force_replaces(folder, tmp_path):
@@ -175,6 +242,28 @@ def test_the_template_is_a_schema(tmp_path):
     assert "Categorical(name='region'" in run("schema", tmp_path / "s.toml").stdout
     (tmp_path / "s.toml").write_text(shown.replace("upper = 12", "upper = -1"), encoding="utf-8")
     failed(run("schema", tmp_path / "s.toml"), "children")
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (
+            ("upper = 12", "maximum = 12"),
+            "'children' of type 'integer': the key 'maximum' is not known, the key 'upper'",
+        ),
+        (
+            ('levels = ["north", "south", "east", "west"]', ""),
+            "'region' of type 'categorical': the key 'levels' is needed",
+        ),
+        (("transform =", "transfrom ="), "Its keys are type, name, lower, upper, transform, missing."),
+        (('name = "insured"', ""), "a column of type 'binary': the key 'name' is needed. Its keys are"),
+        (("lower = 0\n", 'lower = "0"\n'), "bounds must be numbers; got str.\n"),
+    ],
+)
+def test_a_wrong_key_of_a_schema_is_named_with_those_that_are_allowed(tmp_path, change, match):
+    (tmp_path / "s.toml").write_text(run("schema").stdout.replace(*change), encoding="utf-8")
+    result = failed(run("schema", tmp_path / "s.toml"), match)
+    assert "__init__" not in result.stderr
 
 
 def test_plan_tells_the_noise_without_any_row(folder):
@@ -283,7 +372,7 @@ def test_a_release_that_cannot_be_written_where_asked_is_written_elsewhere(folde
 
     monkeypatch.setattr(release, "write_atomically", full)
     result = publish(folder, "t.csv", "-o", path, "--n-synthetic", 50, "--json")
-    assert result.exit_code == 0 and "No space left" in result.stderr and result.stderr.count("\n") == 1
+    assert result.exit_code == 0 and "No space left" in result.stderr and result.stderr.count("\n") == 2
     rescued = Path(json.loads(result.stdout)["path"])
     assert rescued != path and not path.exists() and len(load(rescued).synthetic) == 50
 
@@ -445,6 +534,58 @@ def test_cells_are_read_as_declared(tmp_path):
     assert frame["sick"].astype(object).where(frame["sick"].notna(), None).tolist() == [True, False, None, True]
     assert frame["age"].fillna(-1).tolist() == [7, -1, -1, 99]
     np.testing.assert_array_equal(frame["pay"], [1.5, np.nan, 10.0, 0.1])
+
+
+SHORT = {
+    "the last cell": "x,y\n0.1,1\n0.2\n",
+    "in the first row": "x,y\n0.1\n0.2,1\n",
+    "in every row": "x,y\n0.1\n0.2\n",
+    "after a quoted break": 'x,y\n"0.1",1\n"0.2\n"\n',
+}
+
+
+@pytest.mark.parametrize("suffix", ["csv", "csv.gz"])
+@pytest.mark.parametrize("name", SHORT)
+def test_rows_shorter_than_the_header_are_refused(tmp_path, name, suffix):
+    path, schema = tmp_path / f"t.{suffix}", Schema(Real("x", 0, 1), Integer("y", 0, 1, missing=True))
+    content = SHORT[name].encode()
+    path.write_bytes(gzip.compress(content) if suffix == "csv.gz" else content)
+    with pytest.raises(ValueError, match="as many cells in every row as the header has"):
+        read_table(path, schema)
+    content = b"x,y\n0.1,\n\n0.2,1\n"  # an empty cell is one, and an empty line is no row
+    path.write_bytes(gzip.compress(content) if suffix == "csv.gz" else content)
+    assert read_table(path, schema)["y"].isna().tolist() == [True, False]
+
+
+def test_short_rows_are_found_in_every_block(tmp_path, monkeypatch):
+    monkeypatch.setattr("iwbayes._read._ROWS_AT_ONCE", 2)
+    path, schema = tmp_path / "t.csv", Schema(Real("x", 0, 1), Integer("y", 0, 1, missing=True))
+    path.write_text("x,y\n" + "0.1,1\n" * 5)
+    assert len(read_table(path, schema)) == 5
+    path.write_text("x,y\n" + "0.1,1\n" * 5 + "0.2\n")
+    with pytest.raises(ValueError, match="as many cells"):
+        read_table(path, schema)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_columns_are_dropped_by_name(folder, tmp_path, kind):
+    path, schema = tmp_path / f"t.{kind}", Schema.from_toml(folder / "s.toml")
+    frame = pd.read_csv(folder / "t.csv").assign(id=CANARY, day="2020-01-01")
+    frame.to_csv(path, index=False) if kind == "csv" else frame.to_parquet(path, index=False)
+    output = ("-o", tmp_path / "r.iwb", "--n-synthetic", 50)
+    result = failed(publish(folder, path, *output), "Drop them (identifiers always), or declare them")
+    assert CANARY not in result.output
+    result = publish(folder, path, *output, "--drop", "id", "--drop", "day")
+    assert result.exit_code == 0, result.stderr
+    assert load(tmp_path / "r.iwb").synthetic.schema == schema
+    assert list(read_table(path, schema, drop=["id"]).columns) == [*schema.names, "day"]
+    for name, match in (("person", "has no columns ['person'] to drop"), ("y", "['y'], which the schema declares")):
+        result = failed(publish(folder, path, *output, "-f", "--drop", name), match)
+        assert "day" not in result.stderr
+    with pytest.raises(TypeError, match="list of column names"):
+        read_table(path, schema, drop="id")
+    with pytest.raises(TypeError, match="must be an iwbayes.Schema"):
+        read_table(path, {"id": "text"})
 
 
 # --- inspect and the rest ----------------------------------------------------------------------------

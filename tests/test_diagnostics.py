@@ -8,7 +8,8 @@ import pytest
 import xarray as xr
 
 from iwbayes.analyst import _arviz
-from iwbayes.analyst._domain import above, below
+from iwbayes.analyst._domain import above, below, skew_check
+from iwbayes.analyst._replicate import weights_digest
 from iwbayes.analyst.calibrate import calibration_record
 from iwbayes.analyst.diagnostics import diagnose
 from iwbayes.analyst.sandwich import CalibratedNormal
@@ -115,8 +116,9 @@ def test_a_calibrated_fit_with_its_release():
     assert set(table.index) == RELEASE_CHECKS | FIT_CHECKS | SAMPLER_CHECKS | {"kappa[b[0]]", "kappa[b[1]]"}
     assert table.index.is_unique and set(table["verdict"]) <= {"ok", "info"}
     assert table.loc["kappa", "value"] == 0.1 and table.loc["kappa[b[1]]", "value"] == 0.02
-    # the overall index is shown, far above its threshold, and not judged
+    # the overall index is shown and not judged
     assert table.loc["kappa0", "value"] == 7.0 and table.loc["kappa0", "verdict"] == "info"
+    assert np.isnan(table.loc["kappa0", "threshold"])
     assert table.loc["explained", "value"] == 0.92
     assert table.loc["r_hat", "value"] < 1.01 and table.loc["ess_bulk", "threshold"] == 400
 
@@ -159,6 +161,8 @@ def test_a_fit_without_its_release():
     privacy = {"epsilon", "delta", "adjacency", "noise", "certified", "psis_ess"}
     assert not privacy & set(table.index) and "pareto_k" in table.index
     bare = diagnose(make_idata(release, calibrated=False))
+    advice = bare.loc["calibration", "what_to_do"]
+    assert "calibrate()" in advice and "without weights" in advice
     assert set(bare.index) == SAMPLER_CHECKS | {"calibration"}
 
 
@@ -178,12 +182,51 @@ def test_one_chain_has_no_r_hat():
     assert table.loc["r_hat", "verdict"] == "info" and table.loc["ess_bulk", "threshold"] == 100
 
 
+def test_draws_far_from_the_mode_are_of_another_model():
+    near, far = skew_check(2.9), skew_check(34.0)
+    assert "tighter priors or fix them; merge small groups" in near.reason and "entred" not in near.reason
+    assert far.reason.startswith("skew 34 >= 0.5: the draws lie far from the mode of the model that was passed")
+    assert "Sample the model that reweight() returned, with these weights." in far.reason
+    assert skew_check(0.4).what_to_do == "" and skew_check(np.nan).verdict == "info"
+
+
 def test_limits_are_strict_and_reasons_say_the_numbers():
     assert below("k", 0.7, 0.7, "do this.").verdict == "fail"
     assert above("e", 0.35, 0.35, "do this.").verdict == "fail"
     assert above("e", np.inf, 0.35, "do this.").verdict == "ok"
     assert below("k", 0.83, 0.7, "do this.").reason == "k 0.83 >= 0.7: do this."
     assert above("e", 0.2, 0.35, "do this.").reason == "e 0.2 <= 0.35: do this."
+
+
+def recorded(idata, **attrs):
+    """The same posterior, with what fit records of its weights."""
+    posterior = _arviz.group(idata, "posterior")
+    return _arviz.with_groups(idata, {"posterior": posterior.assign_attrs(weights="TiltWeights", **attrs)})
+
+
+def test_weights_of_another_release_fail_the_calibration():
+    release, other = make_release(), make_release(spread=0.2)
+    idata = recorded(make_idata(release), weights_digest=weights_digest(release.weights))
+    good, bad = diagnose(idata, release), diagnose(idata, other)
+    assert good.loc["weights", "verdict"] == "ok" and good.loc["calibration", "verdict"] == "ok"
+    assert list(bad.index[:2]) == ["weights", "calibration"]
+    assert bad.loc["weights", "verdict"] == "fail" and bad.loc["calibration", "verdict"] == "fail"
+    assert "Pass the release that the posterior was fitted with." in bad.loc["weights", "what_to_do"]
+    assert bad.loc["calibration", "what_to_do"]
+    assert "weights" not in diagnose(idata).index  # nothing to compare with
+    bare = recorded(make_idata(release, calibrated=False), weights_digest=weights_digest(release.weights))
+    assert diagnose(bare, other).loc["calibration", "verdict"] == "fail"
+
+
+def test_weights_of_ones_own_belong_to_the_release_that_they_were_fitted_with():
+    release, other = make_release(), make_release(spread=0.2)
+    digests = {"weights_digest": "noise-aware draws", "release_digest": weights_digest(release.weights)}
+    idata = recorded(make_idata(release), **digests)
+    table = diagnose(idata, release)
+    assert table.loc["weights", "verdict"] == "info" and table.loc["calibration", "verdict"] == "ok"
+    assert diagnose(idata, other).loc["weights", "verdict"] == "fail"
+    uniform = recorded(make_idata(release), weights_digest="")
+    assert "weights" not in diagnose(uniform, other).index
 
 
 def test_wrong_arguments():

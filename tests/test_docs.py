@@ -102,7 +102,7 @@ def test_the_start_page_runs_in_python_and_in_a_shell(tmp_path):
         assert done.returncode == 0, done.stderr
         shown += done.stdout
     assert "hardened noise, certified" in shown and "written to page.html" in shown
-    for name in ("people.iwb", "again.iwb", "report.html", "posterior.nc", "page.html"):
+    for name in ("people.iwb", "small.iwb", "report.html", "posterior.nc", "page.html"):
         assert (tmp_path / name).stat().st_size > 1000
 
 

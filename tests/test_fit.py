@@ -1,6 +1,6 @@
 """fit(): against numerical integration, row duplication, NUTS and the calibration of hand-written models."""
 
-from types import SimpleNamespace
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -20,7 +20,9 @@ from iwbayes.analyst.laplace import find_mode
 from iwbayes.analyst.posterior import fit
 from iwbayes.features import FeatureMap
 from iwbayes.laws import GaussianLaw, Measurement
+from iwbayes.release import Release
 from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
+from iwbayes.statement import PrivacyStatement
 from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights
 
@@ -62,8 +64,8 @@ def make_release(n=300, seed=5, n_private=150, n_draws=1, digits=None, noise=Non
     measurement = Measurement("mean of features", value, law, 0.01, features, n_private)
     tilt = rng.normal(size=(n_draws, phi.shape[1] - 1)) * 0.45 / np.sqrt(phi.shape[1] - 1)
     weights = Weights(tilt @ phi[:, :-1].T, "TiltWeights", measurement=measurement)
-    statement = SimpleNamespace(adjacency="replace-one")
-    return SimpleNamespace(synthetic=synthetic, weights=weights, n_private=n_private, statement=statement)
+    statement = PrivacyStatement(1.0, 1e-6, "replace-one", (), "hardened", True)
+    return Release(synthetic, weights, statement, n_private=n_private)
 
 
 def weighted_rows(formula, family, release, weights):
@@ -355,6 +357,26 @@ def test_rows_left_out_take_their_share_of_the_total():
     weighted = np.asarray(_arviz.group(idata, "log_likelihood_weighted")["y"])
     expected = 150 * values[kept] / values.sum()
     np.testing.assert_allclose(weighted / plain, np.broadcast_to(expected, plain.shape), rtol=1e-9)
+    attrs = _arviz.group(idata, "posterior").attrs
+    assert attrs["rows_left_out"] == (~kept).sum() > 0
+    np.testing.assert_allclose(attrs["share_left_out"], values[~kept].sum() / values.sum(), rtol=1e-12)
+
+
+def test_what_is_no_release_or_family_is_refused():
+    release = make_release()
+    for wrong in ("release.iwb", release.synthetic, None):
+        with pytest.raises(TypeError, match=r"release must be a Release; got \w+. Use iwbayes.load\(path\)."):
+            fit("y ~ x", wrong)
+    for family, name in (("binomial", "bernoulli"), ("logistic", "bernoulli"), ("normal", "gaussian")):
+        with pytest.raises(ValueError, match=f"family must be one of .*; got '{family}'. Use family='{name}'."):
+            fit("y ~ x", release, family=family)
+    with pytest.raises(ValueError, match=r"got \['bernoulli'\]. Choose by the type of the response."):
+        fit("y ~ x", release, family=["bernoulli"])
+
+
+def test_only_columns_with_missing_cells_are_named():
+    with pytest.warns(UserWarning, match=r"rows have missing cells in \['m'\]; they"):
+        build_design("y ~ x + m + g", make_release().synthetic.frame, SCHEMA, "bernoulli")
 
 
 def test_uniform_weights_and_explicit_ones():
@@ -369,7 +391,7 @@ def test_uniform_weights_and_explicit_ones():
 def test_several_draws_of_weights_are_mixed():
     release = make_release(n_draws=2)
     # two vectors far apart, under one prior that does not depend on them
-    release.weights = Weights(release.weights.log_weights * [[4.0], [-4.0]], "two")
+    release = replace(release, weights=Weights(release.weights.log_weights * [[4.0], [-4.0]], "two"))
     priors = {"x": pm.Normal.dist(0, 2), "Intercept": pm.Normal.dist(0, 2)}
     mixed = draws_of(quick("y ~ x", release, "bernoulli", draws=2000, priors=priors), "x")
     assert mixed.shape == (4, 2000)

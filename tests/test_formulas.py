@@ -9,6 +9,7 @@ from formulaic import Formula
 
 from iwbayes._formulas import check_formulas, model_options, model_terms, reduced
 from iwbayes._terms import MAX_RAW_TERMS, check_terms, ordered_terms, raw_chunks, raw_names
+from iwbayes.analyst.design import build_design
 from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
 
 SCHEMA = Schema(
@@ -237,6 +238,37 @@ def test_rows_with_missing_cells_are_left_out_within_the_span():
 def test_what_is_no_polynomial_model_is_refused(formula, message):
     with pytest.raises(ValueError, match=message):
         model_terms(formula, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("formula", "message"),
+    [
+        ("y ~ `wage (EUR)`", r"Write np\.log1p\(`wage \(EUR\)`\), or declare it without the transform"),
+        (
+            "y ~ np.log1p(net wage (EUR))",
+            r"read: invalid syntax.*\. Write .*signs go in backticks: `net wage \(EUR\)`\.",
+        ),
+        ("y ~ wage (EUR)", r"can not be read: .*signs go in backticks: `wage \(EUR\)`\."),
+        ("y ~ a-b", r"which the schema lacks; .*signs go in backticks: `a-b`\."),
+        ("y ~ x $ n", r"can not be read: .*signs go in backticks, as `a name`\."),
+        ("y ~ (]n}-", "can not be read: its brackets do not match"),
+        ("y ~ x + (1|region)", r"plain column \(y ~ x \+ region\); varying effects are for a PyMC model of one's own"),
+        ("y ~ x | region", r"plain column \(y ~ x \+ region\)"),
+        ("y ~ `no such`", "names 'no such', which the schema lacks"),
+    ],
+)
+def test_messages_say_how_names_and_groups_are_written(formula, message):
+    wages = (Real(name, 0, 9, transform="log1p") for name in ("wage (EUR)", "net wage (EUR)"))
+    schema = Schema(Binary("y"), Real("x", 0, 1), *wages, Real("a-b", 0, 1), Categorical("region", ("u", "v")))
+    with pytest.raises(ValueError, match=message) as caught:
+        model_terms(formula, schema)
+    assert "<unknown>" not in str(caught.value) and "\n" not in str(caught.value)
+    if formula != "y ~ `wage (EUR)`":  # which is a model, though not one of encoded columns
+        cells = {"y": [0, 1], "region": "u"}
+        frame = schema.conform(pd.DataFrame({name: cells.get(name, [0.5, 0.5]) for name in schema.names}))
+        with pytest.raises(ValueError, match="plain column|backticks|do not match|lacks"):
+            build_design(formula, frame, schema, "bernoulli")
+    assert model_terms("y ~ np.log1p(`wage (EUR)`) + `a-b` + region", schema).core
 
 
 def test_columns_called_like_those_that_stand_for_quoted_names():

@@ -155,6 +155,8 @@ def test_hyperparameters_have_the_posterior_of_calibrated_likelihood_times_prior
     assert record.attrs["prior_directions"] == 2 and record.attrs["bend"] < 1e-6
     assert_allclose(record["sd_calibrated"], sd, rtol=5 / np.sqrt(n_effective))
     assert iw.diagnose(calibrated).loc["bend", "verdict"] == "ok"
+    assert iw.diagnose(calibrated, release).loc["weights", "verdict"] == "ok"
+    assert iw.diagnose(calibrated, release_of(0.5 * EFFECTS)).loc["weights", "verdict"] == "fail"
 
 
 def test_groups_that_hardly_differ_have_no_joint_mode_and_a_posterior():

@@ -97,6 +97,17 @@ def test_several_events_are_charged_all_or_none():
     assert ledger.spent == (1.0, 0.0)
 
 
+def test_what_does_not_fit_is_told_with_what_is_spent_and_each_label_once():
+    ledger = iw.Ledger(1.0, 0.0)
+    ledger.charge(Event("before", "laplace", 0.5))
+    with pytest.raises(iw.BudgetExceeded) as caught:
+        ledger.charge(*[Event("tables", "laplace", 0.25)] * 3, Event("scores", "laplace", 0.25))
+    assert str(caught.value) == (
+        "This does not fit: epsilon 0.5 of 1 is spent at delta 0, and with tables, scores it would be 1.5. Ask for "
+        "less epsilon or delta; nothing was drawn."
+    )
+
+
 def test_check_and_would_cost_charge_nothing():
     ledger = iw.Ledger(1.0, 1e-6)
     assert ledger.would_cost(Event("a", "laplace", 0.3)) == 0.3

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import iwbayes as iw
+from iwbayes.curator import _ledger_file
 from iwbayes.curator._ledger_file import LedgerFile, LedgerRecord
 from iwbayes.statement import NOISE_KINDS, Event
 
@@ -158,6 +159,12 @@ def _charge_often(path, times, queue):
     queue.put(done)
 
 
+def _begin_and_charge(path, barrier, queue):
+    barrier.wait()
+    begin(path).charge(COUNT)
+    queue.put("charged")
+
+
 def _publish_once(path, barrier, queue):
     private, ledger = private_table(), iw.Ledger.open(path)
     barrier.wait()
@@ -279,6 +286,42 @@ def test_charges_that_are_gone_are_missed(path):
     with pytest.raises(iw.LedgerError, match="is gone"):
         ledger.charge(COUNT)
     assert not path.exists()
+
+
+def test_a_ledger_that_is_gone_is_not_begun_anew_while_its_lock_file_stands(path, monkeypatch):
+    monkeypatch.setattr(_ledger_file, "_GRACE", 0.1)
+    begin(path).charge(COUNT)
+    content = path.read_bytes()
+    path.unlink()
+    for arguments in ({}, {"epsilon": 1.0, "delta": 1e-6}):
+        with pytest.raises(iw.LedgerError, match="whole budget counts as spent. Restore it from a backup"):
+            iw.Ledger.open(path, **arguments)
+    assert not path.exists()
+    path.write_bytes(content)
+    assert len(iw.Ledger.open(path).events) == 1
+    path.unlink()
+    path.with_name(".people.ledger.lock").unlink()  # as the message says of one that never held anything
+    assert begin(path).events == ()
+
+
+def test_a_process_that_waits_for_the_one_that_begins_finds_its_ledger(path, monkeypatch):
+    """The other has made the lock file, and takes the lock and writes some moments later."""
+    path.with_name(".people.ledger.lock").touch()
+    other = LedgerFile(path)
+
+    def late(seconds):
+        with other.locked():
+            if not path.exists():
+                other.write(LedgerRecord(1.0, 1e-6, "replace-one", (COUNT,)), begins=True)
+
+    monkeypatch.setattr(_ledger_file.time, "sleep", late)
+    assert begin(path).events == (COUNT,)
+
+
+def test_processes_that_begin_one_ledger_at_once_share_it(path):
+    barrier = multiprocessing.get_context("spawn").Barrier(3)
+    assert in_processes(_begin_and_charge, 3, path, barrier) == ["charged"] * 3
+    assert len(iw.Ledger.open(path).events) == 3
 
 
 def test_another_name_of_the_file_is_the_same_ledger(path):

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from estimator_tools import progress_outputs
 
+from iwbayes._warnings import PrivacyWarning
 from iwbayes.curator.accounting import gaussian_epsilon, joint_multiplier, price
 from iwbayes.curator.estimators.logistic import LogisticWeights
 from iwbayes.curator.estimators.tilt import TiltWeights
@@ -343,7 +344,7 @@ def test_the_plan_needs_no_private_row(private, monkeypatch):
 
 def test_the_plan_follows_the_settings():
     def kappa(n: int = 5000, **settings) -> float:
-        settings = {"epsilon": 1.0, "delta": 1e-6, "weights": TiltWeights(features="linear")} | settings
+        settings = {"epsilon": 1.0, "delta": 1e-7, "weights": TiltWeights(features="linear")} | settings
         return plan(SCHEMA, n, **settings).kappa
 
     # with the clip bound at its widest on both sides the noise is proportional to 1/n
@@ -355,8 +356,36 @@ def test_the_plan_follows_the_settings():
 
 
 def test_the_plan_says_its_verdict():
-    assert "within the target" in str(plan(SCHEMA, 10**6, epsilon=1.0, delta=1e-6))
-    assert "ABOVE the target" in str(plan(SCHEMA, 50, epsilon=0.1, delta=1e-6))
+    good = plan(SCHEMA, 10**6, epsilon=1.0, delta=1e-6)
+    assert "within the target" in str(good) and good.advice == ""
+    assert "(each alone; jointly within epsilon 1 at delta 1e-06); quadratic terms" in str(good)
+    assert f"noise over spread (kappa of the plan) {good.kappa:.3g}, within" in str(good)
+    poor = str(plan(SCHEMA, 50, epsilon=0.1, delta=1e-6))
+    assert "ABOVE the target" in poor and "it takes more rows or a larger epsilon" in poor and "for_models" not in poor
+
+
+def test_the_plan_advises_to_name_the_regressions_where_that_helps():
+    settings = {"epsilon": 0.4, "delta": 1e-6}
+    for weights, words in (
+        (None, "Products of columns are not measured"),
+        (TiltWeights(features="quadratic"), "drown"),
+    ):
+        found = plan(SCHEMA, N, weights=weights, **settings)
+        assert words in found.advice and "name the regressions by for_models" in found.advice
+        assert found.kappa > plan(SCHEMA, N, for_models=["insured ~ age"], **settings).kappa
+    assert "for_models" not in plan(SCHEMA, 20, for_models=["insured ~ age"], **settings).advice
+    assert plan(SCHEMA, N, for_models=["insured ~ age"], **settings).advice == ""
+
+
+def test_a_delta_above_one_in_the_rows_is_warned_of(private):
+    with pytest.warns(PrivacyWarning, match=r"above one in the number of rows \(800\).*such as 1e-05") as caught:
+        publish(private, epsilon=1.0, delta=0.002, n_synthetic=300, noise=SeededNoise(1), rng=1)
+    assert [warning.filename for warning in caught] == [__file__]
+    with pytest.warns(PrivacyWarning, match=r"number of rows \(100\).*well below 0.01, such as 0.0001"):
+        plan(SCHEMA, 100, epsilon=1.0, delta=0.02)
+    with pytest.warns(PrivacyWarning, match="users may be exposed"):
+        plan(SCHEMA, 100, epsilon=1.0, delta=0.02, adjacency="replace-user", rows_per_user=2)
+    plan(SCHEMA, 100, epsilon=1.0, delta=0.01)  # one in the number of rows
 
 
 @pytest.mark.parametrize("n", [0, -3, 2.5, True])

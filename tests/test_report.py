@@ -4,14 +4,17 @@ import base64
 import re
 import shutil
 import subprocess
+import warnings
 from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 import iwbayes as iw
+from iwbayes import cli
 from iwbayes.analyst import _arviz
 from iwbayes.datasets import simulate_table
 
@@ -107,6 +110,10 @@ def test_warnings_come_first_and_numbers_are_those_of_the_objects(html, release,
     assert privacy.count("BayesNet structure") == 1 and sum(event.count for event in structure) > 1
     assert f"{release.weights.pareto_k:.2f}" in page.sections["weights"]
     assert all(column.name in page.sections["columns"] for column in release.synthetic.schema)
+    assert f"joint scale of the parts' epsilons{release.recipe['calibration']:.4g}" in page.sections["origin"]
+    assert "calibration" not in page.sections["origin"]
+    for name in ("posterior", "weights"):
+        assert "Look at the rows that say fail or warn (here: " in page.sections[name]
     weighted = np.average(release.synthetic.frame["x"], weights=release.weights.values)
     assert f"{weighted:.4g}" in page.sections["marginals"]
 
@@ -143,10 +150,48 @@ def test_a_posterior_of_other_weights_and_one_that_is_not_calibrated_are_said(re
     other = replace(release, weights=iw.Weights(np.zeros(4000), "other"))
     with pytest.warns(iw.CalibrationWarning):
         plain = iw.fit("y ~ x", other, family="bernoulli", draws=100, chains=2, random_seed=1)
-    assert "other weights than those" in Page(iw.report(release, plain)).sections["warnings"]
+    with pytest.warns(iw.CalibrationWarning, match="other weights than those of this release. Pass the release"):
+        html = iw.report(release, plain)
+    assert "other weights than those" in Page(html).sections["warnings"]
     page = Page(iw.report(other, plain))
     assert "other weights than those" not in page.sections["warnings"]
     assert "NOT calibrated" in page.sections["posterior"]
+
+
+def test_a_calibrated_posterior_is_not_that_of_another_release(release, idata):
+    log_weights = release.weights.log_weights + 0.1 * release.synthetic.frame["x"].to_numpy()
+    other = replace(release, weights=replace(release.weights, log_weights=log_weights))
+    assert "The intervals account for" in Page(iw.report(release, idata)).sections["posterior"]
+    with pytest.warns(iw.CalibrationWarning, match="other weights") as caught:
+        page = Page(iw.report(other, idata))
+    assert len(caught) == 1 and caught[0].filename == __file__
+    said = page.sections["warnings"].removeprefix("Warnings").strip()
+    assert said.startswith(str(caught[0].message)) and said.count("other weights than those") == 1
+    assert "account for" not in page.sections["posterior"] and "NOT calibrated" in page.sections["posterior"]
+
+
+def test_the_command_says_that_a_posterior_is_of_another_release(release, idata, tmp_path):
+    weights = replace(release.weights, log_weights=release.weights.log_weights * 0.9)
+    replace(release, weights=weights).save(tmp_path / "other.iwb", allow_uncertified=True)
+    _arviz.save(idata, tmp_path / "idata.nc")
+    paths = [str(tmp_path / name) for name in ("other.iwb", "idata.nc", "report.html")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        done = CliRunner().invoke(cli.app, ["report", *paths[:2], "-o", paths[2]])
+    assert done.exit_code == 0, done.stderr
+    assert done.stderr == (
+        "warning: The posterior was fitted with other weights than those of this release. Pass the release that the "
+        "posterior was fitted with.\n"
+    )
+    assert "NOT calibrated" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_rows_left_out_for_missing_cells_are_counted(release, idata):
+    assert "complete cases" not in iw.report(release, idata)
+    posterior = _arviz.group(idata, "posterior").assign_attrs(rows_left_out=1603, share_left_out=0.0412)
+    page = Page(iw.report(release, _arviz.with_groups(idata, {"posterior": posterior})))
+    said = "complete cases only: 1,603 synthetic rows with missing cells left out, 4.12% of all by weight"
+    assert said in page.sections["posterior"]
 
 
 def test_hostile_names_are_text():

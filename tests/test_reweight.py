@@ -12,6 +12,7 @@ from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from pytensor.graph.rewriting.utils import rewrite_graph
+from weighted_tools import make_release
 
 from iwbayes.analyst import _arviz
 from iwbayes.analyst._weighted_op import WeightedRandomVariable
@@ -92,6 +93,42 @@ MODE = Mode(linker="py", optimizer="fast_run")
 def density(model, mode=MODE):
     """Log density and gradient as functions of a point."""
     return model.compile_fn([model.logp(), model.dlogp()], inputs=model.value_vars, on_unused_input="ignore", mode=mode)
+
+
+def gaps(builder, keep=None, constant=False):
+    """A regression on rows of which some lack x: all of them, those kept, or all with constant ones."""
+    x = np.where(INDEX % 3 == 1, np.nan, X)
+    x, known = (x, slice(None)) if keep is None else (x[keep], keep)
+    data = table()
+    with pm.Model() as model:
+        b = pm.Normal("b", 0, 2, shape=2)
+        eta = b[0] + b[1] * np.nan_to_num(x) if constant else b[0] + b[1] * x
+        eta = pm.math.where(~np.isnan(x), eta, 0.0) if constant else eta
+        if builder == "bernoulli":
+            pm.Bernoulli("y", logit_p=eta, observed=data["binary"][known])
+        else:
+            pm.Normal("y", eta, 1, observed=data["real"][known])
+    return model
+
+
+@pytest.mark.parametrize("builder", ["bernoulli", "normal"])
+def test_missing_cells_are_named_and_the_remedies_agree(builder):
+    reason = r"cannot be evaluated \(.*\)" if builder == "bernoulli" else "is no number in 2 rows"
+    with pytest.raises(ValueError, match=rf"log density {reason}\. Missing cells \(NaN\) .* df\[keep\].*where\(keep"):
+        reweight(gaps(builder), INTEGERS)
+    keep = INDEX % 3 != 1
+    w = INTEGERS[keep]
+    kept = reweight(gaps(builder, keep), w, total=100 * w.sum() / INTEGERS.sum())
+    whole = reweight(gaps(builder, constant=True), INTEGERS, total=100)
+    at = point(kept)
+    np.testing.assert_allclose(density(kept)(at)[1], density(whole)(at)[1], rtol=1e-12)
+
+
+def test_a_release_is_not_its_weights():
+    release = make_release()
+    for wrong in (release, {"y": release}):
+        with pytest.raises(TypeError, match=r"got a Release. Pass release.weights, with total=release.n_private."):
+            reweight(build(normal), wrong)
 
 
 @pytest.mark.parametrize("builder", BUILDERS, ids=lambda builder: builder.__name__)

@@ -8,6 +8,7 @@ import pty
 import struct
 import subprocess
 import sys
+import tempfile
 import traceback
 import warnings
 import zipfile
@@ -195,6 +196,25 @@ def drives(*names):
         return function
 
     return register
+
+
+@drives("read_table")
+def drive_reading(said):
+    good = rows().to_csv(index=False)
+    with tempfile.TemporaryDirectory() as outside:
+        path = Path(outside) / "t.csv"
+        path.write_text(good)
+        iw.PrivateTable(iw.read_table(path, SCHEMA), SCHEMA)
+        said.fails(lambda: iw.read_table(path, SCHEMA, drop=["age"]))
+        said.fails(lambda: iw.read_table(path, SCHEMA, drop=["ages"]))
+        said.fails(lambda: iw.read_table(path.with_name("no.csv"), SCHEMA), OSError)
+        path.write_text(f"{AGE}\n{good}")
+        said.fails(lambda: iw.read_table(path, SCHEMA, drop=["ages"]))
+        for end in (f"{TEXT},1,{VISITS},1,north\n", f"{AGE},1,{VISITS}\n", f'{AGE},"{TEXT}\n', f"{good[9:]},{TEXT}\n"):
+            path.write_text(good + end)
+            said.fails(lambda: iw.read_table(path, SCHEMA))
+        path.with_suffix(".parquet").write_text(good)
+        said.fails(lambda: iw.read_table(path.with_suffix(".parquet"), SCHEMA))
 
 
 @drives("PrivateTable", "Schema")

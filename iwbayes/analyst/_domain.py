@@ -39,6 +39,9 @@ CLIPPED_LIMIT = 0.05
 #: The same where the noise of a moment is about the sampling error of the private rows or more: features are then
 #: clipped on purpose, and what that costs is small against the noise.
 NOISY_CLIPPED_LIMIT = 0.2
+#: From this share on intervals of a response's scale (sigma) are too short or in the wrong place, though those of
+#: coefficients hold: 90 % intervals of sigma covered 73 to 79 % above it, and 88 % below.
+SCALES_CLIPPED_LIMIT = 0.1
 #: Noise of a mean of features over the sampling error of the private rows: from here on the former is the larger.
 NOISY = 0.9
 #: Smallest effective sample size as a share of the synthetic rows: below it the private distribution is much
@@ -49,6 +52,8 @@ ESS_LIMIT = 0.35
 WEIGHT_DRAWS_LIMIT = 19
 #: Largest distance of posterior mean and mode in standard deviations: the calibrated likelihood is a normal.
 SKEW_LIMIT = 0.5
+#: From here on mean and mode lie so far apart that the draws are hardly those of the model whose mode it is.
+OTHER_MODEL_SKEW = 3.0
 #: Largest standard deviation of the log likelihood less its quadratic approximation, over the weighted posterior of a
 #: model with hyperparameters: the calibrated likelihood is a normal, and is multiplied by the prior as it is.
 BEND_LIMIT = 0.5
@@ -157,13 +162,16 @@ def misfit_check(share: float, *, pooled: bool = False) -> Check:
 
 def skew_check(skew: float) -> Check:
     """Distance of posterior mean and mode."""
-    return below(
-        "skew",
-        skew,
-        SKEW_LIMIT,
-        "the posterior is far from normal in unconstrained space. Centred group effects are nearer to it than "
-        "non-centred ones; merge small groups, or give scales of groups tighter priors.",
+    advice = (
+        "the posterior is far from normal in unconstrained space. Give scales of groups tighter priors or fix them; "
+        "merge small groups."
     )
+    if skew > OTHER_MODEL_SKEW:
+        advice = (
+            "the draws lie far from the mode of the model that was passed: they are probably of another model. Sample "
+            "the model that reweight() returned, with these weights."
+        )
+    return below("skew", skew, SKEW_LIMIT, advice)
 
 
 def bend_check(bend: float) -> Check:
@@ -231,11 +239,23 @@ def weight_checks(facts: Mapping[str, Any]) -> list[Check]:
             "the synthetic rows are far from the private ones. Ask for a release with a larger share of the budget "
             "for its generator, or a generator that suits the columns.",
         ),
-        below(
-            "clipped_private",
-            facts["clipped_private"],
-            NOISY_CLIPPED_LIMIT if facts.get("noise_ratio", 0.0) >= NOISY else CLIPPED_LIMIT,
-            "too many private rows lie outside the clip bound of the features. Ask for a release with a generator "
-            "that covers them, or with transformed columns (log1p).",
-        ),
+        _clipped_check(facts["clipped_private"], noisy=facts.get("noise_ratio", 0.0) >= NOISY),
     ]
+
+
+def _clipped_check(share: float, *, noisy: bool) -> Check:
+    """Share of private rows whose features were clipped."""
+    remedy = "Ask for a release with a generator that covers them, or with transformed columns (log1p)."
+    check = below(
+        "clipped_private",
+        share,
+        NOISY_CLIPPED_LIMIT if noisy else CLIPPED_LIMIT,
+        f"too many private rows lie outside the clip bound of the features. {remedy}",
+    )
+    if check.verdict == "ok" and share >= SCALES_CLIPPED_LIMIT:
+        advice = (
+            "coefficients are inside the domain, and scales of a response, such as sigma, are not: do not report their "
+            f"intervals. Many private rows lie outside the clip bound of the features. {remedy}"
+        )
+        return Check("clipped_private", share, SCALES_CLIPPED_LIMIT, "warn", advice, "<")
+    return check

@@ -5,11 +5,14 @@ from __future__ import annotations
 import base64
 import io
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-__all__ = ["bullets", "number", "page", "paragraph", "picture", "section", "table"]
+__all__ = ["bullets", "number", "page", "paragraph", "picture", "section", "settings", "table"]
+
+#: Keys of a recipe that do not say what they are, and what they are.
+_SETTINGS = {"calibration": "joint scale of the parts' epsilons"}
 
 _STYLE = """
 :root { color-scheme: light; }
@@ -116,6 +119,14 @@ def number(value: float) -> str:
     if value != value:
         return ""
     return f"{value:,.0f}" if isinstance(value, int) or 1000 <= abs(value) < 1e15 else f"{value:.4g}"
+
+
+def settings(recipe: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Names and values of a release's recipe, for reading; numbers have four digits."""
+    return [
+        (_SETTINGS.get(key, key), number(value) if isinstance(value, float) else str(value))
+        for key, value in recipe.items()
+    ]
 
 
 def picture(figure: Any, alt: str, caption: str) -> str:

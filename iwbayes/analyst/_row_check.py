@@ -12,6 +12,7 @@ from pymc.distributions.simulator import SimulatorRV
 from pymc.initial_point import make_initial_point_expression
 from pymc.logprob.basic import transformed_conditional_logp
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
+from pytensor.graph.basic import Constant
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 
@@ -23,6 +24,13 @@ _TOLERANCE = 1e-9
 _JOINT = (
     "its log density is one number for all {} axes (one multivariate normal, a Gaussian process or a random walk): "
     "it does not split into rows. Use a distribution with one term a row."
+)
+
+_MISSING_CELLS = (
+    " Missing cells (NaN) in its data are a likely cause. Model the complete rows: keep = "
+    "df[cols].notna().all(axis=1), df[keep], w = release.weights.values[keep], total=release.n_private * w.sum() / "
+    "len(keep). calibrate() needs all rows: for it fill the cells, and give the rows left out a constant density, by "
+    "pm.math.where(keep, eta, 0)."
 )
 
 
@@ -53,10 +61,21 @@ def row_refusal(model: pm.Model, rv: Any) -> str:
     if terms.type.ndim == 0:
         return _JOINT.format(rv.type.ndim)
     together = [rv, *others]
-    return _dependence(model, terms, [values[var] for var in together], [model.rvs_to_values[var] for var in together])
+    data = [model.rvs_to_values[var] for var in together]
+    advice = _MISSING_CELLS if _holds_missing_cells([rv, *data]) else ""
+    return _dependence(model, terms, [values[var] for var in together], data, advice)
 
 
-def _dependence(model: pm.Model, terms: Any, values: list[Any], data: list[Any]) -> str:
+def _holds_missing_cells(variables: list[Any]) -> bool:
+    """Whether there is a NaN among the constants and data that variables depend on."""
+    for var in ancestors(variables):
+        given = isinstance(var, Constant) or hasattr(var, "get_value")
+        if given and getattr(var.type, "dtype", "").startswith("float") and np.isnan(evaluate(var)).any():
+            return True
+    return False
+
+
+def _dependence(model: pm.Model, terms: Any, values: list[Any], data: list[Any], advice: str) -> str:
     """Compare the terms at the observed values with those where one half, then the other half, is changed.
 
     Parameters
@@ -68,6 +87,8 @@ def _dependence(model: pm.Model, terms: Any, values: list[Any], data: list[Any])
         Its value in the terms, and those of the other observed variables that are changed with it.
     data : list of TensorVariable
         The observed values in their place.
+    advice : str
+        On missing cells among the data; empty where there are none.
     """
     observed = [evaluate(var) for var in data]
     n_rows = len(observed[0])
@@ -83,7 +104,11 @@ def _dependence(model: pm.Model, terms: Any, values: list[Any], data: list[Any])
     try:
         start, *others = _evaluated(model, function, observed, half)
     except Exception as error:
-        return f"its log density cannot be evaluated ({_first_line(error)})."
+        return f"its log density cannot be evaluated ({_first_line(error)}).{advice}"
+    if advice and np.isnan(start).any():
+        return (
+            f"its log density is no number in {np.isnan(start.reshape(len(start), -1)).any(axis=1).sum()} rows.{advice}"
+        )
     if start.shape[0] != n_rows:
         return (
             f"its log density has {start.shape[0]} terms for {n_rows} rows. Its rows and those terms must be "

@@ -33,6 +33,7 @@ from iwbayes.analyst._misfit import held_back_of
 from iwbayes.analyst._mixture import map_parts, pool_normals
 from iwbayes.analyst._nuts import check_sampler
 from iwbayes.analyst._pool_record import model_reference, pool_record
+from iwbayes.analyst._replicate import weights_digest
 from iwbayes.analyst._weight_draws import Part, Plan, calibrated, check_method, draw_posteriors, pooled_draws
 from iwbayes.analyst.noise_aware import HARMLESS_STEPS, is_noise_aware
 from iwbayes.analyst.sandwich import CalibratedNormal
@@ -190,7 +191,11 @@ def calibrate(
                 terms.names, normal, draws, moved, release, phi=phi, bend=bent, informed=informed
             )
     warn_outside_domain(record)
-    groups["posterior"] = _replace_draws(posterior, terms.constrain(moved))
+    own = weights_digest(release.weights)
+    calibrated_posterior = _replace_draws(posterior, terms.constrain(moved))
+    groups["posterior"] = calibrated_posterior.assign_attrs(
+        release_digest=own, weights_digest=own if _released(terms.weights, release) else ""
+    )
     return _arviz.make({**groups, "calibration": record}, idata.attrs)
 
 

@@ -16,6 +16,7 @@ from formulaic.errors import FormulaicError
 from formulaic.parser.types import Term as FormulaTerm
 from numpy.typing import NDArray
 
+from iwbayes._formulas import formula_hints, read_formula
 from iwbayes.analyst.families import Family, Response, get_family
 from iwbayes.schema import Schema
 
@@ -217,8 +218,8 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: str 
         )
     if len(rows) < len(frame):
         _warn(
-            f"{len(frame) - len(rows)} of {len(frame)} rows have missing cells in {used}; "
-            f"they are left out with their weights."
+            f"{len(frame) - len(rows)} of {len(frame)} rows have missing cells in "
+            f"{[name for name in used if frame[name].isna().any()]}; they are left out with their weights."
         )
     subset = _ready(frame.iloc[rows][used], schema, skip=lhs)
     name, response = _response(parsed, lhs, subset, schema, family)
@@ -239,16 +240,12 @@ def _parse(formula: str, schema: Schema, family: Family) -> tuple[Any, str]:
     """Parse, and check that the response is one column of the schema, or for gaussian an expression."""
     if not isinstance(formula, str):
         raise TypeError(f"formula must be a string such as 'y ~ a + b'; got {type(formula).__name__}.")
-    try:
-        parsed = Formula(formula, _context={"__formulaic_variables_available__": list(schema.names)})
-    except (FormulaicError, SyntaxError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"formula {formula!r} can not be read: {reason} Write it as 'y ~ a + b'.") from None
+    parsed = read_formula(formula, schema)
     terms = list(getattr(parsed, "lhs", None) or [])
     if len(terms) != 1 or len(terms[0].factors) != 1:
         raise ValueError(f"formula {formula!r} needs one response on its left; write it as 'y ~ a + b'.")
     if not isinstance(getattr(parsed, "rhs", None), Formula):
-        raise ValueError(f"formula {formula!r} must have one part on its right; drop the '|'.")
+        raise ValueError(f"formula {formula!r} must have one part on its right.{formula_hints(formula, schema)}")
     lhs = str(terms[0].factors[0].expr)
     if lhs not in schema.names and family.name != "gaussian" and lhs.isidentifier():
         raise ValueError(f"the response {lhs!r} is no column of the schema; it has {list(schema.names)}.")
@@ -267,6 +264,7 @@ def _used_columns(formula: str, parsed: Any, schema: Schema) -> list[str]:
     if unknown:
         raise ValueError(
             f"formula {formula!r} names {sorted(unknown)}, which the schema lacks; it has {list(schema.names)}."
+            f"{formula_hints(formula, schema)}"
         )
     return used
 

@@ -12,7 +12,6 @@ import xarray as xr
 from iwbayes.analyst import _arviz
 from iwbayes.analyst._domain import (
     DRAWS_PER_CHAIN,
-    KAPPA_LIMIT,
     RHAT_FAILURE,
     RHAT_LIMIT,
     Check,
@@ -26,6 +25,7 @@ from iwbayes.analyst._domain import (
     weight_checks,
     weight_facts,
 )
+from iwbayes.analyst._replicate import weights_digest
 from iwbayes.release import Release
 from iwbayes.statement import PrivacyStatement
 from iwbayes.weights import kish_ess, psislw
@@ -53,6 +53,8 @@ def diagnose(idata_or_release: Any, release: Release | None = None) -> pd.DataFr
         Index ``check``; columns ``value`` (number or text), ``threshold`` (NaN where there is none), ``verdict``
         ("ok", "warn", "fail", "info") and ``what_to_do`` (empty where nothing needs doing). The checks:
 
+        - ``weights``: name of the weights that the posterior was fitted with, where :func:`~iwbayes.fit` recorded them;
+          "fail" where they came from another release, which fails ``calibration`` as well;
         - ``calibration``: whether the intervals account for the noise in the weights;
         - ``kappa``, ``kappa[parameter]``: noise of the released moments against the spread of one private row, in the
           direction of each parameter; ``kappa0`` over all directions, for information;
@@ -98,7 +100,10 @@ def diagnose(idata_or_release: Any, release: Release | None = None) -> pd.DataFr
         raise TypeError(f"release must be a Release; got {type(release).__name__}.")
     idata = idata_or_release
     record = _arviz.group(idata, "calibration") if _arviz.has_group(idata, "calibration") else None
-    checks = _calibration(record)
+    own = None if release is None else _weights_of_fit(idata, release)
+    checks = _calibration(record, of_another=own is not None and own.verdict == "fail")
+    if own is not None:
+        checks.insert(0, own)
     if release is not None:
         facts = weight_facts(release) if record is None else record.attrs
         checks += [*_weights(facts, release), *_privacy(release.statement)]
@@ -119,22 +124,49 @@ def _info(name: str, value: Any, threshold: Any = NAN, what_to_do: str = "") -> 
     return Check(name, value, threshold, "info", what_to_do)
 
 
-def _calibration(record: xr.Dataset | None) -> list[Check]:
-    """Judge the calibration record."""
+def _weights_of_fit(idata: _arviz.ArvizObject, release: Release) -> Check | None:
+    """Compare the weights that a fit recorded with those of a release; None where it recorded none."""
+    attrs = _arviz.group(idata, "posterior").attrs if _arviz.has_group(idata, "posterior") else {}
+    used = attrs.get("weights_digest")
+    source = attrs.get("release_digest") or used
+    if not source:
+        return None
+    own = weights_digest(release.weights)
+    name = str(attrs.get("weights", "unnamed"))
+    if source != own:
+        advice = (
+            "The posterior was fitted with other weights than those of this release. Pass the release that the "
+            "posterior was fitted with."
+        )
+        return Check("weights", f"{name}, of another release", "of this release", "fail", advice)
+    if used != own:
+        return _info("weights", name, what_to_do="Not the weights of the release as they are: chosen at the fit.")
+    return Check("weights", name, "of this release", "ok", "")
+
+
+def _calibration(record: xr.Dataset | None, *, of_another: bool) -> list[Check]:
+    """Judge the calibration record; it says nothing of the release at hand where it is that `of_another`."""
     if record is None:
-        advice = "The intervals take the weights as exact and are too narrow. Use calibrate()."
-        return [Check("calibration", "uncalibrated", "calibrated", "warn", advice)]
+        advice = (
+            "No calibration is recorded. The intervals of a weighted model take the weights as exact and are too "
+            "narrow: use calibrate(). Those of a model without weights describe the synthetic rows alone: use "
+            "reweight() first."
+        )
+        return [Check("calibration", "uncalibrated", "calibrated", "fail" if of_another else "warn", advice)]
     attrs = record.attrs
     reasons = attrs["reasons"]
     text = reasons if isinstance(reasons, str) else "; ".join(map(str, reasons))
-    good = attrs["verdict"] == "calibrated"
-    checks = [Check("calibration", attrs["verdict"], "calibrated", "ok" if good else "fail", text)]
+    good = attrs["verdict"] == "calibrated" and not of_another
+    value = attrs["verdict"]
+    if of_another:
+        value, text = f"{value} for another release", text or "The record is of other weights: see the row weights."
+    checks = [Check("calibration", value, "calibrated", "ok" if good else "fail", text)]
     checks.append(_info("method", attrs["method"]))
     checks.append(kappa_check("kappa", float(attrs["kappa_max"])))
     names = record["parameter"].to_numpy()
     checks += [kappa_check(f"kappa[{n}]", float(k)) for n, k in zip(names, record["kappa"].to_numpy(), strict=True)]
     overall = "Not judged: structural zeros raise it though the intervals hold; see kappa for each parameter."
-    checks.append(_info("kappa0", float(attrs["kappa0"]), KAPPA_LIMIT, overall))
+    checks.append(_info("kappa0", float(attrs["kappa0"]), what_to_do=overall))
     checks.append(explained_check(float(record["explained"].min())))
     if "misfit_share_max" in attrs:
         checks.append(misfit_check(float(attrs["misfit_share_max"]), pooled=attrs["method"] == "pool"))

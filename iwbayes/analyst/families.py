@@ -23,6 +23,16 @@ __all__ = ["FAMILIES", "Family", "Response", "get_family"]
 
 Array = NDArray[np.float64]
 
+# what other packages call these families
+_OTHER_NAMES = {
+    "binomial": "bernoulli",
+    "logistic": "bernoulli",
+    "logit": "bernoulli",
+    "linear": "gaussian",
+    "normal": "gaussian",
+    "multinomial": "categorical",
+}
+
 # exp() of more than this is taken as exp of this, which keeps sums finite and is far beyond any count.
 _LARGEST_EXPONENT = 600.0
 
@@ -141,10 +151,10 @@ def get_family(family: str | Family) -> Family:
     """
     if isinstance(family, Family):
         return family
-    if family not in FAMILIES:
-        raise ValueError(
-            f"family must be one of {sorted(FAMILIES)}; got {family!r}. Choose by the type of the response."
-        )
+    if not isinstance(family, str) or family not in FAMILIES:
+        other = _OTHER_NAMES.get(family) if isinstance(family, str) else None
+        remedy = f"Use family={other!r}." if other else "Choose by the type of the response."
+        raise ValueError(f"family must be one of {sorted(FAMILIES)}; got {family!r}. {remedy}")
     return FAMILIES[family]
 
 

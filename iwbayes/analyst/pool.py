@@ -15,6 +15,7 @@ from iwbayes.analyst._pool_model import check_pooled_model, constrained_dataset,
 from iwbayes.analyst._pool_nuts import sample_each
 from iwbayes.analyst._pool_record import model_reference, pool_record
 from iwbayes.analyst._pool_tables import ModelOfTable, sample_tables
+from iwbayes.analyst._replicate import weights_digest
 from iwbayes.analyst._weight_draws import Part, Plan, check_method, modal_parts
 from iwbayes.analyst.calibrate import warn_outside_domain
 from iwbayes.analyst.noise_aware import check_count, is_noise_aware, noise_aware_weights
@@ -126,6 +127,9 @@ def pool(
     groups = None if by_runs else _by_modes(model, weights, release, plan, deal, rng)
     if groups is None:
         groups = _by_runs(model, weights, release, plan, deal, rng)
+    groups["posterior"] = groups["posterior"].assign_attrs(
+        weights="noise-aware", weights_digest=weights_digest(weights), release_digest=weights_digest(release.weights)
+    )
     warn_outside_domain(groups["calibration"])
     return _arviz.make(groups)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -44,10 +44,8 @@ from iwbayes.analyst.laplace import (
     unsuited,
 )
 from iwbayes.analyst.noise_aware import is_noise_aware
+from iwbayes.release import Release
 from iwbayes.weights import Weights, kish_ess
-
-if TYPE_CHECKING:
-    from iwbayes.release import Release
 
 __all__ = ["LOG_LIKELIHOOD_LIMIT", "fit"]
 
@@ -122,8 +120,9 @@ def fit(
         several; attributes ``pareto_k``, ``importance_ess`` and ``n_proposals`` of the importance sampling,
         the worst over draws of the weights), ``observed_data``, ``calibration`` where calibrated,
         ``log_likelihood`` and ``log_likelihood_weighted`` (by the averaged weights) where stored. The attributes
-        of ``posterior`` record formula, family, method, total, weights, weight_draws (their number), calibrated, and
-        the ``design`` that :func:`~iwbayes.predict` needs.
+        of ``posterior`` record formula, family, method, total, weights, weight_draws (their number), calibrated,
+        rows_left_out (number of rows with missing cells in the columns used), share_left_out (of the weights), digests
+        of the weights used and of the release's, and the ``design`` that :func:`~iwbayes.predict` needs.
 
     Raises
     ------
@@ -151,6 +150,8 @@ def fit(
     calibrated". Noise-aware weights are another matter: no sandwich is applied to their draws, and the mixture holds
     all of the noise.
     """
+    if not isinstance(release, Release):
+        raise TypeError(f"release must be a Release; got {type(release).__name__}. Use iwbayes.load(path).")
     _check_options(method, draws, chains, total, log_likelihood)
     rng = np.random.default_rng(random_seed)
     weights = weights_to_pool(weights, release, rng) if asks_to_pool(calibrate) else weights
@@ -194,6 +195,7 @@ def fit(
         groups |= log_likelihoods(problem.rows, theta)
     used = "+".join(sorted({part.method for part in parts}))
     attrs = _attributes(problem, used, calibrated=record is not None)
+    attrs["release_digest"] = weights_digest(release.weights)
     groups["posterior"].attrs.update(attrs | {"design": record_design(problem.design, release.synthetic.frame)})
     return _arviz.make(groups, attrs)
 
@@ -246,6 +248,13 @@ class _Problem:
     def rows(self) -> WeightedRows:
         """Rows used, one by one, with the averaged weights."""
         return WeightedRows(self.design, self.draw_weights.mean(axis=0)[self.design.rows])
+
+    @property
+    def share_left_out(self) -> float:
+        """Share of the averaged weights that rows with missing cells in the columns used have."""
+        averaged = self.draw_weights.mean(axis=0)
+        averaged[self.design.rows] = 0.0
+        return float(averaged.sum() / self.total)
 
     def posteriors(self) -> list[_Weighted]:
         """Posterior under each draw of the weights."""
@@ -386,6 +395,8 @@ def _attributes(problem: _Problem, method: str, *, calibrated: bool) -> dict[str
         "weights_digest": weights_digest(weights),
         "weight_draws": len(problem.draw_weights),
         "total": problem.total,
+        "rows_left_out": problem.design.n_rows - len(problem.design.rows),
+        "share_left_out": problem.share_left_out,
         "calibrated": "yes" if calibrated else "no",
         "inference_library": "iwbayes",
         "inference_library_version": version("iwbayes"),

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from iwbayes._warnings import CalibrationWarning
 from iwbayes.analyst import _arviz
-from iwbayes.analyst._html import bullets, number, page, paragraph, picture, table
-from iwbayes.analyst._replicate import weights_digest
+from iwbayes.analyst._html import bullets, number, page, paragraph, picture, settings, table
 from iwbayes.analyst.diagnostics import diagnose
 from iwbayes.analyst.plots import plot_budget, plot_comparison, plot_marginals, plot_overlap, plot_weights
 from iwbayes.columns import Column, Real
@@ -64,6 +65,11 @@ def report(release: Release, idata: Any = None, *, title: str | None = None) -> 
     ValueError
         When idata has no posterior.
 
+    Warns
+    -----
+    CalibrationWarning
+        When idata was fitted with the weights of another release.
+
     Examples
     --------
     >>> Path("report.html").write_text(iw.report(release, idata), encoding="utf-8")  # doctest: +SKIP
@@ -74,7 +80,9 @@ def report(release: Release, idata: Any = None, *, title: str | None = None) -> 
         raise ValueError("idata has no posterior. Pass the result of fit(), calibrate() or pm.sample().")
     own = diagnose(release)
     fitted = None if idata is None else diagnose(idata, release)
-    warned = _warnings(release, idata, own if fitted is None else fitted)
+    warned = _warnings(release, own if fitted is None else fitted)
+    if fitted is not None and _of_another_release(fitted):
+        warnings.warn(warned[0], CalibrationWarning, stacklevel=2)
     sections = [
         ("warnings", "Warnings", _warning_box(warned)),
         ("privacy", "Privacy", _privacy(release)),
@@ -96,19 +104,21 @@ def report(release: Release, idata: Any = None, *, title: str | None = None) -> 
     return page(title or f"{kind}: {some}", summary, sections)
 
 
-def _warnings(release: Release, idata: Any, checks: pd.DataFrame) -> list[str]:
+def _of_another_release(checks: pd.DataFrame) -> bool:
+    """Whether a posterior was fitted with the weights of another release than the one it is described with."""
+    return "weights" in checks.index and checks.loc["weights", "verdict"] == "fail"
+
+
+def _warnings(release: Release, checks: pd.DataFrame) -> list[str]:
     """All that speaks against taking the numbers as they are, the gravest first."""
-    found = [f"The release is not certified: {reason}." for reason in release.reasons]
-    if idata is not None:
-        recorded = _arviz.group(idata, "posterior").attrs.get("weights_digest")
-        if recorded and recorded != weights_digest(release.weights):
-            found.append("The posterior was fitted with other weights than those of this release.")
+    found = [str(checks.loc["weights", "what_to_do"])] if _of_another_release(checks) else []
+    found += [f"The release is not certified: {reason}." for reason in release.reasons]
     order = {"fail": 0, "warn": 1}
     bad = checks[checks["verdict"].isin(order)]
     bad = bad.iloc[np.argsort(bad["verdict"].map(order).to_numpy(), kind="stable")]
     said = str(checks.loc["calibration", "what_to_do"]) if "calibration" in checks.index else ""
     for name, row in bad.iterrows():
-        if name in ("certified", "noise") or re.search(rf"\b{re.escape(str(name))} [-\d]", said):
+        if name in ("certified", "noise", "weights") or re.search(rf"\b{re.escape(str(name))} [-\d]", said):
             continue  # said in words above, or among the reasons of the calibration
         value, limit = (number(part) if isinstance(part, float) else str(part) for part in row[["value", "threshold"]])
         against = f" (limit {limit})" if limit else ""
@@ -178,10 +188,14 @@ def _range(column: Column) -> str:
 
 
 def _checks(caption: str, checks: pd.DataFrame) -> str:
+    """Table of checks, and which of its rows a reader must look at."""
     rows = [
         (name, row["verdict"], row["value"], row["threshold"], row["what_to_do"]) for name, row in checks.iterrows()
     ]
-    return table(caption, ("check", "verdict", "value", "limit", "what to do"), rows)
+    count = {verdict: int((checks["verdict"] == verdict).sum()) for verdict in ("fail", "warn")}
+    there = " and ".join(f"{n} with {verdict}" for verdict, n in count.items() if n) or "none"
+    lead = f"Look at the rows that say fail or warn (here: {there}); the others passed or are for the expert."
+    return paragraph(lead) + table(caption, ("check", "verdict", "value", "limit", "what to do"), rows)
 
 
 def _weights(release: Release, checks: pd.DataFrame) -> str:
@@ -239,6 +253,13 @@ def _posterior(idata: Any, checks: pd.DataFrame) -> str:
     posterior = _arviz.group(idata, "posterior")
     names = {"formula": "Model", "family": "family", "method": "computed by", "weights": "weights"}
     facts = "; ".join(f"{text}: {posterior.attrs[key]}" for key, text in names.items() if key in posterior.attrs)
+    left_out = int(posterior.attrs.get("rows_left_out", 0))
+    if left_out:
+        share = float(posterior.attrs["share_left_out"])
+        facts += (
+            f"{'; ' if facts else ''}complete cases only: {left_out:,} synthetic row{'s' if left_out > 1 else ''} with "
+            f"missing cells left out, {share:.2%} of all by weight"
+        )
     shown = _arviz.summary(idata)
     hidden = max(len(shown) - _MOST_PARAMETERS, 0)
     shown = shown.iloc[:_MOST_PARAMETERS]
@@ -264,5 +285,5 @@ def _posterior(idata: Any, checks: pd.DataFrame) -> str:
 
 def _origin(release: Release) -> str:
     rows: list[tuple[str, Any]] = [("rows from", release.synthetic.origin or "unknown")]
-    rows += [(str(key), str(value)) for key, value in (release.recipe or {}).items()]
+    rows += settings(release.recipe or {})
     return table("Settings of the release", ("setting", "value"), rows)

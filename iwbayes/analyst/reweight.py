@@ -26,6 +26,7 @@ from iwbayes.analyst._row_check import row_refusal
 from iwbayes.analyst._totals import check_numbers, check_total
 from iwbayes.analyst._weight_checks import LENGTH, CheckWeights, checked_values
 from iwbayes.analyst._weighted_op import WeightedRandomVariable
+from iwbayes.release import Release
 
 if TYPE_CHECKING:
     from iwbayes.weights import Weights
@@ -80,9 +81,10 @@ def reweight(
         density such as one multivariate normal, a Gaussian process or a random walk over all rows; a
         pm.Simulator; terms that depend on other rows; a `total_size` whose rows cannot be traced to
         ``pm.Minibatch``), the model is weighted already, weights have the wrong length or are negative, infinite,
-        NaN or masked, or all zero, or zero with ``allow_zero=False``, or `total` is not positive and finite.
+        NaN or masked, or all zero, or zero with ``allow_zero=False``, `total` is not positive and finite, or missing
+        cells among the data leave a row without a density.
     TypeError
-        If weights or `total` are not numbers, or `allow_zero` is no bool.
+        If weights or `total` are not numbers (a release in the place of its weights, say), or `allow_zero` is no bool.
     KeyError
         If a dict names a variable that is not observed.
 
@@ -103,6 +105,7 @@ def reweight(
     sense of Bissiri et al. (JRSS-B, 2016).
     """
     check_total(total)
+    _check_kind(weights)
     if model.parent is not None:
         raise ValueError("the model is nested in another, whose variables it may share. Reweight the outermost one.")
     targets = observed_rows(model)
@@ -202,6 +205,16 @@ def log_likelihood(idata: ArvizObject, weighted: pm.Model, *, progressbar: bool 
             idata, model=model, extend_inferencedata=False, progressbar=progressbar
         )
     return with_groups(idata, groups)
+
+
+def _check_kind(weights: Any) -> None:
+    """Refuse a release in the place of its weights."""
+    for given in weights.values() if isinstance(weights, Mapping) else [weights]:
+        if isinstance(given, Release):
+            raise TypeError(
+                "weights must be Weights or one number a row; got a Release. Pass release.weights, with "
+                "total=release.n_private."
+            )
 
 
 def _guard(name: str, vector: np.ndarray, allow_zero: bool | None) -> bool:

@@ -35,6 +35,7 @@ def inspect(release: ReleaseFile, as_json: Json = False, debug: Debug = False) -
     Columns, weights and privacy statement.
     """
     with errors(debug):
+        from iwbayes.analyst._html import settings
         from iwbayes.release import load
 
         found = load(release)
@@ -50,11 +51,16 @@ def inspect(release: ReleaseFile, as_json: Json = False, debug: Debug = False) -
             lines.append(
                 f"  measured: {measurement.name}, {measurement.noise.dim} coordinates with {measurement.noise.name} "
                 f"noise of sd {measurement.noise.covariance[0, 0] ** 0.5:.4g}"
-                + (f"; clipped private rows {clipped:.1%} (noisy)" if finite(clipped) is not None else "")
+                + (
+                    f"; clipped private rows {clipped:.1%} (noisy; of the norm of their features, not of values at the "
+                    "schema's bounds)"
+                    if finite(clipped) is not None
+                    else ""
+                )
             )
             if measurement.held_back is not None:
                 lines.append(f"  held back as a test of fit: {measurement.held_back.noise.dim} coordinates")
-        lines += [f"  {key}: {value}" for key, value in (found.recipe or {}).items()]
+        lines += [f"  {name}: {value}" for name, value in settings(found.recipe or {})]
         typer.echo("\n".join(lines))
 
 
@@ -87,7 +93,7 @@ def fit(
     """
     with errors(debug):
         if output is not None:
-            check_output(output, force)
+            check_output(output, force, inputs=[release])
         from iwbayes.release import load
 
         found = load(release)
@@ -141,7 +147,7 @@ def report(
     Warnings first, then the posterior, the privacy statement, the weights and the marginals.
     """
     with errors(debug):
-        check_output(output, force)
+        check_output(output, force, inputs=[release, posterior])
         from iwbayes._archive import write_atomically
         from iwbayes.release import load
 

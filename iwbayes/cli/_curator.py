@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 #: Part of epsilon that bounds the rows of users.
 BOUND_SHARE = 0.1
+
+NO_LEDGER = "no ledger: what earlier releases of these rows have cost is not counted (see iwbayes ledger --help)"
 
 TEMPLATE = """\
 # One [[column]] for each column of the table, from public knowledge (a questionnaire, a code book): names, bounds and
@@ -158,6 +161,10 @@ def publish(
         str | None,
         typer.Option(help="With --user: bounds on a person's rows to choose from privately, as 1,2,4,8."),
     ] = None,
+    drop: Annotated[
+        list[str] | None,
+        typer.Option(help="Column to leave out, such as an identifier; may be repeated.", show_default=False),
+    ] = None,
     force: Force = False,
     as_json: Json = False,
     debug: Debug = False,
@@ -167,10 +174,11 @@ def publish(
     Synthetic rows and weights, under one privacy budget.
     """
     with errors(debug, private=True):
-        check_output(output, force)
+        check_output(output, force, inputs=[table, schema, *_ledger_files(ledger)])
         from iwbayes._read import read_table
+        from iwbayes._warnings import PrivacyWarning
         from iwbayes.curator.contribution import BOUND_LABEL, bound_contributions
-        from iwbayes.curator.estimators.tilt import TiltWeights
+        from iwbayes.curator.estimators.tilt import KAPPA_TARGET, TiltWeights
         from iwbayes.curator.ledger import Ledger
         from iwbayes.curator.publish import plan as plan_release
         from iwbayes.curator.publish import publish as publish_table
@@ -183,15 +191,33 @@ def publish(
         made_by = _generator(generator)
         weights = TiltWeights(mechanism=mechanism)
         own = None if ledger is None else _certified(ledger)
-        private = PrivateTable(read_table(table, declared), declared, user=user)
+        private = PrivateTable(read_table(table, declared, drop=drop or ()), declared, user=user)
         options = {"generator": made_by, "weights": weights, "for_models": for_model or (), "share": share}
+        first: tuple[Event, ...] = ()
         if grid:
-            users = {"adjacency": "replace-user", "rows_per_user": max(grid)}
             own = Ledger(epsilon, delta, "replace-user") if own is None else own
             bounding, epsilon = BOUND_SHARE * epsilon, (1 - BOUND_SHARE) * epsilon
-            expected = plan_release(declared, private.n_users, epsilon=epsilon, delta=delta, **options, **users)  # type: ignore[arg-type]
-            # the bound alone would be of no use: both must fit before it is charged
-            own.check(Event(BOUND_LABEL, "laplace", bounding), *expected.events)
+            first = (Event(BOUND_LABEL, "laplace", bounding),)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PrivacyWarning)  # the release itself gives it
+            expected = plan_release(
+                declared,
+                private.n_users,
+                epsilon=epsilon,
+                delta=delta,
+                adjacency=adjacency if own is None else own.adjacency,
+                rows_per_user=max(grid, default=1),
+                **options,  # type: ignore[arg-type]
+            )
+        if own is not None:  # a bound on rows alone would be of no use: all must fit before it is charged
+            own.check(*first, *expected.events)
+        if expected.kappa > KAPPA_TARGET:
+            typer.echo(
+                f"warning: noise over spread (kappa of the plan) {expected.kappa:.3g} is above the target of "
+                f"{KAPPA_TARGET}. {expected.advice}",
+                err=True,
+            )
+        if grid and own is not None:
             private = bound_contributions(private, own, epsilon=bounding, grid=grid)
         release = publish_table(
             private,
@@ -204,6 +230,8 @@ def publish(
             **options,  # type: ignore[arg-type]
         )
         place = save_or_rescue(lambda path: release.save(path, overwrite=force), output)
+        if ledger is None:
+            typer.echo(NO_LEDGER, err=True)
         if as_json:
             typer.echo(json.dumps({"path": str(place), **facts_of(release)}, indent=1))
         else:
@@ -260,6 +288,15 @@ def _generator(name: str) -> Generator:
     if name not in kinds:
         raise ValueError(f"--generator must be one of {list(kinds)}; got {name!r}. Others are for Python.")
     return kinds[name]()
+
+
+def _ledger_files(path: Path | None) -> list[Path]:
+    """Files that a ledger is kept in: its own and its lock."""
+    if path is None:
+        return []
+    from iwbayes.curator._ledger_file import LedgerFile
+
+    return [path, LedgerFile(path).lock_path]
 
 
 def _certified(path: Path) -> Ledger:

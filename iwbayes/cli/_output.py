@@ -7,7 +7,7 @@ import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,19 +45,40 @@ def finite(value: float) -> float | None:
     return value if value - value == 0 else None
 
 
-def check_output(path: Path, force: bool) -> None:
-    """Refuse an output that exists or cannot be written, before any work is done.
+def check_output(path: Path, force: bool, *, inputs: Sequence[Path | None] = ()) -> None:
+    """Refuse an output that exists, that is an input or cannot be written, before any work is done.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+    force : bool
+        Replace what is there, unless it is one of the inputs.
+    inputs : sequence of pathlib.Path or None
+        What the command reads or keeps, under whatever name: links are followed.
 
     Raises
     ------
     OSError
     """
+    for source in inputs:
+        if source is not None and _same_file(path, source):
+            raise FileExistsError(
+                f"{path} would replace {source}, which this command works with. Choose another path; nothing was read "
+                f"or charged."
+            )
     if path.is_dir() or (path.exists() and not force):
         raise FileExistsError(f"{path} exists already. Choose another path, or pass --force to replace it.")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"the folder {path.parent} does not exist. Make it first.")
     with tempfile.TemporaryFile(dir=path.parent):  # the system's own error where the folder cannot be written to
         pass
+
+
+def _same_file(first: Path, second: Path) -> bool:
+    """Whether two names are of one file, there or not."""
+    with suppress(OSError):
+        return first.samefile(second)
+    return first.resolve() == second.resolve()
 
 
 def save_or_rescue(save: Callable[[Path], Any], path: Path) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ FORMAT = "iwbayes-ledger"
 FORMAT_VERSION = 1
 #: Largest ledger file that is read, in bytes.
 MAX_BYTES = 64 * 2**20
+#: How long a process may take from making a ledger's lock file to holding it, in seconds: two begin one ledger at once.
+_GRACE = 1.0
 
 
 class LedgerError(ValueError):
@@ -70,7 +73,8 @@ class LedgerFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path).resolve()
-        self._lock = FileLock(self.path.with_name(f".{self.path.name}.lock"))
+        self.lock_path = self.path.with_name(f".{self.path.name}.lock")
+        self._lock = FileLock(self.lock_path)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -84,16 +88,12 @@ class LedgerFile:
         Raises
         ------
         LedgerError
-            When there is another budget in the file.
+            When there is another budget in the file, or a ledger stood here and is gone.
         FileNotFoundError
             When there is no file and no record.
         """
-        if record is not None and not self.path.exists():
-            if not self.path.parent.is_dir():
-                raise FileNotFoundError(f"the folder {self.path.parent} does not exist. Make it first.")
-            with self.locked():
-                if not self.path.exists():
-                    self.write(record, begins=True)
+        if not self.path.exists():
+            self._begin(record)
         found = self.read()
         if record is not None and (found.epsilon, found.delta) != (record.epsilon, record.delta):
             raise LedgerError(
@@ -103,6 +103,28 @@ class LedgerFile:
         if adjacency is not None and found.adjacency != adjacency:
             raise LedgerError(f"{self.path} protects under {found.adjacency!r}; got adjacency={adjacency!r}.")
         return found
+
+    def _begin(self, record: LedgerRecord | None) -> None:
+        """Write the record of a new ledger, unless its lock file tells that there was one, or another process does."""
+        stood, patience = self.lock_path.exists(), time.monotonic() + _GRACE
+        if record is None and not stood:
+            return
+        if not self.path.parent.is_dir():
+            raise FileNotFoundError(f"the folder {self.path.parent} does not exist. Make it first.")
+        while True:
+            with self.locked():
+                if self.path.exists():
+                    return
+                if not stood and record is not None:
+                    return self.write(record, begins=True)
+            # who made the lock file may be about to take the lock, and then to write
+            if time.monotonic() > patience:
+                break
+            time.sleep(_GRACE / 50)
+        raise LedgerError(
+            f"a ledger stood at {self.path} and is gone; its whole budget counts as spent. Restore it from a backup; "
+            f"if it never held anything, delete the lock file {self.lock_path} to begin anew."
+        )
 
     def read(self, *, since: LedgerRecord | None = None) -> LedgerRecord:
         """Read the record, in full or not at all.

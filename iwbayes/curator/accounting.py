@@ -96,7 +96,8 @@ def _pld_epsilon(events: tuple[Event, ...], delta: float, interval: float, adjac
     joint = plds[0]
     for pld in plds[1:]:
         joint = joint.compose(pld)
-    return float(joint.get_epsilon_for_delta(delta))
+    with np.errstate(over="ignore"):  # losses of hundreds leave masses that overflow: infinity is a bound as well
+        return float(joint.get_epsilon_for_delta(delta))
 
 
 @lru_cache(maxsize=512)

@@ -101,7 +101,8 @@ class Ledger:
         Raises
         ------
         LedgerError
-            When the file is damaged or no ledger, or has another budget than the given one.
+            When the file is damaged or no ledger, has another budget than the given one, or is gone while its lock
+            file stands there.
         FileNotFoundError
             When there is no such file and no budget was given, or no such folder.
         OSError
@@ -170,7 +171,8 @@ class Ledger:
 
     def check(self, *events: Event) -> None:
         """Raise `BudgetExceeded` when these events do not fit; charges nothing."""
-        total = self.would_cost(*events)
+        before = self.events
+        total, _ = self._price((*before, *events))
         if not total <= self.epsilon * (1 + ROUNDING):
             labels = ", ".join(dict.fromkeys(event.label for event in events))
             if any(event.mechanism == "none" for event in events):
@@ -179,8 +181,9 @@ class Ledger:
                     f"experiment that protects nobody use Ledger(math.inf, ...); nothing was drawn."
                 )
             raise BudgetExceeded(
-                f"{labels}: the joint cost would be epsilon {total:.6g} at delta {self.delta:g}; the budget "
-                f"is epsilon {self.epsilon:g}. Ask for less epsilon or delta; nothing was drawn."
+                f"This does not fit: epsilon {self._spent(before)[0]:.4g} of {self.epsilon:g} is spent at delta "
+                f"{self.delta:g}, and with {labels} it would be {total:.6g}. Ask for less epsilon or delta; nothing "
+                f"was drawn."
             )
 
     def charge(self, *events: Event) -> NoiseSource:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from iwbayes._formulas import check_formulas
+from iwbayes._warnings import PrivacyWarning
 from iwbayes.curator._declared import admit, declared_events, owed_events
 from iwbayes.curator._progress import stages
 from iwbayes.curator.accounting import check_budget, largest_scale
@@ -36,6 +39,8 @@ from iwbayes.tables import PrivateTable, SyntheticTable
 ROWS_PER_PRIVATE_ROW = 5
 #: Rows of the public reference table that `plan` reads kappa from.
 _PLAN_ROWS = 4096
+#: Features that a regression with one predictor asks for: the least that naming the regressions leads to.
+_FEATURES_OF_ONE_PREDICTOR = 4
 
 
 def publish(
@@ -102,6 +107,11 @@ def publish(
         When the release does not fit in the given ledger; nothing is drawn.
     TypeError, ValueError
         For a wrong argument, before anything is charged.
+
+    Warns
+    -----
+    PrivacyWarning
+        When delta is above one in the number of rows, or of users: whole rows may be exposed with that chance.
     """
     generator = BayesNet() if generator is None else generator
     if isinstance(generator, SyntheticTable):
@@ -111,6 +121,7 @@ def publish(
     epsilon, delta = check_budget(epsilon, delta)
     n = _check_arguments(private, generator, weights, n_synthetic, share, ledger, adjacency, noise)
     sampler = np.random.default_rng(rng)
+    _warn_of_delta(delta, *(("rows", private.n_private) if private.users is None else ("users", private.n_users)))
     if ledger is None:
         ledger = Ledger(epsilon, delta, adjacency, noise=noise)
     facts = PublicFacts.of(private, None, ledger, n_synthetic=n)
@@ -195,6 +206,8 @@ class Plan:
         Noise against the synthetic spread over all features; above 0.5 not even the fewest features are within it. It
         is as a rule smaller than that of a small table's release, whose rows spread less than uniform ones, and another
         number than a fit's, which has a limit of its own and is that of one parameter.
+    epsilon, delta : float
+        Budget of both parts together.
     """
 
     epsilon_generator: float
@@ -204,20 +217,37 @@ class Plan:
     n_features: int
     noise_sd: float
     kappa: float
+    epsilon: float
+    delta: float
 
     def __str__(self) -> str:
         """Say the plan in words."""
         verdict = "within" if self.kappa <= KAPPA_TARGET else "ABOVE"
         text = (
-            f"generator epsilon {self.epsilon_generator:.4g}, weights epsilon {self.epsilon_weights:.4g}; "
+            f"generator epsilon {self.epsilon_generator:.4g}, weights epsilon {self.epsilon_weights:.4g} (each alone; "
+            f"jointly within epsilon {self.epsilon:g} at delta {self.delta:g}); "
             f"{self.terms} terms, {self.n_features} features, noise sd {self.noise_sd:.4g} each; "
-            f"expected kappa {self.kappa:.3g}, {verdict} the target of {KAPPA_TARGET}."
+            f"noise over spread (kappa of the plan) {self.kappa:.3g}, {verdict} the target of {KAPPA_TARGET}."
         )
-        if self.terms in ("linear", "squares"):
-            text += (
-                " Products of columns are not measured: name the regressions by for_models, or few will be calibrated."
+        return f"{text} {self.advice}".rstrip()
+
+    @property
+    def advice(self) -> str:
+        """What to do where few regressions will be calibrated; empty where nothing is amiss."""
+        # noise and kappa are about proportional to the number of features
+        least = self.kappa * min(1.0, _FEATURES_OF_ONE_PREDICTOR / self.n_features)
+        named = self.terms.startswith("model")
+        if self.kappa > KAPPA_TARGET and (named or least > KAPPA_TARGET):
+            of = "those of the named regressions" if named else "those of one predictor"
+            return (
+                f"That is too much noise for any features, even {of}, and few regressions will be calibrated: it takes "
+                f"more rows or a larger epsilon."
             )
-        return text
+        if self.kappa > KAPPA_TARGET or self.terms in ("linear", "squares"):
+            what = "So many features" if self.terms == "quadratic" else "Products of columns"
+            fault = "drown in noise" if self.terms == "quadratic" else "are not measured"
+            return f"{what} {fault}: name the regressions by for_models, or few will be calibrated."
+        return ""
 
 
 def plan(
@@ -251,6 +281,11 @@ def plan(
     Returns
     -------
     Plan
+
+    Warns
+    -----
+    PrivacyWarning
+        As in `publish`.
     """
     generator = BayesNet() if generator is None else generator
     tilt = _for_models(weights, for_models)
@@ -267,6 +302,7 @@ def plan(
     facts = PublicFacts(schema, int(n), ROWS_PER_PRIVATE_ROW * int(n), adjacency, int(rows_per_user))
     events = _joint_events(facts, generator, tilt, share, epsilon, delta)
     t = largest_scale(events, epsilon, delta, adjacency=adjacency)
+    _warn_of_delta(delta, "users" if adjacency == "replace-user" else "rows", int(n))
     part = (1 - share) * t * epsilon
     own = tilt.parts(facts, epsilon=part, delta=0.0 if tilt.pure else delta)
     reference = uniform_table(schema, _PLAN_ROWS, rng=0)
@@ -279,6 +315,8 @@ def plan(
         design.features.dim,
         design.noise_sd,
         design.kappa,
+        epsilon,
+        delta,
     )
 
 
@@ -358,6 +396,17 @@ def _joint_events(
         return (*own, *weights.events(facts, epsilon=(1 - share) * t * epsilon, delta=part_delta))
 
     return events
+
+
+def _warn_of_delta(delta: float, units: str, n: int) -> None:
+    """Warn of a delta that allows to publish some rows as they are; the warning is the caller's caller's."""
+    if delta * n > 1:
+        warnings.warn(
+            f"delta {delta:g} is above one in the number of {units} ({n}): {units} may be exposed whole with that "
+            f"chance. Use a delta well below {1 / n:.2g}, such as {10.0 ** (math.floor(-math.log10(n)) - 2):g}.",
+            PrivacyWarning,
+            stacklevel=3,
+        )
 
 
 def _check_share(share: float) -> None:
