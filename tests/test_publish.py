@@ -416,5 +416,5 @@ def test_the_stages_are_shown_on_terminals_only(private, monkeypatch):
 
     outputs = progress_outputs(monkeypatch, run)
     assert outputs[False, True] == outputs[True, False] == ""
-    assert "weighting synthetic rows" in outputs[True, True]
+    assert "weighting synthetic rows" in outputs[True, True] and "left:" in outputs[True, True]
     assert str(CANARY) not in outputs[True, True]

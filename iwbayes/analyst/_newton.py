@@ -99,7 +99,10 @@ def _line_search(
     for halvings in range(60):
         length = 0.5**halvings
         trial = theta + length * step
-        reached = value(trial)
+        try:
+            reached = value(trial)
+        except ValueError:  # PyMC's densities refuse parameters at an edge, such as a scale that underflows
+            continue
         if np.isfinite(reached) and reached >= current + 1e-4 * length * decrement:
             return trial, reached
     return None

@@ -420,7 +420,10 @@ def _newton(derivatives: Callable[[Array], tuple[Array, Array]], v: Array) -> tu
             return v, curvature
         for halvings in range(60):
             new = v + step * 0.5**halvings
-            gradient, curvature = derivatives(new)
+            try:
+                gradient, curvature = derivatives(new)
+            except ValueError:  # PyMC's densities refuse parameters at an edge, such as a scale that underflows
+                continue
             finite = np.isfinite(gradient).all() and np.isfinite(curvature).all()
             if finite and gradient @ step >= -0.5 * slope:
                 v = new

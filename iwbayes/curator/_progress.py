@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+
+import numpy as np
 
 
 @contextmanager
@@ -39,14 +41,16 @@ def progress(show: bool, text: str, total: int) -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def stages(show: bool, text: str) -> Iterator[Callable[[str], None]]:
-    """Show what is being done and for how long, where the error stream is a terminal.
+def stages(show: bool, text: str, lengths: Mapping[str, float]) -> Iterator[Callable[[str], None]]:
+    """Show what is being done, for how long, and the time left, where the error stream is a terminal.
 
     Parameters
     ----------
     show : bool
     text : str
         What runs, until the first stage is named.
+    lengths : mapping of str to float
+        The stages in their order, and how long they take beside each other as a rule: the time left is as rough.
 
     Yields
     ------
@@ -56,11 +60,13 @@ def stages(show: bool, text: str) -> Iterator[Callable[[str], None]]:
     if not (show and sys.stderr.isatty()):
         yield lambda stage: None
         return
-    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    with _display(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()) as display:
-        task = display.add_task(text, total=None)
-        yield lambda stage: display.update(task, description=stage)
+    names, before = list(lengths), np.concatenate([[0.0], np.cumsum(list(lengths.values()))])
+    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("left:")
+    with _display(*columns, TimeRemainingColumn()) as display:
+        task = display.add_task(text, total=float(before[-1]))
+        yield lambda stage: display.update(task, description=stage, completed=float(before[names.index(stage)]))
 
 
 def _display(*columns: Any) -> Any:

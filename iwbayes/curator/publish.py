@@ -35,6 +35,14 @@ from iwbayes.schema import Schema
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable, SyntheticTable
 
+#: Stages of `publish`, and about how long they take beside each other with default settings.
+_STAGES = {
+    "waiting for the ledger": 0,
+    "calibrating the noise": 1,
+    "fitting the generator": 1,
+    "sampling synthetic rows": 1,
+    "weighting synthetic rows": 5,
+}
 #: Synthetic rows for each private row by default.
 ROWS_PER_PRIVATE_ROW = 5
 #: Rows of the public reference table that `plan` reads kappa from.
@@ -127,7 +135,7 @@ def publish(
     facts = PublicFacts.of(private, None, ledger, n_synthetic=n)
     share = _generators_share(share, facts, generator, weights, epsilon, delta)
     events = _joint_events(facts, generator, weights, share, epsilon, delta)
-    with stages(progressbar, "publishing") as step:
+    with stages(progressbar, "publishing", _STAGES) as step:
         step("waiting for the ledger")
         with ledger.exclusive():
             step("calibrating the noise")
