@@ -103,8 +103,8 @@ def test_what_does_not_fit_is_told_with_what_is_spent_and_each_label_once():
     with pytest.raises(iw.BudgetExceeded) as caught:
         ledger.charge(*[Event("tables", "laplace", 0.25)] * 3, Event("scores", "laplace", 0.25))
     assert str(caught.value) == (
-        "This does not fit the budget: epsilon 0.5 of 1 is spent at delta 0, and with tables, scores it would be 1.5. Ask for "
-        "less epsilon or delta; nothing was drawn."
+        "This does not fit the budget: epsilon 0.5 of 1 is spent at delta 0, and with tables, scores it would be 1.5. "
+        "Ask for less epsilon or delta; nothing was drawn."
     )
 
 

@@ -181,9 +181,9 @@ class Ledger:
                     f"experiment that protects nobody use Ledger(math.inf, ...); nothing was drawn."
                 )
             raise BudgetExceeded(
-                f"This does not fit the budget: epsilon {self._spent(before)[0]:.4g} of {self.epsilon:g} is spent at delta "
-                f"{self.delta:g}, and with {labels} it would be {total:.6g}. Ask for less epsilon or delta; nothing "
-                f"was drawn."
+                f"This does not fit the budget: epsilon {self._spent(before)[0]:.4g} of {self.epsilon:g} is spent at "
+                f"delta {self.delta:g}, and with {labels} it would be {total:.6g}. Ask for less epsilon or delta; "
+                f"nothing was drawn."
             )
 
     def charge(self, *events: Event) -> NoiseSource:
