@@ -123,13 +123,25 @@ def _read_csv(path: Path, schema: Schema, drop: list[str]) -> pd.DataFrame:
 
 
 def _has_short_rows(path: Path) -> bool:
-    """Whether a row has fewer cells than the header: the reader fills it with empty text, as if they were there."""
+    """Whether a row has fewer cells than the header, or none at all with rows after it.
+
+    The reader fills the former with empty text, as if the cells were there, and skips the latter.
+    """
     if path.suffix.lower() == ".csv":
+        header, blank = 0, False
         with open(path, newline="", encoding="utf-8-sig") as file:
-            lengths = (len(row) for row in csv.reader(file) if row)
-            header = next(lengths, 0)
-            return any(length < header for length in lengths)
-    options = {"dtype": object, "na_filter": False, "index_col": False, "encoding": "utf-8-sig"}
+            for row in csv.reader(file):
+                if row and (blank or len(row) < header):
+                    return True
+                header, blank = header or len(row), not row
+        return False
+    options = {
+        "dtype": object,
+        "na_filter": False,
+        "index_col": False,
+        "encoding": "utf-8-sig",
+        "skip_blank_lines": False,
+    }
     with pd.read_csv(path, engine="python", chunksize=_ROWS_AT_ONCE, **options) as blocks:  # of a compressed file
         return any(bool(block.isna().to_numpy().any()) for block in blocks)
 

@@ -552,9 +552,23 @@ def test_rows_shorter_than_the_header_are_refused(tmp_path, name, suffix):
     path.write_bytes(gzip.compress(content) if suffix == "csv.gz" else content)
     with pytest.raises(ValueError, match="as many cells in every row as the header has"):
         read_table(path, schema)
-    content = b"x,y\n0.1,\n\n0.2,1\n"  # an empty cell is one, and an empty line is no row
+    content = b"x,y\n0.1,\n0.2,1\n"  # an empty cell is one
     path.write_bytes(gzip.compress(content) if suffix == "csv.gz" else content)
     assert read_table(path, schema)["y"].isna().tolist() == [True, False]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "csv.gz"])
+def test_a_blank_line_among_rows_is_refused(tmp_path, suffix):
+    path, schema = tmp_path / f"t.{suffix}", Schema(Integer("a", 0, 9), Integer("b", 0, 9))
+    for text, fits in (("a,b\n1,2\n3,4\n", True), ("a,b\n1,2\n\n3,4\n", False), ("a,b\n\n1,2\n3,4\n", False)):
+        path.write_bytes(gzip.compress(text.encode()) if suffix == "csv.gz" else text.encode())
+        if fits:
+            assert len(read_table(path, schema)) == 2
+            continue
+        with pytest.raises(ValueError, match="as many cells in every row"):
+            read_table(path, schema)
+    (tmp_path / "ends.csv").write_text("a,b\n1,2\n3,4\n\n\n")
+    assert len(read_table(tmp_path / "ends.csv", schema)) == 2
 
 
 def test_short_rows_are_found_in_every_block(tmp_path, monkeypatch):

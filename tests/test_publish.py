@@ -418,3 +418,10 @@ def test_the_stages_are_shown_on_terminals_only(private, monkeypatch):
     assert outputs[False, True] == outputs[True, False] == ""
     assert "weighting synthetic rows" in outputs[True, True] and "left:" in outputs[True, True]
     assert str(CANARY) not in outputs[True, True]
+
+
+def test_a_delta_above_the_ledgers_is_refused(private):
+    ledger = Ledger(50.0, 1e-6)
+    with pytest.raises(BudgetExceeded, match="must be at most that of the ledger, 1e-06.*got 1e-05"):
+        publish(private, epsilon=1.0, delta=1e-5, n_synthetic=100, ledger=ledger, progressbar=False)
+    assert ledger.statement().events == ()

@@ -116,6 +116,9 @@ def above(name: str, value: float, limit: float, what_to_do: str, *, bad: str = 
 
 def kappa_check(name: str, kappa: float) -> Check:
     """Noise of the released moments in the direction of one parameter."""
+    if np.isnan(kappa):
+        why = "No row speaks of this parameter, or the law of the weights' noise is not known."
+        return Check(name, kappa, KAPPA_LIMIT, "info", why, "<")
     return below(
         name,
         kappa,
@@ -254,8 +257,9 @@ def _clipped_check(share: float, *, noisy: bool) -> Check:
     )
     if check.verdict == "ok" and share >= SCALES_CLIPPED_LIMIT:
         advice = (
-            "coefficients are inside the domain, and scales of a response, such as sigma, are not: do not report their "
-            f"intervals. Many private rows lie outside the clip bound of the features. {remedy}"
+            "coefficients and hyperparameters are inside the domain. Where the model has a scale of the response "
+            "(sigma of a normal), do not report its interval: many private rows lie outside the clip bound of the "
+            f"features, which is not the schema's bounds. {remedy}"
         )
         return Check("clipped_private", share, SCALES_CLIPPED_LIMIT, "warn", advice, "<")
     return check

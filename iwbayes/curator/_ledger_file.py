@@ -150,7 +150,8 @@ class LedgerFile:
                     f"{self.path} is gone. Put it back: without it nothing is charged or drawn."
                 ) from None
             raise FileNotFoundError(
-                f"there is no ledger at {self.path}. Pass epsilon and delta, the whole budget, to begin one."
+                f"there is no ledger at {self.path}. Pass epsilon and delta, the whole budget, to begin one "
+                "(iwbayes ledger PATH --epsilon E --delta D)."
             ) from None
         record = self._parse(content)
         if since is not None and (

@@ -112,7 +112,7 @@ def publish(
     Raises
     ------
     BudgetExceeded
-        When the release does not fit in the given ledger; nothing is drawn.
+        When the release does not fit in the given ledger, or has a larger delta; nothing is drawn.
     TypeError, ValueError
         For a wrong argument, before anything is charged.
 
@@ -127,7 +127,7 @@ def publish(
         generator = _Given(generator, owed)
     weights = _for_models(weights, for_models)
     epsilon, delta = check_budget(epsilon, delta)
-    n = _check_arguments(private, generator, weights, n_synthetic, share, ledger, adjacency, noise)
+    n = _check_arguments(private, generator, weights, n_synthetic, share, ledger, adjacency, noise, delta)
     sampler = np.random.default_rng(rng)
     _warn_of_delta(delta, *(("rows", private.n_private) if private.users is None else ("users", private.n_users)))
     if ledger is None:
@@ -431,6 +431,7 @@ def _check_arguments(
     ledger: Ledger | None,
     adjacency: str,
     noise: NoiseSource | None,
+    delta: float,
 ) -> int:
     """Refuse wrong arguments before anything is charged; return the number of synthetic rows."""
     if not isinstance(private, PrivateTable):
@@ -467,6 +468,11 @@ def _check_arguments(
     if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
         raise ValueError(f"n_synthetic must be a whole number of at least 1; got {n_synthetic!r}.")
     _check_share(share)
+    if ledger is not None and delta > ledger.delta:
+        raise BudgetExceeded(
+            f"the release's delta must be at most that of the ledger, {ledger.delta:g}, at which its cost is counted: "
+            f"else it costs more epsilon than was asked for; got {delta:g}. Ask for less; nothing was drawn."
+        )
     if ledger is not None and noise is not None:
         raise ValueError("a given ledger has its own noise source; pass either ledger or noise.")
     if ledger is not None and adjacency != "replace-one" and adjacency != ledger.adjacency:
