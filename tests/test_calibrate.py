@@ -396,3 +396,5 @@ def test_clipped_rows_spoil_scales_before_coefficients(clipped, noise_ratio, ver
     [check] = [check for check in weight_checks(facts) if check.name == "clipped_private"]
     assert (check.verdict, check.threshold) == (verdict, threshold)
     assert ("sigma" in check.what_to_do) == (verdict == "warn")
+    [check] = [check for check in weight_checks(facts, scale=False) if check.name == "clipped_private"]
+    assert check.verdict == ("ok" if verdict == "warn" else verdict)

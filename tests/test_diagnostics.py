@@ -237,3 +237,16 @@ def test_wrong_arguments():
         diagnose(release, release)
     with pytest.raises(TypeError, match="release must be a Release"):
         diagnose(make_idata(release), "release.iwb")
+
+
+@pytest.mark.parametrize(
+    ("family", "warns"), [("bernoulli", False), ("poisson", False), ("gaussian", True), (None, True)]
+)
+def test_clipped_rows_are_warned_of_where_the_response_may_have_a_scale(family, warns):
+    release = make_release(clipped=0.15, n_private=1000)
+    idata = make_idata(release)
+    record = _arviz.group(idata, "calibration")
+    record.attrs.update(clipped_private=0.15, noise_ratio=1.0)
+    posterior = _arviz.group(idata, "posterior").assign_attrs({} if family is None else {"family": family})
+    table = diagnose(_arviz.with_groups(idata, {"posterior": posterior, "calibration": record}))
+    assert table.loc["clipped_private", "verdict"] == ("warn" if warns else "ok")

@@ -219,8 +219,8 @@ def weight_facts(release: Release, phi: np.ndarray | None = None) -> dict[str, A
     return facts
 
 
-def weight_checks(facts: Mapping[str, Any]) -> list[Check]:
-    """Judge the facts of `weight_facts` that bound the domain."""
+def weight_checks(facts: Mapping[str, Any], *, scale: bool = True) -> list[Check]:
+    """Judge the facts of `weight_facts` that bound the domain; `scale` says whether the response may have a scale."""
     advice = (
         "people may own several rows, and rows of one person are alike: intervals that take the rows for independent "
         "are too narrow. Read them as descriptions of the rows, not of the population."
@@ -242,11 +242,11 @@ def weight_checks(facts: Mapping[str, Any]) -> list[Check]:
             "the synthetic rows are far from the private ones. Ask for a release with a larger share of the budget "
             "for its generator, or a generator that suits the columns.",
         ),
-        _clipped_check(facts["clipped_private"], noisy=facts.get("noise_ratio", 0.0) >= NOISY),
+        _clipped_check(facts["clipped_private"], noisy=facts.get("noise_ratio", 0.0) >= NOISY, scale=scale),
     ]
 
 
-def _clipped_check(share: float, *, noisy: bool) -> Check:
+def _clipped_check(share: float, *, noisy: bool, scale: bool) -> Check:
     """Share of private rows whose features were clipped."""
     remedy = "Ask for a release with a generator that covers them, or with transformed columns (log1p)."
     check = below(
@@ -255,7 +255,7 @@ def _clipped_check(share: float, *, noisy: bool) -> Check:
         NOISY_CLIPPED_LIMIT if noisy else CLIPPED_LIMIT,
         f"too many private rows lie outside the clip bound of the features. {remedy}",
     )
-    if check.verdict == "ok" and share >= SCALES_CLIPPED_LIMIT:
+    if scale and check.verdict == "ok" and share >= SCALES_CLIPPED_LIMIT:
         advice = (
             "coefficients and hyperparameters are inside the domain. Where the model has a scale of the response "
             "(sigma of a normal), do not report its interval: many private rows lie outside the clip bound of the "

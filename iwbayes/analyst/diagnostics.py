@@ -26,6 +26,7 @@ from iwbayes.analyst._domain import (
     weight_facts,
 )
 from iwbayes.analyst._replicate import weights_digest
+from iwbayes.analyst.families import FAMILIES
 from iwbayes.release import Release
 from iwbayes.statement import PrivacyStatement
 from iwbayes.weights import kish_ess, psislw
@@ -106,9 +107,9 @@ def diagnose(idata_or_release: Any, release: Release | None = None) -> pd.DataFr
         checks.insert(0, own)
     if release is not None:
         facts = weight_facts(release) if record is None else record.attrs
-        checks += [*_weights(facts, release), *_privacy(release.statement)]
+        checks += [*_weights(facts, release, scale=_may_have_scale(idata)), *_privacy(release.statement)]
     elif record is not None:
-        checks += _weights(record.attrs, None)
+        checks += _weights(record.attrs, None, scale=_may_have_scale(idata))
     if _arviz.has_group(idata, "posterior"):
         checks += _sampler(idata)
     return _table(checks)
@@ -195,9 +196,15 @@ def _likelihood_ess(record: xr.Dataset) -> Check:
     )
 
 
-def _weights(facts: Any, release: Release | None) -> list[Check]:
+def _may_have_scale(idata: _arviz.ArvizObject) -> bool:
+    """Whether the model's response may have a scale: only those of other families of `fit` are known to have none."""
+    attrs = _arviz.group(idata, "posterior").attrs if _arviz.has_group(idata, "posterior") else {}
+    return attrs.get("family") not in {name for name, family in FAMILIES.items() if not family.auxiliary}
+
+
+def _weights(facts: Any, release: Release | None, *, scale: bool = True) -> list[Check]:
     """Judge weights and row numbers."""
-    checks = weight_checks(facts)
+    checks = weight_checks(facts, scale=scale)
     checks.append(_info("ess", float(facts["ess"])))
     if release is not None:
         smoothed = min(kish_ess(psislw(draw)[0]) for draw in release.weights.log_weights)
