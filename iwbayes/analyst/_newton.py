@@ -99,10 +99,7 @@ def _line_search(
     for halvings in range(60):
         length = 0.5**halvings
         trial = theta + length * step
-        try:
-            reached = value(trial)
-        except ValueError:  # PyMC's densities refuse parameters at an edge, such as a scale that underflows
-            continue
+        reached = value(trial)
         if np.isfinite(reached) and reached >= current + 1e-4 * length * decrement:
             return trial, reached
     return None
