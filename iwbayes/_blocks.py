@@ -64,11 +64,11 @@ class DaskRows:
         self._parts = frame.to_delayed()
         self._schema = schema
         self.n_rows = 0
-        self.n_rows = sum(self._each(len))
+        self.n_rows = sum(self.map(len))
         if not self.n_rows:
             raise ValueError("the table has no rows; a table needs at least one.")
 
-    def map(self, function: Callable[[pd.DataFrame], Any]) -> Iterator[Any]:
+    def map(self, function: Callable[[pd.DataFrame], Any]) -> list[Any]:
         """Apply a function to each block of rows in canonical form, wherever Dask computes; results in order.
 
         Raises
@@ -76,9 +76,6 @@ class DaskRows:
         RuntimeError
             When the frame cannot be computed, or has another number of rows than at first.
         """
-        yield from self._each(function)
-
-    def _each(self, function: Callable[[pd.DataFrame], Any]) -> list[Any]:
         import dask
 
         tasks = [dask.delayed(_apply)(part, self._schema, function) for part in self._parts]

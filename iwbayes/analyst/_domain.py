@@ -40,7 +40,7 @@ CLIPPED_LIMIT = 0.05
 #: clipped on purpose, and what that costs is small against the noise.
 NOISY_CLIPPED_LIMIT = 0.2
 #: From this share on intervals of a response's scale (sigma) are too short or in the wrong place, though those of
-#: coefficients hold: 90 % intervals of sigma covered 73 to 79 % above it, and 88 % below.
+#: coefficients hold: 90 % intervals of sigma cover 77 % in ``benchmarks/hierarchies.py``.
 SCALES_CLIPPED_LIMIT = 0.1
 #: Noise of a mean of features over the sampling error of the private rows: from here on the former is the larger.
 NOISY = 0.9

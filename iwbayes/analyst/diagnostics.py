@@ -125,9 +125,14 @@ def _info(name: str, value: Any, threshold: Any = NAN, what_to_do: str = "") -> 
     return Check(name, value, threshold, "info", what_to_do)
 
 
+def _recorded(idata: _arviz.ArvizObject) -> dict[Any, Any]:
+    """Return what a fit recorded among the attributes of its posterior."""
+    return _arviz.group(idata, "posterior").attrs if _arviz.has_group(idata, "posterior") else {}
+
+
 def _weights_of_fit(idata: _arviz.ArvizObject, release: Release) -> Check | None:
     """Compare the weights that a fit recorded with those of a release; None where it recorded none."""
-    attrs = _arviz.group(idata, "posterior").attrs if _arviz.has_group(idata, "posterior") else {}
+    attrs = _recorded(idata)
     used = attrs.get("weights_digest")
     source = attrs.get("release_digest") or used
     if not source:
@@ -198,8 +203,7 @@ def _likelihood_ess(record: xr.Dataset) -> Check:
 
 def _may_have_scale(idata: _arviz.ArvizObject) -> bool:
     """Whether the model's response may have a scale: only those of other families of `fit` are known to have none."""
-    attrs = _arviz.group(idata, "posterior").attrs if _arviz.has_group(idata, "posterior") else {}
-    return attrs.get("family") not in {name for name, family in FAMILIES.items() if not family.auxiliary}
+    return _recorded(idata).get("family") not in {name for name, family in FAMILIES.items() if not family.auxiliary}
 
 
 def _weights(facts: Any, release: Release | None, *, scale: bool = True) -> list[Check]:
