@@ -86,8 +86,8 @@ class WholeNumbers(Protocol):
 class SystemNoise:
     """Hardened noise: OpenDP's exact discrete samplers, and exact integer arithmetic for the cube.
 
-    All randomness is the operating system's. OpenDP reads it for Gaussian and Laplace noise and for the noisy
-    maximum. Everything else is made from the bytes of ``os.urandom`` and nothing more: no pseudo-random generator
+    OpenDP draws Gaussian and Laplace noise and the noisy maximum from OpenSSL's generator, which is inside its library
+    and seeded by the operating system. All else is made from the bytes of ``os.urandom``: no pseudo-random generator
     stands between, so there is no state to seed, to copy in a fork or to find out. Spherical noise and the noise of
     gradient steps have no hardened sampler: they are floating-point, and mechanisms that use them record it so.
     """
