@@ -102,7 +102,7 @@ def test_integer_cube_against_brute_force(dim, scale, generator):
     places = np.ravel_multi_index(tuple((drawn + reach).T), probability.shape)
     observed = np.bincount(places, minlength=probability.size)
     assert fits_counts(observed, probability.ravel())
-    assert not fits_counts(observed, brute_force_cube(dim, 1.5 * float(scale), reach).ravel())
+    assert not fits_counts(observed, brute_force_cube(dim, 0.7 * float(scale), reach).ravel())
 
 
 def test_integer_cube_radius_on_a_coarse_grid_in_many_dimensions():

@@ -224,6 +224,7 @@ def module_afresh():
 @pytest.mark.parametrize("refuse", [refuse_random, refuse_numpy, refuse_torch])
 def test_no_generator_is_behind_system_noise(refuse, monkeypatch):
     refusal, drawn, secrets = Refusal(), {}, {}
+    secrets_of_methods()  # imports OpenDP, among whose own imports some use generators
     with monkeypatch.context() as patch:
         refuse(patch, refusal)
         noise = module_afresh().SystemNoise()

@@ -181,7 +181,7 @@ class PrivateGradients:
         self._probed: weakref.WeakSet[Module] = weakref.WeakSet()
         self._noise = ledger.charge(event)
         if event.mechanism == "dp-sgd":
-            # neither the sampling of rows nor the noise has a hardened sampler
+            # the sampling of rows is exact, but the noise has no hardened sampler
             ledger.mark("floating-point")
 
     @property
