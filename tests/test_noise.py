@@ -18,7 +18,7 @@ SOURCES = {"system": SystemNoise, "seeded": lambda: SeededNoise(20)}
 every_source = pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
 #: Grid steps per scale that make the grid invisible to a sample of this size.
 FINE = 2**20
-N = 20_000
+N = 10_000
 
 
 # --- independent coordinates
