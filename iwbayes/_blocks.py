@@ -34,6 +34,8 @@ class DaskRows:
     frame : dask.dataframe.DataFrame
         Columns as declared. Each partition must fit in memory, as many at once as the scheduler has threads.
     schema : Schema
+    on_undeclared : {"refuse", "missing", "other"}
+        As in `PrivateTable`.
 
     Attributes
     ----------
@@ -52,7 +54,7 @@ class DaskRows:
         When the frame cannot be computed.
     """
 
-    def __init__(self, frame: Any, schema: Schema) -> None:
+    def __init__(self, frame: Any, schema: Schema, on_undeclared: str = "refuse") -> None:
         try:
             import dask.dataframe
         except ModuleNotFoundError as error:
@@ -63,6 +65,7 @@ class DaskRows:
             raise TypeError(f"from_dask takes a dask.dataframe.DataFrame; got {type(frame).__name__}.")
         self._parts = frame.to_delayed()
         self._schema = schema
+        self._on_undeclared = on_undeclared
         self.n_rows = 0
         self.n_rows = sum(self.map(len))
         if not self.n_rows:
@@ -78,7 +81,7 @@ class DaskRows:
         """
         import dask
 
-        tasks = [dask.delayed(_apply)(part, self._schema, function) for part in self._parts]
+        tasks = [dask.delayed(_apply)(part, self._schema, self._on_undeclared, function) for part in self._parts]
         try:
             done = dask.compute(*tasks)
         except Exception:  # messages of readers may quote the rows: every one is replaced
@@ -98,13 +101,13 @@ class DaskRows:
 
 
 def _apply(
-    block: pd.DataFrame, schema: Schema, function: Callable[[pd.DataFrame], Any]
+    block: pd.DataFrame, schema: Schema, on_undeclared: str, function: Callable[[pd.DataFrame], Any]
 ) -> tuple[int, list[Any], str | None]:
     """Return number of rows, results, and why they were refused; raise nothing, since schedulers log a task's rows."""
     if not len(block):
         return 0, [], None
     try:
-        canonical = schema.conform(block)
+        canonical = schema.conform(block, on_undeclared=on_undeclared)
     except (TypeError, ValueError) as error:  # these name columns, never values
         return 0, [], str(error)
     try:

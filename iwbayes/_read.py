@@ -6,10 +6,12 @@ import csv
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from iwbayes._cells import AFTER_REFUSAL, BOOLEANS, check_on_undeclared, numbers
 from iwbayes.columns import Binary, Categorical, Column
 from iwbayes.schema import Schema
 
@@ -19,10 +21,11 @@ __all__ = ["read_table"]
 MISSING_CELLS = frozenset({"", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "<NA>", "#N/A"})
 #: Rows of a CSV file whose cells are counted at a time.
 _ROWS_AT_ONCE = 50_000
-_BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 
 
-def read_table(path: str | Path, schema: Schema, *, drop: Sequence[str] = ()) -> pd.DataFrame:
+def read_table(
+    path: str | Path, schema: Schema, *, drop: Sequence[str] = (), on_undeclared: str = "refuse"
+) -> pd.DataFrame:
     r"""Read a CSV or Parquet file of private rows for a schema, as the command line does.
 
     Parameters
@@ -34,6 +37,9 @@ def read_table(path: str | Path, schema: Schema, *, drop: Sequence[str] = ()) ->
         that a code such as 007 stays what it is. Columns that it does not declare are kept as they are.
     drop : sequence of str
         Columns to leave out, such as identifiers and dates. `PrivateTable` refuses columns that are not declared.
+    on_undeclared : {"refuse", "missing", "other"}
+        As `PrivateTable` is to get it. Unless it is "refuse", cells that are no numbers are missing in a column of
+        numbers, and bytes of a CSV file that are no UTF-8 are replaced: no cell refuses the file.
 
     Returns
     -------
@@ -45,9 +51,9 @@ def read_table(path: str | Path, schema: Schema, *, drop: Sequence[str] = ()) ->
     OSError
         When the file is absent or cannot be opened.
     TypeError, ValueError
-        When it is of another kind, malformed, a number column holds other cells, or a column to drop is not there or
-        declared. The message names the file or the column and never quotes the file's content, which the readers' own
-        messages do.
+        When it is of another kind, malformed, a number column holds other cells, a column to drop is not there or
+        declared, or ``on_undeclared`` is none of the three. The message names the file or the column and never quotes
+        the file's content, which the readers' own messages do.
 
     Examples
     --------
@@ -62,6 +68,7 @@ def read_table(path: str | Path, schema: Schema, *, drop: Sequence[str] = ()) ->
     """
     if not isinstance(schema, Schema):
         raise TypeError(f"schema must be an iwbayes.Schema; got {type(schema).__name__}.")
+    refuses = check_on_undeclared(on_undeclared) == "refuse"
     drop = _check_drop(drop, schema)
     path = Path(path)
     suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
@@ -71,7 +78,7 @@ def read_table(path: str | Path, schema: Schema, *, drop: Sequence[str] = ()) ->
         pass
     if suffixes[-1] in (".parquet", ".pq"):
         return _without(_read_parquet(path), drop, path)
-    return _read_csv(path, schema, drop)
+    return _read_csv(path, schema, drop, refuses)
 
 
 def _check_drop(drop: Sequence[str], schema: Schema) -> list[str]:
@@ -98,12 +105,13 @@ def _read_parquet(path: Path) -> pd.DataFrame:
     raise ValueError(problem)
 
 
-def _read_csv(path: Path, schema: Schema, drop: list[str]) -> pd.DataFrame:
+def _read_csv(path: Path, schema: Schema, drop: list[str], refuses: bool) -> pd.DataFrame:
+    bytes_ = {"encoding": "utf-8-sig", "encoding_errors": "strict" if refuses else "replace"}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # rows longer than the header are cut with a warning only
-            raw = pd.read_csv(path, dtype=str, na_filter=False, index_col=False, encoding="utf-8-sig")
-            if _has_short_rows(path):
+            raw = pd.read_csv(path, dtype=str, na_filter=False, index_col=False, **bytes_)
+            if _has_short_rows(path, bytes_):
                 raw = None
     except Exception:  # as above
         raw = None
@@ -116,20 +124,20 @@ def _read_csv(path: Path, schema: Schema, drop: list[str]) -> pd.DataFrame:
     declared = {column.name: column for column in schema}
     return pd.DataFrame(
         {
-            place: _cells(raw.iloc[:, place], declared[name]) if name in declared else raw.iloc[:, place]
+            place: _cells(raw.iloc[:, place], declared[name], refuses) if name in declared else raw.iloc[:, place]
             for place, name in enumerate(raw.columns)
         }
     ).set_axis(raw.columns, axis=1)
 
 
-def _has_short_rows(path: Path) -> bool:
+def _has_short_rows(path: Path, bytes_: dict[str, Any]) -> bool:
     """Whether a row has fewer cells than the header, or none at all with rows after it.
 
     The reader fills the former with empty text, as if the cells were there, and skips the latter.
     """
     if path.suffix.lower() == ".csv":
         header, blank = 0, False
-        with open(path, newline="", encoding="utf-8-sig") as file:
+        with open(path, newline="", encoding=bytes_["encoding"], errors=bytes_["encoding_errors"]) as file:
             for row in csv.reader(file):
                 if row and (blank or len(row) < header):
                     return True
@@ -139,14 +147,14 @@ def _has_short_rows(path: Path) -> bool:
         "dtype": object,
         "na_filter": False,
         "index_col": False,
-        "encoding": "utf-8-sig",
         "skip_blank_lines": False,
+        **bytes_,
     }
     with pd.read_csv(path, engine="python", chunksize=_ROWS_AT_ONCE, **options) as blocks:  # of a compressed file
         return any(bool(block.isna().to_numpy().any()) for block in blocks)
 
 
-def _cells(text: pd.Series, column: Column) -> pd.Series:
+def _cells(text: pd.Series, column: Column, refuses: bool) -> pd.Series:
     """Cells as the column's declared kind of value, None or NaN where missing."""
     levels = column.levels if isinstance(column, Binary | Categorical) else ()
     absent = text.isna() | text.isin(MISSING_CELLS - {level for level in levels if isinstance(level, str)})
@@ -154,11 +162,13 @@ def _cells(text: pd.Series, column: Column) -> pd.Series:
         return text.astype(object).where(~absent, None)
     if levels and isinstance(levels[0], bool):
         cells = text.astype(object)
-        return cells.map(lambda cell: _BOOLEANS.get(cell, cell)).where(~absent, None)
-    numbers = pd.to_numeric(text.where(~absent, "nan"), errors="coerce").astype(np.float64)
-    if (numbers.isna() & ~absent).any():
+        return cells.map(lambda cell: BOOLEANS.get(cell, cell)).where(~absent, None)
+    if not refuses:
+        return pd.Series(numbers(text.where(~absent, "nan")), index=text.index)
+    found = pd.to_numeric(text.where(~absent, "nan"), errors="coerce").astype(np.float64)
+    if (found.isna() & ~absent).any():
         raise ValueError(
             f"column {column.name!r} is declared {type(column).__name__} and has cells that are no numbers. "
-            f"Correct them, leave them empty where missing=True is declared, or declare it Categorical."
+            f"Correct them, leave them empty where missing=True is declared, or declare it Categorical. {AFTER_REFUSAL}"
         )
-    return numbers
+    return found

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from iwbayes.release import Release
 
 FORMAT = "iwbayes release"
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 #: Most factors of a term in a file of version 2.
 _DEGREE_OF_2 = 6
 MANIFEST, TABLE, WEIGHTS, MEASUREMENTS = "manifest.json", "table.parquet", "weights.npz", "measurements.npz"
@@ -53,13 +53,13 @@ def to_bytes(release: Release, *, package_version: str) -> bytes:
         members[MEASUREMENTS] = pack_arrays(arrays)
     manifest = {
         "format": FORMAT,
-        "format_version": _version_needed(measurement),
+        "format_version": _version_needed(measurement, release.statement),
         "package_version": package_version,
         "schema": synthetic.schema.to_dict(),
         "n_private": release.n_private,
         "n_synthetic": len(synthetic),
         "origin": synthetic.origin,
-        "statement": release.statement.to_dict(),
+        "statement": _plain_statement(release.statement),
         "weights": {"method": weights.method, "steps": list(weights.steps), "measurement": settings},
         "recipe": release.recipe,
         "members": {
@@ -72,8 +72,21 @@ def to_bytes(release: Release, *, package_version: str) -> bytes:
     return pack({MANIFEST: text.encode("utf-8"), **members})
 
 
-def _version_needed(measurement: Measurement | None) -> int:
-    """Oldest format version that holds it: explicit terms came with 2, longer ones and what is held back with 3."""
+def _plain_statement(statement: PrivacyStatement) -> dict[str, Any]:
+    """Leave out what readers of older versions do not know, where it says what they take for granted."""
+    content = statement.to_dict()
+    if statement.on_undeclared == "refuse":
+        del content["on_undeclared"]
+    return content
+
+
+def _version_needed(measurement: Measurement | None, statement: PrivacyStatement) -> int:
+    """Oldest format version that holds it: explicit terms came with 2, longer ones and what is held back with 3.
+
+    Cells that do not refuse a table came with 4.
+    """
+    if statement.on_undeclared != "refuse":
+        return 4
     if measurement is None:
         return 1
     terms = None if measurement.features is None else measurement.features.terms
@@ -344,6 +357,8 @@ def _read_statement(content: Any) -> PrivacyStatement:
         if event.get("steps") is not None:
             _checked(event, "steps", int)
     _checked(content, "certified", bool)
+    if "on_undeclared" in content:
+        _checked(content, "on_undeclared", str)
     if not all(isinstance(note, str) for note in _checked(content, "notes", list)):
         raise ArchiveError("the notes of its statement must be text")
     return PrivacyStatement.from_dict(content)

@@ -8,58 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-Level = str | int | bool
-FloatArray = NDArray[np.float64]
+from iwbayes import _cells
+from iwbayes._cells import AFTER_REFUSAL, dtype_name
+from iwbayes._column import Column, FloatArray, Level
 
-
-class Column:
-    """What every column type offers: `conform`, `encode`, `decode` and its feature names."""
-
-    name: str
-    missing: bool
-    kind: ClassVar[str]
-
-    def _check_name(self) -> None:
-        if not isinstance(self.name, str):
-            raise TypeError(f"a column name must be a string; got {type(self.name).__name__}.")
-        if not self.name or not self.name.isprintable():
-            raise ValueError(f"a column name must be printable and not empty; got {self.name!r}.")
-        if not isinstance(self.missing, bool):
-            raise TypeError(f"{self.name}: missing must be True or False; got {self.missing!r}.")
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """Names of the encoded features of this column."""
-        raise NotImplementedError
-
-    def conform(self, values: pd.Series) -> pd.Series:
-        """Check the values against the declaration and return them in the canonical dtype."""
-        raise NotImplementedError
-
-    def encode(self, values: pd.Series) -> FloatArray:
-        """Canonical values to centred features, shape (row, feature)."""
-        raise NotImplementedError
-
-    def decode(self, features: FloatArray) -> pd.Series:
-        """Features, shape (row, feature), to the nearest canonical values."""
-        raise NotImplementedError
-
-    def _check_missing(self, absent: NDArray[np.bool_]) -> None:
-        if absent.any() and not self.missing:
-            raise ValueError(
-                f"column {self.name!r} has missing values, which its declaration does not allow. "
-                f"Declare it with missing=True, or complete the table first."
-            )
-
-    def _missing_name(self) -> tuple[str, ...]:
-        return (f"{self.name}[missing]",) if self.missing else ()
+#: Level of a cell that no declared level is.
+OTHER = "other"
 
 
 class _Numeric(Column):
@@ -96,14 +57,23 @@ class _Numeric(Column):
         """Values as floats, NaN where missing; refuses other types and infinities without quoting a value."""
         if not pd.api.types.is_numeric_dtype(values.dtype) or values.dtype.kind in "cb":
             raise TypeError(
-                f"column {self.name!r} must be numeric; its dtype is {_dtype_name(values)}. "
-                f"Convert it with pandas.to_numeric, or declare it Categorical."
+                f"column {self.name!r} must be numeric; its dtype is {dtype_name(values)}. "
+                f"Convert it with pandas.to_numeric, or declare it Categorical. {AFTER_REFUSAL}"
             )
         numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
         if np.isinf(numbers).any():
-            raise ValueError(f"column {self.name!r} has infinite values. Replace them by the bound or by missing.")
+            raise ValueError(
+                f"column {self.name!r} has infinite values. Replace them by the bound or by missing. {AFTER_REFUSAL}"
+            )
         self._check_missing(np.isnan(numbers))
         return np.clip(numbers, self.lower, self.upper)
+
+    def _canonical(self, numbers: FloatArray) -> pd.Series:
+        return pd.Series(numbers, name=self.name)
+
+    def admit(self, values: pd.Series, on_undeclared: str) -> pd.Series:
+        """Clip the numbers; all other cells are missing."""
+        return self._canonical(np.clip(_cells.numbers(values), self.lower, self.upper))
 
     def encode(self, values: pd.Series) -> FloatArray:
         """Scale by the declared bounds to [-1/2, 1/2]; a missing cell is 0 with its indicator at 1."""
@@ -168,11 +138,11 @@ class Real(_Numeric):
 
     def conform(self, values: pd.Series) -> pd.Series:
         """Check and clip; float64, NaN where missing."""
-        return pd.Series(self._numbers(values), name=self.name)
+        return self._canonical(self._numbers(values))
 
     def decode(self, features: FloatArray) -> pd.Series:
         """Features to values within the bounds."""
-        return pd.Series(self._decode_numbers(features), name=self.name)
+        return self._canonical(self._decode_numbers(features))
 
 
 @dataclass(frozen=True)
@@ -204,6 +174,7 @@ class Integer(_Numeric):
         object.__setattr__(self, "upper", int(self.upper))
 
     def _canonical(self, numbers: FloatArray) -> pd.Series:
+        numbers = np.round(numbers)
         if not self.missing:
             return pd.Series(numbers.astype(np.int64), name=self.name)
         absent = np.isnan(numbers)
@@ -216,13 +187,14 @@ class Integer(_Numeric):
         present = numbers[~np.isnan(numbers)]
         if (present != np.round(present)).any():
             raise ValueError(
-                f"column {self.name!r} is declared Integer and holds fractions. Round it, or declare it Real."
+                f"column {self.name!r} is declared Integer and holds fractions. Round it, or declare it Real. "
+                f"{AFTER_REFUSAL}"
             )
         return self._canonical(numbers)
 
     def decode(self, features: FloatArray) -> pd.Series:
         """Features to the nearest whole numbers within the bounds."""
-        return self._canonical(np.round(self._decode_numbers(features)))
+        return self._canonical(self._decode_numbers(features))
 
 
 class _Levels(Column):
@@ -252,15 +224,16 @@ class _Levels(Column):
             found = values.astype(object).map(table)
         except TypeError:  # a cell that cannot be hashed, such as a list
             raise TypeError(
-                f"column {self.name!r} (dtype {_dtype_name(values)}) has cells that are no levels. Recode the column."
+                f"column {self.name!r} (dtype {dtype_name(values)}) has cells that are no levels. Recode the column. "
+                f"{AFTER_REFUSAL}"
             ) from None
         codes = found.to_numpy(dtype=np.float64, na_value=-1.0)
         codes = np.where(np.isnan(codes), -1.0, codes).astype(np.int64)
         if (codes[~absent] < 0).any():
             kind = type(self.levels[0]).__name__
             raise ValueError(
-                f"column {self.name!r} (dtype {_dtype_name(values)}) has values outside its declared "
-                f"{kind} levels {list(self.levels)!r}. Declare every level, or recode the column."
+                f"column {self.name!r} (dtype {dtype_name(values)}) has values outside its declared "
+                f"{kind} levels {list(self.levels)!r}. Declare every level, or recode the column. {AFTER_REFUSAL}"
             )
         return np.where(absent, -1, codes)
 
@@ -278,6 +251,10 @@ class _Levels(Column):
     def conform(self, values: pd.Series) -> pd.Series:
         """Check the levels and return the canonical dtype."""
         return self.from_codes(self._codes(values))
+
+    def admit(self, values: pd.Series, on_undeclared: str) -> pd.Series:
+        """Find the declared levels; all other cells are missing."""
+        return self.from_codes(_cells.places(values, self.levels))
 
 
 @dataclass(frozen=True)
@@ -360,6 +337,20 @@ class Categorical(_Levels):
         """One name a level, and one for missing cells where declared."""
         return (*(f"{self.name}[{level}]" for level in self.levels), *self._missing_name())
 
+    def admitting(self, on_undeclared: str) -> Column:
+        """Return the declaration with room for cells that do not fit: "other" is a level where levels are text."""
+        if on_undeclared != "other" or not isinstance(self.levels[0], str):
+            return super().admitting(on_undeclared)
+        return self if OTHER in self.levels else replace(self, levels=(*self.levels, OTHER))
+
+    def admit(self, values: pd.Series, on_undeclared: str) -> pd.Series:
+        """Find the declared levels; all other cells are missing, or "other" where that is a level."""
+        codes = _cells.places(values, self.levels)
+        if on_undeclared == "other" and OTHER in self.levels:
+            kept = (codes >= 0) | (values.isna().to_numpy(dtype=bool) & self.missing)
+            codes = np.where(kept, codes, self.levels.index(OTHER))
+        return self.from_codes(codes)
+
     def encode(self, values: pd.Series) -> FloatArray:
         """One-hot block."""
         codes = self.codes(values)
@@ -370,15 +361,6 @@ class Categorical(_Levels):
         """Features to the level whose place is largest."""
         codes = features.argmax(axis=1)
         return self.from_codes(np.where(codes == len(self.levels), -1, codes))
-
-
-def _dtype_name(values: pd.Series) -> str:
-    """Name the dtype without its parameters (categories, fill value, fields), which may be values of the data."""
-    dtype = values.dtype
-    if isinstance(dtype, np.dtype):
-        return dtype.type.__name__ if dtype.fields else str(dtype)
-    plain = {"CategoricalDtype": "category", "StringDtype": "str"}
-    return plain.get(type(dtype).__name__, type(dtype).__name__)
 
 
 COLUMN_TYPES: dict[str, type[Column]] = {

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from iwbayes._cells import check_on_undeclared
 from iwbayes.columns import COLUMN_TYPES, Binary, Categorical, Column, FloatArray, Integer, Level, Real
 
 __all__ = ["Binary", "Categorical", "Column", "Integer", "Level", "Real", "Schema"]
@@ -107,13 +108,46 @@ class Schema:
         """List the columns."""
         return "Schema(\n" + "".join(f"    {column!r},\n" for column in self.columns) + ")"
 
-    def conform(self, frame: pd.DataFrame) -> pd.DataFrame:
+    def admitting(self, on_undeclared: str) -> Schema:
+        """Return the schema under which `PrivateTable` publishes, which depends on no row.
+
+        Parameters
+        ----------
+        on_undeclared : {"refuse", "missing", "other"}
+            "refuse" changes nothing. "missing" allows missing cells in every column. "other" adds a level "other" to
+            each Categorical whose levels are text, unless it declares one, and allows missing cells in all others.
+
+        Returns
+        -------
+        Schema
+            The same again when it is applied twice.
+
+        Raises
+        ------
+        ValueError
+            When the option is none of the three, or the new columns give two features one name.
+
+        Examples
+        --------
+        >>> Schema(Real("age", 17, 90), Categorical("town", ["A", "B"])).admitting("other")
+        Schema(
+            Real(name='age', lower=17.0, upper=90.0, transform=None, missing=True),
+            Categorical(name='town', levels=('A', 'B', 'other'), missing=False),
+        )
+        """
+        option = check_on_undeclared(on_undeclared)
+        return self if option == "refuse" else Schema(*(column.admitting(option) for column in self))
+
+    def conform(self, frame: pd.DataFrame, *, on_undeclared: str = "refuse") -> pd.DataFrame:
         """Check a table against the declaration and return it in canonical form.
 
         Parameters
         ----------
         frame : pandas.DataFrame, shape (row, column)
             Exactly the declared columns, in any order.
+        on_undeclared : {"refuse", "missing", "other"}
+            What becomes of cells that do not fit, see `PrivateTable`. Unless they refuse the table, it is brought to
+            the form of ``admitting(on_undeclared)``.
 
         Returns
         -------
@@ -126,6 +160,7 @@ class Schema:
             Naming the column and the remedy; never a value of the table. Columns that are not declared
             are named by position, since the header of a file without one is its first private row.
         """
+        admitted = self.admitting(on_undeclared)
         if not isinstance(frame, pd.DataFrame):
             raise TypeError(f"a table must be a pandas DataFrame; got {type(frame).__name__}.")
         names = list(frame.columns)
@@ -145,7 +180,12 @@ class Schema:
             )
         if len(frame) == 0:
             raise ValueError("the table has no rows; a table needs at least one.")
-        return pd.DataFrame({c.name: c.conform(frame[c.name].reset_index(drop=True)) for c in self.columns}, copy=False)
+        found = {}
+        for column in admitted:
+            values = frame[column.name].reset_index(drop=True)
+            refuses = on_undeclared == "refuse"
+            found[column.name] = column.conform(values) if refuses else column.admit(values, on_undeclared)
+        return pd.DataFrame(found, copy=False)
 
     def encode(self, frame: pd.DataFrame) -> FloatArray:
         """Canonical table to centred features.
@@ -211,6 +251,12 @@ class Schema:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"the schema is not valid TOML: {error}.") from None
         return cls.from_dict(content)
+
+
+def check_schema(schema: object) -> None:
+    """Refuse what is no schema."""
+    if not isinstance(schema, Schema):
+        raise TypeError(f"schema must be an iwbayes.Schema; got {type(schema).__name__}.")
 
 
 def _column_to_dict(column: Column) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from iwbayes._cells import check_on_undeclared
+
 #: From the best to the worst source of privacy noise; a statement shows the worst that was used.
 NOISE_KINDS = ("hardened", "floating-point", "seeded")
 MECHANISMS = (
@@ -26,6 +28,12 @@ INFINITE = "infinite"
 #: What may differ between neighbours when every person owns one row; and when a person may own several.
 ROW_ADJACENCIES = ("replace-one", "zero-out")
 ADJACENCIES = (*ROW_ADJACENCIES, "replace-user")
+
+#: What a statement says where cells that do not fit refuse the table.
+_AMONG_CONFORMING = (
+    "  The promise holds among tables that conform to the schema; amending a schema after a",
+    "  refusal is a look at private rows.",
+)
 
 
 @dataclass(frozen=True)
@@ -118,6 +126,9 @@ class PrivacyStatement:
         True only for hardened noise with every input accounted for.
     notes : tuple of str
         Why a release is not certified.
+    on_undeclared : {"refuse", "missing", "other"}
+        What became of cells that did not fit the schema, see `PrivateTable`. Under "refuse" the promise holds among
+        tables that conform to the schema.
     products : frozenset of str or None
         Digests of what the charged events have made, by which a `Release` checks its parts. Not part of a file.
 
@@ -135,6 +146,7 @@ class PrivacyStatement:
     noise: str
     certified: bool
     notes: tuple[str, ...] = ()
+    on_undeclared: str = "refuse"
     products: frozenset[str] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -144,6 +156,7 @@ class PrivacyStatement:
             raise ValueError(f"adjacency must be one of {ADJACENCIES}; got {self.adjacency!r}.")
         if self.certified and self.noise != "hardened":
             raise ValueError(f"only hardened noise can be certified; got {self.noise!r}.")
+        check_on_undeclared(self.on_undeclared)
 
     @property
     def uses(self) -> dict[Event, int]:
@@ -170,6 +183,7 @@ class PrivacyStatement:
             *(f"  Note: {note}" for note in self.notes),
             "  It covers the uses above and no others: the costs of other releases of the same rows add up, and",
             "  choosing settings by looking at private results is not covered.",
+            *(_AMONG_CONFORMING if self.on_undeclared == "refuse" else ()),
         ]
         return "\n".join(lines)
 

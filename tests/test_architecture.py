@@ -13,9 +13,12 @@ PACKAGE = ROOT / "iwbayes"
 
 #: From the bottom to the top; a module imports from its own layer or a lower one.
 LAYERS = [
-    {"_threads", "_warnings", "columns"},
+    {"_threads", "_warnings", "_cells"},
+    {"_column"},
+    {"columns"},
     {"schema"},
     {"_blocks"},
+    {"_private_table"},
     {"tables"},
     {"_terms", "_formulas", "features", "laws", "tails", "weights", "beta_calibration", "statement"},
     {"_archive"},

@@ -288,6 +288,7 @@ def test_a_feature_map_of_chosen_terms_returns(tmp_path, order):
 def test_files_have_the_oldest_version_that_holds_them(tmp_path):
     """What an older reader knows it can still read, and of the rest it says that it is too old."""
     releases = {1: make_release(), 2: chosen_release(), 3: release_that_holds_back()}
+    releases[4] = replace(releases[1], statement=replace(releases[1].statement, on_undeclared="missing"))
     bare = make_release(measured=False)
     for version, release in [*releases.items(), (1, bare)]:
         path = release.save(tmp_path / "r.iwb", overwrite=True)

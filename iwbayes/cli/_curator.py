@@ -60,6 +60,9 @@ Epsilon = Annotated[float, typer.Option(help="Privacy budget epsilon.", show_def
 Delta = Annotated[float, typer.Option(help="Privacy budget delta.", show_default=False)]
 Adjacency = Annotated[str, typer.Option(help="replace-one or zero-out.")]
 Share = Annotated[float, typer.Option(help="The generator's part of epsilon.")]
+OnUndeclared = Annotated[
+    str, typer.Option(help="What becomes of cells that do not fit the schema: refuse, missing or other.")
+]
 ForModel = Annotated[
     list[str] | None,
     typer.Option(help='Regression that the rows are for, such as "y ~ x + z"; may be repeated.', show_default=False),
@@ -98,6 +101,7 @@ def plan(
     for_model: ForModel = None,
     share: Share = 0.3,
     adjacency: Adjacency = "replace-one",
+    on_undeclared: OnUndeclared = "refuse",
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -110,7 +114,7 @@ def plan(
         from iwbayes.schema import Schema
 
         expected = plan_release(
-            Schema.from_toml(schema),
+            Schema.from_toml(schema).admitting(on_undeclared),
             n,
             epsilon=epsilon,
             delta=delta,
@@ -165,6 +169,7 @@ def publish(
         list[str] | None,
         typer.Option(help="Column to leave out, such as an identifier; may be repeated.", show_default=False),
     ] = None,
+    on_undeclared: OnUndeclared = "refuse",
     force: Force = False,
     as_json: Json = False,
     debug: Debug = False,
@@ -191,7 +196,8 @@ def publish(
         made_by = _generator(generator)
         weights = TiltWeights(mechanism=mechanism)
         own = None if ledger is None else _certified(ledger)
-        private = PrivateTable(read_table(table, declared, drop=drop or ()), declared, user=user)
+        rows = read_table(table, declared, drop=drop or (), on_undeclared=on_undeclared)
+        private = PrivateTable(rows, declared, user=user, on_undeclared=on_undeclared)
         options = {"generator": made_by, "weights": weights, "for_models": for_model or (), "share": share}
         first: tuple[Event, ...] = ()
         if grid:
@@ -201,7 +207,7 @@ def publish(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PrivacyWarning)  # the release itself gives it
             expected = plan_release(
-                declared,
+                private.schema,
                 private.n_users,
                 epsilon=epsilon,
                 delta=delta,

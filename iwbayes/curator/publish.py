@@ -156,7 +156,7 @@ def publish(
                 epsilon=(1 - share) * t * epsilon if share < 1 else epsilon,
                 delta=0.0 if weights.pure else delta,
             )
-            statement = ledger.statement()
+            statement = replace(ledger.statement(), on_undeclared=private.on_undeclared)
     recipe = {
         "generator": repr(generator),
         "weights": repr(weights),
