@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-__all__ = ["AFTER_REFUSAL", "BOOLEANS", "ON_UNDECLARED", "check_on_undeclared", "dtype_name", "numbers", "places"]
+__all__ = ["AFTER_REFUSAL", "BOOLEANS", "check_on_undeclared", "dtype_name", "empty", "numbers", "places"]
 
 #: What may become of a cell that does not fit its column: the table is refused, or the cell is missing or "other".
 ON_UNDECLARED = ("refuse", "missing", "other")
@@ -23,6 +23,8 @@ AFTER_REFUSAL = (
     "With private rows, amending the schema after this refusal is a look at them: "
     'use on_undeclared="missing" or "other", fixed before reading.'
 )
+#: Kinds of cells that may be NaN.
+_NUMBERS = (float, complex, np.generic, Decimal)
 #: Text that stands for a truth value.
 BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 
@@ -52,7 +54,7 @@ def numbers(values: pd.Series) -> NDArray[np.float64]:
 def places(values: pd.Series, levels: tuple[Any, ...]) -> NDArray[np.int64]:
     """Position of each cell among the levels, -1 where it is none of them: text by text, all others by number."""
     if isinstance(levels[0], str):
-        cells = values.to_numpy(dtype=object)
+        cells = map(_plain, values.to_numpy(dtype=object))
         named = {level: place for place, level in enumerate(levels)}
         found = (named.get(cell, -1) if type(cell) in (str, np.str_) else -1 for cell in cells)
     else:
@@ -63,9 +65,15 @@ def places(values: pd.Series, levels: tuple[Any, ...]) -> NDArray[np.int64]:
     return np.fromiter(found, np.int64, len(values))
 
 
+def _plain(cell: Any) -> Any:
+    """Return bytes as the text that they are: where a cell is bytes, some libraries make them of all text."""
+    return cell.decode("utf-8", "replace") if type(cell) in (bytes, np.bytes_) else cell
+
+
 def _number(cell: Any) -> float:
     """Find the number that a cell is or spells, NaN where it is none; raise nothing and warn of nothing."""
     try:
+        cell = _plain(cell)
         if isinstance(cell, str):
             return float(BOOLEANS.get(cell, np.nan if "_" in cell else cell))
         if isinstance(cell, complex | np.complexfloating):
@@ -75,6 +83,19 @@ def _number(cell: Any) -> float:
     except Exception:  # a number of a foreign class may raise anything; which one it was is not told
         pass
     return np.nan
+
+
+def empty(values: pd.Series) -> NDArray[np.bool_]:
+    """Whether each cell is empty: None, NaN, NA or NaT."""
+    return np.fromiter(map(_is_empty, values.to_numpy(dtype=object)), np.bool_, len(values))
+
+
+def _is_empty(cell: Any) -> bool:
+    """As `pandas.isna`, which fails on some numbers that are none."""
+    try:
+        return cell is None or cell is pd.NA or cell is pd.NaT or bool(isinstance(cell, _NUMBERS) and cell != cell)
+    except Exception:  # as above
+        return False
 
 
 def dtype_name(values: pd.Series) -> str:

@@ -21,6 +21,8 @@ __all__ = ["read_table"]
 MISSING_CELLS = frozenset({"", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "<NA>", "#N/A"})
 #: Rows of a CSV file whose cells are counted at a time.
 _ROWS_AT_ONCE = 50_000
+#: Most characters of a cell of a CSV file.
+_MOST_CHARACTERS = 2**31 - 1
 
 
 def read_table(
@@ -135,6 +137,14 @@ def _has_short_rows(path: Path, bytes_: dict[str, Any]) -> bool:
 
     The reader fills the former with empty text, as if the cells were there, and skips the latter.
     """
+    limit = csv.field_size_limit(_MOST_CHARACTERS)
+    try:
+        return _found_short_rows(path, bytes_)
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _found_short_rows(path: Path, bytes_: dict[str, Any]) -> bool:
     if path.suffix.lower() == ".csv":
         header, blank = 0, False
         with open(path, newline="", encoding=bytes_["encoding"], errors=bytes_["encoding_errors"]) as file:

@@ -347,7 +347,7 @@ class Categorical(_Levels):
         """Find the declared levels; all other cells are missing, or "other" where that is a level."""
         codes = _cells.places(values, self.levels)
         if on_undeclared == "other" and OTHER in self.levels:
-            kept = (codes >= 0) | (values.isna().to_numpy(dtype=bool) & self.missing)
+            kept = (codes >= 0) | (_cells.empty(values) & self.missing)
             codes = np.where(kept, codes, self.levels.index(OTHER))
         return self.from_codes(codes)
 

@@ -31,8 +31,8 @@ ADJACENCIES = (*ROW_ADJACENCIES, "replace-user")
 
 #: What a statement says where cells that do not fit refuse the table.
 _AMONG_CONFORMING = (
-    "  The promise holds among tables that conform to the schema; amending a schema after a",
-    "  refusal is a look at private rows.",
+    "  The promise holds among tables that conform to the schema; amending a schema after",
+    "  a refusal is a look at private rows.",
 )
 
 

@@ -536,6 +536,40 @@ def test_cells_are_read_as_declared(tmp_path):
     np.testing.assert_array_equal(frame["pay"], [1.5, np.nan, 10.0, 0.1])
 
 
+@pytest.mark.parametrize("option", ["missing", "other"])
+def test_cells_that_do_not_fit_are_published_as_the_option_says(folder, tmp_path, option):
+    frame, declared = pd.read_csv(folder / "t.csv"), Schema.from_toml(folder / "s.toml")
+    (tmp_path / "s.toml").write_text(declared.to_toml())
+    output = ("-o", tmp_path / "r.iwb", "--n-synthetic", 50)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    conforming = publish(tmp_path, "t.csv", *output, "--on-undeclared", option)
+    assert conforming.exit_code == 0, conforming.stderr
+    first = load(tmp_path / "r.iwb")
+    wrong = frame.astype(object)
+    wrong.iloc[3] = CANARY
+    wrong.to_csv(tmp_path / "t.csv", index=False)
+    refusal = failed(publish(tmp_path, "t.csv", *output, "-f"), "is a look at them")
+    assert 'on_undeclared="missing" or "other", fixed before reading' in refusal.stderr
+    result = publish(tmp_path, "t.csv", *output, "-f", "--on-undeclared", option)
+    assert result.exit_code == 0 and CANARY not in result.output
+    second = load(tmp_path / "r.iwb")
+    assert first.synthetic.schema == second.synthetic.schema == declared.admitting(option)
+    assert str(first.statement) == str(second.statement) and second.statement.on_undeclared == option
+    assert result.stderr == conforming.stderr
+    assert first.n_private == second.n_private == len(frame)
+    failed(publish(tmp_path, "t.csv", *output, "-f", "--on-undeclared", "no"), 'must be "refuse", "missing" or "other"')
+
+
+def test_a_plan_is_that_of_the_schema_that_will_be_published(folder, tmp_path):
+    admitted = Schema.from_toml(folder / "s.toml").admitting("missing")
+    (tmp_path / "s.toml").write_text(admitted.to_toml())
+    options = ("--n", 600, "--epsilon", 1, "--delta", 1e-6)
+    planned = run("plan", "-s", folder / "s.toml", *options, "--on-undeclared", "missing")
+    assert planned.exit_code == 0
+    assert planned.stdout == run("plan", "-s", tmp_path / "s.toml", *options).stdout
+    assert planned.stdout != run("plan", "-s", folder / "s.toml", *options).stdout
+
+
 SHORT = {
     "the last cell": "x,y\n0.1,1\n0.2\n",
     "in the first row": "x,y\n0.1\n0.2,1\n",

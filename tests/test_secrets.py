@@ -213,6 +213,8 @@ def drive_reading(said):
         for end in (f"{TEXT},1,{VISITS},1,north\n", f"{AGE},1,{VISITS}\n", f'{AGE},"{TEXT}\n', f"{good[9:]},{TEXT}\n"):
             path.write_text(good + end)
             said.fails(lambda: iw.read_table(path, SCHEMA))
+        path.write_text(good + f"{TEXT},1,{VISITS},1,north\n")
+        iw.read_table(path, SCHEMA, on_undeclared="missing")
         path.with_suffix(".parquet").write_text(good)
         said.fails(lambda: iw.read_table(path.with_suffix(".parquet"), SCHEMA))
 
@@ -239,6 +241,13 @@ def drive_tables(said):
     ]
     for wrong in broken:
         said.fails(lambda wrong=wrong: iw.PrivateTable(wrong, SCHEMA))
+    for wrong in (*broken[:6], broken[12], broken[13]):  # those that a cell breaks
+        for option in ("missing", "other"):
+            admitted = iw.PrivateTable(wrong, SCHEMA, on_undeclared=option)
+            said.text += [repr(admitted), str(admitted.schema), admitted.on_undeclared]
+    said.fails(lambda: iw.PrivateTable(frame, SCHEMA, on_undeclared=frame))
+    table_with_text = iw.PrivateTable(broken[2], SCHEMA, on_undeclared="other")
+    said.returned(iw.publish(table_with_text, epsilon=1.0, delta=1e-6, n_synthetic=200))
     said.fails(lambda: iw.PrivateTable(frame, SCHEMA, survey_weights=frame["age"]))
     said.fails(lambda: iw.PrivateTable(frame, SCHEMA, user="person"))
     said.fails(lambda: iw.PrivateTable(frame.assign(person=[None, *[PERSON] * 299]), SCHEMA, user="person"))
@@ -447,6 +456,8 @@ def folder(tmp_path_factory):
         ("t.csv", ("--epsilon", "-1", "--debug"), 1),
         ("level.csv", ("--debug",), 1),
         ("text.csv", ("--debug",), 1),
+        ("level.csv", ("--on-undeclared", "other"), 0),
+        ("text.csv", ("--on-undeclared", "drop", "--debug"), 1),
         ("more.csv", ("--debug",), 1),
         ("cut.csv", ("--debug",), 1),
     ],

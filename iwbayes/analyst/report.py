@@ -150,6 +150,11 @@ def _privacy(release: Release) -> str:
         "Choosing settings by looking at private results is not covered.",
         "The number of private rows, the schema and the settings are public.",
     ]
+    if statement.on_undeclared == "refuse":
+        limits.append(
+            "The promise holds among tables that conform to the schema. Amending a schema after a refusal is a look at "
+            "private rows, which is not covered."
+        )
     rows = [
         (e.label, e.mechanism, times, e.epsilon, e.delta, e.noise_multiplier) for e, times in statement.uses.items()
     ]
