@@ -292,7 +292,9 @@ def test_files_have_the_oldest_version_that_holds_them(tmp_path):
     bare = make_release(measured=False)
     for version, release in [*releases.items(), (1, bare)]:
         path = release.save(tmp_path / "r.iwb", overwrite=True)
-        assert json.loads(members_of(path)["manifest.json"])["format_version"] == version
+        manifest = json.loads(members_of(path)["manifest.json"])
+        assert manifest["format_version"] == version
+        assert ("on_undeclared" in manifest["statement"]) is (version == 4)
     assert FORMAT_VERSION == max(releases)
 
 
@@ -584,6 +586,8 @@ def test_bad_values_under_good_checksums(good, tmp_path, key, value):
         (("statement", "noise"), "none"),
         (("statement", "noise"), "seeded"),  # a certified statement of seeded noise
         (("statement", "adjacency"), "add-one"),
+        (("statement", "on_undeclared"), "drop"),
+        (("statement", "on_undeclared"), 3),
         (("statement", "certified"), 1),
         (("statement", "events", 0, "epsilon"), None),
         (("statement", "events", 0, "count"), 1.5),
