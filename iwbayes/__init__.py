@@ -41,6 +41,7 @@ _HOMES = {
     "iwbayes.curator.paper": ("PAPER_METHODS",),
     "iwbayes.curator.queries": ("PrivateLogisticRegression",),
     "iwbayes.curator.audit": ("AuditResult", "audit", "opposite_corners"),
+    "iwbayes.curator.release_audit": ("ReleaseAudit", "audit_release"),
     "iwbayes.curator.publish": ("Plan", "plan", "publish"),
     "iwbayes.analyst.reweight": ("log_likelihood", "reweight"),
     "iwbayes.analyst.regression": ("regression",),

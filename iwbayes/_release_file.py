@@ -77,15 +77,18 @@ def _plain_statement(statement: PrivacyStatement) -> dict[str, Any]:
     content = statement.to_dict()
     if statement.on_undeclared == "refuse":
         del content["on_undeclared"]
+    for key in ("rule", "budget"):
+        if content[key] is None:
+            del content[key]
     return content
 
 
 def _version_needed(measurement: Measurement | None, statement: PrivacyStatement) -> int:
     """Oldest format version that holds it: explicit terms came with 2, longer ones and what is held back with 3.
 
-    Cells that do not refuse a table came with 4.
+    Cells that do not refuse a table, and rules of ledgers, came with 4.
     """
-    if statement.on_undeclared != "refuse":
+    if statement.on_undeclared != "refuse" or statement.rule is not None:
         return 4
     if measurement is None:
         return 1
@@ -357,8 +360,12 @@ def _read_statement(content: Any) -> PrivacyStatement:
         if event.get("steps") is not None:
             _checked(event, "steps", int)
     _checked(content, "certified", bool)
-    if "on_undeclared" in content:
-        _checked(content, "on_undeclared", str)
+    for key in ("on_undeclared", "rule"):
+        if key in content:
+            _checked(content, key, str)
+    for part in _checked(content, "budget", list) if "budget" in content else ():
+        if part != INFINITE:
+            _number({"budget": part}, "budget")
     if not all(isinstance(note, str) for note in _checked(content, "notes", list)):
         raise ArchiveError("the notes of its statement must be text")
     return PrivacyStatement.from_dict(content)

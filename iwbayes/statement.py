@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from iwbayes._cells import check_on_undeclared
 
 #: From the best to the worst source of privacy noise; a statement shows the worst that was used.
-NOISE_KINDS = ("hardened", "floating-point", "seeded")
+NOISE_KINDS = ("hardened", "floating-point", "unverified", "seeded")
+#: Mechanisms whose noise has no hardened sampler.
+FLOATING_POINT = ("spherical", "objective", "dp-sgd")
 MECHANISMS = (
     "gaussian",
     "laplace",
@@ -23,6 +25,13 @@ MECHANISMS = (
     "declared",
     "none",
 )
+#: What a statement says of the way in which uses were priced together.
+_RULES = {
+    "fixed": "Priced together by privacy loss distributions: all was fixed in advance.",
+    "gdp": "Priced by the privacy filter gdp (Gaussian DP, mu squared adds up).",
+    "renyi": "Priced by the privacy filter renyi (Renyi divergences of one order add up).",
+    "basic": "Priced by the privacy filter basic (epsilons and deltas add up).",
+}
 #: An infinite epsilon in a file: JSON has no such number.
 INFINITE = "infinite"
 #: What may differ between neighbours when every person owns one row; and when a person may own several.
@@ -108,6 +117,15 @@ class Event:
         return cls(**_infinite(content))
 
 
+def count_uses(events: Iterable[Event]) -> dict[Event, int]:
+    """Each kind of event, with a count of one, and how many times it happened, in order of appearance."""
+    counts: dict[Event, int] = {}
+    for event in events:
+        alone = replace(event, count=1)
+        counts[alone] = counts.get(alone, 0) + event.count
+    return counts
+
+
 @dataclass(frozen=True)
 class PrivacyStatement:
     """What was done with the private rows and the (epsilon, delta) guarantee of all of it together.
@@ -120,8 +138,9 @@ class PrivacyStatement:
         Which tables the guarantee calls neighbours: those that differ in a row, and have the same public number of
         rows; or in all rows of one user, and have the same public number of users.
     events : tuple of Event
-    noise : {"hardened", "floating-point", "seeded"}
-        The worst source of noise used. "seeded" noise can be reproduced: it protects nobody.
+    noise : {"hardened", "floating-point", "unverified", "seeded"}
+        The worst source of noise used. "unverified" is a source that is not this package's own; the notes name it.
+        "seeded" noise can be reproduced: it protects nobody.
     certified : bool
         True only for hardened noise with every input accounted for.
     notes : tuple of str
@@ -131,12 +150,18 @@ class PrivacyStatement:
         tables that conform to the schema.
     products : frozenset of str or None
         Digests of what the charged events have made, by which a `Release` checks its parts. Not part of a file.
+    rule : str or None
+        How releases were priced together: "fixed" where all settings were fixed in advance, so that their joint
+        privacy loss distribution holds; else the privacy filter of the ledger (see `iwbayes.curator.filters`). None in
+        files of versions before there was one.
+    budget : (float, float) or None
+        Epsilon and delta that all releases of the ledger together stay within, whatever is chosen when.
 
     Notes
     -----
-    The statement covers its events: one release, and what the same ledger was charged before. The costs of other
-    releases of the same rows add up, and choosing settings
-    by looking at private results is not covered.
+    The statement covers its events: one release, and what the same ledger was charged before. The costs of releases of
+    the same rows under other ledgers add up. Settings may be chosen by looking at what was released under the same
+    ledger; choosing them by looking at the private rows is not covered.
     """
 
     epsilon: float
@@ -148,10 +173,14 @@ class PrivacyStatement:
     notes: tuple[str, ...] = ()
     on_undeclared: str = "refuse"
     products: frozenset[str] | None = field(default=None, repr=False, compare=False)
+    rule: str | None = None
+    budget: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         if self.noise not in NOISE_KINDS:
             raise ValueError(f"noise must be one of {NOISE_KINDS}; got {self.noise!r}.")
+        if self.budget is not None and len(self.budget) != 2:
+            raise ValueError(f"budget must be epsilon and delta; got {self.budget!r}.")
         if self.adjacency not in ADJACENCIES:
             raise ValueError(f"adjacency must be one of {ADJACENCIES}; got {self.adjacency!r}.")
         if self.certified and self.noise != "hardened":
@@ -161,18 +190,14 @@ class PrivacyStatement:
     @property
     def uses(self) -> dict[Event, int]:
         """Each kind of event, with a count of one, and how many times it happened."""
-        counts: dict[Event, int] = {}
-        for event in self.events:
-            alone = replace(event, count=1)
-            counts[alone] = counts.get(alone, 0) + event.count
-        return counts
+        return count_uses(self.events)
 
     def __str__(self) -> str:
         """Say the guarantee in plain words."""
         kind = "certified" if self.certified else "NOT certified"
         lines = [
-            f"({self.epsilon:.6g}, {self.delta:.3g})-differential privacy under {self.adjacency} adjacency, "
-            f"{self.noise} noise, {kind}.",
+            f"({self.epsilon:.6g}, {self.delta:.3g})-differential privacy under {self.adjacency} adjacency.",
+            f"  {self.noise} noise, {kind}.",
             *(
                 f"  {e.label}: {e.mechanism}, epsilon {e.epsilon:.4g}, delta {e.delta:.3g}"
                 + (f", {e.steps} steps with sampling probability {e.sampling_probability:.4g}" if e.steps else "")
@@ -181,17 +206,28 @@ class PrivacyStatement:
                 for e, count in self.uses.items()
             ),
             *(f"  Note: {note}" for note in self.notes),
-            "  It covers the uses above and no others: the costs of other releases of the same rows add up, and",
-            "  choosing settings by looking at private results is not covered.",
+            *self._composition(),
+            "  It covers the uses above and no others: costs under other ledgers add up, and choosing",
+            "  settings by looking at the private rows is not covered.",
             *(_AMONG_CONFORMING if self.on_undeclared == "refuse" else ()),
         ]
         return "\n".join(lines)
+
+    def _composition(self) -> list[str]:
+        """Say by which rule the uses were priced together."""
+        lines = [] if self.rule is None else [f"  {_RULES.get(self.rule, self.rule)}"]
+        if self.budget is not None:
+            epsilon, delta = self.budget
+            lines.append(f"  Everything charged to this ledger stays within ({epsilon:.6g}, {delta:.3g}).")
+        return lines
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionary, for JSON."""
         content = asdict(self)
         content["events"] = [event.to_dict() for event in self.events]
         content["notes"] = list(self.notes)
+        if self.budget is not None:
+            content["budget"] = [INFINITE if part == math.inf else part for part in self.budget]
         del content["products"]
         return _finite(content)
 
@@ -201,6 +237,8 @@ class PrivacyStatement:
         values = _infinite(content)
         values["events"] = tuple(Event.from_dict(event) for event in values["events"])
         values["notes"] = tuple(values.get("notes", ()))
+        if values.get("budget") is not None:
+            values["budget"] = tuple(math.inf if part == INFINITE else float(part) for part in values["budget"])
         return cls(**values)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from iwbayes._digest import digest
 from iwbayes._private_table import PrivateTable
 from iwbayes.schema import Schema, check_schema
 
@@ -86,12 +86,13 @@ class SyntheticTable:
         return self._maker if self._maker is not None and self._drawn_as == self.fingerprint() else None
 
     def fingerprint(self) -> str:
-        """Digest of rows, log ratio, schema and declared cost, by which a ledger knows the table."""
-        digest = hashlib.sha256(f"{self.already_spent!r}\n{self.schema.to_toml()}".encode())
-        digest.update(pd.util.hash_pandas_object(self.frame, index=False).to_numpy().tobytes())
-        if self.log_ratio is not None:
-            digest.update(self.log_ratio.tobytes())
-        return digest.hexdigest()
+        """SHA-256 of rows, log ratio, schema and declared cost, by which a ledger knows the table.
+
+        It covers every value with names, types and order, so that a table which was changed in place is no longer the
+        one that a generator drew. It tells of changes; it cannot bind a curator who runs code of their own.
+        """
+        ratio = () if self.log_ratio is None else (self.log_ratio,)
+        return digest("SyntheticTable", self.schema.to_toml(), self.already_spent, self.frame, *ratio)
 
     def __setattr__(self, name: str, value: object) -> None:
         """Refuse: a table does not change."""

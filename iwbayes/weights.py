@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
+from iwbayes._digest import digest
 from iwbayes.tables import SyntheticTable
 from iwbayes.tails import FiniteVarianceTest, psislw, variance_test
 
@@ -40,9 +41,6 @@ class Weights:
         Post-processing since then, in order.
     measurement : Measurement or None
         The noisy statistic behind them: what noise-aware calibration needs.
-    source : str or None
-        Digest of the log weights as an estimator made them, by which its ledger knows them. The post-processing
-        of this module keeps it; `dataclasses.replace` and a release file do not.
 
     Raises
     ------
@@ -54,7 +52,8 @@ class Weights:
     method: str
     steps: tuple[str, ...] = ()
     measurement: Measurement | None = field(default=None, repr=False)
-    source: str | None = field(default=None, init=False, repr=False)
+    _maker: str | None = field(default=None, init=False, repr=False, compare=False)
+    _made_as: str | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         log_weights = np.atleast_2d(np.array(self.log_weights, dtype=np.float64))
@@ -124,8 +123,26 @@ class Weights:
 
     def _from_source(self, source: str | None) -> Weights:
         """Note on new weights, before anybody else has them, where they come from."""
-        object.__setattr__(self, "source", source)
+        object.__setattr__(self, "_maker", source)
+        object.__setattr__(self, "_made_as", None if source is None else self.fingerprint())
         return self
+
+    @property
+    def source(self) -> str | None:
+        """Digest of the weights as an estimator made them, by which its ledger knows them; else None.
+
+        The post-processing of this module keeps it. `dataclasses.replace`, a release file and a change in place do not.
+        """
+        return self._maker if self._maker is not None and self._made_as == self.fingerprint() else None
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the log weights and of the noisy values behind them."""
+        measured = []
+        part = self.measurement
+        while part is not None:
+            measured.append(part.value)
+            part = part.held_back
+        return digest("Weights", self.log_weights, *measured)
 
 
 def kish_ess(log_weights: ArrayLike) -> float:

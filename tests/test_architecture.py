@@ -13,7 +13,7 @@ PACKAGE = ROOT / "iwbayes"
 
 #: From the bottom to the top; a module imports from its own layer or a lower one.
 LAYERS = [
-    {"_threads", "_warnings", "_cells"},
+    {"_threads", "_warnings", "_cells", "_digest"},
     {"_column"},
     {"columns"},
     {"schema"},

@@ -1,5 +1,7 @@
 """BayesNet: exact recovery without noise, sampling laws, structure, budget and edge cases."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -74,6 +76,26 @@ def test_sampled_rows_respect_levels_bounds_and_missing_cells():
     pd.testing.assert_frame_equal(sample.frame, SCHEMA.conform(sample.frame))
     assert sample.frame["x"].between(0, 100).all()
     assert sample.frame["g"].isna().any()
+
+
+def test_a_fingerprint_covers_all_that_rows_depend_on():
+    _, one = fitted(400)
+
+    def nudged(arrays, place=0):
+        return tuple(a + 1e-9 * (k == place) for k, a in enumerate(arrays))
+
+    bins, groups = one.bins[0], one.groups[0]
+    changed = [
+        *(replace(one, tables=nudged(one.tables, place)) for place in range(4)),
+        replace(one, bins=(replace(bins, edges=bins.edges + 1e-9), *one.bins[1:])),
+        replace(one, groups=(replace(groups, law=groups.law + 1e-9), *one.groups[1:])),
+        replace(one, groups=(replace(groups, of=groups.of + 1), *one.groups[1:])),
+        replace(one, nodes=one.nodes[::-1]),
+        replace(one, schema=iw.Schema(iw.Real("x", 0, 101), *list(SCHEMA)[1:])),
+    ]
+    prints = {other.fingerprint() for other in changed}
+    assert len(prints) == len(changed) and one.fingerprint() not in prints
+    assert replace(one).fingerprint() == one.fingerprint()
 
 
 @pytest.mark.parametrize("n", [1, 2, 5])

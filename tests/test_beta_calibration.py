@@ -307,7 +307,7 @@ class NoisyBase:
         else:
             noisy = gaussian([mean], delta=delta, **settings)
         ratio = Line(float(noisy.value[0]))
-        ledger.register(ratio.fingerprint())
+        ledger._register(ratio.fingerprint())
         return ratio
 
 
@@ -589,6 +589,22 @@ def test_a_neighbour_never_costs_more_than_the_charge(mechanism):
         assert cost <= claim
         worst = max(worst, cost / claim)
     assert worst > 0.2
+
+
+def test_what_is_public_knows_of_the_rows_by_the_answers_alone():
+    """Under noise that does not depend on what it is added to, any rows give the same ratio: the cut is public too."""
+
+    class Script(SeededNoise):
+        def gaussian(self, values, scale):
+            scales.append(scale)
+            return super().gaussian(np.zeros_like(values), scale)
+
+    synthetic, found, scales = tables(1, 40)[1], set(), []
+    for rows in (np.zeros(20), np.full(20, 6.0), np.linspace(-6, 6, 20)):
+        ledger = Ledger(1.0, 1e-6, noise=Script(1))
+        ratio = BetaCalibratedWeights(KnownBase()).fit_ratio(table(rows), synthetic, ledger, epsilon=1.0, delta=1e-6)
+        found.add((ratio.limit, ratio.calibration.a, ratio.calibration.b, ratio.calibration.c))
+    assert len(found) == 1 and len(set(scales)) == 1
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

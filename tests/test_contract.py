@@ -204,7 +204,7 @@ ESTIMATORS = [
         "DiscriminatorWeights",
         lambda: DiscriminatorWeights(DISCRIMINATOR),
         free=True,
-        prepare=lambda ledger: ledger.register("a discriminator"),
+        prepare=lambda ledger: ledger._register("a discriminator"),
     ),
     Entry("NeuralWeights", neural, delta=1e-6, sharp=lambda: neural(steps=60), module="torch"),
     Entry(
@@ -516,7 +516,7 @@ def test_each_draw_is_charged_before_it_is_made(entry, private, synthetic):
     assert noise.draws
     for place, (_, _, charged) in enumerate(noise.draws):
         assert charged >= place + 1
-    assert ledger.statement().noise == "seeded" and not ledger.statement().certified
+    assert ledger.statement().noise == "unverified" and not ledger.statement().certified
 
 
 @pytest.mark.parametrize("entry", [e for e in ALL if not e.noisy or e.free], ids=lambda entry: entry.name)

@@ -203,6 +203,23 @@ def test_the_bound_costs_what_it_charges_and_one_candidate_needs_no_choice():
     assert spent.events == ()
 
 
+def test_the_bound_and_the_count_ask_for_the_noise_that_they_charge():
+    """The threshold, one query for each candidate, and the number of rows; what is chosen follows the noise alone."""
+
+    class Noted(iw.SeededNoise):
+        def laplace(self, values, scale):
+            asked.append((values.tolist(), scale))
+            return values + (100 if len(values) == 3 else 0)
+
+    private, asked = people([1] * 60 + [2] * 30 + [4] * 8 + [9] * 2), []
+    ledger = iw.Ledger(1.0, 0.0, "replace-user", noise=Noted(1))
+    bounded = iw.bound_contributions(private, ledger, epsilon=0.5, grid=[1, 2, 4], threshold=5)
+    assert bounded.rows_per_user == 1  # 40 users have more: without noise it would be 4
+    scales = pytest.approx([2 / 0.25, 2 / 0.25, 1 / 0.25])
+    assert [values for values, _ in asked] == [[-5], [-40, -10, -2], [100]]
+    assert [scale for _, scale in asked] == scales
+
+
 def test_the_number_of_rows_is_noisy_with_the_scale_of_the_bound():
     private, tau, epsilon, draws = people([1, 2, 40] * 20), 10, 0.5, 600
     exact = 20 * (1 + 2 + 10)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import iwbayes as iw
 from iwbayes.curator import _row_gradients
@@ -359,6 +360,22 @@ def test_the_event_meets_its_budget(adjacency, rate, steps):
         assert exact * (1 - 1e-6) <= event.noise_multiplier <= exact * (1 + 1e-3)
 
 
+@pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
+@pytest.mark.parametrize("rate", [0.5, 0.1])
+def test_one_sampled_step_has_the_delta_of_its_mixtures(adjacency, rate):
+    """A row moves the sum by the clip norm where it is sampled, against nothing or the opposite move."""
+    event = PrivateSteps(1, rate).event("one step", **BUDGET, adjacency=adjacency)
+    sd = event.noise_multiplier
+    z, step = np.linspace(-60 * sd, 60 * sd, 400_001, retstep=True)
+
+    def mixture(move):
+        return (1 - rate) * stats.norm.pdf(z, 0, sd) + rate * stats.norm.pdf(z, move, sd)
+
+    first, second = mixture(1.0), mixture(-1.0 if adjacency == "replace-one" else 0.0)
+    deltas = [np.maximum(p - math.e * q, 0).sum() * step for p, q in ((first, second), (second, first))]
+    assert 0.98e-6 < max(deltas) <= 1e-6 * (1 + 1e-6)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -475,7 +492,7 @@ def test_a_fingerprint_is_that_of_parameters_and_buffers(torch):
     assert fingerprint(network(torch)) != fingerprint(network(torch, dtype=torch.float32))
     assert fingerprint(torch.nn.Linear(4, 2, bias=False)) != fingerprint(torch.nn.Linear(2, 4, bias=False))
     ledger = iw.Ledger(1.0, 1e-6)
-    ledger.register(first)
+    ledger._register(first)
     assert ledger.holds(first) and not ledger.holds(fingerprint(net))
 
 

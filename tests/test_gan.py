@@ -370,6 +370,26 @@ def test_a_conditional_generator_draws_its_levels_by_their_noisy_law(private):
     assert (steps.label, steps.mechanism, steps.epsilon) == ("DPCGAN discriminator", "dp-sgd", pytest.approx(0.7))
 
 
+@pytest.mark.parametrize(("adjacency", "scale"), [("replace-one", 2.0), ("zero-out", 1.0), ("replace-user", 6.0)])
+def test_the_law_of_a_condition_has_the_noise_of_its_sensitivity(private, adjacency, scale):
+    """Replacing a row moves two counts by one, nulling it one; replacing a user of three rows moves six."""
+    asked = []
+
+    class Counts(Silence):
+        def laplace(self, values, scale):
+            asked.append((values.tolist(), scale))
+            return values
+
+    if adjacency == "replace-user":
+        owned = iw.PrivateTable(private.frame.assign(owner=np.arange(400) // 3), SCHEMA, user="owner")
+        private = owned._bounded(np.arange(400), rows_per_user=3, n_private=390, source="test")
+    ledger = iw.Ledger(1.0, 1e-6, adjacency, noise=Counts())
+    quick(iw.DPCGAN, condition="y", condition_share=0.3, steps=10).fit(private, ledger, **BUDGET)
+    ((counts, found),) = asked
+    assert counts == np.bincount(private.frame["y"]).tolist()
+    assert scale / 0.3 <= found <= scale / 0.3 * (1 + 1e-9)
+
+
 def test_without_noise_the_law_is_exact():
     table = MIXED.decode(MIXED_ROWS)
     fitted = quick(iw.CGAN, condition="g").fit(iw.PrivateTable(table, MIXED), free(), **BUDGET)
@@ -596,6 +616,45 @@ def test_users_are_protected_as_a_whole():
     events = quick(iw.DPCGAN, condition="y").events(facts, epsilon=2.0, delta=1e-6)
     assert ledger.events[-2:] == events and noise is ledger._noise
     assert fitted.sample(10, rng=1).frame.shape == (10, 2)
+
+
+def test_what_is_public_knows_of_the_rows_by_the_answers_alone():
+    """Under noise that does not depend on what it is added to, rows that are all different give the same networks."""
+
+    class Script(SeededNoise):
+        def floating_gaussian(self, values, scale):
+            scales.append(scale)
+            return super().floating_gaussian(np.zeros_like(values), scale)
+
+        def laplace(self, values, scale):
+            return super().laplace(np.full_like(values, 200), scale)
+
+    found, scales = set(), []
+    for rows in (frame(400, 1), frame(400, 2).assign(x=0.5)):
+        ledger = ledger_of(noise=Script(1))
+        found.add(quick(iw.DPCGAN, condition="y").fit(iw.PrivateTable(rows, SCHEMA), ledger, **BUDGET).fingerprint())
+    assert len(found) == 1 and len(scales) == 40 and scales[:20] == scales[20:]
+
+
+def test_the_discriminator_clips_all_rows_of_a_user_together():
+    """One user owns all rows that are not at the middle: what reaches the noise is within one clip norm."""
+    table = pd.DataFrame({"x": np.repeat([0.5, 0.0], [40, 60]), "y": np.repeat([1, 0], [40, 60])})
+    owners = np.concatenate([np.zeros(40, dtype=int), np.arange(1, 61)])
+    reached = []
+
+    class Noted(SeededNoise):
+        def floating_gaussian(self, values, scale):
+            reached.append(np.array(values))
+            return np.zeros_like(values)
+
+    for rows in (table, table.assign(x=np.repeat([-0.5, 0.0], [40, 60]), y=0)):
+        private = iw.PrivateTable(rows.assign(owner=owners), SCHEMA, user="owner")
+        private = private._bounded(np.arange(100), rows_per_user=40, n_private=100, source="test")
+        ledger = iw.Ledger(math.inf, 1e-6, "replace-user", noise=Noted(1))
+        quick(clip_norm=0.01, sampling_probability=1.0).fit(private, ledger, **BUDGET)
+    half = len(reached) // 2
+    moved = [np.linalg.norm(a - b) for a, b in zip(reached[:half], reached[half:], strict=True)]
+    assert 0.01 < max(moved) <= 2 * 0.01
 
 
 def test_large_tables_are_sampled():

@@ -20,7 +20,9 @@ from hypothesis import strategies as st
 
 import iwbayes as iw
 from iwbayes.curator import _ledger_file
-from iwbayes.curator._ledger_file import LedgerFile, LedgerRecord
+from iwbayes.curator._ledger_file import LedgerFile
+from iwbayes.curator._ledger_record import Charge, LedgerRecord
+from iwbayes.curator.filters import Cost, begin_rule
 from iwbayes.statement import NOISE_KINDS, Event
 
 COUNT = Event("a count", "laplace", 0.25)
@@ -48,7 +50,7 @@ def test_what_was_charged_is_there_when_the_ledger_is_opened_again(path):
     second = iw.Ledger.open(path)
     assert second.events == first.events and second.spent == first.spent
     assert (second.epsilon, second.delta, second.adjacency) == (1.0, 1e-6, "zero-out")
-    assert second.statement() == first.statement() and second.statement().certified
+    assert second.statement() == first.statement() and second.statement().noise == "floating-point"
     second.charge(COUNT)
     assert len(first.events) == 3  # an open ledger sees what others charge
     with pytest.raises(iw.BudgetExceeded, match="nothing was drawn"):
@@ -94,7 +96,7 @@ def test_seeded_noise_notes_and_products_outlast_the_program(path):
     ledger = begin(path, noise=iw.SeededNoise(1))
     ledger.charge(COUNT)
     ledger.note("an outside table")
-    ledger.register("abc")
+    ledger._register("abc")
     again = iw.Ledger.open(path)
     assert again.holds("abc") and not again.holds("abd")
     assert again.statement().notes == ("an outside table",) and again.statement().noise == "seeded"
@@ -118,7 +120,8 @@ class WatchingNoise:
         self.path, self.found = path, None
 
     def laplace(self, *arguments):
-        self.found = [event["label"] for event in json.loads(self.path.read_text())["events"]]
+        charges = json.loads(self.path.read_text())["charges"]
+        self.found = [event["label"] for charge in charges for event in charge["events"]]
         raise OSError("no entropy")
 
     gaussian = cube = spherical = noisy_max = laplace
@@ -251,7 +254,7 @@ def test_a_damaged_file_is_refused_and_never_begun_anew(path):
     good = path.read_bytes()
     damaged = [good[:size] for size in (0, 1, len(good) // 2, len(good) - 3)]
     damaged += [good.replace(b"0.25", b"0.05"), good.replace(b'"hardened"', b'"seeded"'), b"[]", b"{}", b"\xff"]
-    damaged += [good.replace(b'"format_version": 1', b'"format_version": 9'), b"[" * 100_000, b"NaN"]
+    damaged += [good.replace(b'"format_version": 2', b'"format_version": 9'), b"[" * 100_000, b"NaN"]
     for content in damaged:
         path.write_bytes(content)
         for arguments in ({}, {"epsilon": 1.0, "delta": 1e-6}):
@@ -312,7 +315,8 @@ def test_a_process_that_waits_for_the_one_that_begins_finds_its_ledger(path, mon
     def late(seconds):
         with other.locked():
             if not path.exists():
-                other.write(LedgerRecord(1.0, 1e-6, "replace-one", (COUNT,)), begins=True)
+                record = LedgerRecord(1.0, 1e-6, "replace-one", begin_rule(None, 1.0, 1e-6))
+                other.write(record.after(record.admit([COUNT])), begins=True)
 
     monkeypatch.setattr(_ledger_file.time, "sleep", late)
     assert begin(path).events == (COUNT,)
@@ -384,20 +388,30 @@ events = st.builds(Event, st.text(max_size=20), st.just("laplace"), numbers, cou
     st.just(0.1),
     st.just(5),
 )
-records = st.builds(
-    LedgerRecord,
-    numbers | st.just(math.inf),
-    st.floats(0, 0.5),
-    st.sampled_from(["replace-one", "zero-out", "replace-user"]),
-    st.lists(events, max_size=4).map(tuple),
-    st.sampled_from(NOISE_KINDS),
-    st.lists(st.text(), max_size=3).map(tuple),
-    st.frozensets(st.text()),
+costs = st.builds(Cost, st.floats(0), st.floats(0, 0.5))
+charges = st.builds(
+    Charge, st.lists(events, min_size=1, max_size=4).map(tuple), costs, costs, st.none() | st.integers(0, 9)
 )
 
 
+@st.composite
+def records(draw):
+    epsilon, delta = draw(numbers | st.just(math.inf)), draw(st.floats(1e-12, 0.5))
+    return LedgerRecord(
+        epsilon,
+        delta,
+        draw(st.sampled_from(["replace-one", "zero-out", "replace-user"])),
+        begin_rule(draw(st.sampled_from(["gdp", "renyi", "basic"])), epsilon, delta),
+        draw(st.lists(charges, max_size=3).map(tuple)),
+        draw(st.lists(charges, max_size=3).map(tuple)),
+        draw(st.sampled_from(NOISE_KINDS)),
+        draw(st.lists(st.text(), max_size=3).map(tuple)),
+        draw(st.frozensets(st.text())),
+    )
+
+
 @settings(max_examples=100, deadline=None)
-@given(records)
+@given(records())
 def test_a_record_is_read_as_it_was_written(tmp_path_factory, record):
     file = LedgerFile(tmp_path_factory.mktemp("record") / "l")
     file.write(record, begins=True)

@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -126,6 +127,12 @@ def test_no_neighbours_move_the_minimiser_by_more_than_its_sensitivity(adjacency
     assert worst > (0.3 if l2 == 0.1 else 0.01)  # large l2 leaves little but the penalty's curvature
 
 
+def test_the_sensitivity_holds_the_tolerance_of_the_solver():
+    """Either of two neighbours' minimisers may be off by the tolerance over the penalty."""
+    assert sensitivity(3.0, 12, 0.1) == pytest.approx((3.0 / 12 + 2 * _logistic.TOLERANCE) / 0.1, rel=1e-15)
+    assert sensitivity(0.0, 12, 0.1) == pytest.approx(2e-11, rel=1e-12)
+
+
 def test_worst_neighbours_come_near_the_sensitivity():
     """The rows' slope s is near 1 where a shared feature tells private from synthetic rows."""
     schema, d = cube(30, 1, np.random.default_rng(0))[0], 30
@@ -208,6 +215,26 @@ def test_a_warning_from_half_of_the_existence_range_on():
     fit(iw.LogisticWeights(at / 0.49, "laplace"), private, synthetic)
     with pytest.raises(ValueError, match="does not exist"):
         fit(iw.LogisticWeights(at / 1.01, "laplace"), private, synthetic)
+
+
+@pytest.mark.filterwarnings("ignore::iwbayes._warnings.PrivacyWarning")
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+@pytest.mark.parametrize("mechanism", ["laplace", "gaussian"])
+def test_noisy_log_weights_have_the_noise_of_the_farthest_row(mechanism, adjacency):
+    """A log weight b.x moves by |x| times as much as b; the shift that keeps weights unbiased tells the scale."""
+    private, synthetic = tables()
+    exact, _ = fit(iw.LogisticWeights(0.3, "none"), private, synthetic)
+    silent, ledger = fit(
+        iw.OutputNoiseWeights(0.3, mechanism), private, synthetic, noise=SilentNoise(), adjacency=adjacency
+    )
+    shift = float((silent.log_weights - exact.log_weights).mean())
+    reach = encoded_reach(SCHEMA)
+    change = math.hypot(reach.radius, 1.0) * sensitivity(gradient_reach(reach, adjacency), len(private), 0.3)
+    (event,) = ledger.events
+    assert event.count == len(synthetic)
+    scale = change * (event.noise_multiplier if mechanism == "gaussian" else 1 / event.epsilon)
+    expected = -(scale**2) / 2 if mechanism == "gaussian" else math.log1p(-(scale**2))
+    assert shift == pytest.approx(expected, rel=1e-3)
 
 
 # --- the published mechanism
@@ -324,6 +351,48 @@ def test_rounding_does_not_grow_with_the_number_of_rows():
     exact = 0.1 * b - private[0] / (1 + math.exp(private[0] @ b))
     exact += (synthetic / (1 + np.exp(-synthetic @ b))[:, None]).mean(axis=0)
     assert np.linalg.norm(exact) <= 1.01 * _logistic.TOLERANCE
+
+
+def test_a_perturbed_minimiser_is_released_on_its_grid():
+    """The solver's last digits would tell the rows apart: what is left is a multiple of a public step."""
+    private, synthetic = tables(100, 200)
+    estimator = iw.LogisticWeights(0.3, "objective")
+    grid = estimator._split(PublicFacts(SCHEMA, 100, 200), 1.0).grid
+    ledger = iw.Ledger(1.0, 0.0, noise=iw.SeededNoise(1))
+    b = estimator.fit_ratio(private, synthetic, ledger, epsilon=1.0).coefficients
+    np.testing.assert_array_equal(b / grid, np.rint(b / grid))
+    step = estimator._split(PublicFacts(SCHEMA, 100, 200), 1.0).tolerance / 0.3
+    assert 2**19 * step <= grid <= 2**20 * step
+
+
+@pytest.mark.parametrize("l2", [0.3, 1e-4])
+def test_objective_perturbation_of_users_has_the_noise_of_all_their_rows(l2):
+    """With tau rows a user the change is tau R, and the ratio of determinants that of one row to the power of tau."""
+    n, tau, epsilon = 5000, 4, 1.0
+    reach = encoded_reach(SCHEMA)
+    r2 = reach.radius**2 + 1
+    plan = iw.LogisticWeights(l2, "objective")._split(PublicFacts(SCHEMA, n, 0, "replace-user", tau, n // 2), epsilon)
+    used = max(l2, r2 / (4 * n * (math.exp(epsilon / (2 * tau)) - 1)))
+    left = epsilon - tau * math.log1p(r2 / (4 * n * used))
+    assert plan.l2 == pytest.approx(used) and left >= epsilon / 2 - 1e-12
+    exact = tau * gradient_reach(reach, "replace-one") / left
+    assert exact <= plan.scale < 1.01 * exact
+
+
+def test_a_fingerprint_covers_all_that_a_ratio_depends_on():
+    private, synthetic = tables(100, 120)
+    ratio = iw.LogisticWeights(0.3).fit_ratio(
+        private, synthetic, iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(1)), epsilon=1.0, delta=1e-6
+    )
+    changed = [
+        replace(ratio, coefficients=ratio.coefficients + 1e-12),
+        replace(ratio, law=ratio.law.scaled(1 + 1e-12)),
+        replace(ratio, law=None),
+        replace(ratio, schema=iw.Schema(iw.Real("x", -2, 3, missing=True), *list(SCHEMA)[1:])),
+    ]
+    prints = {other.fingerprint() for other in changed}
+    assert len(prints) == len(changed) and ratio.fingerprint() not in prints
+    assert replace(ratio).fingerprint() == ratio.fingerprint()
 
 
 @pytest.mark.parametrize(("d", "n", "epsilon"), [(30, 20, 1e-3), (100, 2, 0.01)])

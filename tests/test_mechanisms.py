@@ -156,15 +156,20 @@ def test_rounding_to_the_grid_is_paid_for(name):
         change = np.linalg.norm((first - second).astype(float), ord=order)
         per_unit = gaussian_multiplier(EPSILON, DELTA) if name == "gaussian" else 1 / EPSILON
         assert change * per_unit <= float(scale) * (1 + 1e-13)
-        assert float(scale) * power_of_two_below(noisy.law.scale / float(scale) * 1.5) == pytest.approx(noisy.law.scale)
+        step = power_of_two_below(noisy.law.scale / float(scale) * 1.5)
+        assert float(scale) * step == pytest.approx(noisy.law.scale)
+        # each coordinate's difference may round by a step: paid for in the mechanism's norm, not in this change's alone
+        rounded = {"gaussian": math.sqrt(k), "laplace": k, "cube": 1}[name]
+        assert (0.7 / step + rounded) * per_unit <= float(scale) * (1 + 1e-13)
 
 
-def test_cube_scale_is_an_exact_fraction_never_below_the_calibrated_one():
+@pytest.mark.parametrize("sensitivity", [3.0, 0.7, 1 / 3, 2.0**-30 / 3])
+def test_cube_scale_is_an_exact_fraction_never_below_the_calibrated_one(sensitivity):
     recorder = Recorder()
-    noisy = run("cube", np.array([1, 2]), sensitivity=3.0, ledger=ledger_of(noise=recorder), grid=0.25)
+    noisy = run("cube", np.array([1, 2]), sensitivity=sensitivity, ledger=ledger_of(noise=recorder), grid=0.25)
     scale = recorder.calls[0][1]
     assert isinstance(scale, Fraction)
-    assert Fraction(3) / Fraction(EPSILON) / Fraction(1, 4) <= scale
+    assert Fraction(sensitivity) / Fraction(EPSILON) / Fraction(1, 4) <= scale
     assert noisy.law.scale == float(scale) * 0.25
 
 
@@ -188,6 +193,17 @@ def test_each_mechanism_charges_exactly_one_event_before_it_draws(name):
         assert gaussian_delta(event.noise_multiplier, EPSILON) <= DELTA
 
 
+@pytest.mark.parametrize("name", ["gaussian", "laplace"])
+def test_coordinates_that_are_released_separately_are_charged_separately(name):
+    ledger = iw.Ledger(math.inf, 1e-4, noise=Recorder())
+    noisy = run(name, np.zeros(7), ledger=ledger, separately=True)
+    assert [event.count for event in ledger.events] == [7]
+    per_unit = gaussian_multiplier(EPSILON, DELTA) if name == "gaussian" else 1 / EPSILON
+    assert per_unit <= noisy.law.scale < per_unit * (1 + 1e-5)
+    run(name, np.zeros(7), ledger=ledger)
+    assert [event.count for event in ledger.events] == [7, 1]
+
+
 @every_mechanism
 @pytest.mark.parametrize(
     ("value", "more", "rule"),
@@ -201,7 +217,7 @@ def test_each_mechanism_charges_exactly_one_event_before_it_draws(name):
         ([1.0], {"epsilon": 0.0}, "epsilon must be positive"),
         ([1.0], {"epsilon": math.nan}, "epsilon must be positive"),
         ([1.0], {"epsilon": math.inf}, "epsilon must be positive"),
-        ([1.0], {"epsilon": 2.5}, "the budget"),
+        ([1.0], {"epsilon": 2.5}, "nothing was drawn"),
     ],
 )
 def test_what_is_refused_is_neither_charged_nor_drawn(name, value, more, rule):

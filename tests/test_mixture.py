@@ -1,6 +1,7 @@
 """Mixture: laws and samplers against scipy, gradients, sensitivities, recovery, and the size of posterior draws."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -406,6 +407,36 @@ def test_the_sensitivities_of_all_adjacencies(delta):
             exact = tau * moved / plan.pairs.epsilon
         assert law.scale == pytest.approx(exact, rel=1e-5) and law.scale >= exact * (1 - 1e-12)
     assert scales["replace-user"] == pytest.approx(3 * scales["replace-one"])
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+def test_what_is_public_knows_of_the_rows_by_the_answers_alone(delta):
+    """Under noise that does not depend on what it is added to, rows that are all different give the same mixture."""
+    found = []
+    for rows in (simulate(400, np.random.default_rng(15)), simulate(400, np.random.default_rng(16)).assign(x=2.0)):
+        noise = Scripted()
+        generator = Mixture(n_components=2, n_draws=1, starts=1, progressbar=False, random_seed=0)
+        ledger = iw.Ledger(2.0, 1e-6, noise=noise)
+        found.append(generator.fit(iw.PrivateTable(rows, SCHEMA), ledger, epsilon=2.0, delta=delta).fingerprint())
+        assert len(noise.calls) == 2
+    assert found[0] == found[1]
+
+
+def test_a_fingerprint_covers_all_that_rows_depend_on():
+    one = fit(simulate(200, np.random.default_rng(17)), n_draws=2, starts=1)
+    families = one.layout.families
+    edges = replace(families[0], bins=replace(families[0].bins, edges=families[0].bins.edges + 1e-9))
+    atoms = replace(families[0], atoms=(True, True))
+    changed = [
+        replace(one, draws=one.draws + 1e-9),
+        replace(one, draws=one.draws[:1]),
+        replace(one, layout=Layout((edges, *families[1:]), 3)),
+        replace(one, layout=Layout((atoms, *families[1:]), 3)),
+        replace(one, schema=iw.Schema(iw.Real("x", -2, 2.5), *list(SCHEMA)[1:])),
+    ]
+    prints = {other.fingerprint() for other in changed}
+    assert len(prints) == len(changed) and one.fingerprint() not in prints
+    assert replace(one).fingerprint() == one.fingerprint()
 
 
 def test_users_are_protected_as_a_whole():

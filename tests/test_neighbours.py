@@ -5,6 +5,7 @@ numbers that reach the noise can be compared, call by call, with the events of t
 """
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -120,7 +121,7 @@ def shares_of_claims(run, tables, seed, *, delta):
         ledger = iw.Ledger(2.0, delta, noise=noise)
         run(table, ledger)
         calls.append(noise.calls)
-    events = [event for event in ledger.events for _ in range(event.count)]
+    events = [replace(event, count=1) for event in ledger.events for _ in range(event.count)]
     assert len(events) == len(calls[0]) == len(calls[1]) > 0
     return [(event, cost(a, b) / claim(event)) for event, a, b in zip(events, *calls, strict=True)]
 

@@ -100,6 +100,13 @@ def test_the_tables_own_log_ratio_gives_the_weights():
         iw.KnownRatioWeights().fit(private(), outside(already_spent=(0.5, 0.0)), book, epsilon=1.0)
 
 
+def test_a_log_ratio_that_is_given_leaves_the_release_uncertified():
+    table, book = outside(already_spent=(0, 0)), ledger()
+    iw.KnownRatioWeights(lambda rows: np.zeros(len(rows))).fit(private(), table, book, epsilon=1.0)
+    assert any("log ratio came from outside" in note for note in book.statement().notes)
+    assert not book.statement().certified
+
+
 @pytest.mark.parametrize(
     ("settings", "error", "words"),
     [
@@ -153,7 +160,7 @@ class GanLike:
 
     def fit(self, private, ledger, *, epsilon, delta=0.0):
         ledger.charge(*self.events(None, epsilon=epsilon))
-        ledger.register("gan-like")
+        ledger._register("gan-like")
         return self
 
     def sample(self, n, *, rng=None):
@@ -263,3 +270,88 @@ def test_publish_counts_a_declared_cost_once_and_checks_the_schema_first():
     with pytest.raises(ValueError, match="share one schema"):
         iw.publish(private(), epsilon=1.5, delta=1e-6, generator=other, ledger=book)
     assert book.events == ()
+
+
+# --- rows and weights that were changed in place
+
+_MASK = 2**64 - 1
+
+
+def _unshifted(value, shift):
+    """Inverse of value ^= value >> shift, on 64 bits."""
+    found = value
+    for _ in range(64 // shift):
+        found = value ^ (found >> shift)
+    return found
+
+
+def _with_pandas_hash(wanted):
+    """The float64 whose hash by pandas is the wanted one: the hash can be undone."""
+    value = _unshifted(wanted, 31)
+    value = _unshifted(value * pow(0x94D049BB133111EB, -1, 2**64) & _MASK, 27)
+    value = _unshifted(value * pow(0xBF58476D1CE4E5B9, -1, 2**64) & _MASK, 30)
+    return np.array([value], dtype=np.uint64).view(np.float64)[0]
+
+
+def _row_hashes(values):
+    return [int(h) for h in pd.util.hash_array(np.ascontiguousarray(values, dtype=np.float64))]
+
+
+def test_a_drawn_table_that_was_overwritten_with_its_row_hashes_kept_is_no_longer_the_drawn_one():
+    """A private column in the place of a synthetic one, and a second column solved such that 64-bit row hashes stay."""
+    schema = iw.Schema(iw.Real("x", 0, 1), iw.Real("z", 0, 1))
+    rng = np.random.default_rng(1)
+    rows = iw.PrivateTable(pd.DataFrame(rng.random((200, 2)), columns=["x", "z"]), schema)
+    book = iw.Ledger(5.0, 1e-6)
+    table = iw.BayesNet().fit(rows, book, epsilon=1.0, delta=1e-6).sample(50, rng=1)
+    weights = iw.TiltWeights(features="linear").fit(rows, table, book, epsilon=1.0, delta=1e-6)
+    assert iw.Release(table, weights, book.statement(), n_private=200).certified
+    before = pd.util.hash_pandas_object(table.frame, index=False)
+    drawn, stolen = _row_hashes(table.frame["x"]), rows.frame["x"].to_numpy()[:50]
+    solved = []
+    for old, new, second in zip(drawn, _row_hashes(stolen), _row_hashes(table.frame["z"]), strict=True):
+        first, other = ((0x345678 ^ h) * 1000003 & _MASK for h in (old, new))
+        solved.append(_with_pandas_hash(first ^ second ^ other))
+    table.frame["x"], table.frame["z"] = stolen, np.array(solved)
+    same = before == pd.util.hash_pandas_object(table.frame, index=False)
+    assert same[~np.isnan(solved)].all() and same.sum() > 40  # the digest of before was blind to it
+    assert table.source is None and not book.holds(table.fingerprint())
+    release = iw.Release(table, weights, book.statement(), n_private=200)
+    assert not release.certified and "come from outside" in str(release.statement)
+
+
+def _swapped(frame):
+    return frame.iloc[::-1].reset_index(drop=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda frame: frame.__setitem__("x", frame["x"] + np.spacing(frame["x"])),
+        lambda frame: frame.__setitem__("x", _swapped(frame)["x"]),
+        lambda frame: frame.__setitem__("y", frame["y"].astype("int32")),
+        lambda frame: setattr(frame, "columns", ["w", *frame.columns[1:]]),
+        lambda frame: frame.__setitem__("w", frame["x"]),
+    ],
+    ids=["the last bit", "order of rows", "type", "name", "a column more"],
+)
+def test_any_change_in_place_takes_the_source_away(change):
+    book = ledger(3.0)
+    table = iw.BayesNet().fit(private(), book, epsilon=1.0, delta=1e-6).sample(40, rng=1)
+    assert book.holds(table.source)
+    change(table.frame)
+    assert table.source is None
+
+
+def test_weights_that_were_changed_in_place_are_nobodys():
+    book = ledger(3.0)
+    table = iw.BayesNet().fit(private(), book, epsilon=1.0, delta=1e-6).sample(40, rng=1)
+    weights = iw.TiltWeights(features="linear").fit(private(), table, book, epsilon=1.0, delta=1e-6)
+    tempered = weights.temper(power=0.5) if hasattr(weights, "temper") else iw.temper(weights, power=0.5)
+    assert book.holds(weights.source) and book.holds(tempered.source)
+    weights.log_weights.setflags(write=True)
+    weights.log_weights[0, 0] += 1e-3
+    assert weights.source is None
+    tempered.measurement.value.setflags(write=True)
+    tempered.measurement.value[0] += 1e-9
+    assert tempered.source is None

@@ -64,7 +64,7 @@ def test_a_discriminator_is_free_when_and_only_when_the_ledger_holds_its_trainin
     ledger = iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(1))
     with pytest.raises(ValueError, match="holds no training of exactly this discriminator"):
         iw.DiscriminatorWeights(gan).fit(private, synthetic, ledger, epsilon=1.0)
-    ledger.register(gan.fingerprint())  # as the training loop does when its charged steps are done
+    ledger._register(gan.fingerprint())  # as the training loop does when its charged steps are done
     weights = iw.DiscriminatorWeights(gan).fit(private, synthetic, ledger, epsilon=1.0)
     np.testing.assert_array_equal(weights.log_weights[0], gan.log_ratio(synthetic))
     assert ledger.events == () and ledger.statement().notes == ()

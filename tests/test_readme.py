@@ -15,12 +15,12 @@ def test_the_curators_and_the_analysts_examples_run(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     curator, analyst, kept, outside, people, auditor = blocks(README, "python")
     run(curator, README, {})
-    assert "differential privacy under replace-one adjacency, hardened noise, certified" in capsys.readouterr().out
+    assert "differential privacy under replace-one adjacency.\n  hardened noise, certified" in capsys.readouterr().out
     space: dict = {}
     run(analyst, README, space)
     assert "age" in capsys.readouterr().out
     run(kept, README, {})
-    assert "Ledger(spent (0, 0) of (2, 1e-06), replace-one, 0 event(s))" in capsys.readouterr().out
+    assert "Ledger(spent (0, 0) of (2, 1e-06), replace-one, rule gdp, 0 event(s))" in capsys.readouterr().out
     run(outside, README, {})
     shown = capsys.readouterr().out
     assert "outside table (another library): declared, epsilon 0.5" in shown and "noise, certified" in shown

@@ -378,12 +378,13 @@ def drive_neural_weights(said):
 #: gets a release and never a private table (the layers are tested in test_architecture.py).
 PUBLIC_ONLY = {
     "AuditResult", "BetaCalibration", "Binary", "CalibrationWarning", "Categorical", "CoverageStudy", "FeatureMap",
-    "Integer", "Measurement", "Plan", "PrivacyWarning", "Real", "ReleaseError", "SeededNoise", "SyntheticTable",
-    "SystemNoise", "WeightedLOO", "Weights", "WeightsWarning", "__version__", "audit", "average_marginal_effects",
-    "beta_calibrate", "calibrate", "compare", "coverage_study", "diagnose", "finite_variance_test", "fit",
-    "log_likelihood", "loo", "noise_aware_weights", "normalize", "odds_ratios", "opposite_corners", "plan", "pool",
-    "plot_budget", "plot_comparison", "plot_marginals", "plot_overlap",
-    "plot_weights", "ppc", "predict", "psis", "regression", "report", "resample", "reweight", "temper", "truncate",
+    "Integer", "Measurement", "Plan", "PrivacyWarning", "Real", "ReleaseAudit", "ReleaseError", "SeededNoise",
+    "SyntheticTable", "SystemNoise", "WeightedLOO", "Weights", "WeightsWarning", "__version__", "audit",
+    "audit_release", "average_marginal_effects", "beta_calibrate", "calibrate", "compare", "coverage_study",
+    "diagnose", "finite_variance_test", "fit", "log_likelihood", "loo", "noise_aware_weights", "normalize",
+    "odds_ratios", "opposite_corners", "plan", "pool", "plot_budget", "plot_comparison", "plot_marginals",
+    "plot_overlap", "plot_weights", "ppc", "predict", "psis", "regression", "report", "resample", "reweight",
+    "temper", "truncate",
 }  # fmt: skip
 
 

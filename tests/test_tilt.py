@@ -207,6 +207,26 @@ def test_a_wide_schema_is_no_matter_to_a_narrow_model():
     assert [event.mechanism for event in events] == ["gaussian", "gaussian"]  # the tilt and its test of fit
 
 
+def test_the_test_of_fit_is_charged_before_it_is_drawn():
+    private, synthetic = tables(n=2000, m=3000)
+    charged = []
+
+    class Noted(iw.SeededNoise):
+        def gaussian(self, values, scale):
+            charged.append([event.label for event in ledger.events])
+            return super().gaussian(values, scale)
+
+    for wanted, labels in ((True, ["TiltWeights", "TiltWeights, test of fit"]), (False, ["TiltWeights"])):
+        charged.clear()
+        ledger = iw.Ledger(1.0, 1e-6, noise=Noted(1))
+        weights = iw.TiltWeights(test_of_fit=wanted).fit(private, synthetic, ledger, epsilon=1.0, delta=1e-6)
+        assert charged == [labels] * len(labels)
+        held_back = weights.measurement.held_back
+        assert (held_back is not None) == wanted
+        for event, part in zip(ledger.events, (weights.measurement, held_back), strict=False):
+            assert part.noise.scale == pytest.approx(event.noise_multiplier * part.sensitivity, rel=1e-6)
+
+
 def test_cube_noise_is_pure():
     private, synthetic = tables(n=500, m=800)
     ledger = iw.Ledger(1.0, 0.0, noise=iw.SeededNoise(1))

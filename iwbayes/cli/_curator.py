@@ -182,13 +182,13 @@ def publish(
         check_output(output, force, inputs=[table, schema, *_ledger_files(ledger)])
         from iwbayes._read import read_table
         from iwbayes._warnings import PrivacyWarning
-        from iwbayes.curator.contribution import BOUND_LABEL, bound_contributions
+        from iwbayes.curator.accounting import noise_event
+        from iwbayes.curator.contribution import bound_contributions, bounding_events
         from iwbayes.curator.estimators.tilt import KAPPA_TARGET, TiltWeights
         from iwbayes.curator.ledger import Ledger
         from iwbayes.curator.publish import plan as plan_release
         from iwbayes.curator.publish import publish as publish_table
         from iwbayes.schema import Schema
-        from iwbayes.statement import Event
         from iwbayes.tables import PrivateTable
 
         declared = Schema.from_toml(schema)
@@ -199,11 +199,13 @@ def publish(
         rows = read_table(table, declared, drop=drop or (), on_undeclared=on_undeclared)
         private = PrivateTable(rows, declared, user=user, on_undeclared=on_undeclared)
         options = {"generator": made_by, "weights": weights, "for_models": for_model or (), "share": share}
-        first: tuple[Event, ...] = ()
         if grid:
+            bounding = BOUND_SHARE * epsilon
+            first = bounding_events(bounding, len(grid))
             own = Ledger(epsilon, delta, "replace-user") if own is None else own
-            bounding, epsilon = BOUND_SHARE * epsilon, (1 - BOUND_SHARE) * epsilon
-            first = (Event(BOUND_LABEL, "laplace", bounding),)
+            both = Ledger(epsilon, delta, "replace-user", rule=own.rule)
+            both.charge_release(*first)  # what the two steps may cost together; no noise is drawn here
+            epsilon = min(epsilon - bounding, both.left[0])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PrivacyWarning)  # the release itself gives it
             expected = plan_release(
@@ -215,8 +217,8 @@ def publish(
                 rows_per_user=max(grid, default=1),
                 **options,  # type: ignore[arg-type]
             )
-        if own is not None:  # a bound on rows alone would be of no use: all must fit before it is charged
-            own.check(*first, *expected.events)
+        if grid and own is not None:  # a bound on rows alone would be of no use: both must fit before it is charged
+            own.check_releases(first, [noise_event("release", epsilon, delta)])
         if expected.kappa > KAPPA_TARGET:
             typer.echo(
                 f"warning: noise over spread (kappa of the plan) {expected.kappa:.3g} is above the target of "
@@ -256,6 +258,9 @@ def ledger(
     adjacency: Annotated[
         str | None, typer.Option(help="replace-one, zero-out or replace-user, to begin it.", show_default=False)
     ] = None,
+    rule: Annotated[
+        str | None, typer.Option(help="gdp, renyi or basic: how releases add up; to begin it.", show_default=False)
+    ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -266,11 +271,11 @@ def ledger(
     with errors(debug):
         from iwbayes.curator.ledger import Ledger
 
-        found = Ledger.open(file, epsilon=epsilon, delta=delta, adjacency=adjacency)
+        found = Ledger.open(file, epsilon=epsilon, delta=delta, adjacency=adjacency, rule=rule)
         statement = found.statement()
         if as_json:
-            budget = {"epsilon": found.epsilon, "delta": found.delta}
-            typer.echo(json.dumps({"path": str(file), "budget": budget, "spent": statement.to_dict()}, indent=1))
+            facts = {"path": str(file), "budget": {"epsilon": found.epsilon, "delta": found.delta}, "rule": found.rule}
+            typer.echo(json.dumps({**facts, "left": found.left, "spent": statement.to_dict()}, indent=1))
         else:
             typer.echo(f"{found!r}\n{statement}")
 

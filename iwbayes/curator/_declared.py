@@ -39,4 +39,4 @@ def admit(synthetic: SyntheticTable, ledger: Ledger) -> None:
     owed = owed_events(synthetic, ledger)
     if owed:
         ledger.charge(*owed)
-    ledger.register(synthetic.fingerprint())
+    ledger._register(synthetic.fingerprint())

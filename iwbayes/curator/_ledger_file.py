@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
 from iwbayes._archive import write_atomically
+from iwbayes.curator._ledger_record import Charge, LedgerRecord
 from iwbayes.curator.accounting import check_budget
+from iwbayes.curator.filters import Cost, begin_rule, rule_from_dict
 from iwbayes.statement import ADJACENCIES, INFINITE, NOISE_KINDS, Event
 
 FORMAT = "iwbayes-ledger"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 #: Largest ledger file that is read, in bytes.
 MAX_BYTES = 64 * 2**20
 #: How long a process may take from making a ledger's lock file to holding it, in seconds: two begin one ledger at once.
@@ -28,38 +31,6 @@ _GRACE = 1.0
 
 class LedgerError(ValueError):
     """A ledger's file cannot be used."""
-
-
-@dataclass(frozen=True)
-class LedgerRecord:
-    """All that a ledger knows: its budget, and what was charged and made. Public quantities only.
-
-    Parameters
-    ----------
-    epsilon, delta : float
-        The whole budget.
-    adjacency : str
-    events : tuple of Event
-    noise : str
-        The worst kind of noise used.
-    notes : tuple of str
-        Why what was made cannot be certified.
-    products : frozenset of str
-        Digests of what charged events alone have made.
-    """
-
-    epsilon: float
-    delta: float
-    adjacency: str
-    events: tuple[Event, ...] = ()
-    noise: str = NOISE_KINDS[0]
-    notes: tuple[str, ...] = ()
-    products: frozenset[str] = frozenset()
-
-
-def worst_noise(*kinds: str) -> str:
-    """Return the worst of several kinds of noise."""
-    return max(kinds, key=NOISE_KINDS.index)
 
 
 class LedgerFile:
@@ -82,7 +53,7 @@ class LedgerFile:
         with self._lock:
             yield
 
-    def begin(self, record: LedgerRecord | None, adjacency: str | None) -> LedgerRecord:
+    def begin(self, record: LedgerRecord | None, adjacency: str | None, *, rule: str | None = None) -> LedgerRecord:
         """Return what is in the file; where there is none, write the record of a new ledger.
 
         Raises
@@ -102,6 +73,12 @@ class LedgerFile:
             )
         if adjacency is not None and found.adjacency != adjacency:
             raise LedgerError(f"{self.path} protects under {found.adjacency!r}; got adjacency={adjacency!r}.")
+        if rule is not None and found.rule.name != rule:
+            raise LedgerError(
+                f"{self.path} counts by the rule {found.rule.name!r}, which does not change; got {rule!r}."
+            )
+        if record is not None and record.plan and [c.events for c in found.plan] != [c.events for c in record.plan]:
+            raise LedgerError(f"{self.path} was begun with another plan, which does not change. Leave it out.")
         return found
 
     def _begin(self, record: LedgerRecord | None) -> None:
@@ -155,8 +132,7 @@ class LedgerFile:
             ) from None
         record = self._parse(content)
         if since is not None and (
-            (record.epsilon, record.delta, record.adjacency) != (since.epsilon, since.delta, since.adjacency)
-            or record.events[: len(since.events)] != since.events
+            _constants(record) != _constants(since) or record.charges[: len(since.charges)] != since.charges
         ):
             raise LedgerError(
                 f"{self.path} has lost charges, or is another ledger. Put the newest copy back: nothing is charged or "
@@ -171,11 +147,11 @@ class LedgerFile:
             values = json.loads(content)
             if not isinstance(values, dict) or values.get("format") != FORMAT:
                 raise ValueError("it is no ledger")
-            if values.get("format_version") != FORMAT_VERSION:
-                raise ValueError(f"its format version is not {FORMAT_VERSION}; upgrade iwbayes")
+            if values.get("format_version") not in _READERS:
+                raise ValueError(f"its format version is above {FORMAT_VERSION}; upgrade iwbayes")
             if values.pop("sha256", None) != _digest(values):
                 raise ValueError("its checksum does not match, it is damaged or was edited")
-            return _from_dict(values)
+            return _READERS[values["format_version"]](values)
         except Exception as error:  # whatever is in the file, there is one failure
             problem = str(error)[:200].rstrip(".") if isinstance(error, ValueError) else type(error).__name__
             raise LedgerError(
@@ -206,29 +182,90 @@ def _digest(values: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
+def _constants(record: LedgerRecord) -> tuple[Any, ...]:
+    """List what a ledger was begun with."""
+    return record.epsilon, record.delta, record.adjacency, record.rule, record.plan
+
+
 def _to_dict(record: LedgerRecord) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
-        "epsilon": INFINITE if record.epsilon == float("inf") else record.epsilon,
+        "epsilon": INFINITE if record.epsilon == math.inf else record.epsilon,
         "delta": record.delta,
         "adjacency": record.adjacency,
+        "rule": record.rule.to_dict(),
         "noise": record.noise,
         "notes": list(record.notes),
         "products": sorted(record.products),
-        "events": [event.to_dict() for event in record.events],
+        "plan": [_charge_to_dict(charge) for charge in record.plan],
+        "charges": [_charge_to_dict(charge) for charge in record.charges],
     }
 
 
+def _charge_to_dict(charge: Charge) -> dict[str, Any]:
+    return {
+        "events": [event.to_dict() for event in charge.events],
+        "cost": _plain(charge.cost),
+        "opening": _plain(charge.opening),
+        "planned": charge.planned,
+    }
+
+
+def _charge_from_dict(values: dict[str, Any]) -> Charge:
+    events = tuple(Event.from_dict(event) for event in values["events"])
+    if not events:
+        raise ValueError("it has a charge without events")
+    if not (values["planned"] is None or type(values["planned"]) is int):
+        raise ValueError("it has a charge without a place in its plan")
+    return Charge(events, _cost(values["cost"]), _cost(values["opening"]), values["planned"])
+
+
+def _plain(cost: Cost) -> list[float | str]:
+    return [INFINITE if part == math.inf else part for part in cost]
+
+
+def _cost(values: list[float | str]) -> Cost:
+    main, delta = (math.inf if part == INFINITE else float(part) for part in values)
+    if not (main >= 0 and delta >= 0):
+        raise ValueError("it has a charge without a price")
+    return Cost(main, delta)
+
+
 def _from_dict(values: dict[str, Any]) -> LedgerRecord:
-    epsilon = float("inf") if values["epsilon"] == INFINITE else values["epsilon"]
+    epsilon, delta = _budget(values)
+    return LedgerRecord(
+        epsilon,
+        delta,
+        values["adjacency"],
+        rule_from_dict(values["rule"], epsilon, delta),
+        tuple(_charge_from_dict(charge) for charge in values["plan"]),
+        tuple(_charge_from_dict(charge) for charge in values["charges"]),
+        *_made(values),
+    )
+
+
+def _from_dict_1(values: dict[str, Any]) -> LedgerRecord:
+    """Read format 1, which had no rule and did not say which events were one release: each is counted alone."""
+    epsilon, delta = _budget(values)
+    record = LedgerRecord(epsilon, delta, values["adjacency"], begin_rule(None, epsilon, delta))
+    for event in values["events"]:
+        record = record.after(record.trial([Event.from_dict(event)]))
+    noise, notes, products = _made(values)
+    return replace(record, noise=noise, notes=notes, products=products)
+
+
+_READERS = {1: _from_dict_1, 2: _from_dict}
+
+
+def _budget(values: dict[str, Any]) -> tuple[float, float]:
+    epsilon = math.inf if values["epsilon"] == INFINITE else values["epsilon"]
     if values["noise"] not in NOISE_KINDS or values["adjacency"] not in ADJACENCIES:
         raise ValueError("its noise or adjacency is not known")
-    return LedgerRecord(
-        *check_budget(epsilon, values["delta"], infinite=True),
-        values["adjacency"],
-        tuple(Event.from_dict(event) for event in values["events"]),
-        values["noise"],
-        tuple(str(note) for note in values["notes"]),
-        frozenset(str(product) for product in values["products"]),
-    )
+    return check_budget(epsilon, values["delta"], infinite=True)
+
+
+def _made(values: dict[str, Any]) -> tuple[str, tuple[str, ...], frozenset[str]]:
+    """Worst noise, notes and products."""
+    notes, products = (str(note) for note in values["notes"]), (str(product) for product in values["products"])
+    return values["noise"], tuple(notes), frozenset(products)

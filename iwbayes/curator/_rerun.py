@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from iwbayes.curator._recorder import Departed, Draw, Recorder, RecordingLedger
 from iwbayes.curator.ledger import Ledger
 from iwbayes.curator.noise import NoiseSource
 from iwbayes.curator.protocols import FittedGenerator
@@ -21,16 +22,6 @@ from iwbayes.weights import Weights
 
 FloatArray = NDArray[np.float64]
 
-#: Draws whose outcome a charged mechanism promises to be private. Others, such as the noise of an objective and the
-#: rows that a gradient step samples, are secrets of the algorithm.
-PROMISED = {
-    "gaussian": {"gaussian", "floating_gaussian"},
-    "laplace": {"laplace"},
-    "cube": {"cube"},
-    "spherical": {"spherical"},
-    "exponential": {"noisy_max"},
-    "dp-sgd": {"gaussian", "floating_gaussian"},
-}
 #: Draws that are independent over coordinates, so that many runs are one long draw.
 COORDINATEWISE = {"gaussian", "laplace", "floating_gaussian"}
 #: Runs of either table that are repeated on the other one, to see whether results follow from noisy values alone.
@@ -38,100 +29,6 @@ REPLAYS = 30
 #: Numbers of a long draw, and numbers that are kept of one table's runs at most.
 _CHUNK, _MOST_NUMBERS = 2**21, 2 * 10**7
 _SAMPLE_ROWS = 200
-
-
-class Draw(NamedTuple):
-    """One request for noise and its outcome."""
-
-    method: str
-    values: NDArray[Any]
-    scale: Any
-    outcome: NDArray[Any]
-    promised: bool
-
-    def same_request(self, other: Draw) -> bool:
-        """Whether the other draw asked for the same noise on the same values."""
-        alike = self.method == other.method and self.scale == other.scale
-        return alike and np.array_equal(self.values, other.values)
-
-
-class _Departed(Exception):  # noqa: N818 - it is a finding, no error
-    """A run did not ask for the noise that it was to be given."""
-
-
-@dataclass(frozen=True)
-class _Recorder:
-    """Noise source that writes down its draws; with a script it hands out the script's outcomes instead of noise."""
-
-    source: NoiseSource
-    draws: list[Draw]
-    #: Rates at which rows were sampled, but for those that take every row; 1 for a random order.
-    sampled: list[float]
-    script: Sequence[Draw] | None = None
-    promised: frozenset[str] = frozenset()
-
-    @property
-    def kind(self) -> Any:
-        return self.source.kind
-
-    def under(self, events: Sequence[Event]) -> _Recorder:
-        """Return the source as handed out for these events, whose promise covers its draws."""
-        if any(event.mechanism not in PROMISED for event in events):
-            return replace(self, promised=frozenset())
-        return replace(self, promised=frozenset().union(*(PROMISED[event.mechanism] for event in events)))
-
-    def _draw(self, method: str, values: Any, scale: Any) -> Any:
-        asked = np.array(values)
-        if self.script is None:
-            drawn = getattr(self.source, method)(values, scale)
-            outcome = np.eye(len(asked))[drawn] if method == "noisy_max" else np.array(drawn)
-        else:
-            place = len(self.draws)
-            if place >= len(self.script) or self.script[place].method != method:
-                raise _Departed
-            outcome = self.script[place].outcome
-            if outcome.shape != asked.shape:
-                raise _Departed
-            drawn = int(np.argmax(outcome)) if method == "noisy_max" else outcome.copy()
-        self.draws.append(Draw(method, asked, scale, outcome, method in self.promised))
-        return drawn
-
-    def gaussian(self, values: Any, scale: float) -> Any:
-        return self._draw("gaussian", values, scale)
-
-    def laplace(self, values: Any, scale: float) -> Any:
-        return self._draw("laplace", values, scale)
-
-    def cube(self, values: Any, scale: Any) -> Any:
-        return self._draw("cube", values, scale)
-
-    def spherical(self, values: Any, scale: float) -> Any:
-        return self._draw("spherical", values, scale)
-
-    def floating_gaussian(self, values: Any, scale: float) -> Any:
-        return self._draw("floating_gaussian", values, scale)
-
-    def noisy_max(self, scores: Any, scale: float) -> int:
-        return self._draw("noisy_max", scores, scale)
-
-    def poisson_sample(self, n: int, rate: float) -> Any:
-        # secret, and a script leaves it free: what is released may depend on it through noisy values only
-        if rate < 1:
-            self.sampled.append(rate)
-        return self.source.poisson_sample(n, rate)
-
-    def permutation(self, n: int) -> Any:
-        # as secret as a sample
-        self.sampled.append(1.0)
-        return self.source.permutation(n)
-
-
-class _Ledger(Ledger):
-    """A ledger that tells its recorder under which events noise was handed out."""
-
-    def charge(self, *events: Event) -> NoiseSource:
-        recorder = cast(_Recorder, super().charge(*events))  # `Subject.run` gave it
-        return cast(NoiseSource, recorder.under(events))
 
 
 class Run(NamedTuple):
@@ -157,8 +54,8 @@ class Subject:
 
     def run(self, table: PrivateTable, seed: int, script: Sequence[Draw] | None = None) -> Run:
         """Fit once on a fresh ledger without a limit."""
-        recorder = _Recorder(self.noise(seed), [], [], script)
-        ledger = _Ledger(math.inf, self.delta, self.adjacency, noise=cast(NoiseSource, recorder))
+        recorder = Recorder(self.noise(seed), script)
+        ledger = RecordingLedger(math.inf, self.delta, self.adjacency, noise=cast(NoiseSource, recorder))
         inputs = (table,) if self.synthetic is None else (table, self.synthetic)
         fitted = self.algorithm.fit(*inputs, ledger, epsilon=self.epsilon, delta=self.delta)
         return Run(fitted, recorder.draws, bool(recorder.sampled), ledger)
@@ -215,7 +112,7 @@ def _scripted(subject: Subject, table: PrivateTable, seed: int, other: Run) -> R
     """Run given another run's outcomes; None when that was not enough to give that run's result."""
     try:
         run = subject.run(table, seed, other.draws)
-    except _Departed:
+    except Departed:
         return None
     same = len(run.draws) == len(other.draws) and _same_result(run.fitted, other.fitted)
     return run if same else None

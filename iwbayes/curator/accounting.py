@@ -55,7 +55,8 @@ def check_budget(epsilon: float, delta: float, *, infinite: bool = False) -> tup
 
 
 @lru_cache(maxsize=16)
-def _event_pld(event: Event, interval: float, adjacency: str) -> privacy_loss_distribution.PrivacyLossDistribution:
+def event_pld(event: Event, interval: float, adjacency: str) -> privacy_loss_distribution.PrivacyLossDistribution:
+    """Pessimistic privacy loss distribution of an event that is not Gaussian, on a grid of that interval."""
     if event.mechanism == "dp-sgd":
         pld = privacy_loss_distribution.from_gaussian_mechanism(
             event.noise_multiplier,
@@ -78,6 +79,13 @@ def _gaussian_pld(multiplier: float, interval: float) -> privacy_loss_distributi
     )
 
 
+def noise_event(label: str, epsilon: float, delta: float) -> Event:
+    """One vector with Gaussian noise of an (epsilon, delta) guarantee, or with Laplace noise where delta is 0."""
+    if delta > 0:
+        return Event(label, "gaussian", float(epsilon), float(delta), gaussian_multiplier(epsilon, delta))
+    return Event(label, "laplace", float(epsilon))
+
+
 def joint_multiplier(events: Sequence[Event]) -> float:
     """Noise multiplier of one Gaussian mechanism that equals all given ones together: m**-2 adds up."""
     multiplier = math.fsum(e.count / e.noise_multiplier**2 for e in events if e.noise_multiplier) ** -0.5
@@ -92,7 +100,7 @@ def _pld_epsilon(events: tuple[Event, ...], delta: float, interval: float, adjac
     if not others:
         return gaussian_epsilon(joint_multiplier(gaussians), delta)
     plds = [_gaussian_pld(joint_multiplier(gaussians), interval)] if gaussians else []
-    plds += [_event_pld(event, interval, adjacency) for event in others]
+    plds += [event_pld(event, interval, adjacency) for event in others]
     joint = plds[0]
     for pld in plds[1:]:
         joint = joint.compose(pld)
@@ -101,7 +109,7 @@ def _pld_epsilon(events: tuple[Event, ...], delta: float, interval: float, adjac
 
 
 @lru_cache(maxsize=512)
-def _check_claim(event: Event, adjacency: str) -> None:
+def check_claim(event: Event, adjacency: str) -> None:
     """Refuse an event whose Gaussian noise does not give the guarantee that basic composition would add up."""
     if event.mechanism == "gaussian":
         exact = gaussian_delta(event.noise_multiplier, event.epsilon)  # type: ignore[arg-type]
@@ -154,7 +162,7 @@ def price(
     if any(event.mechanism == "none" for event in events):
         return math.inf, 0.0
     for event in events:
-        _check_claim(event, adjacency)
+        check_claim(event, adjacency)
     basic = math.fsum(e.count * e.epsilon for e in events), math.fsum(e.count * e.delta for e in events)
     best = basic if basic[1] <= delta * (1 + ROUNDING) else (math.inf, delta)
     gaussians = [event for event in events if event.mechanism == "gaussian"]
@@ -311,6 +319,7 @@ def largest_scale(
     *,
     adjacency: str = "replace-one",
     tolerance: float = 2e-3,
+    cost: Callable[[Sequence[Event]], float] | None = None,
 ) -> float:
     """Largest t with the joint price of ``events(t)`` within (epsilon, delta).
 
@@ -323,6 +332,8 @@ def largest_scale(
     adjacency : {"replace-one", "zero-out", "replace-user"}
     tolerance : float
         Relative width at which the search stops; the affordable end is returned.
+    cost : callable, optional
+        From events to the epsilon that they cost together at delta: their joint price by default.
 
     Returns
     -------
@@ -338,9 +349,12 @@ def largest_scale(
     found: dict[float, float] = {}  # log of price over budget
 
     def fits(t: float) -> bool:
-        cost = price(events(t), delta, scale=epsilon, adjacency=adjacency)[0]
-        found[t] = math.log(cost / epsilon) if cost > 0 else -math.inf
-        return cost <= epsilon * (1 + ROUNDING)
+        if cost is None:
+            total = price(events(t), delta, scale=epsilon, adjacency=adjacency)[0]
+        else:
+            total = cost(events(t))
+        found[t] = math.log(total / epsilon) if total > 0 else -math.inf
+        return total <= epsilon * (1 + ROUNDING)
 
     low, high = 1.0, 2.0
     while not fits(low):

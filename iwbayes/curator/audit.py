@@ -216,7 +216,7 @@ def audit(
     epsilon, delta = check_budget(epsilon, delta)
     _check_settings(adjacency, n_runs, confidence)
     _check_algorithm(algorithm, synthetic)
-    _check_neighbours(first, second)
+    check_neighbours(first, second)
     subject = Subject(algorithm, synthetic, epsilon, delta, adjacency, noise, observe)
     seeds = np.random.SeedSequence(random_seed)
     one, two = (PrivateTable(table.frame, table.schema) for table in (first, second))
@@ -303,15 +303,10 @@ def _check_algorithm(algorithm: object, synthetic: SyntheticTable | None) -> Non
         raise ValueError(f"{type(algorithm).__name__} takes no synthetic rows. Leave synthetic= out.")
 
 
-def _check_neighbours(first: SyntheticTable, second: SyntheticTable) -> None:
+def check_neighbours(first: SyntheticTable, second: SyntheticTable) -> None:
+    """Refuse tables that are private, or do not differ in exactly one row."""
     for table in (first, second):
-        if isinstance(table, PrivateTable):
-            raise TypeError(
-                "an audit takes simulated tables only; got a PrivateTable. What it returns depends on the rows without "
-                "noise, and its many runs would cost an unbounded budget. Simulate rows under the same schema."
-            )
-        if not isinstance(table, SyntheticTable):
-            raise TypeError(f"an audit takes two SyntheticTables of simulated rows; got {type(table).__name__}.")
+        check_simulated(table)
     if first.schema != second.schema:
         raise ValueError("the two tables must share one schema.")
     if len(first) != len(second):
@@ -320,3 +315,14 @@ def _check_neighbours(first: SyntheticTable, second: SyntheticTable) -> None:
     differing = int((~same.fillna(False).astype(bool).all(axis=1)).sum())
     if differing != 1:
         raise ValueError(f"neighbours differ in exactly one row, at the same place; these differ in {differing}.")
+
+
+def check_simulated(table: object) -> None:
+    """Refuse everything but simulated rows."""
+    if isinstance(table, PrivateTable):
+        raise TypeError(
+            "an audit takes simulated tables only; got a PrivateTable. What it returns depends on the rows without "
+            "noise, and its many runs would cost an unbounded budget. Simulate rows under the same schema."
+        )
+    if not isinstance(table, SyntheticTable):
+        raise TypeError(f"an audit takes two SyntheticTables of simulated rows; got {type(table).__name__}.")

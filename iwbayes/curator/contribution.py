@@ -90,27 +90,27 @@ def bound_contributions(
     candidates = _check_arguments(private, ledger, grid)
     epsilon, _ = check_budget(epsilon, 0.0)
     limit = _default_threshold(private, ledger) if threshold is None else _check_threshold(threshold)
-    ledger.check(*_events(epsilon, len(candidates)))
+    account = ledger.charge_release(*bounding_events(epsilon, len(candidates)))
     counts = np.bincount(private.users, minlength=private.n_users)  # type: ignore[arg-type]
     tau, left = candidates[0], epsilon
     if len(candidates) > 1:
         left = (1 - CHOICE_SHARE) * epsilon
         above = np.array([np.count_nonzero(counts > t) for t in candidates], dtype=np.int64)
-        budget = {"epsilon": CHOICE_SHARE * epsilon, "ledger": ledger, "label": BOUND_LABEL}
+        budget = {"epsilon": CHOICE_SHARE * epsilon, "ledger": account, "label": BOUND_LABEL}
         place = above_threshold(-above, threshold=-limit, sensitivity=1, monotone=True, **budget)  # type: ignore[arg-type]
         tau = candidates[-1 if place is None else place]
     total = np.array([np.minimum(counts, tau).sum()], dtype=np.int64)
-    noise = ledger.charge(Event(COUNT_LABEL, "laplace", left))
+    noise = account.charge(Event(COUNT_LABEL, "laplace", left))
     noisy = int(noise.laplace(total, math.nextafter(tau / left, math.inf))[0])
     places = _kept(private.users, noise.permutation(len(private.frame)), tau)  # type: ignore[arg-type]
     source = f"bounded {secrets.token_hex(16)}"
-    ledger.register(source)
+    ledger._register(source)
     n_private = int(np.clip(noisy, private.n_users, private.n_users * tau))
     return private._bounded(places, rows_per_user=tau, n_private=n_private, source=source)
 
 
-def _events(epsilon: float, n_candidates: int) -> tuple[Event, ...]:
-    """List what will be charged."""
+def bounding_events(epsilon: float, n_candidates: int) -> tuple[Event, ...]:
+    """List what `bound_contributions` will charge for a grid of so many candidates."""
     if n_candidates == 1:
         return (Event(COUNT_LABEL, "laplace", epsilon),)
     return (

@@ -180,9 +180,6 @@ class PrivateGradients:
         self._owned = None if users is None else _Owned.of(users)
         self._probed: weakref.WeakSet[Module] = weakref.WeakSet()
         self._noise = ledger.charge(event)
-        if event.mechanism == "dp-sgd":
-            # the sampling of rows is exact, but the noise has no hardened sampler
-            ledger.mark("floating-point")
 
     @property
     def left(self) -> int:

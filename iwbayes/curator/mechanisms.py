@@ -191,7 +191,6 @@ def spherical(value: ArrayLike, *, sensitivity: float, epsilon: float, ledger: L
     if not np.isfinite(exact).all():
         raise ValueError("the statistic must be finite. Bound the rows before they are summed.")
     noise = ledger.charge(Event(label, "spherical", epsilon))
-    ledger.mark("floating-point")
     law = SphericalLaw(sensitivity / epsilon, len(exact))
     return Noisy(noise.spherical(exact, law.scale), law)
 

@@ -24,8 +24,6 @@ FloatArray = NDArray[np.float64]
 class NoiseSource(Protocol):
     """What mechanisms ask of a source of noise."""
 
-    kind: ClassVar[str]
-
     def gaussian(self, values: IntArray, scale: float) -> IntArray:
         """Add discrete Gaussian noise of standard deviation ``scale`` to each integer."""
         ...

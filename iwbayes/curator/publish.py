@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -96,8 +97,8 @@ def publish(
     adjacency : {"replace-one", "zero-out"}
         Of the new ledger; a given ledger has its own.
     ledger : Ledger, optional
-        Continue this ledger: the release must fit in what is left, and its statement covers all of it. It is held
-        until all is charged: others wait.
+        Continue this ledger: the release must fit in what is left, and its statement covers all of it. The whole
+        release is charged before its first noise is drawn. The ledger is held until the release is made: others wait.
     noise : NoiseSource, optional
         For a new ledger; `SystemNoise()` by default.
     rng : int or numpy.random.Generator, optional
@@ -139,11 +140,11 @@ def publish(
         step("waiting for the ledger")
         with ledger.exclusive():
             step("calibrating the noise")
-            t = largest_scale(events, epsilon, delta, adjacency=ledger.adjacency)
-            ledger.check(*events(t))
+            t = largest_scale(events, epsilon, delta, cost=partial(ledger.price_of_release, delta=delta))
+            account = ledger.charge_release(*events(t), delta=delta)
             step("fitting the generator")
             own = share * t * epsilon if share > 0 else epsilon
-            fitted = generator.fit(private, ledger, epsilon=own, delta=_generators_delta(generator, delta))
+            fitted = generator.fit(private, account, epsilon=own, delta=_generators_delta(generator, delta))
             step("sampling synthetic rows")
             synthetic = fitted.sample(n, rng=sampler)
             step("weighting synthetic rows")
@@ -152,7 +153,7 @@ def publish(
             weighted = weights.fit(
                 private,
                 synthetic,
-                ledger,
+                account,
                 epsilon=(1 - share) * t * epsilon if share < 1 else epsilon,
                 delta=0.0 if weights.pure else delta,
             )

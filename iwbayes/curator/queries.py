@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from iwbayes._digest import digest
 from iwbayes.columns import Binary
-from iwbayes.curator._digest import digest
 from iwbayes.curator.accounting import check_budget, gaussian_multiplier
 from iwbayes.curator.estimators._logistic import (
     Reach,
@@ -224,7 +224,7 @@ class PrivateLogisticRegression:
         signs = np.where(codes < 0, 0.0, 2.0 * codes - 1.0)
         rows = signs[:, None] * design_of(features, private.frame, reach)
         fitted = FittedLogistic(target, features, self._release(rows, ledger, facts, reach, epsilon, delta))
-        ledger.register(fitted.fingerprint())
+        ledger._register(fitted.fingerprint())
         return fitted
 
     def _release(
@@ -234,7 +234,6 @@ class PrivateLogisticRegression:
         if self.mechanism == "objective":
             plan = self._perturbation(facts, reach, float(epsilon))
             noise = ledger.charge(*self.events(facts, epsilon=epsilon))
-            ledger.mark("floating-point")
             return perturbed_minimiser(rows, None, plan, noise, facts.n_private)
         exact = minimise(rows, None, self.l2, n_private=facts.n_private)
         if self.mechanism == "none":

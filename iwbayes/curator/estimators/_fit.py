@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from iwbayes.curator._declared import admit, owed_events
-from iwbayes.curator._digest import digest
 from iwbayes.curator.accounting import check_budget
 from iwbayes.curator.ledger import Ledger
 from iwbayes.curator.protocols import PublicFacts, WeightEstimator, check_rows_at_hand
@@ -47,8 +46,15 @@ def open_fit(
     *,
     epsilon: float,
     delta: float,
-) -> PublicFacts:
-    """Check tables, ledger and budget before a private row is read; charge or note what outside rows cost.
+) -> tuple[PublicFacts, Callable[[], Ledger]]:
+    """Check tables, ledger and budget before a private row is read and before anything is charged.
+
+    Returns
+    -------
+    facts : PublicFacts
+    pay : callable
+        To be called once when nothing is left to refuse: it charges the fit, and what outside rows have cost, and
+        returns the account from which the fit takes its noise.
 
     Raises
     ------
@@ -60,16 +66,21 @@ def open_fit(
     check_rows_at_hand(estimator, private)
     events = (*owed_events(synthetic, ledger), *estimator.events(facts, epsilon=epsilon, delta=delta))
     if events:
-        ledger.check(*events)
-    admit(synthetic, ledger)
-    return facts
+        ledger.check(*events, delta=delta)
+
+    def pay() -> Ledger:
+        account = ledger.charge_release(*events, delta=delta)
+        admit(synthetic, account)
+        return account
+
+    return facts, pay
 
 
 def close_fit(ledger: Ledger, log_weights: ArrayLike, method: str, measurement: Measurement | None = None) -> Weights:
     """Weights whose digest the ledger knows, so that they may serve as the base of others."""
     weights = Weights(log_weights, method, measurement=measurement)  # type: ignore[arg-type]
-    source = digest("Weights", weights.log_weights)
-    ledger.register(source)
+    source = weights.fingerprint()
+    ledger._register(source)
     return weights._from_source(source)
 
 

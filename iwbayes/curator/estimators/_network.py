@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from iwbayes.curator._digest import digest
+from iwbayes._digest import digest
 from iwbayes.curator._row_gradients import import_torch
 from iwbayes.schema import Schema
 from iwbayes.tables import PrivateTable, SyntheticTable

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_expit, logsumexp
 
+from iwbayes._digest import digest
 from iwbayes.beta_calibration import BetaCalibration
-from iwbayes.curator._digest import digest
 from iwbayes.curator.accounting import check_budget, gaussian_multiplier
 from iwbayes.curator.estimators._fit import close_fit, open_fit
 from iwbayes.curator.estimators._logistic import Reach, gradient_reach, minimise, sensitivity
@@ -199,7 +199,8 @@ class BetaCalibratedWeights:
         delta: float = 0.0,
     ) -> BetaCalibratedRatio:
         """Fit the calibrated log ratio as a function of any row under the schema; as `fit` otherwise."""
-        facts = open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
+        facts, pay = open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
+        ledger = pay()
         base_budget, own = self._budgets(epsilon, delta)
         base = self.base.fit_ratio(private, synthetic, ledger, **base_budget)
         at_synthetic = _cut(base, synthetic, self.limit)
@@ -214,7 +215,7 @@ class BetaCalibratedWeights:
         noisy = VECTOR_MECHANISMS[self.mechanism](exact, sensitivity=reach * self._norm(), **settings)
         ratio = BetaCalibratedRatio(base, _calibration(noisy.value / limit, at_synthetic), limit)
         if ledger.holds(base.fingerprint()):
-            ledger.register(ratio.fingerprint())
+            ledger._register(ratio.fingerprint())
         else:
             ledger.note("The log ratio came from outside and what its making cost was not declared.")
         return ratio

@@ -78,6 +78,6 @@ class DiscriminatorWeights(FreeEstimator):
                 "the ledger holds no training of exactly this discriminator, so its weights are not free. Train it "
                 "under this ledger and leave its parameters as they are, or use another weight estimator."
             )
-        open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
-        log_weights = ratios(self.gan.log_ratio, synthetic)
+        _, pay = open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
+        log_weights, ledger = ratios(self.gan.log_ratio, synthetic), pay()
         return close_fit(ledger, log_weights, f"DiscriminatorWeights({type(self.gan).__name__})")

@@ -41,8 +41,8 @@ class UniformWeights(FreeEstimator):
         ValueError
             When the schemas differ or the budget is none.
         """
-        open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
-        return close_fit(ledger, np.zeros(len(synthetic)), "UniformWeights")
+        _, pay = open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
+        return close_fit(pay(), np.zeros(len(synthetic)), "UniformWeights")
 
 
 @dataclass(frozen=True)
@@ -83,9 +83,9 @@ class KnownRatioWeights(FreeEstimator):
         carried = synthetic.log_ratio
         if self.log_ratio is None and carried is None:
             raise ValueError("the synthetic table carries no log ratio. Use SyntheticTable(..., log_ratio=...).")
-        open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
+        _, pay = open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
         if self.log_ratio is None and carried is not None:
-            return close_fit(ledger, carried, "KnownRatioWeights(of the table)")
-        log_weights = ratios(self.log_ratio, synthetic)  # type: ignore[arg-type]
+            return close_fit(pay(), carried, "KnownRatioWeights(of the table)")
+        log_weights, ledger = ratios(self.log_ratio, synthetic), pay()  # type: ignore[arg-type]
         ledger.note("The log ratio came from outside and what its making cost was not declared.")
         return close_fit(ledger, log_weights, "KnownRatioWeights")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from iwbayes._digest import digest
 from iwbayes._warnings import PrivacyWarning, WeightsWarning
-from iwbayes.curator._digest import digest
 from iwbayes.curator.accounting import check_budget, gaussian_multiplier
 from iwbayes.curator.estimators._fit import close_fit, open_fit
 from iwbayes.curator.estimators._logistic import (
@@ -211,9 +212,9 @@ class LogisticWeights:
         PrivacyWarning
             For "paper", with the nominal and the true epsilon.
         """
-        facts = self._open(private, synthetic, ledger, epsilon, delta)
+        facts, pay = self._open(private, synthetic, ledger, epsilon, delta)
         rows = design(synthetic, encoded_reach(synthetic.schema))
-        ratio, measurement = self._release(private, synthetic, ledger, facts, rows, epsilon, delta)
+        ratio, measurement = self._release(private, synthetic, pay, facts, rows, epsilon, delta)
         return close_fit(ledger, ratio.log_ratio(synthetic), self._method(), measurement)
 
     def fit_ratio(
@@ -229,16 +230,16 @@ class LogisticWeights:
 
         The debias factor has to exist for every row that the schema allows, not for the synthetic rows alone.
         """
-        facts = self._open(private, synthetic, ledger, epsilon, delta)
+        facts, pay = self._open(private, synthetic, ledger, epsilon, delta)
         ratio, _ = self._release(
-            private, synthetic, ledger, facts, _farthest_row(encoded_reach(facts.schema)), epsilon, delta
+            private, synthetic, pay, facts, _farthest_row(encoded_reach(facts.schema)), epsilon, delta
         )
-        ledger.register(ratio.fingerprint())
+        ledger._register(ratio.fingerprint())
         return ratio
 
     def _open(
         self, private: PrivateTable, synthetic: SyntheticTable, ledger: Ledger, epsilon: float, delta: float
-    ) -> PublicFacts:
+    ) -> tuple[PublicFacts, Callable[[], Ledger]]:
         """Say what the published mechanism costs before a ledger refuses it for that."""
         if self.mechanism == "paper":
             facts = PublicFacts.of(private, synthetic, ledger)
@@ -249,7 +250,7 @@ class LogisticWeights:
         self,
         private: PrivateTable,
         synthetic: SyntheticTable,
-        ledger: Ledger,
+        pay: Callable[[], Ledger],
         facts: PublicFacts,
         debiased_rows: FloatArray,
         epsilon: float,
@@ -259,8 +260,8 @@ class LogisticWeights:
         if planned is not None and self.debias:
             _check_existence(planned, debiased_rows)
         if self.mechanism == "objective":
-            return LogisticRatio(self._perturbed(private, synthetic, ledger, facts, epsilon), facts.schema), None
-        reach = encoded_reach(facts.schema)
+            return LogisticRatio(self._perturbed(private, synthetic, pay, facts, epsilon), facts.schema), None
+        reach, ledger = encoded_reach(facts.schema), pay()
         exact = minimise(design(private, reach), design(synthetic, reach), self.l2, n_private=facts.n_private)
         if planned is None:
             ledger.charge(*self.events(facts, epsilon=epsilon))
@@ -284,12 +285,16 @@ class LogisticWeights:
         return laplace(exact, sensitivity=reach, epsilon=spent, **settings), reach  # type: ignore[arg-type]
 
     def _perturbed(
-        self, private: PrivateTable, synthetic: SyntheticTable, ledger: Ledger, facts: PublicFacts, epsilon: float
+        self,
+        private: PrivateTable,
+        synthetic: SyntheticTable,
+        pay: Callable[[], Ledger],
+        facts: PublicFacts,
+        epsilon: float,
     ) -> FloatArray:
         """Minimiser of N J(b) + zeta.b: objective perturbation (see `Perturbation`)."""
         split = self._split(facts, float(epsilon))
-        noise = ledger.charge(*self.events(facts, epsilon=epsilon))
-        ledger.mark("floating-point")
+        noise = pay().charge(*self.events(facts, epsilon=epsilon))
         reach = encoded_reach(facts.schema)
         return perturbed_minimiser(design(private, reach), design(synthetic, reach), split, noise, facts.n_private)
 

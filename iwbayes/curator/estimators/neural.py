@@ -205,8 +205,8 @@ class NeuralWeights:
     ) -> NeuralRatio:
         """Train the network and return its log ratio, registered with the ledger; see `fit`."""
         torch = import_torch("NeuralWeights")
-        facts = open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
-        device = working_device(self.device)
+        facts, pay = open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
+        device, ledger = working_device(self.device), pay()
         encoded = synthetic.schema.encode(synthetic.frame)
         center, scale = encoded.mean(axis=0), np.maximum(encoded.std(axis=0), LEAST_SPREAD)
 
@@ -221,7 +221,7 @@ class NeuralWeights:
         with one_torch_thread(), progress(self.progressbar, "training", self.draws * self.steps) as advance:
             drawn = [self._train(gradients, public, np.random.default_rng(seed), advance) for seed in seeds]
         ratio = NeuralRatio.of(synthetic.schema, center, scale, drawn)
-        ledger.register(ratio.fingerprint())
+        ledger._register(ratio.fingerprint())
         return ratio
 
     def _train(

@@ -118,7 +118,7 @@ class OutputNoiseWeights:
         WeightsWarning
             When the weights have infinite variance.
         """
-        facts = open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
+        facts, pay = open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
         reach = encoded_reach(facts.schema)
         row_change = facts.rows_per_user * gradient_reach(reach, facts.row_adjacency)
         change = sensitivity(row_change, facts.n_private, self.l2)
@@ -132,6 +132,7 @@ class OutputNoiseWeights:
             PrivacyWarning,
             stacklevel=2,
         )
+        ledger = pay()
         rows = design(synthetic, reach)
         exact = rows @ minimise(design(private, reach), rows, self.l2, n_private=facts.n_private)
         settings = {"sensitivity": change, "epsilon": epsilon, "ledger": ledger, "label": self.label}

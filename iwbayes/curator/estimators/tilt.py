@@ -363,7 +363,8 @@ class TiltWeights:
         """
         if isinstance(self.base, Weights) and len(self.base) != len(synthetic):
             raise ValueError(f"base has {len(self.base)} weights for {len(synthetic)} synthetic rows; they must agree.")
-        facts = open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
+        facts, pay = open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
+        ledger = pay()
         parts = self.parts(facts, epsilon=epsilon, delta=delta)
         base, name = self._base(private, synthetic, ledger, parts)
         own = {"epsilon": parts.epsilon, "delta": parts.delta}

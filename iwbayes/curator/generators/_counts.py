@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from iwbayes.curator.accounting import gaussian_delta, gaussian_epsilon, gaussian_multiplier
+from iwbayes.curator.accounting import gaussian_delta, gaussian_epsilon, gaussian_multiplier, noise_event
 from iwbayes.curator.ledger import Ledger
 from iwbayes.curator.mechanisms import gaussian, laplace
 from iwbayes.curator.protocols import PublicFacts
@@ -41,7 +41,7 @@ def count_moves(facts: PublicFacts) -> int:
 def count_event(label: str, epsilon: float, delta: float, n_tables: int) -> Event:
     """Declare what `measure_counts` charges for so many tables."""
     if delta > 0:
-        return Event(label, "gaussian", epsilon, delta, gaussian_multiplier(epsilon, delta))
+        return noise_event(label, epsilon, delta)
     return Event(label, "laplace", epsilon / n_tables, count=n_tables)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pandas as pd
 
@@ -13,8 +15,15 @@ from iwbayes.tables import PrivateTable, SyntheticTable
 
 def open_generator_fit(
     generator: Generator, private: PrivateTable, ledger: Ledger, *, epsilon: float, delta: float
-) -> PublicFacts:
-    """Check table, ledger and budget before a private row is read.
+) -> tuple[PublicFacts, Callable[[], Ledger]]:
+    """Check table, ledger and budget before a private row is read and before anything is charged.
+
+    Returns
+    -------
+    facts : PublicFacts
+    pay : callable
+        To be called once when nothing is left to refuse: it charges the fit and returns the account from which the fit
+        takes its noise.
 
     Raises
     ------
@@ -24,8 +33,9 @@ def open_generator_fit(
     """
     facts = PublicFacts.of(private, None, ledger)
     check_rows_at_hand(generator, private)
-    ledger.check(*generator.events(facts, epsilon=epsilon, delta=delta))
-    return facts
+    events = generator.events(facts, epsilon=epsilon, delta=delta)
+    ledger.check(*events, delta=delta)
+    return facts, lambda: ledger.charge_release(*events, delta=delta)
 
 
 def check_sample_size(n: int) -> int:

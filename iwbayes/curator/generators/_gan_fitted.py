@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from iwbayes._digest import digest
 from iwbayes._threads import one_torch_thread
 from iwbayes.columns import _Levels
-from iwbayes.curator._digest import digest
 from iwbayes.curator._row_gradients import import_torch
 from iwbayes.curator._training import put_parameters
 from iwbayes.curator.generators._fit import check_sample_size, drawn

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from iwbayes.curator.accounting import gaussian_multiplier
+from iwbayes.curator.accounting import noise_event
 from iwbayes.curator.generators._bins import CLEARLY, Codes, ColumnBins, Groups, is_numeric
 from iwbayes.curator.generators._counts import Budget, count_moves, gaussian_parts, mean_noise, project_nonnegative
 from iwbayes.curator.generators._mixture_moments import Evidence
@@ -54,10 +54,7 @@ class CountBudget:
 
     def event(self) -> Event:
         """Declare the one use of the rows."""
-        if self.delta > 0:
-            multiplier = gaussian_multiplier(self.epsilon, self.delta)
-            return Event(self.label, "gaussian", self.epsilon, self.delta, multiplier)
-        return Event(self.label, "laplace", self.epsilon)
+        return noise_event(self.label, self.epsilon, self.delta)
 
     def mean_noise(self, facts: PublicFacts) -> float:
         """Mean absolute noise of a cell."""

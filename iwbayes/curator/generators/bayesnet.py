@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from iwbayes.curator._digest import digest
+from iwbayes._digest import digest
 from iwbayes.curator.accounting import check_budget
 from iwbayes.curator.generators._bins import ColumnBins, Groups, draw_codes, is_numeric
 from iwbayes.curator.generators._consistency import consistent_tables
@@ -186,8 +186,8 @@ class BayesNet:
         BudgetExceeded
             When the part does not fit in the ledger; nothing is drawn.
         """
-        facts = open_generator_fit(self, private, ledger, epsilon=epsilon, delta=delta)
-        schema, n = private.schema, facts.n_private
+        facts, pay = open_generator_fit(self, private, ledger, epsilon=epsilon, delta=delta)
+        schema, n, ledger = private.schema, facts.n_private, pay()
         shares = self._shares(schema, float(epsilon), float(delta))
         bins, codes, groups, measured = self._group(private, ledger, facts, shares)
         sizes = [g.size for g in groups]
@@ -198,7 +198,7 @@ class BayesNet:
         agreed = consistent_tables(noisy, [node.members for node in nodes], sizes, measured, n)
         tables = tuple(conditional_table(t, sizes[node.column], n) for t, node in zip(agreed, nodes, strict=True))
         fitted = FittedBayesNet(schema, bins, groups, tuple(nodes), tables)
-        ledger.register(fitted.fingerprint())
+        ledger._register(fitted.fingerprint())
         return fitted
 
     def _useful_cells(self, facts: PublicFacts, n_tables: int, budget: Budget, theta: float) -> float:
@@ -314,7 +314,8 @@ class FittedBayesNet:
         """Digest of the network, its bins and its tables."""
         edges = [b.edges for b in self.bins if b.edges is not None]
         shares = [part for g in self.groups for part in (g.of, g.law)]
-        return digest("FittedBayesNet", self.schema.to_toml(), repr(self.nodes), *edges, *shares, *self.tables)
+        columns = self.schema.to_toml(), Schema(*(b.column for b in self.bins)).to_toml()
+        return digest("FittedBayesNet", *columns, repr(self.nodes), *edges, *shares, *self.tables)
 
     def __repr__(self) -> str:
         """Show each column with its parents."""

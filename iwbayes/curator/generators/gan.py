@@ -235,8 +235,9 @@ class _Adversarial:
             When the training diverged; what was charged stays charged.
         """
         torch = import_torch(self.label)
-        facts = open_generator_fit(self, private, ledger, epsilon=epsilon, delta=delta)
+        facts, pay = open_generator_fit(self, private, ledger, epsilon=epsilon, delta=delta)
         device, architecture = working_device(self.device), self._architecture(facts.schema)
+        ledger = pay()
         law_epsilon, training_epsilon = self._split(float(epsilon))
         own = torch.from_numpy(facts.schema.encode(private.frame).astype(np.float32))
         law = self._law(private, ledger, facts, law_epsilon)
@@ -256,7 +257,7 @@ class _Adversarial:
             trained = Training(architecture, rules, law, rng, device).run(gradients, advance)
         kind = FittedGAN if self.loss == "logistic" else FittedWassersteinGAN
         fitted = kind(self.label, architecture, law, trained)
-        ledger.register(fitted.fingerprint())
+        ledger._register(fitted.fingerprint())
         return fitted
 
     def _trust(self, facts: PublicFacts, event: Event) -> float:

@@ -10,8 +10,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import softmax
 
+from iwbayes._digest import digest
 from iwbayes.columns import Column, Integer, _Levels
-from iwbayes.curator._digest import digest
 from iwbayes.curator._progress import progress
 from iwbayes.curator.accounting import check_budget
 from iwbayes.curator.generators._bins import ColumnBins, draw_codes
@@ -189,11 +189,12 @@ class Mixture:
         RuntimeError
             When private steps diverged; what was charged stays charged.
         """
-        facts = open_generator_fit(self, private, ledger, epsilon=epsilon, delta=delta)
+        facts, pay = open_generator_fit(self, private, ledger, epsilon=epsilon, delta=delta)
+        ledger = pay()
         fit = self._by_moments if self.method == "moments" else self._by_variation
         layout, draws = fit(private, ledger, facts, float(epsilon), float(delta))
         fitted = FittedMixture(facts.schema, layout, draws)
-        ledger.register(fitted.fingerprint())
+        ledger._register(fitted.fingerprint())
         return fitted
 
     def _by_moments(
@@ -325,4 +326,5 @@ class FittedMixture:
         """Digest of the schema, the columns' laws and the posterior draws."""
         laws = [f.kind for f in self.layout.families]
         edges = [f.bins.edges for f in self.layout.families if f.bins.edges is not None]
-        return digest("FittedMixture", self.schema.to_toml(), repr(laws), *edges, self.draws)
+        columns = self.schema.to_toml(), Schema(*(f.bins.column for f in self.layout.families)).to_toml()
+        return digest("FittedMixture", *columns, self.layout.n_components, laws, *edges, self.draws)

@@ -204,17 +204,18 @@ class PATEGAN:
             When the training diverged; what was charged stays charged.
         """
         import_torch("PATEGAN")
-        facts = open_generator_fit(self, private, ledger, epsilon=epsilon, delta=delta)
+        facts, pay = open_generator_fit(self, private, ledger, epsilon=epsilon, delta=delta)
         (event,) = self.events(facts, epsilon=epsilon, delta=delta)
-        noise = ledger.charge(event)
         rng, architecture = np.random.default_rng(self.random_seed), self._architecture(facts.schema)
+        ledger = pay()
+        noise = ledger.charge(event)
         with one_torch_thread(), progress(self.progressbar, "training PATEGAN", self.rounds) as advance:
             training = PATETraining(architecture, self._rules(facts, event), rng)
             teachers = self._teachers(private, facts, training, noise, rng)
             votes = NoisyVotes(teachers, noise, float(event.noise_multiplier or 0.0), event.count)
             trained = training.run(teachers, votes, advance)
         fitted = FittedPATEGAN("PATEGAN", architecture, None, trained)
-        ledger.register(fitted.fingerprint())
+        ledger._register(fitted.fingerprint())
         return fitted
 
     def _teachers(
