@@ -222,6 +222,15 @@ def test_private_steps_have_a_price_under_renyi_and_basic_and_in_the_opening_of_
     assert iw.Ledger(1.0, 1e-6).would_cost(steps) <= 0.5
 
 
+@pytest.mark.parametrize("rule", ["gdp", "renyi"])
+def test_more_delta_than_there_is_costs_without_limit_where_nothing_is_refused(rule):
+    ledger = iw.Ledger(math.inf, 1e-6, rule=rule)
+    for _ in range(2):
+        ledger.charge(Event("a table", "declared", 0.5, 1e-6))
+    ledger.charge(gaussian(0.5, 1e-6))
+    assert ledger.spent[0] == math.inf and not ledger.statement().certified
+
+
 def test_pure_uses_that_come_first_cost_their_epsilons():
     ledger = iw.Ledger(2.0, 1e-6)
     ledger.charge(pure(0.5))

@@ -145,7 +145,7 @@ class GaussianRule:
     @property
     def limit(self) -> Cost:
         """Mu squared of the Gaussian mechanism with this guarantee."""
-        if self.delta == 0:
+        if self.delta <= 0:
             return Cost(0.0)
         return Cost(math.inf if math.isinf(self.epsilon) else gaussian_multiplier(self.epsilon, self.delta) ** -2)
 
@@ -217,7 +217,9 @@ class RenyiRule:
 
     def epsilon_of(self, cost: Cost) -> float:
         """Epsilon that the divergence implies."""
-        return max(cost.main + self._overhead, 0.0) if cost.main > 0 else 0.0
+        if cost.main == 0:
+            return 0.0
+        return max(cost.main + self._overhead, 0.0) if self.delta > 0 else math.inf
 
     def equivalent(self, cost: Cost, delta: float) -> float:
         """Epsilon at delta of the Gaussian mechanism with that divergence."""
@@ -314,8 +316,10 @@ def _sum_over(
 
 
 def _gaussian_epsilon(mu_squared: float, delta: float) -> float:
-    """Epsilon of a Gaussian mechanism; that of no noise is infinite, and nothing costs nothing."""
-    return gaussian_epsilon(mu_squared**-0.5, delta) if 0 < mu_squared < math.inf else mu_squared
+    """Epsilon of a Gaussian mechanism; infinite without noise or without delta, and nothing costs nothing."""
+    if mu_squared == 0:
+        return 0.0
+    return gaussian_epsilon(mu_squared**-0.5, delta) if mu_squared < math.inf and delta > 0 else math.inf
 
 
 def pure_mu(epsilon: float) -> float:
