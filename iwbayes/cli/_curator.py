@@ -277,7 +277,8 @@ def ledger(
             facts = {"path": str(file), "budget": {"epsilon": found.epsilon, "delta": found.delta}, "rule": found.rule}
             typer.echo(json.dumps({**facts, "left": found.left, "spent": statement.to_dict()}, indent=1))
         else:
-            typer.echo(f"{found!r}\n{statement}")
+            epsilon, delta = found.left
+            typer.echo(f"{found!r}\nleft: epsilon {epsilon:.4g} at delta {delta:.3g}\n{statement}")
 
 
 def _grid(user: str | None, rows_per_user: str | None) -> list[int]:
