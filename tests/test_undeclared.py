@@ -62,7 +62,7 @@ class Raises:
 RUBBISH = [
     *(None, np.nan, pd.NA, pd.NaT, np.inf, -np.inf, 1.5, -0.0, 1e300, 10**400, 2**63, -(2**63), 2**53 + 1, 3),
     *(np.float32(0.1), np.int8(3), np.uint64(2**64 - 1), np.longdouble("1e4000"), np.bool_(True), True, False),
-    *(1j, 1 + 0j, complex(np.nan, 1), np.complex64(2), np.datetime64("NaT"), np.timedelta64("NaT")),
+    *(1j, 1 + 0j, complex(np.nan, 1), np.complex64(2), np.datetime64("NaT", "s"), np.timedelta64("NaT", "s")),
     *(np.datetime64("2020-01-01"), np.timedelta64(1, "s"), pd.Timestamp("2020-01-01"), pd.Timedelta(1, "s")),
     *(pd.Timestamp("2020-01-01", tz="UTC"), pd.Period("2020-01"), pd.Interval(0, 1), datetime.date(2020, 1, 1)),
     *(decimal.Decimal("1.5"), decimal.Decimal("NaN"), decimal.Decimal("sNaN"), decimal.Decimal("Infinity")),

@@ -312,7 +312,7 @@ class LedgerRecord:
         if math.isinf(charge.cost.main) and math.isfinite(asked) and epsilon > 0:
             return f"{label}: the rule {name} of this ledger has no price for it now; nothing was drawn."
         how = name + ("" if delta == self.delta else f", delta {delta:.2g}") + (", planned" if self.plan else "")
-        return f"{label}: epsilon {asked:.3g} asked, {epsilon:.4g} of {self.epsilon:g} left ({how}); nothing was drawn."
+        return f"{label}: epsilon {asked:.4g} asked, {epsilon:.4g} of {self.epsilon:g} left ({how}); nothing was drawn."
 
 
 def _covers(planned: Sequence[Event], events: Sequence[Event]) -> bool:
