@@ -183,7 +183,7 @@ plant(FILE, "file: charges that are gone are not missed",
        "test_ledger_file.py::test_charges_that_are_gone_are_missed")
 plant(FILE, "file: checksum not compared",
        'if values.pop("sha256", None) != _digest(values):', 'if values.pop("sha256", None) is None:',
-       "test_ledger_file.py::test_any_changed_byte_is_found")
+       "test_ledger_file.py::test_a_damaged_file_is_refused_and_never_begun_anew")
 plant(FILE, "file: a lost ledger is begun anew",
        "if not stood and record is not None:", "if record is not None:",
        "test_ledger_file.py::test_a_ledger_that_is_gone_is_not_begun_anew_while_its_lock_file_stands")
