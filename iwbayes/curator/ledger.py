@@ -236,7 +236,7 @@ class Ledger:
         Parameters
         ----------
         *events : Event
-            Fixed in advance. On what `charge_release` returned they are taken from what is charged already.
+            Fixed in advance. On what `charge_release` returned they are taken from that release.
 
         Returns
         -------
@@ -294,8 +294,8 @@ class Ledger:
     def exclusive(self) -> Iterator[None]:
         """Hold the ledger: what other threads charge, or processes where it is in a file, waits until this ends.
 
-        `publish` holds it from its price to its charge, so that of two releases which do not both fit the second is
-        refused before anything of it is charged.
+        `publish` holds it from its price until the release is made, so that of two releases which do not both fit the
+        second is refused before anything of it is charged.
         """
         with self._lock, nullcontext() if self._file is None else self._file.locked():
             yield
@@ -362,14 +362,6 @@ class _Account(Ledger):
 
     def _hand_out(self, events: Sequence[Event]) -> NoiseSource:
         return self._ledger._hand_out(events)
-
-    def price_of_release(self, events: Sequence[Event], *, delta: float) -> float:
-        """Epsilon at delta that a release counts as; charges nothing.
-
-        Its joint price where it is fixed in advance; after other releases at least what its cost under the rule stands
-        for, so that a release of some epsilon takes no more of the ledger than one Gaussian mechanism of that epsilon.
-        """
-        return self._now().price_of_release(events, delta)
 
     def check(self, *events: Event, delta: float | None = None) -> None:
         """Raise `BudgetExceeded` when the release does not hold these events, or has no longer."""
