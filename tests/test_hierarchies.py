@@ -8,10 +8,9 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 import pytest
-import xarray as xr
 from numpy.testing import assert_allclose
 from scipy.special import logsumexp
-from weighted_tools import tilted_release
+from weighted_tools import as_idata, start_of, tilted_release
 
 import iwbayes as iw
 from iwbayes.analyst import _arviz
@@ -63,26 +62,6 @@ def model_of(release, *, centred=True):
             theta = pm.Deterministic("theta", mu + tau * pm.Normal("z", 0, 1, dims="group"), dims="group")
         pm.Normal("y", theta[codes], 1.0, observed=frame["y"].to_numpy())
     return iw.reweight(model, release.weights, total=release.n_private)
-
-
-def start_of(model, n=400, chains=2, **values):
-    """ArviZ object of independent draws near the mode: they give `calibrate` its start."""
-    terms = ModelTerms(model)
-    mode, likelihood, prior = terms.peak()
-    rng = np.random.default_rng(1)
-    draws = rng.multivariate_normal(mode, np.linalg.inv(-(likelihood + prior)), chains * n)
-    free = [rv.name for rv in model.free_RVs]
-    found = {name: value for name, value in terms.constrain(draws).items() if name in [*free, *values]}
-    return as_idata(found, n), mode
-
-
-def as_idata(values, n):
-    """ArviZ object of values by name, each (sample, ...), in chains of n draws."""
-    dims = {name: ["chain", "draw", *[f"{name}_{i}" for i in range(value.ndim - 1)]] for name, value in values.items()}
-    data = {name: (dims[name], value.reshape(-1, n, *value.shape[1:])) for name, value in values.items()}
-    chains = len(next(iter(values.values()))) // n
-    posterior = xr.Dataset(data, coords={"chain": np.arange(chains), "draw": np.arange(n)})
-    return _arviz.make({"posterior": posterior})
 
 
 def on_a_grid(release, mode):
@@ -185,7 +164,7 @@ def test_groups_that_hardly_differ_have_no_joint_mode_and_a_posterior():
 
 def test_effects_that_are_not_centred_bend_the_likelihood(release):
     model = model_of(release, centred=False)
-    idata, _ = start_of(model, theta=True)
+    idata, _ = start_of(model, deterministics=["theta"])
     with pytest.warns(iw.CalibrationWarning, match=r"bend .* >= 0.5: .* Write group effects centred"):
         calibrated = iw.calibrate(idata, model, release, random_seed=1)
     record = _arviz.group(calibrated, "calibration")

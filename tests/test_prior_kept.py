@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 from numpy.testing import assert_allclose
 from scipy.special import expit
-from weighted_tools import make_release
+from weighted_tools import make_release, start_of
 
 import iwbayes as iw
 from iwbayes.analyst import _arviz
@@ -138,10 +138,7 @@ def test_constrained_parameters_stay_in_their_support():
         slope = chol[1, 0] / chol[0, 0]
         pm.Normal("y", slope * frame["x"].to_numpy(), chol[1, 1], observed=frame["y"].to_numpy())
     weighted = iw.reweight(plain, small.weights, total=60)
-    idata = pm.sample(
-        draws=300, tune=300, chains=2, cores=1, random_seed=1, model=weighted, progressbar=False,
-        compute_convergence_checks=False,
-    )  # fmt: skip
+    idata, _ = start_of(weighted, n=300, deterministics=["chol_corr", "chol_stds"])
     with pytest.warns(iw.CalibrationWarning, match="explained"):  # no release measures thirds
         result = iw.calibrate(idata, weighted, small)
     posterior, record = _arviz.group(result, "posterior"), _arviz.group(result, "calibration")

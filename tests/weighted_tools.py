@@ -7,6 +7,7 @@ import pandas as pd
 import xarray as xr
 
 from iwbayes.analyst import _arviz
+from iwbayes.analyst.autodiff import ModelTerms
 from iwbayes.curator.estimators.tilt import tilt
 from iwbayes.features import FeatureMap
 from iwbayes.laws import GaussianLaw, Measurement
@@ -95,3 +96,23 @@ def draws_object(terms, weights=None, *, chains=2, observed=None, row=None, attr
             {name: ((plain[name][0][2],), np.asarray(v)) for name, v in observed.items()}
         )
     return _arviz.make(groups)
+
+
+def start_of(model, n=400, chains=2, deterministics=()):
+    """ArviZ object of independent normal draws around the mode, which give `calibrate` its start; and the mode."""
+    terms = ModelTerms(model)
+    mode, likelihood, prior = terms.peak()
+    rng = np.random.default_rng(1)
+    draws = rng.multivariate_normal(mode, np.linalg.inv(-(likelihood + prior)), chains * n)
+    free = [rv.name for rv in model.free_RVs]
+    found = {name: value for name, value in terms.constrain(draws).items() if name in [*free, *deterministics]}
+    return as_idata(found, n), mode
+
+
+def as_idata(values, n):
+    """ArviZ object of values by name, each (sample, ...), in chains of n draws."""
+    dims = {name: ["chain", "draw", *[f"{name}_{i}" for i in range(value.ndim - 1)]] for name, value in values.items()}
+    data = {name: (dims[name], value.reshape(-1, n, *value.shape[1:])) for name, value in values.items()}
+    chains = len(next(iter(values.values()))) // n
+    posterior = xr.Dataset(data, coords={"chain": np.arange(chains), "draw": np.arange(n)})
+    return _arviz.make({"posterior": posterior})

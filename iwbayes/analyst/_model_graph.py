@@ -18,13 +18,54 @@ from pytensor.graph.traversal import ancestors
 from iwbayes.analyst._minibatch import draws_rows, minibatch_node, scaled_rows, table_rows
 
 _INTERPRETER: Any = Mode(linker="py", optimizer=cast(Any, None))
+# fusing operations serves compilers only
+_STABLE_INTERPRETER: Any = Mode(linker="py", optimizer="fast_run").excluding("fusion")
+# Rows that are looped over in Python before a graph is compiled, about two seconds; and how many take as long as what a
+# call costs besides.
+_WORK_IN_PYTHON, _ROWS_OF_A_CALL = 40_000, 160
+# Fewer calls are not worth a second graph.
+_FEWEST_CALLS = 20
 
 
 def interpreted(inputs: list[Any], outputs: Any) -> Any:
     """Return a function of a small graph, evaluated in Python: compiling it would take longer."""
+    return _in_python(inputs, outputs, _INTERPRETER)
+
+
+class CompiledWhenUsed:
+    """Function of a graph, evaluated in Python at first and compiled when it has been called often enough to pay.
+
+    Compiling the derivatives of a model takes seconds to minutes. A few Newton steps in Python take less where there
+    are few rows, or none as in a prior. The graph is made numerically stable before either.
+
+    Parameters
+    ----------
+    inputs : list of Variable
+    outputs : Variable or list of Variable
+    n_rows : int
+        Rows that a call loops over: some operations do so in Python.
+    """
+
+    def __init__(self, inputs: list[Any], outputs: Any, *, n_rows: int) -> None:
+        self._graph = inputs, outputs
+        calls = _WORK_IN_PYTHON // (_ROWS_OF_A_CALL + n_rows)
+        self._calls, self._calls_in_python = 0, calls if calls >= _FEWEST_CALLS else 0
+        self._function: Any = None
+
+    def __call__(self, *values: np.ndarray) -> Any:
+        """Evaluate the outputs."""
+        if self._calls == self._calls_in_python:
+            self._function = pytensor.function(*self._graph, on_unused_input="ignore")
+        elif self._calls == 0:
+            self._function = _in_python(*self._graph, _STABLE_INTERPRETER)
+        self._calls += 1
+        return self._function(*values)
+
+
+def _in_python(inputs: list[Any], outputs: Any, mode: Mode) -> Any:
     # without a compiler also graphs inside of Ops are interpreted
     with pytensor.config.change_flags(cxx=""):
-        return pytensor.function(inputs, outputs, mode=_INTERPRETER, on_unused_input="ignore")
+        return pytensor.function(inputs, outputs, mode=mode, on_unused_input="ignore")
 
 
 def evaluate(variable: Variable) -> np.ndarray:

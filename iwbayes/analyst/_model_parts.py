@@ -7,22 +7,21 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
 
 from iwbayes.analyst._minibatch import draws_rows
-from iwbayes.analyst._model_graph import evaluate
+from iwbayes.analyst._model_graph import CompiledWhenUsed, evaluate
 from iwbayes.analyst._weighted_op import row_weights
 from iwbayes.analyst.reweight import is_weighted
 
 
-def value_gradient_curvature(value: Any, inputs: list[Any]) -> Callable[..., list[np.ndarray]]:
-    """Compile a scalar, its gradient in the first input, and its Hessian times a direction (the last argument)."""
+def value_gradient_curvature(value: Any, inputs: list[Any], *, n_rows: int) -> Callable[..., list[np.ndarray]]:
+    """Make the function of a scalar, its gradient, and its Hessian times a direction, which is the last argument."""
     theta = inputs[0]
     direction = pt.vector("direction", shape=theta.type.shape)
     gradient: Any = pt.grad(value, theta, disconnected_inputs="ignore")
     product: Any = pt.grad(pt.dot(gradient, direction), theta, disconnected_inputs="ignore")
-    return pytensor.function([*inputs, direction], [value, gradient, product], on_unused_input="ignore")
+    return CompiledWhenUsed([*inputs, direction], [value, gradient, product], n_rows=n_rows)
 
 
 def by_columns(

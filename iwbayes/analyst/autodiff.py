@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
 import xarray as xr
 from pymc.pytensorf import floatX, join_nonshared_inputs
 from pytensor.graph.replace import graph_replace
 
 from iwbayes.analyst._model_copy import transform_model
-from iwbayes.analyst._model_graph import imputed_name, observed_variables
+from iwbayes.analyst._model_graph import CompiledWhenUsed, imputed_name, observed_variables
 from iwbayes.analyst._model_parts import (
     by_columns,
     check_free,
@@ -34,7 +33,7 @@ from iwbayes.analyst.reweight import is_weighted, unweight
 
 
 class ModelTerms:
-    """Row scores, Hessians, prior and mode of a PyMC model, compiled when they are first asked for.
+    """Row scores, Hessians, prior and mode of a PyMC model; graphs are made when they are first asked for.
 
     The likelihood is that of the weighted observed variables, or of all observed variables in a model that
     :func:`~iwbayes.analyst.reweight.reweight` has not touched; everything else in the log density (priors,
@@ -84,6 +83,9 @@ class ModelTerms:
         self._point = {var.name: np.asarray(point[var.name], dtype=np.float64) for var in self._inputs}
         self.names = tuple(name for rv in self._model.free_RVs for name in flat_names(self._model, rv, self._point))
         self.size = len(self.names)
+        # what else may loop over the rows
+        others = len(model.observed_RVs) > len(rows) or model.potentials or model.deterministics
+        self._rows_of_others = self.n_rows if others else 0
 
     def start(self) -> np.ndarray:
         """Return the model's initial point, shape (p,)."""
@@ -136,7 +138,8 @@ class ModelTerms:
                 "must keep weight zero. Make the terms of a model with positive weights."
             )
         # what is compiled is kept in the object's dictionary: copies have it when it is there before
-        _ = self._value_function, self._scores_function, self._likelihood_function, self._prior_function
+        _ = self._value_function, self._scores_function, self._likelihood_function
+        _ = self._prior_value_function, self._prior_function
         other = copy(self)
         other.weights = weights
         return other
@@ -197,7 +200,7 @@ class ModelTerms:
 
     def log_prior(self, theta: np.ndarray) -> float:
         """Everything in the log density that is not the weighted likelihood, at theta (p,)."""
-        return float(self._prior_function(self._checked(theta), np.zeros(self.size))[0])
+        return float(self._prior_value_function(self._checked(theta)))
 
     def normal_likelihood_model(self, mean: np.ndarray, precision: np.ndarray) -> pm.Model:
         """Put a normal in the place of the likelihood.
@@ -416,12 +419,13 @@ class ModelTerms:
         """Weighted log likelihood; rows that only these weights leave out may have density zero."""
         rows, theta = self._row_graph
         weights = pt.vector("weights", shape=(self.n_rows,))
-        return pytensor.function([theta, weights], pt.sum(pt.switch(weights > 0, weights * rows, 0.0)))
+        value = pt.sum(pt.switch(weights > 0, weights * rows, 0.0))
+        return CompiledWhenUsed([theta, weights], value, n_rows=self.n_rows)
 
     @cached_property
     def _rows_function(self) -> Callable[..., np.ndarray]:
         rows, theta = self._row_graph
-        return pytensor.function([theta], rows)
+        return CompiledWhenUsed([theta], rows, n_rows=self.n_rows)
 
     @cached_property
     def _scores_function(self) -> Callable[..., np.ndarray]:
@@ -431,13 +435,13 @@ class ModelTerms:
         ones = pt.ones_like(rows)
         gradient: Any = pt.grad(pt.sum(ones * rows), theta, consider_constant=[], disconnected_inputs="ignore")
         along = pt.grad(pt.dot(gradient, direction), ones, disconnected_inputs="ignore")
-        return pytensor.function([theta, direction], along, on_unused_input="ignore")
+        return CompiledWhenUsed([theta, direction], along, n_rows=self.n_rows)
 
     @cached_property
     def _likelihood_function(self) -> Callable[..., list[np.ndarray]]:
         rows, theta = self._row_graph
         weights = pt.vector("weights", shape=(self.n_rows,))
-        return value_gradient_curvature(pt.sum(weights * rows), [theta, weights])
+        return value_gradient_curvature(pt.sum(weights * rows), [theta, weights], n_rows=self.n_rows)
 
     @cached_property
     def _prior_graph(self) -> tuple[Any, Any]:
@@ -447,9 +451,14 @@ class ModelTerms:
         return density, theta
 
     @cached_property
+    def _prior_value_function(self) -> Callable[..., np.ndarray]:
+        density, theta = self._prior_graph
+        return CompiledWhenUsed([theta], density, n_rows=self._rows_of_others)
+
+    @cached_property
     def _prior_function(self) -> Callable[..., list[np.ndarray]]:
         density, theta = self._prior_graph
-        return value_gradient_curvature(density, [theta])
+        return value_gradient_curvature(density, [theta], n_rows=self._rows_of_others)
 
     def _likelihood(self, theta: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         return by_columns(self._likelihood_function, self._checked(theta), self.weights)
@@ -469,15 +478,14 @@ class ModelTerms:
         # A transform may depend on other free variables (bounds); those have values, too.
         outputs = list(graph_replace(outputs, values, strict=False))
         flat = pt.concatenate([output.ravel() for output in outputs])
-        return pytensor.function(list(values.values()), flat, on_unused_input="ignore")
+        return CompiledWhenUsed(list(values.values()), flat, n_rows=0)
 
     @cached_property
     def _backward(self) -> tuple[list[str], Callable[..., list[np.ndarray]]]:
         """Names and values of the free variables and deterministics, from theta (p,)."""
         variables = [*self._model.free_RVs, *self._model.deterministics]
         outputs, theta = self._join(self._model.replace_rvs_by_values(variables))
-        function = pytensor.function([theta], outputs, on_unused_input="ignore")
-        return [var.name for var in variables], function
+        return [var.name for var in variables], CompiledWhenUsed([theta], outputs, n_rows=self._rows_of_others)
 
 
 def _unweighted(model: pm.Model, keep: np.ndarray) -> pm.Model:
