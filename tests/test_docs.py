@@ -56,13 +56,27 @@ def test_traceback_names_the_line_of_the_page(tmp_path):
     assert (str(caught.traceback[-1].path), caught.traceback[-1].lineno + 1) == (str(page), 6)
 
 
+#: Most steps of a chain in `run_page`, of tuning and of draws each. Pages take more, for readers.
+LONGEST = 200
+
+
 def run_page(page, folder):
-    """Names that the blocks of a page leave, and what they print."""
+    """Names that the blocks of a page leave, and what they print.
+
+    The code runs as printed, but chains of PyMC's samplers are short: what is tested is that every block runs and that
+    what follows from its draws holds. The build of the documentation that waits for ``--all`` runs all at full length.
+    """
     matplotlib.use("Agg")
     space: dict = {}
     shown = []
+
+    def sample(draws=1000, *, tune=1000, sample=pm.sample, **options):
+        of_page = sys._getframe(1).f_code.co_filename == str(page)  # the package counts on its own number of draws
+        return sample(min(draws, LONGEST) if of_page else draws, tune=min(tune, LONGEST), **options)
+
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         patch.chdir(folder)
+        patch.setattr(pm, "sample", sample)
         # the noise of a release is never seeded: now and then one lies outside the domain of calibration
         warnings.simplefilter("ignore", CalibrationWarning)
         warnings.simplefilter("ignore", WeightsWarning)
@@ -114,6 +128,8 @@ def build(folder, execute):
     shutil.copytree(ROOT / "examples", folder / "examples")
     shutil.copy(ROOT / "CHANGELOG.md", folder)
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", str(source), str(folder / "html")]
+    if execute == "off":  # the full build has the theme, whose navigation of 150 pages takes longer than all of the rest
+        command += ["-D", "html_theme=basic"]
     settings = {**os.environ, "IWBAYES_DOCS_EXECUTE": execute}
     done = subprocess.run(command, env=settings, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
