@@ -128,7 +128,7 @@ def build(folder, execute):
     shutil.copytree(ROOT / "examples", folder / "examples")
     shutil.copy(ROOT / "CHANGELOG.md", folder)
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", str(source), str(folder / "html")]
-    if execute == "off":  # the full build has the theme, whose navigation of 150 pages takes longer than all of the rest
+    if execute == "off":  # the full build has furo, whose navigation takes longer than all of the rest
         command += ["-D", "html_theme=basic"]
     settings = {**os.environ, "IWBAYES_DOCS_EXECUTE": execute}
     done = subprocess.run(command, env=settings, capture_output=True, text=True, check=False)
