@@ -436,7 +436,9 @@ def in_this_process(line, write):
             redirect_stderr(out),
             warnings.catch_warnings(),
         ):
-            warnings.simplefilter("always")  # those of pytest would make errors of them
+            # those of pytest would make errors of warnings, or keep them
+            warnings.simplefilter("always")
+            warnings.showwarning = lambda message, *_: print(repr(message), file=sys.stderr)
             logging.getLogger().addHandler(handler := logging.StreamHandler(out))
             try:
                 app(line)
