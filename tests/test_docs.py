@@ -15,7 +15,7 @@ import matplotlib
 import numpy as np
 import pymc as pm
 import pytest
-from docs_tools import ROOT, blocks, run
+from docs_tools import ROOT, blocks, run, shorten_chains
 
 import iwbayes
 from iwbayes._warnings import CalibrationWarning, WeightsWarning
@@ -56,27 +56,14 @@ def test_traceback_names_the_line_of_the_page(tmp_path):
     assert (str(caught.traceback[-1].path), caught.traceback[-1].lineno + 1) == (str(page), 6)
 
 
-#: Most steps of a chain in `run_page`, of tuning and of draws each. Pages take more, for readers.
-LONGEST = 200
-
-
-def run_page(page, folder):
-    """Names that the blocks of a page leave, and what they print.
-
-    The code runs as printed, but chains of PyMC's samplers are short: what is tested is that every block runs and that
-    what follows from its draws holds. The build of the documentation that waits for ``--all`` runs all at full length.
-    """
+def run_page(page, folder, config):
+    """Names that the blocks of a page leave, and what they print."""
     matplotlib.use("Agg")
     space: dict = {}
     shown = []
-
-    def sample(draws=1000, *, tune=1000, sample=pm.sample, **options):
-        of_page = sys._getframe(1).f_code.co_filename == str(page)  # the package counts on its own number of draws
-        return sample(min(draws, LONGEST) if of_page else draws, tune=min(tune, LONGEST), **options)
-
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         patch.chdir(folder)
-        patch.setattr(pm, "sample", sample)
+        shorten_chains(patch, page, config)
         # the noise of a release is never seeded: now and then one lies outside the domain of calibration
         warnings.simplefilter("ignore", CalibrationWarning)
         warnings.simplefilter("ignore", WeightsWarning)
@@ -89,10 +76,10 @@ def run_page(page, folder):
 
 
 @pytest.mark.parametrize("page", [*EXECUTED, *NOTEBOOKS], ids=lambda page: page.stem)
-def test_cells_run(page, tmp_path):
+def test_cells_run(page, tmp_path, pytestconfig):
     if page.stem == "rand_health":
         pytest.importorskip("statsmodels")
-    assert run_page(page, tmp_path)[0]
+    assert run_page(page, tmp_path, pytestconfig)[0]
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda page: page.stem)
@@ -105,9 +92,9 @@ def test_notebooks_hold_no_outputs_and_end_with_what_to_conclude(notebook):
     assert headings[-1].startswith("What to conclude")
 
 
-def test_the_start_page_runs_in_python_and_in_a_shell(tmp_path):
+def test_the_start_page_runs_in_python_and_in_a_shell(tmp_path, pytestconfig):
     page = ROOT / "docs" / "start.md"
-    run_page(page, tmp_path)
+    run_page(page, tmp_path, pytestconfig)
     settings = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     shown = ""
     for block in blocks(page, "bash"):
@@ -156,19 +143,19 @@ def test_every_public_name_is_in_the_reference():
 
 
 @pytest.fixture(scope="module")
-def guide(tmp_path_factory):
-    return run_page(GUIDE, tmp_path_factory.mktemp("guide"))
+def guide(tmp_path_factory, pytestconfig):
+    return run_page(GUIDE, tmp_path_factory.mktemp("guide"), pytestconfig)
 
 
-def test_intervals_that_cover(tmp_path):
-    space, shown = run_page(GUIDE.with_name("intervals_that_cover.md"), tmp_path)
+def test_intervals_that_cover(tmp_path, pytestconfig):
+    space, shown = run_page(GUIDE.with_name("intervals_that_cover.md"), tmp_path, pytestconfig)
     assert space["named"].noise_sd < space["everything"].noise_sd
     assert "not calibrated: " in shown and "the release was made for other models" in shown
     assert list(space["study"].table().index.get_level_values("method").unique()) == ["private rows", "calibrated"]
 
 
-def test_predict_and_compare(tmp_path):
-    space, shown = run_page(GUIDE.with_name("predict_and_compare.md"), tmp_path)
+def test_predict_and_compare(tmp_path, pytestconfig):
+    space, shown = run_page(GUIDE.with_name("predict_and_compare.md"), tmp_path, pytestconfig)
     assert "group[b]" in shown and shown.rstrip().endswith("fail")
     replies = _arviz.group(space["replies"], "predictions")
     assert set(np.unique(replies[list(replies.data_vars)[0]])) <= {0, 1}
