@@ -7,7 +7,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import pymc as pm
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -61,6 +60,7 @@ def shorten_chains(patch: pytest.MonkeyPatch, page: Path, config: pytest.Config)
     """
     if config.getoption("--all"):
         return
+    import pymc as pm
 
     def sample(draws=1000, *, tune=1000, sample=pm.sample, **options):
         of_page = sys._getframe(1).f_code.co_filename == str(page)  # the package counts on its own number of draws
