@@ -75,7 +75,7 @@ def test_pymc_sampler(sampled):
 
 @pytest.fixture(scope="module")
 def of_nutpie():
-    """What nutpie compiled while it sampled: two tests are of the same model, and compiling takes nearly all of both."""
+    """What nutpie compiled to sample: two tests are of the same model, and compiling takes nearly all of their time."""
     return []
 
 
