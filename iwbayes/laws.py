@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
-from scipy.stats import gamma
 
 if TYPE_CHECKING:
     from iwbayes.features import FeatureMap
@@ -195,6 +194,8 @@ class CubeLaw(_Law):
     def _nodes(self) -> tuple[FloatArray, FloatArray]:
         # in u = log r the integrand is analytic within |Im u| < pi/2, also near the edge of existence, where its mass
         # moves from k+1 down to 0; the trapezoidal rule converges exponentially (Trefethen & Weideman 2014)
+        from scipy.stats import gamma  # takes half a second to import, and only this law needs it
+
         radius = gamma(self.dim + 1)
         step = min(0.25, 0.6 / np.sqrt(self.dim + 1))
         log_nodes = np.arange(np.log(radius.isf(1e-18)), -25.0, -step)

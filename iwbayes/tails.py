@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq, minimize_scalar
-from scipy.special import logsumexp, ndtr
+from scipy.special import ndtr
 
 FloatArray = NDArray[np.float64]
 
@@ -55,15 +55,15 @@ def psislw(log_weights: ArrayLike) -> tuple[FloatArray, float]:
     shifted = raw - np.max(raw)
     n_tail = tail_length(len(raw))
     if n_tail < 5 or n_tail >= len(raw):
-        return shifted - logsumexp(shifted), np.inf
+        return shifted - _log_sum(shifted), np.inf
     order = np.argsort(shifted, kind="stable")
     cutoff = max(shifted[order[-n_tail - 1]], np.log(np.finfo(np.float64).tiny))
     tail = order[-n_tail:]
     tail = tail[shifted[tail] > cutoff]
     if 0 < len(tail) < 5:  # a few rows above a constant, perhaps with all the weight
-        return shifted - logsumexp(shifted), np.inf
+        return shifted - _log_sum(shifted), np.inf
     if len(tail) == 0 or np.ptp(shifted[tail]) < np.finfo(np.float64).eps * 10:
-        return shifted - logsumexp(shifted), -np.inf
+        return shifted - _log_sum(shifted), -np.inf
     excess = np.exp(shifted[tail]) - np.exp(cutoff)
     shape, scale = _fit_generalised_pareto(excess)
     if np.isfinite(shape):
@@ -71,7 +71,12 @@ def psislw(log_weights: ArrayLike) -> tuple[FloatArray, float]:
         with np.errstate(over="ignore"):  # quantiles beyond the floats are cut at the largest raw weight
             quantiles = _pareto_quantiles(points, shape, scale)
         shifted[tail] = np.minimum(np.log(quantiles + np.exp(cutoff)), 0.0)
-    return shifted - logsumexp(shifted), float(shape)
+    return shifted - _log_sum(shifted), float(shape)
+
+
+def _log_sum(shifted: FloatArray) -> np.float64:
+    """Log of the sum on the natural scale; none is above zero, so that nothing overflows."""
+    return np.log(np.exp(shifted).sum())
 
 
 def _fit_generalised_pareto(excess: FloatArray) -> tuple[float, float]:
@@ -82,7 +87,8 @@ def _fit_generalised_pareto(excess: FloatArray) -> tuple[float, float]:
     grid = grid / (prior_scale * x[int(n / 4 + 0.5) - 1]) + 1 / x[-1]
     shapes = np.log1p(-grid[:, None] * x).mean(axis=1)
     profile = n * (np.log(-grid / shapes) - shapes - 1)
-    posterior = np.exp(profile - logsumexp(profile))
+    posterior = np.exp(profile - np.max(profile))
+    posterior /= posterior.sum()
     theta = float((grid * posterior)[posterior >= 10 * np.finfo(np.float64).eps].sum())
     theta /= float(posterior[posterior >= 10 * np.finfo(np.float64).eps].sum())
     shape = float(np.log1p(-theta * x).mean())

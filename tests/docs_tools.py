@@ -3,8 +3,11 @@
 import importlib.util
 import json
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 _FENCE = re.compile(
@@ -44,3 +47,23 @@ def blocks(page: Path, language: str) -> list[Block]:
 def run(block: Block, page: Path, space: dict) -> None:
     """Run a block in a namespace; tracebacks show the lines of the page."""
     exec(compile("\n" * (block.line - 1) + block.code, str(page), "exec"), space)
+
+
+#: Most steps of a chain of a page, of tuning and of draws each, in the tests that do not wait for ``--all``.
+LONGEST = 200
+
+
+def shorten_chains(patch: pytest.MonkeyPatch, page: Path, config: pytest.Config) -> None:
+    """Make chains of PyMC's samplers short while a page runs; at full length they take longer than all of the rest.
+
+    The code runs as printed, and what pages and tests assert of its draws has to hold. With ``--all`` nothing is cut.
+    """
+    if config.getoption("--all"):
+        return
+    import pymc as pm
+
+    def sample(draws=1000, *, tune=1000, sample=pm.sample, **options):
+        of_page = sys._getframe(1).f_code.co_filename == str(page)  # the package counts on its own number of draws
+        return sample(min(draws, LONGEST) if of_page else draws, tune=min(tune, LONGEST), **options)
+
+    patch.setattr(pm, "sample", sample)

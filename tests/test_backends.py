@@ -73,10 +73,24 @@ def test_pymc_sampler(sampled):
     assert_draws_are_exact(sampled[1], WEIGHTS)
 
 
+@pytest.fixture(scope="module")
+def of_nutpie():
+    """What nutpie compiled to sample: two tests are of the same model, and compiling takes nearly all of their time."""
+    return []
+
+
 @pytest.mark.parametrize("sampler", ["nutpie", "numpyro", "blackjax"])
-def test_other_samplers(sampler):
+def test_other_samplers(sampler, of_nutpie, monkeypatch):
     if importlib.util.find_spec(sampler) is None:
         pytest.skip(f"{sampler} is not installed")
+    if sampler == "nutpie":
+        import nutpie
+
+        def keep(*arguments, compile_model=nutpie.compile_pymc_model, **options):
+            of_nutpie.append(compile_model(*arguments, **options))
+            return of_nutpie[-1]
+
+        monkeypatch.setattr(nutpie, "compile_pymc_model", keep)
 
     def sample(model):
         with warnings.catch_warnings():
@@ -104,9 +118,9 @@ def test_swapped_weights_give_the_other_posterior(sampled):
         assert_draws_are_exact(pm.sample(draws=400, tune=300, **CHAINS), OTHERS)
 
 
-def test_nutpie_swaps_weights_without_compiling():
+def test_nutpie_swaps_weights_without_compiling(of_nutpie):
     nutpie = pytest.importorskip("nutpie")
-    compiled = nutpie.compile_pymc_model(reweight(normal_mean(), WEIGHTS, total=30))
+    compiled = of_nutpie[0] if of_nutpie else nutpie.compile_pymc_model(reweight(normal_mean(), WEIGHTS, total=30))
     idata = nutpie.sample(
         compiled.with_data(likelihood_weights=OTHERS),
         draws=400,

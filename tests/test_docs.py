@@ -15,7 +15,7 @@ import matplotlib
 import numpy as np
 import pymc as pm
 import pytest
-from docs_tools import ROOT, blocks, run
+from docs_tools import ROOT, blocks, run, shorten_chains
 
 import iwbayes
 from iwbayes._warnings import CalibrationWarning, WeightsWarning
@@ -56,13 +56,14 @@ def test_traceback_names_the_line_of_the_page(tmp_path):
     assert (str(caught.traceback[-1].path), caught.traceback[-1].lineno + 1) == (str(page), 6)
 
 
-def run_page(page, folder):
+def run_page(page, folder, config):
     """Names that the blocks of a page leave, and what they print."""
     matplotlib.use("Agg")
     space: dict = {}
     shown = []
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         patch.chdir(folder)
+        shorten_chains(patch, page, config)
         # the noise of a release is never seeded: now and then one lies outside the domain of calibration
         warnings.simplefilter("ignore", CalibrationWarning)
         warnings.simplefilter("ignore", WeightsWarning)
@@ -75,10 +76,10 @@ def run_page(page, folder):
 
 
 @pytest.mark.parametrize("page", [*EXECUTED, *NOTEBOOKS], ids=lambda page: page.stem)
-def test_cells_run(page, tmp_path):
+def test_cells_run(page, tmp_path, pytestconfig):
     if page.stem == "rand_health":
         pytest.importorskip("statsmodels")
-    assert run_page(page, tmp_path)[0]
+    assert run_page(page, tmp_path, pytestconfig)[0]
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda page: page.stem)
@@ -91,9 +92,9 @@ def test_notebooks_hold_no_outputs_and_end_with_what_to_conclude(notebook):
     assert headings[-1].startswith("What to conclude")
 
 
-def test_the_start_page_runs_in_python_and_in_a_shell(tmp_path):
+def test_the_start_page_runs_in_python_and_in_a_shell(tmp_path, pytestconfig):
     page = ROOT / "docs" / "start.md"
-    run_page(page, tmp_path)
+    run_page(page, tmp_path, pytestconfig)
     settings = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     shown = ""
     for block in blocks(page, "bash"):
@@ -114,6 +115,8 @@ def build(folder, execute):
     shutil.copytree(ROOT / "examples", folder / "examples")
     shutil.copy(ROOT / "CHANGELOG.md", folder)
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", str(source), str(folder / "html")]
+    if execute == "off":  # the full build has furo, whose navigation takes longer than all of the rest
+        command += ["-D", "html_theme=basic"]
     settings = {**os.environ, "IWBAYES_DOCS_EXECUTE": execute}
     done = subprocess.run(command, env=settings, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
@@ -140,19 +143,19 @@ def test_every_public_name_is_in_the_reference():
 
 
 @pytest.fixture(scope="module")
-def guide(tmp_path_factory):
-    return run_page(GUIDE, tmp_path_factory.mktemp("guide"))
+def guide(tmp_path_factory, pytestconfig):
+    return run_page(GUIDE, tmp_path_factory.mktemp("guide"), pytestconfig)
 
 
-def test_intervals_that_cover(tmp_path):
-    space, shown = run_page(GUIDE.with_name("intervals_that_cover.md"), tmp_path)
+def test_intervals_that_cover(tmp_path, pytestconfig):
+    space, shown = run_page(GUIDE.with_name("intervals_that_cover.md"), tmp_path, pytestconfig)
     assert space["named"].noise_sd < space["everything"].noise_sd
     assert "not calibrated: " in shown and "the release was made for other models" in shown
     assert list(space["study"].table().index.get_level_values("method").unique()) == ["private rows", "calibrated"]
 
 
-def test_predict_and_compare(tmp_path):
-    space, shown = run_page(GUIDE.with_name("predict_and_compare.md"), tmp_path)
+def test_predict_and_compare(tmp_path, pytestconfig):
+    space, shown = run_page(GUIDE.with_name("predict_and_compare.md"), tmp_path, pytestconfig)
     assert "group[b]" in shown and shown.rstrip().endswith("fail")
     replies = _arviz.group(space["replies"], "predictions")
     assert set(np.unique(replies[list(replies.data_vars)[0]])) <= {0, 1}

@@ -5,14 +5,17 @@ from pathlib import Path
 
 import matplotlib
 import pytest
-from docs_tools import ROOT, blocks, run
+from docs_tools import ROOT, blocks, run, shorten_chains
 
 README = ROOT / "README.md"
 
 
-def test_the_curators_and_the_analysts_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+def test_the_curators_and_the_analysts_examples_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, pytestconfig: pytest.Config
+):
     matplotlib.use("Agg")
     monkeypatch.chdir(tmp_path)
+    shorten_chains(monkeypatch, README, pytestconfig)
     curator, analyst, kept, outside, people, auditor = blocks(README, "python")
     run(curator, README, {})
     assert "differential privacy under replace-one adjacency.\n  hardened noise, certified" in capsys.readouterr().out

@@ -12,8 +12,9 @@ import tempfile
 import traceback
 import warnings
 import zipfile
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pandas as pd
@@ -21,6 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import iwbayes as iw
+from iwbayes.cli import app
 
 #: Cells of the private table that occur nowhere else.
 AGE, VISITS, PERSON, TEXT = 41.2345678912, 1_739_462, "person-8675309", "canary-5551212"
@@ -411,29 +413,88 @@ def test_the_analysts_side_holds_no_private_value(tmp_path):
         said.fails(lambda: iw.fit(f"{TEXT[:6]} ~ age", release))
 
 
-# --- the command line, in a process of its own
+# --- the command line
 
 
-def command(*arguments, tty=False):
-    """Run a command; on a terminal where progress is shown. Everything that it prints, as bytes."""
-    line = [sys.executable, "-m", "iwbayes", *map(str, arguments)]
-    if not tty:
-        done = subprocess.run(line, capture_output=True, check=False)
-        return done.returncode, done.stdout + done.stderr
-    ours, theirs = pty.openpty()
-    with subprocess.Popen(line, stdout=theirs, stderr=theirs, stdin=theirs) as process:
-        os.close(theirs)
-        said = b""
-        while True:
+def in_a_process(line, write):
+    """Run a command in a process of its own, which prints to an open file; its exit code."""
+    line = [sys.executable, "-m", "iwbayes", *line]
+    return subprocess.run(line, stdin=write, stdout=write, stderr=write, check=False).returncode
+
+
+def in_this_process(line, write):
+    """Run a command here, which spares the start of Python; all of this process prints to an open file meanwhile."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = [os.dup(place) for place in (1, 2)]
+    try:
+        for place in (1, 2):  # what libraries print below Python, too
+            os.dup2(write, place)
+        with (
+            open(write, "w", closefd=False) as out,
+            redirect_stdout(out),
+            redirect_stderr(out),
+            warnings.catch_warnings(),
+        ):
+            # those of pytest would make errors of warnings, or keep them
+            warnings.simplefilter("always")
+            warnings.showwarning = lambda message, *_: print(repr(message), file=sys.stderr)
+            logging.getLogger().addHandler(handler := logging.StreamHandler(out))
             try:
-                more = os.read(ours, 65536)
-            except OSError:  # the other end is closed
-                break
-            if not more:
-                break
-            said += more
-    os.close(ours)
-    return process.returncode, said
+                app(line)
+            except SystemExit as end:
+                return end.code
+            except BaseException:
+                traceback.print_exc()
+                return "not caught"
+            finally:
+                logging.getLogger().removeHandler(handler)
+    finally:
+        for place, old in zip((1, 2), kept, strict=True):
+            os.dup2(old, place)
+            os.close(old)
+
+
+def command(*arguments, tty=False, run=in_this_process):
+    """Run a command; on a terminal where progress is shown. Its exit code, and everything that it prints, as bytes."""
+    read, write = pty.openpty() if tty else os.pipe()
+    said = []
+
+    def listen():
+        with suppress(OSError):  # a terminal whose other end is closed
+            while more := os.read(read, 65536):
+                said.append(more)
+
+    listener = Thread(target=listen)
+    listener.start()
+    try:
+        code = run([str(argument) for argument in arguments], write)
+    finally:
+        os.close(write)
+        listener.join()
+        os.close(read)
+    return code, b"".join(said)
+
+
+def test_what_a_command_says_is_heard():
+    words = (
+        f"import os, subprocess; print('{TEXT}'); logging.warning('%s', {VISITS}); os.write(1, b'{PERSON}');"
+        f"subprocess.run(['echo', '{AGE}'], check=True); warnings.warn('{VISITS:,}'); print(sys.stderr.isatty())"
+    )
+
+    def here(line, write):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(globals(), "app", lambda line: exec(*line))
+            return in_this_process(line, write)
+
+    for tty in (False, True):
+        code, said = command(words, tty=tty, run=here)
+        assert code is None and all(form in said for form in FORMS[:5]), said
+        assert said.endswith(b"True\r\n" if tty else b"False\n")
+        assert command("raise SystemExit(3)", tty=tty, run=here) == (3, b"")
+        code, said = command("raise KeyError(TEXT)", tty=tty, run=here)
+        assert code == "not caught" and TEXT.encode() in said
+    assert command("--version", run=in_a_process) == command("--version") == (0, f"{iw.__version__}\n".encode())
 
 
 @pytest.fixture(scope="module")
@@ -450,24 +511,24 @@ def folder(tmp_path_factory):
 
 @pytest.mark.parametrize("tty", [False, True])
 @pytest.mark.parametrize(
-    ("source", "options", "code"),
+    ("source", "options", "code", "run"),
     [
-        ("t.csv", (), 0),
-        ("t.csv", ("--json",), 0),
-        ("t.csv", ("--epsilon", "-1", "--debug"), 1),
-        ("level.csv", ("--debug",), 1),
-        ("text.csv", ("--debug",), 1),
-        ("level.csv", ("--on-undeclared", "other"), 0),
-        ("text.csv", ("--on-undeclared", "drop", "--debug"), 1),
-        ("more.csv", ("--debug",), 1),
-        ("cut.csv", ("--debug",), 1),
+        ("t.csv", (), 0, in_a_process),  # one that is done and one that fails are processes of their own
+        ("t.csv", ("--json",), 0, in_this_process),
+        ("t.csv", ("--epsilon", "-1", "--debug"), 1, in_this_process),
+        ("level.csv", ("--debug",), 1, in_this_process),
+        ("text.csv", ("--debug",), 1, in_a_process),
+        ("level.csv", ("--on-undeclared", "other"), 0, in_this_process),
+        ("text.csv", ("--on-undeclared", "drop", "--debug"), 1, in_this_process),
+        ("more.csv", ("--debug",), 1, in_this_process),
+        ("cut.csv", ("--debug",), 1, in_this_process),
     ],
 )
-def test_no_command_prints_or_writes_a_private_value(folder, tmp_path, source, options, code, tty):
+def test_no_command_prints_or_writes_a_private_value(folder, tmp_path, source, options, code, run, tty):
     output = tmp_path / "r.iwb"
     budget = () if "--epsilon" in options else ("--epsilon", 1)
     line = ("publish", folder / source, "-s", folder / "s.toml", *budget, "--delta", 1e-6, "-o", output, *options)
-    status, said = command(*line, tty=tty)
+    status, said = command(*line, tty=tty, run=run)
     assert status == code, said
     assert said and not leaks(said)
     assert output.exists() is (code == 0)

@@ -19,8 +19,8 @@ from iwbayes.analyst._rows import _MERGE_SHARE, _identical
 
 __all__ = ["TiltPosterior", "move_to_mean", "recover_base", "row_noise"]
 
-# Numbers in one block of weights of many draws: 2^22 float64 are 32 MiB.
-_BLOCK = 2**22
+# Numbers in one block of weights of many draws: 2^17 float64 are 1 MiB, which a processor keeps at hand.
+_BLOCK = 2**17
 # Log weights that lie so close to a linear function of the features have no other base than equal shares.
 _LINEAR = 1e-7
 
@@ -69,8 +69,10 @@ class TiltPosterior:
         step = max(1, _BLOCK // len(self.base))
         for start in range(0, len(b), step):
             part = slice(start, start + step)
-            weights = b[part] @ self.phi.T + self.base
-            weights = np.exp(weights - np.max(weights, axis=1, keepdims=True))
+            weights = b[part] @ self.phi.T
+            weights += self.base
+            weights -= np.max(weights, axis=1, keepdims=True)
+            np.exp(weights, out=weights)
             found[part] = weights @ self.phi / weights.sum(axis=1, keepdims=True)
         return found
 

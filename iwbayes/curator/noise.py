@@ -57,20 +57,16 @@ class NoiseSource(Protocol):
         ...
 
 
-def _opendp() -> Any:
-    import opendp.prelude as dp
-
-    dp.enable_features("contrib")
-    return dp
-
-
 @cache
 def _opendp_vector(family: str, size: int, scale: float) -> Any:
-    dp = _opendp()
-    domain = dp.vector_domain(dp.atom_domain(T="i64"), size=size)
+    # not opendp.prelude, which imports scikit-learn and more
+    from opendp import domains, measurements, metrics, mod
+
+    mod.enable_features("contrib")
+    domain = domains.vector_domain(domains.atom_domain(T="i64"), size=size)
     if family == "gaussian":
-        return dp.m.make_gaussian(domain, dp.l2_distance(T=float), scale)
-    return dp.m.make_laplace(domain, dp.l1_distance(T="i64"), scale)
+        return measurements.make_gaussian(domain, metrics.l2_distance(T=float), scale)
+    return measurements.make_laplace(domain, metrics.l1_distance(T="i64"), scale)
 
 
 class WholeNumbers(Protocol):
@@ -167,9 +163,12 @@ class SystemNoise:
 
     def noisy_max(self, scores: IntArray, scale: float) -> int:
         """OpenDP's noisy maximum with exponential noise (permute-and-flip)."""
-        dp = _opendp()
-        space = dp.vector_domain(dp.atom_domain(T="i64")), dp.linf_distance(T="i64")
-        return int(dp.m.make_noisy_max(*space, dp.max_divergence(), scale=float(scale))(scores.tolist()))
+        from opendp import domains, measurements, measures, metrics, mod
+
+        mod.enable_features("contrib")
+        space = domains.vector_domain(domains.atom_domain(T="i64")), metrics.linf_distance(T="i64")
+        noisy = measurements.make_noisy_max(*space, measures.max_divergence(), scale=float(scale))
+        return int(noisy(scores.tolist()))
 
     def __repr__(self) -> str:
         """Name the source."""
