@@ -99,7 +99,7 @@ plant(FILE, "system: laplace halved",
        SYSTEM)
 plant(FILE, "system: cube halved", "scale, SystemWholeNumbers()", "scale / 2, SystemWholeNumbers()", SYSTEM)
 plant(FILE, "system: spherical halved", "scale * math.sqrt((normal", "scale / 2 * math.sqrt((normal", SYSTEM)
-plant(FILE, "system: noisy maximum halved", "scale=float(scale))(scores", "scale=float(scale) / 2)(scores", SYSTEM)
+plant(FILE, "system: noisy maximum halved", "scale=float(scale))\n", "scale=float(scale) / 2)\n", SYSTEM)
 plant(FILE, "system: permutation is the identity", "order = np.argsort(keys)", "order = np.arange(n)", SYSTEM)
 plant(FILE, "system: rows on the threshold never taken",
        "taken[undecided] = _random_bits(len(undecided), np.uint64) < np.uint64(rest)", "taken[undecided] = False",
