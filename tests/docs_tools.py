@@ -54,7 +54,7 @@ LONGEST = 200
 
 
 def shorten_chains(patch: pytest.MonkeyPatch, page: Path, config: pytest.Config) -> None:
-    """Make chains of PyMC's samplers short while a page runs; at full length they take longer than all of the rest.
+    """Make chains of PyMC's samplers short while a page runs: some pages spend most of their time in them.
 
     The code runs as printed, and what pages and tests assert of its draws has to hold. With ``--all`` nothing is cut.
     """
