@@ -115,8 +115,6 @@ def build(folder, execute):
     shutil.copytree(ROOT / "examples", folder / "examples")
     shutil.copy(ROOT / "CHANGELOG.md", folder)
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", str(source), str(folder / "html")]
-    if execute == "off":  # the full build has furo, whose navigation takes about a third of the time
-        command += ["-D", "html_theme=basic"]
     settings = {**os.environ, "IWBAYES_DOCS_EXECUTE": execute}
     done = subprocess.run(command, env=settings, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
