@@ -7,8 +7,10 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 import xarray as xr
+from pytensor.link.basic import PerformLinker
 from scipy import optimize
 
+from iwbayes.analyst._model_graph import CompiledWhenUsed
 from iwbayes.analyst._newton import maximise
 from iwbayes.analyst.autodiff import ModelTerms
 from iwbayes.analyst.reweight import reweight
@@ -323,3 +325,13 @@ def test_newton_needs_a_line_search_and_says_when_it_fails():
         np.array([0.1]),
     )
     np.testing.assert_allclose(double_well, 1, atol=1e-10)
+
+
+@pytest.mark.parametrize(("n_rows", "calls_in_python"), [(0, 250), (1000, 34), (5000, 0)])
+def test_graphs_are_compiled_when_they_have_been_used(n_rows, calls_in_python):
+    x = pt.vector("x")
+    function = CompiledWhenUsed([x], pt.log1p(pt.exp(x)).sum(), n_rows=n_rows)
+    for call in range(calls_in_python + 2):
+        value = function(np.array([1000.0, -2.0]))  # no overflow, in neither way
+        np.testing.assert_allclose(value, 1000 + np.log1p(np.exp(-2.0)), rtol=1e-14)
+        assert (type(function._function.maker.linker) is PerformLinker) == (call < calls_in_python)
