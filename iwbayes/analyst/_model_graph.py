@@ -20,8 +20,7 @@ from iwbayes.analyst._minibatch import draws_rows, minibatch_node, scaled_rows, 
 _INTERPRETER: Any = Mode(linker="py", optimizer=cast(Any, None))
 # fusing operations serves compilers only
 _STABLE_INTERPRETER: Any = Mode(linker="py", optimizer="fast_run").excluding("fusion")
-# Rows that are looped over in Python before a graph is compiled, about two seconds; and how many take as long as what a
-# call costs besides.
+# Rows that are looped over in Python, two seconds of them, before a graph is compiled; a call costs as much as so many.
 _WORK_IN_PYTHON, _ROWS_OF_A_CALL = 40_000, 160
 # Fewer calls are not worth a second graph.
 _FEWEST_CALLS = 20
