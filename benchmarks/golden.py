@@ -1,0 +1,257 @@
+"""Golden numbers: posteriors, calibrations, criticism and quantities of releases that are kept, held against a record.
+
+    python benchmarks/golden.py             compare with the record of this Python's stack
+    python benchmarks/golden.py --record    write that record anew
+
+The releases in ``benchmarks/golden`` were made by the package before its code was put into folders: formats 1, 3 and 4.
+Numbers that follow from a release without chance must agree to 1e-8 of their size. Those that are drawn agree within 5
+standard errors of the two means, or in all digits where the same numbers are drawn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:] = [folder for folder in sys.path if Path(folder or ".").resolve() != HERE]  # coverage.py is not coverage
+
+import numpy as np  # noqa: E402
+import xarray as xr  # noqa: E402
+
+import iwbayes as iw  # noqa: E402
+
+FOLDER = HERE / "golden"
+RELEASES = ("default_format4", "default_format3", "named_format3", "logistic_format1")
+MODELS = {
+    "gaussian": "y ~ x + g",
+    "bernoulli": "z ~ x + g",
+    "poisson": "k ~ x",
+    "categorical": "g ~ x",
+}
+#: Attributes of a record that are numbers, under their present names and older ones.
+NUMBERS = (
+    "kappa_max", "explained_min", "second_order_max", "misfit_share_max", "misfit", "kappa0", "skew", "likelihood_ess",
+    "cut_directions", "prior_directions", "pareto_k", "ess", "n_private", "n_synthetic", "clipped_private",
+    "clipped_synthetic", "noise_ratio", "kappa_bound", "dispersion_max", "weight_draws", "weight_draws_used",
+)  # fmt: skip
+RENAMED = {"nonquadraticity": "bend"}
+SETTINGS = {"draws": 400, "chains": 2, "random_seed": 1, "progressbar": False}
+
+Found = dict[str, dict[str, Any]]
+
+
+def group(idata: Any, name: str) -> xr.Dataset:
+    """Group of an ArviZ object of either generation."""
+    found = idata[name]
+    return found.to_dataset() if hasattr(found, "to_dataset") else found
+
+
+def exact(name: str, value: Any) -> Found:
+    """Entry of numbers that follow without chance."""
+    return {name: {"exact": np.ravel(np.asarray(value, dtype=np.float64)).tolist()}}
+
+
+def drawn(name: str, values: Any) -> Found:
+    """Entry of draws (sample, ...): means and standard deviations of each column."""
+    flat = np.asarray(values, dtype=np.float64).reshape(len(values), -1)
+    return {name: {"mean": flat.mean(0).tolist(), "sd": flat.std(0, ddof=1).tolist(), "n": len(flat)}}
+
+
+def of_posterior(name: str, idata: Any, *, wanted: list[str] | None = None) -> Found:
+    """Draws of every variable of a posterior, and its calibration record."""
+    posterior, found = group(idata, "posterior"), {}
+    for variable in wanted or sorted(map(str, posterior.data_vars)):
+        values = posterior[variable].transpose("chain", "draw", ...).to_numpy()
+        found |= drawn(f"{name}/{variable}", values.reshape(-1, *values.shape[2:]))
+    if "calibration" in idata.children if hasattr(idata, "children") else hasattr(idata, "calibration"):
+        record = group(idata, "calibration")
+        sampled = str(record.attrs["method"]) == "pool" or "hierarchy" in name or "draws" in name
+        for variable in ("kappa", "explained", "second_order", "misfit_share", "dispersion"):
+            if variable in record:
+                found |= exact(f"{name}/record/{variable}", record[variable].to_numpy())
+        keys = {new: old for new, old in RENAMED.items()} | {number: number for number in NUMBERS}
+        for new, old in keys.items():
+            value = record.attrs.get(new, record.attrs.get(old))
+            if value is not None and not (sampled and new in ("skew", "nonquadraticity", "weight_draws_used")):
+                if new not in ("skew", "nonquadraticity"):
+                    found |= exact(f"{name}/record/{new}", value)
+        found[f"{name}/record/verdict"] = {"text": str(record.attrs["verdict"])}
+    return found
+
+
+def fits(name: str, release: iw.Release) -> Iterator[tuple[str, Callable[[], Found]]]:
+    """Regressions of the four families by all methods, with criticism and quantities of some."""
+    for family, formula in MODELS.items():
+        for method in ("laplace", "nuts"):
+
+            def run(family: str = family, formula: str = formula, method: str = method) -> Found:
+                idata = iw.fit(formula, release, family=family, method=method, **SETTINGS)
+                found = of_posterior(f"{name}/fit/{family}/{method}", idata)
+                if method == "laplace":
+                    plain = iw.fit(formula, release, family=family, method=method, calibrate=False, **SETTINGS)
+                    found |= criticism(f"{name}/{family}", plain, release)
+                    found |= quantities(f"{name}/{family}", idata, release, family)
+                return found
+
+            yield f"{name}/fit/{family}/{method}", run
+
+
+def criticism(name: str, idata: Any, release: iw.Release) -> Found:
+    """Leave-one-out and predictive checks of a fit."""
+    loo = iw.loo(idata, release)
+    found = drawn(f"{name}/loo/pointwise", np.asarray(loo.pointwise)[:, None] if hasattr(loo, "pointwise") else [[0.0]])
+    found |= {f"{name}/loo/elpd": {"near": [float(loo.elpd), float(loo.se)]}}
+    table = iw.ppc(idata, release, draws=100, random_seed=2)
+    numeric = table.select_dtypes("number")
+    observed = [column for column in numeric if "observed" in str(column) or str(column) in ("se", "weighted")]
+    return found | exact(f"{name}/ppc/observed", numeric[observed].to_numpy())
+
+
+def quantities(name: str, idata: Any, release: iw.Release, family: str) -> Found:
+    """Average marginal effects, predictions and ratios of a fit."""
+    effects = iw.average_marginal_effects(idata, release, random_seed=3)
+    fixed = iw.average_marginal_effects(idata, release, rows="fixed")
+    predicted = iw.predict(idata, release.synthetic.frame.head(3), random_seed=4)
+    found = of_posterior(f"{name}/effects", effects) | of_posterior(f"{name}/effects fixed", fixed)
+    found |= of_posterior(f"{name}/predictions", predicted)
+    return found if family == "gaussian" else found | of_posterior(f"{name}/ratios", iw.odds_ratios(idata))
+
+
+def models(name: str, release: iw.Release) -> Iterator[tuple[str, Callable[[], Found]]]:
+    """PyMC models, calibrated and pooled."""
+    import pymc as pm
+
+    frame = release.synthetic.frame
+    x, y = frame["x"].to_numpy(float), frame["y"].to_numpy(float)
+    z = frame["z"].to_numpy(float)
+    codes = frame["g"].astype("category").cat.codes.to_numpy()
+
+    def logistic() -> pm.Model:
+        with pm.Model() as model:
+            b = pm.Normal("b", 0, 2, shape=2)
+            pm.Deterministic("odds", pm.math.exp(b[1]))
+            pm.Bernoulli("z", logit_p=b[0] + b[1] * x, observed=z)
+        return model
+
+    def linear() -> pm.Model:
+        with pm.Model() as model:
+            a, b = pm.Normal("a", 0, 5), pm.Normal("b", 0, 5)
+            pm.Normal("y", a + b * x, pm.HalfNormal("sigma", 3), observed=y)
+        return model
+
+    def hierarchy() -> pm.Model:
+        with pm.Model(coords={"group": [str(code) for code in sorted(set(codes))]}) as model:
+            mean, scale = pm.Normal("mean", 0, 2), pm.HalfNormal("scale", 1)
+            effect = pm.Normal("effect", mean, scale, dims="group")
+            pm.Normal("y", effect[codes], pm.HalfNormal("sigma", 3), observed=y)
+        return model
+
+    for label, build in {"logistic": logistic, "linear": linear, "hierarchy": hierarchy}.items():
+
+        def run(build: Callable[[], pm.Model] = build, label: str = label) -> Found:
+            weighted = iw.reweight(build(), release.weights, total=release.n_private)
+            options = {"compute_convergence_checks": False, "progressbar": False}
+            idata = pm.sample(200, tune=300, chains=2, cores=1, random_seed=1, model=weighted, **options)
+            found = of_posterior(f"{name}/calibrate/{label}", iw.calibrate(idata, weighted, release, random_seed=2))
+            if label != "linear":
+                pooled = iw.pool(weighted, release, n_draws=20, draws=200, chains=2, random_seed=3)
+                found |= of_posterior(f"{name}/pool/{label}", pooled)
+            return found
+
+        yield f"{name}/calibrate/{label}", run
+
+    def pooled_fit() -> Found:
+        return of_posterior(
+            f"{name}/fit pool", iw.fit(MODELS["bernoulli"], release, family="bernoulli", calibrate="pool", **SETTINGS)
+        )
+
+    yield f"{name}/fit pool", pooled_fit
+
+
+def all_runs() -> Iterator[tuple[str, Callable[[], Found]]]:
+    """Every entry of the record, with what makes it."""
+    for name in RELEASES:
+        release = iw.load(FOLDER / f"{name}.iwb")
+        if name in ("default_format4", "default_format3"):
+            yield from fits(name, release)
+        else:
+            yield (
+                f"{name}/fit",
+                lambda release=release, name=name: of_posterior(
+                    f"{name}/fit/bernoulli/laplace",
+                    iw.fit(MODELS["bernoulli"], release, family="bernoulli", **SETTINGS),
+                ),
+            )
+        if name == "default_format3":
+            yield from models(name, release)
+        yield (
+            f"{name}/diagnose",
+            lambda release=release, name=name: exact(
+                f"{name}/diagnose", [v for v in iw.diagnose(release)["value"] if isinstance(v, float)]
+            ),
+        )
+
+
+def differences(before: dict[str, Any], now: dict[str, Any]) -> str:
+    """Say how an entry differs from the record; empty where it does not."""
+    if "text" in before:
+        return "" if before == now else f"{before['text']} became {now['text']}"
+    if "near" in before:
+        (a, se), (b, _) = before["near"], now["near"]
+        return "" if abs(a - b) < 0.05 * se + 1e-8 * abs(a) else f"{a} became {b}"
+    if "exact" in before:
+        a, b = np.array(before["exact"]), np.array(now["exact"])
+        if a.shape != b.shape:
+            return f"{a.shape} numbers became {b.shape}"
+        close = np.isclose(a, b, rtol=1e-8, atol=1e-12, equal_nan=True)
+        return "" if close.all() else f"{a[~close][0]!r} became {b[~close][0]!r}"
+    a, b = np.array(before["mean"]), np.array(now["mean"])
+    if a.shape != b.shape:
+        return f"{a.shape} means became {b.shape}"
+    if np.allclose(a, b, rtol=1e-6, atol=1e-9):
+        return ""
+    # draws of NUTS are worth fewer: a tenth at least
+    se = np.sqrt((np.array(before["sd"]) ** 2 + np.array(now["sd"]) ** 2) / (before["n"] / 10))
+    far = np.abs(a - b) > 5 * se + 1e-9
+    spread = np.abs(np.log((np.array(now["sd"]) + 1e-12) / (np.array(before["sd"]) + 1e-12))) > 5 / np.sqrt(
+        before["n"] / 5
+    )
+    return "" if not (far | spread).any() else f"mean {a[far | spread][0]} became {b[far | spread][0]}"
+
+
+def main() -> int:
+    """Compare, or record."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--record", action="store_true", help="write the record anew")
+    options = parser.parse_args()
+    record = FOLDER / f"numbers_{sys.version_info.major}.{sys.version_info.minor}.json"
+    found: Found = {}
+    for name, run in all_runs():
+        start = time.perf_counter()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found |= run()
+        print(f"{name}: {time.perf_counter() - start:.1f} s", flush=True)
+    if options.record:
+        record.write_text(json.dumps(found, indent=0), encoding="utf-8")
+        print(f"{len(found)} entries")
+        return 0
+    before = json.loads(record.read_text(encoding="utf-8"))
+    wrong = {name: differences(entry, found[name]) if name in found else "gone" for name, entry in before.items()}
+    wrong = {name: why for name, why in wrong.items() if why}
+    for name, why in wrong.items():
+        print(f"DIFFERS {name}: {why}")
+    same = sum(before[name] == found.get(name) for name in before)
+    print(f"{len(before) - len(wrong)} of {len(before)} entries agree, {same} of them in every digit")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
