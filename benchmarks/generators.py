@@ -41,7 +41,7 @@ from typing import Any, NamedTuple
 
 # coverage.py of this folder would hide the package of that name, which numba imports
 HERE = Path(__file__).resolve().parent
-sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place or ".").resolve() != HERE)]
+sys.path[:] = [str(HERE / "shared"), *(index for index in sys.path if Path(index or ".").resolve() != HERE)]
 
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
@@ -67,10 +67,10 @@ def images(folder: Path, n: int = 60_000) -> Data:
     large = np.repeat(np.repeat(digits.images / 16, 3, axis=1), 3, axis=2)
     pixels = np.zeros((n, 28, 28))
     corners = rng.integers(0, 5, (n, 2))
-    for place, (row, (top, left)) in enumerate(zip(rows, corners, strict=True)):
-        pixels[place, top : top + 24, left : left + 24] = large[row]
+    for index, (row, (top, left)) in enumerate(zip(rows, corners, strict=True)):
+        pixels[index, top : top + 24, left : left + 24] = large[row]
     pixels = np.clip(pixels * rng.uniform(0.7, 1, (n, 1, 1)) + rng.normal(0, 0.05, pixels.shape), 0, 1)
-    frame = pd.DataFrame(pixels.reshape(n, -1), columns=[f"pixel {place}" for place in range(784)])
+    frame = pd.DataFrame(pixels.reshape(n, -1), columns=[f"pixel {index}" for index in range(784)])
     frame["digit"] = digits.target[rows]
     reals = (iw.Real(name, 0, 1) for name in frame.columns[:-1])
     return Data(frame, iw.Schema(*reals, iw.Categorical("digit", tuple(range(10)))), "digit", "digit")
@@ -182,9 +182,9 @@ def run(job: Job, folder: str) -> dict[str, Any]:
     seconds = time.perf_counter() - start
     codes, sizes = cells(train, data.schema)
     drawn, rng = cells(synthetic, data.schema)[0], np.random.default_rng([job.seed, 3])
-    places = points(synthetic, data.schema)
+    indices = points(synthetic, data.schema)
     values = [total_variation(codes, drawn, sizes, ways) for ways in (1, 2)]
-    values += [wasserstein(points(part, data.schema), places, rng) for part in (train, test)]
+    values += [wasserstein(points(part, data.schema), indices, rng) for part in (train, test)]
     return job._asdict() | dict(zip(MEASURES, [*values, seconds], strict=True)) | {"error": ""}
 
 
@@ -228,7 +228,7 @@ def write(path: Path, row: dict[str, Any]) -> None:
 def report(results: pd.DataFrame) -> str:
     """Mean and standard error of each generator, one table a data set."""
     lines = []
-    order = {name: place for place, name in enumerate((*BASELINES, *GENERATORS))}
+    order = {name: index for index, name in enumerate((*BASELINES, *GENERATORS))}
     for data, part in results.groupby("data", sort=False):
         lines += ["", f"{data:<22}{'eps':>5}{'runs':>6}" + "".join(f"{name:>17}" for name in MEASURES)]
         groups = sorted(part.groupby(["generator", "epsilon"]), key=lambda group: (order[group[0][0]], group[0][1]))

@@ -110,7 +110,9 @@ def replicate(job: tuple[str, int]) -> pd.DataFrame:
         start = time.perf_counter()
         calibrated = iw.calibrate(drawn, weighted, release, random_seed=seed)
     record = calibrated["calibration"]
-    facts = {name: record.attrs[name] for name in ("verdict", "bend", "skew", "kappa_max", "misfit_share_max")}
+    facts = {
+        name: record.attrs[name] for name in ("verdict", "nonquadraticity", "skew", "kappa_max", "misfit_share_max")
+    }
     facts |= {"seconds": time.perf_counter() - start, "seed": seed, "reasons": "; ".join(record.attrs["reasons"])}
     rows = []
     for method, idata in (("weighted", drawn), ("calibrated", calibrated)):
@@ -157,7 +159,10 @@ def main() -> None:
         once = done.drop_duplicates("seed")
         print(f"\n{family}: {len(once)} replications, {(once['verdict'] == 'calibrated').mean():.0%} calibrated")
         print(
-            once[["bend", "skew", "kappa_max", "misfit_share_max", "seconds"]].describe().loc[["50%", "max"]].round(3)
+            once[["nonquadraticity", "skew", "kappa_max", "misfit_share_max", "seconds"]]
+            .describe()
+            .loc[["50%", "max"]]
+            .round(3)
         )
         print(summary(done).round(3).to_string())
         inside = done[done["verdict"] == "calibrated"]

@@ -9,7 +9,7 @@ tenth of delta each. Last, ten releases with private gradient steps, which "gdp"
 """
 
 import iwbayes as iw
-from iwbayes.curator.accounting import dpsgd_multiplier, price
+from iwbayes.curator.privacy.accounting import dpsgd_multiplier, price
 from iwbayes.statement import Event
 
 RELEASES = 10
@@ -24,7 +24,7 @@ def schema(width: int) -> iw.Schema:
         lambda name: iw.Binary(name),
         lambda name: iw.Categorical(name, list("abcd")),
     ]
-    return iw.Schema(*(kinds[place % 4](f"x{place}") for place in range(width)))
+    return iw.Schema(*(kinds[index % 4](f"x{index}") for index in range(width)))
 
 
 def default_release(width: int, n: int, epsilon: float, delta: float) -> tuple[Event, ...]:

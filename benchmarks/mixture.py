@@ -31,7 +31,7 @@ from pathlib import Path
 
 # coverage.py of this folder would hide the package of that name, which numba imports
 HERE = Path(__file__).resolve().parent
-sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place or ".").resolve() != HERE)]
+sys.path[:] = [str(HERE / "shared"), *(index for index in sys.path if Path(index or ".").resolve() != HERE)]
 
 import data_sets  # noqa: E402 - in shared
 import numpy as np  # noqa: E402

@@ -114,15 +114,15 @@ def fit_adult(release: Any, *, random_seed: int) -> Any:
 
 def adult_truth(table: iw.PrivateTable) -> dict[str, float]:
     """Estimate from all rows: posterior means under the default priors, which say next to nothing here."""
-    from iwbayes.analyst import _arviz
-    from iwbayes.coverage._replication import scalars
+    from iwbayes.analyst import arviz_compat
+    from iwbayes.coverage.replication import scalars
 
     ledger = iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(0))
     rows = iw.SyntheticTable(table.frame, table.schema, origin="private rows", already_spent=(0.0, 0.0))
     release = iw.Release(rows, iw.Weights(np.zeros(len(rows)), "none"), ledger.statement(), n_private=len(rows))
     idata = iw.fit(ADULT_FORMULA, release, family="bernoulli", calibrate=False, log_likelihood=False, draws=2500,
                    random_seed=1, progressbar=False)  # fmt: skip
-    return {name: float(draws.mean()) for name, draws in scalars(_arviz.group(idata, "posterior")).items()}
+    return {name: float(draws.mean()) for name, draws in scalars(arviz_compat.group(idata, "posterior")).items()}
 
 
 def adult_studies(arguments: argparse.Namespace) -> None:

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 # coverage.py of this folder would hide the package of that name, which numba imports
-sys.path = [place for place in sys.path if Path(place).resolve() != Path(__file__).resolve().parent]
+sys.path = [index for index in sys.path if Path(index).resolve() != Path(__file__).resolve().parent]
 
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
@@ -35,14 +35,14 @@ def simulate(n: int, columns: int, rng: np.random.Generator, shift: float) -> pd
     """Correlated columns on [-1/2, 1/2]; the private rows are shifted."""
     common = rng.normal(0, 0.1, (n, 8)) @ rng.normal(0, 1 / np.sqrt(8), (8, columns))
     x = np.clip(common + rng.normal(shift, 0.15, (n, columns)), -0.5, 0.5)
-    return pd.DataFrame(x, columns=[f"x{place}" for place in range(columns)])
+    return pd.DataFrame(x, columns=[f"x{index}" for index in range(columns)])
 
 
 def measure(name: str, epsilon: float, delta: float) -> tuple[float, float, float]:
     """Seconds of the fit, its gigabytes beyond the tables', and peak gigabytes of the process."""
     n, m, columns, settings, _ = CASES[name]
     rng = np.random.default_rng(1)
-    schema = iw.Schema(*(iw.Real(f"x{place}", -0.5, 0.5) for place in range(columns)))
+    schema = iw.Schema(*(iw.Real(f"x{index}", -0.5, 0.5) for index in range(columns)))
     private = iw.PrivateTable(simulate(n, columns, rng, 0.02), schema)
     synthetic = iw.SyntheticTable(simulate(m, columns, rng, 0.0), schema, origin="simulated", already_spent=(0, 0))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

@@ -35,7 +35,7 @@ from pathlib import Path
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 HERE = Path(__file__).resolve().parent
-sys.path[:] = [place for place in sys.path if Path(place or ".").resolve() != HERE]
+sys.path[:] = [index for index in sys.path if Path(index or ".").resolve() != HERE]
 
 import multiprocessing  # noqa: E402
 import resource  # noqa: E402
@@ -111,7 +111,7 @@ def coded_rows(rows: int) -> tuple[pd.DataFrame, iw.Schema]:
 def make_release(frame: pd.DataFrame, schema: iw.Schema, *, draws: int = 1) -> Any:
     """Simulate what the analyst's side reads of a release; several draws of weights carry no measurement."""
     from iwbayes.features import FeatureMap
-    from iwbayes.laws import GaussianLaw, Measurement
+    from iwbayes.measurement import GaussianDistribution, Measurement
     from iwbayes.tables import SyntheticTable
     from iwbayes.weights import Weights
 
@@ -120,7 +120,7 @@ def make_release(frame: pd.DataFrame, schema: iw.Schema, *, draws: int = 1) -> A
     features = FeatureMap.whitened(synthetic, "linear")
     sensitivity = features.diameter("replace-one") / PRIVATE
     phi = features.transform(synthetic.frame)
-    noise = GaussianLaw(4 * sensitivity, phi.shape[1])
+    noise = GaussianDistribution(4 * sensitivity, phi.shape[1])
     measurement = Measurement("mean of features", phi.mean(axis=0), noise, sensitivity, features, PRIVATE)
     tilts = 0.1 * rng.normal(size=(draws, phi[:, measurement.tilt_columns].shape[1]))
     log_weights = tilts @ phi[:, measurement.tilt_columns].T
@@ -172,7 +172,7 @@ def interleaved(first: Callable[[], Any], second: Callable[[], Any], budget: flo
     pairs, until = [], time.perf_counter() + budget
     while time.perf_counter() < until or len(pairs) < 21:
         order = (0, 1) if len(pairs) % 2 else (1, 0)
-        found = {place: seconds((first, second)[place], calls[place]) for place in order}
+        found = {index: seconds((first, second)[index], calls[index]) for index in order}
         pairs.append((found[0], found[1]))
     one, other = np.array(pairs).T
     return float(np.median(one / other)), float(np.median(one)), float(np.median(other))
@@ -193,10 +193,10 @@ def gradient(arguments: argparse.Namespace) -> Iterator[Line]:
 
 def compressed(family: str, frame: pd.DataFrame, schema: iw.Schema, least: float, budget: float) -> Iterator[Line]:
     """Plain PyMC on all rows against the weighted model of the compressed ones."""
-    from iwbayes.analyst._priors import prior_scales
-    from iwbayes.analyst._regression_nuts import CompactRegression, centred
-    from iwbayes.analyst._rows import merge_rows
-    from iwbayes.analyst.design import build_design
+    from iwbayes.analyst.regression.compact_model import CompactRegression, centred
+    from iwbayes.analyst.regression.design import build_design
+    from iwbayes.analyst.regression.priors import prior_scales
+    from iwbayes.analyst.regression.weighted_rows import merge_rows
 
     release = make_release(frame, schema)
     model = iw.regression(formula(family, frame), release, family=family)
@@ -248,9 +248,9 @@ def warm_up() -> None:
 
 def moments(idata: Any) -> tuple[np.ndarray, np.ndarray]:
     """Posterior means and standard deviations of all coefficients."""
-    from iwbayes.analyst import _arviz
+    from iwbayes.analyst import arviz_compat
 
-    posterior = _arviz.group(idata, "posterior")
+    posterior = arviz_compat.group(idata, "posterior")
     draws = [np.asarray(posterior[name]).reshape(-1) for name in sorted(posterior.data_vars)]
     return np.array([d.mean() for d in draws]), np.array([d.std() for d in draws])
 
@@ -328,7 +328,7 @@ def peak() -> float:
 
 def measure_million(family: str, rows: int) -> tuple[float, float, float, bool]:
     """Seconds, peak memory, that before the fit, and whether pointwise log likelihoods were left out."""
-    from iwbayes.analyst import _arviz
+    from iwbayes.analyst import arviz_compat
 
     warm_up()
     frame, schema = real_rows(rows)
@@ -337,7 +337,7 @@ def measure_million(family: str, rows: int) -> tuple[float, float, float, bool]:
     release = make_release(frame, schema)
     before = peak()
     found, idata = timed_fit(release, frame, family)
-    return found, peak(), before, not _arviz.has_group(idata, "log_likelihood")
+    return found, peak(), before, not arviz_compat.has_group(idata, "log_likelihood")
 
 
 def million(arguments: argparse.Namespace) -> Iterator[Line]:

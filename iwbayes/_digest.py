@@ -42,8 +42,8 @@ def _add(total: Any, part: Any) -> None:
     """Add one part: a head that tells type and length, then its bytes, so that no two contents have the same bytes."""
     if isinstance(part, pd.DataFrame):
         _add(total, ("frame", len(part), [str(name) for name in part.columns]))
-        for place in range(part.shape[1]):
-            _add(total, _column(part.iloc[:, place]))
+        for index in range(part.shape[1]):
+            _add(total, _column(part.iloc[:, index]))
         return
     if isinstance(part, tuple | list):
         _add(total, f"{type(part).__name__} of {len(part)}")

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from iwbayes._cells import AFTER_REFUSAL, BOOLEANS, check_on_undeclared, numbers
-from iwbayes.columns import Binary, Categorical, Column
 from iwbayes.schema import Schema
+from iwbayes.schema.cells import AFTER_REFUSAL, BOOLEANS, check_on_undeclared, numbers
+from iwbayes.schema.columns import Binary, Categorical, Column
 
 __all__ = ["read_table"]
 

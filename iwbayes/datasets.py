@@ -69,7 +69,7 @@ def load_rand_health() -> tuple[pd.DataFrame, Schema]:
         ) from None
     source = randhie.load_pandas().data
     rated = source[["hlthg", "hlthf", "hlthp"]].to_numpy()
-    place = np.where(rated.any(axis=1), rated.argmax(axis=1) + 1, 0)
+    index = np.where(rated.any(axis=1), rated.argmax(axis=1) + 1, 0)
     frame = pd.DataFrame(
         {
             "any_visit": (source["mdvis"] > 0).astype(np.int64),
@@ -80,7 +80,7 @@ def load_rand_health() -> tuple[pd.DataFrame, Schema]:
             "fmde": source["fmde"].astype(np.float64),
             "physlm": (source["physlm"] >= 0.5).astype(np.int64),
             "disea": source["disea"].astype(np.float64),
-            "health": pd.Categorical.from_codes(place, categories=list(HEALTH)),
+            "health": pd.Categorical.from_codes(index, categories=list(HEALTH)),
         }
     )
     return frame, _rand_schema()

@@ -208,7 +208,7 @@ class _Clock:
 
 
 def _publish(private: PrivateTable, seed: int, n_synthetic: int) -> Release:
-    from iwbayes.curator.noise import SeededNoise
+    from iwbayes.curator.privacy.noise import SeededNoise
     from iwbayes.curator.publish import publish
 
     return publish(
@@ -229,12 +229,12 @@ def _private_estimate(
     from statsmodels.genmod import families
     from statsmodels.genmod.generalized_linear_model import GLM
 
-    from iwbayes.analyst.design import build_design
+    from iwbayes.analyst.regression.design import build_design
 
     design = build_design(formula, frame, schema, family)
-    law = {"bernoulli": families.Binomial, "poisson": families.Poisson}[family]()
-    robust = GLM(design.y, design.x, family=law).fit(cov_type="HC0")
-    plain = GLM(design.y, design.x, family=law).fit()
+    distribution = {"bernoulli": families.Binomial, "poisson": families.Poisson}[family]()
+    robust = GLM(design.y, design.x, family=distribution).fit(cov_type="HC0")
+    plain = GLM(design.y, design.x, family=distribution).fit()
     half = norm.ppf((1 + LEVEL) / 2) * robust.bse
     names = list(design.parameter_names)
     estimate = pd.DataFrame(
@@ -250,12 +250,12 @@ def _private_estimate(
 
 def _fit(formula: str, release: Release, **options: Any) -> pd.DataFrame:
     """Posterior means and equal-tailed intervals of the coefficients, by flat name."""
-    from iwbayes.analyst import _arviz
-    from iwbayes.analyst.posterior import fit
+    from iwbayes.analyst import arviz_compat
+    from iwbayes.analyst.regression.fit import fit
 
     idata = fit(formula, release, progressbar=False, log_likelihood=False, **options)
     rows = []
-    for name, values in _arviz.group(idata, "posterior").data_vars.items():
+    for name, values in arviz_compat.group(idata, "posterior").data_vars.items():
         draws = values.stack(sample=("chain", "draw"))
         label = [dim for dim in draws.dims if dim != "sample"]
         for place in range(draws.sizes[label[0]] if label else 1):
@@ -269,7 +269,7 @@ def _fit(formula: str, release: Release, **options: Any) -> pd.DataFrame:
 def _write(folder: Path, release: Release, table: pd.DataFrame) -> dict[str, Path]:
     from matplotlib.figure import Figure
 
-    from iwbayes.analyst.plots import plot_comparison
+    from iwbayes.analyst.reporting.plots import plot_comparison
 
     folder.mkdir(parents=True, exist_ok=True)
     files = {"release": folder / "rand.iwb", "figure": folder / "rand.png"}

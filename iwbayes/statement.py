@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from iwbayes._cells import check_on_undeclared
+from iwbayes.schema.cells import check_on_undeclared
 
 #: From the best to the worst source of privacy noise; a statement shows the worst that was used.
 NOISE_KINDS = ("hardened", "floating-point", "unverified", "seeded")
@@ -152,8 +152,8 @@ class PrivacyStatement:
         Digests of what the charged events have made, by which a `Release` checks its parts. Not part of a file.
     rule : str or None
         How releases were priced together: "fixed" where all settings were fixed in advance, so that their joint
-        privacy loss distribution holds; else the privacy filter of the ledger (see `iwbayes.curator.filters`). None in
-        files of versions before there was one.
+        privacy loss distribution holds; else the privacy filter of the ledger (see
+        `iwbayes.curator.privacy.filters`). None in files of versions before there was one.
     budget : (float, float) or None
         Epsilon and delta that all releases of the ledger together stay within, whatever is chosen when.
 

@@ -270,9 +270,9 @@ def _best(profile: _Profile) -> float:
     """Where the likelihood is largest among shapes of at least `LEAST_SHAPE`; below it grows without a bound."""
     lowest = brentq(lambda u: profile.shape(u) - LEAST_SHAPE, -float(profile.n), 0.0, xtol=1e-13)
     grid = np.union1d(np.linspace(lowest, 0.0, 32), np.linspace(0.0, profile.highest, 128))
-    place = int(np.argmin([profile.loss(u) for u in grid]))
-    around = float(grid[max(place - 1, 0)]), float(grid[min(place + 1, len(grid) - 1)])
+    index = int(np.argmin([profile.loss(u) for u in grid]))
+    around = float(grid[max(index - 1, 0)]), float(grid[min(index + 1, len(grid) - 1)])
     if around[0] * around[1] > 0 > profile.slope(around[0]) * profile.slope(around[1]):
         return float(brentq(profile.slope, *around, xtol=1e-13))
     found = minimize_scalar(profile.loss, bounds=around, method="bounded", options={"xatol": 1e-10})
-    return float(min((found.x, grid[place]), key=profile.loss))
+    return float(min((found.x, grid[index]), key=profile.loss))

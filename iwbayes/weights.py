@@ -18,7 +18,7 @@ from iwbayes.tables import SyntheticTable
 from iwbayes.tails import FiniteVarianceTest, psislw, variance_test
 
 if TYPE_CHECKING:
-    from iwbayes.laws import Measurement
+    from iwbayes.measurement import Measurement
 
 FloatArray = NDArray[np.float64]
 
@@ -265,8 +265,13 @@ def resample(
     if n < 1:
         raise ValueError(f"n must be at least 1; got {n}.")
     rng = np.random.default_rng(rng)
-    edges = np.cumsum(weights.values)
-    points = (rng.random() + np.arange(n)) * (edges[-1] / n)
-    places = np.minimum(np.searchsorted(edges, points, side="right"), len(edges) - 1)
-    frame = synthetic.frame.iloc[rng.permutation(places)].reset_index(drop=True)
+    chosen = systematic_indices(weights.values, n, rng)
+    frame = synthetic.frame.iloc[rng.permutation(chosen)].reset_index(drop=True)
     return SyntheticTable(frame, synthetic.schema, origin=synthetic.origin)
+
+
+def systematic_indices(weights: FloatArray, n: int, rng: np.random.Generator) -> NDArray[np.intp]:
+    """Draw n indices in proportion to weights (row,), in their order: each count is within one of its expectation."""
+    edges = np.cumsum(weights)
+    points = (rng.random() + np.arange(n)) * (edges[-1] / n)
+    return np.minimum(np.searchsorted(edges, points, side="right"), len(edges) - 1)

@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 
 import iwbayes as iw
-from iwbayes.curator import mechanisms
-from iwbayes.curator.audit import AuditResult, audit, opposite_corners
+from iwbayes.curator.auditing.audit import AuditResult, audit, opposite_corners
 from iwbayes.curator.estimators.logistic import LogisticWeights
-from iwbayes.curator.noise import SeededNoise
+from iwbayes.curator.privacy import mechanisms
+from iwbayes.curator.privacy.noise import SeededNoise
 
 
 class HalvedNoise(SeededNoise):
@@ -41,7 +41,7 @@ class HalvedNoise(SeededNoise):
 
 
 def reals(d: int) -> iw.Schema:
-    return iw.Schema(*(iw.Real(f"x{place}", 0, 1) for place in range(d)))
+    return iw.Schema(*(iw.Real(f"x{index}", 0, 1) for index in range(d)))
 
 
 def table(rows: Any, schema: iw.Schema) -> iw.SyntheticTable:

@@ -19,8 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from iwbayes import _release_file
-from iwbayes.release import Release, ReleaseError, load
+from iwbayes.release import Release, ReleaseError, file, load
 
 #: More address space than this, in bytes, is never needed to load a small file, whatever it says.
 MEMORY = 2**30
@@ -54,24 +53,24 @@ def mutate_bytes(content, rng):
 
 def mutate_values(content, rng):
     """Change one value somewhere inside plain JSON values, or drop, add or rename one."""
-    places = []
+    indices = []
 
     def walk(node):
         keys = list(node) if isinstance(node, dict) else range(len(node))
         for key in keys:
-            places.append((node, key))
+            indices.append((node, key))
             if isinstance(node[key], dict | list):
                 walk(node[key])
 
     walk(content)
-    node, key = rng.choice(places)
+    node, key = rng.choice(indices)
     kind = rng.randrange(4)
     if kind == 0:
         del node[key]
     elif kind == 1 and isinstance(node[key], int | float):
         node[key] = rng.choice([-node[key], node[key] + 1, node[key] * 10**9, node[key] / 3, str(node[key])])
     elif kind == 2:
-        node[key] = rng.choice(places)[0]
+        node[key] = rng.choice(indices)[0]
         if node[key] is node or node[key] is content:
             node[key] = rng.choice(ODD)
     else:
@@ -86,7 +85,7 @@ def seal(members):
         for name, content in members.items()
         if name != "manifest.json"
     }
-    manifest["sha256"] = _release_file._digest(manifest)
+    manifest["sha256"] = file._digest(manifest)
     return {**members, "manifest.json": json.dumps(manifest).encode()}
 
 
@@ -138,8 +137,8 @@ def main(path, count, seed):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with tempfile.TemporaryDirectory() as folder:
         mutated = Path(folder) / "r.iwb"
-        for place in range(count):
-            forged = place % 2 == 1
+        for index in range(count):
+            forged = index % 2 == 1
             content = forge(good, rng) if forged else mutate_bytes(good, rng)
             mutated.write_bytes(content)
             try:
@@ -151,7 +150,7 @@ def main(path, count, seed):
                 assert str(mutated) in str(error) and "\n" not in str(error) and len(str(error)) < 1000
                 found["refused, forged" if forged else "refused"] += 1
             except BaseException:
-                Path(path).with_name(f"failing-{seed}-{place}.iwb").write_bytes(content)
+                Path(path).with_name(f"failing-{seed}-{index}.iwb").write_bytes(content)
                 raise
             else:
                 found["loaded, forged" if forged else "loaded"] += 1

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from iwbayes.curator.noise import SystemNoise
+from iwbayes.curator.privacy.noise import SystemNoise
 
 #: Integers this wide agree once in 1e15 pairs.
 WIDE = 10**15

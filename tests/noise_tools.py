@@ -12,9 +12,9 @@ from scipy import stats
 ALARM = 1e-8
 
 
-def fits(sample: np.ndarray, law: Any) -> bool:
+def fits(sample: np.ndarray, distribution: Any) -> bool:
     """Kolmogorov-Smirnov."""
-    return stats.kstest(sample, law.cdf).pvalue > ALARM
+    return stats.kstest(sample, distribution.cdf).pvalue > ALARM
 
 
 def fits_counts(observed: np.ndarray, probability: np.ndarray) -> bool:
@@ -35,15 +35,15 @@ def uncorrelated(x: np.ndarray, y: np.ndarray) -> bool:
 
 def permute_and_flip(scores: list[int], scale: float) -> np.ndarray:
     """Exact law of McKenna & Sheldon (2020): in random order, accept i with exp((q_i - max q)/scale)."""
-    law = np.zeros(len(scores))
+    distribution = np.zeros(len(scores))
     orders = list(itertools.permutations(range(len(scores))))
     for order in orders:
         left = 1.0
-        for place in order:
-            accept = math.exp((scores[place] - max(scores)) / scale)
-            law[place] += left * accept / len(orders)
+        for index in order:
+            accept = math.exp((scores[index] - max(scores)) / scale)
+            distribution[index] += left * accept / len(orders)
             left *= 1 - accept
-    return law
+    return distribution
 
 
 def fits_integers(sample: np.ndarray, weight: np.ndarray) -> bool:
@@ -55,7 +55,7 @@ def fits_integers(sample: np.ndarray, weight: np.ndarray) -> bool:
     return fits_counts(np.bincount(cell[sample], minlength=40), np.bincount(cell, weights=weight, minlength=40))
 
 
-class Law(Protocol):
+class Distribution(Protocol):
     """A method's noise: how to draw it, and a test of what was drawn."""
 
     #: At which scale, rate or length to draw.
@@ -185,9 +185,9 @@ class PoissonSample(NamedTuple):
     def draw(self, noise, scale, n):
         taken = np.zeros((n, self.rows), dtype=bool)
         for row in taken:
-            places = noise.poisson_sample(self.rows, scale)
-            assert places.dtype == np.int64 and (np.diff(places) > 0).all()
-            row[places] = True
+            indices = noise.poisson_sample(self.rows, scale)
+            assert indices.dtype == np.int64 and (np.diff(indices) > 0).all()
+            row[indices] = True
         return taken
 
     def fits(self, drawn, scale, factor=1.0):
@@ -202,8 +202,8 @@ class PoissonSample(NamedTuple):
         )
 
     def call(self, noise):
-        places = noise.poisson_sample(2, 0.5)
-        return [float(0 in places), float(1 in places)]
+        indices = noise.poisson_sample(2, 0.5)
+        return [float(0 in indices), float(1 in indices)]
 
 
 class Permutation(NamedTuple):
@@ -250,7 +250,7 @@ class NoisyMax(NamedTuple):
 
 
 #: Of every method of `NoiseSource`.
-LAWS: dict[str, Law] = {
+DISTRIBUTIONS: dict[str, Distribution] = {
     "gaussian": Alone("gaussian"),
     "laplace": Alone("laplace"),
     "cube": Cube(),

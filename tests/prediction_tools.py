@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from iwbayes.analyst import _arviz
-from iwbayes.analyst._groups import observed_data, posterior_dataset
-from iwbayes.analyst._recorded_design import record_design
-from iwbayes.analyst._replicate import recorded_weights
-from iwbayes.analyst.design import build_design
+from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.fit_record import recorded_weights
+from iwbayes.analyst.regression.datasets import observed_data, posterior_dataset
+from iwbayes.analyst.regression.design import build_design
+from iwbayes.analyst.regression.design_record import record_design
 
 
 def drawn_fit(formula, family, release, theta=None, *, shape=(2, 3), seed=0, stats=None):
@@ -28,12 +28,12 @@ def drawn_fit(formula, family, release, theta=None, *, shape=(2, 3), seed=0, sta
         design=record_design(design, table.frame),
     )
     groups = {"posterior": posterior, "observed_data": observed_data(design)}
-    return design, _arviz.make(groups | ({} if stats is None else {"sample_stats": stats}))
+    return design, arviz_compat.make(groups | ({} if stats is None else {"sample_stats": stats}))
 
 
 def coefficients(design, idata):
     """Draws of the coefficients, shape (draw, column, predictor), read one by one."""
-    posterior = _arviz.group(idata, "posterior")
+    posterior = arviz_compat.group(idata, "posterior")
     blocks = [
         np.asarray(posterior[term.name]).reshape(-1, term.columns.stop - term.columns.start, design.n_predictors)
         for term in design.terms
@@ -43,5 +43,5 @@ def coefficients(design, idata):
 
 def values_of(idata, name, group="posterior"):
     """Values of a variable, chains and draws flat: (draw, ...)."""
-    values = np.asarray(_arviz.group(idata, group)[name])
+    values = np.asarray(arviz_compat.group(idata, group)[name])
     return values.reshape(-1, *values.shape[2:])

@@ -18,14 +18,14 @@ def simulated(frame: pd.DataFrame, schema: iw.Schema) -> iw.SyntheticTable:
 def gathered(n: int, d: int, *, binary: bool = True, seed: int = 1) -> iw.SyntheticTable:
     """Rows near the middle of d real columns but for the first one, which stands in a corner."""
     rng = np.random.default_rng(seed)
-    columns = {f"x{place}": rng.normal(0.5, 0.07, n).clip(0, 1) for place in range(d)}
+    columns = {f"x{index}": rng.normal(0.5, 0.07, n).clip(0, 1) for index in range(d)}
     schema = [iw.Real(name, 0, 1) for name in columns]
     if binary:
         columns["y"] = rng.integers(0, 2, n)
         schema.append(iw.Binary("y"))
     frame = pd.DataFrame(columns)
-    for place, name in enumerate(columns):
-        frame.loc[0, name] = 1 if place == 0 or name == "y" else 0
+    for index, name in enumerate(columns):
+        frame.loc[0, name] = 1 if index == 0 or name == "y" else 0
     return simulated(frame, iw.Schema(*schema))
 
 

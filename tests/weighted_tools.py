@@ -6,11 +6,12 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from iwbayes.analyst import _arviz
-from iwbayes.analyst.autodiff import ModelTerms
-from iwbayes.curator.estimators.tilt import tilt
+from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.inference.model_posterior import ModelPosterior
+from iwbayes.analyst.released_tilt import ReleasedTilt
+from iwbayes.curator.estimators.tilting.tilt import tilt
 from iwbayes.features import FeatureMap
-from iwbayes.laws import GaussianLaw, Measurement
+from iwbayes.measurement import GaussianDistribution, Measurement
 from iwbayes.release import Release
 from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
 from iwbayes.statement import PrivacyStatement
@@ -44,12 +45,12 @@ def simulate(rng, n, *, slope=0.8, shift=0.0):
     )
 
 
-def tilted_release(synthetic, features, value, law, n_private):
+def tilted_release(synthetic, features, value, distribution, n_private):
     """Release of rows tilted by hand to the noisy moments `value`, so that no curator's defaults matter here."""
-    measurement = Measurement("mean of features", value, law, 1e-3, features, n_private)
+    measurement = Measurement("mean of features", value, distribution, 1e-3, features, n_private)
     columns = measurement.tilt_columns
     phi = features.transform(synthetic.frame)[:, columns]
-    log_weights = tilt(phi, value[columns], law.covariance[columns, columns], n_private)
+    log_weights, _ = tilt(phi, value[columns], distribution.covariance[columns, columns], n_private)
     weights = Weights(log_weights, "TiltWeights", measurement=measurement)
     return Release(synthetic, weights, STATEMENT, n_private=n_private)
 
@@ -60,10 +61,10 @@ def make_release(n=300, n_private=200, seed=3, noise_sd=0.02, features="linear",
     synthetic = SyntheticTable(simulate(rng, n) if frame is None else frame, SCHEMA)
     feature_map = FeatureMap.whitened(synthetic, features)
     feature_map = feature_map.with_bound(2 * feature_map.bound)
-    law = GaussianLaw(noise_sd, feature_map.dim)
+    distribution = GaussianDistribution(noise_sd, feature_map.dim)
     private = SCHEMA.conform(simulate(rng, n_private, shift=0.2))
     value = feature_map.transform(private).mean(axis=0) + noise_sd * rng.normal(size=feature_map.dim)
-    return tilted_release(synthetic, feature_map, value, law, n_private)
+    return tilted_release(synthetic, feature_map, value, distribution, n_private)
 
 
 def draws_object(terms, weights=None, *, chains=2, observed=None, row=None, attrs=None, **posterior):
@@ -95,12 +96,12 @@ def draws_object(terms, weights=None, *, chains=2, observed=None, row=None, attr
         groups["observed_data"] = xr.Dataset(
             {name: ((plain[name][0][2],), np.asarray(v)) for name, v in observed.items()}
         )
-    return _arviz.make(groups)
+    return arviz_compat.make(groups)
 
 
 def start_of(model, n=400, chains=2, deterministics=()):
     """ArviZ object of independent normal draws around the mode, which give `calibrate` its start; and the mode."""
-    terms = ModelTerms(model)
+    terms = ModelPosterior(model)
     mode, likelihood, prior = terms.peak()
     rng = np.random.default_rng(1)
     draws = rng.multivariate_normal(mode, np.linalg.inv(-(likelihood + prior)), chains * n)
@@ -115,4 +116,9 @@ def as_idata(values, n):
     data = {name: (dims[name], value.reshape(-1, n, *value.shape[1:])) for name, value in values.items()}
     chains = len(next(iter(values.values()))) // n
     posterior = xr.Dataset(data, coords={"chain": np.arange(chains), "draw": np.arange(n)})
-    return _arviz.make({"posterior": posterior})
+    return arviz_compat.make({"posterior": posterior})
+
+
+def as_tilt(phi, noise, value=None, **more) -> ReleasedTilt:
+    """Return a tilt by its arrays alone, for the formulas that need no release."""
+    return ReleasedTilt(phi, noise, np.zeros(len(noise)) if value is None else value, **more)

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:] = [str(HERE.parent / "shared"), *(place for place in sys.path if Path(place or ".").resolve() != HERE)]
+sys.path[:] = [str(HERE.parent / "shared"), *(index for index in sys.path if Path(index or ".").resolve() != HERE)]
 
 import harness  # noqa: E402, I001 - in shared; before numpy
 import pandas as pd  # noqa: E402
 
-from iwbayes.curator import accounting  # noqa: E402
+from iwbayes.curator.privacy import accounting  # noqa: E402
 
 DATA_SETS = ("Banknote", "Breast", "Boston", "Adult")
 GIVEN = ("LogReg", "BetaNoised", "BetaDebiased", "MLP", "DP-MLP", "tilt")
@@ -59,8 +59,8 @@ def draw(rows: pd.DataFrame, settings: Any) -> None:
     figure, axes = harness.panels(1, 1, 8.5, 3.6)
     axis, medians = axes[0, 0], rows.groupby(["data", "method"])["seconds"].median()
     names = list(dict.fromkeys(rows["data"]))
-    for place, name in enumerate(names):
-        left = [at + (place - (len(names) - 1) / 2) * 0.18 for at in range(len(METHODS))]
+    for index, name in enumerate(names):
+        left = [at + (index - (len(names) - 1) / 2) * 0.18 for at in range(len(METHODS))]
         axis.bar(left, medians[name][list(METHODS)], width=0.18, label=name)
     axis.set_xticks(range(len(METHODS)), METHODS)
     axis.set(yscale="log", ylabel="seconds a fit, one thread")

@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:] = [str(HERE.parent / "shared"), *(place for place in sys.path if Path(place or ".").resolve() != HERE)]
+sys.path[:] = [str(HERE.parent / "shared"), *(index for index in sys.path if Path(index or ".").resolve() != HERE)]
 
 import harness  # noqa: E402, I001 - in shared; before numpy
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
-from iwbayes.curator.publish import uniform_table  # noqa: E402
+from iwbayes.curator.plan import uniform_table  # noqa: E402
 
 SCHEMA = iw.Schema(
     iw.Real("cost", 0, 10), iw.Real("length", 0, 10), iw.Binary("urgent"), iw.Categorical("ward", ("a", "b", "c"))

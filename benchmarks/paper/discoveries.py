@@ -60,9 +60,9 @@ import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
-from iwbayes.analyst import _arviz  # noqa: E402
-from iwbayes.analyst.design import build_design  # noqa: E402
-from iwbayes.coverage._replication import scalars  # noqa: E402
+from iwbayes.analyst import arviz_compat  # noqa: E402
+from iwbayes.analyst.regression.design import build_design  # noqa: E402
+from iwbayes.coverage.replication import scalars  # noqa: E402
 from iwbayes.datasets import load_rand_health  # noqa: E402
 
 EPSILONS = (0.5, 1.0, 4.0)
@@ -117,7 +117,7 @@ def analyse(release: iw.Release, seed: int) -> tuple[pd.DataFrame, str]:
     lower, upper = (1 - LEVEL) / 2, (1 + LEVEL) / 2
     found = {
         name: (draws.mean(), *np.quantile(draws, [lower, upper]))
-        for name, draws in scalars(_arviz.group(idata, "posterior")).items()
+        for name, draws in scalars(arviz_compat.group(idata, "posterior")).items()
     }
     reasons = "; ".join(str(w.message) for w in caught if issubclass(w.category, iw.CalibrationWarning))
     return pd.DataFrame(found, PARTS).T, reasons

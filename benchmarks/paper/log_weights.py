@@ -28,14 +28,14 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:] = [str(HERE.parent / "shared"), *(place for place in sys.path if Path(place or ".").resolve() != HERE)]
+sys.path[:] = [str(HERE.parent / "shared"), *(index for index in sys.path if Path(index or ".").resolve() != HERE)]
 
 import harness  # noqa: E402, I001 - in shared; before numpy
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
-from iwbayes.curator.accounting import price  # noqa: E402
+from iwbayes.curator.privacy.accounting import price  # noqa: E402
 
 N, M, EPSILON, DELTA, LENGTH = 1000, 5000, 1.0, 1e-6, 2.0
 LAMBDAS = (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)

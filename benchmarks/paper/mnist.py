@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:] = [str(HERE.parent / "shared"), *(place for place in sys.path if Path(place or ".").resolve() != HERE)]
+sys.path[:] = [str(HERE.parent / "shared"), *(index for index in sys.path if Path(index or ".").resolve() != HERE)]
 
 import harness  # noqa: E402, I001 - in shared; before numpy
 import pandas as pd  # noqa: E402
@@ -63,12 +63,12 @@ def draw(rows: pd.DataFrame, settings: Any) -> None:
     """One panel a measure."""
     figure, axes = harness.panels(1, 2, 4.6, 3.4)
     shown = [m for m in harness.METHODS if m in set(rows["method"])]
-    for axis, measure, place in zip(axes[0], ("beta MSE", "MLP"), (0, 1), strict=True):
+    for axis, measure, index in zip(axes[0], ("beta MSE", "MLP"), (0, 1), strict=True):
         means = rows.groupby("method")[measure].mean()
         axis.plot(means[shown], range(len(shown)), "o", label="here")
         printed = [m for m in shown if m in PUBLISHED]
-        axis.plot([PUBLISHED[m][place] for m in printed], [shown.index(m) for m in printed], "x", label="printed")
-        harness.lines(axis, shown, names=place == 0)
+        axis.plot([PUBLISHED[m][index] for m in printed], [shown.index(m) for m in printed], "x", label="printed")
+        harness.lines(axis, shown, names=index == 0)
         axis.set_title("MLP AUC" if measure == "MLP" else measure, fontsize=10)
     axes[0, 0].legend(fontsize=8)
     harness.save(figure, settings)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:] = [str(HERE.parent / "shared"), *(place for place in sys.path if Path(place or ".").resolve() != HERE)]
+sys.path[:] = [str(HERE.parent / "shared"), *(index for index in sys.path if Path(index or ".").resolve() != HERE)]
 
 import harness  # noqa: E402, I001 - in shared; before numpy
 import numpy as np  # noqa: E402
@@ -29,7 +29,7 @@ from data_sets import Data  # noqa: E402
 from sklearn.linear_model import LogisticRegression  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
-from iwbayes.curator.accounting import gaussian_epsilon, gaussian_multiplier, largest_scale  # noqa: E402
+from iwbayes.curator.privacy.accounting import gaussian_epsilon, gaussian_multiplier, largest_scale  # noqa: E402
 from iwbayes.curator.protocols import PublicFacts  # noqa: E402
 
 EPSILON, DELTA = 1.0, 1e-6

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:] = [str(HERE.parent / "shared"), *(place for place in sys.path if Path(place or ".").resolve() != HERE)]
+sys.path[:] = [str(HERE.parent / "shared"), *(index for index in sys.path if Path(index or ".").resolve() != HERE)]
 
 import harness  # noqa: E402, I001 - in shared; before numpy
 import numpy as np  # noqa: E402
@@ -37,7 +37,7 @@ import pandas as pd  # noqa: E402
 from harness import METHODS, OURS  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
-from iwbayes.analyst import _arviz  # noqa: E402
+from iwbayes.analyst import arviz_compat  # noqa: E402
 
 EPSILONS, LEVEL, DRAWS = (1.0, 6.0), 0.9, 50
 #: Errors beyond it are drawn as if they were this.
@@ -83,13 +83,13 @@ class Regression:
 
     @staticmethod
     def _coefficients(idata: Any) -> dict[str, Any]:
-        return {name: v for name, v in _arviz.group(idata, "posterior").items() if name != "sigma"}
+        return {name: v for name, v in arviz_compat.group(idata, "posterior").items() if name != "sigma"}
 
     def score(self, idata: Any) -> float:
         """Mean over draws of how well the test rows are predicted."""
         from sklearn.metrics import roc_auc_score
 
-        found = _arviz.group(iw.predict(idata, self._rows.test), "posterior")[self._response]
+        found = arviz_compat.group(iw.predict(idata, self._rows.test), "posterior")[self._response]
         draws = found.stack(draw_=("chain", "draw")).transpose("draw_", ...).to_numpy()
         truth = self._rows.test[self._response]
         if self._family == "gaussian":
@@ -126,7 +126,7 @@ def run(name: str, generator: str, epsilon: float, seed: int, folder: str) -> li
         score, covers, calibrated = 1.0 if name == "TGF-beta" else 0.5, 0.0, False
         if idata is not None:
             score, covers = regression.score(idata), regression.covers(idata)
-            calibrated = method in OURS and _arviz.group(idata, "calibration").attrs["verdict"] == "calibrated"
+            calibrated = method in OURS and arviz_compat.group(idata, "calibration").attrs["verdict"] == "calibrated"
         lines.append({"data": name, "generator": generator, "epsilon": epsilon, "seed": seed, "method": method,
                       "score": score, "covers": covers, "refused": float(idata is None), "true eps": cost,
                       "warned": float(not calibrated) if method in OURS else math.nan})  # fmt: skip

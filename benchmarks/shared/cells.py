@@ -206,7 +206,7 @@ def draw_cells(n: int, seed: int, generators: tuple[str, ...] = GENERATORS) -> l
     rng = np.random.default_rng(seed)
 
     def column(levels: tuple[Any, ...]) -> list[Any]:
-        return [levels[place] for place in rng.permutation(np.arange(n) % len(levels))]
+        return [levels[index] for index in rng.permutation(np.arange(n) % len(levels))]
 
     columns = map(column, (TRUTHS, SIZES, RATIOS, EPSILONS, generators))
     factors = list(zip(*columns, strict=True))

@@ -116,7 +116,7 @@ def mnist(folder: Path) -> Data:
     with gzip.open(folder / "t10k-labels-idx1-ubyte.gz") as file:
         labels = np.frombuffer(file.read(), np.uint8, offset=8)
     pixels = np.concatenate([others[:, :784], images]) / 255
-    frame = pd.DataFrame(pixels, columns=[f"pixel {place}" for place in range(784)])
+    frame = pd.DataFrame(pixels, columns=[f"pixel {index}" for index in range(784)])
     frame["digit"] = np.concatenate([others[:, 784], labels])
     reals = (iw.Real(name, 0, 1) for name in frame.columns[:-1])
     return Data(frame, iw.Schema(*reals, iw.Categorical("digit", tuple(range(10)))), "digit", "digit")

@@ -5,9 +5,9 @@ from planting import Edit, plant
 # fmt: off
 # --- what a change of a row, or of a user, moves
 
-NEIGHBOUR = "test_neighbours.py::test_a_neighbour_never_costs_bayesnet_more_than_each_charge"
-USER = "test_contribution.py::test_replacing_a_user_never_costs_more_than_each_charge"
-FILE = "curator/generators/_counts.py"
+NEIGHBOUR = "curator/test_neighbours.py::test_a_neighbour_never_costs_bayesnet_more_than_each_charge"
+USER = "curator/test_contribution.py::test_replacing_a_user_never_costs_more_than_each_charge"
+FILE = "curator/generators/tables/counts.py"
 plant(FILE, "counts: a replaced row moves one cell",
        'return 2 if facts.row_adjacency == "replace-one" else 1', "return 1", NEIGHBOUR)
 plant(FILE, "counts: many tables charged as one",
@@ -23,15 +23,15 @@ plant(FILE, "counts: tables without noise",
 plant("curator/protocols.py", "users: rows of a user are nulled, not replaced",
        'return "replace-one" if self.adjacency == "replace-user"',
        'return "zero-out" if self.adjacency == "replace-user"',
-       "test_contribution.py::test_public_facts_of_users")
+       "curator/test_contribution.py::test_public_facts_of_users")
 plant("curator/protocols.py", "users: the bound of a table is not used",
        "ledger.adjacency, rows_per_user or 1, private.n_users)", "ledger.adjacency, 1, private.n_users)",
-       "test_contribution.py::test_public_facts_of_users")
+       "curator/test_contribution.py::test_public_facts_of_users")
 
 # --- generators
 
-FILE = "curator/generators/bayesnet.py"
-SELECTION = "test_contribution.py::test_the_selection_of_a_network_has_the_noise_of_its_sensitivity"
+FILE = "curator/generators/bayesnet/bayesnet.py"
+SELECTION = "curator/test_contribution.py::test_the_selection_of_a_network_has_the_noise_of_its_sensitivity"
 plant(FILE, "BayesNet: scores move by two thirds",
        "factor = 3 * count_moves(facts) * facts.rows_per_user", "factor = 2 * count_moves(facts) * facts.rows_per_user",
        SELECTION)
@@ -48,15 +48,15 @@ plant(FILE, "BayesNet: structure without charge or noise",
        "            chosen = int(np.argmax(structure_scores(codes, sizes, candidates, facts.most_rows)))", NEIGHBOUR)
 plant(FILE, "BayesNet: tables drawn without a charge",
        'events.append(count_event("BayesNet tables", *shares.tables, len(schema)))', "pass",
-       "test_contract.py::test_each_draw_is_charged_before_it_is_made[BayesNet]",
-       more=(Edit("curator/generators/_counts.py",
+       "contracts/test_contract.py::test_each_draw_is_charged_before_it_is_made[BayesNet]",
+       more=(Edit("curator/generators/tables/counts.py",
                   "laplace(c, sensitivity=rows * moves, epsilon=share, **settings).value for c",
                   "ledger._noise.laplace(c, rows * moves / share) * 1.0 for c"),))
 plant(FILE, "BayesNet: bins charged as fewer",
        'events.append(count_event("BayesNet bins", *shares.bins, sum(map(is_numeric, schema))))',
        'events.append(count_event("BayesNet bins", *shares.bins, 1))',
-       "test_contract.py::test_each_draw_is_charged_before_it_is_made[BayesNet]",
-       more=(Edit("curator/generators/_counts.py",
+       "contracts/test_contract.py::test_each_draw_is_charged_before_it_is_made[BayesNet]",
+       more=(Edit("curator/generators/tables/counts.py",
                   "laplace(c, sensitivity=rows * moves, epsilon=share, **settings).value for c",
                   "ledger._noise.laplace(c, rows * moves / share) * 1.0 for c"),))
 plant(FILE, "BayesNet: bounds read from the rows",
@@ -64,126 +64,129 @@ plant(FILE, "BayesNet: bounds read from the rows",
        "frame = private.frame\n        bins = tuple(ColumnBins.of(c if c.kind != 'real' else "
        "type(c)(c.name, float(frame[c.name].min()), float(frame[c.name].max()) + 1.0, missing=c.missing), int(",
        NEIGHBOUR)
-FILE = "curator/generators/_mixture_release.py"
-MIXTURE = "test_mixture.py::test_a_replaced_row_never_costs_more_than_each_charge_and_comes_near"
+FILE = "curator/generators/mixture/noisy_tables.py"
+MIXTURE = "curator/generators/test_mixture.py::test_a_replaced_row_never_costs_more_than_each_charge_and_comes_near"
 plant(FILE, "Mixture: many tables charged as one",
        "moved = count_moves(facts) * self.n_tables", "moved = count_moves(facts)", MIXTURE)
 plant(FILE, "Mixture: gaussian noise for one row of a user",
        "sensitivity = facts.rows_per_user * math.sqrt(moved)", "sensitivity = math.sqrt(moved)",
-       "test_mixture.py::test_the_sensitivities_of_all_adjacencies")
+       "curator/generators/test_mixture.py::test_the_sensitivities_of_all_adjacencies")
 plant(FILE, "Mixture: laplace noise for one row of a user",
        "sensitivity=facts.rows_per_user * moved,", "sensitivity=moved,",
-       "test_mixture.py::test_the_sensitivities_of_all_adjacencies")
-plant("curator/generators/mixture.py", "Mixture: atoms from exact counts",
+       "curator/generators/test_mixture.py::test_the_sensitivities_of_all_adjacencies")
+plant("curator/generators/mixture/mixture.py", "Mixture: atoms from exact counts",
        "atoms = [gathers_at_bounds(part, counts, variance) for part, counts in zip(bins, own, strict=True)]",
        "own = [np.bincount(p.codes(private.frame[p.column.name]), minlength=p.size) for p in bins]\n"
        "        atoms = [gathers_at_bounds(part, counts, 0.0) for part, counts in zip(bins, own, strict=True)]",
-       "test_mixture.py::test_what_is_public_knows_of_the_rows_by_the_answers_alone")
-FILE = "curator/generators/gan.py"
+       "curator/generators/test_mixture.py::test_what_is_public_knows_of_the_rows_by_the_answers_alone")
+FILE = "curator/generators/adversarial/base.py"
 plant(FILE, "GAN: a replaced row moves one count of the condition",
        'moves = 2 if facts.row_adjacency == "replace-one" else 1', "moves = 1",
-       "test_gan.py::test_the_law_of_a_condition_has_the_noise_of_its_sensitivity")
+       "curator/generators/test_gan.py::test_the_law_of_a_condition_has_the_noise_of_its_sensitivity")
 plant(FILE, "GAN: counts of the condition for one row of a user",
        "float(moves * facts.rows_per_user)", "float(moves)",
-       "test_gan.py::test_the_law_of_a_condition_has_the_noise_of_its_sensitivity")
+       "curator/generators/test_gan.py::test_the_law_of_a_condition_has_the_noise_of_its_sensitivity")
 plant(FILE, "GAN: exact counts of the condition",
        "mass = np.maximum(noisy, LEAST_COUNT)", "mass = np.maximum(counts, LEAST_COUNT)",
-       "test_gan.py::test_a_conditional_generator_draws_its_levels_by_their_noisy_law")
-plant("curator/generators/_gan_training.py", "DPGAN: centre and clip norm from private rows",
+       "curator/generators/test_gan.py::test_a_conditional_generator_draws_its_levels_by_their_noisy_law")
+plant("curator/generators/adversarial/training.py", "DPGAN: centre and clip norm from private rows",
        "            (batch,),\n        )\n        if self._rules",
        "            gradients._rows,\n        )\n        if self._rules",
-       "test_gan.py::test_what_is_public_knows_of_the_rows_by_the_answers_alone")
+       "curator/generators/test_gan.py::test_what_is_public_knows_of_the_rows_by_the_answers_alone")
 plant(FILE, "DPGAN: one user counts as single rows",
        "            users=private.users,\n",
        "            users=None if private.users is None else np.arange(len(own)),\n",
-       "test_gan.py::test_the_discriminator_clips_all_rows_of_a_user_together")
-FILE = "curator/generators/pate.py"
+       "curator/generators/test_gan.py::test_the_discriminator_clips_all_rows_of_a_user_together")
+FILE = "curator/generators/pate/pate.py"
 plant(FILE, "PATEGAN: each vote at the price of all",
        "multiplier = math.sqrt(count) * gaussian_multiplier", "multiplier = gaussian_multiplier",
-       "test_pate.py::test_all_votes_together_cost_the_budget_exactly")
-FILE = "curator/generators/_teachers.py"
+       "curator/generators/test_pate.py::test_all_votes_together_cost_the_budget_exactly")
+FILE = "curator/generators/pate/teachers.py"
 plant(FILE, "PATEGAN: half the noise on votes",
        "self._grid * self._scale)\n", "self._grid * self._scale / 2)\n",
-       "test_pate.py::test_noise_has_the_scale_that_was_charged")
+       "curator/generators/test_pate.py::test_noise_has_the_scale_that_was_charged")
 plant(FILE, "PATEGAN: more votes than were charged", "if len(rows) > self.left:", "if False:",
-       "test_pate.py::test_no_more_votes_than_were_charged")
+       "curator/generators/test_pate.py::test_no_more_votes_than_were_charged")
 plant(FILE, "PATEGAN: teachers see each other's rows",
        "softplus(-self._logits(self._rows))", "softplus(-self._logits(self._rows + 0.1 * self._rows.mean(dim=0)))",
-       "test_pate.py::test_a_teacher_learns_from_its_own_rows_alone")
+       "curator/generators/test_pate.py::test_a_teacher_learns_from_its_own_rows_alone")
 plant(FILE, "PATEGAN: a user's rows have several teachers",
        "return teacher if users is None else teacher[users]",
        "return teacher if users is None else np.arange(len(users)) % n_teachers",
-       "test_pate.py::test_one_user_changes_one_vote_at_most")
+       "curator/generators/test_pate.py::test_one_user_changes_one_vote_at_most")
 
 # --- contributions of users
 
 FILE = "curator/contribution.py"
 plant(FILE, "contributions: the bound from exact counts",
-       "place = above_threshold(-above, threshold=-limit, sensitivity=1, monotone=True, **budget)  #",
+       "index = above_threshold(-above, threshold=-limit, sensitivity=1, monotone=True, **budget)  #",
        "place = next((k for k, a in enumerate(above) if a <= limit), None)  #",
-       "test_contribution.py::test_the_bound_and_the_count_ask_for_the_noise_that_they_charge")
+       "curator/test_contribution.py::test_the_bound_and_the_count_ask_for_the_noise_that_they_charge")
 plant(FILE, "contributions: more rows kept than the bound",
        "return by_user[rank < tau]", "return by_user[rank <= tau]",
-       "test_contribution.py::test_the_bound_is_the_first_that_few_users_pass",
-       more=(Edit("_private_table.py", "if np.max(np.bincount(kept, minlength=1)) > rows_per_user:", "if False:"),))
+       "curator/test_contribution.py::test_the_bound_is_the_first_that_few_users_pass",
+       more=(Edit("tables/private_table.py", "if np.max(np.bincount(kept, minlength=1)) > rows_per_user:",
+       "if False:"),))
 plant(FILE, "contributions: count without noise",
        "noisy = int(noise.laplace(total, math.nextafter(tau / left, math.inf))[0])", "noisy = int(total[0])",
-       "test_contribution.py::test_the_number_of_rows_is_noisy_with_the_scale_of_the_bound")
+       "curator/test_contribution.py::test_the_number_of_rows_is_noisy_with_the_scale_of_the_bound")
 plant(FILE, "contributions: count moves by one", "math.nextafter(tau / left, math.inf)", "1 / left",
-       "test_contribution.py::test_the_number_of_rows_is_noisy_with_the_scale_of_the_bound")
+       "curator/test_contribution.py::test_the_number_of_rows_is_noisy_with_the_scale_of_the_bound")
 plant(FILE, "contributions: exact number of rows",
        "rows_per_user=tau, n_private=n_private, source=source)",
        "rows_per_user=tau, n_private=len(places), source=source)",
-       "test_contribution.py::test_the_number_of_rows_is_noisy_with_the_scale_of_the_bound")
+       "curator/test_contribution.py::test_the_number_of_rows_is_noisy_with_the_scale_of_the_bound")
 
 # --- estimators
 
-FILE = "curator/estimators/_tilt.py"
-TILT = "test_neighbours.py::test_worst_neighbours_of_the_tilt_reach_its_sensitivity_and_no_more"
+FILE = "curator/estimators/tilting/exponential.py"
+TILT = "curator/test_neighbours.py::test_worst_neighbours_of_the_tilt_reach_its_sensitivity_and_no_more"
 plant(FILE, "tilt: the flag of clipped rows is free",
        "max(reach, high) if features.order == math.inf else math.hypot(reach, high)", "reach", TILT)
 plant(FILE, "tilt: a replaced row moves by one bound",
        '{"replace-one": 2, "zero-out": 1}[adjacency] * limit', "limit", TILT)
 plant(FILE, "tilt: norms of rows not checked",
        "if np.abs(body).max(initial=0) > limit or (size > most).any():", "if False:",
-       "test_neighbours.py::test_integer_total_refuses_rows_beyond_their_bound")
+       "curator/test_neighbours.py::test_integer_total_refuses_rows_beyond_their_bound")
 plant(FILE, "tilt: for one row of a user", "math.nextafter(rows_per_user * sensitivity, math.inf)",
        "math.nextafter(sensitivity, math.inf)", f"{USER}[TiltWeights]")
-FILE = "curator/estimators/tilt.py"
-TILTS = "test_neighbours.py::test_a_neighbour_never_costs_the_tilt_more_than_its_charge"
-plant(FILE, "tilt: private rows not clipped",
+FILE = "curator/estimators/tilting/tilt.py"
+TILTS = "curator/test_neighbours.py::test_a_neighbour_never_costs_the_tilt_more_than_its_charge"
+plant("curator/estimators/tilting/design.py", "tilt: private rows not clipped",
        "rows = features.transform(block)", "rows = features.with_bound(1e9).transform(block)", TILTS,
-       more=(Edit("curator/estimators/_tilt.py",
+       more=(Edit("curator/estimators/tilting/exponential.py",
                   "if np.abs(body).max(initial=0) > limit or (size > most).any():", "if False:"),
-             Edit("curator/estimators/_tilt.py", "if not (np.abs(phi) <= 2 * features.bound).all():", "if False:")))
+             Edit("curator/estimators/tilting/exponential.py", "if not (np.abs(phi) <= 2 * features.bound).all():",
+             "if False:")))
 plant(FILE, "tilt: features and bound from private rows",
        "design = self.design(synthetic, facts, shares=shares, **own)",
        "design = self.design(SyntheticTable(private.frame, private.schema), facts, **own)", TILTS)
 plant(FILE, "tilt: test of fit drawn without a charge",
        "own = (*own, self._own_event(parts.test_epsilon, parts.delta, self._test_label))", "pass",
-       "test_tilt.py::test_the_test_of_fit_is_charged_before_it_is_drawn",
+       "curator/estimators/test_tilt.py::test_the_test_of_fit_is_charged_before_it_is_drawn",
        more=(Edit(FILE, "noisy = gaussian(total, grid=step, delta=delta, **settings)",
                   "free = Ledger(math.inf, 0.1, noise=ledger._noise)\n            settings['ledger'] = ledger "
                   "if label == self.label else free\n            "
                   "noisy = gaussian(total, grid=step, delta=delta, **settings)"),))
-FILE = "curator/estimators/_logistic.py"
-REACH = "test_logistic.py::test_the_reach_of_real_columns_is_the_published_one"
-PLANNED = "test_logistic.py::test_the_measurement_carries_the_noise_that_was_planned"
+FILE = "curator/estimators/logistic_loss.py"
+REACH = "curator/estimators/test_logistic.py::test_the_reach_of_real_columns_is_the_published_one"
+PLANNED = "curator/estimators/test_logistic.py::test_the_measurement_carries_the_noise_that_was_planned"
 plant(FILE, "logistic: replaced rows move as null rows do", '"replace-one": max(reach.diameter, size)',
        '"replace-one": size', REACH)
 plant(FILE, "logistic: no room for the rows' size", '"replace-one": max(reach.diameter, size)',
        '"replace-one": reach.diameter', REACH)
 plant(FILE, "logistic: diameter of a column's corners halved", "diameter += float(np.max(",
-       "diameter += 0.25 * float(np.max(", "test_logistic.py::test_the_reach_of_a_schema_is_that_of_its_rows")
+       "diameter += 0.25 * float(np.max(",
+       "curator/estimators/test_logistic.py::test_the_reach_of_a_schema_is_that_of_its_rows")
 plant(FILE, "logistic: tolerance of the solver is free", "(gradient_reach / n_private + 2 * TOLERANCE) / l2",
        "gradient_reach / n_private / l2",
-       "test_logistic.py::test_the_sensitivity_holds_the_tolerance_of_the_solver")
+       "curator/estimators/test_logistic.py::test_the_sensitivity_holds_the_tolerance_of_the_solver")
 plant(FILE, "logistic: solver stops early", "if np.linalg.norm(gradient) <= tolerance:",
        "if np.linalg.norm(gradient) <= 1e6 * tolerance:",
-       "test_logistic.py::test_the_solver_meets_its_tolerance_on_separated_and_on_tiny_tables")
+       "curator/estimators/test_logistic.py::test_the_solver_meets_its_tolerance_on_separated_and_on_tiny_tables")
 plant(FILE, "logistic: constant without a penalty", "    shift = b - center\n",
        "    shift = (b - center) * np.append(np.ones(len(b) - 1), 0.0)\n",
-       "test_logistic.py::test_the_minimiser_is_scipys")
+       "curator/estimators/test_logistic.py::test_the_minimiser_is_scipys")
 FILE = "curator/estimators/logistic.py"
 plant(FILE, "logistic: laplace noise of the L2 sensitivity", "        reach *= math.sqrt(len(exact))\n", "",
        f"{PLANNED}[laplace-replace-one]")
@@ -192,14 +195,14 @@ plant(FILE, "logistic: divided by the synthetic rows", "return sensitivity(reach
 plant(FILE, "logistic: published noise at its nominal price",
        'spent = self._true_epsilon(facts, epsilon) if self.mechanism == "paper" else float(epsilon)',
        "spent = float(epsilon)",
-       "test_logistic.py::test_the_published_noise_is_as_printed_and_charged_at_its_true_cost",
+       "curator/estimators/test_logistic.py::test_the_published_noise_is_as_printed_and_charged_at_its_true_cost",
        more=(Edit(FILE, '(Event(self.label, "laplace", self._true_epsilon(facts, epsilon)),)',
                   '(Event(self.label, "laplace", epsilon),)'),))
 plant(FILE, "logistic: for one row of a user",
        "reach = facts.rows_per_user * gradient_reach(encoded_reach(facts.schema)",
        "reach = gradient_reach(encoded_reach(facts.schema)", f"{USER}[LogisticWeights]")
-FILE = "curator/estimators/_objective.py"
-GIVEN_BACK = "test_queries.py::test_the_perturbed_minimiser_gives_the_noise_back"
+FILE = "curator/estimators/objective_perturbation.py"
+GIVEN_BACK = "curator/test_queries.py::test_the_perturbed_minimiser_gives_the_noise_back"
 plant(FILE, "objective: determinants are free",
        "left = epsilon - facts.rows_per_user * math.log1p(curvature / l2) - rounding", "left = epsilon - rounding",
        GIVEN_BACK)
@@ -209,26 +212,26 @@ plant(FILE, "objective: penalty not raised",
 plant(FILE, "objective: half the noise", "change / left, tolerance", "change / left / 2, tolerance", GIVEN_BACK)
 plant(FILE, "objective: the noise's slope is free", "rounding = 4 * k / ROUNDING * 2 + shift * slope",
        "rounding = 4 * k / ROUNDING * 2",
-       "test_logistic.py::test_rounding_is_taken_off_epsilon_and_refused_where_it_takes_too_much")
+       "curator/estimators/test_logistic.py::test_rounding_is_taken_off_epsilon_and_refused_where_it_takes_too_much")
 plant(FILE, "objective: minimiser not rounded", "return np.rint(b / plan.grid) * plan.grid", "return b",
-       "test_logistic.py::test_a_perturbed_minimiser_is_released_on_its_grid")
+       "curator/estimators/test_logistic.py::test_a_perturbed_minimiser_is_released_on_its_grid")
 plant(FILE, "objective: change for one row of a user",
        "n, change = facts.n_private, facts.rows_per_user * row_change", "n, change = facts.n_private, row_change",
-       "test_logistic.py::test_objective_perturbation_of_users_has_the_noise_of_all_their_rows")
+       "curator/estimators/test_logistic.py::test_objective_perturbation_of_users_has_the_noise_of_all_their_rows")
 plant(FILE, "objective: determinants for one row of a user",
        "left = epsilon - facts.rows_per_user * math.log1p", "left = epsilon - math.log1p",
-       "test_logistic.py::test_objective_perturbation_of_users_has_the_noise_of_all_their_rows")
+       "curator/estimators/test_logistic.py::test_objective_perturbation_of_users_has_the_noise_of_all_their_rows")
 FILE = "curator/queries.py"
 plant(FILE, "query: a replaced row moves by its size",
        '{"replace-one": 2.0, "zero-out": 1.0}', '{"replace-one": 1.0, "zero-out": 1.0}',
        f"{GIVEN_BACK}[0.3-replace-one]")
 plant(FILE, "query: for one row of a user", "sensitivity(facts.rows_per_user * self._change(facts, reach),",
-       "sensitivity(self._change(facts, reach),", "test_queries.py::test_noise_grows_with_the_rows_of_a_user")
+       "sensitivity(self._change(facts, reach),", "curator/test_queries.py::test_noise_grows_with_the_rows_of_a_user")
 FILE = "curator/estimators/output.py"
-OUTPUT = "test_privacy.py::test_many_noisy_log_weights_cost_more_than_one[laplace-0.0]"
+OUTPUT = "curator/test_privacy.py::test_many_noisy_log_weights_cost_more_than_one[laplace-0.0]"
 plant(FILE, "output noise: log weights move as coefficients do",
        "        change *= math.hypot(reach.radius, 1.0)\n", "",
-       "test_logistic.py::test_noisy_log_weights_have_the_noise_of_the_farthest_row")
+       "curator/estimators/test_logistic.py::test_noisy_log_weights_have_the_noise_of_the_farthest_row")
 plant(FILE, "output noise: all log weights charged as one",
        'Event(self.label, "laplace", epsilon, count=facts.n_synthetic)',
        'Event(self.label, "laplace", epsilon)', OUTPUT,
@@ -237,25 +240,25 @@ plant(FILE, "output noise: for one row of a user",
        "row_change = facts.rows_per_user * gradient_reach", "row_change = gradient_reach",
        f"{USER}[OutputNoiseWeights]")
 FILE = "curator/estimators/beta.py"
-BETA = "test_beta_calibration.py::test_a_neighbour_never_costs_more_than_the_charge"
+BETA = "shared/test_beta_calibration.py::test_a_neighbour_never_costs_more_than_the_charge"
 plant(FILE, "beta: laplace noise of the L2 sensitivity", "sensitivity=reach * self._norm(),", "sensitivity=reach,",
-       "test_beta_calibration.py::test_the_default_penalty_leaves_noise_of_the_stated_size[laplace]")
+       "shared/test_beta_calibration.py::test_the_default_penalty_leaves_noise_of_the_stated_size[laplace]")
 plant(FILE, "beta: private log ratios not cut", "_features(_cut(base, private, limit), limit)",
        "_features(base.log_ratio(private), limit)",
-       "test_beta_calibration.py::test_log_ratios_beyond_the_limit_or_undefined_are_cut", BETA)
+       "shared/test_beta_calibration.py::test_log_ratios_beyond_the_limit_or_undefined_are_cut", BETA)
 plant(FILE, "beta: the cut from private rows", "at_synthetic = _cut(base, synthetic, self.limit)\n        limit = float(np.clip(np.abs(at_synthetic).max()",  # noqa: E501
        "at_synthetic = _cut(base, synthetic, self.limit)\n        limit = float(np.clip(np.abs(_cut(base, private, self.limit)).max()",  # noqa: E501
-       "test_beta_calibration.py::test_what_is_public_knows_of_the_rows_by_the_answers_alone")
+       "shared/test_beta_calibration.py::test_what_is_public_knows_of_the_rows_by_the_answers_alone")
 plant(FILE, "beta: replaced rows move by one size", "block = Reach(np.zeros(_SLOPES), math.sqrt(2),",
        "block = Reach(np.zeros(_SLOPES), math.sqrt(2) / 2,",
-       "test_beta_calibration.py::test_a_null_row_needs_less_noise")
+       "shared/test_beta_calibration.py::test_a_null_row_needs_less_noise")
 plant(FILE, "beta: for one row of a user", "reach = facts.rows_per_user * gradient_reach(block,",
        "reach = gradient_reach(block,", f"{USER}[BetaCalibratedWeights]")
 
 # --- gradient steps
 
-FILE = "curator/_row_gradients.py"
-MOVED = "test_dpsgd.py::test_no_row_moves_the_sum_by_more_than_the_clip_norm"
+FILE = "curator/training/row_gradients.py"
+MOVED = "curator/test_dpsgd.py::test_no_row_moves_the_sum_by_more_than_the_clip_norm"
 plant(FILE, "steps: gradients not clipped", "(clip_norm * (1 - MARGIN) / norms).clamp(max=1.0) / grid",
        "torch.ones_like(norms) / grid", MOVED)
 plant(FILE, "steps: clipping without a margin", "(clip_norm * (1 - MARGIN) / norms)",
@@ -264,29 +267,29 @@ plant(FILE, "steps: clipping without a margin", "(clip_norm * (1 - MARGIN) / nor
 plant(FILE, "steps: rows without a finite gradient count",
        "            gradients[~usable] = 0.0\n            scale[~usable] = 0.0\n",
        "            pass\n", MOVED)
-plant(FILE, "steps: sums round", ".trunc_()", "", "test_dpsgd.py::test_the_sum_is_exact")
+plant(FILE, "steps: sums round", ".trunc_()", "", "curator/test_dpsgd.py::test_the_sum_is_exact")
 plant(FILE, "steps: layers that mix rows", "if isinstance(module, nn.modules.batchnorm._BatchNorm):", "if False:",
-       "test_dpsgd.py::test_modules_that_mix_or_remember_rows_are_refused")
-FILE = "curator/dpsgd.py"
+       "curator/test_dpsgd.py::test_modules_that_mix_or_remember_rows_are_refused")
+FILE = "curator/training/dpsgd.py"
 plant(FILE, "steps: no noise on the empty sample", "        if self._event.noise_multiplier is not None:\n",
        "        if self._event.noise_multiplier is not None and len(places):\n",
-       "test_dpsgd.py::test_every_step_has_noise_the_empty_one_too")
+       "curator/test_dpsgd.py::test_every_step_has_noise_the_empty_one_too")
 plant(FILE, "steps: noise without the clip norm", "(flat, self._event.noise_multiplier * clip_norm)",
        "(flat, self._event.noise_multiplier * min(clip_norm, 0.1))",
-       "test_dpsgd.py::test_every_step_has_noise_the_empty_one_too")
+       "curator/test_dpsgd.py::test_every_step_has_noise_the_empty_one_too")
 plant(FILE, "steps: divided by the size of the sample", "flat / (rate * self._n_private)",
-       "flat / max(len(places), 1)", "test_dpsgd.py::test_a_step_divides_by_the_expected_sample_size")
+       "flat / max(len(places), 1)", "curator/test_dpsgd.py::test_a_step_divides_by_the_expected_sample_size")
 plant(FILE, "steps: one more than charged", "if self._left == 0:", "if self._left < 0:",
-       "test_dpsgd.py::test_noise_is_drawn_once_a_step_and_no_step_is_taken_that_was_not_charged")
+       "curator/test_dpsgd.py::test_noise_is_drawn_once_a_step_and_no_step_is_taken_that_was_not_charged")
 plant(FILE, "steps: samples of a fixed size", "self._noise.poisson_sample(n, rate)", "np.arange(round(n * rate))",
-       "test_dpsgd.py::test_a_step_divides_by_the_expected_sample_size")
+       "curator/test_dpsgd.py::test_a_step_divides_by_the_expected_sample_size")
 plant(FILE, "steps: rows of users clipped one by one", "None if users is None else _Owned.of(users)", "None",
-       "test_contribution.py::test_gradient_steps_sample_users_and_clip_their_sums")
+       "curator/test_contribution.py::test_gradient_steps_sample_users_and_clip_their_sums")
 plant(FILE, "steps: an error shows what the loss said", "        except Exception:  # noqa: S110 - raised below, where the error with its private values is no longer at hand\n            pass\n",  # noqa: E501
        "        except Exception as error:\n            raise RuntimeError(str(error)) from error\n",
-       "test_dpsgd.py::test_errors_and_printed_forms_hold_no_private_value")
+       "curator/test_dpsgd.py::test_errors_and_printed_forms_hold_no_private_value")
 FILE = "curator/estimators/neural.py"
-ALONE = "test_privacy.py::test_neural_weights_show_nothing_beside_their_noisy_gradients"
+ALONE = "curator/test_privacy.py::test_neural_weights_show_nothing_beside_their_noisy_gradients"
 plant(FILE, "NeuralWeights: centre and clip norm from private rows", "rows=batch), (batch,))", "rows=batch), gradients._rows)",  # noqa: E501
        ALONE)
 plant(FILE, "NeuralWeights: standardised by private rows",
@@ -297,36 +300,36 @@ plant(FILE, "NeuralWeights: the row loss of two rows", "synthetic[: self.batch_s
 
 # --- what comes out
 
-FILE = "columns.py"
+FILE = "schema/columns.py"
 plant(FILE, "secrets: a cell in an error",
        "has values outside its declared \"\n", "has values such as {values.iloc[0]!r} outside its declared \"\n",
-       "test_tables.py::test_wrong_cells_are_refused_by_column_and_never_quoted")
-FILE = "_private_table.py"
+       "tables/test_tables.py::test_wrong_cells_are_refused_by_column_and_never_quoted")
+FILE = "tables/private_table.py"
 plant(FILE, "secrets: number of users' rows", "(None, None) if user else (1, len(canonical))",
        "(None, len(canonical)) if user else (1, len(canonical))",
-       "test_contribution.py::test_a_table_of_users_tells_their_number_and_not_that_of_the_rows")
+       "curator/test_contribution.py::test_a_table_of_users_tells_their_number_and_not_that_of_the_rows")
 plant(FILE, "secrets: length of a table of users", "        if self.users is not None:\n            raise TypeError(",
        "        if self.users is not None:\n            return len(self.frame)\n            raise TypeError(",
-       "test_contribution.py::test_a_table_of_users_tells_their_number_and_not_that_of_the_rows")
+       "curator/test_contribution.py::test_a_table_of_users_tells_their_number_and_not_that_of_the_rows")
 plant(FILE, "secrets: a table prints its rows", 'return f"PrivateTable of {self._schema!r}"',
        'return f"PrivateTable of {self._schema!r} {self._frame}"',
-       "test_tables.py::test_its_printed_forms_show_the_schema_only")
+       "tables/test_tables.py::test_its_printed_forms_show_the_schema_only")
 plant(FILE, "secrets: a table can be pickled",
        'raise TypeError("a PrivateTable cannot be pickled; build it again from its source.")',
-       "return PrivateTable, (self.frame, self.schema)", "test_tables.py::test_it_cannot_be_pickled")
+       "return PrivateTable, (self.frame, self.schema)", "tables/test_tables.py::test_it_cannot_be_pickled")
 plant(FILE, "secrets: the published schema follows the rows",
        "self._fill(canonical, published, on_undeclared, users,",
        "self._fill(canonical, published if canonical.isna().any(axis=None) else schema, on_undeclared, users,",
-       "test_undeclared.py::test_the_published_schema_by_hand",
-       "test_undeclared.py::test_a_table_that_conforms_keeps_its_cells")
+       "schema/test_undeclared.py::test_the_published_schema_by_hand",
+       "schema/test_undeclared.py::test_a_table_that_conforms_keeps_its_cells")
 plant(FILE, "secrets: rows that do not fit are dropped",
        "        canonical = schema.conform(frame, on_undeclared=on_undeclared)\n",
        "        canonical = schema.conform(frame, on_undeclared=on_undeclared)\n"
        "        if on_undeclared != 'refuse':\n"
        "            canonical = canonical.dropna().reset_index(drop=True)\n",
-       "test_undeclared.py::test_every_rubbish_cell_in_every_column_and_dtype")
-plant("columns.py", "secrets: numbers beyond their bounds are kept",
+       "schema/test_undeclared.py::test_every_rubbish_cell_in_every_column_and_dtype")
+plant("schema/columns.py", "secrets: numbers beyond their bounds are kept",
        "        self._check_missing(np.isnan(numbers))\n        return np.clip(numbers, self.lower, self.upper)",
        "        self._check_missing(np.isnan(numbers))\n        return numbers",
-       "test_schema.py::test_numbers_outside_their_bounds_are_clipped")
+       "schema/test_schema.py::test_numbers_outside_their_bounds_are_clipped")
 # fmt: on

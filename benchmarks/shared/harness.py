@@ -25,7 +25,7 @@ import pandas as pd  # noqa: E402
 from data_sets import Data, load  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
-from iwbayes.curator.accounting import price  # noqa: E402
+from iwbayes.curator.privacy.accounting import price  # noqa: E402
 from iwbayes.curator.protocols import PublicFacts  # noqa: E402
 
 OUR_DELTA, GENERATOR_SHARE = 1e-6, 0.1
@@ -303,8 +303,8 @@ def collect(
         raise RuntimeError(f"{len(failed)} of {len(jobs)} runs failed: {[job for job, _ in failed]}.") from failed[0][1]
     rows = pd.concat(parts, ignore_index=True)
     order = {job: place for place, job in enumerate(jobs)}
-    places = pd.Series([order.get(key, -1) for key in rows[list(keys)].itertuples(index=False, name=None)])
-    return rows.loc[places[places >= 0].sort_values(kind="stable").index].reset_index(drop=True)
+    indices = pd.Series([order.get(key, -1) for key in rows[list(keys)].itertuples(index=False, name=None)])
+    return rows.loc[indices[indices >= 0].sort_values(kind="stable").index].reset_index(drop=True)
 
 
 def cell(values: pd.Series) -> str:

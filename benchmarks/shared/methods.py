@@ -116,7 +116,7 @@ def combine_tables(release: Any, *, random_seed: int, formula: str, family: str,
     Raghunathan, Reiter & Rubin (Journal of Official Statistics 2003): variance (1 + 1/m) B - W, or W/m where that is
     not positive; t quantiles by their degrees of freedom.
     """
-    from iwbayes.analyst import _arviz
+    from iwbayes.analyst import arviz_compat
 
     rng = np.random.default_rng(random_seed)
     n = release.n_private
@@ -129,8 +129,8 @@ def combine_tables(release: Any, *, random_seed: int, formula: str, family: str,
             formula, part, family=family, calibrate=False, log_likelihood=False, draws=250, random_seed=rng,
             progressbar=False,
         )  # fmt: skip
-        each.append(_arviz.group(idata, "posterior"))
-    return _arviz.make({"posterior": _combined(each, tables, rng)})
+        each.append(arviz_compat.group(idata, "posterior"))
+    return arviz_compat.make({"posterior": _combined(each, tables, rng)})
 
 
 def _combined(each: list[xr.Dataset], m: int, rng: np.random.Generator) -> xr.Dataset:

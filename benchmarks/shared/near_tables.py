@@ -33,10 +33,10 @@ def total_variation(first: np.ndarray, second: np.ndarray, sizes: list[int], way
     found = []
     for columns in combinations(range(len(sizes)), ways):
         shape = tuple(sizes[c] for c in columns)
-        laws = [
+        distributions = [
             np.bincount(np.ravel_multi_index(tuple(codes[:, columns].T), shape), minlength=math.prod(shape))
             / len(codes)
             for codes in (first, second)
         ]
-        found.append(np.abs(laws[0] - laws[1]).sum() / 2)
+        found.append(np.abs(distributions[0] - distributions[1]).sum() / 2)
     return float(np.mean(found))

@@ -5,13 +5,15 @@ only type and place are shown while private rows are at hand, and tracebacks nev
 command needs is imported inside it, so that ``--help`` is quick.
 """
 
-from iwbayes.cli._app import app, main
+from iwbayes.cli.app import app, main
 
 # the commands join the app in this order
 # isort: off
-from iwbayes.cli import _curator, _analyst, _demo
+from iwbayes.cli import curator
+from iwbayes.cli import analyst
+from iwbayes.cli import demo
 # isort: on
 
 __all__ = ["app", "main"]
 
-del _analyst, _curator, _demo
+del analyst, curator, demo

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from iwbayes.coverage._file import StudyFile
-from iwbayes.coverage._replication import REFERENCE, Plan, bounds_of, replicate
-from iwbayes.curator._progress import progress
+from iwbayes.coverage.file import StudyFile
+from iwbayes.coverage.replication import REFERENCE, Plan, bounds_of, replicate
+from iwbayes.curator.progress import progress
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -139,7 +139,7 @@ class CoverageStudy:
         -------
         matplotlib.axes.Axes
         """
-        from iwbayes.coverage._plots import draw_coverage
+        from iwbayes.coverage.plots import draw_coverage
 
         return draw_coverage(self.table(level), level, ax)
 
@@ -155,7 +155,7 @@ class CoverageStudy:
         matplotlib.axes.Axes
             A curve on the diagonal covers what it claims; above it intervals are too long, below too short.
         """
-        from iwbayes.coverage._plots import draw_calibration
+        from iwbayes.coverage.plots import draw_calibration
 
         return draw_calibration(self.replications, ax)
 
@@ -180,7 +180,7 @@ class CoverageStudy:
         ValueError
             If there is no such method or parameter.
         """
-        from iwbayes.analyst._arviz import plot_pit
+        from iwbayes.analyst.arviz_compat import plot_pit
 
         ranks = self.replications.pivot(index="replication", columns=["method", "parameter"], values="pit")
         if method not in ranks.columns.levels[0]:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from iwbayes.curator.accounting import check_budget, gaussian_multiplier
-from iwbayes.curator.ledger import Ledger
-from iwbayes.curator.mechanisms import above_threshold
+from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier
+from iwbayes.curator.privacy.ledger import Ledger
+from iwbayes.curator.privacy.mechanisms import above_threshold
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable
 
@@ -97,16 +97,16 @@ def bound_contributions(
         left = (1 - CHOICE_SHARE) * epsilon
         above = np.array([np.count_nonzero(counts > t) for t in candidates], dtype=np.int64)
         budget = {"epsilon": CHOICE_SHARE * epsilon, "ledger": account, "label": BOUND_LABEL}
-        place = above_threshold(-above, threshold=-limit, sensitivity=1, monotone=True, **budget)  # type: ignore[arg-type]
-        tau = candidates[-1 if place is None else place]
+        index = above_threshold(-above, threshold=-limit, sensitivity=1, monotone=True, **budget)  # type: ignore[arg-type]
+        tau = candidates[-1 if index is None else index]
     total = np.array([np.minimum(counts, tau).sum()], dtype=np.int64)
     noise = account.charge(Event(COUNT_LABEL, "laplace", left))
     noisy = int(noise.laplace(total, math.nextafter(tau / left, math.inf))[0])
-    places = _kept(private.users, noise.permutation(len(private.frame)), tau)  # type: ignore[arg-type]
+    indices = _kept(private.users, noise.permutation(len(private.frame)), tau)  # type: ignore[arg-type]
     source = f"bounded {secrets.token_hex(16)}"
     ledger._register(source)
     n_private = int(np.clip(noisy, private.n_users, private.n_users * tau))
-    return private._bounded(places, rows_per_user=tau, n_private=n_private, source=source)
+    return private._bounded(indices, rows_per_user=tau, n_private=n_private, source=source)
 
 
 def bounding_events(epsilon: float, n_candidates: int) -> tuple[Event, ...]:

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from iwbayes.curator.ledger import Ledger
+from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.schema import Schema
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable, SyntheticTable

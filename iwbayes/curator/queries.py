@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from iwbayes._digest import digest
-from iwbayes.columns import Binary
-from iwbayes.curator.accounting import check_budget, gaussian_multiplier
-from iwbayes.curator.estimators._logistic import (
+from iwbayes.curator.estimators.logistic_loss import (
     Reach,
     check_penalty,
     design_of,
@@ -20,11 +18,13 @@ from iwbayes.curator.estimators._logistic import (
     minimise,
     sensitivity,
 )
-from iwbayes.curator.estimators._objective import Perturbation, perturbed_minimiser, plan_perturbation
-from iwbayes.curator.ledger import Ledger
-from iwbayes.curator.mechanisms import gaussian
+from iwbayes.curator.estimators.objective_perturbation import Perturbation, perturbed_minimiser, plan_perturbation
+from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier
+from iwbayes.curator.privacy.ledger import Ledger
+from iwbayes.curator.privacy.mechanisms import gaussian
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.schema import Schema
+from iwbayes.schema.columns import Binary
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable, SyntheticTable
 
@@ -132,7 +132,7 @@ class PrivateLogisticRegression:
     rows (``rows_per_user``), each of these rows is replaced, or appears or vanishes, which moves the sum by r <= R:
     together by at most tau R. J is l2-strongly convex, so the minimiser moves by at most (tau R/N + 2 tol)/l2 in L2,
     tol the solver's tolerance, whatever the other rows are. Objective perturbation needs R and the determinants of
-    the Hessians; see `iwbayes.curator.estimators._objective.Perturbation`.
+    the Hessians; see `iwbayes.curator.estimators.objective_perturbation.Perturbation`.
 
     References
     ----------

@@ -12,13 +12,13 @@ from scipy.special import log_expit, logsumexp
 
 from iwbayes._digest import digest
 from iwbayes.beta_calibration import BetaCalibration
-from iwbayes.curator.accounting import check_budget, gaussian_multiplier
-from iwbayes.curator.estimators._fit import close_fit, open_fit
-from iwbayes.curator.estimators._logistic import Reach, gradient_reach, minimise, sensitivity
-from iwbayes.curator.ledger import Ledger
-from iwbayes.curator.mechanisms import VECTOR_MECHANISMS
+from iwbayes.curator.estimators.fitting import close_fit, open_fit
+from iwbayes.curator.estimators.logistic_loss import Reach, gradient_reach, minimise, sensitivity
+from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier
+from iwbayes.curator.privacy.ledger import Ledger
+from iwbayes.curator.privacy.mechanisms import VECTOR_MECHANISMS
 from iwbayes.curator.protocols import LogRatio, PublicFacts, RatioEstimator
-from iwbayes.laws import LAWS
+from iwbayes.measurement import DISTRIBUTIONS
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.weights import Weights
@@ -238,7 +238,9 @@ class BetaCalibratedWeights:
         if self.l2 is not None:
             return self.l2, sensitivity(reach, facts.n_private, self.l2)
         scale = gaussian_multiplier(epsilon, delta) if self.mechanism == "gaussian" else self._norm() / epsilon
-        spread = math.sqrt(LAWS[self.mechanism](scale, _SLOPES).covariance[0, 0])  # of the noise, at sensitivity one
+        spread = math.sqrt(
+            DISTRIBUTIONS[self.mechanism](scale, _SLOPES).covariance[0, 0]
+        )  # of the noise, at sensitivity one
         l2 = max(sensitivity(reach, facts.n_private, 1.0) * spread / NOISE_TARGET, LEAST_L2)
         return l2, sensitivity(reach, facts.n_private, l2)
 

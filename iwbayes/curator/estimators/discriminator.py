@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from iwbayes.curator.estimators._fit import FreeEstimator, close_fit, open_fit, ratios
-from iwbayes.curator.ledger import Ledger
+from iwbayes.curator.estimators.fitting import FreeEstimator, close_fit, open_fit, ratios
+from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.protocols import LogRatio
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.weights import Weights

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from iwbayes.curator.estimators._fit import FreeEstimator, close_fit, open_fit, ratios
-from iwbayes.curator.ledger import Ledger
+from iwbayes.curator.estimators.fitting import FreeEstimator, close_fit, open_fit, ratios
+from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.weights import Weights
 

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from iwbayes._digest import digest
 from iwbayes._warnings import PrivacyWarning, WeightsWarning
-from iwbayes.curator.accounting import check_budget, gaussian_multiplier
-from iwbayes.curator.estimators._fit import close_fit, open_fit
-from iwbayes.curator.estimators._logistic import (
+from iwbayes.curator.estimators.fitting import close_fit, open_fit
+from iwbayes.curator.estimators.logistic_loss import (
     Reach,
     check_penalty,
     design,
@@ -23,18 +22,19 @@ from iwbayes.curator.estimators._logistic import (
     minimise,
     sensitivity,
 )
-from iwbayes.curator.estimators._objective import Perturbation, perturbed_minimiser, plan_perturbation
-from iwbayes.curator.ledger import Ledger
-from iwbayes.curator.mechanisms import Noisy, gaussian, laplace, spherical
+from iwbayes.curator.estimators.objective_perturbation import Perturbation, perturbed_minimiser, plan_perturbation
+from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier
+from iwbayes.curator.privacy.ledger import Ledger
+from iwbayes.curator.privacy.mechanisms import Noisy, gaussian, laplace, spherical
 from iwbayes.curator.protocols import PublicFacts
-from iwbayes.laws import GaussianLaw, LaplaceLaw, Measurement, SphericalLaw
+from iwbayes.measurement import GaussianDistribution, LaplaceDistribution, Measurement, SphericalDistribution
 from iwbayes.schema import Schema
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.weights import Weights
 
 FloatArray = NDArray[np.float64]
-CoefficientLaw = GaussianLaw | SphericalLaw | LaplaceLaw
+CoefficientDistribution = GaussianDistribution | SphericalDistribution | LaplaceDistribution
 MECHANISMS = ("gaussian", "spherical", "laplace", "objective", "none", "paper")
 #: Noise may come out wider than planned by the rounding to its grid, which adds up over coordinates at most:
 #: existence is checked with this margin, and as much again for each coordinate.
@@ -50,13 +50,13 @@ class LogisticRatio:
     coefficients : ndarray, shape (k,)
         Of the centred encoded features and the constant 1, noise included.
     schema : Schema
-    law : noise law or None
-        Law of the noise to debias for; None leaves the log ratio as it is.
+    distribution : noise law or None
+        Distribution of the noise to debias for; None leaves the log ratio as it is.
     """
 
     coefficients: FloatArray
     schema: Schema
-    law: CoefficientLaw | None = None
+    distribution: CoefficientDistribution | None = None
 
     def log_ratio(self, table: PrivateTable | SyntheticTable) -> FloatArray:
         """Log ratio of each row, natural logs, shape (row,).
@@ -70,11 +70,11 @@ class LogisticRatio:
             raise ValueError("the log ratio was learned under another schema. Give it rows under that one.")
         rows = design(table, encoded_reach(self.schema))
         log_ratio = rows @ self.coefficients
-        return log_ratio if self.law is None else log_ratio + self.law.log_debias_factor(rows)
+        return log_ratio if self.distribution is None else log_ratio + self.distribution.log_debias_factor(rows)
 
     def fingerprint(self) -> str:
         """Digest of coefficients, schema and noise law."""
-        return digest("LogisticRatio", self.coefficients, self.schema.to_toml(), repr(self.law))
+        return digest("LogisticRatio", self.coefficients, self.schema.to_toml(), repr(self.distribution))
 
 
 @dataclass(frozen=True)
@@ -157,18 +157,18 @@ class LogisticWeights:
             return (Event(self.label, "laplace", self._true_epsilon(facts, epsilon)),)
         return (Event(self.label, self.mechanism, epsilon),)
 
-    def noise_law(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> CoefficientLaw | None:
-        """Law of the noise in the coefficients, from public quantities; None where it has no closed form."""
+    def noise_law(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> CoefficientDistribution | None:
+        """Distribution of the noise in the coefficients, from public quantities; None where it has no closed form."""
         epsilon, delta = check_budget(epsilon, delta)
         dim, reach = facts.schema.n_features + 1, self._sensitivity(facts)
         if self.mechanism == "gaussian":
-            return GaussianLaw(reach * gaussian_multiplier(epsilon, delta), dim)
+            return GaussianDistribution(reach * gaussian_multiplier(epsilon, delta), dim)
         if self.mechanism == "spherical":
-            return SphericalLaw(reach / epsilon, dim)
+            return SphericalDistribution(reach / epsilon, dim)
         if self.mechanism == "laplace":
-            return LaplaceLaw(math.sqrt(dim) * reach / epsilon, dim)
+            return LaplaceDistribution(math.sqrt(dim) * reach / epsilon, dim)
         if self.mechanism == "paper":
-            return LaplaceLaw(self._published_scale(facts, epsilon), dim)
+            return LaplaceDistribution(self._published_scale(facts, epsilon), dim)
         return None
 
     def fit(
@@ -267,8 +267,10 @@ class LogisticWeights:
             ledger.charge(*self.events(facts, epsilon=epsilon))
             return LogisticRatio(exact, facts.schema), None
         noisy, norm_reach = self._noisy(exact, ledger, facts, epsilon, delta)
-        measurement = Measurement("logistic coefficients", noisy.value, noisy.law, norm_reach, None, facts.n_private)
-        return LogisticRatio(noisy.value, facts.schema, noisy.law if self.debias else None), measurement
+        measurement = Measurement(
+            "logistic coefficients", noisy.value, noisy.distribution, norm_reach, None, facts.n_private
+        )
+        return LogisticRatio(noisy.value, facts.schema, noisy.distribution if self.debias else None), measurement
 
     def _noisy(
         self, exact: FloatArray, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
@@ -342,19 +344,19 @@ def _farthest_row(reach: Reach) -> FloatArray:
     return np.append(np.full(len(reach.center), reach.radius / math.sqrt(len(reach.center))), 1.0)[None, :]
 
 
-def _check_existence(law: CoefficientLaw, rows: FloatArray) -> None:
+def _check_existence(distribution: CoefficientDistribution, rows: FloatArray) -> None:
     """Raise where the debias factor does not exist; warn where debiased weights have infinite variance."""
-    place = float(law.scaled(1 + _MARGIN + _COORDINATE_MARGIN * law.dim).existence(rows).max())
+    index = float(distribution.scaled(1 + _MARGIN + _COORDINATE_MARGIN * distribution.dim).existence(rows).max())
     advice = "Use a larger l2 or epsilon, mechanism='gaussian', or debias=False."
-    if place >= 1:
+    if index >= 1:
         raise ValueError(
-            f"the debias factor of {law.name} noise does not exist: the farthest row is at {place:.3g} of its range, "
-            f"which must be below 1. {advice} Nothing was charged."
+            f"the debias factor of {distribution.name} noise does not exist: the farthest row is at {index:.3g} of its "
+            f"range, which must be below 1. {advice} Nothing was charged."
         )
-    if place >= 0.5:
+    if index >= 0.5:
         warnings.warn(
-            f"debiased weights have infinite variance from 0.5 of the range of {law.name} noise on; the farthest row "
-            f"is at {place:.2f}. {advice}",
+            f"debiased weights have infinite variance from 0.5 of the range of {distribution.name} noise on; the "
+            f"farthest row is at {index:.2f}. {advice}",
             WeightsWarning,
             stacklevel=5,
         )

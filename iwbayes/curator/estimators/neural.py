@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iwbayes._threads import one_torch_thread
-from iwbayes.curator._progress import progress
-from iwbayes.curator._row_gradients import import_torch, reference_gradients
-from iwbayes.curator._training import Average, is_whole, working_device
-from iwbayes.curator.dpsgd import PrivateGradients, PrivateSteps
-from iwbayes.curator.estimators._fit import close_fit, open_fit
-from iwbayes.curator.estimators._network import NeuralRatio, make_network
-from iwbayes.curator.ledger import Ledger
+from iwbayes.curator.estimators.fitting import close_fit, open_fit
+from iwbayes.curator.estimators.network import NeuralRatio, make_network
+from iwbayes.curator.privacy.ledger import Ledger
+from iwbayes.curator.progress import progress
 from iwbayes.curator.protocols import PublicFacts
+from iwbayes.curator.training.dpsgd import PrivateGradients, PrivateSteps
+from iwbayes.curator.training.parameters import Average, is_whole, working_device
+from iwbayes.curator.training.row_gradients import import_torch, reference_gradients
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.weights import Weights
@@ -48,7 +48,7 @@ class NeuralWeights:
     The network minimises mean_private log(1 + exp(-f)) + mean_synthetic log(1 + exp(f)): with both classes
     normalised its logit f estimates the log ratio. f is linear in the standardised features plus a perceptron that
     starts at zero, so that training starts from uniform weights. Private rows enter through clipped noisy gradients
-    only (see `iwbayes.curator.dpsgd`); the synthetic rows' gradient is public, and so are the standardisation, the
+    only (see `PrivateSteps`); the synthetic rows' gradient is public, and so are the standardisation, the
     clip norm and the learning rate that follow from them.
 
     Parameters

@@ -7,9 +7,8 @@ import warnings
 from dataclasses import dataclass
 
 from iwbayes._warnings import PrivacyWarning, WeightsWarning
-from iwbayes.curator.accounting import check_budget, gaussian_multiplier
-from iwbayes.curator.estimators._fit import close_fit, open_fit
-from iwbayes.curator.estimators._logistic import (
+from iwbayes.curator.estimators.fitting import close_fit, open_fit
+from iwbayes.curator.estimators.logistic_loss import (
     check_penalty,
     design,
     encoded_reach,
@@ -17,8 +16,9 @@ from iwbayes.curator.estimators._logistic import (
     minimise,
     sensitivity,
 )
-from iwbayes.curator.ledger import Ledger
-from iwbayes.curator.mechanisms import gaussian, laplace
+from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier
+from iwbayes.curator.privacy.ledger import Ledger
+from iwbayes.curator.privacy.mechanisms import gaussian, laplace
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable, SyntheticTable
@@ -138,10 +138,10 @@ class OutputNoiseWeights:
         settings = {"sensitivity": change, "epsilon": epsilon, "ledger": ledger, "label": self.label}
         if self.mechanism == "laplace":
             noisy = laplace(exact, separately=True, **settings)  # type: ignore[arg-type]
-            shift = math.log1p(-(noisy.law.scale**2))
+            shift = math.log1p(-(noisy.distribution.scale**2))
         else:
             noisy = gaussian(exact, delta=delta, separately=True, **settings)  # type: ignore[arg-type]
-            shift = -(noisy.law.scale**2) / 2
+            shift = -(noisy.distribution.scale**2) / 2
         return close_fit(ledger, noisy.value + shift, f"OutputNoiseWeights({self.mechanism}, l2={self.l2:g})")
 
 

@@ -1,0 +1,26 @@
+"""Arrays: their type, and the small operations on them that several modules share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Array", "row_blocks", "symmetric"]
+
+#: Arrays of float64, of any shape; docstrings give it.
+Array = NDArray[np.float64]
+
+
+def symmetric(matrix: Array) -> Array:
+    """Return the symmetric part, in float64."""
+    matrix = np.asarray(matrix, dtype=np.float64)
+    return (matrix + matrix.T) / 2
+
+
+def row_blocks(n_rows: int, size: int) -> Iterator[slice]:
+    """Split the rows into slices of `size` rows, one at least; the last may be shorter."""
+    size = max(1, size)
+    for start in range(0, n_rows, size):
+        yield slice(start, min(start + size, n_rows))

@@ -1,0 +1,300 @@
+"""Every difference between ArviZ 0.23 (``InferenceData``) and ArviZ 1 (``DataTree``), in one place.
+
+The rest of the package handles posteriors as named groups, each an :class:`xarray.Dataset` with the
+dimensions ``chain`` and ``draw``, through the functions below and never asks which ArviZ is installed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import arviz as az
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from iwbayes._archive import draft_of
+
+#: ``arviz.InferenceData`` with ArviZ 0.23, ``xarray.DataTree`` with ArviZ 1.
+ArvizObject: TypeAlias = Any
+
+# The two versions have different signatures, so that no type checker can see both.
+_az: Any = az
+
+_LEGACY = int(az.__version__.split(".")[0]) < 1
+
+_DIAGNOSTICS = ["mcse_mean", "mcse_sd", "ess_bulk", "ess_tail", "r_hat"]
+
+
+def make(groups: Mapping[str, xr.Dataset], attrs: Mapping[str, Any] | None = None) -> ArvizObject:
+    """Build the installed ArviZ's container from datasets.
+
+    Parameters
+    ----------
+    groups : mapping of str to xarray.Dataset
+        Any group names, ArviZ's own ("posterior", "sample_stats", ...) or not. The datasets are shared, not
+        copied; a dataset without data variables is left out, as ArviZ 0.23 can not hold it.
+    attrs : mapping, optional
+        Attributes of the container itself.
+
+    Returns
+    -------
+    arviz.InferenceData or xarray.DataTree
+
+    Raises
+    ------
+    TypeError
+        If a group is not a dataset.
+    """
+    for name, dataset in groups.items():
+        if not isinstance(dataset, xr.Dataset):
+            raise TypeError(f"group {name!r} must be an xarray.Dataset; got {type(dataset).__name__}.")
+    kept = {name: dataset for name, dataset in groups.items() if len(dataset.data_vars)}
+    if _LEGACY:
+        return _az.InferenceData(attrs=dict(attrs or {}), **kept)
+    tree = xr.DataTree.from_dict({f"/{name}": dataset for name, dataset in kept.items()})
+    tree.attrs.update(attrs or {})
+    return tree
+
+
+def group_names(idata: ArvizObject) -> list[str]:
+    """Names of all groups, warm-up groups included."""
+    if isinstance(idata, xr.DataTree):
+        return list(idata.children)
+    if hasattr(idata, "_groups_all"):
+        return list(idata._groups_all)
+    raise TypeError(
+        f"expected an ArviZ object (InferenceData with ArviZ 0.23, DataTree with ArviZ 1); got {type(idata).__name__}."
+    )
+
+
+def has_group(idata: ArvizObject, name: str) -> bool:
+    """Whether the ArviZ object has a group of this name.
+
+    Parameters
+    ----------
+    idata : arviz.InferenceData or xarray.DataTree
+    name : str
+
+    Raises
+    ------
+    TypeError
+        If `idata` is no ArviZ object.
+    """
+    return name in group_names(idata)
+
+
+def group(idata: ArvizObject, name: str) -> xr.Dataset:
+    """Return one group as a dataset (its variables shared with the ArviZ object).
+
+    Parameters
+    ----------
+    idata : arviz.InferenceData or xarray.DataTree
+    name : str
+
+    Returns
+    -------
+    xarray.Dataset
+
+    Raises
+    ------
+    KeyError
+        If there is no such group; the message names the groups present.
+    TypeError
+        If `idata` is no ArviZ object.
+    """
+    names = group_names(idata)
+    if name not in names:
+        raise KeyError(f"the ArviZ object has no group {name!r}; it has {', '.join(names) or 'none'}.")
+    found = idata[name]
+    return found.to_dataset() if isinstance(found, xr.DataTree) else found
+
+
+def with_groups(idata: ArvizObject, groups: Mapping[str, xr.Dataset]) -> ArvizObject:
+    """Return a new ArviZ object with groups added or replaced; the given object stays as it is.
+
+    Parameters
+    ----------
+    idata : arviz.InferenceData or xarray.DataTree
+    groups : mapping of str to xarray.Dataset
+        Groups to add; one of the same name is replaced. All the others are shared.
+
+    Returns
+    -------
+    arviz.InferenceData or xarray.DataTree
+
+    Raises
+    ------
+    TypeError
+        If `idata` is no ArviZ object or a group is not a dataset.
+    """
+    kept = {name: group(idata, name) for name in group_names(idata)}
+    return make({**kept, **groups}, idata.attrs)
+
+
+def _storable(dataset: xr.Dataset) -> xr.Dataset:
+    """Copy of a dataset whose attributes netCDF can hold: no booleans, None or empty lists."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, bool | np.bool_):
+            return int(value)
+        if value is None or (isinstance(value, list | tuple) and not value):
+            return ""
+        return value
+
+    copy = dataset.copy(deep=False)
+    copy.attrs = {key: plain(value) for key, value in dataset.attrs.items()}
+    return copy
+
+
+def save(idata: ArvizObject, path: str | os.PathLike[str]) -> None:
+    """Write an ArviZ object to one netCDF-4 file, in full or not at all, replacing the file if it exists.
+
+    Attributes that netCDF can not hold are stored as their nearest kin: booleans as 0 or 1, None and empty
+    lists as the empty string.
+
+    Parameters
+    ----------
+    idata : arviz.InferenceData or xarray.DataTree
+    path : path-like
+        The file to write, usually ending in ``.nc``.
+
+    Raises
+    ------
+    TypeError
+        If `idata` is no ArviZ object.
+    """
+    storable = with_groups(idata, {name: _storable(group(idata, name)) for name in group_names(idata)})
+    path = Path(path)
+    with draft_of(path) as draft:
+        if _LEGACY:
+            storable.to_netcdf(os.fspath(draft))
+        else:
+            storable.to_netcdf(draft, engine="h5netcdf")
+        os.replace(draft, path)
+
+
+def load(path: str | os.PathLike[str]) -> ArvizObject:
+    """Read an ArviZ object from a netCDF-4 file, wholly into memory, and close the file.
+
+    Parameters
+    ----------
+    path : path-like
+
+    Returns
+    -------
+    arviz.InferenceData or xarray.DataTree
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    """
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"no such file: {os.fspath(path)}.")
+    if _LEGACY:
+        with _az.rc_context({"data.load": "eager"}):
+            return _az.from_netcdf(os.fspath(path))
+    return xr.load_datatree(path, engine="h5netcdf")
+
+
+def summary(
+    idata: ArvizObject, var_names: list[str] | None = None, *, group: str = "posterior", prob: float = 0.9
+) -> pd.DataFrame:
+    """Summarise each scalar of a group, with the same columns on either ArviZ.
+
+    Parameters
+    ----------
+    idata : arviz.InferenceData or xarray.DataTree
+    var_names : list of str, optional
+        Variables to show; all by default.
+    group : str
+    prob : float
+        Probability of the equal-tailed interval, in (0, 1).
+
+    Returns
+    -------
+    pandas.DataFrame
+        Unrounded; one row a scalar (``b[0]``, ``c[level]``), columns ``mean``, ``sd``, ``eti90_lb``,
+        ``eti90_ub`` (the number is the percentage), ``mcse_mean``, ``mcse_sd``, ``ess_bulk``, ``ess_tail``
+        and ``r_hat`` (NaN with a single chain).
+
+    Raises
+    ------
+    ValueError
+        If `prob` is not inside (0, 1).
+    """
+    if not 0 < prob < 1:
+        raise ValueError(f"prob must be in (0, 1); got {prob}. Use 0.9 for a 90 % interval.")
+    percent = f"{100 * prob:g}"
+    lower, upper = f"eti{percent}_lb", f"eti{percent}_ub"
+    if _LEGACY:
+        tail = (1 - prob) / 2
+        functions = {
+            lower: lambda draws: np.quantile(draws, tail),
+            upper: lambda draws: np.quantile(draws, 1 - tail),
+        }
+        table = _az.summary(idata, var_names, group=group, round_to="none", stat_funcs=functions)
+    else:
+        table = _az.summary(idata, var_names, group=group, round_to="none", ci_kind="eti", ci_prob=prob)
+        # ArviZ truncates the percentage in the labels of its columns to an integer.
+        bounds = [name for name in table.columns if name.startswith("eti")]
+        table = table.rename(columns=dict(zip(bounds, [lower, upper], strict=True)))
+    table = pd.DataFrame(table).reindex(columns=["mean", "sd", lower, upper, *_DIAGNOSTICS])
+    return table.astype(float)
+
+
+def rhat_ess(idata: ArvizObject, var_names: list[str] | None = None, *, group: str = "posterior") -> pd.DataFrame:
+    """Convergence diagnostics of each scalar of a group.
+
+    Parameters
+    ----------
+    idata : arviz.InferenceData or xarray.DataTree
+    var_names : list of str, optional
+        Variables to show; all by default.
+    group : str
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row a scalar; columns ``r_hat`` (NaN with a single chain), ``ess_bulk`` and ``ess_tail``
+        (Vehtari et al., Bayesian Analysis 16, 2021).
+    """
+    table = _az.summary(idata, var_names, group=group, kind="diagnostics", round_to="none")
+    return pd.DataFrame(table)[["r_hat", "ess_bulk", "ess_tail"]].astype(float)
+
+
+def plot_pit(values: Mapping[str, np.ndarray], *, prob: float = 0.99) -> np.ndarray:
+    """Draw ArviZ's plot of probability integral transforms: their distribution less the uniform one.
+
+    Parameters
+    ----------
+    values : mapping of str to ndarray, shape (replication,)
+        Numbers between 0 and 1 by the name of a panel.
+    prob : float
+        Probability of the simultaneous band in which uniform numbers stay.
+
+    Returns
+    -------
+    ndarray of matplotlib.axes.Axes, shape (panel,)
+    """
+    if not _LEGACY:
+        group = xr.Dataset({name: ("sample", np.asarray(own)) for name, own in values.items()})
+        tree = xr.DataTree.from_dict({"/prior_sbc": group})
+        drawn = _az.plot_ecdf_pit(
+            tree, group="prior_sbc", sample_dims=["sample"], envelope_prob=prob, backend="matplotlib"
+        )
+        return np.array([drawn.viz["plot"][name].item() for name in values])
+    import matplotlib.pyplot as plt
+
+    _, axes = plt.subplots(1, len(values), figsize=(4 * len(values), 3), squeeze=False, layout="constrained")
+    for axis, (name, own) in zip(axes[0], values.items(), strict=True):
+        _az.plot_ecdf(
+            np.asarray(own), eval_points=np.linspace(0, 1, 101)[1:-1], cdf=lambda x: x, difference=True,
+            confidence_bands=True, ci_prob=prob, random_state=0, ax=axis,
+        )  # fmt: skip
+        axis.set(title=name, xlabel="PIT", ylabel="difference from uniform")
+    return np.asarray(axes[0])

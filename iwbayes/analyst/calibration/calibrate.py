@@ -1,0 +1,261 @@
+"""Calibrate the posterior of a weighted PyMC model: intervals that account for the noise in the weights.
+
+The draws of the weighted posterior treat the released weights as exact. Here they are moved linearly, in PyMC's
+unconstrained space, to the mean and covariance of calibrated likelihood times prior (`sandwich`), and mapped back
+through the transforms (Shaby 2014; Williams and Savitsky 2021). Where the prior has parameters of its own
+(hierarchical models), that product is sampled instead (`_hierarchies`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.arrays import Array
+from iwbayes.analyst.calibration.hierarchical import Hierarchy, nonquadraticity
+from iwbayes.analyst.calibration.mixture import map_parts, pooled_draws
+from iwbayes.analyst.calibration.model_terms import calibrated, likelihood_terms
+from iwbayes.analyst.calibration.record import calibration_record, mode_reference, pool_record, warn_outside_domain
+from iwbayes.analyst.checks import check_enough_draws, check_method, check_pool_total, grows_with_rows
+from iwbayes.analyst.fit_record import weights_digest
+from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler
+from iwbayes.analyst.inference.weight_draws import draw_posteriors
+from iwbayes.analyst.released_tilt import ReleasedTilt, has_shares_of, is_noise_aware
+from iwbayes.release import Release
+
+if TYPE_CHECKING:
+    import pymc as pm
+
+    from iwbayes.analyst.inference.model_posterior import ModelPosterior
+
+__all__ = ["calibrate"]
+
+#: Groups that were computed from the uncalibrated draws and would contradict the calibrated ones.
+STALE_GROUPS = (
+    "log_likelihood",
+    "log_likelihood_weighted",
+    "log_prior",
+    "posterior_predictive",
+    "predictions",
+    "predictions_constant_data",
+    "unconstrained_posterior",
+)
+
+
+def calibrate(
+    idata: arviz_compat.ArvizObject,
+    weighted_model: pm.Model,
+    release: Release,
+    *,
+    method: str = "auto",
+    random_seed: int | np.random.Generator | None = None,
+    sampler: Mapping[str, Any] | None = None,
+) -> arviz_compat.ArvizObject:
+    """Calibrate the draws of a weighted posterior: intervals that account for the noise in the weights.
+
+    Parameters
+    ----------
+    idata : arviz.InferenceData or xarray.DataTree
+        Draws from `weighted_model`. It is not changed.
+    weighted_model : pymc.Model
+        From :func:`~iwbayes.reweight`, with the weights of `release`. Their total does not matter to the calibrated
+        likelihood; the prior counts once.
+    release : Release
+        The release whose synthetic rows the model observes, in their order.
+    method : {"auto", "laplace", "nuts"}
+        How to sample where sampling is needed: by a t proposal at the mode and Pareto smoothed importance weights, by
+        PyMC's NUTS, or by the second where k-hat of the first is 0.7 or more. Needed are the posteriors under each of
+        several draws of the weights, and the calibrated posterior of hierarchical models.
+    random_seed : int, numpy.random.Generator or None
+        For the same; nothing is random with a single draw of the weights and a prior without hyperparameters.
+    sampler : dict, optional
+        More arguments of ``pymc.sample`` for NUTS, such as ``{"tune": 500}``. With several draws of the weights its
+        log density is compiled once for all of them; it starts at the mode and takes no ``init``.
+
+    Returns
+    -------
+    arviz.InferenceData or xarray.DataTree
+        A new object: ``posterior`` calibrated, with deterministics recomputed; ``calibration`` added (see
+        `calibration_record`); pointwise log likelihoods, predictions and ``log_prior`` dropped, since they
+        belong to the uncalibrated draws; every other group as it was. Where draws were sampled, ``sample_stats`` is
+        theirs: for weights with several draws ``weight_draw`` says which of them is behind each draw; ``pareto_k``
+        among its attributes is that of importance sampling (the worst, of several).
+
+    Raises
+    ------
+    TypeError, ValueError
+        `method` or `sampler` is none of those above; the draws are calibrated already, lack a free variable or are
+        fewer than the parameters; the model has no weighted likelihood, another number of rows than the release,
+        discrete variables, or free variables that grow with the rows; its curvature is not positive definite. All
+        but the last before anything is compiled.
+    RuntimeError
+        The mode was not found, or with method="laplace" k-hat is 0.7 or more.
+
+    Warns
+    -----
+    CalibrationWarning
+        Outside the domain in which calibration was shown to hold, with the number, its threshold and the next step;
+        in particular when the noise law of the weights is not known and the row sandwich alone is used.
+
+    Notes
+    -----
+    Weights of a tilt: ``Cov(theta) = J^-1 (sum p_i^2 r_i r_i' + C P_b C') J^-1`` with r_i the scores less their
+    regression on the tilt's features and P_b the posterior covariance of the tilt's coefficients. Other weights:
+    r_i = s_i without the second term. The prior is put back unchanged. See
+    :func:`~iwbayes.analyst.calibration.sandwich.calibrate_normal`.
+
+    A model with the average of several draws of the weights stands for all of them: the result is the mixture, in
+    equal parts, of the posteriors under each draw, calibrated by the row sandwich each. Its covariance is the mean
+    of theirs plus the covariance of their means. The draws of `idata` give the start only. Such a mixture holds the
+    noise of the weights as far as their draws differ by it, so that the verdict stays "not calibrated". There are
+    as many draws as in `idata`; where these are fewer than the draws of the weights, only so many of the latter,
+    chosen at random, occur. Draws of :func:`~iwbayes.noise_aware_weights` are mixed as they are instead, by no
+    sandwich, and hold all of the noise; the total of the weights must then be that of the private rows.
+
+    The likelihood is approximated by a normal at its mode. That is poor for parameters with few rows; the record's
+    ``skew`` says by how much mean and mode differ.
+
+    Hyperparameters, which no row's likelihood contains, are as far from normal as they like. With a single draw of the
+    weights, the likelihood of the other parameters is calibrated at their mode given the means of these, and its
+    product with the prior is sampled. The draws of `idata` give the start, ``skew`` and ``nonquadraticity`` only. The
+    latter is the standard deviation over them of the log likelihood less its quadratic approximation: large
+    where group effects are not centred, since the rows then inform a curved combination of parameters only.
+
+    Examples
+    --------
+    >>> weighted = iw.reweight(model, release.weights, total=release.n_private)  # doctest: +SKIP
+    >>> idata = iw.calibrate(pm.sample(model=weighted), weighted, release)  # doctest: +SKIP
+    """
+    check_method(method)
+    options = check_sampler(sampler, several=release.weights.n_draws > 1)
+    posterior = _checked_posterior(idata)
+    _check_model(weighted_model, posterior, release)
+    from iwbayes.analyst.inference.model_posterior import ModelPosterior
+
+    terms = ModelPosterior(weighted_model)
+    draws = terms.unconstrain(posterior)
+    check_enough_draws(len(draws), terms.size, "Sample more.")
+    groups = {
+        name: arviz_compat.group(idata, name) for name in arviz_compat.group_names(idata) if name not in STALE_GROUPS
+    }
+    plan = SamplingSettings(posterior.sizes["chain"], posterior.sizes["draw"], method, options)
+    rng = np.random.default_rng(random_seed)
+    released = has_shares_of(terms.weights, release.weights)
+    moved, record, statistics = (
+        _mixed(weighted_model, terms, draws, release, plan, rng)
+        if release.weights.n_draws > 1 and released
+        else _single(terms, draws, release, plan, rng)
+    )
+    if statistics is not None:
+        groups["sample_stats"] = statistics.assign_coords(chain=posterior["chain"], draw=posterior["draw"])
+    warn_outside_domain(record)
+    own = weights_digest(release.weights)
+    groups["posterior"] = _replace_draws(posterior, terms.constrain(moved)).assign_attrs(
+        release_digest=own, weights_digest=own if released else ""
+    )
+    return arviz_compat.make({**groups, "calibration": record}, idata.attrs)
+
+
+def _mixed(
+    model: pm.Model,
+    terms: ModelPosterior,
+    draws: Array,
+    release: Release,
+    plan: SamplingSettings,
+    rng: np.random.Generator,
+) -> tuple[Array, xr.Dataset, xr.Dataset]:
+    """Draws (sample, p) from the mixture over the draws of the weights, its record and statistics."""
+    start = terms.mode(draws.mean(axis=0))
+    tilt, normals = ReleasedTilt.of(release), None
+    pooled = is_noise_aware(release.weights, release)
+    if pooled:
+        remedy = "Use reweight(model, release.weights, total=release.n_private)."
+        check_pool_total(float(terms.weights.sum()), release.n_private, remedy)
+    parts = draw_posteriors(model, terms, release.weights.draw_values, start, plan, rng)
+    if not pooled:
+        normals = [calibrated(part.terms, part.mode, release.n_private, curvature=part.curvature) for part in parts]
+    before, moved, statistics = pooled_draws(parts, normals, plan, rng)
+    if normals is not None:
+        return moved, calibration_record(terms.names, normals, before, moved, release, tilt), statistics
+    assert tilt is not None  # noqa: S101 - noise-aware weights have one behind them
+    at_mode = mode_reference(likelihood_terms(terms, start), prior=terms.prior, n_private=release.n_private, tilt=tilt)
+    part = statistics["weight_draw"].to_numpy().ravel()
+    record = pool_record(terms.names, moved, part, release, tilt, n_parts=len(parts), at_mode=at_mode)
+    return moved, record, statistics
+
+
+def _single(
+    terms: ModelPosterior, draws: Array, release: Release, plan: SamplingSettings, rng: np.random.Generator
+) -> tuple[Array, xr.Dataset, xr.Dataset | None]:
+    """Draws (sample, p) moved to the calibrated posterior, or sampled from it, its record and statistics."""
+    tilt = ReleasedTilt.of(release)
+    applied = tilt if tilt is not None and tilt.applies_to(terms.weights) else None
+    center = draws.mean(axis=0)
+    informed = terms.in_likelihood(center)
+    near = Hierarchy.calibrated(terms, center, informed, release.n_private, applied)
+    if informed.all() and not near.normal.prior_directions:
+        [moved] = map_parts([draws], [near.mode], [], [near.normal])
+        return moved, calibration_record(terms.names, near.normal, draws, moved, release, tilt), None
+    moved, statistics = near.sample(draws, plan, rng)
+    far = nonquadraticity(terms, near.mode, near.curvature, draws)
+    record = calibration_record(
+        terms.names, near.for_record(), draws, moved, release, tilt, nonquadraticity=far, informed=informed
+    )
+    return moved, record, statistics
+
+
+def _checked_posterior(idata: arviz_compat.ArvizObject) -> xr.Dataset:
+    """Return the posterior with its dimensions in order."""
+    if arviz_compat.has_group(idata, "calibration"):
+        raise ValueError("these draws are calibrated already. Calibrate the draws of the weighted model, once.")
+    if not arviz_compat.has_group(idata, "posterior"):
+        raise ValueError("the ArviZ object has no posterior group. Sample the weighted model first.")
+    posterior = arviz_compat.group(idata, "posterior")
+    missing = [name for name in ("chain", "draw") if name not in posterior.dims]
+    if missing:
+        raise ValueError(f"the posterior must have the dimensions chain and draw; {', '.join(missing)} is missing.")
+    return posterior.transpose("chain", "draw", ...)
+
+
+def _check_model(model: pm.Model, posterior: xr.Dataset, release: Release) -> None:
+    """Refuse what cannot be calibrated, before anything is compiled."""
+    from iwbayes.analyst.weighting.reweight import check_weighted_rows
+
+    check_weighted_rows(model, release)
+    if model.discrete_value_vars:
+        names = ", ".join(sorted(var.name for var in model.discrete_value_vars))
+        raise ValueError(f"discrete variables ({names}) cannot be calibrated. Marginalise them out, or use pool().")
+    _check_free_variables(model, posterior, len(release.synthetic))
+
+
+def _check_free_variables(model: pm.Model, posterior: xr.Dataset, n_rows: int) -> None:
+    """Check that the draws hold the free variables, no others, and that these do not grow with the rows."""
+    free = {rv.name for rv in model.free_RVs}
+    absent, unknown = free - set(posterior.data_vars), set(map(str, posterior.data_vars)) - set(model.named_vars)
+    if absent:
+        raise ValueError(f"the posterior lacks the free variables {sorted(absent)}. Sample without var_names.")
+    if unknown:
+        raise ValueError(f"the model has no variables {sorted(unknown)} of the posterior. Pass the model of the draws.")
+    for name in sorted(free):
+        shape = posterior[name].shape[2:]
+        if grows_with_rows(name, shape, n_rows):
+            raise ValueError(
+                f"the free variable {name!r} ({int(np.prod(shape))} values) grows with the rows: it has no normal "
+                "limit that a sandwich could describe. Marginalise row-level effects out, or drop rows with missing "
+                "values by giving them weight zero."
+            )
+
+
+def _replace_draws(posterior: xr.Dataset, values: dict[str, Array]) -> xr.Dataset:
+    """Put new values into the variables of a posterior; coordinates and attributes stay."""
+    shape = (posterior.sizes["chain"], posterior.sizes["draw"])
+    new = {}
+    for name, old in posterior.data_vars.items():
+        array = np.asarray(values[str(name)]).reshape(*shape, *old.shape[2:])
+        new[name] = (old.dims, array.astype(old.dtype, copy=False), old.attrs)
+    marked = {"calibrated": "yes"} if "calibrated" in posterior.attrs else {}
+    return xr.Dataset(new, coords=posterior.coords, attrs={**posterior.attrs, **marked})

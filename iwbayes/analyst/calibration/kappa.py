@@ -1,0 +1,59 @@
+"""Kappa, the noise ratio of a parameter, and the share of its influence function that the release has measured."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iwbayes.analyst.arrays import Array
+from iwbayes.analyst.calibration.moments import TiltMoments
+
+__all__ = ["explained_share", "kappa", "kappa_overall"]
+
+#: Below this share of a parameter's variance the tilt has no pull on it.
+_NO_PULL = 1e-12
+
+
+def kappa(tilt: TiltMoments, bread: Array, information: Array) -> Array:
+    """Privacy noise against the spread of one private row in the tilt's pull on each parameter.
+
+    Parameters
+    ----------
+    tilt : TiltMoments
+    bread : ndarray, shape (p, p)
+        J^-1.
+    information : ndarray, shape (p, p)
+        ``sum p_i s_i s_i'``.
+
+    Returns
+    -------
+    ndarray, shape (p,)
+        ``sqrt(c Sigma_zeta c' / c H c')``, c a row of ``J^-1 C H^+``; zero where the tilt has no pull.
+    """
+    pull = bread @ tilt.slope
+    noise = np.einsum("ij,jk,ik->i", pull, tilt.noise, pull)
+    spanned, _, acts = _spanned(tilt, bread, information)
+    return np.sqrt(np.divide(np.maximum(noise, 0.0), spanned, out=np.zeros(len(bread)), where=acts))
+
+
+def kappa_overall(tilt: TiltMoments) -> float:
+    """Return kappa0 = ``sqrt(tr(H^+ Sigma_zeta))``, the root mean square noise of a log weight."""
+    return float(np.sqrt(np.sum(np.diag(tilt.noise) / tilt.h)))
+
+
+def explained_share(tilt: TiltMoments, bread: Array, information: Array) -> Array:
+    """Share of the variance of each parameter's influence function that the features span, shape (p,).
+
+    NaN for parameters that no row informs; arguments as of `kappa`.
+    """
+    spanned, total, acts = _spanned(tilt, bread, information)
+    found = np.divide(spanned, total, out=np.where(total > 0, 0.0, np.nan), where=acts)
+    return np.minimum(found, 1.0)
+
+
+def _spanned(tilt: TiltMoments, bread: Array, information: Array) -> tuple[Array, Array, NDArray[np.bool_]]:
+    """Variance of the influence functions that the features span, all of it, and where the tilt acts at all."""
+    pull = bread @ tilt.slope
+    spanned = (pull**2) @ tilt.h
+    total = np.einsum("ij,jk,ik->i", bread, information, bread)
+    return spanned, total, spanned > _NO_PULL * total

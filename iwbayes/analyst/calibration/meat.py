@@ -1,0 +1,89 @@
+"""The meat of the sandwich, the covariance of the mean score: a sum of four named terms.
+
+``row_meat + moment_meat + misfit_meat + second_order_meat``. Calibration, loo, ppc and effects use the same sum, but
+for the last term: it follows how an estimate bends with the released moments, and weighted means of fixed numbers, of
+which the others are made, do not bend.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from iwbayes.analyst.arrays import Array
+from iwbayes.analyst.calibration.misfit import misfit_variance
+from iwbayes.analyst.calibration.moments import ScoreMoments, TiltMoments, score_moments, tilt_moments
+from iwbayes.analyst.released_tilt import TAU, ReleasedTilt
+
+__all__ = ["Meat"]
+
+
+@dataclass(frozen=True, eq=False)
+class Meat:
+    """Covariance of the weighted mean of scores, term by term, each (p, p).
+
+    Parameters
+    ----------
+    row_meat : ndarray
+        ``sum p_i^2 r_i r_i'``: the synthetic rows are a sample.
+    moment_meat : ndarray
+        ``C P_b C'``: the private rows are one, and their moments have noise.
+    misfit_meat : ndarray
+        What the rows miss where no moment pulls them: ``delta^2`` times the variance that the features leave of the
+        scores.
+    second_order_meat : ndarray
+        How an estimate bends with the moments; see `second_order_covariance`.
+    scores : ScoreMoments
+    tilt : TiltMoments or None
+    misfit : float
+        delta, the root of `misfit_variance`; NaN without a held-back test.
+    """
+
+    row_meat: Array
+    moment_meat: Array
+    misfit_meat: Array
+    second_order_meat: Array
+    scores: ScoreMoments
+    tilt: TiltMoments | None
+    misfit: float
+
+    @classmethod
+    def of(
+        cls,
+        scores: Array,
+        shares: Array,
+        tilt: ReleasedTilt | None,
+        n_private: float,
+        *,
+        tau: float = TAU,
+        misfit: float | None = None,
+    ) -> Meat:
+        """Evaluate the first three terms.
+
+        Parameters
+        ----------
+        scores : ndarray, shape (row, p)
+        shares : ndarray, shape (row,)
+            They sum to one.
+        tilt : ReleasedTilt or None
+            None: the row sandwich, r = s without the other terms.
+        n_private : float
+        tau : float
+            Prior standard deviation of the tilt's coefficients.
+        misfit : float, optional
+            delta, where it is known already: it does not depend on the scores.
+        """
+        moments = tilt_moments(scores, shares, tilt)
+        sums = score_moments(scores, shares, tilt, moments)
+        none = np.zeros_like(sums.residual)
+        if tilt is None or moments is None:
+            return cls(sums.residual, none, none, none, sums, None, np.nan)
+        delta = float(np.sqrt(misfit_variance(tilt, shares, n_private))) if misfit is None else misfit
+        missed = none if np.isnan(delta) else delta**2 * moments.unspanned(sums.information)
+        return cls(sums.residual, moments.moment_covariance(n_private, tau), missed, none, sums, moments, delta)
+
+    @property
+    def total(self) -> Array:
+        """Sum of the four terms."""
+        return self.row_meat + self.moment_meat + self.misfit_meat + self.second_order_meat

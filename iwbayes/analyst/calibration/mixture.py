@@ -1,0 +1,135 @@
+"""Mixtures of calibrated posteriors, one for each draw of the weights: their draws, mean and total covariance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import xarray as xr
+
+from iwbayes.analyst.arrays import Array
+from iwbayes.analyst.calibration.sandwich import CalibratedNormal
+from iwbayes.analyst.inference.mixture import ComponentAssignment
+from iwbayes.analyst.inference.nuts import SamplingSettings
+from iwbayes.analyst.inference.transport import map_draws
+from iwbayes.analyst.inference.weight_draws import ComponentPosterior
+
+__all__ = ["map_parts", "pool_normals", "pooled_draws", "total_covariance"]
+
+
+def map_parts(
+    parts: Sequence[Array], modes: Sequence[Array], precisions: Sequence[Array], normals: Sequence[CalibratedNormal]
+) -> list[Array]:
+    """Move the draws of each part to its own calibrated normal; see `map_draws`.
+
+    Parameters
+    ----------
+    parts : sequence of ndarray, shape (sample, p)
+        Draws of each part, unconstrained.
+    modes, precisions : sequences of ndarray, shapes (p,) and (p, p)
+        Of each part's posterior. The precisions are not used for a single part.
+    normals : sequence of CalibratedNormal
+
+    Returns
+    -------
+    list of ndarray, shape (sample, p)
+
+    Notes
+    -----
+    A part may have fewer draws than there are parameters. The covariance of the draws is therefore estimated from
+    all of them together, each in units of the curvature at the mode of its own part.
+    """
+    if len(parts) == 1:
+        covariances = [np.atleast_2d(np.cov(parts[0], rowvar=False))]
+    else:
+        roots = [np.linalg.cholesky(precision) for precision in precisions]
+        unit = [(draws - mode) @ root for draws, mode, root in zip(parts, modes, roots, strict=True)]
+        shape = np.atleast_2d(np.cov(np.concatenate(unit), rowvar=False))
+        back = [np.linalg.inv(root) for root in roots]
+        covariances = [one.T @ shape @ one for one in back]
+    return [
+        map_draws(draws, mode=mode, covariance=covariance, target_mean=to.mean, target_covariance=to.covariance)
+        for draws, mode, covariance, to in zip(parts, modes, covariances, normals, strict=True)
+    ]
+
+
+def pool_normals(normals: Sequence[CalibratedNormal]) -> tuple[CalibratedNormal, Array]:
+    """Mean and covariance of an equal mixture of calibrated posteriors.
+
+    Parameters
+    ----------
+    normals : sequence of CalibratedNormal
+        One a draw of the weights.
+
+    Returns
+    -------
+    pooled : CalibratedNormal
+        The mean of the means, and the mean of the covariances plus the covariance of the means (divisor: their
+        number, as it is that of the mixture). A single normal is returned as it is.
+    between : ndarray, shape (p,)
+        Standard deviation of the means over the draws; NaN for a single one.
+    """
+    first = normals[0]
+    if len(normals) == 1:
+        return first, np.full(len(first.mean), np.nan)
+    mean, covariance = total_covariance([n.mean for n in normals], [n.covariance for n in normals])
+    mode, uncalibrated = total_covariance([n.mode for n in normals], [n.uncalibrated_covariance for n in normals])
+    of_likelihood = total_covariance([n.likelihood_mean for n in normals], [n.likelihood_covariance for n in normals])
+    pooled = CalibratedNormal(
+        mode=mode,
+        mean=mean,
+        covariance=covariance,
+        likelihood_mean=of_likelihood[0],
+        likelihood_covariance=of_likelihood[1],
+        uncalibrated_covariance=uncalibrated,
+        kappa=np.stack([n.kappa for n in normals]).max(axis=0),
+        kappa0=float(np.max([n.kappa0 for n in normals])),
+        explained=np.stack([n.explained for n in normals]).min(axis=0),
+        second_order=np.stack([n.second_order for n in normals]).max(axis=0),
+        misfit=float(np.max([n.misfit for n in normals])),
+        misfit_share=np.stack([n.misfit_share for n in normals]).max(axis=0),
+        likelihood_ess=float(np.min([n.likelihood_ess for n in normals])),
+        cut_directions=max(n.cut_directions for n in normals),
+        prior_directions=max(n.prior_directions for n in normals),
+    )
+    return pooled, np.std([n.mean for n in normals], axis=0)
+
+
+def total_covariance(means: Sequence[Array], covariances: Sequence[Array]) -> tuple[Array, Array]:
+    """Mean and covariance of an equal mixture: the mean of the covariances plus the covariance of the means.
+
+    Parameters
+    ----------
+    means, covariances : sequences of ndarray, shapes (p,) and (p, p)
+        Of each component.
+    """
+    center = np.mean(means, axis=0)
+    away = np.stack(means) - center
+    return center, np.mean(covariances, axis=0) + away.T @ away / len(means)
+
+
+def pooled_draws(
+    parts: Sequence[ComponentPosterior],
+    normals: Sequence[CalibratedNormal] | None,
+    plan: SamplingSettings,
+    rng: np.random.Generator,
+) -> tuple[Array, Array, xr.Dataset]:
+    """Mix the parts: draws (sample, p) before and after calibration, and the group sample_stats.
+
+    Without normals the draws stay where they are.
+    """
+    deal = ComponentAssignment.random(len(parts), plan.chains, plan.draws, rng)
+    before = [part.draws for part in parts]
+    flat = [draws.reshape(-1, draws.shape[-1]) for draws in before]
+    after = before
+    if normals is not None:
+        moved = map_parts(flat, [part.mode for part in parts], [part.precision for part in parts], normals)
+        after = [own.reshape(draws.shape) for own, draws in zip(moved, before, strict=True)]
+    statistics = xr.Dataset(
+        {"weight_draw": (("chain", "draw"), deal.part)},
+        coords={"chain": np.arange(plan.chains), "draw": np.arange(plan.draws)},
+    )
+    if plan.method != "nuts":
+        statistics.attrs["pareto_k"] = float(np.max([part.pareto_k for part in parts]))
+    size = before[0].shape[-1]
+    return deal.take(before).reshape(-1, size), deal.take(after).reshape(-1, size), statistics

@@ -1,0 +1,342 @@
+"""The record of a calibration: what moved by how much, and whether it was inside its domain."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from iwbayes._warnings import CalibrationWarning
+from iwbayes.analyst.arrays import Array, symmetric
+from iwbayes.analyst.calibration.domain import (
+    WEIGHT_DRAWS_LIMIT,
+    Check,
+    above,
+    below,
+    explained_check,
+    kappa_check,
+    misfit_check,
+    nonquadraticity_check,
+    skew_check,
+    smallest_known,
+    weight_checks,
+    weight_facts,
+)
+from iwbayes.analyst.calibration.mixture import pool_normals
+from iwbayes.analyst.calibration.sandwich import CalibratedNormal, LikelihoodTerms, Prior, calibrate_normal
+from iwbayes.analyst.inference.tilt_posterior import TiltPosterior
+from iwbayes.analyst.released_tilt import ReleasedTilt, is_noise_aware
+from iwbayes.release import Release
+from iwbayes.weights import Weights
+
+__all__ = ["ModeReference", "calibration_record", "mode_reference", "pool_record", "warn_outside_domain"]
+
+#: Largest ratio of a parameter's spread by the variance of its scores to that by their curvature. A 90 % interval of
+#: the model alone covers 86 % at this value.
+DISPERSION_LIMIT = 1.1
+_UNKNOWN = (
+    "this model has no scores at a mode, so that we cannot check whether the release measured the statistics it relies "
+    "on. Compare with fit() or calibrate() of a simpler model of the same columns, whose record says so."
+)
+NAN = float("nan")
+
+
+def calibration_record(
+    names: Sequence[str],
+    normals: CalibratedNormal | Sequence[CalibratedNormal],
+    draws_before: Array,
+    draws_after: Array,
+    release: Release,
+    tilt: ReleasedTilt | None,
+    *,
+    unmeasured: str | None = None,
+    nonquadraticity: float = NAN,
+    informed: np.ndarray | None = None,
+) -> xr.Dataset:
+    """Describe a calibration: what moved by how much, and whether it was inside its domain.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Flat names of the p unconstrained parameters.
+    normals : CalibratedNormal, or a sequence of them
+        One for each draw of the weights.
+    draws_before, draws_after : ndarray, shape (..., p)
+        Unconstrained draws before and after.
+    release : Release
+    tilt : ReleasedTilt or None
+        Of that release.
+    unmeasured : str, optional
+        What of the model the release did not measure, from `ReleasedTilt.unmeasured`.
+    nonquadraticity : float, optional
+        Of the likelihood, where calibrated likelihood times prior was sampled. NaN: draws were moved.
+    informed : ndarray of bool, shape (p,), optional
+        Parameters that the likelihood depends on; all by default.
+
+    Returns
+    -------
+    xarray.Dataset
+        Dimension ``parameter``; variables ``kappa``, ``explained``, ``second_order`` (share of the variance that is of
+        second order in the weights), ``misfit_share`` (share that is due to what the rows miss), all NaN for
+        hyperparameters; ``mean_weighted``, ``sd_weighted``, ``mean_calibrated``, ``sd_calibrated`` (unconstrained),
+        ``sd_between`` (of the calibrated means over draws of the weights, and part of ``sd_calibrated``; NaN for a
+        single draw). Attributes: ``method``
+        ("tilt" or "row sandwich"), ``weight_draws`` (their number), ``verdict`` ("calibrated" or "not calibrated"),
+        ``reasons`` (list of sentences, or "" when there is none), ``kappa_max``, ``explained_min``,
+        ``second_order_max``, ``misfit_share_max``, ``misfit``, ``kappa0``, ``skew`` (of the parameters that rows
+        inform, where draws were sampled), ``nonquadraticity``, ``likelihood_ess``, ``cut_directions``,
+        ``prior_directions``, ``pareto_k``, ``ess``, ``n_private``, ``n_synthetic``, ``clipped_private``,
+        ``clipped_synthetic``.
+    """
+    normals = [normals] if isinstance(normals, CalibratedNormal) else list(normals)
+    normal, between = pool_normals(normals)
+    before, after = (np.reshape(draws, (-1, len(names))) for draws in (draws_before, draws_after))
+    tilted = not np.isnan(normal.kappa0)
+    columns = {
+        **_of_normal(names, normal),
+        "second_order": normal.second_order,
+        **_moments(before.mean(axis=0), before.std(axis=0, ddof=1), after, between),
+    }
+    facts = weight_facts(release, tilt) | _worst(columns)
+    facts["kappa_max"] = float(np.nanmax(normal.kappa)) if tilted else NAN
+    facts["second_order_max"] = -smallest_known(-normal.second_order)
+    skew = np.abs(columns["mean_weighted"] - normal.mode) / columns["sd_weighted"]
+    skew = skew if informed is None else skew[informed]  # no normal stands for the others
+    facts["skew"], facts["nonquadraticity"] = float(np.max(skew)), nonquadraticity
+    if tilted:
+        reasons = _failed(_checks_of_tilt(facts, unmeasured))
+    else:
+        reasons = [_why_row_sandwich(release, tilt, len(normals))]
+    facts = {"method": "tilt" if tilted else "row sandwich", "weight_draws": len(normals)} | facts
+    return _dataset(names, columns, facts, normal, reasons)
+
+
+def _checks_of_tilt(facts: dict[str, Any], unmeasured: str | None) -> list[Check]:
+    """Judge what bounds the domain of the sandwich with the noise of a tilt."""
+    return [
+        kappa_check("kappa", facts["kappa_max"]),
+        explained_check(facts["explained_min"], unmeasured),
+        misfit_check(facts["misfit_share_max"]),
+        *weight_checks(facts),
+        skew_check(facts["skew"]),
+        nonquadraticity_check(facts["nonquadraticity"]),
+    ]
+
+
+def _why_row_sandwich(release: Release, tilt: ReleasedTilt | None, n_draws: int) -> str:
+    """Say why the noise of the weights is not in the intervals, or not all of it."""
+    if n_draws > 1:
+        return (
+            f"the intervals hold the noise of the weights only as far as their {n_draws} draws differ by it (row "
+            "sandwich of each draw, and the spread between them): what the draws share, such as shrinkage and the "
+            "private rows' own sampling, is left out. Ask for a release with tilt weights."
+        )
+    own = release.weights
+    if tilt is None and own.n_draws == 1:
+        why = f"calibration does not know the noise of {own.method} weights. Ask for a release with tilt weights."
+    else:
+        why = (
+            "the model's weights are not those that were released, or post-processing changed them. Use "
+            "reweight(model, release.weights, total=release.n_private)."
+        )
+    return "the noise of the weights is left out of the intervals (row sandwich only): " + why
+
+
+@dataclass(frozen=True, eq=False)
+class ModeReference:
+    """What the sandwich says of a pooled posterior, at its mode under the averaged weights.
+
+    Parameters
+    ----------
+    normal : CalibratedNormal
+    dispersion : ndarray, shape (p,)
+        Standard deviation of each parameter by the variance of the scores, over that by their curvature; the prior
+        counts in both. One where the model is right.
+    """
+
+    normal: CalibratedNormal
+    dispersion: Array
+
+
+def mode_reference(
+    terms: LikelihoodTerms, *, prior: Prior, n_private: float, tilt: ReleasedTilt | None
+) -> ModeReference:
+    """Evaluate the sandwich at a mode; arguments as of `calibrate_normal`."""
+    terms = replace(terms, gradients_at=None)  # draws follow the tilt's coefficients to every order
+    normal = calibrate_normal(terms, prior=prior, n_private=n_private, tilt=tilt)
+    scores = terms.scores - terms.shares @ terms.scores
+    information = (scores * terms.shares[:, None]).T @ scores
+    model = normal.uncalibrated_covariance
+    excess = symmetric(model @ (n_private * (information - terms.curvature)) @ model)
+    ratio = 1 + np.diag(excess) / np.diag(model)
+    return ModeReference(normal, np.sqrt(np.maximum(ratio, 0.0)))
+
+
+def pool_record(
+    names: Sequence[str],
+    draws: Array,
+    part: NDArray[np.intp],
+    release: Release,
+    tilt: ReleasedTilt,
+    *,
+    n_parts: int,
+    at_mode: ModeReference | None,
+    unmeasured: str | None = None,
+) -> xr.Dataset:
+    """Describe a mixture over noise-aware weights.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Flat names of the p parameters.
+    draws : ndarray, shape (sample, p)
+    part : ndarray of int, shape (sample,)
+        Which draw of the weights is behind each.
+    release : Release
+    tilt : ReleasedTilt
+        Of that release.
+    n_parts : int
+        Number of draws of the weights.
+    at_mode : ModeReference or None
+        None where the posterior has no mode, or rows no scores.
+    unmeasured : str, optional
+        What of the model the release did not measure, from `ReleasedTilt.unmeasured`.
+
+    Returns
+    -------
+    xarray.Dataset
+        As `calibration_record`, with method "pool". ``mean_weighted`` and ``mean_calibrated`` are equal;
+        ``sd_weighted`` is the spread within draws of the weights, ``sd_between`` that of the means over them, and
+        ``sd_calibrated`` that of all. ``dispersion`` is added (see `ModeReference`) and, as an attribute, its maximum;
+        ``kappa_bound`` bounds kappa of any parameter; ``misfit_share`` is the share of the sandwich's variance: the
+        draws do not hold it. Without a reference ``kappa``, ``explained``, ``misfit_share`` and ``dispersion`` are not
+        known (NaN), ``kappa_max`` is the bound, and the verdict is "not calibrated".
+        ``weight_draws_used`` counts the draws of the weights that are behind a draw of the posterior.
+    """
+    within, between = _spreads(draws, part)
+    normal = None if at_mode is None else at_mode.normal
+    columns = {
+        **_of_normal(names, normal),
+        "dispersion": np.full(len(names), NAN) if at_mode is None else at_mode.dispersion,
+        **_moments(draws.mean(axis=0), within, draws, between),
+    }
+    facts = _facts_of_average(release, tilt) | _worst(columns)
+    facts["kappa_bound"] = _kappa_bound(release, tilt)
+    facts["kappa_max"] = facts["kappa_bound"] if normal is None else float(np.max(normal.kappa))
+    facts["weight_draws_used"] = len(np.unique(part))
+    facts["dispersion_max"] = float(np.max(columns["dispersion"]))
+    facts["skew"] = facts["nonquadraticity"] = NAN  # no normal stands for anything here
+    reasons = _failed(_checks_of_pool(facts, unmeasured, known=normal is not None))
+    return _dataset(names, columns, {"method": "pool", "weight_draws": n_parts} | facts, normal, reasons)
+
+
+def _checks_of_pool(facts: dict[str, Any], unmeasured: str | None, *, known: bool) -> list[Check]:
+    """Judge what bounds the domain. The limit of kappa is the sandwich's, as long as no study supports another."""
+    name = "kappa" if known else "kappa (at most, of any parameter)"
+    advice = (
+        "the rows vary more than the model says, and the pooled posterior is as narrow as the model's own. Use "
+        "calibrate() (or calibrate=True), whose intervals do not rest on the model's spread, or a model with "
+        "overdispersion."
+    )
+    few = (
+        "too few weight draws to estimate their variance. Take more, with n_draws, and at least as many draws of the "
+        "posterior."
+    )
+    unknown = Check("explained", "unknown", "", "fail", _UNKNOWN)
+    return [
+        above("weight_draws", facts["weight_draws_used"], WEIGHT_DRAWS_LIMIT, few),
+        kappa_check(name, facts["kappa_max"]),
+        explained_check(facts["explained_min"], unmeasured) if known else unknown,
+        misfit_check(facts["misfit_share_max"], pooled=True),
+        *weight_checks(facts),
+        below("dispersion", facts["dispersion_max"], DISPERSION_LIMIT, advice),
+    ]
+
+
+def _facts_of_average(release: Release, tilt: ReleasedTilt) -> dict[str, Any]:
+    """Facts of the released weights; where the release holds draws of them, of their average."""
+    facts = weight_facts(release, tilt)
+    if is_noise_aware(release.weights, release):
+        with np.errstate(divide="ignore"):
+            averaged = Weights(np.log(release.weights.values), release.weights.method)
+        facts |= {"pareto_k": float(averaged.pareto_k), "ess": float(averaged.ess)}
+    return facts
+
+
+def _kappa_bound(release: Release, tilt: ReleasedTilt) -> float:
+    """Largest kappa that any parameter of any model can have under the released weights."""
+    shares = release.weights.values
+    kept = shares > 0
+    rows = TiltPosterior(tilt.features[kept], np.log(shares[kept]), tilt.value, tilt.noise)
+    return rows.largest_kappa(np.zeros(len(tilt.value)))
+
+
+def _spreads(draws: Array, part: NDArray[np.intp]) -> tuple[Array, Array]:
+    """Return standard deviations within and between parts, by the analysis of variance; NaN with one draw a part."""
+    labels, number = np.unique(part, return_inverse=True)
+    counts = np.bincount(number).astype(np.float64)
+    if len(labels) < 2 or len(draws) <= len(labels):
+        return np.full(draws.shape[1], NAN), np.full(draws.shape[1], NAN)
+    means = np.stack([draws[number == k].mean(axis=0) for k in range(len(labels))])
+    within = np.square(draws - means[number]).sum(axis=0) / (len(draws) - len(labels))
+    # the means of the parts vary by chance as well
+    between = means.var(axis=0, ddof=1) - within * np.mean(1 / counts)
+    return np.sqrt(within), np.sqrt(np.maximum(between, 0.0))
+
+
+def _of_normal(names: Sequence[str], normal: CalibratedNormal | None) -> dict[str, Array]:
+    """Columns of a record that a calibrated normal gives; NaN without one."""
+    unknown = np.full(len(names), NAN)
+    wanted = ("kappa", "explained", "misfit_share")
+    return {name: unknown if normal is None else getattr(normal, name) for name in wanted}
+
+
+def _moments(mean_before: Array, sd_before: Array, after: Array, between: Array) -> dict[str, Array]:
+    """Columns of a record on the draws (sample, p) before and after."""
+    return {
+        "mean_weighted": mean_before,
+        "sd_weighted": sd_before,
+        "mean_calibrated": after.mean(axis=0),
+        "sd_calibrated": after.std(axis=0, ddof=1),
+        "sd_between": between,
+    }
+
+
+def _worst(columns: dict[str, Array]) -> dict[str, float]:
+    """Worst of the known values over the parameters."""
+    return {
+        "explained_min": smallest_known(columns["explained"]),
+        "misfit_share_max": -smallest_known(-columns["misfit_share"]),
+    }
+
+
+def _failed(checks: list[Check]) -> list[str]:
+    return [check.reason for check in checks if check.verdict == "fail"]
+
+
+def _dataset(
+    names: Sequence[str],
+    columns: dict[str, Array],
+    facts: dict[str, Any],
+    normal: CalibratedNormal | None,
+    reasons: list[str],
+) -> xr.Dataset:
+    """Put a record together."""
+    attrs = {**facts, "verdict": "not calibrated" if reasons else "calibrated", "reasons": reasons or ""}
+    for name in ("kappa0", "misfit", "likelihood_ess"):
+        attrs[name] = NAN if normal is None else getattr(normal, name)
+    for name in ("cut_directions", "prior_directions"):
+        attrs[name] = -1 if normal is None else getattr(normal, name)
+    data = {name: ("parameter", np.asarray(values, dtype=np.float64)) for name, values in columns.items()}
+    return xr.Dataset(data, coords={"parameter": list(names)}, attrs=attrs)
+
+
+def warn_outside_domain(record: xr.Dataset) -> None:
+    """Issue a CalibrationWarning with the reasons of a record whose verdict is "not calibrated"."""
+    if record.attrs["verdict"] == "not calibrated":
+        warnings.warn("not calibrated: " + "; ".join(record.attrs["reasons"]), CalibrationWarning, stacklevel=3)

@@ -1,0 +1,359 @@
+"""Sandwich covariance of a weighted posterior mode, with the noise of tilt weights: arrays only.
+
+The weighted posterior alone has the covariance J^-1/N, which takes the weights as exact. Here the likelihood
+gets the covariance of its estimating equation instead, and the prior is put back unchanged, in three steps:
+
+1. the meat V (`Meat`), which adds the noise of the released moments, what the rows miss where no moment pulls them, and
+   what the moments' uncertainty adds in second order;
+2. the calibrated likelihood ``N(theta_L, J^-1 V J^-1)``, on the directions that the rows inform;
+3. the mode and the curvature of that likelihood times the prior.
+
+Notation: p_i = w_i / sum w, s_i the gradient of log f(x_i | theta), phi_i the tilt's features, mu and H their
+weighted mean and covariance, C the weighted covariance of s and phi, J = -sum p_i Hessian log f(x_i | theta).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from iwbayes._threads import one_blas_thread
+from iwbayes.analyst.arrays import Array, symmetric
+from iwbayes.analyst.calibration.kappa import explained_share, kappa, kappa_overall
+from iwbayes.analyst.calibration.meat import Meat
+from iwbayes.analyst.calibration.second_order import GradientsAt, second_order_covariance
+from iwbayes.analyst.inference.transport import DEFINITE
+from iwbayes.analyst.released_tilt import TAU, ReleasedTilt
+
+__all__ = ["CalibratedNormal", "LikelihoodTerms", "calibrate_normal"]
+
+Prior = Callable[[Array], tuple[Array, Array]]
+
+#: Directions in which scores vary less than this, in units of the posterior precision, are the prior's alone.
+SCORE_CUT = 1e-10
+
+
+@dataclass(frozen=True, eq=False)
+class LikelihoodTerms:
+    """Derivatives of the rows' log likelihood at the mode of the weighted posterior, in unconstrained space.
+
+    Parameters
+    ----------
+    theta : ndarray, shape (p,)
+        The mode.
+    scores : ndarray, shape (row, p)
+        Gradient of each row's unweighted log likelihood.
+    curvature : ndarray, shape (p, p)
+        ``J = -sum p_i Hessian log f(x_i | theta)``: of the weighted mean, not of the sum.
+    shares : ndarray, shape (row,)
+        ``p_i = w_i / sum w``; any non-negative weights are accepted and scaled to sum to one.
+    gradients_at : callable, optional
+        From places of rows (n,), shares (draw, n) of these that sum to one and parameters (draw, p) to the gradients
+        (draw, p) of the mean log likelihood there. It gives calibration the second order in the noise of the moments.
+
+    Raises
+    ------
+    ValueError
+        Shapes that do not agree, values that are not finite, negative weights, weights that sum to zero.
+    """
+
+    theta: Array
+    scores: Array
+    curvature: Array
+    shares: Array
+    gradients_at: GradientsAt | None = None
+
+    def __post_init__(self) -> None:
+        """Check shapes and values, and scale the shares."""
+        for name in ("theta", "scores", "curvature", "shares"):
+            array = np.asarray(getattr(self, name), dtype=np.float64)
+            if not np.isfinite(array).all():
+                raise ValueError(f"{name} must be finite; check the model's density at its mode.")
+            object.__setattr__(self, name, array)
+        p, m = self.theta.size, self.shares.size
+        found = (self.theta.shape, self.scores.shape, self.curvature.shape, self.shares.shape)
+        if found != ((p,), (m, p), (p, p), (m,)):
+            raise ValueError(
+                "theta, scores, curvature and shares must have shapes (p,), (row, p), (p, p) and (row,); "
+                f"got {', '.join(map(str, found))}."
+            )
+        total = self.shares.sum()
+        if (self.shares < 0).any() or total <= 0:
+            raise ValueError("shares must not be negative and must have a positive sum; give weights, not logs.")
+        object.__setattr__(self, "shares", self.shares / total)
+
+
+@dataclass(frozen=True, eq=False)
+class CalibratedNormal:
+    """Normal approximation of the calibrated posterior, in unconstrained space.
+
+    Parameters
+    ----------
+    mode : ndarray, shape (p,)
+        Mode of the weighted posterior: where the terms were evaluated.
+    mean, covariance : ndarray, shapes (p,) and (p, p)
+        Mode and inverse curvature of calibrated likelihood times prior.
+    likelihood_mean, likelihood_covariance : ndarray, shapes (p,) and (p, p)
+        ``theta_L`` and ``Sigma_L = J^-1 V J^-1`` on the directions that the rows inform: all of them unless
+        `prior_directions` > 0; along the others the covariance is infinite and zero is stored.
+    uncalibrated_covariance : ndarray, shape (p, p)
+        ``(n_private J + prior precision)^-1``: what the weighted posterior alone claims.
+    kappa : ndarray, shape (p,)
+        Privacy noise against the spread of one private row in the tilt's pull on each parameter:
+        ``sqrt(c Sigma_zeta c' / c H c')``, c a row of ``J^-1 C H^+``; zero where the tilt has no pull, NaN
+        without features.
+    kappa0 : float
+        ``sqrt(tr(H^+ Sigma_zeta))``, the root mean square noise of a log weight; NaN without features.
+    explained : ndarray, shape (p,)
+        Share of the variance of each parameter's influence function that the features span: at 1 the released
+        moments alone fix the parameter, whatever the shape of the density ratio. NaN without features, and for
+        parameters that the prior alone informs.
+    second_order : ndarray, shape (p,)
+        Share of the calibrated likelihood's variance that is of second order in the noise of the moments. NaN
+        without features or `gradients_at`, and for parameters that the prior alone informs.
+    misfit : float
+        Root mean square of what the weighted rows miss of features of variance one that the tilt does not use; see
+        `misfit_variance`. NaN without a test of fit.
+    misfit_share : ndarray, shape (p,)
+        Share of the calibrated likelihood's variance that is due to that misfit. NaN without a test of fit, and for
+        parameters that the prior alone informs.
+    likelihood_ess : float
+        ``tr(J^-1 sum p_i s_i s_i') / tr(J^-1 sum p_i^2 s_i s_i')``, in rows: how many rows of equal weight
+        would give the mean score the same variance (Ghalebikesabi et al. 2022, B.5.1, in a trace form). It is
+        the number of rows for equal weights and Kish's effective sample size for weights independent of the
+        scores, and it does not depend on the parametrisation.
+    cut_directions : int
+        Directions of phi that were cut because the weighted rows hardly vary there.
+    prior_directions : int
+        Directions of theta along which no row's score varies; the prior alone informs them (hyperparameters).
+    """
+
+    mode: Array
+    mean: Array
+    covariance: Array
+    likelihood_mean: Array
+    likelihood_covariance: Array
+    uncalibrated_covariance: Array
+    kappa: Array
+    kappa0: float
+    explained: Array
+    second_order: Array
+    misfit: float
+    misfit_share: Array
+    likelihood_ess: float
+    cut_directions: int
+    prior_directions: int
+
+    @property
+    def likelihood_precision(self) -> Array:
+        """Inverse of `likelihood_covariance` on the directions that the rows inform, zero along the others, (p, p).
+
+        The informed directions are those at right angles to the others in the metric of the weighted posterior's
+        precision. Rows and columns of parameters that appear in no row's likelihood are zero.
+        """
+        root = np.linalg.cholesky(self.uncalibrated_covariance)
+        whitened = np.linalg.solve(root, np.linalg.solve(root, self.likelihood_covariance).T)
+        values, vectors = np.linalg.eigh(symmetric(whitened))
+        back = np.linalg.solve(root.T, vectors[:, self.prior_directions :])
+        # a variance of zero is a parameter known exactly, as in `_posterior`
+        return symmetric((back / np.maximum(values[self.prior_directions :], 1e-14 * values[-1])) @ back.T)
+
+
+def calibrate_normal(
+    terms: LikelihoodTerms,
+    *,
+    prior: Prior,
+    n_private: float,
+    tilt: ReleasedTilt | None = None,
+    tau: float = TAU,
+) -> CalibratedNormal:
+    """Calibrate the likelihood of a weighted posterior and return the normal approximation with its prior.
+
+    Parameters
+    ----------
+    terms : LikelihoodTerms
+        Scores and curvature at the mode of the weighted posterior.
+    prior : callable
+        theta (p,) -> (gradient (p,), Hessian (p, p)) of the log prior in unconstrained space.
+    n_private : float
+        Number of private rows.
+    tilt : ReleasedTilt, optional
+        Of the rows. None: the row sandwich, for weights whose noise distribution is unknown; the noise of the weights
+        is then left out.
+    tau : float, default 1.0
+        Prior standard deviation of the tilt's coefficients.
+
+    Returns
+    -------
+    CalibratedNormal
+        See its fields.
+
+    Raises
+    ------
+    ValueError
+        A tilt of other rows; a curvature that is not positive definite; a posterior that is not concave at the
+        calibrated mode.
+    RuntimeError
+        The search for the calibrated mode did not converge.
+
+    Notes
+    -----
+    Every direction is judged in the metric of the weighted posterior's precision, so that the result is
+    equivariant under linear reparametrisation. One Newton step leads from the mode to the maximum of the
+    likelihood. The scores are centred in the meat.
+
+    The formula takes an estimate for linear in the moments. Their noise can be so large that it is not: intervals
+    are then too narrow. What an estimate bends is added to V where the terms have `gradients_at`.
+    """
+    for name, value in (("n_private", n_private), ("tau", tau)):
+        if not value > 0:
+            raise ValueError(f"{name} must be positive; got {value!r}.")
+    with one_blas_thread():
+        theta, scores, shares = terms.theta, terms.scores, terms.shares
+        meat = Meat.of(scores, shares, tilt, n_private, tau=tau)
+        information, moments = meat.scores.information, meat.tilt
+        precision = symmetric(n_private * terms.curvature - prior(theta)[1])
+        basis, n_prior = _informed_basis(precision, information, n_private)
+        informed = basis[:, n_prior:]
+        inner = _inner_curvature(terms.curvature, informed)
+        half = np.linalg.solve(inner, informed.T)
+        bread = informed @ half  # J^-1 when n_prior = 0
+        unknown = np.full(len(theta), np.nan)
+        second = unknown
+        if tilt is not None and moments is not None and terms.gradients_at is not None:
+            of_estimates = second_order_covariance(
+                theta, scores, shares, tilt.features, moments, terms.gradients_at, n_private=n_private, tau=tau,
+                basis=informed, inner=inner, covariance=half @ meat.total @ half.T,
+            )  # fmt: skip
+            outward = terms.curvature @ informed  # takes a covariance of estimates to one of scores
+            meat = replace(meat, second_order_meat=outward @ of_estimates @ outward.T)
+            second = _share(meat.second_order_meat, bread, meat)
+        step = bread @ (shares @ scores)
+        mean, posterior = _posterior(prior, theta, basis, n_prior, inner, meat.total, shares @ scores)
+    return CalibratedNormal(
+        mode=theta,
+        mean=mean,
+        covariance=posterior,
+        likelihood_mean=theta + step,
+        likelihood_covariance=symmetric(bread @ meat.total @ bread),
+        uncalibrated_covariance=np.asarray(np.linalg.inv(precision), dtype=np.float64),
+        kappa=unknown if moments is None else kappa(moments, bread, information),
+        kappa0=float("nan") if moments is None else kappa_overall(moments),
+        explained=unknown if moments is None else explained_share(moments, bread, information),
+        second_order=second,
+        misfit=meat.misfit,
+        misfit_share=unknown if np.isnan(meat.misfit) else _share(meat.misfit_meat, bread, meat),
+        likelihood_ess=likelihood_ess(bread, meat),
+        cut_directions=0 if moments is None else moments.cut_directions,
+        prior_directions=n_prior,
+    )
+
+
+def likelihood_ess(bread: Array, meat: Meat) -> float:
+    """``tr(J^-1 sum p_i s_i s_i') / tr(J^-1 sum p_i^2 s_i s_i')``, in rows; see `CalibratedNormal`."""
+    return float(np.sum(bread * meat.scores.information) / np.sum(bread * meat.scores.squared))
+
+
+def _share(part: Array, bread: Array, meat: Meat) -> Array:
+    """Share of each parameter's variance that is due to a part of the meat; NaN where the rows do not inform it."""
+    own, total = (np.einsum("ij,jk,ik->i", bread, middle, bread) for middle in (part, meat.total))
+    return np.divide(own, total, out=np.full(len(own), np.nan), where=total > 0)
+
+
+def _informed_basis(precision: Array, information: Array, n: float) -> tuple[Array, int]:
+    """Return T (p, p), theta = mode + T v, and how many of its first columns no row's score informs.
+
+    T whitens the weighted posterior's precision and is turned to the eigenvectors of the scores' information.
+    """
+    scale = np.sqrt(np.maximum(np.diag(precision), 0.0))
+    scale[scale == 0] = 1.0  # a diagonal that is not positive shows in the eigenvalues
+    values = np.linalg.eigvalsh(precision / np.outer(scale, scale))
+    if not values[0] > DEFINITE * values[-1]:
+        raise ValueError(
+            "the curvature J of the weighted log likelihood plus the prior's must be positive definite at "
+            f"the mode; its smallest eigenvalue, on a unit diagonal, is {values[0]:.1e}. Drop collinear or "
+            "redundant terms or give them proper priors."
+        )
+    whiten = np.linalg.inv(np.linalg.cholesky(precision)).T
+    informed, vectors = np.linalg.eigh(symmetric(n * whiten.T @ information @ whiten))
+    if not informed[-1] > SCORE_CUT:
+        raise ValueError("the scores must vary over the weighted rows; check the weights and the observed values.")
+    return whiten @ vectors, int((informed <= SCORE_CUT).sum())
+
+
+def _inner_curvature(curvature: Array, informed: Array) -> Array:
+    """J on the informed directions, checked."""
+    inner = symmetric(informed.T @ curvature @ informed)
+    values = np.linalg.eigvalsh(inner)
+    if not values[0] > DEFINITE * abs(values[-1]):
+        raise ValueError(
+            "the curvature J of the weighted log likelihood must be positive definite where the rows inform "
+            f"the parameters; its smallest relative eigenvalue is {values[0] / abs(values[-1]):.1e}. The mode "
+            "is at an edge or in a flat part of the likelihood: tighten the prior or change the parameters."
+        )
+    return inner
+
+
+def _posterior(
+    prior: Prior, origin: Array, basis: Array, n_prior: int, inner: Array, meat: Array, mean_score: Array
+) -> tuple[Array, Array]:
+    """Maximise calibrated likelihood times prior by damped Newton in v, theta = origin + basis v."""
+    informed = basis[:, n_prior:]
+    half = np.linalg.solve(inner, informed.T)
+    values, vectors = np.linalg.eigh(symmetric(half @ meat @ half.T))
+    if not values[-1] > 0:
+        raise ValueError("the weighted scores must have a positive variance; check the weights and the noise.")
+    center, likelihood = np.zeros(len(basis)), np.zeros_like(basis)
+    center[n_prior:] = half @ mean_score
+    # a variance of zero is a parameter known exactly: a floor far below any posterior spread stands for it
+    likelihood[n_prior:, n_prior:] = (vectors / np.maximum(values, 1e-14 * values[-1])) @ vectors.T
+
+    def derivatives(v: Array) -> tuple[Array, Array]:
+        gradient, hessian = prior(origin + basis @ v)
+        return (
+            basis.T @ np.asarray(gradient) - likelihood @ (v - center),
+            likelihood - basis.T @ symmetric(hessian) @ basis,
+        )
+
+    v, curvature = _newton(derivatives, np.zeros(len(basis)))
+    values, vectors = np.linalg.eigh(symmetric(curvature))
+    if not values[0] > 1e-14 * values[-1]:
+        raise ValueError(
+            "the calibrated posterior must be concave at its mode; the smallest relative eigenvalue of its "
+            f"precision is {values[0] / values[-1]:.1e}. Give proper priors to what the rows do not inform."
+        )
+    axes = basis @ vectors
+    return origin + basis @ v, symmetric((axes / values) @ axes.T)
+
+
+def _newton(derivatives: Callable[[Array], tuple[Array, Array]], v: Array) -> tuple[Array, Array]:
+    """Find a zero of the gradient uphill; return it and the negative Hessian there.
+
+    The step is halved until the objective does not fall steeply at its end, which needs gradients only.
+    """
+    gradient, curvature = derivatives(v)
+    for _ in range(200):
+        values, vectors = np.linalg.eigh(symmetric(curvature))
+        size = np.maximum(np.abs(values), 1e-14 * np.abs(values).max())
+        step = vectors @ ((vectors.T @ gradient) / size)
+        slope = gradient @ step  # squared Newton decrement: the distance to go in standard deviations
+        if slope < 1e-16:
+            return v, curvature
+        for halvings in range(60):
+            new = v + step * 0.5**halvings
+            try:
+                gradient, curvature = derivatives(new)
+            except ValueError:  # PyMC's densities refuse parameters at an edge, such as a scale that underflows
+                continue
+            finite = np.isfinite(gradient).all() and np.isfinite(curvature).all()
+            if finite and gradient @ step >= -0.5 * slope:
+                v = new
+                break
+        else:
+            break
+    raise RuntimeError(
+        "the mode of the calibrated posterior was not found; check the prior's gradient and Hessian, or "
+        "tighten the priors of the parameters that the rows hardly inform."
+    )

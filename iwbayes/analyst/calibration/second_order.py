@@ -1,0 +1,123 @@
+"""What the sandwich's linear terms leave out: how an estimate bends with the released moments.
+
+The sandwich takes an estimate for linear in the noise of the moments. Where that is large it is not: the tilt bends
+with the moments, and the estimate bends with the tilt. The quadratic term of both is found by differences: draws of
+the noise, in opposite pairs and made small, and for each the tilt and the estimate to second order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import softmax
+
+from iwbayes.analyst.arrays import Array, symmetric
+from iwbayes.analyst.calibration.moments import TiltMoments
+
+__all__ = ["GradientsAt", "second_order_covariance"]
+
+#: From places of rows (n,), shares (draw, n) of them that sum to one, and parameters (draw, p) to the gradients
+#: (draw, p) of the weighted mean log likelihoods.
+GradientsAt: TypeAlias = Callable[[NDArray[np.intp], Array, Array], Array]
+
+#: Pairs of opposite draws. The quadratic term is a correction, of some hundredths of the variance where all is well: it
+#: need not be exact.
+_PAIRS = 32
+#: Draws are made this much smaller for the differences, whose fourth-order error is then a hundredth.
+_SMALL = 0.1
+#: Newton steps after the first: one is enough at the maximum of the likelihood, a second away from it.
+_STEPS = 2
+#: Rows that are looked at, at most, chosen at random: all differences are taken over the same ones.
+_MOST_ROWS = 10_000
+#: Largest quadratic term of a draw, in standard deviations of one direction: beyond it terms of higher order rule.
+_LARGEST = 3.0
+
+
+def second_order_covariance(
+    theta: Array,
+    scores: Array,
+    shares: Array,
+    phi: Array,
+    tilt: TiltMoments,
+    gradients_at: GradientsAt,
+    *,
+    n_private: float,
+    tau: float,
+    basis: Array,
+    inner: Array,
+    covariance: Array,
+) -> Array:
+    """Second moment of the quadratic term of an estimate in the noise of the moments, in the coordinates of `basis`.
+
+    Parameters
+    ----------
+    theta : ndarray, shape (p,)
+        The mode.
+    scores, shares : ndarray, shapes (row, p) and (row,)
+        At the mode.
+    phi : ndarray, shape (row, k)
+        The tilt's features.
+    tilt : TiltMoments
+    gradients_at : callable
+        See `GradientsAt`.
+    n_private, tau : float
+        As in `TiltMoments.moment_covariance`.
+    basis : ndarray, shape (p, r)
+        Directions of the parameters that the rows inform.
+    inner : ndarray, shape (r, r)
+        Curvature of the mean log likelihood there.
+    covariance : ndarray, shape (r, r)
+        Of the estimate by linear terms.
+
+    Returns
+    -------
+    ndarray, shape (r, r)
+        Positive semidefinite. The draws are the same in every call: nothing here is random.
+
+    Notes
+    -----
+    A draw of the moments moves the tilt's coefficients by b = b1 + b2, where b1 has the covariance P_b of the linear
+    terms and b2 = -(H + S_m)^-1 (mean(b1) - mu - H b1) is what the mean of the tilted rows bends. Newton
+    steps with the curvature at hand find the estimate under the new weights: each takes it one order further.
+    In the mean of the results of b1 and -b1, less the result without a draw, linear terms cancel, wherever the
+    derivatives were taken.
+    """
+    rng = np.random.default_rng(0)
+    rows = np.arange(len(shares), dtype=np.intp)
+    if len(rows) > _MOST_ROWS:
+        rows = np.sort(rng.choice(rows, _MOST_ROWS, replace=False))
+    share = shares[rows] / shares[rows].sum()
+    features = (phi[rows] - tilt.center) @ tilt.basis
+    features = features - share @ features
+    # the symmetric root: eigenvectors of features that vary alike may turn with the last digits
+    left, size, _ = np.linalg.svd(tilt.coefficient_root(n_private, tau), full_matrices=False)
+    half = rng.standard_normal((_PAIRS, len(left)))
+    half *= (3 / np.mean(half**4, axis=0)) ** 0.25  # squares of quadratic terms are fourth powers
+    first = _SMALL * ((half @ (left * size)) @ left.T) @ tilt.basis
+    first = np.concatenate([first, -first, np.zeros((1, first.shape[1]))])
+    spread = (features * share[:, None]).T @ features
+    bent = _tilted(share, features, first) @ features - first @ spread
+    moments = np.diag(tilt.h * (1 + 1 / n_private)) + tilt.noise
+    drawn = _tilted(share, features, first - np.linalg.solve(moments, bent.T).T)
+
+    moved = np.linalg.solve(inner, (drawn @ (scores[rows] @ basis)).T).T
+    with np.errstate(over="ignore", invalid="ignore"):
+        for _ in range(_STEPS):
+            gradients = gradients_at(rows, drawn, theta + moved @ basis.T)
+            known = np.where(np.isfinite(gradients), gradients, 0.0)
+            moved = moved + np.linalg.solve(inner, (known @ basis).T).T
+        quadratic = ((moved[:_PAIRS] + moved[_PAIRS:-1]) / 2 - moved[-1]) / _SMALL**2
+    values, vectors = np.linalg.eigh(symmetric(covariance))
+    sd = np.sqrt(np.maximum(values, 1e-14 * values[-1]))
+    unit = np.clip(np.nan_to_num((quadratic @ vectors) / sd), -_LARGEST, _LARGEST)
+    quadratic = (unit * sd) @ vectors.T
+    return symmetric(quadratic.T @ quadratic / _PAIRS)
+
+
+def _tilted(share: Array, features: Array, coefficients: Array) -> Array:
+    """Shares (draw, row) of tilted rows; rows of weight zero keep it."""
+    with np.errstate(divide="ignore"):
+        return np.asarray(softmax(np.log(share) + coefficients @ features.T, axis=1))

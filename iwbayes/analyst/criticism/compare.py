@@ -1,0 +1,205 @@
+"""Compare models of the same weighted rows by leave-one-out cross-validation, with stacking weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from scipy.optimize import minimize
+
+from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.arrays import Array
+from iwbayes.analyst.criticism.loo import WeightedLOO, difference_errors, loo
+
+if TYPE_CHECKING:
+    from iwbayes.analyst.criticism.weighted_sample import RowWeights
+
+__all__ = ["compare", "stacking_weights"]
+
+
+def compare(
+    models: Mapping[str, WeightedLOO | arviz_compat.ArvizObject],
+    weights: RowWeights | None = None,
+    *,
+    total: float | None = None,
+    var_name: str | None = None,
+) -> pd.DataFrame:
+    """Compare models of the same weighted rows by their expected log predictive density.
+
+    Parameters
+    ----------
+    models : dict of str to WeightedLOO, arviz.InferenceData or xarray.DataTree
+        Two or more by name: results of :func:`~iwbayes.loo`, or draws for it.
+    weights, total, var_name
+        For draws; see :func:`~iwbayes.loo`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row a model, the best first, with ArviZ's columns: ``rank`` (from 0), ``elpd``, ``p``, ``elpd_diff``
+        (less the best one's: 0 or negative, as in ArviZ 1.3), ``weight`` (stacking), ``se``, ``dse`` (standard error
+        of ``elpd_diff``) and ``warning`` (k-hat). ``attrs["noise_included"]`` says whether ``dse`` knows the noise
+        of the weights.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Fewer than two models, or two of one name; models of other rows, weights, totals or observed values; and as
+        :func:`~iwbayes.loo` says, of calibrated draws in particular.
+
+    Warns
+    -----
+    WeightsWarning
+        As :func:`~iwbayes.loo` does.
+
+    Notes
+    -----
+    Stacking weights a maximise ``sum_i w_i log sum_k a_k p_k(y_i | y_-i)`` over the simplex (Yao, Vehtari, Simpson
+    & Gelman, Bayesian Analysis 13, 2018). The standard error of a difference is that of the weighted sum of the rows'
+    differences, as in :func:`~iwbayes.loo`. A small difference of two models whose fits lie close together has a
+    standard error that is too small (Sivula, Magnusson & Vehtari, 2020).
+
+    Examples
+    --------
+    >>> fits = {f: iw.fit(f, release, calibrate=False) for f in ("y ~ x", "y ~ x + z")}  # doctest: +SKIP
+    >>> iw.compare(fits, release)  # doctest: +SKIP
+    """
+    _check_names(models)
+    results = {
+        str(name): model if isinstance(model, WeightedLOO) else loo(model, weights, total=total, var_name=var_name)
+        for name, model in models.items()
+    }
+    ranked = dict(sorted(results.items(), key=lambda item: -item[1].elpd))
+    (best_name, best), *others = ranked.items()
+    for name, other in others:
+        _check_same(best_name, best, name, other)
+    return _table(ranked)
+
+
+def _check_names(models: Any) -> None:
+    """Refuse what is no dict of two models or more with names that differ when they are shown."""
+    if not isinstance(models, Mapping):
+        raise TypeError(f"models must be a dict of name to draws or WeightedLOO; got {type(models).__name__}.")
+    if len(models) < 2:
+        raise ValueError(f"models must hold two or more to compare; got {len(models)}. Use loo() for one.")
+    names = [str(name) for name in models]
+    if len(set(names)) < len(names):
+        raise ValueError(f"models must have names that differ as text; got {list(models)}. Rename one of them.")
+
+
+def _table(ranked: Mapping[str, WeightedLOO]) -> pd.DataFrame:
+    """Table of the models, the best first, whose rows and weights are the same."""
+    scores = np.column_stack([result.elpd_i.to_numpy() for result in ranked.values()])
+    samples = [result.sample for result in ranked.values()]
+    # the weights are the same, so that any sample that knows their noise serves for all
+    sample = next((sample for sample in samples if sample.noise_included), samples[0])
+    with np.errstate(invalid="ignore"):
+        differences = scores - scores[:, :1]
+        elpds = np.array([result.elpd for result in ranked.values()])
+        table = {
+            "rank": np.arange(len(ranked)),
+            "elpd": elpds,
+            "p": [result.p_loo for result in ranked.values()],
+            "elpd_diff": elpds - elpds[0],
+            "weight": stacking_weights(scores, sample.weights),
+            "se": difference_errors(scores, sample),
+            "dse": np.append(0.0, difference_errors(differences[:, 1:], sample)),
+            "warning": [result.warning for result in ranked.values()],
+        }
+    frame = pd.DataFrame(table, index=list(ranked))
+    frame.attrs["noise_included"] = sample.noise_included
+    return frame
+
+
+def stacking_weights(scores: Array, weights: Array) -> Array:
+    """Weights of models that maximise the weighted log score of their mixture.
+
+    Parameters
+    ----------
+    scores : ndarray, shape (row, model)
+        log p_k(y_i | y_-i).
+    weights : ndarray, shape (row,)
+
+    Returns
+    -------
+    ndarray, shape (model,)
+        Not negative, with sum one.
+
+    Notes
+    -----
+    The objective is concave. At its maximum the gradient ``sum_i p_i p_k(y_i)/p(y_i)`` is one for models in use and
+    less for the others. Quasi-Newton steps come near; the steps of the EM algorithm, which never lose height, end it.
+    """
+    kept = (weights > 0) & np.isfinite(scores).any(axis=1)
+    shares = weights[kept] / weights[kept].sum()
+    density = np.exp(scores[kept] - scores[kept].max(axis=1, keepdims=True))
+
+    def loss(a: Array) -> tuple[float, Array]:
+        mixed = np.maximum(density @ a, np.finfo(np.float64).tiny)
+        return -float(shares @ np.log(mixed)), -(density.T @ (shares / mixed))
+
+    n_models = scores.shape[1]
+    found = minimize(
+        loss,
+        np.full(n_models, 1.0 / n_models),
+        jac=True,
+        method="SLSQP",
+        bounds=[(0.0, 1.0)] * n_models,
+        constraints={"type": "eq", "fun": lambda a: a.sum() - 1.0, "jac": lambda a: np.ones_like(a)},
+        options={"ftol": 1e-12, "maxiter": 1000},
+    )
+    a = np.clip(found.x, 0.0, 1.0)
+    a = a / a.sum() if np.isfinite(a).all() and a.sum() > 0 else np.full(n_models, 1.0 / n_models)
+    for _ in range(1000):
+        gradient = -loss(a)[1]
+        if np.max(gradient) < 1 + 1e-9:
+            break
+        # a weight that is exactly zero would stay so
+        a = np.maximum(a, 1e-12) * gradient
+        a = a / a.sum()
+    return a
+
+
+def _check_same(best_name: str, best: WeightedLOO, name: str, other: WeightedLOO) -> None:
+    """Refuse to compare what was not computed from the same weighted rows and observed values."""
+    pair = f"{best_name!r} and {name!r}"
+    if not _same_rows(best.elpd_i, other.elpd_i):
+        raise ValueError(
+            f"models must have the same rows; {pair} have {len(best.elpd_i)} and {len(other.elpd_i)}, or other ones. "
+            "Fit both to the rows that are complete in all their columns."
+        )
+    if not np.allclose(best.sample.weights, other.sample.weights, rtol=1e-6, atol=1e-12):
+        raise ValueError(
+            f"models must have the same weights on the same scale; those of {pair} sum to {best.total:.6g} and "
+            f"{other.total:.6g}. Fit both with one vector and one total."
+        )
+    if not _same_response(best.response, other.response):
+        raise ValueError(
+            f"models must predict the same observed values; those of {pair} differ. Densities of a transformed "
+            "response cannot be compared with those of the response itself."
+        )
+
+
+def _same_rows(one: xr.DataArray, other: xr.DataArray) -> bool:
+    """Whether two models have as many rows, and the same ones where both name them as fit does."""
+    if one.shape != other.shape:
+        return False
+    named = all(scores.dims == ("row",) and "row" in scores.coords for scores in (one, other))
+    return not named or np.array_equal(one["row"].to_numpy(), other["row"].to_numpy())
+
+
+def _same_response(one: xr.Dataset | None, other: xr.Dataset | None) -> bool:
+    """Whether observed values agree, by name where there are several; True where one is not known."""
+    if one is None or other is None:
+        return True
+    values = [[_values(group[name]) for name in sorted(map(str, group.data_vars))] for group in (one, other)]
+    if len(values[0]) != len(values[1]):
+        return False
+    return all(a.shape == b.shape and np.array_equal(a, b, equal_nan=True) for a, b in zip(*values, strict=True))
+
+
+def _values(variable: xr.DataArray) -> Any:
+    return np.asarray(variable.to_numpy(), dtype=np.float64)

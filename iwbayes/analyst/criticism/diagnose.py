@@ -1,0 +1,264 @@
+"""Diagnostics of a release and of a fit to it, as one table: value, threshold, verdict, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.calibration.domain import (
+    Check,
+    above,
+    below,
+    explained_check,
+    kappa_check,
+    misfit_check,
+    nonquadraticity_check,
+    skew_check,
+    weight_checks,
+    weight_facts,
+)
+from iwbayes.analyst.checks import check_release
+from iwbayes.analyst.fit_record import weights_digest
+from iwbayes.analyst.inference.nuts import DRAWS_PER_CHAIN, RHAT_FAILURE, RHAT_LIMIT
+from iwbayes.analyst.regression.families import FAMILIES
+from iwbayes.analyst.released_tilt import ReleasedTilt
+from iwbayes.release import Release
+from iwbayes.statement import PrivacyStatement
+from iwbayes.weights import kish_ess, psislw
+
+__all__ = ["diagnose"]
+
+NAN = float("nan")
+
+
+def diagnose(idata_or_release: Any, release: Release | None = None) -> pd.DataFrame:
+    """Judge a release, a fit, or both.
+
+    Parameters
+    ----------
+    idata_or_release : Release, arviz.InferenceData or xarray.DataTree
+        A release alone, before anything is fitted; or the result of :func:`~iwbayes.fit` or
+        :func:`~iwbayes.calibrate`.
+    release : Release, optional
+        With an ArviZ object: the release that it was fitted to. Without it, what the calibration record holds
+        about the weights is judged and privacy is left out.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Index ``check``; columns ``value`` (number or text), ``threshold`` (NaN where there is none), ``verdict``
+        ("ok", "warn", "fail", "info") and ``what_to_do`` (empty where nothing needs doing). The checks:
+
+        - ``weights``: name of the weights that the posterior was fitted with, where :func:`~iwbayes.fit` recorded them;
+          "fail" where they came from another release, which fails ``calibration`` as well;
+        - ``calibration``: whether the intervals account for the noise in the weights;
+        - ``kappa``, ``kappa[parameter]``: noise of the released moments against the spread of one private row, in the
+          direction of each parameter; ``kappa0`` over all directions, for information;
+        - ``explained``: the smallest share of a parameter's influence function that the tilt's features span;
+        - ``misfit``: the largest share of a parameter's variance that is due to what the weighted rows miss of features
+          that the tilt held back; not known where a release has no test of fit;
+        - ``skew``: largest distance of mean and mode of the weighted posterior, in standard deviations;
+        - ``nonquadraticity``, for models with hyperparameters: standard deviation, over the weighted posterior, of the
+          log likelihood less its quadratic approximation;
+        - ``pareto_k``, ``ess`` (Kish, in rows), ``ess_share`` (of the synthetic rows), ``psis_ess`` (Kish after
+          Pareto smoothing);
+        - ``likelihood_ess``: ``tr(J^-1 sum p_i s_i s_i') / tr(J^-1 sum p_i^2 s_i s_i')`` with p_i = w_i/sum w, s_i
+          the centred score of row i and J the weighted curvature: how many equally weighted rows would give
+          the mean score the same variance, after the trace form of Ghalebikesabi et al. (UAI 2022), B.5.1; against
+          n_private (1 - explained)/explained, at most n_private, where synthetic rows add as much as private ones;
+        - ``n_synthetic`` against the number of private rows; ``clipped_private`` (released with noise) and
+          ``clipped_synthetic``: shares of rows that the feature map clipped;
+        - ``epsilon``, ``delta``, ``adjacency``, ``noise``, ``certified``: the privacy spent;
+        - ``r_hat``, ``ess_bulk``, ``ess_tail``: the worst of any scalar of the posterior.
+
+    Raises
+    ------
+    TypeError
+        If the arguments are neither a release nor an ArviZ object.
+
+    Notes
+    -----
+    No check can certify support: nearly empty corners of the generator and strong non-linear misfit of the weights
+    stay unflagged by k-hat and effective sample sizes, and ``misfit`` looks at a few directions only.
+
+    Examples
+    --------
+    >>> diagnose(release)  # doctest: +SKIP
+    >>> diagnose(idata, release).query("verdict == 'fail'")  # doctest: +SKIP
+    """
+    if isinstance(idata_or_release, Release):
+        if release is not None:
+            raise TypeError("pass a release alone, or an ArviZ object and its release; got two releases.")
+        own_facts = weight_facts(idata_or_release, ReleasedTilt.of(idata_or_release))
+        return _table([*_weights(own_facts, idata_or_release), *_privacy(idata_or_release.statement)])
+    if release is not None:
+        check_release(release)
+    idata = idata_or_release
+    record = arviz_compat.group(idata, "calibration") if arviz_compat.has_group(idata, "calibration") else None
+    own = None if release is None else _weights_of_fit(idata, release)
+    checks = _calibration(record, of_another=own is not None and own.verdict == "fail")
+    if own is not None:
+        checks.insert(0, own)
+    if release is not None:
+        facts = weight_facts(release, ReleasedTilt.of(release)) if record is None else record.attrs
+        checks += [*_weights(facts, release, scale=_may_have_scale(idata)), *_privacy(release.statement)]
+    elif record is not None:
+        checks += _weights(record.attrs, None, scale=_may_have_scale(idata))
+    if arviz_compat.has_group(idata, "posterior"):
+        checks += _sampler(idata)
+    return _table(checks)
+
+
+def _table(checks: Iterable[Check]) -> pd.DataFrame:
+    rows = [(c.name, c.value, c.threshold, c.verdict, c.what_to_do) for c in checks]
+    frame = pd.DataFrame(rows, columns=["check", "value", "threshold", "verdict", "what_to_do"])
+    return frame.astype({"value": object, "threshold": object}).set_index("check")
+
+
+def _info(name: str, value: Any, threshold: Any = NAN, what_to_do: str = "") -> Check:
+    return Check(name, value, threshold, "info", what_to_do)
+
+
+def _recorded(idata: arviz_compat.ArvizObject) -> dict[Any, Any]:
+    """Return what a fit recorded among the attributes of its posterior."""
+    return arviz_compat.group(idata, "posterior").attrs if arviz_compat.has_group(idata, "posterior") else {}
+
+
+def _weights_of_fit(idata: arviz_compat.ArvizObject, release: Release) -> Check | None:
+    """Compare the weights that a fit recorded with those of a release; None where it recorded none."""
+    attrs = _recorded(idata)
+    used = attrs.get("weights_digest")
+    source = attrs.get("release_digest") or used
+    if not source:
+        return None
+    own = weights_digest(release.weights)
+    name = str(attrs.get("weights", "unnamed"))
+    if source != own:
+        advice = (
+            "The posterior was fitted with other weights than those of this release. Pass the release that the "
+            "posterior was fitted with."
+        )
+        return Check("weights", f"{name}, of another release", "of this release", "fail", advice)
+    if used != own:
+        return _info("weights", name, what_to_do="Not the weights of the release as they are: chosen at the fit.")
+    return Check("weights", name, "of this release", "ok", "")
+
+
+def _calibration(record: xr.Dataset | None, *, of_another: bool) -> list[Check]:
+    """Judge the calibration record; it says nothing of the release at hand where it is that `of_another`."""
+    if record is None:
+        advice = (
+            "No calibration is recorded. The intervals of a weighted model take the weights as exact and are too "
+            "narrow: use calibrate(). Those of a model without weights describe the synthetic rows alone: use "
+            "reweight() first."
+        )
+        return [Check("calibration", "uncalibrated", "calibrated", "fail" if of_another else "warn", advice)]
+    attrs = record.attrs
+    reasons = attrs["reasons"]
+    text = reasons if isinstance(reasons, str) else "; ".join(map(str, reasons))
+    good = attrs["verdict"] == "calibrated" and not of_another
+    value = attrs["verdict"]
+    if of_another:
+        value, text = f"{value} for another release", text or "The record is of other weights: see the row weights."
+    checks = [Check("calibration", value, "calibrated", "ok" if good else "fail", text)]
+    checks.append(_info("method", attrs["method"]))
+    checks.append(kappa_check("kappa", float(attrs["kappa_max"])))
+    names = record["parameter"].to_numpy()
+    checks += [kappa_check(f"kappa[{n}]", float(k)) for n, k in zip(names, record["kappa"].to_numpy(), strict=True)]
+    overall = "Not judged: structural zeros raise it though the intervals hold; see kappa for each parameter."
+    checks.append(_info("kappa0", float(attrs["kappa0"]), what_to_do=overall))
+    checks.append(explained_check(float(record["explained"].min())))
+    if "misfit_share_max" in attrs:
+        checks.append(misfit_check(float(attrs["misfit_share_max"]), pooled=attrs["method"] == "pool"))
+    checks.append(skew_check(float(attrs["skew"])))
+    if not np.isnan(attrs.get("nonquadraticity", NAN)):
+        checks.append(nonquadraticity_check(float(attrs["nonquadraticity"])))
+    checks.append(_likelihood_ess(record))
+    return checks
+
+
+def _likelihood_ess(record: xr.Dataset) -> Check:
+    """Compare what the sampling of synthetic rows adds to the intervals with what the private rows' does.
+
+    The tilt takes out the part of the scores that its features span, so that of each influence function the share
+    1 - explained is averaged over the synthetic rows and the share explained over the private ones.
+    """
+    spanned = float(record["explained"].min())
+    ratio = 1.0 if np.isnan(spanned) or spanned <= 0.5 else (1 - spanned) / spanned
+    return above(
+        "likelihood_ess",
+        float(record.attrs["likelihood_ess"]),
+        ratio * float(record.attrs["n_private"]),
+        "the sampling of synthetic rows adds more to the intervals than that of private rows. Ask for a release with "
+        "more synthetic rows.",
+        bad="warn",
+    )
+
+
+def _may_have_scale(idata: arviz_compat.ArvizObject) -> bool:
+    """Whether the model's response may have a scale: only those of other families of `fit` are known to have none."""
+    return _recorded(idata).get("family") not in {name for name, family in FAMILIES.items() if not family.auxiliary}
+
+
+def _weights(facts: Any, release: Release | None, *, scale: bool = True) -> list[Check]:
+    """Judge weights and row numbers."""
+    checks = weight_checks(facts, scale=scale)
+    checks.append(_info("ess", float(facts["ess"])))
+    if release is not None:
+        smoothed = min(kish_ess(psislw(draw)[0]) for draw in release.weights.log_weights)
+        checks.append(_info("psis_ess", float(smoothed)))
+    checks.append(
+        above(
+            "n_synthetic",
+            float(facts["n_synthetic"]),
+            float(facts["n_private"]),
+            "the synthetic rows are no more than the private ones and widen the intervals. Ask for more rows: they "
+            "cost no privacy.",
+            bad="warn",
+        )
+    )
+    checks.append(_info("clipped_synthetic", float(facts["clipped_synthetic"])))
+    return checks
+
+
+def _privacy(statement: PrivacyStatement) -> list[Check]:
+    """State the privacy spent and judge what it rests on."""
+    noise = {"hardened": "ok", "floating-point": "warn", "seeded": "fail"}[statement.noise]
+    advice = {
+        "ok": "",
+        "warn": "Floating-point noise can leak through its low bits. Ask for hardened noise.",
+        "fail": "Seeded noise can be reproduced and protects nobody: use it with public data only.",
+    }
+    notes = "; ".join(statement.notes) or "The statement does not hold as it stands: see print(release)."
+    return [
+        _info("epsilon", float(statement.epsilon)),
+        _info("delta", float(statement.delta)),
+        _info("adjacency", statement.adjacency),
+        Check("noise", statement.noise, "hardened", noise, advice[noise]),
+        Check(
+            "certified",
+            bool(statement.certified),
+            True,
+            "ok" if statement.certified else "warn",
+            "" if statement.certified else notes,
+        ),
+    ]
+
+
+def _sampler(idata: arviz_compat.ArvizObject) -> list[Check]:
+    """Judge the sampler by the worst scalar of the posterior."""
+    table = arviz_compat.rhat_ess(idata)
+    chains = arviz_compat.group(idata, "posterior").sizes["chain"]
+    r_hat = float(np.nanmax(table["r_hat"])) if table["r_hat"].notna().any() else NAN
+    more = "the chains disagree or are too short. Draw more samples, or reparametrise the model."
+    need = float(DRAWS_PER_CHAIN * chains)
+    bad = "fail" if r_hat >= RHAT_FAILURE else "warn"
+    checks = [below("r_hat", r_hat, RHAT_LIMIT, more, bad=bad)]
+    for name in ("ess_bulk", "ess_tail"):
+        checks.append(above(name, float(table[name].min()), need, more, bad="warn"))
+    return checks

@@ -1,0 +1,272 @@
+"""Leave-one-out cross-validation of a weighted posterior, by Pareto-smoothed importance sampling."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import xarray as xr
+from scipy.special import logsumexp
+
+from iwbayes._warnings import WeightsWarning
+from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.arrays import Array
+from iwbayes.analyst.criticism.pointwise import RowTerms, row_terms
+from iwbayes.analyst.criticism.weighted_sample import WeightedSample
+from iwbayes.weights import pareto_k_threshold, psislw
+
+if TYPE_CHECKING:
+    from iwbayes.analyst.criticism.weighted_sample import RowWeights
+
+__all__ = ["WeightedLOO", "loo"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class WeightedLOO:
+    """Expected log predictive density of a weighted posterior, by leave-one-out cross-validation.
+
+    Parameters
+    ----------
+    elpd : float
+        ``sum_i w_i log p(y_i | y_-i)``.
+    se : float
+        Its standard error.
+    p_loo : float
+        Effective number of parameters, ``sum_i w_i (log p(y_i | y) - log p(y_i | y_-i))``.
+    n_samples : int
+        Draws of the posterior.
+    n_rows : int
+        Rows with a positive weight.
+    total : float
+        Sum of the weights.
+    good_k : float
+        Largest acceptable k-hat, ``min(1 - 1/log10(n_samples), 0.7)``.
+    warning : bool
+        Whether k-hat of a row with a positive weight is above it.
+    noise_included : bool
+        Whether the standard error knows the noise of the weights.
+    elpd_i : xarray.DataArray, shape (row,)
+        ``log p(y_i | y_-i)``, not multiplied by the weight. Rows of weight zero have one too: the posterior never
+        saw them.
+    pareto_k : xarray.DataArray, shape (row,)
+        k-hat of each row; -inf where leaving the row out changes nothing.
+    weights : xarray.DataArray, shape (row,)
+        w_i, on the scale of the likelihood that was sampled.
+    sample : WeightedSample
+        The same with its place in the table, for standard errors of differences.
+    response : xarray.Dataset or None
+        The observed values, by which :func:`~iwbayes.compare` knows that models have the same.
+    """
+
+    elpd: float
+    se: float
+    p_loo: float
+    n_samples: int
+    n_rows: int
+    total: float
+    good_k: float
+    warning: bool
+    noise_included: bool
+    elpd_i: xr.DataArray
+    pareto_k: xr.DataArray
+    weights: xr.DataArray
+    sample: WeightedSample
+    response: xr.Dataset | None = None
+
+    def __repr__(self) -> str:
+        """Show the estimates and how many rows are in which range of k-hat."""
+        noise = "with" if self.noise_included else "without"
+        lines = [
+            f"Computed from {self.n_samples} posterior draws and {self.n_rows} rows of total weight {self.total:.6g}.",
+            "",
+            "         Estimate       SE",
+            f"elpd_loo {self.elpd:8.2f}  {self.se:7.2f}",
+            f"p_loo    {self.p_loo:8.2f}        -",
+            "",
+            f"The standard error is {noise} the noise of the weights.",
+            "",
+            "Pareto k diagnostic values:",
+            "                         Count   Pct.",
+        ]
+        k = self.pareto_k.to_numpy()[self.weights.to_numpy() > 0]
+        counts = [np.sum(k <= self.good_k), np.sum((k > self.good_k) & (k <= 1)), np.sum(k > 1)]
+        labels = (
+            f"(-Inf, {self.good_k:.2f}]   (good)    ",
+            f"   ({self.good_k:.2f}, 1]   (bad)     ",
+            "   (1, Inf)   (very bad)",
+        )
+        lines += [f"{label} {n:6d} {n / len(k):6.1%}" for label, n in zip(labels, counts, strict=True)]
+        return "\n".join(lines)
+
+
+def loo(
+    idata: arviz_compat.ArvizObject,
+    weights: RowWeights | None = None,
+    *,
+    total: float | None = None,
+    var_name: str | None = None,
+) -> WeightedLOO:
+    """Leave-one-out cross-validation of a weighted posterior (PSIS-LOO with weights).
+
+    Parameters
+    ----------
+    idata : arviz.InferenceData or xarray.DataTree
+        Draws of the weighted posterior, not calibrated, with the groups ``log_likelihood`` (unweighted) and
+        ``log_likelihood_weighted``: from :func:`~iwbayes.log_likelihood`, or from ``fit(..., log_likelihood=True,
+        calibrate=False)``. The second shows which weights the draws had. Without it only weights of one are
+        accepted, after scaling to the total: those of a model without weights.
+    weights : Release, Weights or ndarray of shape (row,), optional
+        Weights of the model that was sampled. With a release whose weights are a tilt's, the standard error
+        includes the noise of the weights. None reads them from the two groups. Integers from 0 in the coordinate
+        ``row`` of the log likelihood say which rows of the table the model has, and in which order; for
+        ``<column>_observed``, as PyMC calls the observed part of a variable with missing values, the column of the
+        release does. Without either, they are the rows of the table in their order, and so are those of an array
+        that is as long as the model.
+    total : float, optional
+        Sum of the weights over all rows given, which must be that of the model that was sampled. By default what
+        :func:`~iwbayes.fit` recorded, else ``release.n_private`` of a release, else the weights are used as they are.
+    var_name : str, optional
+        Observed variable to leave out. By default a row is left out of all of them, which must have the same number
+        of rows and the same weights.
+
+    Returns
+    -------
+    WeightedLOO
+
+    Raises
+    ------
+    TypeError, ValueError
+        Calibrated draws, or a mixture over several draws of the weights; groups that lack or do not agree; weights of
+        another length, total or scale than those of the model that was sampled, or other than one where no group
+        shows them; a log likelihood of NaN or +inf, or of -inf in a row that the posterior saw.
+    KeyError
+        If there is no such variable.
+
+    Warns
+    -----
+    WeightsWarning
+        When k-hat is above its threshold in some rows: their number, the threshold and what to do.
+
+    Notes
+    -----
+    The weighted posterior is proportional to ``pi(theta) prod_j f_j(theta)^w_j``. Without row i the factor
+    ``f_i^w_i`` is absent, so that the importance ratios are ``f_i^-w_i``. Their tail is Pareto-smoothed, and
+    ``p(y_i | y_-i)`` is the self-normalised mean of ``f_i`` under them. With weights of one this is the PSIS-LOO of
+    Vehtari, Gelman and Gabry (2017). Leaving a row out leaves out all of it: a row of weight 3 counts as three rows
+    of the private table, and all three go, unlike with three rows of weight one. Rows of weight zero contribute
+    nothing, even where their density is zero.
+
+    The rows are a weighted sample: the standard error is ``total sqrt(sum_i p_i^2 (e_i - e)^2)`` with p_i the shares
+    of the weights, e_i = ``elpd_i`` and e its weighted mean. For weights of one this is the standard error of ArviZ
+    0.23; that of ArviZ 1 is larger by ``sqrt(n/(n - 1))``, as it divides by n - 1.
+
+    With the weights of a tilt it is ``total sqrt(V)`` with ``V = sum_i p_i^2 r_i^2 + C P_b C'`` and r_i = e_i - e less
+    its regression on the tilt's features: the variance of calibrated intervals, for the mean score.
+
+    Draws are taken as independent by the smoothing (``reff=1`` in ArviZ).
+
+    References
+    ----------
+    Vehtari, Gelman & Gabry, Practical Bayesian model evaluation using leave-one-out cross-validation and WAIC,
+    Statistics and Computing 27 (2017); Vehtari, Simpson, Gelman, Yao & Gabry, Pareto smoothed importance sampling,
+    JMLR 25 (2024).
+
+    Examples
+    --------
+    >>> idata = iw.fit("y ~ x", release, calibrate=False, log_likelihood=True)  # doctest: +SKIP
+    >>> iw.loo(idata, release)  # doctest: +SKIP
+    """
+    terms = row_terms(idata, weights, total, var_name)
+    scores, shapes, full = _leave_out(terms)
+    sample = terms.sample
+    w = sample.weights
+    seen = w > 0
+    good_k = float(pareto_k_threshold(terms.n_draws))
+    bad = shapes[seen] > good_k
+    if bad.any():
+        _warn_bad(int(bad.sum()), int(seen.sum()), float(np.max(shapes[seen])), good_k)
+    elpd = float(w[seen] @ scores[seen])
+    return WeightedLOO(
+        elpd=elpd,
+        se=_standard_error(scores, sample),
+        p_loo=float(w[seen] @ (full[seen] - scores[seen])),
+        n_samples=terms.n_draws,
+        n_rows=int(seen.sum()),
+        total=sample.total,
+        good_k=good_k,
+        warning=bool(bad.any()),
+        noise_included=sample.noise_included,
+        elpd_i=terms.labelled(scores, "elpd_i"),
+        pareto_k=terms.labelled(shapes, "pareto_k"),
+        weights=terms.labelled(w, "weights"),
+        sample=sample,
+        response=_response(idata, terms.names),
+    )
+
+
+def difference_errors(differences: Array, sample: WeightedSample) -> Array:
+    """Return standard errors of sum_i w_i d_i for d of shape (row, q), (q,); NaN where one is not finite."""
+    seen = sample.weights > 0
+    errors = np.full(differences.shape[1], np.nan)
+    usable = np.isfinite(differences[seen]).all(axis=0)
+    if usable.any():
+        kept = np.where(seen[:, None], differences[:, usable], 0.0)
+        variances = np.diag(sample.covariance(kept - sample.mean(kept)))
+        errors[usable] = sample.total * np.sqrt(np.maximum(variances, 0.0))
+    return errors
+
+
+def _standard_error(scores: Array, sample: WeightedSample) -> float:
+    return float(difference_errors(scores[:, None], sample)[0])
+
+
+def _leave_out(terms: RowTerms) -> tuple[Array, Array, Array]:
+    """Return log p(y_i | y_-i), k-hat and log p(y_i | y) of each row, each (row,)."""
+    weights = terms.sample.weights
+    scores, shapes, full = np.empty(len(weights)), np.full(len(weights), -np.inf), np.empty(len(weights))
+    for rows, values in terms.blocks():
+        _check_rows(values, weights[rows], rows.start)
+        # equal ratios unless there is a weight
+        ratios = np.full(values.shape, -np.log(terms.n_draws))
+        full[rows] = logsumexp(ratios + values, axis=1)
+        for i in np.flatnonzero(weights[rows] > 0):
+            ratios[i], shapes[rows.start + i] = psislw(-weights[rows.start + i] * values[i])
+        scores[rows] = logsumexp(ratios + values, axis=1)
+    return scores, shapes, full
+
+
+def _check_rows(values: Array, weights: Array, start: int) -> None:
+    """Refuse log likelihoods (row, draw) that are no number, and zero densities in rows that the posterior saw."""
+    wrong = (np.isnan(values) | np.isposinf(values)).any(axis=1)
+    if wrong.any():
+        raise ValueError(
+            f"the log likelihood of row {start + int(np.argmax(wrong))} is NaN or +inf in some draws. Check the "
+            "model's density; a row whose observed value is missing must not be among those given."
+        )
+    impossible = (weights > 0) & np.isneginf(values).any(axis=1)
+    if impossible.any():
+        row = int(np.argmax(impossible))
+        raise ValueError(
+            f"the density of row {start + row}, of weight {weights[row]:.3g}, is zero in some draws, which the "
+            "weighted posterior cannot contain. Pass the draws and the weights of one model."
+        )
+
+
+def _warn_bad(n_bad: int, n_rows: int, largest: float, good_k: float) -> None:
+    warnings.warn(
+        f"pareto_k is above {good_k:.2f} in {n_bad} of {n_rows} rows (largest {largest:.2f}): the posterior without "
+        "such a row is another one, and its score is not reliable. Refit with the weight of that row set to 0 and take "
+        "its elpd_i from there, draw more samples, or use weights less governed by single rows (truncate()).",
+        WeightsWarning,
+        stacklevel=3,
+    )
+
+
+def _response(idata: arviz_compat.ArvizObject, names: tuple[str, ...]) -> xr.Dataset | None:
+    """Observed values of the variables, where the ArviZ object has them all."""
+    if not arviz_compat.has_group(idata, "observed_data"):
+        return None
+    observed = arviz_compat.group(idata, "observed_data")
+    return observed[list(names)] if set(names) <= set(observed.data_vars) else None

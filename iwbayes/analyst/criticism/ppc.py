@@ -1,0 +1,246 @@
+"""Posterior predictive checks of weighted rows: the same weighted summaries of observed and of replicated responses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.arrays import Array
+from iwbayes.analyst.checks import check_count, check_release
+from iwbayes.analyst.criticism.replicates import Predicted, predicted_variables
+from iwbayes.analyst.criticism.weighted_sample import WeightedSample
+from iwbayes.analyst.criticism.weighted_summaries import Summary, check_names, custom_summaries, summaries_of
+from iwbayes.release import Release
+from iwbayes.schema import Binary, Categorical, Integer
+
+__all__ = ["ppc"]
+
+#: Most levels of the column `by`.
+MOST_GROUPS = 100
+
+
+def ppc(
+    idata: arviz_compat.ArvizObject,
+    release: Release,
+    *,
+    var_name: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    statistics: Mapping[str, Callable[[Array, Array], Any]] | None = None,
+    by: str | None = None,
+    draws: int = 500,
+    prob: float = 0.9,
+    random_seed: int | np.random.Generator | None = None,
+) -> pd.DataFrame:
+    """Posterior predictive check with the weights of a release: weighted summaries, observed and replicated.
+
+    Parameters
+    ----------
+    idata : arviz.InferenceData or xarray.DataTree
+        With ``observed_data``, and with ``posterior_predictive`` from ``pm.sample_posterior_predictive(idata,
+        model=weighted)``. The result of :func:`~iwbayes.fit` needs none: its responses are replicated here, by
+        rebuilding the design from the recorded formula on the release and drawing from the family at draws of the
+        parameters. Calibrated draws are welcome: they are draws of parameters like any others.
+    release : Release
+        Of the rows that the model observes, in their order, with the weights that the model was given. Where the model
+        has fewer rows or another order, its coordinate ``row`` says which, as in the results of
+        :func:`~iwbayes.fit`. For weights of your own pass ``dataclasses.replace(release, weights=...)``.
+    var_name : str, optional
+        Observed variable to check; by default all that have replicates.
+    columns : dict of str to str, optional
+        Column of the release behind an observed variable that is not called as its column. Not for results of
+        :func:`~iwbayes.fit`.
+    statistics : dict of str to callable, optional
+        More summaries: functions (values (row,), weights (row,)) -> number. The weights sum to one; values with
+        levels are codes. Their names must not be those of other summaries.
+    by : str, optional
+        Categorical, Binary or Integer column of the release: everything is done within its levels, which shows what
+        a model without group effects lacks. Rows in which it is missing are left out. It must not be a response.
+    draws : int
+        Most replicated data sets, evenly spaced among the draws of the posterior.
+    prob : float
+        Probability of the equal-tailed interval of the replicates, in (0, 1).
+    random_seed : int, numpy.random.Generator or None
+        For the replicates of results of :func:`~iwbayes.fit`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Index ``variable``, the column `by` where given, and ``statistic``: ``mean``, ``sd``, ``q5`` to ``q95`` of
+        numbers, ``share[level]`` where the column is Binary or Categorical and the responses are whole numbers, and
+        those of `statistics`. Columns ``observed``; ``se``, its standard error (NaN of quantiles and `statistics`);
+        ``mean``, ``eti90_lb`` and ``eti90_ub`` of the replicates; ``p_value``, two-sided:
+        ``2 min(P(T_rep >= T), P(T_rep <= T))``, at most 1. ``attrs["noise_included"]`` says whether ``se`` knows the
+        noise of the weights.
+
+    Raises
+    ------
+    TypeError, ValueError, KeyError
+        Arguments that do not fit; observed values that are not those of the release; draws that had other weights
+        than the release's, as their stored log likelihoods show, or else the name that :func:`~iwbayes.fit`
+        recorded; responses that are not one number a row; replicates that are NaN or infinite.
+
+    Notes
+    -----
+    Observed and replicated rows get the same weights, so that both summaries estimate what the summary would be on
+    the private rows. The p-value takes the weights as exact. The observed summary varies by ``se`` besides, from the
+    sampling of the rows and, with the weights of a tilt, from the private rows' sampling and the noise:
+    ``sum p_i^2 r_i^2 + C P_b C'`` as in :func:`~iwbayes.loo`. A small p-value with a difference of less than two ``se``
+    may come from there and not from the model.
+
+    References
+    ----------
+    Gelman, Meng & Stern, Posterior predictive assessment of model fitness, Statistica Sinica 6 (1996).
+
+    Examples
+    --------
+    >>> idata = iw.fit("y ~ x", release)  # doctest: +SKIP
+    >>> iw.ppc(idata, release, by="region")  # doctest: +SKIP
+    """
+    _check_options(release, columns, draws, prob)
+    custom = custom_summaries(statistics)
+    rng = np.random.default_rng(random_seed)
+    keys: list[tuple[Any, ...]] = []
+    rows: list[dict[str, float]] = []
+    noise_included = False
+    for check in predicted_variables(idata, release, var_name=var_name, columns=columns or {}, draws=draws, rng=rng):
+        noise_included = check.sample.noise_included
+        groups = _groups(check, release, by)
+        summaries = [*summaries_of(check.levels), *custom]
+        check_names(summaries)
+        replicated = _replicated(check, groups, summaries)
+        for (label, members), values in zip(groups, replicated, strict=True):
+            found = [name for summary in summaries for name in summary.names]
+            keys += [(check.name, *([] if by is None else [label]), name) for name in found]
+            rows += _compared(check, members, summaries, values, prob)
+    names = ["variable", *([] if by is None else [by]), "statistic"]
+    table = pd.DataFrame(rows, index=pd.MultiIndex.from_tuples(keys, names=names))
+    table.attrs["noise_included"] = noise_included
+    return table
+
+
+def _check_options(release: Any, columns: Any, draws: Any, prob: Any) -> None:
+    check_release(release)
+    if not (columns is None or isinstance(columns, Mapping)):
+        raise TypeError(f"columns must be a dict of observed variable to column; got {type(columns).__name__}.")
+    check_count("draws", draws)
+    if not isinstance(prob, Real):
+        raise TypeError(f"prob must be a number; got {type(prob).__name__}. Use 0.9 for a 90 % interval.")
+    if not 0 < float(prob) < 1:
+        raise ValueError(f"prob must be in (0, 1); got {prob}. Use 0.9 for a 90 % interval.")
+
+
+def _by_column(check: Predicted, release: Release, by: str) -> Binary | Categorical | Integer:
+    """Column of the groups, which must have levels and say nothing of the responses themselves."""
+    schema = release.synthetic.schema
+    if by not in schema.names:
+        raise KeyError(f"by must be a column of the release; got {by!r}. It has {', '.join(schema.names)}.")
+    column = schema[by]
+    if not isinstance(column, Binary | Categorical | Integer):
+        raise ValueError(f"by must be a Categorical, Binary or Integer column; {by!r} is {type(column).__name__}.")
+    if by in check.columns:
+        raise ValueError(
+            f"by must be another column than the response; within the levels of {by!r} the responses of "
+            f"{check.name!r} are all the same. Leave by out, or pass var_name for another variable."
+        )
+    return column
+
+
+def _groups(check: Predicted, release: Release, by: str | None) -> list[tuple[Any, NDArray[np.intp]]]:
+    """Levels of the column `by` with the places of their rows, those without weight left out."""
+    seen = np.flatnonzero(check.sample.weights > 0)
+    if by is None:
+        return [("all", seen)]
+    column = _by_column(check, release, by)
+    cells = release.synthetic.frame[by].iloc[check.sample.positions[seen]]
+    levels: Sequence[Any] = sorted(cells.dropna().unique()) if isinstance(column, Integer) else column.levels
+    if len(levels) > MOST_GROUPS:
+        raise ValueError(f"by must have at most {MOST_GROUPS} levels; {by!r} has {len(levels)}. Group its values.")
+    found = [(level, seen[(cells == level).fillna(False).to_numpy(dtype=bool)]) for level in levels]
+    groups = [(level, members) for level, members in found if len(members)]
+    if not groups:
+        raise ValueError(f"by must have a value in some rows of {check.name!r}; {by!r} is missing in all of them.")
+    return groups
+
+
+def _shares(sample: WeightedSample, members: NDArray[np.intp]) -> Array:
+    weights = sample.weights[members]
+    return weights / weights.sum()
+
+
+def _replicated(
+    check: Predicted, groups: Sequence[tuple[Any, NDArray[np.intp]]], summaries: Sequence[Summary]
+) -> list[Array]:
+    """Summaries of each replicate, for each group an array (summary, draw)."""
+    found: list[list[Array]] = [[] for _ in groups]
+    for block in check.replicates():
+        for (_, members), parts in zip(groups, found, strict=True):
+            values = block[:, members]
+            if not np.isfinite(values).all():
+                row = int(members[np.argmin(np.isfinite(values).all(axis=0))])
+                raise ValueError(
+                    f"the replicates of {check.name!r} must be finite; row {row} has NaN or infinite ones. Check the "
+                    "draws and the model's parameters there."
+                )
+            parts.append(_summarised(summaries, values, _shares(check.sample, members)))
+    return [np.concatenate(parts, axis=1) for parts in found]
+
+
+def _summarised(summaries: Sequence[Summary], values: Array, shares: Array) -> Array:
+    """Summaries of values (draw, row), shape (summary, draw)."""
+    return np.concatenate([summary.function(values, shares) for summary in summaries])
+
+
+def _compared(
+    check: Predicted, members: NDArray[np.intp], summaries: Sequence[Summary], replicated: Array, prob: float
+) -> list[dict[str, float]]:
+    """Return a group's rows of the table."""
+    values = check.observed[members]
+    observed = _summarised(summaries, values[None], _shares(check.sample, members))[:, 0]
+    errors = _standard_errors(check.sample, members, summaries, values)
+    percent, tail = f"{100 * prob:g}", (1 - prob) / 2
+    bounds = np.quantile(replicated, [tail, 1 - tail], axis=1)
+    return [
+        {
+            "observed": float(observed[place]),
+            "se": float(errors[place]),
+            "mean": float(found.mean()),
+            f"eti{percent}_lb": float(bounds[0, place]),
+            f"eti{percent}_ub": float(bounds[1, place]),
+            "p_value": _tail_probability(float(observed[place]), found),
+        }
+        for place, found in enumerate(replicated)
+    ]
+
+
+def _standard_errors(
+    sample: WeightedSample, members: NDArray[np.intp], summaries: Sequence[Summary], values: Array
+) -> Array:
+    """Return the standard errors of observed summaries, (summary,); NaN where no influence function is known."""
+    shares = _shares(sample, members)
+    # of the shares of all rows used, a group's are the more as the group is the smaller
+    scale = sample.total / sample.weights[members].sum()
+    errors = []
+    for summary in summaries:
+        if summary.influence is None:
+            errors.append(np.full(len(summary.names), np.nan))
+            continue
+        influence = np.zeros((len(sample.weights), len(summary.names)))
+        influence[members] = scale * summary.influence(values, shares).T
+        errors.append(np.sqrt(np.diag(sample.covariance(influence))))
+    return np.concatenate(errors)
+
+
+def _tail_probability(observed: float, replicated: Array) -> float:
+    """Two-sided posterior predictive p-value; equal values, up to rounding, count on both sides."""
+    if not (np.isfinite(observed) and np.isfinite(replicated).all()):
+        return float("nan")
+    rounding = 1e-12 * (abs(observed) + np.abs(replicated))
+    above = float(np.mean(replicated >= observed - rounding))
+    below = float(np.mean(replicated <= observed + rounding))
+    return min(1.0, 2 * min(above, below))

@@ -1,0 +1,398 @@
+"""Array-valued pieces of any PyMC model, weighted or not, by automatic differentiation.
+
+Everything is a function of ``theta``, shape (p,): the model's free variables in PyMC's unconstrained space, one
+after another in the order of the model's value variables, each in C order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.pytensorf import floatX
+from pytensor.graph.replace import graph_replace
+
+from iwbayes.analyst.inference.newton import maximise
+from iwbayes.analyst.inference.pymc_transform import UnconstrainedVariables
+from iwbayes.analyst.weighting.graph_functions import CompiledWhenUsed, by_columns, evaluate, value_gradient_curvature
+from iwbayes.analyst.weighting.minibatch import draws_rows
+from iwbayes.analyst.weighting.model_transform import transform_model
+from iwbayes.analyst.weighting.observed_variables import observed_variables
+from iwbayes.analyst.weighting.reweight import is_weighted, unweight
+from iwbayes.analyst.weighting.weighted_op import WeightedRandomVariable, row_weights
+
+
+class ModelPosterior(UnconstrainedVariables):
+    """Row scores, Hessians, prior and mode of a PyMC model; graphs are made when they are first asked for.
+
+    The likelihood is that of the weighted observed variables, or of all observed variables in a model that
+    :func:`~iwbayes.analyst.weighting.reweight.reweight` has not touched; everything else in the log density (priors,
+    Jacobians of transforms, potentials, observed variables that a dict of weights left out) counts as prior.
+    Data and weights are those that the model holds when the object is made.
+
+    Parameters
+    ----------
+    model : pymc.Model
+
+    Attributes
+    ----------
+    names : tuple of str
+        One name an unconstrained parameter: ``b[0]``, ``sex[Male]`` with the labels of its dims, ``sigma_log__``
+        for a transformed variable (PyMC's name of the unconstrained one).
+    size : int
+        Number of unconstrained parameters, p.
+    n_rows : int
+    weights : ndarray, shape (row,)
+        Weights as the model's graph uses them, after ``total``; ones in an unweighted model. Rows of weight zero
+        are out of the likelihood, even where their own density is zero.
+
+    Raises
+    ------
+    ValueError
+        If the model has no observed or no free variables, a free variable is discrete, or observed variables
+        have different numbers of rows or different weights.
+
+    Notes
+    -----
+    Scores take p passes over the rows, not one backward pass a row: with G(theta, u) = d/dtheta sum_i u_i l_i,
+    the derivative of all rows along v is d/du (G . v), as G is linear in u. Hessians are built by columns.
+    """
+
+    def __init__(self, model: pm.Model):
+        check_free(model)
+        weighted = [rv for rv in observed_variables(model) if is_weighted(rv)]
+        rows = weighted or observed_variables(model)
+        self.weights = common_weights(model, rows)
+        self.n_rows = len(self.weights)
+        self._row_names = [rv.name for rv in rows]
+        self._left_out = ~(self.weights > 0)
+        super().__init__(_unweighted(model, ~self._left_out) if weighted else model)
+        # what else may loop over the rows
+        others = len(model.observed_RVs) > len(rows) or model.potentials or model.deterministics
+        self._rows_of_others = self.n_rows if others else 0
+
+    def with_weights(self, weights: np.ndarray) -> ModelPosterior:
+        """Return the same model with other weights of its rows; nothing is compiled anew.
+
+        Parameters
+        ----------
+        weights : ndarray, shape (row,)
+            As `weights`, after any ``total``.
+
+        Returns
+        -------
+        ModelPosterior
+            Shares the compiled functions of this object.
+
+        Raises
+        ------
+        ValueError
+            If the shape is wrong, weights are negative or not finite, or a row of weight zero in this object gets
+            another.
+        """
+        weights = np.asarray(weights, dtype=np.float64)
+        if weights.shape != (self.n_rows,) or not (np.isfinite(weights).all() and (weights >= 0).all()):
+            raise ValueError(f"weights must be {self.n_rows} finite numbers, not negative; got shape {weights.shape}.")
+        if weights[self._left_out].any():
+            raise ValueError(
+                f"{np.count_nonzero(weights[self._left_out])} rows of weight zero, which are out of the likelihood, "
+                "must keep weight zero. Make the terms of a model with positive weights."
+            )
+        # what is compiled is kept in the object's dictionary: copies have it when it is there before
+        _ = self._value_function, self._scores_function, self._likelihood_function
+        _ = self._prior_value_function, self._prior_function
+        other = copy(self)
+        other.weights = weights
+        return other
+
+    def scores(self, theta: np.ndarray) -> np.ndarray:
+        """Differentiate each row's unweighted log likelihood.
+
+        Parameters
+        ----------
+        theta : ndarray, shape (p,)
+
+        Returns
+        -------
+        ndarray, shape (row, p)
+            Zeros for rows of weight zero.
+        """
+        theta = self._checked(theta)
+        scores = np.empty((self.n_rows, self.size))
+        for j, direction in enumerate(np.eye(self.size)):
+            scores[:, j] = self._scores_function(theta, direction)
+        return scores
+
+    def likelihood_hessian(self, theta: np.ndarray) -> np.ndarray:
+        """Hessian of the weighted log likelihood sum_i w_i l_i.
+
+        Parameters
+        ----------
+        theta : ndarray, shape (p,)
+
+        Returns
+        -------
+        ndarray, shape (p, p)
+        """
+        return self._likelihood(theta)[2]
+
+    def likelihood_gradient(self, theta: np.ndarray) -> np.ndarray:
+        """Gradient of the weighted log likelihood sum_i w_i l_i, shape (p,), at theta (p,)."""
+        return np.array(self._likelihood_function(self._checked(theta), self.weights, np.zeros(self.size))[1])
+
+    def log_likelihood(self, theta: np.ndarray) -> float:
+        """Weighted log likelihood sum_i w_i l_i at theta (p,)."""
+        return float(self._value_function(self._checked(theta), self.weights))
+
+    def log_prior(self, theta: np.ndarray) -> float:
+        """Everything in the log density that is not the weighted likelihood, at theta (p,)."""
+        return float(self._prior_value_function(self._checked(theta)))
+
+    def normal_likelihood_model(self, mean: np.ndarray, precision: np.ndarray) -> pm.Model:
+        """Put a normal in the place of the likelihood.
+
+        Parameters
+        ----------
+        mean, precision : ndarray, shapes (p,) and (p, p)
+            Of the normal, in unconstrained space; it says nothing along directions of zero precision.
+
+        Returns
+        -------
+        pymc.Model
+            Its one free variable is theta, shape (p,), and its log density the prior's plus the normal's exponent.
+        """
+        density, theta = self._prior_graph
+        with pm.Model() as model:
+            free = pm.Flat("theta", shape=self.size)
+            away = free - mean
+            pm.Potential("prior", graph_replace(density, {theta: free}))
+            pm.Potential("likelihood", -0.5 * pt.dot(away, pt.dot(precision, away)))
+        return model
+
+    def prior(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Differentiate everything in the log density that is not the weighted likelihood.
+
+        Parameters
+        ----------
+        theta : ndarray, shape (p,)
+
+        Returns
+        -------
+        gradient : ndarray, shape (p,)
+        hessian : ndarray, shape (p, p)
+        """
+        _, gradient, hessian = self._prior(theta)
+        return gradient, hessian
+
+    def log_density(self, theta: np.ndarray) -> float:
+        """Weighted log density of the model in unconstrained space, Jacobians included.
+
+        Parameters
+        ----------
+        theta : ndarray, shape (p,)
+        """
+        return self.log_likelihood(theta) + self.log_prior(theta)
+
+    def log_densities(self, theta: np.ndarray) -> np.ndarray:
+        """Weighted log density at many points.
+
+        Parameters
+        ----------
+        theta : ndarray, shape (sample, p)
+
+        Returns
+        -------
+        ndarray, shape (sample,)
+        """
+        return np.array([self.log_density(point) for point in theta])
+
+    def mode(self, start: np.ndarray | None = None) -> np.ndarray:
+        """Maximise the weighted log density by damped Newton steps.
+
+        Parameters
+        ----------
+        start : ndarray, shape (p,), optional
+            The model's initial point by default.
+
+        Returns
+        -------
+        ndarray, shape (p,)
+
+        Raises
+        ------
+        ValueError
+            If the log density is not finite at the start.
+        RuntimeError
+            If the steps do not converge.
+        """
+        return self.peak(start)[0]
+
+    def peak(self, start: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Find the mode as `mode` does, and return the Hessians of the last Newton step as well.
+
+        Returns
+        -------
+        mode : ndarray, shape (p,)
+        likelihood_hessian, prior_hessian : ndarray, shape (p, p)
+            At the point before the last step: a millionth of a posterior standard deviation away, more where the
+            rounding of the log density is larger than that (see `maximise`).
+        """
+        hessians: list[np.ndarray] = []
+
+        def derivatives(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            _, gradient, hessian = self._likelihood(theta)
+            prior_gradient, prior_hessian = self.prior(theta)
+            hessians[:] = hessian, prior_hessian
+            return gradient + prior_gradient, hessian + prior_hessian
+
+        theta = maximise(self.log_density, derivatives, self.start() if start is None else self._checked(start))
+        return theta, hessians[0], hessians[1]
+
+    def conditional_mode(self, start: np.ndarray, free: np.ndarray) -> np.ndarray:
+        """Maximise the weighted log density over some parameters, the others held where they are.
+
+        Parameters
+        ----------
+        start : ndarray, shape (p,)
+        free : ndarray of bool, shape (p,)
+
+        Returns
+        -------
+        ndarray, shape (p,)
+
+        Raises
+        ------
+        ValueError, RuntimeError
+            As `mode`.
+        """
+        start = self._checked(start)
+
+        def whole(part: np.ndarray) -> np.ndarray:
+            theta = start.copy()
+            theta[free] = part
+            return theta
+
+        def derivatives(part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            _, gradient, hessian = self._likelihood(whole(part))
+            prior_gradient, prior_hessian = self.prior(whole(part))
+            return (gradient + prior_gradient)[free], (hessian + prior_hessian)[np.ix_(free, free)]
+
+        return whole(maximise(lambda part: self.log_density(whole(part)), derivatives, start[free]))
+
+    def in_likelihood(self, theta: np.ndarray) -> np.ndarray:
+        """Tell which parameters the likelihood depends on, from its derivatives at theta (p,); bool, shape (p,)."""
+        _, gradient, hessian = self._likelihood(theta)
+        return (gradient != 0) | (hessian != 0).any(axis=0)
+
+    @cached_property
+    def _row_graph(self) -> tuple[Any, Any]:
+        """Graph of the unweighted log likelihood of each row, shape (row,), and its theta."""
+        variables = [self._model.named_vars[name] for name in self._row_names]
+        terms = self._model.logp(vars=variables, sum=False)
+        rows = sum(term.sum(axis=tuple(range(1, term.ndim))) if term.ndim > 1 else term for term in terms)
+        [rows], theta = self._join([rows])
+        return rows, theta
+
+    @cached_property
+    def _value_function(self) -> Callable[..., np.ndarray]:
+        """Weighted log likelihood; rows that only these weights leave out may have density zero."""
+        rows, theta = self._row_graph
+        weights = pt.vector("weights", shape=(self.n_rows,))
+        value = pt.sum(pt.switch(weights > 0, weights * rows, 0.0))
+        return CompiledWhenUsed([theta, weights], value, n_rows=self.n_rows)
+
+    @cached_property
+    def _scores_function(self) -> Callable[..., np.ndarray]:
+        """All rows' derivatives along a direction: forward mode by differentiating backward mode twice."""
+        rows, theta = self._row_graph
+        direction = pt.vector("direction", shape=(self.size,))
+        ones = pt.ones_like(rows)
+        gradient: Any = pt.grad(pt.sum(ones * rows), theta, consider_constant=[], disconnected_inputs="ignore")
+        along = pt.grad(pt.dot(gradient, direction), ones, disconnected_inputs="ignore")
+        return CompiledWhenUsed([theta, direction], along, n_rows=self.n_rows)
+
+    @cached_property
+    def _likelihood_function(self) -> Callable[..., list[np.ndarray]]:
+        rows, theta = self._row_graph
+        weights = pt.vector("weights", shape=(self.n_rows,))
+        return value_gradient_curvature(pt.sum(weights * rows), [theta, weights], n_rows=self.n_rows)
+
+    @cached_property
+    def _prior_graph(self) -> tuple[Any, Any]:
+        """Graph of all else in the log density, and its theta."""
+        others = [rv for rv in self._model.basic_RVs if rv.name not in self._row_names]
+        [density], theta = self._join([self._model.logp(vars=[*others, *self._model.potentials])])
+        return density, theta
+
+    @cached_property
+    def _prior_value_function(self) -> Callable[..., np.ndarray]:
+        density, theta = self._prior_graph
+        return CompiledWhenUsed([theta], density, n_rows=self._rows_of_others)
+
+    @cached_property
+    def _prior_function(self) -> Callable[..., list[np.ndarray]]:
+        density, theta = self._prior_graph
+        return value_gradient_curvature(density, [theta], n_rows=self._rows_of_others)
+
+    def _likelihood(self, theta: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        return by_columns(self._likelihood_function, self._checked(theta), self.weights)
+
+    def _prior(self, theta: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        return by_columns(self._prior_function, self._checked(theta))
+
+
+def _unweighted(model: pm.Model, keep: np.ndarray) -> pm.Model:
+    """Copy of a weighted model without its weights, in which the rows that are not kept have log density zero."""
+    if keep.all():
+        return unweight(model)
+
+    def strip(fgraph: Any, name: str, rv: Any, value: Any) -> Any:
+        # the guarded log density looks at no row of weight zero, and its derivatives are zero there
+        return WeightedRandomVariable(True)(rv.owner.inputs[0], floatX(keep)) if is_weighted(rv) else rv
+
+    return transform_model(model, strip)
+
+
+def check_free(model: pm.Model) -> None:
+    """Refuse models without free variables or with discrete ones."""
+    if not model.free_RVs:
+        raise ValueError("the model has no free variables, so there is nothing to differentiate.")
+    discrete = [rv.name for rv in model.free_RVs if not rv.dtype.startswith("float")]
+    if discrete:
+        raise ValueError(
+            f"the free variables {', '.join(discrete)} are discrete, and a log density has no derivative in "
+            "them. Sum them out of the model, for example by pm.Mixture."
+        )
+
+
+def common_weights(model: pm.Model, rows: list[Any]) -> np.ndarray:
+    """Weights (row,) of the likelihood, the same for all the observed variables in it."""
+    if not rows:
+        raise ValueError("the model has no observed variables, so there is no likelihood.")
+    weights: dict[str, np.ndarray] = {}
+    for rv in rows:
+        if rv.type.ndim == 0:
+            raise ValueError(f"the observed variable {rv.name!r} is a scalar; it needs a row axis.")
+        if draws_rows(model.rvs_to_values[rv]):
+            raise ValueError(f"the observed variable {rv.name!r} is a minibatch. Use a model of the whole table.")
+        n_rows = int(evaluate(model.rvs_to_values[rv].shape)[0])
+        weights[rv.name] = np.array(evaluate(row_weights(rv))) if is_weighted(rv) else np.ones(n_rows)
+    lengths = {name: len(vector) for name, vector in weights.items()}
+    if len(set(lengths.values())) > 1:
+        listed = ", ".join(f"{name}: {length}" for name, length in lengths.items())
+        raise ValueError(
+            f"the observed variables have different numbers of rows ({listed}), so a row has no single score. "
+            "Use a model whose observed variables share their rows."
+        )
+    first, *others = weights.values()
+    if any(not np.array_equal(first, other) for other in others):
+        raise ValueError(
+            f"the observed variables {', '.join(weights)} have different weights, so a row has no single score. "
+            "Give them the same weights."
+        )
+    return first

@@ -1,0 +1,235 @@
+"""Maximise smooth log densities by damped Newton steps: one, or many at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iwbayes.analyst.arrays import Array
+
+Places = NDArray[np.intp]
+
+# One more full step is taken, and squares the error, once the Newton decrement g' A^-1 g (a squared distance in
+# posterior standard deviations) is below this, or is lost in the rounding of a sum over many rows.
+_TOLERANCE = 1e-12
+_ROUNDING = 1e-13
+# Where value and derivatives come from one pass over the rows, less is lost: no line search can tell better from
+# worse within the slack, but the steps still converge far below it.
+_ROUNDING_OF_STEPS, _SLACK = 1e-15, 1e-13
+_SHORTEST = 1e-10
+
+
+def maximise(
+    value: Callable[[np.ndarray], float],
+    derivatives: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
+    start: np.ndarray,
+    *,
+    max_steps: int = 200,
+) -> np.ndarray:
+    """Find a local maximum; Hessians that are not negative definite are repaired, steps are shortened.
+
+    Parameters
+    ----------
+    value : callable
+        Takes theta, shape (p,), and returns the log density.
+    derivatives : callable
+        Returns its gradient, shape (p,), and Hessian, shape (p, p).
+    start : ndarray, shape (p,)
+    max_steps : int
+
+    Returns
+    -------
+    ndarray, shape (p,)
+
+    Raises
+    ------
+    ValueError
+        If the log density is not finite at the start.
+    RuntimeError
+        If the steps do not converge, or do to a point that is no maximum.
+    """
+    theta = np.array(start, dtype=np.float64)
+    current = value(theta)
+    if not np.isfinite(current):
+        raise ValueError(
+            f"the log density is {current} at the starting point. Give another start or other initial values."
+        )
+    for _ in range(max_steps):
+        gradient, hessian = derivatives(theta)
+        step, concave = _ascent(gradient, hessian)
+        decrement = float(gradient @ step)
+        if decrement < max(_TOLERANCE, _ROUNDING * abs(current)):
+            if not concave:
+                raise RuntimeError(
+                    "the log density is flat or a saddle where its gradient is zero. Give a proper prior or "
+                    "another start."
+                )
+            return theta + step
+        found = _line_search(value, theta, step, current, decrement)
+        if found is None:
+            break
+        theta, current = found
+    raise RuntimeError(
+        f"the mode was not found in {max_steps} Newton steps: the log density may be flat or unbounded. "
+        "Give a proper prior or a start nearer to the mode."
+    )
+
+
+def _ascent(gradient: np.ndarray, hessian: np.ndarray) -> tuple[np.ndarray, bool]:
+    """Newton step, directions of wrong curvature taken as if curved the right way, and whether there were none."""
+    if not (np.isfinite(gradient).all() and np.isfinite(hessian).all()):
+        raise RuntimeError("derivatives of the log density are not finite. Give a start nearer to the mode.")
+    curvature, vectors = np.linalg.eigh(-hessian)
+    largest = np.abs(curvature).max()
+    floor = 1e-10 * largest if largest > 0 else 1.0
+    step = vectors @ ((vectors.T @ gradient) / np.maximum(np.abs(curvature), floor))
+    return step, bool(curvature.min() > 0)
+
+
+def _line_search(
+    value: Callable[[np.ndarray], float],
+    theta: np.ndarray,
+    step: np.ndarray,
+    current: float,
+    decrement: float,
+) -> tuple[np.ndarray, float] | None:
+    """Halve the step until the density rises by a share of what the slope promises (Armijo)."""
+    for halvings in range(60):
+        length = 0.5**halvings
+        trial = theta + length * step
+        reached = value(trial)
+        if np.isfinite(reached) and reached >= current + 1e-4 * length * decrement:
+            return trial, reached
+    return None
+
+
+class NotReachedError(RuntimeError):
+    """Some of several log densities did not reach their maximum.
+
+    Parameters
+    ----------
+    indices : ndarray of int, shape (failed,)
+        Which of them.
+    gain : float
+        The most that another step would gain.
+    """
+
+    def __init__(self, indices: Places, gain: float) -> None:
+        super().__init__(
+            f"Newton's method did not reach the mode of the posterior; a step would still gain {gain:.1e}. Scale the "
+            "columns, drop collinear terms or give smoother priors."
+        )
+        self.indices, self.gain = indices, gain
+
+    def __reduce__(self) -> tuple[type[NotReachedError], tuple[Places, float]]:
+        """Travel between processes: an error that does not takes the whole pool with it."""
+        return type(self), (self.indices, self.gain)
+
+
+class Maxima(NamedTuple):
+    """Maxima of several log densities.
+
+    Parameters
+    ----------
+    theta : ndarray, shape (density, p)
+    value : ndarray, shape (density,)
+    precision : ndarray, shape (density, p, p)
+        Minus the Hessian, at a point within ``sqrt(max(1e-12, 1e-15 |value|))`` posterior standard deviations of
+        the maximum: a millionth, or what the rounding of a large log density leaves.
+    extra : ndarray, shape (density, p, p)
+        What `derivatives` returned last, at the same point.
+    """
+
+    theta: Array
+    value: Array
+    precision: Array
+    extra: Array
+
+
+def maximise_many(
+    derivatives: Callable[[Array, Places], tuple[Array, Array, Array, Array]],
+    start: Array,
+    *,
+    max_steps: int = 200,
+) -> Maxima:
+    """Find a local maximum of each of several log densities; those that have converged leave the batch.
+
+    Each density has its own line search, so that it takes the same steps as it would by itself.
+
+    Parameters
+    ----------
+    derivatives : callable
+        Takes points, shape (k, p), and the places (k,) of their densities among all; returns log densities (k,),
+        gradients (k, p), precisions (k, p, p), which are minus the Hessians, and another array (k, p, p) to keep.
+    start : ndarray, shape (density, p)
+    max_steps : int
+        Calls of `derivatives`, halvings of steps included.
+
+    Returns
+    -------
+    Maxima
+
+    Raises
+    ------
+    NotReachedError
+        If densities do not reach their maximum; the others do so all the same.
+    """
+    theta = np.array(start, dtype=np.float64)
+    active = np.arange(len(theta))
+    value, gradient, precision, extra = (np.array(found) for found in derivatives(theta, active))
+    step, gain = np.zeros_like(theta), np.full(len(theta), np.inf)
+    usable = _finite(value, gradient, precision)
+    step[usable], gain[usable] = _ascents(precision[usable], gradient[usable])
+    length, stuck = np.ones(len(theta)), [active[~usable]]
+    active = active[usable]
+    for _ in range(max_steps):
+        # below the rounding of the log density no line search can tell better from worse
+        done = gain[active] < np.maximum(_TOLERANCE, _ROUNDING_OF_STEPS * np.abs(value[active]))
+        theta[active[done]] += step[active[done]]  # squares the error that is left
+        active = active[~done]
+        short = length[active] < _SHORTEST
+        stuck.append(active[short])
+        active = active[~short]
+        if not len(active):
+            break
+        trial = theta[active] + length[active, None] * step[active]
+        found = derivatives(trial, active)
+        least = value[active] + 1e-4 * length[active] * gain[active] - _SLACK * np.abs(value[active])
+        better = (found[0] >= least) & _finite(*found[:3])
+        moved = active[better]
+        theta[moved], length[moved] = trial[better], 1.0
+        for kept, new in zip((value, gradient, precision, extra), found, strict=True):
+            kept[moved] = new[better]
+        step[moved], gain[moved] = _ascents(precision[moved], gradient[moved])
+        length[active[~better]] /= 2
+    failed = np.sort(np.concatenate([*stuck, active]))
+    if len(failed):
+        raise NotReachedError(failed, float(np.max(gain[failed])))
+    return Maxima(theta, value, precision, extra)
+
+
+def _finite(value: Array, gradient: Array, precision: Array) -> NDArray[np.bool_]:
+    return np.isfinite(value) & np.isfinite(gradient).all(axis=1) & np.isfinite(precision).all(axis=(1, 2))
+
+
+def _ascents(precision: Array, gradient: Array) -> tuple[Array, Array]:
+    """Newton steps and what each would gain; curvature of the wrong sign is turned."""
+    steps = np.array([_scaled_ascent(*one) for one in zip(precision, gradient, strict=True)]).reshape(gradient.shape)
+    return steps, np.einsum("kp,kp->k", gradient, steps)
+
+
+def _scaled_ascent(precision: Array, gradient: Array) -> Array:
+    diagonal = np.abs(np.diag(precision))
+    scale = 1 / np.sqrt(np.where(diagonal > 1e-300, diagonal, 1.0))
+    unit = precision * np.outer(scale, scale)
+    try:
+        factor = np.linalg.cholesky(unit)
+        return scale * np.linalg.solve(factor.T, np.linalg.solve(factor, scale * gradient))
+    except np.linalg.LinAlgError:
+        values, vectors = np.linalg.eigh(unit)
+        floor = 1e-6 * np.abs(values).max()
+        values = np.maximum(np.abs(values), floor if floor > 0 else 1.0)
+        return scale * (vectors @ ((vectors.T @ (scale * gradient)) / values))

@@ -1,0 +1,156 @@
+"""Between the free variables of a PyMC model and its unconstrained space, by PyMC's transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import xarray as xr
+from pymc.pytensorf import join_nonshared_inputs
+from pytensor.graph.replace import graph_replace
+
+from iwbayes.analyst.weighting.graph_functions import CompiledWhenUsed
+
+__all__ = ["UnconstrainedVariables"]
+
+
+class UnconstrainedVariables:
+    """Free variables of a model as one vector theta, shape (p,), and back.
+
+    Parameters
+    ----------
+    model : pymc.Model
+
+    Attributes
+    ----------
+    names : tuple of str
+        One name an unconstrained parameter: ``b[0]``, ``sex[Male]`` with the labels of its dims, ``sigma_log__``
+        for a transformed variable (PyMC's name of the unconstrained one).
+    size : int
+        Number of unconstrained parameters, p.
+    """
+
+    #: Rows that deterministics may loop over.
+    _rows_of_others = 0
+
+    def __init__(self, model: pm.Model) -> None:
+        self._model = model
+        self._inputs = [model.rvs_to_values[rv] for rv in model.free_RVs]
+        point = model.initial_point(0)
+        self._point = {var.name: np.asarray(point[var.name], dtype=np.float64) for var in self._inputs}
+        self.names = tuple(name for rv in model.free_RVs for name in flat_names(model, rv, self._point))
+        self.size = len(self.names)
+
+    def start(self) -> np.ndarray:
+        """Return the model's initial point, shape (p,)."""
+        return self._ravel(self._point)
+
+    def unconstrain(self, posterior: xr.Dataset) -> np.ndarray:
+        """Map posterior draws to unconstrained space.
+
+        Parameters
+        ----------
+        posterior : xarray.Dataset
+            All free variables, with dimensions ``chain`` and ``draw`` first or elsewhere.
+
+        Returns
+        -------
+        ndarray, shape (sample, p)
+            Draws of the first chain first.
+
+        Raises
+        ------
+        KeyError
+            If a free variable is missing.
+        """
+        names = [rv.name for rv in self._model.free_RVs]
+        missing = [name for name in names if name not in posterior]
+        if missing:
+            raise KeyError(f"the posterior lacks the free variables {', '.join(missing)} of the model.")
+        draws = {}
+        for rv in self._model.free_RVs:
+            values = posterior[rv.name].transpose("chain", "draw", ...).to_numpy()
+            draws[rv.name] = values.reshape(-1, *values.shape[2:]).astype(rv.dtype)
+        return np.array([self._forward(*sample) for sample in zip(*draws.values(), strict=True)])
+
+    def constrain(self, theta: np.ndarray) -> dict[str, np.ndarray]:
+        """Map unconstrained draws back, and recompute the deterministics.
+
+        Parameters
+        ----------
+        theta : ndarray, shape (sample, p)
+
+        Returns
+        -------
+        dict of str to ndarray, shape (sample, ...)
+            Free variables and deterministics by name, in the model's order.
+
+        Raises
+        ------
+        ValueError
+            If the shape is wrong.
+        """
+        theta = np.asarray(theta, dtype=np.float64)
+        if theta.ndim != 2 or theta.shape[1] != self.size:
+            raise ValueError(f"theta must have shape (sample, {self.size}); got {theta.shape}.")
+        names, function = self._backward
+        # One draw at a time: the intermediate values of a deterministic over many rows would not fit all at once.
+        results = [[np.array(value) for value in function(row)] for row in theta]
+        return {name: np.stack(values) for name, values in zip(names, zip(*results, strict=True), strict=True)}
+
+    def _checked(self, theta: np.ndarray) -> np.ndarray:
+        theta = np.asarray(theta, dtype=np.float64)
+        if theta.shape != (self.size,):
+            raise ValueError(f"theta must have shape ({self.size},); got {theta.shape}.")
+        return theta
+
+    def _ravel(self, point: dict[str, np.ndarray]) -> np.ndarray:
+        return np.concatenate([np.ravel(point[var.name]) for var in self._inputs])
+
+    def _join(self, outputs: list[Any]) -> tuple[list[Any], Any]:
+        """Rewrite graphs in the value variables as graphs in one vector theta."""
+        outputs, theta = join_nonshared_inputs(self._point, outputs, self._inputs)
+        return list(outputs), theta
+
+    @cached_property
+    def _forward(self) -> Callable[..., np.ndarray]:
+        """Unconstrained vector (p,) from the values of the free variables."""
+        model = self._model
+        values = {rv: rv.type(name=f"{rv.name}_value") for rv in model.free_RVs}
+        outputs: list[Any] = []
+        for rv, value in values.items():
+            transform = model.rvs_to_transforms[rv]
+            outputs.append(value if transform is None else transform.forward(value, *rv.owner.inputs))
+        # A transform may depend on other free variables (bounds); those have values, too.
+        outputs = list(graph_replace(outputs, values, strict=False))
+        flat = pt.concatenate([output.ravel() for output in outputs])
+        return CompiledWhenUsed(list(values.values()), flat, n_rows=0)
+
+    @cached_property
+    def _backward(self) -> tuple[list[str], Callable[..., list[np.ndarray]]]:
+        """Names and values of the free variables and deterministics, from theta (p,)."""
+        variables = [*self._model.free_RVs, *self._model.deterministics]
+        outputs, theta = self._join(self._model.replace_rvs_by_values(variables))
+        return [var.name for var in variables], CompiledWhenUsed([theta], outputs, n_rows=self._rows_of_others)
+
+
+def flat_names(model: pm.Model, rv: Any, point: dict[str, np.ndarray]) -> list[str]:
+    """Names of the entries of a free variable's unconstrained value, in C order."""
+    value = model.rvs_to_values[rv]
+    shape = point[value.name].shape
+    if not shape:
+        return [value.name]
+    dims = model.named_vars_to_dims.get(rv.name) or (None,) * len(shape)
+    labels = []
+    for dim, length in zip(dims, shape, strict=False):
+        coords = model.coords.get(dim) if dim is not None else None
+        # Some transforms (simplex, ordered) change the length of an axis: labels no longer apply.
+        labels.append(list(coords) if coords is not None and len(coords) == length else list(range(length)))
+    return [
+        f"{value.name}[{', '.join(str(labels[axis][i]) for axis, i in enumerate(index))}]"
+        for index in np.ndindex(*shape)
+    ]

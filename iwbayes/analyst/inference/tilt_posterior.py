@@ -1,0 +1,282 @@
+"""Posterior of a tilt's coefficients given its noisy moments: its density and its draws.
+
+Notation: phi_i the tilt's features of row i, w0_i its base, p_i(b) prop. to w0_i exp(b.phi_i), m(b) = sum p_i(b) phi_i,
+H(b) = dm/db the covariance of phi under p(b), m~ = m + zeta the released mean with noise covariance Sigma.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from scipy.special import logsumexp, softmax
+
+from iwbayes._threads import one_blas_thread
+from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.arrays import Array, symmetric
+from iwbayes.analyst.inference.importance import importance_draws, unsuited
+from iwbayes.analyst.inference.newton import maximise
+from iwbayes.analyst.inference.nuts import RHAT_FAILURE
+from iwbayes.analyst.inference.transport import map_draws
+from iwbayes.analyst.released_tilt import FEATURE_CUT, TAU
+from iwbayes.analyst.row_merging import MERGE_SHARE, identical_rows
+
+__all__ = ["TiltPosterior", "draw_tilts", "move_to_mean", "row_noise"]
+
+# Numbers in one block of weights of many draws: 2^17 float64 are 1 MiB, which a processor keeps at hand.
+_BLOCK = 2**17
+
+
+@dataclass(frozen=True, eq=False)
+class TiltPosterior:
+    """Posterior p(b | m~) prop. to N(m~; m(b), Sigma) N(b; 0, tau^2 I) of the private rows' own tilt.
+
+    Parameters
+    ----------
+    phi : ndarray, shape (row, k)
+        Features of rows with a positive base; identical rows may be merged.
+    base : ndarray, shape (row,)
+        Log shares of the rows before the tilt.
+    value : ndarray, shape (k,)
+        The released noisy mean m~.
+    noise : ndarray, shape (k, k)
+        Sigma, positive definite.
+    tau : float
+        Prior standard deviation of each coefficient.
+    """
+
+    phi: Array
+    base: Array
+    value: Array
+    noise: Array
+    tau: float = TAU
+
+    def merged(self) -> TiltPosterior:
+        """Return the same posterior with identical rows in one, where enough of them are identical."""
+        first, inverse = identical_rows(self.phi[:, :-1], self.phi[:, -1])
+        if len(first) > MERGE_SHARE * len(self.base):
+            return self
+        top = np.max(self.base)
+        total = np.bincount(inverse, np.exp(self.base - top), len(first))
+        return replace(self, phi=self.phi[first], base=top + np.log(np.maximum(total, 1e-300)))
+
+    @cached_property
+    def precision(self) -> Array:
+        """Inverse of Sigma, shape (k, k)."""
+        return symmetric(np.asarray(np.linalg.inv(self.noise), dtype=np.float64))
+
+    def means(self, b: Array) -> Array:
+        """Weighted means m(b) of the features, shape (sample, k), at coefficients of that shape."""
+        found = np.empty((len(b), self.phi.shape[1]))
+        step = max(1, _BLOCK // len(self.base))
+        for start in range(0, len(b), step):
+            part = slice(start, start + step)
+            weights = b[part] @ self.phi.T
+            weights += self.base
+            weights -= np.max(weights, axis=1, keepdims=True)
+            np.exp(weights, out=weights)
+            found[part] = weights @ self.phi / weights.sum(axis=1, keepdims=True)
+        return found
+
+    def log_densities(self, b: Array) -> Array:
+        """Log densities up to a constant, shape (sample,), at coefficients of shape (sample, k)."""
+        away = self.value - self.means(b)
+        prior = np.square(b).sum(axis=1) / self.tau**2
+        return -0.5 * (np.einsum("si,ij,sj->s", away, self.precision, away) + prior)
+
+    def log_density(self, b: Array) -> float:
+        """Log density at one point, shape (k,)."""
+        return float(self.log_densities(b[None])[0])
+
+    def derivatives(self, b: Array) -> tuple[Array, Array]:
+        """Gradient H Sigma^-1 (m~ - m) - b/tau^2, shape (k,), and exact Hessian, shape (k, k), at one point."""
+        share = softmax(self.base + self.phi @ b)
+        mean = share @ self.phi
+        away = self.phi - mean
+        pull = self.precision @ (self.value - mean)
+        covariance = symmetric((away * share[:, None]).T @ away)
+        third = symmetric((away * (share * (away @ pull))[:, None]).T @ away)  # the derivative of H, times the pull
+        hessian = third - covariance @ self.precision @ covariance - np.eye(len(b)) / self.tau**2
+        return covariance @ pull - b / self.tau**2, hessian
+
+    def mode(self, start: Array) -> tuple[Array, Array]:
+        """Return the mode, shape (k,), near a start, and minus the Hessian there, shape (k, k)."""
+        with one_blas_thread():
+            mode = maximise(self.log_density, self.derivatives, start)
+            return mode, -self.derivatives(mode)[1]
+
+    def largest_kappa(self, b: Array) -> float:
+        """Largest noise over spread, sqrt(c Sigma c'/c H c'), in any direction that the rows at b inform.
+
+        It bounds kappa of every parameter of every model; H is cut as for the sandwich.
+        """
+        share = softmax(self.base + self.phi @ b)
+        away = self.phi - share @ self.phi
+        values, vectors = np.linalg.eigh(symmetric((away * share[:, None]).T @ away))
+        kept = values > FEATURE_CUT * values[-1]
+        whiten = vectors[:, kept] / np.sqrt(values[kept])
+        return float(np.sqrt(np.linalg.eigvalsh(whiten.T @ self.noise @ whiten)[-1]))
+
+
+def row_noise(posterior: TiltPosterior, b: Array, variance: float, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Multiply the rows' base by gamma variables and move each tilt back to its mean.
+
+    Parameters
+    ----------
+    posterior : TiltPosterior
+        With unmerged rows.
+    b : ndarray, shape (draw, k)
+    variance : float
+        Of the multipliers, whose mean is one; positive.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    log_multipliers : ndarray, shape (draw, row)
+    b : ndarray, shape (draw, k)
+        The coefficients under which the multiplied rows have the means m(b) again, up to a ridge of Sigma.
+    """
+    shape = (len(b), len(posterior.base))
+    log_multipliers = np.log(np.maximum(rng.gamma(1 / variance, variance, size=shape), 1e-300))
+    moved = np.empty_like(b)
+    for draw, (own, target) in enumerate(zip(b, posterior.merged().means(b), strict=True)):
+        rows = replace(posterior, base=posterior.base + log_multipliers[draw]).merged()
+        moved[draw] = move_to_mean(rows, target, own)
+    return log_multipliers, moved
+
+
+def move_to_mean(rows: TiltPosterior, target: Array, center: Array) -> Array:
+    """Coefficients b, shape (k,), near a center, under which the rows have a mean of the features.
+
+    The maximum of ``b.target - log sum_i w0_i exp(b.phi_i) - (b - center)' Sigma (b - center)/2``: the ridge of the
+    noise keeps b finite where no tilt of the rows has that mean, and is small elsewhere.
+    """
+
+    def value(b: Array) -> float:
+        away = b - center
+        return float(b @ target - logsumexp(rows.base + rows.phi @ b) - 0.5 * away @ rows.noise @ away)
+
+    def derivatives(b: Array) -> tuple[Array, Array]:
+        share = softmax(rows.base + rows.phi @ b)
+        mean = share @ rows.phi
+        away = rows.phi - mean
+        covariance = symmetric((away * share[:, None]).T @ away)
+        return target - mean - rows.noise @ (b - center), -covariance - rows.noise
+
+    return maximise(value, derivatives, center)
+
+
+# Proposals of the importance sampling, and the products row x feature x proposal that pay for more than the fewest.
+_FEWEST, _MOST, _WORK = 1000, 8000, 2e10
+
+
+# Draws of NUTS in each of its chains, from which those returned are chosen.
+_NUTS_DRAWS, _NUTS_CHAINS = 500, 4
+
+
+# The draws' own covariance is trusted to be mapped where there are so many of them for each coefficient.
+_DRAWS_PER_COEFFICIENT = 2
+
+
+def draw_tilts(
+    posterior: TiltPosterior,
+    start: Array,
+    n_draws: int,
+    *,
+    method: str,
+    sampler: Mapping[str, Any],
+    rng: np.random.Generator,
+) -> Array:
+    """Draw coefficients from the posterior of a tilt.
+
+    Parameters
+    ----------
+    posterior : TiltPosterior
+    start : ndarray, shape (k,)
+        Near its mode.
+    n_draws : int
+    method : {"auto", "laplace", "nuts"}
+    sampler : mapping of str to object
+        More arguments of ``pymc.sample`` for NUTS.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    ndarray, shape (n_draws, k)
+
+    Raises
+    ------
+    RuntimeError
+        The mode was not found; k-hat is 0.7 or more with method="laplace"; the chains of NUTS disagree.
+
+    Notes
+    -----
+    Thousands of draws are made and `n_draws` of them chosen at random, so that the few have a random spread of their
+    own. Where they are more than twice the coefficients they are therefore mapped linearly to mean and covariance of
+    all; the map tends to the identity as their number grows.
+    """
+    merged = posterior.merged()
+    mode, precision = merged.mode(start)
+    draws = np.empty((0, len(mode)))
+    if method != "nuts":
+        n = int(np.clip(_WORK / merged.phi.size, _FEWEST, _MOST))
+        with one_blas_thread():
+            found = importance_draws(merged.log_densities, mode, precision, n=n, draws=max(n, n_draws), rng=rng)
+        if found.reliable:
+            draws = found.theta
+        elif method == "laplace":
+            raise unsuited(found.pareto_k)
+    if not draws.size:
+        draws = _nuts(merged, mode, precision, max(_NUTS_DRAWS, -(-n_draws // _NUTS_CHAINS)), sampler, rng)
+    return _chosen(draws, n_draws, rng)
+
+
+def _chosen(draws: Array, n_draws: int, rng: np.random.Generator) -> Array:
+    """Choose draws at random, with mean and covariance of all where they are many enough to have one."""
+    few = draws[rng.choice(len(draws), n_draws, replace=False)]
+    if n_draws <= _DRAWS_PER_COEFFICIENT * draws.shape[1] + 1:
+        return few
+    with one_blas_thread():
+        return map_draws(
+            few,
+            mode=few.mean(axis=0),
+            covariance=np.atleast_2d(np.cov(few, rowvar=False)),
+            target_mean=draws.mean(axis=0),
+            target_covariance=np.atleast_2d(np.cov(draws, rowvar=False)),
+        )
+
+
+def _nuts(
+    posterior: TiltPosterior,
+    mode: Array,
+    precision: Array,
+    draws: int,
+    sampler: Mapping[str, Any],
+    rng: np.random.Generator,
+) -> Array:
+    """Draw by NUTS in the units of the curvature at the mode; shape (sample, k)."""
+    import pymc as pm
+    import pytensor.tensor as pt
+
+    back = np.linalg.inv(np.linalg.cholesky(precision)).T
+    with pm.Model() as model:
+        z = pm.Flat("z", shape=len(mode))
+        b = mode + pt.dot(back, z)
+        scores: Any = posterior.base + pt.dot(posterior.phi, b)
+        weights = pt.exp(scores - pt.max(scores))
+        away: Any = posterior.value - pt.dot(weights, posterior.phi) / pt.sum(weights)
+        quadratic = pt.dot(away, pt.dot(posterior.precision, away)) + pt.sum(pt.sqr(b)) / posterior.tau**2
+        pm.Potential("density", -0.5 * quadratic)
+    options = {"progressbar": False, "draws": draws, "chains": _NUTS_CHAINS, **sampler}
+    idata = pm.sample(model=model, random_seed=int(rng.integers(2**31)), **options)
+    r_hat = float(np.max(arviz_compat.rhat_ess(idata)["r_hat"]))
+    if not r_hat < RHAT_FAILURE:
+        raise RuntimeError(
+            f"r_hat {r_hat:.2f} of the tilt's coefficients is not below {RHAT_FAILURE}: NUTS does not sample their "
+            'posterior. Tune longer, sampler={"tune": 4000}, or ask for a release with fewer features.'
+        )
+    found = arviz_compat.group(idata, "posterior")["z"].to_numpy()
+    return mode + found.reshape(-1, len(mode)) @ back.T

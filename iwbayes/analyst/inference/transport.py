@@ -1,0 +1,64 @@
+"""Linear maps of draws to another mean and covariance."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from iwbayes._threads import one_blas_thread
+from iwbayes.analyst.arrays import Array, symmetric
+
+__all__ = ["map_draws"]
+
+
+#: Smallest eigenvalue, relative to the largest, of a matrix that must be positive definite.
+DEFINITE = 1e-10
+
+
+def map_draws(draws: Array, *, mode: Array, covariance: Array, target_mean: Array, target_covariance: Array) -> Array:
+    """Move draws linearly, theta' = target_mean + R (theta - mode), to have covariance `target_covariance`.
+
+    Parameters
+    ----------
+    draws : ndarray, shape (sample, p)
+        Draws of the uncalibrated posterior, unconstrained.
+    mode, covariance : ndarray, shapes (p,) and (p, p)
+        Where the draws are centred, and their covariance.
+    target_mean, target_covariance : ndarray, shapes (p,) and (p, p)
+        Where they go.
+
+    Returns
+    -------
+    ndarray, shape (sample, p)
+        The mapped draws; their skewness about the mode is kept.
+
+    Raises
+    ------
+    ValueError
+        `covariance` is not positive definite.
+
+    Notes
+    -----
+    R is the optimal transport map between the two normals in units of the draws' standard deviations. Neither
+    the order nor the units of the parameters matter, and no parameter takes another's draws without need
+    (Shaby 2014 and Williams and Savitsky 2021 leave the choice of the root open).
+    """
+    diagonal = np.diag(covariance)
+    if not (np.isfinite(diagonal).all() and (diagonal > 0).all()):
+        raise ValueError(
+            "covariance of the draws must be positive definite; a parameter does not vary. The sampler may not have "
+            "moved at all: look at its divergences, and at how few rows the weights are worth."
+        )
+    with one_blas_thread():
+        sd = np.sqrt(diagonal)
+        values, vectors = np.linalg.eigh(symmetric(covariance / np.outer(sd, sd)))
+        if values[0] <= DEFINITE * values[-1]:
+            raise ValueError(
+                "covariance of the draws must be positive definite; its smallest eigenvalue is "
+                f"{values[0] / values[-1]:.1e} of the largest. Draw more samples than there are parameters; where "
+                f"there are, the sampler may not have moved: look at its divergences."
+            )
+        root = (vectors * np.sqrt(values)) @ vectors.T
+        inverse = (vectors / np.sqrt(values)) @ vectors.T
+        middle, turned = np.linalg.eigh(symmetric(root @ (target_covariance / np.outer(sd, sd)) @ root))
+        transport = inverse @ (turned * np.sqrt(np.maximum(middle, 0.0))) @ turned.T @ inverse
+        return target_mean + ((np.asarray(draws, dtype=np.float64) - mode) / sd) @ transport * sd

@@ -1,0 +1,1 @@
+"""Noise-aware weights, and posteriors mixed over their draws."""

@@ -1,0 +1,298 @@
+"""pool(): the noise-aware posterior of a PyMC model by sampling, also where no sandwich describes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.arrays import Array
+from iwbayes.analyst.calibration.model_terms import likelihood_terms
+from iwbayes.analyst.calibration.record import mode_reference, pool_record, warn_outside_domain
+from iwbayes.analyst.checks import check_count, check_method, check_pool_total, check_release, grows_with_rows
+from iwbayes.analyst.fit_record import weights_digest
+from iwbayes.analyst.inference.mixture import ComponentAssignment
+from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler, sample_each
+from iwbayes.analyst.inference.weight_draws import ComponentPosterior, modal_parts
+from iwbayes.analyst.pooling.noise_aware import noise_aware_weights
+from iwbayes.analyst.pooling.row_level import ModelOfTable, sample_tables
+from iwbayes.analyst.released_tilt import ReleasedTilt, is_noise_aware
+from iwbayes.release import Release
+from iwbayes.weights import Weights
+
+if TYPE_CHECKING:
+    import pymc as pm
+
+__all__ = ["pool"]
+
+
+def pool(
+    model: pm.Model | ModelOfTable,
+    release: Release,
+    *,
+    n_draws: int = 100,
+    draws: int = 1000,
+    chains: int = 4,
+    method: str = "auto",
+    random_seed: int | np.random.Generator | None = None,
+    sampler: Mapping[str, Any] | None = None,
+) -> arviz_compat.ArvizObject:
+    """Sample the noise-aware posterior of a weighted PyMC model.
+
+    Weights are drawn from their posterior given the released noisy moments, the model's posterior is sampled under
+    each draw of them, and the draws are mixed in equal parts: integrating the privacy noise out, where
+    `calibrate` moves draws by a formula.
+
+    Parameters
+    ----------
+    model : pymc.Model or callable
+        From :func:`~iwbayes.reweight` with ``total=release.n_private``; it is not changed. Or, for models whose
+        variables grow with the rows, a function from a table (pandas.DataFrame in canonical form) to a PyMC model
+        of that table without weights.
+    release : Release
+        With tilt weights, or with noise-aware weights of the caller's (`n_draws` is then theirs).
+    n_draws : int, default 100
+        Draws of the weights; see :func:`~iwbayes.noise_aware_weights`.
+    draws, chains : int
+        Draws of each chain, and their number; in each chain the draws of the weights take turns at random. Each of
+        them is sampled in every chain, so that convergence between chains can be judged as ever.
+    method : {"auto", "laplace", "nuts"}
+        How to draw from the posterior under each of the weights: by a t proposal at its mode and Pareto smoothed
+        importance weights, by NUTS, or by the second where there is no mode, or k-hat is 0.7 or more for any of the
+        weights.
+    random_seed : int, numpy.random.Generator or None
+    sampler : dict, optional
+        More arguments of ``pymc.sample`` for NUTS, such as ``{"tune": 500}``.
+
+    Returns
+    -------
+    arviz.InferenceData or xarray.DataTree
+        Groups ``posterior`` (deterministics included), ``sample_stats`` (``weight_draw``: which draw of the weights is
+        behind each draw; attributes ``pareto_k``: the worst, where importance sampling was tried, and
+        ``divergences``: the number in all runs, with NUTS), ``observed_data`` (not with a function) and
+        ``calibration`` with method "pool" (see `calibrate`; ``sd_weighted`` is the spread within draws of the weights,
+        ``sd_between`` that of their means).
+
+    Raises
+    ------
+    TypeError, ValueError
+        Arguments that do not fit; weights without a measurement of features; a model without weights, with another
+        total or number of rows, or with free variables that grow with the rows.
+    RuntimeError
+        With method="laplace", the mode was not found or k-hat is 0.7 or more; see `noise_aware_weights` as well.
+
+    Warns
+    -----
+    CalibrationWarning
+        Outside the domain in which the intervals were shown to hold, with the number, its threshold and the next
+        step. Where the posterior has no mode, and with discrete variables or a function, nothing tells whether the
+        features span what the model's estimates are made of: the verdict is then always "not calibrated".
+
+    Notes
+    -----
+    Why this is the posterior, and where it differs from `calibrate`, stands in
+    :func:`~iwbayes.noise_aware_weights`. Nothing is linearised here: hierarchical models without a mode and discrete
+    variables will do, the latter by the steps that PyMC chooses for them.
+
+    Free variables that grow with the rows (effects of single rows, imputed values) are refused in a weighted model: a
+    weight multiplies the likelihood of its row, while the prior of the row's own variable would count once for each
+    synthetic row and not for each private one, so that their hyperparameters would have the wrong posterior. Give a
+    function instead: for each draw of the weights it gets a table of ``n_private`` rows drawn by weight, whose
+    features have the drawn mean. Variables with an axis of that length are left out of the result. Where the features
+    do not span the scores, the choice of rows adds to the spread, by as much as the private rows' own sampling.
+
+    With NUTS there is a run for each draw of the weights: with `sampler` choose a short ``tune``, or take fewer
+    draws of the weights. They start where the last one ended. Its log density is compiled once, unless there are
+    discrete variables. A function's models are compiled each.
+
+    Examples
+    --------
+    >>> weighted = iw.reweight(model, release.weights, total=release.n_private)  # doctest: +SKIP
+    >>> idata = iw.pool(weighted, release, random_seed=1)  # doctest: +SKIP
+    """
+    check_method(method)
+    plan = SamplingSettings(
+        check_count("chains", chains), check_count("draws", draws), method, check_sampler(sampler, several=True)
+    )
+    rng = np.random.default_rng(random_seed)
+    check_release(release)
+    by_runs = _check_pooled_model(model, release, method)
+    weights = release.weights
+    if not is_noise_aware(weights, release):
+        weights = noise_aware_weights(release, n_draws, random_seed=rng)
+    deal = ComponentAssignment.random(weights.n_draws, chains, draws, rng)
+    tilt = ReleasedTilt.of(release)
+    assert tilt is not None  # noqa: S101 - the weights are draws of it
+    groups = None if by_runs else _by_modes(model, weights, release, tilt, plan, deal, rng)
+    if groups is None:
+        groups = _by_runs(model, weights, release, tilt, plan, deal, rng)
+    groups["posterior"] = groups["posterior"].assign_attrs(
+        weights="noise-aware", weights_digest=weights_digest(weights), release_digest=weights_digest(release.weights)
+    )
+    warn_outside_domain(groups["calibration"])
+    return arviz_compat.make(groups)
+
+
+def _by_modes(
+    model: Any,
+    weights: Weights,
+    release: Release,
+    tilt: ReleasedTilt,
+    plan: SamplingSettings,
+    deal: ComponentAssignment,
+    rng: np.random.Generator,
+) -> dict[str, xr.Dataset] | None:
+    """Make the groups of the result by draws around the modes; None where there is no mode and NUTS may do."""
+    from iwbayes.analyst.inference.model_posterior import ModelPosterior
+
+    terms = ModelPosterior(model)
+    try:
+        start = terms.mode()
+        at_mode = mode_reference(
+            likelihood_terms(terms, start), prior=terms.prior, n_private=release.n_private, tilt=tilt
+        )
+        parts = modal_parts(terms, weights.draw_values, start, plan, deal.n_each, rng)
+    except (RuntimeError, ValueError, NotImplementedError):  # the last: no second derivatives
+        if plan.method == "laplace":
+            raise
+        return None
+    each, divergences = [part.draws for part in parts], None
+    if not all(draws.size for draws in each):
+        scaled = np.stack([part.terms.weights for part in parts])
+        values = terms.constrain(start[None])
+        at_start = {rv.name: values[rv.name][0] for rv in model.free_RVs}
+        runs = sample_each(model, scaled, plan, deal.n_each, rng, start=at_start)
+        each = [terms.unconstrain(group).reshape(plan.chains, deal.n_each, -1) for group in runs]
+        divergences = sum(group.attrs["divergences"] for group in runs)
+    theta = deal.take(each).reshape(-1, terms.size)
+    names, part = list(terms.names), deal.part.ravel()
+    return {
+        "posterior": _constrained_dataset(model, terms.constrain(theta), plan.chains, plan.draws),
+        "sample_stats": _statistics(deal, parts, divergences),
+        "observed_data": _observed_dataset(model),
+        "calibration": pool_record(names, theta, part, release, tilt, n_parts=weights.n_draws, at_mode=at_mode),
+    }
+
+
+def _by_runs(
+    model: Any,
+    weights: Weights,
+    release: Release,
+    tilt: ReleasedTilt,
+    plan: SamplingSettings,
+    deal: ComponentAssignment,
+    rng: np.random.Generator,
+) -> dict[str, xr.Dataset]:
+    """Make the groups of the result by a run of PyMC's sampler for each draw of the weights."""
+    if callable(model):
+        each = sample_tables(model, weights, release, tilt, plan, deal.n_each, rng)
+    else:
+        each = sample_each(model, weights.draw_values * (release.n_private / len(weights)), plan, deal.n_each, rng)
+    first = each[0]
+    coords: dict[Any, Any] = {**first.coords, "chain": np.arange(plan.chains), "draw": np.arange(plan.draws)}
+    variables = {
+        name: (first[name].dims, deal.take([one[name].to_numpy() for one in each])) for name in first.data_vars
+    }
+    posterior = xr.Dataset(variables, coords=coords)
+    judged = list(posterior.data_vars) if callable(model) else [rv.name for rv in model.free_RVs]
+    names, flat = _flat_draws(posterior, [str(name) for name in judged])
+    record = pool_record(names, flat, deal.part.ravel(), release, tilt, n_parts=weights.n_draws, at_mode=None)
+    statistics = _statistics(deal, [], sum(one.attrs["divergences"] for one in each))
+    groups = {"posterior": posterior, "sample_stats": statistics, "calibration": record}
+    return groups if callable(model) else {**groups, "observed_data": _observed_dataset(model)}
+
+
+def _statistics(deal: ComponentAssignment, parts: Sequence[ComponentPosterior], divergences: int | None) -> xr.Dataset:
+    """Make the group sample_stats."""
+    chains, draws = deal.part.shape
+    dataset = xr.Dataset(
+        {"weight_draw": (("chain", "draw"), deal.part)},
+        coords={"chain": np.arange(chains), "draw": np.arange(draws)},
+    )
+    tried = [part.pareto_k for part in parts if not np.isnan(part.pareto_k)]
+    if tried:
+        dataset.attrs["pareto_k"] = float(np.max(tried))
+    if divergences is not None:
+        dataset.attrs["divergences"] = divergences
+    return dataset
+
+
+def _check_pooled_model(model: Any, release: Release, method: str) -> bool:
+    """Refuse a model that cannot be pooled, before anything is sampled; say whether NUTS alone will do.
+
+    That is so for functions of a table and for models with discrete variables.
+
+    Raises
+    ------
+    ValueError
+        See :func:`~iwbayes.pool`.
+    """
+    import pymc as pm
+
+    from iwbayes.analyst.inference.model_posterior import common_weights
+    from iwbayes.analyst.weighting.reweight import check_weighted_rows, is_weighted
+
+    if not isinstance(model, pm.Model):
+        if not callable(model):
+            raise TypeError(f"model must be a PyMC model, or a function of a table; got {type(model).__name__}.")
+        if method == "laplace":
+            raise ValueError("a function of a table is sampled by NUTS. Use method='nuts' or method='auto'.")
+        return True
+    check_weighted_rows(model, release)
+    total = float(common_weights(model, [rv for rv in model.observed_RVs if is_weighted(rv)]).sum())
+    remedy = "Use reweight(model, release.weights, total=release.n_private)."
+    check_pool_total(total, release.n_private, remedy)
+    n_rows = len(release.synthetic)
+    point = model.initial_point(0)
+    for rv in model.free_RVs:
+        shape = np.shape(point[model.rvs_to_values[rv].name])
+        if grows_with_rows(rv.name, shape, n_rows):
+            raise ValueError(
+                f"the free variable {rv.name!r} ({int(np.prod(shape))} values) grows with the rows: its prior would "
+                f"count for {n_rows} synthetic rows and the likelihood for {release.n_private} private ones. "
+                "Marginalise row-level variables out, or give a function from a table to the unweighted model."
+            )
+    discrete = [var.name for var in model.discrete_value_vars]
+    if discrete and method == "laplace":
+        raise ValueError(f"discrete variables ({', '.join(discrete)}) have no mode to draw at. Use method='nuts'.")
+    return bool(discrete)
+
+
+def _constrained_dataset(model: pm.Model, values: dict[str, Array], chains: int, draws: int) -> xr.Dataset:
+    """Posterior group of draws (sample, ...) by name, with the dims and coords of the model."""
+    variables, coords = {}, {"chain": np.arange(chains), "draw": np.arange(draws)}
+    for name, array in values.items():
+        array = array.reshape(chains, draws, *array.shape[1:])
+        own = model.named_vars_to_dims.get(name) or (None,) * (array.ndim - 2)
+        dims = [dim or f"{name}_dim_{place}" for place, dim in enumerate(own)]
+        for dim, length in zip(dims, array.shape[2:], strict=True):
+            labels = model.coords.get(dim)
+            coords[dim] = np.arange(length) if labels is None else np.asarray(labels)
+        variables[name] = (("chain", "draw", *dims), array)
+    return xr.Dataset(variables, coords=coords)
+
+
+def _observed_dataset(model: pm.Model) -> xr.Dataset:
+    """Observed values of a model, by name."""
+    from iwbayes.analyst.weighting.graph_functions import evaluate
+
+    variables = {}
+    for rv in model.observed_RVs:
+        values = np.asarray(evaluate(model.rvs_to_values[rv]))
+        variables[rv.name] = (tuple(f"{rv.name}_dim_{place}" for place in range(values.ndim)), values)
+    return xr.Dataset(variables)
+
+
+def _flat_draws(posterior: xr.Dataset, names: list[str]) -> tuple[list[str], Array]:
+    """Names of all scalars of some variables, and their draws (sample, scalar)."""
+    labels: list[str] = []
+    columns: list[Any] = []
+    for name in names:
+        array = posterior[name].transpose("chain", "draw", ...).to_numpy()
+        for index in np.ndindex(*array.shape[2:]):
+            labels.append(f"{name}[{', '.join(map(str, index))}]" if index else name)
+            columns.append(array[(slice(None), slice(None), *index)].ravel())
+    return labels, np.stack(columns, axis=1).astype(np.float64)

@@ -1,0 +1,1 @@
+"""Quantities of a fitted regression: predictions, marginal effects, odds ratios."""

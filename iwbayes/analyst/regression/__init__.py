@@ -1,0 +1,1 @@
+"""Regressions by formula: design, families, priors, and `fit`, which calibrates them."""

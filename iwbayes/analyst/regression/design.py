@@ -1,0 +1,297 @@
+"""From a formula and a canonical table to matrices, with the coefficient names that Bambi gives."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from formulaic import Formula
+from formulaic.parser.types import Term as FormulaTerm
+from numpy.typing import NDArray
+
+from iwbayes.analyst.arrays import Array
+from iwbayes.analyst.regression.design_spec import DesignSpec, Term, evaluate
+from iwbayes.analyst.regression.families import Family, Response, get_family
+from iwbayes.features.formula_text import formula_hints, read_formula
+from iwbayes.schema import Schema
+
+__all__ = ["Design", "build_design"]
+
+_RESERVED = ("chain", "draw")
+
+
+@dataclass(frozen=True, eq=False)
+class Design(DesignSpec):
+    """Matrices of a regression, with the specification that they were made by.
+
+    Parameters
+    ----------
+    response : Response
+        Its numbers, shape (row,), and levels.
+    x : ndarray, shape (row, column)
+        Design matrix of the rows used.
+    rows : ndarray of int, shape (row,)
+        Positions of the rows used among the rows of the table.
+    n_rows : int
+        Rows of the table.
+    **specification
+        See `DesignSpec`.
+    """
+
+    response: Response
+    x: Array
+    rows: NDArray[np.int64]
+    n_rows: int
+
+    @property
+    def y(self) -> Array:
+        """Numbers of the response, shape (row,)."""
+        return self.response.values
+
+    def with_rows(self, x: Array, y: Array) -> Design:
+        """Return the same regression on other rows (merged ones)."""
+        rows = np.arange(len(y))
+        return replace(self, x=x, response=replace(self.response, values=y), rows=rows, n_rows=len(y))
+
+
+def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: str | Family) -> Design:
+    """Evaluate a formula on a canonical table.
+
+    Parameters
+    ----------
+    formula : str
+        ``response ~ terms`` as formulaic reads it: interactions ``a*b`` and ``a:b``, ``np.log1p(a)``,
+        ``poly(a, 2)``, ``center(a)``, ``scale(a)`` (fitted on these rows, each row counting once), ``C(a)``,
+        ``- 1`` for no intercept, ``.`` for all the other columns. It may call Python functions: it is the
+        analyst's own text.
+    frame : pandas.DataFrame, shape (row, column)
+        In the schema's canonical form.
+    schema : Schema
+    family : str or Family
+
+    Returns
+    -------
+    Design
+
+    Raises
+    ------
+    ValueError
+        Unknown columns, a response that is missing or does not suit the family, columns that are not finite,
+        a formula that formulaic can not read, names that ArviZ cannot hold (with a "/", or "chain" and "draw"), or
+        no complete row.
+
+    Warns
+    -----
+    UserWarning
+        When rows with missing cells in the columns used are left out, when declared levels never occur among
+        the rows, and when a column is zero in all rows. Such levels and columns get no coefficient (their
+        coefficient would be its prior); the first level that occurs is then the reference.
+
+    Notes
+    -----
+    Levels are coded against the first declared one. Levels of a categorical response that never occur are
+    left out in the same way.
+    """
+    family = get_family(family)
+    parsed, lhs = _parse(formula, schema, family)
+    used = _used_columns(formula, parsed, schema)
+    predictors = _named_columns(formula.partition("~")[2], parsed.rhs, schema)
+    complete = frame[used].notna().all(axis=1).to_numpy()
+    rows = np.flatnonzero(complete)
+    if len(rows) == 0:
+        raise ValueError(
+            f"formula {formula!r} needs complete rows; all {len(frame)} have missing cells. Use fewer of {used}."
+        )
+    if len(rows) < len(frame):
+        _warn(
+            f"{len(frame) - len(rows)} of {len(frame)} rows have missing cells in "
+            f"{[name for name in used if frame[name].isna().any()]}; they are left out with their weights."
+        )
+    subset = _ready(frame.iloc[rows][used], schema, skip=lhs)
+    name, response = _response(parsed, lhs, subset, schema, family)
+    x, terms, spec, columns = _matrix(parsed, subset)
+    _check_names(name, terms)
+    if len(x) != len(rows) or len(response.values) != len(rows):
+        raise ValueError(f"formula {formula!r} must keep the number of rows; a function in it changes it.")
+    levels = {key: tuple(subset[key].cat.categories) for key in predictors if hasattr(subset[key], "cat")}
+    return Design(
+        formula=formula,
+        family=family,
+        name=name,
+        levels=tuple(str(level) for level in response.levels),
+        terms=terms,
+        schema=Schema(*(schema[key] for key in used)),
+        predictors=tuple(predictors),
+        model_spec=spec,
+        columns=columns,
+        predictor_levels=levels,
+        response=response,
+        x=x,
+        rows=rows,
+        n_rows=len(frame),
+    )
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, UserWarning, stacklevel=4)
+
+
+def _parse(formula: str, schema: Schema, family: Family) -> tuple[Any, str]:
+    """Parse, and check that the response is one column of the schema, or for gaussian an expression."""
+    if not isinstance(formula, str):
+        raise TypeError(f"formula must be a string such as 'y ~ a + b'; got {type(formula).__name__}.")
+    parsed = read_formula(formula, schema)
+    terms = list(getattr(parsed, "lhs", None) or [])
+    if len(terms) != 1 or len(terms[0].factors) != 1:
+        raise ValueError(f"formula {formula!r} needs one response on its left; write it as 'y ~ a + b'.")
+    if not isinstance(getattr(parsed, "rhs", None), Formula):
+        raise ValueError(f"formula {formula!r} must have one part on its right.{formula_hints(formula, schema)}")
+    lhs = str(terms[0].factors[0].expr)
+    if lhs not in schema.names and not family.continuous and lhs.isidentifier():
+        raise ValueError(f"the response {lhs!r} is no column of the schema; it has {list(schema.names)}.")
+    if lhs not in schema.names and not family.continuous:
+        raise ValueError(
+            f"family {family.name!r} takes a column as its response, not the expression {lhs!r}. "
+            f"Use one of {list(schema.names)}, or family='gaussian'."
+        )
+    return parsed, lhs
+
+
+def _used_columns(formula: str, parsed: Any, schema: Schema) -> list[str]:
+    """List the schema's columns that the formula names; unknown names are refused."""
+    used = _named_columns(formula, [*parsed.lhs, *parsed.rhs], schema)
+    unknown = {str(name) for name in parsed.required_variables} - set(schema.names) - {"np"}
+    if unknown:
+        raise ValueError(
+            f"formula {formula!r} names {sorted(unknown)}, which the schema lacks; it has {list(schema.names)}."
+            f"{formula_hints(formula, schema)}"
+        )
+    return used
+
+
+def _named_columns(text: str, terms: Iterable[FormulaTerm], schema: Schema) -> list[str]:
+    """List the schema's columns that terms name; `text` is where they are written."""
+    # formulaic does not list the variables inside stateful transforms, such as a in poly(a, 2)
+    exprs = {str(factor.expr) for term in terms for factor in term.factors}
+    quoted = set(re.findall(r"`([^`]+)`", text))
+    words = {word for expr in exprs for word in re.findall(r"(?<![\w.'\"])[^\W\d]\w*(?!\w|\s*\()", expr)}
+    return [name for name in schema.names if name in exprs | quoted | words]
+
+
+def _ready(frame: pd.DataFrame, schema: Schema, *, skip: str) -> pd.DataFrame:
+    """Plain numpy numbers, and categories of the levels that occur."""
+    ready = {}
+    for name in frame.columns:
+        values = frame[name].reset_index(drop=True)
+        if isinstance(values.dtype, pd.CategoricalDtype):
+            if name != skip:
+                values = _occurring(values)
+        elif pd.api.types.is_extension_array_dtype(values.dtype):
+            values = values.astype(np.int64)
+        ready[name] = values
+    return pd.DataFrame(ready)
+
+
+def _occurring(values: pd.Series) -> pd.Series:
+    kept = values.cat.remove_unused_categories()
+    absent = [level for level in values.cat.categories if level not in set(kept.cat.categories)]
+    if absent:
+        _warn(
+            f"levels {absent} of column {values.name!r} occur in no row; they get no coefficient and "
+            f"{kept.cat.categories[0]!r} is the reference."
+        )
+    # in the order of the declaration, whose first level is the reference
+    return kept.cat.set_categories([level for level in values.cat.categories if level not in set(absent)])
+
+
+def _response(parsed: Any, lhs: str, frame: pd.DataFrame, schema: Schema, family: Family) -> tuple[str, Response]:
+    if lhs in schema.names:
+        response = family.response(schema[lhs], frame[lhs])
+        return lhs, _occurring_levels(lhs, response) if family.by_level else response
+    values = evaluate(parsed.lhs, frame).to_numpy(dtype=np.float64)
+    if values.shape[1] != 1:
+        raise ValueError(f"the response {lhs!r} must be one number a row; it has {values.shape[1]} columns.")
+    _check_finite(lhs, values)
+    return lhs, Response(values[:, 0])
+
+
+def _occurring_levels(name: str, response: Response) -> Response:
+    codes, positions = np.unique(response.values.astype(np.int64), return_inverse=True)
+    if len(codes) < 2:
+        raise ValueError(f"the response {name!r} must take two levels or more; all rows have the same one.")
+    if len(codes) < len(response.levels):
+        absent = [level for code, level in enumerate(response.levels) if code not in codes]
+        _warn(f"levels {absent} of the response {name!r} occur in no row and are left out of the model.")
+    return Response(positions.astype(np.float64), tuple(response.levels[code] for code in codes))
+
+
+def _check_finite(name: str, values: Array) -> None:
+    if not np.isfinite(values).all():
+        count = int((~np.isfinite(values)).any(axis=1).sum())
+        raise ValueError(f"{name!r} must be finite; it is not in {count} rows. Change the transformation.")
+
+
+def _matrix(parsed: Any, frame: pd.DataFrame) -> tuple[Array, tuple[Term, ...], Any, tuple[str, ...]]:
+    """Columns of the right-hand side that are not zero in all rows, their terms, the specification, their names."""
+    matrix = evaluate(parsed.rhs, frame)
+    spec = matrix.model_spec
+    names, values = list(matrix.columns), matrix.to_numpy(dtype=np.float64)
+    kept: list[int] = []
+    terms = []
+    for formula_term, columns in spec.term_slices.items():
+        indices = np.arange(len(names))[columns]
+        name = "Intercept" if str(formula_term) == "1" else str(formula_term)
+        _check_finite(name, values[:, indices])
+        labels = _labels(formula_term, [names[index] for index in indices], spec)
+        filled = [i for i, index in enumerate(indices) if values[:, index].any()]
+        if len(filled) < len(indices):
+            empty = [names[index] for i, index in enumerate(indices) if i not in filled]
+            _warn(f"columns {empty} of the design are zero in all rows; they get no coefficient.")
+        if filled:
+            labels = None if labels is None else tuple(labels[i] for i in filled)
+            terms.append(Term(name, slice(len(kept), len(kept) + len(filled)), labels))
+            kept += [int(indices[i]) for i in filled]
+    if not kept:
+        raise ValueError("the formula must leave at least one column; add a term or an intercept.")
+    x = np.ascontiguousarray(values[:, kept]) + 0.0
+    return x, tuple(terms), spec, tuple(str(names[index]) for index in kept)
+
+
+def _check_names(response: str, terms: tuple[Term, ...]) -> None:
+    for name in (response, *(term.name for term in terms)):
+        if name in _RESERVED:
+            raise ValueError(f"a variable must not be called {name!r}, as ArviZ's own; rename it.")
+        if "/" in name:
+            raise ValueError(
+                f"a variable must not be called {name!r}: ArviZ's trees and netCDF files take no '/' in names. Write a "
+                "division as a product, such as I(age * 0.1), and rename such columns."
+            )
+
+
+def _labels(term: FormulaTerm, columns: list[str], spec: Any) -> tuple[Any, ...] | None:
+    """Coordinates of a term's columns: levels joined by commas, numbers for several columns of a number."""
+    exprs = [str(factor.expr) for factor in term.factors]
+    states = [spec.encoder_state.get(expr) for expr in exprs]
+    categories = [state[1].get("categories") if state else None for state in states]
+    if all(levels is None for levels in categories):
+        return None if len(columns) == 1 else tuple(range(len(columns)))
+    pattern = ":".join(rf"{re.escape(expr)}(?:\[(.*)\])?" for expr in exprs)
+    labels = []
+    for column in columns:
+        match = re.fullmatch(pattern, column, flags=re.DOTALL)
+        found = match.groups() if match else (column,)
+        pairs = zip(found, categories, strict=False)
+        labels.append(", ".join(_level(label, levels) for label, levels in pairs if label is not None))
+    return tuple(labels)
+
+
+def _level(label: str, levels: list[Any] | None) -> str:
+    """Level behind formulaic's ``level`` or ``T.level``."""
+    if levels is None or label in {str(level) for level in levels}:
+        return label
+    return re.sub(r"^[A-Z]\.", "", label)

@@ -1,0 +1,218 @@
+"""The JSON of a design, which a fit records so that other rows can be put through its formula."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from formulaic import Formula, ModelSpec
+from formulaic.parser.types import Factor
+
+from iwbayes.analyst.fit_record import _RECORDED
+from iwbayes.analyst.regression.design import Design, build_design
+from iwbayes.analyst.regression.design_spec import DesignSpec, Term
+from iwbayes.analyst.regression.families import get_family
+from iwbayes.release import Release
+from iwbayes.schema import Schema
+
+__all__ = ["read_design", "record_design", "recorded_design"]
+
+#: Largest record, in characters: netCDF attributes hold 64 KiB.
+MOST_CHARACTERS = 60_000
+#: Rows on which a record is tried.
+TRIED_ROWS = 5
+#: Version of a record, and those that are read: version 1 has no labels of terms.
+_VERSION, _READ = 2, (1, 2)
+
+
+def record_design(design: Design, frame: pd.DataFrame) -> str:
+    """Write down all that another table needs to get the columns of a design, as JSON for an attribute.
+
+    Parameters
+    ----------
+    design : Design
+    frame : pandas.DataFrame, shape (row, column)
+        The canonical table that it was built on.
+
+    Returns
+    -------
+    str
+        With an entry ``reason`` and no design where it cannot be used on other rows: where a function of the formula
+        looks at all rows at once (``x - np.mean(x)``) and keeps no state, or the record grows too large. The record
+        is tried on a few rows before it is returned.
+    """
+    content = {
+        "version": _VERSION,
+        "schema": design.schema.to_dict(),
+        "name": design.name,
+        "levels": list(design.levels),
+        "terms": [[t.name, t.columns.stop - t.columns.start, _encoded(t.labels)] for t in design.terms],
+        "predictors": list(design.predictors),
+        "columns": list(design.columns),
+        "occurring": {name: _encoded(levels) for name, levels in design.predictor_levels.items()},
+        "categories": {
+            str(expr): _encoded(state["categories"])
+            for expr, (_, state) in design.model_spec.encoder_state.items()
+            if "categories" in state
+        },
+    }
+    try:
+        content["transforms"] = {
+            str(expr): _encoded(state) for expr, state in design.model_spec.transform_state.items()
+        }
+        text = json.dumps(content)
+    except TypeError as error:
+        return _unusable(f"a transformation keeps a state that can not be written down ({error})")
+    if len(text) > MOST_CHARACTERS:
+        return _unusable(f"its levels and knots take {len(text)} characters, more than the {MOST_CHARACTERS} of a file")
+    return text if _works(text, design, frame) else _unusable("a function in it looks at all rows at once")
+
+
+def _unusable(reason: str) -> str:
+    return json.dumps({"version": _VERSION, "reason": reason})
+
+
+def _works(text: str, design: Design, frame: pd.DataFrame) -> bool:
+    """Whether a record gives some of the design's own rows, taken out of the others, the same columns."""
+    n = len(design.rows)
+    indices = np.unique(np.linspace(0, n - 1, min(TRIED_ROWS, max(1, n - 1))).round().astype(np.intp))
+    recorded = _from_text(text, design.formula, design.family.name)
+    used = frame.iloc[design.rows]
+    try:
+        for tried in [indices, *(np.array([index]) for index in _inner_rows(used))]:
+            x = recorded.matrix(recorded.ready(used.iloc[tried]))
+            if not np.allclose(x, design.x[tried], rtol=1e-9, atol=1e-12):
+                return False
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _inner_rows(frame: pd.DataFrame) -> list[int]:
+    """Few rows, of which one is above the smallest value and one below the largest, of each numeric column that varies.
+
+    Alone, such a row gives a function of all rows (a smallest value, a mean, a rank) away.
+    """
+    numbers = frame.select_dtypes("number").to_numpy(dtype=np.float64, na_value=np.nan)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # columns without a value
+        inside = np.concatenate([numbers > np.nanmin(numbers, axis=0), numbers < np.nanmax(numbers, axis=0)], axis=1)
+    wanted = inside.any(axis=0)
+    found: list[int] = []
+    while wanted.any() and len(found) < TRIED_ROWS:
+        best = int(np.argmax(inside[:, wanted].sum(axis=1)))
+        found.append(best)
+        wanted &= ~inside[best]
+    return found
+
+
+def read_design(posterior: xr.Dataset) -> DesignSpec:
+    """Read the design that :func:`~iwbayes.fit` recorded among the attributes of its posterior.
+
+    Parameters
+    ----------
+    posterior : xarray.Dataset
+
+    Raises
+    ------
+    ValueError
+        If the posterior is not of fit, or the formula can not be evaluated on other rows.
+    """
+    absent = [key for key in ("formula", "family", "design") if key not in posterior.attrs]
+    if absent:
+        raise ValueError(
+            f"the posterior must be one of fit, which records its design; the attributes {absent} are missing. For a "
+            "PyMC model of your own use pm.set_data and pm.sample_posterior_predictive(predictions=True)."
+        )
+    formula, text = str(posterior.attrs["formula"]), str(posterior.attrs["design"])
+    content = json.loads(text)
+    if content["version"] not in _READ:
+        raise ValueError(f"the design was recorded in version {content['version']}; this one reads {_VERSION}. Refit.")
+    if "reason" in content:
+        raise ValueError(
+            f"formula {formula!r} can not be used on other rows: {content['reason']}. Use formulaic's center, scale, "
+            "poly or bs, which remember the rows of the fit, or add a column to the table."
+        )
+    return _from_text(text, formula, str(posterior.attrs["family"]))
+
+
+def _from_text(text: str, formula: str, family: str) -> DesignSpec:
+    content = json.loads(text)
+    schema = Schema.from_dict(content["schema"])
+    spec = ModelSpec(
+        formula=Formula(formula, _context={"__formulaic_variables_available__": list(schema.names)}).rhs,
+        na_action="ignore",
+        transform_state={expr: _decoded(state) for expr, state in content["transforms"].items()},
+        encoder_state={
+            expr: (Factor.Kind.CATEGORICAL, {"categories": _decoded(levels)})
+            for expr, levels in content["categories"].items()
+        },
+    )
+    stop, terms = 0, []
+    for name, n, *labels in content["terms"]:
+        # records of version 1 have no labels
+        own = labels[0] if labels else (None if n == 1 else range(n))
+        terms.append(Term(name, slice(stop, stop + n), None if own is None else tuple(own)))
+        stop += n
+    return DesignSpec(
+        formula=formula,
+        family=get_family(family),
+        name=content["name"],
+        levels=tuple(content["levels"]),
+        terms=tuple(terms),
+        schema=schema,
+        predictors=tuple(content["predictors"]),
+        model_spec=spec,
+        columns=tuple(content["columns"]),
+        predictor_levels={name: tuple(levels) for name, levels in content["occurring"].items()},
+    )
+
+
+def _encoded(value: Any) -> Any:
+    """State of a transformation as JSON: arrays, tuples and dictionaries of any keys keep their kind."""
+    if isinstance(value, np.ndarray):
+        return {"array": _encoded(value.tolist()), "dtype": str(value.dtype)}
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, dict):
+        return {"dict": [[_encoded(key), _encoded(own)] for key, own in value.items()]}
+    if isinstance(value, list | tuple):
+        return [_encoded(own) for own in value]
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    raise TypeError(f"a {type(value).__name__}")
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, dict) and "array" in value:
+        return np.array(_decoded(value["array"]), dtype=value["dtype"])
+    if isinstance(value, dict):
+        return {_decoded(key): _decoded(own) for key, own in value["dict"]}
+    return [_decoded(own) for own in value] if isinstance(value, list) else value
+
+
+def recorded_design(posterior: xr.Dataset, release: Release) -> Design | None:
+    """Design of a result of :func:`~iwbayes.fit`, rebuilt on the release from its recorded formula and family.
+
+    Parameters
+    ----------
+    posterior : xarray.Dataset
+        With the attributes that fit gives it.
+    release : Release
+
+    Returns
+    -------
+    Design or None
+        None where nothing is recorded: the draws are not those of fit.
+    """
+    if not _RECORDED <= set(posterior.attrs):
+        return None
+    with warnings.catch_warnings():
+        # what there is to warn of, fit has said
+        warnings.simplefilter("ignore", UserWarning)
+        table = release.synthetic
+        return build_design(posterior.attrs["formula"], table.frame, table.schema, posterior.attrs["family"])

@@ -1,0 +1,251 @@
+"""Priors of regressions: default scales from the weighted design, and log densities in plain numpy.
+
+What the defaults are says :mod:`iwbayes.analyst.regression.model`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iwbayes.analyst.arrays import Array
+from iwbayes.analyst.regression.design import Design, Term
+
+__all__ = ["SIGMA_DOF", "LogPrior", "PriorScales", "Priors", "checked_priors", "prior_scales", "sized", "term_places"]
+
+Priors = Mapping[str, Any]
+
+#: Degrees of freedom of the half t prior of sigma.
+SIGMA_DOF = 4.0
+_SCALE = 2.5
+
+
+@dataclass(frozen=True, eq=False)
+class PriorScales:
+    """Numbers of the default priors.
+
+    Parameters
+    ----------
+    sd : ndarray, shape (column,)
+        Prior standard deviation of each column's coefficient.
+    center : ndarray, shape (column,)
+        Weighted mean of each column; 0 for the intercept.
+    mean : float
+        Prior mean of the centred intercept.
+    response_sd : float
+        Scale of the prior of sigma.
+    """
+
+    sd: Array
+    center: Array
+    mean: float
+    response_sd: float
+
+
+def prior_scales(design: Design, weights: Array) -> PriorScales:
+    """Compute the scales of the default priors from weighted rows.
+
+    Parameters
+    ----------
+    design : Design
+    weights : ndarray, shape (row,)
+        Of the rows of the design; their sum does not matter.
+
+    Returns
+    -------
+    PriorScales
+    """
+    share = weights / weights.sum()
+    mean = share @ design.x
+    # one pass for each column: a large design is not copied
+    sd = np.sqrt([share @ np.square(design.x[:, j] - mean[j]) for j in range(design.x.shape[1])])
+    response_mean, response_sd = 0.0, 1.0
+    if design.family.auxiliary:
+        response_mean = float(share @ design.y)
+        response_sd = float(np.sqrt(share @ np.square(design.y - response_mean))) or 1.0
+    # a column without spread gives no scale: one unit of it is taken
+    slopes = _SCALE * response_sd / np.where(sd > 1e-12 * np.maximum(1.0, np.abs(mean)), sd, 1.0)
+    index = _intercept(design)
+    if index is None:
+        return PriorScales(slopes, np.zeros_like(mean), 0.0, response_sd)
+    slopes[index], mean[index] = _SCALE * response_sd, 0.0
+    return PriorScales(slopes, mean, response_mean, response_sd)
+
+
+def _intercept(design: Design) -> int | None:
+    return next((term.columns.start for term in design.terms if term.name == "Intercept"), None)
+
+
+def checked_priors(design: Design, priors: Priors | None) -> dict[str, Any]:
+    """Check names and kinds of given priors."""
+    priors = dict(priors or {})
+    if not priors:
+        return {}
+    from pytensor.graph.traversal import ancestors
+    from pytensor.tensor.random.op import RandomVariable
+    from pytensor.tensor.random.type import RandomType
+
+    names = [term.name for term in design.terms] + [name for name in (design.auxiliary,) if name]
+    unknown = sorted(set(priors) - set(names))
+    if unknown:
+        raise ValueError(f"priors must name coefficients of the model; got {unknown}, it has {names}.")
+    for name, prior in priors.items():
+        owner = getattr(prior, "owner", None)
+        if owner is None or not hasattr(owner.op, "ndim_supp"):
+            raise TypeError(
+                f"the prior of {name!r} must be a distribution such as pm.Normal.dist(0, 1); "
+                f"got {type(prior).__name__}."
+            )
+        inner = [v for v in ancestors(owner.inputs) if v.owner and isinstance(v.owner.op, RandomVariable)]
+        if any(not isinstance(v.type, RandomType) for v in inner):
+            raise ValueError(
+                f"the prior of {name!r} must have fixed parameters; it depends on another random variable. "
+                f"Write the model in PyMC and use reweight for priors of priors."
+            )
+    return priors
+
+
+def sized(prior: Any, shape: tuple[int, ...]) -> Any:
+    """Copy of a distribution in the shape of its coefficients."""
+    from pymc.distributions.shape_utils import change_dist_size
+
+    n_support = prior.owner.op.ndim_supp
+    try:
+        copy = change_dist_size(prior, shape[: len(shape) - n_support])
+        found = copy.eval({}, mode=python_mode()).shape
+    except ValueError as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"a prior must suit its coefficients of shape {shape}: {reason}") from None
+    if found != shape:
+        raise ValueError(f"a prior must suit its coefficients of shape {shape}; it has shape {found}.")
+    return copy
+
+
+def python_mode() -> Any:
+    """Mode without compilation: the graphs of priors are small, a compiler takes seconds."""
+    from pytensor.compile import Mode
+
+    options: dict[str, Any] = {"linker": "py", "optimizer": None}
+    return Mode(**options)
+
+
+class LogPrior:
+    """Log density of all priors in unconstrained space, without compiling a model.
+
+    Parameters
+    ----------
+    design : Design
+    scales : PriorScales
+    priors : dict of str to distribution, optional
+
+    Notes
+    -----
+    theta has shape (n_parameters,): for each column its coefficients, one a predictor, then log sigma. The
+    Jacobian of the logarithm is included. Constants of the default priors are left out. Given priors are
+    evaluated by PyMC's own log densities, in pytensor's Python mode, since compiling would take longer.
+    """
+
+    def __init__(self, design: Design, scales: PriorScales, priors: Priors | None = None) -> None:
+        given = checked_priors(design, priors)
+        self._shape = (design.x.shape[1], design.n_predictors)
+        self._size = design.n_parameters
+        self._forms, self._means, self._sds = _default_forms(design, scales, given)
+        self._sigma = scales.response_sd if design.auxiliary and design.auxiliary not in given else None
+        self._given = [
+            _GivenPrior(given[term.name], term_places(design, term), design.shape(term), positive=False)
+            for term in design.terms
+            if term.name in given
+        ]
+        if design.auxiliary in given:
+            last = np.array([self._size - 1])
+            self._given.append(_GivenPrior(given[design.auxiliary], last, (), positive=True))
+
+    def value(self, theta: Array) -> Array:
+        """Log density of each row of theta, shape (draw, p) -> (draw,)."""
+        beta = theta[:, : self._shape[0] * self._shape[1]].reshape(-1, *self._shape)
+        z = (np.einsum("qj,sjk->sqk", self._forms, beta) - self._means[:, None]) / self._sds[:, None]
+        total = -0.5 * np.square(z).sum(axis=(1, 2))
+        if self._sigma is not None:
+            u = theta[:, -1]
+            total += u - (SIGMA_DOF + 1) / 2 * np.logaddexp(0.0, self._log_ratio(u))
+        for prior in self._given:
+            total = total + prior.value(theta)
+        return total
+
+    def derivatives(self, theta: Array) -> tuple[Array, Array]:
+        """Gradient (p,) and Hessian (p, p) at theta (p,)."""
+        gradient, hessian = np.zeros(self._size), np.zeros((self._size, self._size))
+        n = self._shape[0] * self._shape[1]
+        beta = theta[:n].reshape(self._shape)
+        scaled = self._forms / self._sds[:, None]
+        gradient[:n] = -(scaled.T @ (scaled @ beta - (self._means / self._sds)[:, None])).ravel()
+        hessian[:n, :n] = -np.kron(scaled.T @ scaled, np.eye(self._shape[1]))
+        if self._sigma is not None:
+            ratio = 1 / (1 + np.exp(-self._log_ratio(theta[-1])))
+            gradient[-1] += 1 - (SIGMA_DOF + 1) * ratio
+            hessian[-1, -1] -= 2 * (SIGMA_DOF + 1) * ratio * (1 - ratio)
+        for prior in self._given:
+            indices, (first, second) = prior.indices, prior.derivatives(theta)
+            gradient[indices] += first
+            hessian[np.ix_(indices, indices)] += second
+        return gradient, hessian
+
+    def _log_ratio(self, u: Any) -> Any:
+        # log of sigma^2 / (nu s^2)
+        return 2 * u - np.log(SIGMA_DOF * float(self._sigma or 1.0) ** 2)
+
+
+def _default_forms(design: Design, scales: PriorScales, given: Mapping[str, Any]) -> tuple[Array, Array, Array]:
+    """Default priors as independent normals of linear forms of beta: forms (q, column), means, sds (q,)."""
+    forms = np.eye(design.x.shape[1])
+    means = np.zeros(len(forms))
+    index = _intercept(design)
+    if index is not None:
+        forms[index] += scales.center
+        means[index] = scales.mean
+    kept = np.ones(len(forms), dtype=bool)
+    for term in design.terms:
+        kept[term.columns] = term.name not in given
+    return forms[kept], means[kept], scales.sd[kept]
+
+
+def term_places(design: Design, term: Term) -> NDArray[np.int64]:
+    """Places of a term's coefficients in theta."""
+    k = design.n_predictors
+    return np.arange(term.columns.start * k, term.columns.stop * k)
+
+
+class _GivenPrior:
+    """A PyMC distribution as numpy functions of some places of theta."""
+
+    def __init__(self, prior: Any, indices: NDArray[np.int64], shape: tuple[int, ...], *, positive: bool) -> None:
+        self.indices = indices
+        self._value, self._derivatives = _compiled(sized(prior, shape), shape, positive=positive)
+
+    def value(self, theta: Array) -> Array:
+        return self._value(theta[:, self.indices])
+
+    def derivatives(self, theta: Array) -> tuple[Array, Array]:
+        return self._derivatives(theta[self.indices])
+
+
+def _compiled(prior: Any, shape: tuple[int, ...], *, positive: bool) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    import pymc as pm
+    import pytensor
+    import pytensor.tensor as pt
+    from pytensor.graph.replace import vectorize_graph
+
+    size = int(np.prod(shape))
+    x = pt.vector("x", shape=(size,), dtype="float64")
+    point = pt.exp(x) if positive else x
+    density = pm.logp(prior, point.reshape(shape)).sum() + (x.sum() if positive else 0.0)
+    gradient: Any = pt.grad(density, x, disconnected_inputs="ignore")
+    rows: list[Any] = [pt.grad(gradient[i], x, disconnected_inputs="ignore") for i in range(size)]
+    mode = python_mode()
+    batch = pt.matrix("batch", shape=(None, size), dtype="float64")
+    value = pytensor.function([batch], vectorize_graph(density, {x: batch}), mode=mode)
+    return value, pytensor.function([x], [gradient, pt.stack(rows)], mode=mode)

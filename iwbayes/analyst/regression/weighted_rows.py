@@ -1,0 +1,258 @@
+"""Weighted rows of a regression: likelihood and derivatives in numpy, and their exact compression."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from iwbayes.analyst.arrays import Array, row_blocks
+from iwbayes.analyst.regression.design import Design
+from iwbayes.analyst.row_merging import MERGE_SHARE, identical_rows
+
+__all__ = ["WeightedRows", "derivatives_each", "merge_draws", "merge_rows"]
+
+# Rows and draws of a block, which stays in the processor's cache.
+_BLOCK_ROWS, _BLOCK_DRAWS = 512, 256
+# Numbers of a block of rows in which derivatives are summed, with bounds on its rows; rows of a block of a Gram matrix.
+_BLOCK_NUMBERS, _LEAST_ROWS, _MOST_ROWS, _GRAM_ROWS = 2**17, 64, 4096, 8192
+# Weight vectors from which products of columns, formed once for all, are cheaper than one product of matrices each.
+_MANY = 4
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedRows:
+    """Rows of a regression with their weights: log likelihood and derivatives in numpy.
+
+    Parameters
+    ----------
+    design : Design
+    weights : ndarray, shape (row,)
+        Non-negative; the likelihood is sum_i w_i log f(y_i | x_i, theta), theta as in `LogPrior`.
+    """
+
+    design: Design
+    weights: Array
+
+    def _split(self, theta: Array) -> tuple[Array, float]:
+        """Coefficients (column, predictor) and the auxiliary parameter of theta (p,)."""
+        shape = (self.design.x.shape[1], self.design.n_predictors)
+        return theta[: shape[0] * shape[1]].reshape(shape), float(theta[-1])
+
+    def _predictors(self, theta: Array) -> tuple[Array, float]:
+        beta, aux = self._split(theta)
+        return np.ascontiguousarray((self.design.x @ beta).T), aux
+
+    def row_values(self, theta: Array) -> Array:
+        """Unweighted log likelihood of each row at theta (p,)."""
+        eta, aux = self._predictors(theta)
+        return self.design.family.log_density(eta, self.design.y, aux)
+
+    def row_scores(self, theta: Array) -> Array:
+        """Unweighted score of each row at theta (p,), shape (row, p)."""
+        eta, aux = self._predictors(theta)
+        score = self.design.family.score(eta, self.design.y, aux)
+        k, x = self.design.n_predictors, self.design.x
+        scores = np.empty((len(x), self.design.n_parameters))
+        for j in range(k):
+            scores[:, j : x.shape[1] * k : k] = x * score[j][:, None]
+        if self.design.auxiliary:
+            scores[:, -1] = score[k]
+        return scores
+
+    def derivatives(self, theta: Array) -> tuple[float, Array, Array]:
+        """Weighted log likelihood, its gradient (p,) and Hessian (p, p) at theta (p,)."""
+        [value], [gradient], [hessian] = derivatives_each([self], theta[None])
+        return float(value), gradient, hessian
+
+    def values(self, theta: Array) -> Array:
+        """Weighted log likelihood at each of many theta (draw, p), shape (draw,).
+
+        Constants that depend on the response alone are left out for canonical families.
+        """
+        shape = (self.design.x.shape[1], self.design.n_predictors)
+        beta = theta[:, : shape[0] * shape[1]].reshape(-1, *shape)
+        if self.design.family.cumulant is None:
+            return self._general_values(beta, theta[:, -1])
+        total = np.einsum("sjk,jk->s", beta, self._statistic)
+        for draws in row_blocks(len(beta), _BLOCK_DRAWS):
+            total[draws] -= self._cumulant_sum(np.ascontiguousarray(beta[draws].transpose(2, 1, 0)))
+        return total
+
+    @cached_property
+    def _statistic(self) -> Array:
+        """Weighted sufficient statistic sum_i w_i x_i T(y_i)', shape (column, predictor)."""
+        statistic = self.design.family.statistic(self.design.y, self.design.n_predictors)
+        return self.design.x.T @ (statistic * self.weights).T
+
+    def _cumulant_sum(self, beta: Array) -> Array:
+        """Weighted sum of A(eta) over the rows for beta (predictor, column, draw)."""
+        cumulant = self.design.family.cumulant
+        total = np.zeros(beta.shape[2])
+        if cumulant is None:
+            return total
+        for rows in row_blocks(len(self.weights), _BLOCK_ROWS):
+            total += self.weights[rows] @ cumulant(self.design.x[rows] @ beta)
+        return total
+
+    def _general_values(self, beta: Array, aux: Array) -> Array:
+        total = np.zeros(len(beta))
+        for draws in row_blocks(len(beta), _BLOCK_DRAWS):
+            block = np.ascontiguousarray(beta[draws].transpose(2, 1, 0))
+            for rows in row_blocks(len(self.weights), _BLOCK_ROWS):
+                eta = self.design.x[rows] @ block
+                density = self.design.family.log_density(eta, self.design.y[rows, None], aux[draws])
+                total[draws] += self.weights[rows] @ density
+        return total
+
+
+def derivatives_each(each: Sequence[WeightedRows], theta: Array) -> tuple[Array, Array, Array]:
+    """Differentiate several weighted log likelihoods, each at its own parameters.
+
+    Parameters
+    ----------
+    each : sequence of WeightedRows
+        Those of one design are taken together: one pass over its rows serves all their weights.
+    theta : ndarray, shape (likelihood, p)
+
+    Returns
+    -------
+    values : ndarray, shape (likelihood,)
+    gradients : ndarray, shape (likelihood, p)
+    hessians : ndarray, shape (likelihood, p, p)
+    """
+    design = each[0].design
+    if any(rows.design is not design for rows in each):
+        found = [derivatives_each([rows], point[None]) for rows, point in zip(each, theta, strict=True)]
+        values, gradients, hessians = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return values, gradients, hessians
+    sums = _Sums(design, theta)
+    for block in row_blocks(len(design.y), sums.block_rows):
+        sums.add(block, np.stack([rows.weights[block] for rows in each], axis=1))
+    return sums.result()
+
+
+class _Sums:
+    """Sums over rows of one design, for several weight vectors with a theta (draw, p) each."""
+
+    def __init__(self, design: Design, theta: Array) -> None:
+        self._design, self._aux = design, theta[:, -1]
+        m, c, k = len(theta), design.x.shape[1], design.n_predictors
+        # coefficients of all draws side by side: one product gives all predictors
+        self._beta = np.ascontiguousarray(theta[:, : c * k].reshape(m, c, k).transpose(1, 2, 0)).reshape(c, k * m)
+        self._value = np.zeros(m)
+        self._first, self._cross = np.zeros((k, c, m)), np.zeros((k, c, m))
+        self._own = np.zeros((2, m))  # first and second derivative in the auxiliary parameter
+        self._pairs = np.triu_indices(c) if m >= _MANY else None
+        width = c * (c + 1) // 2 if self._pairs else c * c
+        self._second = {(a, b): np.zeros((width, m)) for a in range(k) for b in range(a, k)}
+        width = (len(self._pairs[0]) if self._pairs else 0) + (3 + 2 * k + k * k) * m + c
+        self.block_rows = min(max(_BLOCK_NUMBERS // width, _LEAST_ROWS), _MOST_ROWS)
+
+    def add(self, rows: slice, weights: Array) -> None:
+        """Add a block of rows with the weights (row, draw)."""
+        family, k = self._design.family, self._design.n_predictors
+        x, y = self._design.x[rows], self._design.y[rows, None]
+        eta = np.ascontiguousarray((x @ self._beta).reshape(len(x), k, -1).transpose(1, 0, 2))
+        self._value += (family.log_density(eta, y, self._aux) * weights).sum(axis=0)
+        score = family.score(eta, y, self._aux) * weights
+        second = family.hessian(eta, y, self._aux) * weights
+        self._first += x.T @ score[:k]
+        columns = np.ascontiguousarray(x.T)
+        products = None if self._pairs is None else columns[self._pairs[0]] * columns[self._pairs[1]]
+        for (a, b), total in self._second.items():
+            if products is not None:
+                total += products @ second[a, b]
+            else:
+                total += np.stack([((columns * one) @ x).ravel() for one in second[a, b].T], axis=1)
+        if self._design.auxiliary:
+            self._own[0] += score[k].sum(axis=0)
+            self._own[1] += second[k, k].sum(axis=0)
+            self._cross += x.T @ second[:k, k]
+
+    def result(self) -> tuple[Array, Array, Array]:
+        """Values (draw,), gradients (draw, p) and Hessians (draw, p, p)."""
+        design, m = self._design, len(self._value)
+        c, k, p = design.x.shape[1], design.n_predictors, design.n_parameters
+        n = c * k
+        gradient, hessian = np.empty((m, p)), np.empty((m, p, p))
+        gradient[:, :n] = self._first.transpose(2, 1, 0).reshape(m, n)
+        for (a, b), total in self._second.items():
+            block = self._square(total, c)
+            hessian[:, a:n:k, b:n:k] = block
+            hessian[:, b:n:k, a:n:k] = block.transpose(0, 2, 1)
+        if design.auxiliary:
+            gradient[:, -1], hessian[:, -1, -1] = self._own
+            cross = self._cross.transpose(2, 1, 0).reshape(m, n)
+            hessian[:, :n, -1], hessian[:, -1, :n] = cross, cross
+        return self._value, gradient, hessian
+
+    def _square(self, total: Array, c: int) -> Array:
+        if self._pairs is None:
+            return total.T.reshape(-1, c, c)
+        square = np.empty((total.shape[1], c, c))
+        a, b = self._pairs
+        square[:, a, b] = square[:, b, a] = total.T
+        return square
+
+
+def merge_rows(design: Design, weights: Array) -> WeightedRows:
+    """Compress weighted rows without changing the likelihood.
+
+    Identical rows become one with the sum of their weights, where enough of them are identical. For the
+    gaussian family at most column + 1 rows remain, whose weighted Gram matrix is that of all rows: with the
+    triangular factor R of the rows sqrt(w)(x, y) and W = sum w, the rows of R / sqrt(v) with the weight
+    v = W / (number of rows of R) each have the same log likelihood, in beta and in sigma.
+
+    Parameters
+    ----------
+    design : Design
+    weights : ndarray, shape (row,)
+
+    Returns
+    -------
+    WeightedRows
+        Rows of weight zero are left out.
+    """
+    return merge_draws(design, weights[None])[0]
+
+
+def merge_draws(design: Design, weights: Array) -> list[WeightedRows]:
+    """Compress the rows of one design under several weight vectors; see `merge_rows`.
+
+    Parameters
+    ----------
+    design : Design
+    weights : ndarray, shape (draw, row)
+
+    Returns
+    -------
+    list of WeightedRows
+        One a draw. They share one design, of which no row has weight zero in all draws; those of the gaussian
+        family have a few rows each, all of one number.
+    """
+    kept = (weights > 0).any(axis=0)
+    x, y = design.x, design.y
+    if not kept.all():
+        x, y, weights = x[kept], y[kept], weights[:, kept]
+    if design.family.continuous:
+        return [_gram_rows(design, x, y, w) for w in weights]
+    first, inverse = identical_rows(x, y)
+    if len(first) > MERGE_SHARE * len(y):
+        shared = design if x is design.x else design.with_rows(x, y)
+        return [WeightedRows(shared, w) for w in weights]
+    shared = design.with_rows(x[first], y[first])
+    return [WeightedRows(shared, np.bincount(inverse, w, len(first)).astype(np.float64)) for w in weights]
+
+
+def _gram_rows(design: Design, x: Array, y: Array, w: Array) -> WeightedRows:
+    """Rows with the weighted Gram matrix of (x, y): a triangular factor, extended block by block."""
+    factor = np.empty((0, x.shape[1] + 1))
+    for rows in row_blocks(len(y), _GRAM_ROWS):
+        block = np.column_stack([x[rows], y[rows]]) * np.sqrt(w[rows])[:, None]
+        factor = np.asarray(np.linalg.qr(np.concatenate([factor, block]), mode="r"))
+    v = float(w.sum()) / len(factor)
+    factor = factor / np.sqrt(v)
+    return WeightedRows(design.with_rows(factor[:, :-1], factor[:, -1]), np.full(len(factor), v))

@@ -1,0 +1,226 @@
+"""ReleasedTilt: all that a release says of its tilt, as arrays that are computed once a call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+from iwbayes.analyst.arrays import Array, symmetric
+from iwbayes.analyst.older_tilts import recover_coefficients
+from iwbayes.features import FeatureMap
+from iwbayes.features.formulas import model_terms
+from iwbayes.features.terms import ordered_terms, raw_names, raw_terms
+from iwbayes.measurement import MEAN_OF_FEATURES
+from iwbayes.release import Release
+from iwbayes.weights import Weights
+
+__all__ = [
+    "FEATURE_CUT",
+    "HARMLESS_STEPS",
+    "NOISE_AWARE",
+    "TAU",
+    "HeldBack",
+    "ReleasedTilt",
+    "has_shares_of",
+    "is_noise_aware",
+]
+
+#: Directions of the features whose weighted variance is below this share of the largest are cut (structural zeros).
+FEATURE_CUT = 1e-4
+#: Prior standard deviation of the tilt's coefficients.
+TAU = 1.0
+#: How the method of noise-aware weights begins; that of the weights they come from follows.
+NOISE_AWARE = "noise-aware "
+#: Post-processing that leaves the shares w_i / sum w of a tilt as they are.
+HARMLESS_STEPS = ("normalize",)
+#: Names of terms that a reason quotes.
+_QUOTED = 4
+
+
+@dataclass(frozen=True, eq=False)
+class HeldBack:
+    """A tilt's test of fit on the synthetic rows.
+
+    Parameters
+    ----------
+    features : ndarray, shape (row, l)
+        That the tilt does not use.
+    value : ndarray, shape (l,)
+        Their noisy mean over the private rows.
+    noise : ndarray, shape (l, l)
+        Covariance of its noise.
+    """
+
+    features: Array
+    value: Array
+    noise: Array
+
+
+@dataclass(frozen=True, eq=False)
+class ReleasedTilt:
+    """What a release says of the tilt that made its weights.
+
+    Parameters
+    ----------
+    features : ndarray, shape (row, k)
+        phi: the tilt's features of the synthetic rows.
+    noise : ndarray, shape (k, k)
+        Sigma: covariance of the privacy noise in the released mean of the features.
+    value : ndarray, shape (k,)
+        The released noisy mean over the private rows.
+    clipped : ndarray of bool, shape (row,), or None
+        Which synthetic rows the feature map clips; None where it does not say so.
+    held_back : HeldBack or None
+        The tilt's test of fit.
+    weights : Weights or None
+        As they were released.
+    feature_map : FeatureMap or None
+        The map behind `features`.
+    n_private : int
+        Number of private rows, N.
+    coefficients : ndarray, shape (k,), or None
+        The tilt's b; None in releases of formats 1 to 3. See `base_and_coefficients`.
+    """
+
+    features: Array
+    noise: Array
+    value: Array
+    clipped: NDArray[np.bool_] | None = None
+    held_back: HeldBack | None = None
+    weights: Weights | None = None
+    feature_map: FeatureMap | None = None
+    n_private: int = 0
+    coefficients: Array | None = None
+
+    @classmethod
+    def of(cls, release: Release) -> ReleasedTilt | None:
+        """Read it from a release; None where its weights are no tilt's with its measurement."""
+        measurement = release.weights.measurement
+        if measurement is None or measurement.name != MEAN_OF_FEATURES or measurement.features is None:
+            return None
+        columns, frame = measurement.tilt_columns, release.synthetic.frame
+        phi = measurement.features.transform(frame)
+        other, held_back = measurement.held_back, None
+        if other is not None and other.features is not None:
+            held_back = HeldBack(other.features.transform(frame), other.value, other.noise.covariance)
+        return cls(
+            features=phi[:, columns],
+            noise=symmetric(measurement.noise.covariance[columns, columns]),
+            value=np.asarray(measurement.value[columns]),
+            clipped=phi[:, -1] > 0 if measurement.features.flag else None,
+            held_back=held_back,
+            weights=release.weights,
+            feature_map=measurement.features,
+            n_private=release.n_private,
+            coefficients=measurement.coefficients,
+        )
+
+    @classmethod
+    def behind(cls, weights: Array, release: Release) -> ReleasedTilt | None:
+        """Read it where the formulas for a tilt hold for these weights (row,); else None. See `applies_to`."""
+        tilt = cls.of(release)
+        return tilt if tilt is not None and tilt.applies_to(weights) else None
+
+    def applies_to(self, weights: Array) -> bool:
+        """Whether weights (row,), on any scale, are those that this tilt made.
+
+        They are when they have the shares of the released ones, a single draw that no post-processing has changed.
+        """
+        own = self.weights
+        if own is None or own.n_draws > 1 or set(own.steps) - set(HARMLESS_STEPS):
+            return False
+        return has_shares_of(weights, own)
+
+    @cached_property
+    def base_and_coefficients(self) -> tuple[Array, Array]:
+        """Log shares of the rows before the tilt, shape (row,), and its coefficients b, shape (k,).
+
+        The base is ``w / exp(b.phi)``. Rows of weight zero have none (-inf).
+
+        Raises
+        ------
+        RuntimeError
+            The release does not store b, and the equation for it was not solved.
+        """
+        assert self.weights is not None  # noqa: S101 - tilts of releases have them
+        log_weights = self.weights.log_weights[0]
+        kept = np.isfinite(log_weights)
+        b = self.coefficients
+        if b is None:
+            b = recover_coefficients(log_weights[kept], self.features[kept], self.value, self.noise, self.n_private)
+        base = log_weights - self.features @ b
+        return base - logsumexp(base[kept]), b
+
+    def unmeasured(self, formula: str) -> str | None:
+        """Say why a regression is not one whose scores the tilt has measured.
+
+        Moments that were not measured come from the generator alone. The noise in them is unknown, and intervals that
+        depend on them can be far too narrow.
+
+        Parameters
+        ----------
+        formula : str
+            As `fit` takes it; ``"y ~ a + b"`` for the response and the columns that a model of another kind uses.
+
+        Returns
+        -------
+        str or None
+            One sentence with what is missing, terms of the first order before others, and the next step. None when
+            everything is measured. None too for a formula with terms that are no polynomials, where the release was
+            made for no model in particular.
+
+        Notes
+        -----
+        Asked for are response, predictors and their products with the response, with each other and with themselves:
+        the scores to second order. What is measured is read from the feature map itself, not from what the publisher
+        wrote beside it. Terms are compared as polynomials of the columns. Features are clipped and directions in which
+        the synthetic rows hardly vary are dropped, so that a model inside may still have a large kappa.
+        """
+        features = self.feature_map
+        if features is None:
+            return None
+        named = isinstance(features.terms, str)
+        try:
+            model = model_terms(formula, features.schema)
+        except ValueError as error:
+            return None if named else f"the release was made for other models, and cannot be for this one: {error}"
+        measured = frozenset(raw_terms(features.schema, features.terms))
+        absent = ordered_terms(model.core - measured) or ordered_terms(model.second_order - measured)
+        if not absent:
+            return None
+        names = raw_names(features.schema, absent)
+        more = f" and {len(names) - _QUOTED} more" if len(names) > _QUOTED else ""
+        ask = f"with for_models=[{formula!r}]"
+        if named:
+            why, remedy = f"only {features.terms} terms were measured", ask
+        elif model.core <= measured:
+            why, remedy = (
+                "the budget was too small for all terms of this model",
+                "with more private rows or more epsilon",
+            )
+        else:
+            why, remedy = "the release was made for other models", f"{ask}, or fit a smaller model"
+        return (
+            f"{why}: the moments of {', '.join(names[:_QUOTED])}{more} come from the generator alone, and the noise in "
+            f"them is unknown. Ask for a release {remedy}."
+        )
+
+
+def has_shares_of(weights: Array, released: Weights) -> bool:
+    """Whether weights (row,) on any scale are the released ones, averaged over their draws."""
+    return np.allclose(weights / np.mean(weights), released.values, rtol=1e-6, atol=1e-9)
+
+
+def is_noise_aware(weights: Any, release: Release) -> bool:
+    """Whether weights are unchanged draws of `noise_aware_weights` for the measurement of this release."""
+    if not (isinstance(weights, Weights) and weights.n_draws > 1 and weights.method.startswith(NOISE_AWARE)):
+        return False
+    own, other = weights.measurement, release.weights.measurement
+    if own is None or other is None or set(weights.steps) - set(HARMLESS_STEPS):
+        return False
+    return own is other or (own.name == other.name and np.array_equal(own.value, other.value))

@@ -1,0 +1,1 @@
+"""What a reader sees of an analysis: plots and the report."""

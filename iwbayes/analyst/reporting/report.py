@@ -1,0 +1,294 @@
+"""report(): one self-contained HTML page on a release, and on a posterior of it. Public quantities only."""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from iwbayes._warnings import CalibrationWarning
+from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.checks import check_release
+from iwbayes.analyst.criticism.diagnose import diagnose
+from iwbayes.analyst.reporting.html import bullets, number, page, paragraph, picture, settings, table
+from iwbayes.analyst.reporting.plots import plot_budget, plot_comparison, plot_marginals, plot_overlap, plot_weights
+from iwbayes.release import Release
+from iwbayes.schema.columns import Column, Real
+from iwbayes.weights import pareto_k_threshold
+
+__all__ = ["report"]
+
+_NEIGHBOURS = {
+    "replace-one": "if any one row of the private table had been any other row",
+    "zero-out": "if any one row of the private table had been left empty",
+    "replace-user": "if all rows of any one person had been any others",
+}
+#: More columns than this are not drawn one by one, and more parameters are not listed.
+_MOST_COLUMNS, _MOST_PARAMETERS = 30, 200
+_SUMMARY = {
+    "mean": "mean",
+    "sd": "sd",
+    "eti90_lb": "5 %",
+    "eti90_ub": "95 %",
+    "ess_bulk": "ESS bulk",
+    "ess_tail": "ESS tail",
+    "r_hat": "R-hat",
+}
+
+
+def report(release: Release, idata: Any = None, *, title: str | None = None) -> str:
+    """Describe a release, and a posterior that was fitted to it, on one HTML page.
+
+    The page needs nothing beside itself: no script, no font, no connection. Warnings come first; then the privacy
+    statement in plain words and in exact terms, the schema, the weights and their diagnostics, the marginals, and the
+    posterior.
+
+    Parameters
+    ----------
+    release : Release
+    idata : arviz.InferenceData or xarray.DataTree, optional
+        Of :func:`~iwbayes.fit` or :func:`~iwbayes.calibrate` with this release.
+    title : str, optional
+
+    Returns
+    -------
+    str
+        HTML, to be written as UTF-8.
+
+    Raises
+    ------
+    TypeError
+        When release is no Release or idata no ArviZ object.
+    ValueError
+        When idata has no posterior.
+
+    Warns
+    -----
+    CalibrationWarning
+        When idata was fitted with the weights of another release.
+
+    Examples
+    --------
+    >>> Path("report.html").write_text(iw.report(release, idata), encoding="utf-8")  # doctest: +SKIP
+    """
+    check_release(release)
+    if idata is not None and not arviz_compat.has_group(idata, "posterior"):
+        raise ValueError("idata has no posterior. Pass the result of fit(), calibrate() or pm.sample().")
+    own = diagnose(release)
+    fitted = None if idata is None else diagnose(idata, release)
+    warned = _warnings(release, own if fitted is None else fitted)
+    if fitted is not None and _of_another_release(fitted):
+        warnings.warn(warned[0], CalibrationWarning, stacklevel=2)
+    sections = [
+        ("warnings", "Warnings", _warning_box(warned)),
+        ("privacy", "Privacy", _privacy(release)),
+        ("columns", "Columns", _schema(release)),
+        ("weights", "Weights", _weights(release, own)),
+        ("marginals", "Marginals", _marginals(release)),
+    ]
+    if fitted is not None:
+        sections.insert(1, ("posterior", "Posterior", _posterior(idata, fitted)))
+    sections.append(("origin", "How it was made", _origin(release)))
+    schema = release.synthetic.schema
+    summary = paragraph(
+        f"{len(release.synthetic):,} synthetic rows of {len(schema)} columns, weighted to stand for "
+        f"{release.n_private:,} private rows; epsilon {release.statement.epsilon:.4g}, delta "
+        f"{release.statement.delta:.3g}."
+    )
+    kind = "Release and posterior" if idata is not None else "Release"
+    some = ", ".join(schema.names[:4]) + (f" and {len(schema) - 4} more columns" if len(schema) > 4 else "")
+    return page(title or f"{kind}: {some}", summary, sections)
+
+
+def _of_another_release(checks: pd.DataFrame) -> bool:
+    """Whether a posterior was fitted with the weights of another release than the one it is described with."""
+    return "weights" in checks.index and checks.loc["weights", "verdict"] == "fail"
+
+
+def _warnings(release: Release, checks: pd.DataFrame) -> list[str]:
+    """All that speaks against taking the numbers as they are, the gravest first."""
+    found = [str(checks.loc["weights", "what_to_do"])] if _of_another_release(checks) else []
+    found += [f"The release is not certified: {reason}." for reason in release.reasons]
+    order = {"fail": 0, "warn": 1}
+    bad = checks[checks["verdict"].isin(order)]
+    bad = bad.iloc[np.argsort(bad["verdict"].map(order).to_numpy(), kind="stable")]
+    said = str(checks.loc["calibration", "what_to_do"]) if "calibration" in checks.index else ""
+    for name, row in bad.iterrows():
+        if name in ("certified", "noise", "weights") or re.search(rf"\b{re.escape(str(name))} [-\d]", said):
+            continue  # said in words above, or among the reasons of the calibration
+        value, limit = (number(part) if isinstance(part, float) else str(part) for part in row[["value", "threshold"]])
+        against = f" (limit {limit})" if limit else ""
+        found.append(f"{name}: {value}{against}. {row['what_to_do']}".strip())
+    return found
+
+
+def _warning_box(lines: list[str]) -> str:
+    if not lines:
+        return paragraph("None: every check passed.", "good")
+    return f'<div class="warn" role="note">{bullets(lines)}</div>\n'
+
+
+def _privacy(release: Release) -> str:
+    statement = release.statement
+    factor = math.exp(min(statement.epsilon, 700))
+    who = _NEIGHBOURS[statement.adjacency]
+    plain = (
+        f"Whatever can be seen in this release would have been seen {who}, with a probability that differs by a factor "
+        f"of at most {factor:.4g}"
+        if math.isfinite(statement.epsilon)
+        else "Nothing is promised: rows were used without noise"
+    )
+    if statement.delta > 0 and math.isfinite(statement.epsilon):
+        plain += f", and by no more than {statement.delta:.2g} beyond that"
+    limits = [
+        "It says nothing of what is true of people at large: that smoking harms can be learned from any such table.",
+        "It covers the uses listed below and no others. The costs of other releases of the same rows add up.",
+        "Choosing settings by looking at private results is not covered.",
+        "The number of private rows, the schema and the settings are public.",
+    ]
+    if statement.on_undeclared == "refuse":
+        limits.append(
+            "The promise holds among tables that conform to the schema. Amending a schema after a refusal is a look at "
+            "private rows, which is not covered."
+        )
+    rows = [
+        (e.label, e.mechanism, times, e.epsilon, e.delta, e.noise_multiplier) for e, times in statement.uses.items()
+    ]
+    header = ("use", "mechanism", "times", "epsilon each", "delta each", "noise multiplier")
+    content = paragraph(plain + ".") + "<h3>What it does not promise</h3>\n" + bullets(limits)
+    content += "<h3>Exact terms</h3>\n" + paragraph(
+        f"({statement.epsilon:.6g}, {statement.delta:.3g})-differential privacy under {statement.adjacency} adjacency; "
+        f"noise: {statement.noise}; {'certified' if release.certified else 'NOT certified'}."
+    )
+    content += bullets(statement.notes) if statement.notes else ""
+    content += table("Uses of the private rows, each with its own cost", header, rows)
+    if statement.events:
+        content += picture(
+            plot_budget(release).figure,
+            f"Bars of the epsilon of each use; all together {statement.epsilon:.4g}. The table above has the numbers.",
+            "What each use costs on its own, and all of them together, composed.",
+        )
+    return content
+
+
+def _schema(release: Release) -> str:
+    rows = [
+        (column.name, column.kind, _range(column), "allowed" if column.missing else "")
+        for column in release.synthetic.schema
+    ]
+    return table("Declared from public knowledge", ("column", "kind", "bounds or levels", "missing cells"), rows)
+
+
+def _range(column: Column) -> str:
+    if column.kind in ("real", "integer"):
+        how = f", encoded as {column.transform}" if isinstance(column, Real) and column.transform else ""
+        return f"{column.lower:g} to {column.upper:g}{how}"  # type: ignore[attr-defined]
+    levels = [str(level) for level in column.levels]  # type: ignore[attr-defined]
+    more = f" and {len(levels) - 40} more" if len(levels) > 40 else ""
+    return ", ".join(levels[:40]) + more
+
+
+def _checks(caption: str, checks: pd.DataFrame) -> str:
+    """Table of checks, and which of its rows a reader must look at."""
+    rows = [
+        (name, row["verdict"], row["value"], row["threshold"], row["what_to_do"]) for name, row in checks.iterrows()
+    ]
+    count = {verdict: int((checks["verdict"] == verdict).sum()) for verdict in ("fail", "warn")}
+    there = " and ".join(f"{n} with {verdict}" for verdict, n in count.items() if n) or "none"
+    lead = f"Look at the rows that say fail or warn (here: {there}); the others passed or are for the expert."
+    return paragraph(lead) + table(caption, ("check", "verdict", "value", "limit", "what to do"), rows)
+
+
+def _weights(release: Release, checks: pd.DataFrame) -> str:
+    weights, n = release.weights, len(release.synthetic)
+    limit = pareto_k_threshold(n)
+    content = paragraph(
+        f"{weights.method}: {weights.n_draws} draw(s). Weighted, the {n:,} rows are worth {weights.ess:,.0f} equal "
+        f"ones; the Pareto shape of the largest weights is {weights.pareto_k:.2f}, where {limit:.2f} is too much."
+    )
+    content += picture(
+        plot_weights(release).figure,
+        f"Histogram of the weights on a logarithmic axis; Pareto shape {weights.pareto_k:.2f}, worth "
+        f"{weights.ess:,.0f} of {n:,} rows.",
+        "Weights of the synthetic rows; their mean is one.",
+    )
+    measurement = weights.measurement
+    if measurement is not None and measurement.features is not None:
+        content += picture(
+            plot_overlap(release).figure,
+            "For each measured term: the noisy private mean with 90 % of its noise, and the weighted synthetic mean.",
+            "What was measured of the private rows, and where the weights take the synthetic ones. Weighted means "
+            "should lie within most of the bars.",
+        )
+    return content + _checks("Checks of the release", checks)
+
+
+def _marginals(release: Release) -> str:
+    names = release.synthetic.schema.names[:_MOST_COLUMNS]
+    hidden = len(release.synthetic.schema) - len(names)
+    shares = release.weights.values / len(release.synthetic)
+    rows = []
+    for name in names:
+        values = release.synthetic.frame[name]
+        encoded = release.synthetic.schema[name]
+        if encoded.kind in ("real", "integer"):
+            numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
+            known = ~np.isnan(numbers)
+            if known.any():
+                weighted = np.average(numbers[known], weights=shares[known]) if shares[known].sum() > 0 else math.nan
+                rows.append((name, "mean", float(numbers[known].mean()), float(weighted)))
+            continue
+        for level in encoded.levels[:12]:  # type: ignore[attr-defined]
+            same = (values == level).fillna(False).to_numpy(dtype=bool)
+            rows.append((f"{name}: {level}", "share", float(same.mean()), float(shares[same].sum())))
+    content = picture(
+        plot_marginals(release, names)[0].figure,
+        "A panel for each column: shares of its values among the synthetic rows, weighted and unweighted.",
+        "Synthetic rows, weighted (filled) and unweighted (line)."
+        + (f" {hidden} columns are not shown." if hidden else ""),
+    )
+    return content + table("Synthetic rows in numbers", ("column", "quantity", "unweighted", "weighted"), rows)
+
+
+def _posterior(idata: Any, checks: pd.DataFrame) -> str:
+    posterior = arviz_compat.group(idata, "posterior")
+    names = {"formula": "Model", "family": "family", "method": "computed by", "weights": "weights"}
+    facts = "; ".join(f"{text}: {posterior.attrs[key]}" for key, text in names.items() if key in posterior.attrs)
+    left_out = int(posterior.attrs.get("rows_left_out", 0))
+    if left_out:
+        share = float(posterior.attrs["share_left_out"])
+        facts += (
+            f"{'; ' if facts else ''}complete cases only: {left_out:,} synthetic row{'s' if left_out > 1 else ''} with "
+            f"missing cells left out, {share:.2%} of all by weight"
+        )
+    shown = arviz_compat.summary(idata)
+    hidden = max(len(shown) - _MOST_PARAMETERS, 0)
+    shown = shown.iloc[:_MOST_PARAMETERS]
+    calibrated = checks.loc["calibration", "verdict"] == "ok"
+    verdict = (
+        "The intervals account for the noise in the weights: inside the domain that simulations support."
+        if calibrated
+        else "The intervals are NOT calibrated: they may be wrong in place and length. See the warnings."
+    )
+    content = (paragraph(facts) if facts else "") + paragraph(verdict, "good" if calibrated else "warn")
+    rows = [(name, *(float(row[key]) for key in _SUMMARY)) for name, row in shown.iterrows()]
+    caption = "Posterior, with equal-tailed 90 % intervals" + (f"; {hidden} more are not shown" if hidden else "")
+    content += table(caption, ("parameter", *_SUMMARY.values()), rows)
+    forest = pd.DataFrame({"coefficient": shown.index, "method": "posterior", "mean": shown["mean"]})
+    forest = forest.assign(lower=shown["eti90_lb"], upper=shown["eti90_ub"])
+    content += picture(
+        plot_comparison(forest.iloc[:60]).figure,
+        "Means and 90 % intervals of the parameters; the table above has the numbers.",
+        "Posterior means and 90 % intervals" + (" of the first 60 parameters." if len(forest) > 60 else "."),
+    )
+    return content + _checks("Checks of the posterior and its release", checks)
+
+
+def _origin(release: Release) -> str:
+    rows: list[tuple[str, Any]] = [("rows from", release.synthetic.origin or "unknown")]
+    rows += settings(release.recipe or {})
+    return table("Settings of the release", ("setting", "value"), rows)

@@ -1,0 +1,1 @@
+"""Weighted PyMC models: from a model and weights to the same model whose rows count by their weights."""

@@ -1,0 +1,103 @@
+"""Weights of the rows that ``pm.Minibatch`` draws: the weight vector takes the random index of the data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytensor.tensor as pt
+from pymc.data import MinibatchOp
+from pymc.variational.minibatch_rv import MinibatchRandomVariable
+from pytensor.graph.basic import Constant
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import Cast
+from pytensor.tensor.elemwise import Elemwise
+
+from iwbayes.analyst.weighting.weight_checks import LENGTH, CheckWeights
+
+
+def minibatch_node(value: Any) -> Any | None:
+    """Return the ``pm.Minibatch`` node of which a value is an output, cast or not; None if it is of none."""
+    while value.owner is not None and isinstance(value.owner.op, Elemwise):
+        if not isinstance(value.owner.op.scalar_op, Cast):
+            return None
+        value = value.owner.inputs[0]
+    return value.owner if value.owner is not None and isinstance(value.owner.op, MinibatchOp) else None
+
+
+def draws_rows(value: Any) -> bool:
+    """Whether a value depends on a ``pm.Minibatch``."""
+    return any(var.owner is not None and isinstance(var.owner.op, MinibatchOp) for var in ancestors([value]))
+
+
+def scaled_rows(rv: Any) -> Any | None:
+    """Return ``total_size`` of the rows of an observed variable as a symbolic scalar; None if it has none."""
+    if not isinstance(rv.owner.op, MinibatchRandomVariable):
+        return None
+    size = rv.owner.inputs[1]
+    return None if isinstance(size, Constant) and size.data is None else size
+
+
+def batch_weights(fgraph: FunctionGraph, node: Any, weights: Any) -> Any:
+    """Return the weights of the rows in a batch, shape (row in batch,), and put them into the function graph.
+
+    The ``pm.Minibatch`` node is replaced by one that takes the weights as one more table, so that predictors,
+    response and weights are all taken by one index.
+
+    Parameters
+    ----------
+    fgraph : FunctionGraph
+        It is changed in place.
+    node : Apply
+        The ``pm.Minibatch`` node, in `fgraph`.
+    weights : shared variable, shape (row,)
+        Of all rows of the table. It must not be computed: PyMC rewrites one of the copies of the node that a
+        log density has, and takes the random index as one only while all copies are equal.
+    """
+    if weights in node.inputs:  # another observed variable of the same batch
+        return node.outputs[node.inputs.index(weights)]
+    inner = _inner_graph(node.op)
+    index = inner.outputs[0].owner.inputs[1]  # output j is input j, taken by the index
+    table = weights.type()
+    # inside, ahead of the index, which would fail on fewer weights than rows
+    checked: Any = CheckWeights(LENGTH)(table, pt.eq(table.shape[0], inner.inputs[0].shape[0]))
+    new = MinibatchOp([*inner.inputs, table], [*inner.outputs, checked[index]])(*node.inputs, weights)
+    for old, output in zip(node.outputs, new, strict=False):
+        output.name = old.name
+    fgraph.replace_all(list(zip(node.outputs, new, strict=False)), import_missing=True)
+    return new[-1]
+
+
+def drop_batch_weights(fgraph: FunctionGraph, node: Any, weights: Any) -> None:
+    """Undo `batch_weights`, where the weights are an output of the node.
+
+    Parameters
+    ----------
+    fgraph : FunctionGraph
+        It is changed in place.
+    node : Apply
+        The ``pm.Minibatch`` node of a value, in `fgraph`.
+    weights : TensorVariable
+        Weights of a batch, made of an output of the node.
+    """
+    above = set(ancestors([weights]))
+    kept = [place for place, output in enumerate(node.outputs) if output not in above]
+    if len(kept) == len(node.outputs):  # taken out with another observed variable of the same batch
+        return
+    inner = _inner_graph(node.op)
+    inputs, outputs = ([of[place] for place in kept] for of in (inner.inputs, inner.outputs))
+    new: Any = MinibatchOp(inputs, outputs)(*[node.inputs[place] for place in kept], return_list=True)
+    old = [node.outputs[place] for place in kept]
+    for before, after in zip(old, new, strict=True):
+        after.name = before.name
+    fgraph.replace_all(list(zip(old, new, strict=True)), import_missing=True)
+
+
+def table_rows(node: Any) -> Any:
+    """Symbolic number of rows of the table that a ``pm.Minibatch`` node draws from."""
+    return node.inputs[0].shape[0]
+
+
+def _inner_graph(op: Any) -> Any:
+    """Return a copy of the graph inside an OpFromGraph (frozen since pytensor 3)."""
+    return op.fgraph.unfreeze() if hasattr(op.fgraph, "unfreeze") else op.fgraph.clone()

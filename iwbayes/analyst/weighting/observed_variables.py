@@ -1,0 +1,131 @@
+"""Find the observed variables of a PyMC model and their rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.distributions.distribution import PartialObservedRV
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
+
+from iwbayes.analyst.weighting.graph_functions import evaluate
+from iwbayes.analyst.weighting.minibatch import draws_rows, minibatch_node, scaled_rows, table_rows
+
+
+def observed_variables(model: pm.Model) -> list[Any]:
+    """Observed variables of a model, without what predictive sampling may have put among them.
+
+    ``sample_posterior_predictive`` of PyMC 5 appends deterministics to ``model.observed_RVs``.
+    """
+    return [rv for rv in dict.fromkeys(model.observed_RVs) if rv in model.rvs_to_values]
+
+
+@dataclass(frozen=True)
+class ObservedRows:
+    """An observed variable and its rows.
+
+    Attributes
+    ----------
+    name : str
+        Name that the user gave the variable.
+    observed : str
+        Name of the node of ``model.observed_RVs``: another one where missing values are imputed.
+    n_rows : int
+        Length of the first axis: of an imputed variable, missing rows included; of a minibatch, of the whole
+        table; -1 for a scalar.
+    rows : ndarray of int or None
+        The rows of the observed entries of an imputed variable; None for any other.
+    minibatch : bool
+        Whether its rows are a batch of ``pm.Minibatch``.
+    refusal : str
+        Why its rows are not known; empty if they are.
+    """
+
+    name: str
+    observed: str
+    n_rows: int
+    rows: np.ndarray | None = None
+    minibatch: bool = False
+    refusal: str = ""
+
+
+def observed_rows(model: pm.Model) -> list[ObservedRows]:
+    """Find the rows of each observed variable of a model.
+
+    Raises
+    ------
+    ValueError
+        If the model has no observed variables.
+    """
+    variables = observed_variables(model)
+    if not variables:
+        raise ValueError("the model has no observed variables, so there is no likelihood to weight.")
+    return [_rows_of(model, rv) for rv in variables]
+
+
+def _rows_of(model: pm.Model, rv: Any) -> ObservedRows:
+    """Rows of one observed variable."""
+    value: Any = model.rvs_to_values[rv]
+    name = imputed_name(model, rv)
+    tensor = isinstance(rv, pt.TensorVariable)
+    if not tensor:
+        refusal = f"variables of type {rv.type} are not supported. Use a variable of pymc itself, not of pymc.dims."
+        return ObservedRows(rv.name, rv.name, -1, refusal=refusal)
+    if rv.type.ndim == 0:
+        refusal = "it is a scalar. Give it a row axis, for example shape=1 with one observed value."
+        return ObservedRows(rv.name, rv.name, -1, refusal=refusal)
+    if isinstance(rv.owner.op, PartialObservedRV):
+        refusal = (
+            "its density joins observed and imputed values. Drop the incomplete rows, or impute them as "
+            "a free variable of their own."
+        )
+        return ObservedRows(name or rv.name, rv.name, -1, refusal=refusal)
+    if name is not None:
+        mask: Any = _observed_mask(model, name, rv)
+        # A variable whose rows are missing as a whole keeps its trailing axes; else entries are one by one.
+        if rv.type.ndim > 1:
+            mask = mask.all(axis=tuple(range(-(rv.type.ndim - 1), 0)))
+        return ObservedRows(name, rv.name, len(mask), np.nonzero(mask)[0])
+    if draws_rows(value) or scaled_rows(rv) is not None:
+        return _batch_of(rv, value)
+    return ObservedRows(rv.name, rv.name, int(evaluate(value.shape)[0]))
+
+
+def _batch_of(rv: Any, value: Any) -> ObservedRows:
+    """Rows of an observed variable that is a minibatch."""
+    node, size = minibatch_node(value), scaled_rows(rv)
+    if node is None or any(draws_rows(table) for table in node.inputs):
+        refusal = (
+            "it is a minibatch (total_size or pm.Minibatch) whose rows cannot be traced to the table. Observe an "
+            "output of one pm.Minibatch, or the whole table."
+        )
+        return ObservedRows(rv.name, rv.name, -1, refusal=refusal)
+    n_rows = int(evaluate(table_rows(node)))
+    if size is not None and int(evaluate(size)) != n_rows:
+        refusal = (
+            f"its total_size is {int(evaluate(size))}, but pm.Minibatch draws from {n_rows} rows. Set total_size "
+            "to the rows of the table, and the sum of the weights by reweight's total."
+        )
+        return ObservedRows(rv.name, rv.name, n_rows, minibatch=True, refusal=refusal)
+    return ObservedRows(rv.name, rv.name, n_rows, minibatch=True)
+
+
+def imputed_name(model: pm.Model, rv: Any) -> str | None:
+    """Return the name of the variable whose observed part this is, None if nothing of it is imputed."""
+    name = rv.name.removesuffix("_observed")
+    whole = model.named_vars.get(name)
+    if name == rv.name or whole is None or f"{name}_unobserved" not in model.named_vars:
+        return None
+    return name if rv in ancestors([whole]) else None
+
+
+def _observed_mask(model: pm.Model, name: str, rv: Any) -> np.ndarray:
+    """Which entries of an imputed variable are observed: boolean, the shape of the whole variable."""
+    missing = model.named_vars[f"{name}_unobserved"]
+    marks = {rv: pt.ones_like(model.rvs_to_values[rv]), missing: pt.zeros_like(missing)}
+    [whole] = graph_replace([model.named_vars[name]], marks, strict=False)
+    return evaluate(whole) == 1

@@ -1,0 +1,170 @@
+"""Commands of an analyst, who has a release."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from iwbayes.cli.app import Debug, Force, Json, ReleaseFile, app
+from iwbayes.cli.output import (
+    check_output,
+    errors,
+    facts_of,
+    finite,
+    print_table,
+    records,
+    save_or_rescue,
+    working,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: What is shown of each parameter.
+_SUMMARY = ["mean", "sd", "eti90_lb", "eti90_ub", "ess_bulk", "r_hat"]
+
+
+@app.command(epilog="Examples:\n\n\b\n  iwbayes inspect people.iwb\n  iwbayes inspect people.iwb --json")
+def inspect(release: ReleaseFile, as_json: Json = False, debug: Debug = False) -> None:
+    """Check a release file and show what is in it.
+
+    Columns, weights and privacy statement.
+    """
+    with errors(debug):
+        from iwbayes.analyst.reporting.html import settings
+        from iwbayes.release import load
+
+        found = load(release)
+        if as_json:
+            facts = facts_of(found)
+            facts["schema"], facts["recipe"] = found.synthetic.schema.to_dict(), found.recipe
+            typer.echo(json.dumps(facts, indent=1))
+            return
+        lines = [found.summary(), "  schema:", *(f"    {column!r}" for column in found.synthetic.schema)]
+        measurement = found.weights.measurement
+        if measurement is not None:
+            clipped = measurement.clipped_private
+            lines.append(
+                f"  measured: {measurement.name}, {measurement.noise.dim} coordinates with {measurement.noise.name} "
+                f"noise of sd {measurement.noise.covariance[0, 0] ** 0.5:.4g}"
+                + (
+                    f"; clipped private rows {clipped:.1%} (noisy; of the norm of their features, not of values at the "
+                    "schema's bounds)"
+                    if finite(clipped) is not None
+                    else ""
+                )
+            )
+            if measurement.held_back is not None:
+                lines.append(f"  held back as a test of fit: {measurement.held_back.noise.dim} coordinates")
+        lines += [f"  {name}: {value}" for name, value in settings(found.recipe or {})]
+        typer.echo("\n".join(lines))
+
+
+@app.command(
+    epilog="Examples:\n\n\b\n"
+    '  iwbayes fit people.iwb "income ~ age + sex" --family bernoulli\n'
+    '  iwbayes fit people.iwb "visits ~ age" --family poisson --seed 1 -o posterior.nc --json'
+)
+def fit(
+    release: ReleaseFile,
+    formula: Annotated[str, typer.Argument(help='Regression, such as "y ~ x + z".', show_default=False)],
+    family: Annotated[str, typer.Option(help="bernoulli, gaussian, categorical or poisson.")] = "gaussian",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Posterior to write, netCDF.", show_default=False)
+    ] = None,
+    method: Annotated[str, typer.Option(help="auto, laplace or nuts.")] = "auto",
+    draws: Annotated[int, typer.Option(help="Draws of each chain.")] = 1000,
+    chains: Annotated[int, typer.Option(help="Chains.")] = 4,
+    seed: Annotated[int | None, typer.Option(help="Seed of the posterior's draws.", show_default=False)] = None,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate/--no-calibrate", help="Account for the noise in the weights.")
+    ] = True,
+    force: Force = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Fit a regression to a release.
+
+    It shows the calibrated posterior and the diagnostics.
+    """
+    with errors(debug):
+        if output is not None:
+            check_output(output, force, inputs=[release])
+        from iwbayes.release import load
+
+        found = load(release)
+        with working("loading PyMC"):
+            from iwbayes.analyst import arviz_compat
+            from iwbayes.analyst.criticism.diagnose import diagnose
+            from iwbayes.analyst.regression.fit import fit as fit_posterior
+
+        idata = fit_posterior(
+            formula,
+            found,
+            family=family,
+            method=method,
+            draws=draws,
+            chains=chains,
+            random_seed=seed,
+            calibrate=calibrate,
+            progressbar=sys.stderr.isatty(),
+        )
+        shown, checks = arviz_compat.summary(idata)[_SUMMARY], diagnose(idata, found)
+        index = None if output is None else save_or_rescue(lambda path: arviz_compat.save(idata, path), output)
+        if as_json:
+            facts = _fit_facts(shown, checks)
+            typer.echo(
+                json.dumps({"formula": formula, "family": family, **facts, "path": index and str(index)}, indent=1)
+            )
+            return
+        print_table(shown, f"{formula} ({family}), 90 % intervals")
+        print_table(checks, "diagnostics")
+        if index is not None:
+            typer.echo(f"written to {index}")
+
+
+@app.command(
+    epilog="Examples:\n\n\b\n"
+    "  iwbayes report people.iwb -o report.html\n"
+    "  iwbayes report people.iwb posterior.nc -o report.html --force"
+)
+def report(
+    release: ReleaseFile,
+    posterior: Annotated[
+        Path | None, typer.Argument(help="Posterior of iwbayes fit, netCDF.", show_default=False)
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Page to write.")] = Path("report.html"),
+    title: Annotated[str | None, typer.Option(help="Title of the page.", show_default=False)] = None,
+    force: Force = False,
+    debug: Debug = False,
+) -> None:
+    """Write a report of a release, one HTML page.
+
+    Warnings first, then the posterior, the privacy statement, the weights and the marginals.
+    """
+    with errors(debug):
+        check_output(output, force, inputs=[release, posterior])
+        from iwbayes._archive import write_atomically
+        from iwbayes.release import load
+
+        found = load(release)
+        with working("drawing"):
+            from iwbayes.analyst import arviz_compat
+            from iwbayes.analyst.reporting.report import report as describe
+
+            content = describe(found, None if posterior is None else arviz_compat.load(posterior), title=title)
+        write_atomically(output, content.encode("utf-8"), overwrite=force)
+        typer.echo(f"written to {output}")
+
+
+def _fit_facts(shown: pd.DataFrame, checks: pd.DataFrame) -> dict[str, Any]:
+    verdict = checks.loc["calibration", "verdict"] if "calibration" in checks.index else "info"
+    return {
+        "calibrated": bool(verdict == "ok"),
+        "summary": records(shown, "parameter"),
+        "diagnostics": records(checks, "check"),
+    }

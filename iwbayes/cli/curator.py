@@ -1,0 +1,323 @@
+"""Commands of a curator, who holds private rows."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from iwbayes.cli.app import Debug, Force, Json, SchemaFile, app
+from iwbayes.cli.output import check_output, errors, facts_of, save_or_rescue
+
+if TYPE_CHECKING:
+    from iwbayes.curator.privacy.ledger import Ledger
+    from iwbayes.curator.protocols import Generator
+
+#: Part of epsilon that bounds the rows of users.
+BOUND_SHARE = 0.1
+
+NO_LEDGER = "no ledger: what earlier releases of these rows have cost is not counted (see iwbayes ledger --help)"
+
+TEMPLATE = """\
+# One [[column]] for each column of the table, from public knowledge (a questionnaire, a code book): names, bounds and
+# levels are published. Never take them from the private rows. Numbers outside their bounds are clipped.
+
+[[column]]
+name = "age"
+type = "real"
+lower = 18.0
+upper = 90.0
+
+[[column]]
+name = "income"
+type = "real"
+lower = 0.0
+upper = 500000.0
+transform = "log1p"  # for long tails; leave it out otherwise
+missing = true  # cells may be empty
+
+[[column]]
+name = "children"
+type = "integer"
+lower = 0
+upper = 12
+
+[[column]]
+name = "region"
+type = "categorical"
+levels = ["north", "south", "east", "west"]
+
+[[column]]
+name = "insured"
+type = "binary"
+levels = [0, 1]
+"""
+
+Epsilon = Annotated[float, typer.Option(help="Privacy budget epsilon.", show_default=False)]
+Delta = Annotated[float, typer.Option(help="Privacy budget delta.", show_default=False)]
+Adjacency = Annotated[str, typer.Option(help="replace-one or zero-out.")]
+Share = Annotated[float, typer.Option(help="The generator's part of epsilon.")]
+OnUndeclared = Annotated[
+    str, typer.Option(help="What becomes of cells that do not fit the schema: refuse, missing or other.")
+]
+ForModel = Annotated[
+    list[str] | None,
+    typer.Option(help='Regression that the rows are for, such as "y ~ x + z"; may be repeated.', show_default=False),
+]
+
+
+@app.command(epilog="Examples:\n\n\b\n  iwbayes schema > people.toml\n  iwbayes schema people.toml")
+def schema(
+    file: Annotated[Path | None, typer.Argument(help="Schema to check, TOML.", show_default=False)] = None,
+    debug: Debug = False,
+) -> None:
+    """Check a schema and show it, or print a template.
+
+    Without a file it prints a template to edit.
+    """
+    with errors(debug):
+        if file is None:
+            typer.echo(TEMPLATE, nl=False)
+            return
+        from iwbayes.schema import Schema
+
+        for column in Schema.from_toml(file):
+            typer.echo(repr(column))
+
+
+@app.command(
+    epilog="Examples:\n\n\b\n"
+    "  iwbayes plan -s people.toml --n 4000 --epsilon 1 --delta 1e-6\n"
+    '  iwbayes plan -s people.toml --n 4000 --epsilon 1 --delta 1e-6 --for-model "income ~ age"'
+)
+def plan(
+    schema: SchemaFile,
+    n: Annotated[int, typer.Option("--n", help="Number of private rows.", show_default=False)],
+    epsilon: Epsilon,
+    delta: Delta,
+    for_model: ForModel = None,
+    share: Share = 0.3,
+    adjacency: Adjacency = "replace-one",
+    on_undeclared: OnUndeclared = "refuse",
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Tell the noise of a release beforehand.
+
+    No private row is touched: it needs the schema and the number of rows.
+    """
+    with errors(debug):
+        from iwbayes.curator.plan import plan as plan_release
+        from iwbayes.schema import Schema
+
+        expected = plan_release(
+            Schema.from_toml(schema).admitting(on_undeclared),
+            n,
+            epsilon=epsilon,
+            delta=delta,
+            for_models=for_model or (),
+            share=share,
+            adjacency=adjacency,
+        )
+        if as_json:
+            names = ("epsilon_generator", "epsilon_weights", "terms", "n_features", "noise_sd", "noise_over_spread")
+            facts = {name: getattr(expected, name) for name in names}
+            facts["events"] = [event.to_dict() for event in expected.events]
+            typer.echo(json.dumps(facts, indent=1))
+        else:
+            typer.echo(str(expected))
+
+
+@app.command(
+    epilog="Examples:\n\n\b\n"
+    "  iwbayes publish people.csv -s people.toml --epsilon 1 --delta 1e-6 -o people.iwb\n"
+    "  iwbayes publish people.csv -s people.toml --epsilon 1 --delta 1e-6 --ledger people.ledger -o people.iwb\n"
+    "  iwbayes publish visits.csv -s visits.toml --user patient --rows-per-user 1,2,4,8 --epsilon 2 --delta 1e-6 "
+    "-o visits.iwb\n\n"
+    "All that can be wrong is looked at before the budget is spent. An interrupted run keeps what it has charged to a "
+    "ledger and writes no file."
+)
+def publish(
+    table: Annotated[Path, typer.Argument(help="Private rows, CSV or Parquet.", show_default=False)],
+    schema: SchemaFile,
+    epsilon: Epsilon,
+    delta: Delta,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Release file to write.", show_default=False)],
+    n_synthetic: Annotated[
+        int | None, typer.Option(help="Synthetic rows.", show_default="5 for each private row")
+    ] = None,
+    for_model: ForModel = None,
+    generator: Annotated[str, typer.Option(help="BayesNet or Mixture.")] = "BayesNet",
+    mechanism: Annotated[str, typer.Option(help="Noise of the weights: gaussian, or cube for delta 0.")] = "gaussian",
+    share: Share = 0.3,
+    adjacency: Adjacency = "replace-one",
+    ledger: Annotated[
+        Path | None,
+        typer.Option(help="Ledger file to charge (see iwbayes ledger): the release must fit in what is left."),
+    ] = None,
+    user: Annotated[
+        str | None, typer.Option(help="Column that says whose a row is, where people own several.", show_default=False)
+    ] = None,
+    rows_per_user: Annotated[
+        str | None,
+        typer.Option(help="With --user: bounds on a person's rows to choose from privately, as 1,2,4,8."),
+    ] = None,
+    drop: Annotated[
+        list[str] | None,
+        typer.Option(help="Column to leave out, such as an identifier; may be repeated.", show_default=False),
+    ] = None,
+    on_undeclared: OnUndeclared = "refuse",
+    force: Force = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Publish a private table.
+
+    Synthetic rows and weights, under one privacy budget.
+    """
+    with errors(debug, private=True):
+        check_output(output, force, inputs=[table, schema, *_ledger_files(ledger)])
+        from iwbayes._read import read_table
+        from iwbayes._warnings import PrivacyWarning
+        from iwbayes.curator.contribution import bound_contributions, bounding_events
+        from iwbayes.curator.estimators.tilting.tilt import NOISE_TARGET, TiltWeights
+        from iwbayes.curator.plan import plan as plan_release
+        from iwbayes.curator.privacy.accounting import noise_event
+        from iwbayes.curator.privacy.ledger import Ledger
+        from iwbayes.curator.publish import publish as publish_table
+        from iwbayes.schema import Schema
+        from iwbayes.tables import PrivateTable
+
+        declared = Schema.from_toml(schema)
+        grid = _grid(user, rows_per_user)
+        made_by = _generator(generator)
+        weights = TiltWeights(mechanism=mechanism)
+        own = None if ledger is None else _certified(ledger)
+        rows = read_table(table, declared, drop=drop or (), on_undeclared=on_undeclared)
+        private = PrivateTable(rows, declared, user=user, on_undeclared=on_undeclared)
+        options = {"generator": made_by, "weights": weights, "for_models": for_model or (), "share": share}
+        if grid:
+            bounding = BOUND_SHARE * epsilon
+            first = bounding_events(bounding, len(grid))
+            own = Ledger(epsilon, delta, "replace-user") if own is None else own
+            both = Ledger(epsilon, delta, "replace-user", rule=own.rule)
+            both.charge_release(*first)  # what the two steps may cost together; no noise is drawn here
+            epsilon = min(epsilon - bounding, both.left[0])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PrivacyWarning)  # the release itself gives it
+            expected = plan_release(
+                private.schema,
+                private.n_users,
+                epsilon=epsilon,
+                delta=delta,
+                adjacency=adjacency if own is None else own.adjacency,
+                rows_per_user=max(grid, default=1),
+                **options,  # type: ignore[arg-type]
+            )
+        if grid and own is not None:  # a bound on rows alone would be of no use: both must fit before it is charged
+            own.check_releases(first, [noise_event("release", epsilon, delta)])
+        if expected.noise_over_spread > NOISE_TARGET:
+            typer.echo(
+                f"warning: noise over spread {expected.noise_over_spread:.3g} is above the target of "
+                f"{NOISE_TARGET}. {expected.advice}",
+                err=True,
+            )
+        if grid and own is not None:
+            private = bound_contributions(private, own, epsilon=bounding, grid=grid)
+        release = publish_table(
+            private,
+            epsilon=epsilon,
+            delta=delta,
+            n_synthetic=n_synthetic,
+            adjacency=adjacency,
+            ledger=own,
+            progressbar=not as_json,
+            **options,  # type: ignore[arg-type]
+        )
+        index = save_or_rescue(lambda path: release.save(path, overwrite=force), output)
+        if ledger is None:
+            typer.echo(NO_LEDGER, err=True)
+        if as_json:
+            typer.echo(json.dumps({"path": str(index), **facts_of(release)}, indent=1))
+        else:
+            typer.echo(f"{release.summary()}\nwritten to {index}")
+
+
+@app.command(
+    epilog="Examples:\n\n\b\n"
+    "  iwbayes ledger people.ledger --epsilon 2 --delta 1e-6      begin one\n"
+    "  iwbayes ledger people.ledger                               show it"
+)
+def ledger(
+    file: Annotated[Path, typer.Argument(help="Ledger file.", show_default=False)],
+    epsilon: Annotated[float | None, typer.Option(help="Whole budget, to begin it.", show_default=False)] = None,
+    delta: Annotated[float | None, typer.Option(help="Whole budget, to begin it.", show_default=False)] = None,
+    adjacency: Annotated[
+        str | None, typer.Option(help="replace-one, zero-out or replace-user, to begin it.", show_default=False)
+    ] = None,
+    rule: Annotated[
+        str | None, typer.Option(help="gdp, renyi or basic: how releases add up; to begin it.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show what a ledger has spent, or begin one.
+
+    A ledger is the account of all releases of the same rows.
+    """
+    with errors(debug):
+        from iwbayes.curator.privacy.ledger import Ledger
+
+        found = Ledger.open(file, epsilon=epsilon, delta=delta, adjacency=adjacency, rule=rule)
+        statement = found.statement()
+        if as_json:
+            facts = {"path": str(file), "budget": {"epsilon": found.epsilon, "delta": found.delta}, "rule": found.rule}
+            typer.echo(json.dumps({**facts, "left": found.left, "spent": statement.to_dict()}, indent=1))
+        else:
+            epsilon, delta = found.left
+            typer.echo(f"{found!r}\nleft: epsilon {epsilon:.4g} at delta {delta:.3g}\n{statement}")
+
+
+def _grid(user: str | None, rows_per_user: str | None) -> list[int]:
+    """Bounds on the rows of a person, as numbers; none where a person owns one row."""
+    if (user is None) != (rows_per_user is None):
+        raise ValueError("--user and --rows-per-user come together. Pass both, or neither where a person owns one row.")
+    try:
+        return [] if rows_per_user is None else [int(part) for part in rows_per_user.split(",")]
+    except ValueError:
+        raise ValueError(f"--rows-per-user must be numbers such as 1,2,4,8; got {rows_per_user!r}.") from None
+
+
+def _generator(name: str) -> Generator:
+    from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
+    from iwbayes.curator.generators.mixture.mixture import Mixture
+
+    # those whose noise is hardened throughout: a release of others is not certified
+    kinds = {"BayesNet": BayesNet, "Mixture": Mixture}
+    if name not in kinds:
+        raise ValueError(f"--generator must be one of {list(kinds)}; got {name!r}. Others are for Python.")
+    return kinds[name]()
+
+
+def _ledger_files(path: Path | None) -> list[Path]:
+    """Files that a ledger is kept in: its own and its lock."""
+    if path is None:
+        return []
+    from iwbayes.curator.privacy.ledger_file import LedgerFile
+
+    return [path, LedgerFile(path).lock_path]
+
+
+def _certified(path: Path) -> Ledger:
+    """Open a ledger whose releases can be saved."""
+    from iwbayes.curator.privacy.ledger import Ledger
+
+    found = Ledger.open(path)
+    statement = found.statement()
+    if not statement.certified:
+        reasons = "; ".join(statement.notes) or f"its noise was {statement.noise}, or its budget is infinite"
+        raise ValueError(f"what ledger {path} stands for is not certified ({reasons}). Use another ledger.")
+    return found

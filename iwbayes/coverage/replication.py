@@ -1,0 +1,206 @@
+"""One replication of a coverage study: simulate, publish, fit, compare with the truth."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from iwbayes._threads import one_blas_thread
+from iwbayes._warnings import CalibrationWarning
+from iwbayes.analyst import arviz_compat
+from iwbayes.curator.privacy.noise import SeededNoise
+from iwbayes.curator.publish import publish
+from iwbayes.release import Release
+from iwbayes.tables import PrivateTable, SyntheticTable
+from iwbayes.weights import Weights
+
+__all__ = ["FACTS", "REFERENCE", "Plan", "bounds_of", "replicate", "scalars"]
+
+Array = NDArray[np.float64]
+
+#: Name of the method that sees the private rows.
+REFERENCE = "private rows"
+#: Attributes of a calibration record that a study keeps.
+FACTS = (
+    "verdict",
+    "kappa_max",
+    "explained_min",
+    "second_order_max",
+    "misfit_share_max",
+    "skew",
+    "pareto_k",
+    "ess",
+    "clipped_private",
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What every replication does; see `coverage_study`."""
+
+    simulate: Callable[[np.random.Generator], Any]
+    truth: Mapping[str, float] | None
+    generator: Any
+    weights: Any
+    fits: Mapping[str, Callable[..., Any]]
+    reference: Callable[..., Any]
+    publish: Mapping[str, Any]
+    levels: tuple[float, ...]
+    random_seed: int
+
+
+def bounds_of(level: float) -> tuple[str, str]:
+    """Names of the columns of an interval's bounds."""
+    percent = f"{100 * level:g}"
+    return f"lower_{percent}", f"upper_{percent}"
+
+
+def replicate(plan: Plan, number: int) -> dict[str, Any]:
+    """Run one replication.
+
+    Returns
+    -------
+    dict
+        Plain JSON values: ``replication``, ``seconds``, ``error`` (type and first line, None if all went well) and
+        ``rows``, one a method and parameter.
+    """
+    start, rows, error = time.perf_counter(), [], None
+    try:
+        with one_blas_thread():
+            rows = _rows(plan, number)
+    except Exception as raised:  # whatever fails in one replication must not end a study of hours
+        first = next(iter(str(raised).splitlines()), "")
+        error = f"{type(raised).__name__}: {first}"
+    return {"replication": number, "seconds": time.perf_counter() - start, "error": error, "rows": rows}
+
+
+def _rows(plan: Plan, number: int) -> list[dict[str, Any]]:
+    seeds = np.random.SeedSequence([plan.random_seed, number]).generate_state(5, np.uint64)
+    simulate, noise, sample, fit, train = (int(seed >> np.uint64(1)) for seed in seeds)
+    private, truth = _simulated(plan, np.random.default_rng(simulate))
+    generator = plan.generator(np.random.default_rng(sample)) if callable(plan.generator) else plan.generator
+    release = publish(
+        private,
+        generator=_seeded(generator, train),
+        weights=_seeded(plan.weights, train),
+        noise=SeededNoise(noise),
+        rng=sample,
+        progressbar=False,
+        **plan.publish,
+    )
+    rows = _method(REFERENCE, plan.reference, _unweighted(private, release), truth, plan.levels, fit % 2**31)
+    for name, call in plan.fits.items():
+        rows += _method(name, call, release, truth, plan.levels, fit % 2**31)
+    return rows
+
+
+def _seeded(part: Any, seed: int) -> Any:
+    """Give a `random_seed` to a generator or an estimator that has none yet, and to what it is built on."""
+    if not is_dataclass(part) or isinstance(part, type | SyntheticTable | Weights):
+        return part
+    own = {field.name: getattr(part, field.name) for field in fields(part) if field.init}
+    new = {name: _seeded(value, seed) for name, value in own.items()}
+    if "random_seed" in own and own["random_seed"] is None:
+        new["random_seed"] = seed % 2**31
+    changed = {name: value for name, value in new.items() if value is not own[name]}
+    return replace(part, **changed) if changed else part
+
+
+def _simulated(plan: Plan, rng: np.random.Generator) -> tuple[PrivateTable, Mapping[str, float]]:
+    found = plan.simulate(rng)
+    table, truth = found if isinstance(found, tuple) else (found, plan.truth)
+    if not isinstance(table, PrivateTable):
+        raise TypeError(f"simulate must return a PrivateTable, or one and its truth; got {type(table).__name__}.")
+    if not truth:
+        raise ValueError("there is no truth. Give coverage_study one, or let simulate return (table, truth).")
+    return table, truth
+
+
+def _unweighted(private: PrivateTable, release: Release) -> Release:
+    """Private rows in the place of synthetic ones, to fit what an analyst with all data would."""
+    table = SyntheticTable(private.frame, private.schema, origin="simulated private rows")
+    return Release(table, Weights(np.zeros(len(table)), "none"), release.statement, n_private=len(table))
+
+
+def _method(
+    name: str,
+    call: Callable[..., Any],
+    release: Release,
+    truth: Mapping[str, float],
+    levels: Sequence[float],
+    seed: int,
+) -> list[dict[str, Any]]:
+    """Fit a release by one method: a row for each parameter."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", CalibrationWarning)
+        idata = call(release, random_seed=seed)
+    warned = any(issubclass(warning.category, CalibrationWarning) for warning in caught)
+    draws = scalars(arviz_compat.group(idata, "posterior"))
+    absent = [parameter for parameter in truth if parameter not in draws]
+    if absent:
+        raise ValueError(f"{name!r} has no parameters {absent}; it has {list(draws)}.")
+    facts, kappa = _facts(idata)
+    return [
+        {
+            "method": name,
+            "parameter": parameter,
+            "truth": float(value),
+            **_summary(draws[parameter], float(value), levels),
+            "warned": warned,
+            **facts,
+            "kappa": kappa.get(parameter, float("nan")),
+        }
+        for parameter, value in truth.items()
+    ]
+
+
+def _summary(draws: Array, truth: float, levels: Sequence[float]) -> dict[str, float]:
+    """Mean, sd, equal-tailed intervals, and the share of draws below the truth (half of those equal to it)."""
+    found = {
+        "mean": float(draws.mean()),
+        "sd": float(draws.std(ddof=1)),
+        "pit": float(np.mean(draws < truth) + np.mean(draws == truth) / 2),
+    }
+    for level in levels:
+        tails = (1 - level) / 2, (1 + level) / 2
+        found |= dict(zip(bounds_of(level), np.quantile(draws, tails).tolist(), strict=True))
+    return found
+
+
+def _facts(idata: Any) -> tuple[dict[str, Any], dict[str, float]]:
+    """Return what a calibration record says, as plain values, and kappa by parameter."""
+    if not arviz_compat.has_group(idata, "calibration"):
+        return dict.fromkeys(FACTS), {}
+    record = arviz_compat.group(idata, "calibration")
+    facts = {name: record.attrs.get(name) for name in FACTS}
+    facts = {name: value if isinstance(value, str | None) else float(value) for name, value in facts.items()}
+    names = [str(name) for name in record["parameter"].values]
+    return facts, dict(zip(names, record["kappa"].values.tolist(), strict=True))
+
+
+def scalars(posterior: xr.Dataset) -> dict[str, Array]:
+    """Draws of each scalar, by its name: ``b``, ``c[level]``, ``d[level, other]``.
+
+    Parameters
+    ----------
+    posterior : xarray.Dataset
+        With dimensions chain and draw.
+    """
+    found = {}
+    for name, variable in posterior.data_vars.items():
+        dims = [dim for dim in variable.dims if dim not in ("chain", "draw")]
+        values = variable.transpose(*dims, "chain", "draw").values
+        labels = [variable[dim].values if dim in variable.coords else np.arange(variable.sizes[dim]) for dim in dims]
+        for index, label in zip(np.ndindex(*values.shape[:-2]), product(*labels), strict=True):
+            flat = f"{name}[{', '.join(map(str, label))}]" if dims else str(name)
+            found[flat] = values[index].ravel().astype(np.float64)
+    return found

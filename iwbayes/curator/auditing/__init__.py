@@ -1,0 +1,1 @@
+"""Audits of generators, weight estimators and whole releases, on simulated tables."""

@@ -1,0 +1,168 @@
+"""What draws of noise lose between two tables, exactly: their values on either table in, mu or epsilon of each use out.
+
+The noise of a use is one law on the first table and the same law, moved, on the second. How far apart the two are is
+known exactly: Gaussian noise of standard deviation s that moves by d in L2 has mu = d/s; Laplace, cube and spherical
+noise of scale s that moves by d in L1, in the largest coordinate and in L2 have epsilon = d/s. A selection has
+finitely many outcomes, whose probabilities are computed on both tables: epsilon is the largest difference of their
+logarithms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iwbayes.curator.auditing.recorder import Draw
+from iwbayes.curator.privacy.accounting import gaussian_delta, gaussian_epsilon
+from iwbayes.statement import Event
+
+FloatArray = NDArray[np.float64]
+
+#: Noise whose law moves with what it is added to, and the norm in which it moves.
+_NORMS: dict[str, Callable[[FloatArray], float]] = {
+    "gaussian": lambda moved: float(np.linalg.norm(moved)),
+    "laplace": lambda moved: math.fsum(np.abs(moved)),
+    "cube": lambda moved: float(np.abs(moved).max(initial=0.0)),
+    "spherical": lambda moved: float(np.linalg.norm(moved)),
+}
+#: Mechanisms whose loss can be read off their draws.
+EXACT = (*_NORMS, "exponential", "above-threshold")
+#: Scales of noise beyond its values that sums over a threshold's noise reach; what lies further is below rounding.
+_TAIL = 60
+#: Epsilon that stands for Gaussian noise of which delta alone pays for all.
+_LEAST_EPSILON = 1e-12
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What one use of the private rows lost between two tables.
+
+    Parameters
+    ----------
+    event : Event
+        What was charged for it; a count of one.
+    found, charged : float
+        Mu for Gaussian noise, else epsilon.
+    """
+
+    event: Event
+    found: float
+    charged: float
+
+    @property
+    def measure(self) -> str:
+        """What is measured, "mu" or "epsilon"."""
+        return "mu" if self.event.mechanism == "gaussian" else "epsilon"
+
+    @property
+    def share(self) -> float:
+        """What was found, as a part of what was charged."""
+        return self.found / self.charged
+
+    def as_event(self) -> Event | None:
+        """Return the event that charges what was found; None where nothing was."""
+        if not self.found > 0:
+            return None
+        if self.measure == "epsilon":
+            return replace(self.event, epsilon=self.found)
+        multiplier = 1 / self.found
+        epsilon = max(gaussian_epsilon(multiplier, self.event.delta), _LEAST_EPSILON)
+        delta = min(self.event.delta, gaussian_delta(multiplier, epsilon))
+        return replace(self.event, epsilon=epsilon, delta=delta, noise_multiplier=multiplier)
+
+
+def claim(event: Event) -> float:
+    """Most that one use may lose by its charge: mu for Gaussian noise, else epsilon."""
+    return 1 / event.noise_multiplier if event.mechanism == "gaussian" else event.epsilon  # type: ignore[operator]
+
+
+def losses(events: Sequence[Event], first: Sequence[Draw], second: Sequence[Draw]) -> list[Loss]:
+    """Losses of all uses that one permit paid for.
+
+    Parameters
+    ----------
+    events : sequence of Event
+        Of the permit.
+    first, second : sequence of Draw
+        Its draws on either table: the same kinds, sizes and scales.
+    """
+    found: list[Loss] = []
+    pairs = list(zip(first, second, strict=True))
+    for event in events:
+        alone = replace(event, count=1)
+        if event.mechanism == "declared":  # what its maker says is taken for lost
+            found += [Loss(alone, event.epsilon, event.epsilon)] * event.count
+            continue
+        found += [Loss(alone, lost, claim(alone)) for lost in _uses(event, pairs)]
+    if pairs:
+        raise RuntimeError(f"{len(pairs)} draws belong to no event of their permit. This is a defect of the audit.")
+    return found
+
+
+def _uses(event: Event, pairs: list[tuple[Draw, Draw]]) -> list[float]:
+    """Losses of an event's uses, whose draws are taken from the front of the list."""
+    method = {"exponential": "noisy_max", "above-threshold": "laplace"}.get(event.mechanism, event.mechanism)
+    lost: list[float] = []
+    while len(lost) < event.count:
+        index = next((p for p, (draw, _) in enumerate(pairs) if draw.method == method), None)
+        if index is None:  # charged, and never drawn
+            return lost
+        one, two = pairs.pop(index)
+        if event.mechanism == "exponential":
+            lost.append(_largest_change(selection(one.values, one.scale), selection(two.values, two.scale)))
+        elif event.mechanism == "above-threshold":
+            more = pairs.pop(index) if index < len(pairs) else None
+            lost.append(0.0 if more is None else _threshold_loss((one, more[0]), (two, more[1])))
+        else:
+            moved = np.asarray(one.values - two.values, dtype=np.float64)
+            each = [moved] if event.count == 1 else moved[:, None]
+            lost += [_NORMS[event.mechanism](part) / float(one.scale) for part in each]
+    return lost
+
+
+def _largest_change(first: FloatArray, second: FloatArray) -> float:
+    return float(np.abs(first - second).max())
+
+
+def _threshold_loss(first: tuple[Draw, Draw], second: tuple[Draw, Draw]) -> float:
+    distributions = [
+        first_reached(queries.values, int(limit.values[0]), scale=queries.scale, threshold_scale=limit.scale)
+        for limit, queries in (first, second)
+    ]
+    return _largest_change(*distributions)
+
+
+def selection(scores: NDArray[Any], scale: float) -> FloatArray:
+    """Log probability that a candidate has the largest score after exponential noise, shape (candidate,).
+
+    With q_j = exp((s_j - max s)/scale), P(i) = q_i times the integral over u in [0, 1] of prod_{j != i} (1 - q_j u).
+    The integrand is a polynomial, of which Gauss-Legendre nodes give the exact integral.
+    """
+    log_q = (scores - scores.max()) / float(scale)
+    nodes, weights = np.polynomial.legendre.leggauss(len(scores) // 2 + 1)
+    kept = np.log1p(-np.exp(log_q) * (nodes[:, None] + 1) / 2)  # (node, candidate)
+    others = np.exp(kept.sum(axis=1, keepdims=True) - kept)
+    return log_q + np.log(weights @ others / 2)
+
+
+def first_reached(queries: NDArray[Any], threshold: int, *, scale: float, threshold_scale: float) -> FloatArray:
+    """Log probability that each query is the first to reach a noisy threshold, and last that none does.
+
+    All noise is discrete Laplace noise; see `iwbayes.curator.privacy.mechanisms.above_threshold`. Shape (query + 1,).
+    """
+    far = int(np.abs(queries - threshold).max()) + math.ceil(_TAIL * max(scale, threshold_scale))
+    z = np.arange(-far, far + 1)
+    ratio = math.exp(-1 / threshold_scale)
+    density = ratio ** np.abs(z) * (1 - ratio) / (1 + ratio)
+    # P(query + noise >= threshold + z), shape (query, z)
+    gap, a = threshold + z - queries[:, None], math.exp(-1 / scale)
+    above = np.where(gap > 0, a ** np.maximum(gap, 0) / (1 + a), 1 - a ** np.maximum(1 - gap, 1) / (1 + a))
+    below = np.where(gap > 0, 1 - a ** np.maximum(gap, 0) / (1 + a), a ** np.maximum(1 - gap, 1) / (1 + a))
+    before = np.cumprod(np.vstack([np.ones(len(z)), below]), axis=0)
+    reached = np.vstack([above, np.ones(len(z))])
+    return np.log((density * before * reached).sum(axis=1))

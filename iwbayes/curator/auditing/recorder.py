@@ -1,0 +1,146 @@
+"""A noise source that writes down its draws, and hands out those of another run: what audits look through."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iwbayes.curator.privacy.ledger import Ledger
+from iwbayes.curator.privacy.noise import NoiseSource
+from iwbayes.curator.privacy.permit import Permit
+from iwbayes.statement import Event
+
+#: Draws whose outcome a charged mechanism promises to be private. Others, such as the noise of an objective and the
+#: rows that a gradient step samples, are secrets of the algorithm.
+PROMISED = {
+    "gaussian": {"gaussian", "floating_gaussian"},
+    "laplace": {"laplace"},
+    "cube": {"cube"},
+    "spherical": {"spherical"},
+    "exponential": {"noisy_max"},
+    "dp-sgd": {"gaussian", "floating_gaussian"},
+}
+
+
+class Draw(NamedTuple):
+    """One request for noise and its outcome."""
+
+    method: str
+    values: NDArray[Any]
+    scale: Any
+    outcome: NDArray[Any]
+    promised: bool
+    #: Which of the recorder's permits paid for it.
+    permit: int
+
+    def same_request(self, other: Draw) -> bool:
+        """Whether the other draw asked for the same noise on the same values."""
+        alike = self.method == other.method and self.scale == other.scale
+        return alike and np.array_equal(self.values, other.values)
+
+
+class Departed(Exception):  # noqa: N818 - it is a finding, no error
+    """A run did not ask for the noise that it was to be given."""
+
+
+@dataclass(frozen=True)
+class Recorder:
+    """Noise source that writes down its draws; with a script it hands out the script's outcomes instead of noise.
+
+    Parameters
+    ----------
+    source : NoiseSource
+    script : sequence of Draw, optional
+    draws : list of Draw
+        In order, whatever paid for them.
+    permits : list of tuple of Event
+        Under which events noise was handed out, in order.
+    sampled : list of float
+        Rates at which rows were sampled, but for those that take every row; 1 for a random order.
+    events : tuple of Event
+        Of the permit that this source is handed out with.
+    """
+
+    source: NoiseSource
+    script: Sequence[Draw] | None = None
+    draws: list[Draw] = field(default_factory=list)
+    permits: list[tuple[Event, ...]] = field(default_factory=list)
+    sampled: list[float] = field(default_factory=list)
+    events: tuple[Event, ...] = ()
+    permit: int = -1
+
+    def under(self, events: Sequence[Event]) -> Recorder:
+        """Return the source as handed out for these events, whose promise covers its draws."""
+        self.permits.append(tuple(events))
+        return replace(self, events=tuple(events), permit=len(self.permits) - 1)
+
+    def _promises(self, method: str) -> bool:
+        if any(event.mechanism not in PROMISED for event in self.events):
+            return False
+        return any(method in PROMISED[event.mechanism] for event in self.events)
+
+    def _draw(self, method: str, values: Any, scale: Any) -> Any:
+        asked, index = np.array(values), len(self.draws)
+        if self.script is None:
+            drawn = getattr(self.source, method)(values, scale)
+            outcome = np.eye(len(asked))[drawn] if method == "noisy_max" else np.array(drawn)
+        else:
+            if index >= len(self.script):
+                raise Departed(f"it draws more often than {len(self.script)} times")
+            planned = self.script[index]
+            if planned.method != method or planned.outcome.shape != asked.shape:
+                raise Departed(
+                    f"draw {index + 1} is {method} noise of {asked.size} numbers, not {planned.method} noise of "
+                    f"{planned.values.size}"
+                )
+            outcome = planned.outcome
+            drawn = int(np.argmax(outcome)) if method == "noisy_max" else outcome.copy()
+        self.draws.append(Draw(method, asked, scale, outcome, self._promises(method), self.permit))
+        return drawn
+
+    def gaussian(self, values: Any, scale: float) -> Any:
+        """Draw, or repeat the script; so do all that add noise or choose."""
+        return self._draw("gaussian", values, scale)
+
+    def laplace(self, values: Any, scale: float) -> Any:
+        """See `gaussian`."""
+        return self._draw("laplace", values, scale)
+
+    def cube(self, values: Any, scale: Any) -> Any:
+        """See `gaussian`."""
+        return self._draw("cube", values, scale)
+
+    def spherical(self, values: Any, scale: float) -> Any:
+        """See `gaussian`."""
+        return self._draw("spherical", values, scale)
+
+    def floating_gaussian(self, values: Any, scale: float) -> Any:
+        """See `gaussian`."""
+        return self._draw("floating_gaussian", values, scale)
+
+    def noisy_max(self, scores: Any, scale: float) -> int:
+        """See `gaussian`."""
+        return self._draw("noisy_max", scores, scale)
+
+    def poisson_sample(self, n: int, rate: float) -> Any:
+        """Sample rows: secret, and a script leaves it free. What is released may depend on it through noise only."""
+        if rate < 1:
+            self.sampled.append(rate)
+        return self.source.poisson_sample(n, rate)
+
+    def permutation(self, n: int) -> Any:
+        """Shuffle rows: as secret as a sample."""
+        self.sampled.append(1.0)
+        return self.source.permutation(n)
+
+
+class RecordingLedger(Ledger):
+    """A ledger that tells its recorder under which events noise was handed out."""
+
+    def _hand_out(self, events: Sequence[Event]) -> NoiseSource:
+        recorder = cast(Recorder, self._noise)  # whoever made the ledger gave it
+        return Permit(cast(NoiseSource, recorder.under(events)), events)

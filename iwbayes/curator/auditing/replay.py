@@ -1,0 +1,149 @@
+"""Run a release, and run it again on another table with the first run's outcomes of noise: how releases are audited."""
+
+from __future__ import annotations
+
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iwbayes.curator.auditing.losses import Loss, claim, losses
+from iwbayes.curator.auditing.recorder import Departed, Recorder, RecordingLedger
+from iwbayes.curator.privacy.ledger import Ledger
+from iwbayes.curator.privacy.noise import NoiseSource
+from iwbayes.release import Release
+from iwbayes.statement import Event, count_uses
+from iwbayes.tables import PrivateTable
+
+Publisher = Callable[[PrivateTable, Ledger], "Release | Sequence[Release]"]
+
+#: Parts of a release by which a difference is named.
+_PARTS = ("synthetic rows", "weights", "statement", "recipe", "number of private rows")
+
+
+@dataclass(frozen=True)
+class Played:
+    """A run: what it released and warned of, its draws and its ledger."""
+
+    releases: tuple[Release, ...]
+    warned: tuple[str, ...]
+    recorder: Recorder
+    ledger: Ledger
+
+
+@dataclass(frozen=True)
+class ReleaseRun:
+    """A release with everything that its runs have in common."""
+
+    publish: Publisher
+    epsilon: float
+    delta: float
+    adjacency: str
+    noise: Callable[[int], NoiseSource]
+
+    def play(self, private: PrivateTable, seed: int, script: Recorder | None = None) -> Played:
+        """Run once on a fresh ledger; a replay shows no warnings."""
+        source = cast(NoiseSource, _SameOrders(self.noise(seed), seed))
+        recorder = Recorder(source, None if script is None else script.draws)
+        ledger = RecordingLedger(self.epsilon, self.delta, self.adjacency, noise=cast(NoiseSource, recorder))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            made = self.publish(private, ledger)
+        if script is None:
+            for warning in caught:
+                warnings.warn(str(warning.message), warning.category, stacklevel=3)
+        releases = (made,) if isinstance(made, Release) else made
+        if not (isinstance(releases, list | tuple) and releases and all(isinstance(r, Release) for r in releases)):
+            raise TypeError(f"release must return a Release, or several; got {type(made).__name__}.")
+        return Played(tuple(releases), tuple(str(warning.message) for warning in caught), recorder, ledger)
+
+    def compare(self, one: Played, private: PrivateTable, seed: int) -> tuple[list[Loss], tuple[str, ...]]:
+        """Replay a run on another table: what each use lost, and what differs beside noisy values."""
+        try:
+            two = self.play(private, seed, one.recorder)
+        except Departed as departed:
+            return [], (str(departed),)
+        except Exception as error:  # a release that fails on one of two neighbours tells them apart
+            return [], (f"it fails with {type(error).__name__}: {error}",)
+        off = _off_script(one.recorder, two.recorder)
+        differing = (*([off] if off else []), *_differences(one, two))
+        return [] if off else _all_losses(one, two), differing
+
+
+class _SameOrders:
+    """A source whose secret orders of rows come from a seed, and are alike on tables of nearly the same rows."""
+
+    def __init__(self, source: NoiseSource, seed: int) -> None:
+        self._source, self._keys = source, np.random.default_rng([seed, 1])
+
+    def permutation(self, n: int) -> NDArray[np.int64]:
+        """Order places by random keys: places that two tables share stand in the same order in both."""
+        return np.argsort(np.random.default_rng(self._keys.integers(2**63)).random(n))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+
+def _off_script(one: Recorder, two: Recorder) -> str | None:
+    """Say where the replay asked for other noise than the first run."""
+    if one.permits != two.permits:
+        return "what is charged"
+    if len(one.draws) != len(two.draws):
+        return f"it draws {len(two.draws)} times, not {len(one.draws)} times"
+    for index, (left, right) in enumerate(zip(one.draws, two.draws, strict=True)):
+        if left.scale != right.scale or left.permit != right.permit:
+            return f"the scale of draw {index + 1} ({left.method})"
+    return None
+
+
+def _all_losses(one: Played, two: Played) -> list[Loss]:
+    """Loss of each use, in the order of the charges; none of what was charged and never drawn."""
+    found = defaultdict(list)
+    for permit, events in enumerate(one.recorder.permits):
+        draws = [[draw for draw in run.recorder.draws if draw.permit == permit] for run in (one, two)]
+        for loss in losses(events, *draws):
+            found[loss.event].append(loss)
+    for event, count in count_uses(one.ledger.events).items():
+        found[event] += [Loss(event, 0.0, claim(event))] * (count - len(found[event]))
+    return [loss for event in count_uses(one.ledger.events) for loss in found[event]]
+
+
+def _differences(one: Played, two: Played) -> list[str]:
+    """Name what is released and differs."""
+    found = [] if one.warned == two.warned else ["warnings"]
+    if one.ledger.statement() != two.ledger.statement():
+        found.append("the statement of the ledger")
+    if len(one.releases) != len(two.releases):
+        return [*found, "the number of releases"]
+    for left, right in zip(one.releases, two.releases, strict=True):
+        if left.to_bytes() != right.to_bytes():
+            parts = zip(_PARTS, _parts(left), _parts(right), strict=True)
+            found += [name for name, a, b in parts if a != b] or ["the release file"]
+    return found
+
+
+def _parts(release: Release) -> tuple[object, ...]:
+    """Collect what stands behind the names of `_PARTS`."""
+    digests = release.synthetic.fingerprint(), release.weights.fingerprint()
+    return (*digests, release.statement.to_dict(), release.recipe, release.n_private)
+
+
+def price_of_losses(ledger: Ledger, found: Sequence[Loss]) -> float:
+    """Epsilon that the ledger would state if what was lost had been charged."""
+    lost: dict[Event, list[Event | None]] = defaultdict(list)
+    for loss in found:
+        lost[loss.event].append(loss.as_event())
+    charged = ledger._now()
+    record = replace(charged, charges=())
+    for charge in charged.charges:
+        events: list[Event] = []
+        for event, count in count_uses(charge.events).items():
+            events += [part for part in lost[event][:count] if part is not None]
+            del lost[event][:count]
+        if events:
+            record = record.after(record.trial(events, max(event.delta for event in charge.events)))
+    return record.spent[0]

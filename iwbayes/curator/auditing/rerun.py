@@ -1,0 +1,239 @@
+"""Run a fit many times on two tables and collect what each run releases: what audits work with."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from iwbayes.curator.auditing.recorder import Departed, Draw, Recorder, RecordingLedger
+from iwbayes.curator.privacy.ledger import Ledger
+from iwbayes.curator.privacy.noise import NoiseSource
+from iwbayes.curator.protocols import FittedGenerator
+from iwbayes.statement import Event
+from iwbayes.tables import PrivateTable, SyntheticTable
+from iwbayes.weights import Weights
+
+FloatArray = NDArray[np.float64]
+
+#: Draws that are independent over coordinates, so that many runs are one long draw.
+COORDINATEWISE = {"gaussian", "laplace", "floating_gaussian"}
+#: Runs of either table that are repeated on the other one, to see whether results follow from noisy values alone.
+REPLAYS = 30
+#: Numbers of a long draw, and numbers that are kept of one table's runs at most.
+_CHUNK, _MOST_NUMBERS = 2**21, 2 * 10**7
+_SAMPLE_ROWS = 200
+
+
+class Run(NamedTuple):
+    """One fit: what it returned, its draws, whether it worked on a random part of the rows, and its ledger."""
+
+    fitted: Any
+    draws: list[Draw]
+    sampled: bool
+    ledger: Ledger
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An algorithm with everything that its runs have in common."""
+
+    algorithm: Any
+    synthetic: SyntheticTable | None
+    epsilon: float
+    delta: float
+    adjacency: str
+    noise: Callable[[int], NoiseSource]
+    observe: Callable[[Any], ArrayLike] | None
+
+    def run(self, table: PrivateTable, seed: int, script: Sequence[Draw] | None = None) -> Run:
+        """Fit once on a fresh ledger without a limit."""
+        recorder = Recorder(self.noise(seed), script)
+        ledger = RecordingLedger(math.inf, self.delta, self.adjacency, noise=cast(NoiseSource, recorder))
+        inputs = (table,) if self.synthetic is None else (table, self.synthetic)
+        fitted = self.algorithm.fit(*inputs, ledger, epsilon=self.epsilon, delta=self.delta)
+        return Run(fitted, recorder.draws, bool(recorder.sampled), ledger)
+
+
+class Samples(NamedTuple):
+    """Observations of all runs, shape (run, k) for either table, and what a run charged."""
+
+    first: FloatArray
+    second: FloatArray
+    centers: tuple[FloatArray, FloatArray] | None
+    observed: str
+    events: tuple[Event, ...]
+    charged: float
+
+
+def rerun(
+    subject: Subject, first: PrivateTable, second: PrivateTable, n_runs: int, seeds: np.random.SeedSequence
+) -> Samples:
+    """Run on both tables and collect what is released.
+
+    The first run shows its warnings, the others are silent. Given the outcomes of its draws, it is repeated on the
+    other table, and so are more runs, of both tables: where no result ever changes, it is taken for a function of the
+    outcomes, and they are what is released. Else both are.
+    """
+    start = _seeds(seeds, 4 + 2 * REPLAYS)
+    one = subject.run(first, start[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        two = _scripted(subject, second, start[1], one)
+        if two is not None and not _always_derived(subject, (first, second), start[4:]):
+            two = None
+        if subject.observe is None and two is not None and _asks_once(one, two):
+            repeats = subject.run(first, start[2]), subject.run(second, start[3])
+            if all(_asks_the_same(run, again) for run, again in zip((one, two), repeats, strict=True)):
+                return _repeat_request(subject, (one, two), n_runs, seeds)
+        return _repeat_fit(subject, (first, second), one, two is not None, n_runs, seeds)
+
+
+def _seeds(sequence: np.random.SeedSequence, n: int) -> list[int]:
+    return sequence.spawn(1)[0].generate_state(n, np.uint64).tolist()
+
+
+def _always_derived(subject: Subject, tables: tuple[PrivateTable, PrivateTable], seeds: list[int]) -> bool:
+    """Whether runs of either table give the same result on the other one, given the outcomes of their draws."""
+    for index, seed in enumerate(seeds):
+        here, there = tables if index % 2 else tables[::-1]
+        if _scripted(subject, there, seed, subject.run(here, seed)) is None:
+            return False
+    return True
+
+
+def _scripted(subject: Subject, table: PrivateTable, seed: int, other: Run) -> Run | None:
+    """Run given another run's outcomes; None when that was not enough to give that run's result."""
+    try:
+        run = subject.run(table, seed, other.draws)
+    except Departed:
+        return None
+    same = len(run.draws) == len(other.draws) and _same_result(run.fitted, other.fitted)
+    return run if same else None
+
+
+def _same_result(left: Any, right: Any) -> bool:
+    """Whether two fitted objects are alike; unknown kinds count as different."""
+    if isinstance(left, Weights):
+        alike = np.array_equal(left.log_weights, right.log_weights)
+        return alike and np.array_equal(result_of(left), result_of(right))
+    if isinstance(left, FittedGenerator):
+        frames: list[pd.DataFrame] = [fitted.sample(_SAMPLE_ROWS, rng=0).frame for fitted in (left, right)]
+        return frames[0].equals(frames[1])
+    return False
+
+
+def result_of(fitted: Any) -> FloatArray:
+    """Released numbers of weights: their logarithms, and the measurements behind them where there are any."""
+    own = fitted.measurement
+    measured = [one for one in (own, None if own is None else own.held_back) if one is not None]
+    values = [np.asarray(one.value, dtype=np.float64).ravel() for one in measured]
+    return np.concatenate([*values, fitted.log_weights.ravel()])
+
+
+def _asks_once(one: Run, two: Run) -> bool:
+    """Whether either fit asks for noise once, on values that nothing random came before."""
+    if one.sampled or two.sampled or not len(one.draws) == len(two.draws) == 1:
+        return False
+    return one.draws[0].promised and one.draws[0].values.shape == two.draws[0].values.shape
+
+
+def _asks_the_same(run: Run, again: Run) -> bool:
+    return len(again.draws) == 1 and run.draws[0].same_request(again.draws[0])
+
+
+def _check_size(width: int, n_runs: int) -> None:
+    if width * n_runs > _MOST_NUMBERS:
+        raise ValueError(
+            f"{n_runs} runs with {width} observed numbers each are too many to keep. Use fewer runs, smaller tables, "
+            f"or observe= to keep fewer numbers."
+        )
+
+
+def _samples(first: FloatArray, second: FloatArray, one: Run, observed: str, centers: Any = None) -> Samples:
+    return Samples(first, second, centers, observed, one.ledger.events, one.ledger.would_cost())
+
+
+def _repeat_request(subject: Subject, runs: tuple[Run, Run], n_runs: int, seeds: np.random.SeedSequence) -> Samples:
+    """Repeat the one request for noise of a fit, on the values that it came with."""
+    draws = [run.draws[0] for run in runs]
+    _check_size(len(draws[0].values), n_runs)
+    first, second = (
+        _repeat(subject.noise(seed), draw, n_runs) for seed, draw in zip(_seeds(seeds, 2), draws, strict=True)
+    )
+    centers = None
+    if draws[0].method != "noisy_max":
+        centers = tuple(draw.values.astype(np.float64) for draw in draws)
+    return _samples(first, second, runs[0], "the noisy values", centers)
+
+
+def _repeat(source: NoiseSource, draw: Draw, n_runs: int) -> FloatArray:
+    """Outcomes of independent draws, shape (run, k)."""
+    method, width = getattr(source, draw.method), len(draw.values)
+    if draw.method == "noisy_max":
+        return np.eye(width)[[method(draw.values, draw.scale) for _ in range(n_runs)]]
+    if draw.method not in COORDINATEWISE:
+        return np.array([method(draw.values, draw.scale) for _ in range(n_runs)], dtype=np.float64)
+    parts, left, most = [], n_runs, max(1, _CHUNK // width)
+    while left:
+        size = min(left, most)
+        parts.append(np.reshape(method(np.tile(draw.values, size), draw.scale), (size, width)).astype(np.float64))
+        left -= size
+    return np.concatenate(parts)
+
+
+def _repeat_fit(
+    subject: Subject,
+    tables: tuple[PrivateTable, PrivateTable],
+    one: Run,
+    derived: bool,
+    n_runs: int,
+    seeds: np.random.SeedSequence,
+) -> Samples:
+    """Repeat the whole fit; ``derived`` when its result is a function of the outcomes of its draws."""
+    look, observed = _view(subject, one, derived)
+    _check_size(len(look(one)), n_runs)
+    rows = [[look(subject.run(table, seed)) for seed in _seeds(seeds, n_runs)] for table in tables]
+    width = max(len(row) for sample in rows for row in sample)
+    _check_size(width, n_runs)
+    first, second = (_stack(sample, width) for sample in rows)
+    return _samples(first, second, one, observed)
+
+
+def _view(subject: Subject, one: Run, derived: bool) -> tuple[Callable[[Run], FloatArray], str]:
+    """Choose what is observed of a run, and name it."""
+    if subject.observe is not None:
+        observe = subject.observe
+        return lambda run: np.asarray(observe(run.fitted), dtype=np.float64).ravel(), "what observe() returned"
+    noisy = any(draw.promised for draw in one.draws)
+    has_result = isinstance(one.fitted, Weights)
+    if derived and noisy and (all(draw.promised for draw in one.draws) or not has_result):
+        return _outcomes, "the noisy values"
+    if not has_result:
+        raise ValueError(
+            f"{type(subject.algorithm).__name__} does not show what it releases: its result is not a function of "
+            f"noisy values that its events promise. Give observe=, from what fit returns to released numbers."
+        )
+    if noisy:
+        return lambda run: np.concatenate([_outcomes(run), result_of(run.fitted)]), "the noisy values and the result"
+    return lambda run: result_of(run.fitted), "the result"
+
+
+def _outcomes(run: Run) -> FloatArray:
+    promised = [draw.outcome.ravel().astype(np.float64) for draw in run.draws if draw.promised]
+    return np.concatenate([np.zeros(0), *promised])
+
+
+def _stack(rows: Sequence[FloatArray], width: int) -> FloatArray:
+    """Rows of unequal length, shape (run, width + 1): zeros fill them up, and the last column is the length."""
+    table = np.zeros((len(rows), width + 1))
+    for index, row in enumerate(rows):
+        table[index, : len(row)] = row
+        table[index, -1] = len(row)
+    return table

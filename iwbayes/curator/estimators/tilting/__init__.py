@@ -1,0 +1,1 @@
+"""TiltWeights, the default, and its parts."""

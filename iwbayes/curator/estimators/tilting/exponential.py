@@ -1,0 +1,134 @@
+"""The arithmetic of a tilt: an exact sum of bounded rows, and the weights that move its mean to a target."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve
+from scipy.special import logsumexp
+
+from iwbayes._threads import one_blas_thread
+from iwbayes.features import FeatureMap
+
+FloatArray = NDArray[np.float64]
+
+#: Grid steps of a row's bound: rows are rounded toward zero to it, and summed in integers. A row's squares then
+#: sum to less than 2**63 in 2**11 features, so that its norm is verified without overflow.
+STEPS_PER_BOUND = 2**24
+_DEFECT = "a row's features pass their bound. This is a defect: nothing was drawn."
+
+
+def integer_total(
+    phi: FloatArray, features: FeatureMap, step: float, adjacency: str, rows_per_user: int = 1
+) -> tuple[NDArray[np.int64], float]:
+    """Sum bounded rows in exact integer arithmetic.
+
+    Each row is rounded toward zero to multiples of ``step`` and its norm is verified in integers, so the
+    sensitivity is exact whatever floating-point arithmetic did before.
+
+    Parameters
+    ----------
+    phi : ndarray, shape (row, k)
+        From ``features.transform``.
+    features : FeatureMap
+    step : float
+    adjacency : {"replace-one", "zero-out"}
+        What may happen to a row.
+    rows_per_user : int
+        To how many rows it may happen at once; under "replace-one" they may appear or vanish too.
+
+    Returns
+    -------
+    total : ndarray of int64, shape (k,)
+        In steps.
+    sensitivity : float
+        Of the total, in steps, in the norm of ``features.order``.
+    """
+    limit = math.ceil(features.bound / step) + 1
+    high = math.ceil(features.flag_height / step) if features.flag else 0
+    if not (np.abs(phi) <= 2 * features.bound).all():  # NaN fails it too, before anything becomes an integer
+        raise RuntimeError(_DEFECT)
+    whole = np.trunc(phi / step).astype(np.int64)
+    if features.flag:
+        whole[:, -1] = high * (phi[:, -1] > 0)
+    body = whole[:, :-1] if features.flag else whole
+    size = np.abs(body).max(axis=1) if features.order == math.inf else (body**2).sum(axis=1)
+    most = limit if features.order == math.inf else limit**2
+    if np.abs(body).max(initial=0) > limit or (size > most).any():
+        raise RuntimeError(_DEFECT)
+    reach = {"replace-one": 2, "zero-out": 1}[adjacency] * limit
+    sensitivity = max(reach, high) if features.order == math.inf else math.hypot(reach, high)
+    return whole.sum(axis=0), math.nextafter(rows_per_user * sensitivity, math.inf)
+
+
+def tilt(
+    phi: FloatArray,
+    target: FloatArray,
+    noise_covariance: FloatArray,
+    n_private: int,
+    *,
+    base: FloatArray | None = None,
+) -> tuple[FloatArray, FloatArray]:
+    """Log weights of the regularised exponential tilt of rows to a noisy mean.
+
+    Minimises log sum_i exp(base_i + phi_i b) - b.target + b'S b/2, S = noise covariance + Cov(phi)/N, by Newton's
+    method with a line search; the problem is strictly convex.
+
+    Parameters
+    ----------
+    phi : ndarray, shape (row, k)
+    target : ndarray, shape (k,)
+    noise_covariance : ndarray, shape (k, k)
+    n_private : int
+    base : ndarray, shape (row,), optional
+        Log shares of the rows before the tilt, with sum one on the natural scale; equal by default. Mean and
+        covariance of phi are taken under them.
+
+    Returns
+    -------
+    log_weights : ndarray, shape (row,)
+        Those of the base included; the weights have mean one.
+    b : ndarray, shape (k,)
+        The tilt's coefficients: log weights are base + phi b, up to a constant.
+    """
+    base = np.full(len(phi), -math.log(len(phi))) if base is None else base
+    with one_blas_thread():
+        start = np.exp(base)
+        center = start @ phi
+        spread = (phi * start[:, None]).T @ phi - np.outer(center, center)
+        ridge = noise_covariance + spread / n_private
+        b = np.zeros(phi.shape[1])
+
+        def objective(b: FloatArray) -> tuple[float, FloatArray]:
+            score = base + phi @ b
+            log_total = float(logsumexp(score))
+            return log_total - float(b @ target) + 0.5 * float(b @ ridge @ b), score - log_total + math.log(len(phi))
+
+        value, log_weights = objective(b)
+        for _ in range(200):
+            share = np.exp(log_weights) / len(phi)
+            mean = share @ phi
+            gradient = mean - target + ridge @ b
+            hessian = (phi * share[:, None]).T @ phi - np.outer(mean, mean) + ridge
+            step = cho_solve(cho_factor(hessian), gradient)
+            decrement = float(gradient @ step)
+            if decrement < 1e-12:
+                # Newton's last step squares this error; further ones would only chase the objective's rounding
+                return objective(b - step)[1], b - step
+            value, b, log_weights, moved = _line_search(objective, value, b, step, decrement)
+            if not moved:
+                break
+    return log_weights, b
+
+
+def _line_search(objective, value, b, step, decrement):  # type: ignore[no-untyped-def]
+    length = 1.0
+    while length > 1e-10:
+        trial = b - length * step
+        new, log_weights = objective(trial)
+        if new <= value - 1e-4 * length * decrement:
+            return new, trial, log_weights, True
+        length /= 2
+    return value, b, objective(b)[1], False

@@ -1,0 +1,398 @@
+"""TiltWeights: exponential tilt of the synthetic rows to one noisy mean of bounded features. The default."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+from iwbayes.curator.estimators.fitting import close_fit, open_fit
+from iwbayes.curator.estimators.tilting.design import TiltDesign, TiltParts, integer_total_of
+from iwbayes.curator.estimators.tilting.exponential import STEPS_PER_BOUND, tilt
+from iwbayes.curator.estimators.tilting.held_back import held_back_features, next_terms
+from iwbayes.curator.privacy.accounting import check_budget, gaussian_epsilon, gaussian_multiplier, largest_scale, price
+from iwbayes.curator.privacy.ledger import Ledger
+from iwbayes.curator.privacy.mechanisms import cube, gaussian, power_of_two_below
+from iwbayes.curator.protocols import (
+    GeneratorsEstimator,
+    LogRatio,
+    PublicFacts,
+    WeightEstimator,
+    is_weight_estimator,
+    reads_blocks,
+)
+from iwbayes.features import FeatureMap
+from iwbayes.features.formulas import check_formulas, model_options
+from iwbayes.features.terms import MAX_RAW_TERMS, TERMS, Terms, count_raw_terms
+from iwbayes.measurement import MEAN_OF_FEATURES, TEST_OF_FIT, CubeDistribution, GaussianDistribution, Measurement
+from iwbayes.schema import Schema
+from iwbayes.statement import Event
+from iwbayes.tables import PrivateTable, SyntheticTable
+from iwbayes.weights import Weights
+
+FloatArray = NDArray[np.float64]
+
+#: Noise over signal, in units of the synthetic spread, up to which richer features are chosen. Moments that a model's
+#: scores use and nobody measured are the generator's, with an unknown error, and intervals that rest on them cover far
+#: too little. Noise that is measured is in the intervals.
+NOISE_TARGET = 0.5
+#: The clip bound lies between these multiples of the 95 % quantile of the synthetic norms: as large as it may be while
+#: the noise of a mean stays below the sampling error of the private rows.
+CLIP_RANGE = (0.9, 1.5)
+#: Part of the tilt's privacy (of mu squared, for Gaussian noise) that a test of fit takes: it makes the noise of the
+#: tilt 4 % larger. There is one where epsilon times the number of private rows is at least this, or else its own noise
+#: would hide what it looks for, and that of the tilt be larger than it.
+TEST_SHARE, TEST_FROM = 0.08, 1000.0
+_OPTIONS = {"auto": TERMS, "quadratic": ("quadratic",), "linear": ("linear",)}
+
+
+@dataclass(frozen=True)
+class TiltWeights:
+    """Weights exp(b.phi(x)) that tilt the synthetic rows to a noisy mean of private features.
+
+    The private rows enter through one bounded mean, m = mean phi(z) + noise, and nothing else; b minimises
+    log mean_synthetic exp(b.phi) - b.m + b'S b/2 with S = Cov(noise) + Cov_synthetic(phi)/N, which is the
+    mode of b under a standard normal prior in units of the synthetic spread. The features are public
+    functions of the schema and the synthetic rows (see `FeatureMap`).
+
+    Where users own up to tau rows, the sum of their features moves by tau times a row's change, and it is divided by
+    the number of rows that was released with noise.
+
+    With a ``base`` the weights are w0 exp(b.phi(x)), w0 its weights, by which moments of the synthetic rows and the
+    whitening are weighted too. The tilt then corrects what the base leaves. Calibration holds as without one.
+
+    Parameters
+    ----------
+    mechanism : {"gaussian", "cube"}
+        Gaussian noise needs delta above 0 and composes best; cube noise is pure epsilon and best up to about
+        50 features.
+    features : {"auto", "linear", "quadratic"}
+        "auto" takes all columns, squares and products, and drops products, then squares, until the noise
+        in the mean is below the synthetic spread: sensitivity sqrt(k) sigma(epsilon, delta)/N at most 0.5. It looks
+        at public quantities only. A model whose scores use what was dropped is not calibrated, and told so.
+    base : WeightEstimator, Weights or None
+        An estimator is fitted with its part of the budget first. Weights that are given are of the same synthetic
+        rows; when they are not of this ledger's making, the ledger notes that their cost was not declared.
+    base_share : float
+        Part of epsilon for a base that is an estimator, in (0, 1); its delta is half, where both need one. The two are
+        priced jointly.
+    for_models : sequence of str
+        Formulas of the regressions that will be fitted, such as ``["y ~ a + b"]``. The features are then the span of
+        their scores, to second order, and nothing else: response, predictors, products of the two, and, up to the same
+        noise, squares and products among predictors. Fewer features have less noise each: the columns that
+        no model uses cost nothing. Only with ``features="auto"``.
+    test_of_fit : {"auto", True, False}
+        Whether to measure a few products of features that the tilt does not use: how far the weighted rows are from
+        these tells an analyst how far they are from the private rows where the tilt does not pull them, and
+        calibrated intervals hold it. "auto" does where the tilt's epsilon times the number of private rows, over the
+        rows that a user may own, is 1000 or more. It takes 8 % of the tilt's squared privacy parameter, so that the
+        tilt's own noise is 4 % larger. Gaussian noise only. Where the synthetic rows leave nothing of any product,
+        nothing is measured.
+
+    Notes
+    -----
+    With ``for_models`` terms are columns, interactions and polynomials of numeric columns (degree 3 at most):
+    ``I(a**2)``, ``poly(a, 2)``, ``center(a)``, ``C(g)``, and ``np.log1p(a)`` of a column that is declared with that
+    transform. Others are refused by `events` and `fit` before anything is charged.
+
+    Examples
+    --------
+    >>> import iwbayes as iw
+    >>> facts = PublicFacts(iw.Schema(iw.Binary("y")), n_private=1000, n_synthetic=5000)
+    >>> [event.mechanism for event in TiltWeights(features="linear").events(facts, epsilon=0.7, delta=1e-6)]
+    ['gaussian']
+    """
+
+    mechanism: str = "gaussian"
+    features: str = "auto"
+    base: WeightEstimator | Weights | None = None
+    base_share: float = 0.5
+    for_models: Sequence[str] = ()
+    test_of_fit: bool | str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.mechanism not in ("gaussian", "cube"):
+            raise ValueError(f"mechanism must be 'gaussian' or 'cube'; got {self.mechanism!r}.")
+        if self.features not in _OPTIONS:
+            raise ValueError(f"features must be one of {list(_OPTIONS)}; got {self.features!r}.")
+        base = self.base
+        if base is not None and not (isinstance(base, Weights) or is_weight_estimator(base)):
+            raise TypeError(f"base must be Weights, a weight estimator or None; got {type(base).__name__}.")
+        if not 0 < self.base_share < 1:
+            raise ValueError(f"base_share must be in (0, 1), the base's part of epsilon; got {self.base_share!r}.")
+        if not isinstance(self.test_of_fit, bool) and self.test_of_fit != "auto":
+            raise ValueError(f"test_of_fit must be True, False or 'auto'; got {self.test_of_fit!r}.")
+        if self.test_of_fit is True and self.mechanism != "gaussian":
+            raise ValueError("test_of_fit needs mechanism='gaussian': pure noise leaves too little for it.")
+        object.__setattr__(self, "for_models", check_formulas(self.for_models))
+        if self.for_models and self.features != "auto":
+            raise ValueError(f"for_models chooses the features; got features={self.features!r} too. Leave it 'auto'.")
+
+    @property
+    def label(self) -> str:
+        """Name of the event in the statement."""
+        return "TiltWeights"
+
+    @property
+    def pure(self) -> bool:
+        """Whether the noise is pure epsilon, so that `fit` takes delta 0."""
+        return self.mechanism == "cube" and (not isinstance(self.base, WeightEstimator) or self.base.pure)
+
+    @property
+    def reads_blocks(self) -> bool:
+        """Whether private rows are read block by block: the tilt's are, and the base's where it says so."""
+        return not isinstance(self.base, WeightEstimator) or reads_blocks(self.base)
+
+    @property
+    def needs_generator(self) -> bool:
+        """Whether the base waits for a fitted generator."""
+        return isinstance(self.base, GeneratorsEstimator) and self.base.needs_generator
+
+    def with_generator(self, fitted: LogRatio) -> TiltWeights:
+        """Hand a fitted generator to the base that waits for one."""
+        base = self.base
+        return replace(self, base=base.with_generator(fitted)) if isinstance(base, GeneratorsEstimator) else self
+
+    def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
+        """Declare the uses of the private rows that `fit` will charge; refuse models that the schema cannot carry."""
+        self.options(facts.schema)
+        parts = self.parts(facts, epsilon=epsilon, delta=delta)
+        own: tuple[Event, ...] = (self._own_event(parts.epsilon, parts.delta),)
+        if parts.test_epsilon:
+            own = (*own, self._own_event(parts.test_epsilon, parts.delta, self._test_label))
+        if not isinstance(self.base, WeightEstimator):
+            return own
+        return (*self.base.events(facts, epsilon=parts.base_epsilon, delta=parts.base_delta), *own)
+
+    @property
+    def _test_label(self) -> str:
+        return f"{self.label}, {TEST_OF_FIT}"
+
+    def _own_event(self, epsilon: float, delta: float, label: str | None = None) -> Event:
+        label = self.label if label is None else label
+        if self.mechanism == "cube":
+            return Event(label, "cube", check_budget(epsilon, delta)[0])
+        return Event(label, "gaussian", float(epsilon), float(delta), gaussian_multiplier(epsilon, delta))
+
+    def _with_test(self, parts: TiltParts, facts: PublicFacts) -> TiltParts:
+        """Split the tilt's own part in two that cost as much together, where a test of fit is made."""
+        enough = parts.epsilon * facts.n_private >= TEST_FROM * facts.rows_per_user
+        wanted = self.test_of_fit is True or (self.test_of_fit == "auto" and self.mechanism == "gaussian" and enough)
+        if not wanted or not any(next_terms(facts.schema, terms) for _, terms in self.options(facts.schema)):
+            return parts
+        multiplier = gaussian_multiplier(parts.epsilon, parts.delta)
+        test = gaussian_epsilon(multiplier / math.sqrt(TEST_SHARE), parts.delta)
+        if not test > 0:
+            return parts
+        rest = gaussian_epsilon(multiplier / math.sqrt(1 - TEST_SHARE), parts.delta)
+        for shrink in (0.0, *np.geomspace(1e-12, 1e-3, 10)):  # the two are rounded up: together they may pass the whole
+            tilt = (1 - shrink) * rest
+            events = [self._own_event(part, parts.delta) for part in (tilt, test)]
+            if price(events, parts.delta)[0] <= parts.epsilon:
+                return parts._replace(epsilon=tilt, test_epsilon=test)
+        return parts
+
+    def parts(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> TiltParts:
+        """Split a budget between base and tilt; both parts are as large as their joint price allows.
+
+        Returns
+        -------
+        TiltParts
+            ``epsilon`` and ``delta`` of the tilt, ``base_epsilon`` and ``base_delta`` of the base, ``test_epsilon`` of
+            the test of fit, at the tilt's delta: zero where there is none, or where it costs nothing.
+        """
+        return self._with_test(self._two_parts(facts, epsilon, delta), facts)
+
+    def _two_parts(self, facts: PublicFacts, epsilon: float, delta: float) -> TiltParts:
+        """Parts of the tilt, with its test of fit, and of the base."""
+        epsilon, delta = check_budget(epsilon, delta)
+        own_delta = delta if self.mechanism == "gaussian" else 0.0
+        base = self.base
+        if not isinstance(base, WeightEstimator):
+            return TiltParts(epsilon, own_delta, 0.0, 0.0)
+        if not base.pure and own_delta:
+            own_delta = delta / 2
+        base_delta = 0.0 if base.pure else delta - own_delta
+        share = self.base_share
+        if not base.events(facts, epsilon=share * epsilon, delta=base_delta):
+            return TiltParts(epsilon, own_delta, share * epsilon, base_delta)
+
+        def joint(t: float) -> tuple[Event, ...]:
+            events = base.events(facts, epsilon=share * t * epsilon, delta=base_delta)
+            return (*events, self._own_event((1 - share) * t * epsilon, own_delta))
+
+        endless = any(event.mechanism == "none" for event in joint(1.0))
+        t = 1.0 if endless else largest_scale(joint, epsilon, delta, adjacency=facts.adjacency)
+        return TiltParts((1 - share) * t * epsilon, own_delta, share * t * epsilon, base_delta)
+
+    def options(self, schema: Schema) -> list[tuple[str, Terms]]:
+        """List sets of raw terms to choose from, from the richest to the poorest, each with its name.
+
+        Raises
+        ------
+        ValueError
+            When none is small enough, or a formula of `for_models` cannot be measured.
+        """
+        if self.for_models:
+            return list(model_options(tuple(self.for_models), schema))
+        options = [(t, t) for t in _OPTIONS[self.features] if count_raw_terms(schema, t) <= MAX_RAW_TERMS]
+        if not options:
+            fewer = "use features='linear', " if self.features == "quadratic" else ""
+            raise ValueError(
+                f"the columns encode to more than {MAX_RAW_TERMS} features, which a tilt cannot carry. "
+                f"Merge levels, leave columns out, {fewer}or name your models by for_models."
+            )
+        return list(options)
+
+    def design(
+        self,
+        synthetic: SyntheticTable,
+        facts: PublicFacts,
+        *,
+        epsilon: float,
+        delta: float,
+        shares: FloatArray | None = None,
+    ) -> TiltDesign:
+        """Choose features and clip bound from public quantities: synthetic rows, N and the tilt's own budget.
+
+        Parameters
+        ----------
+        synthetic : SyntheticTable
+        facts : PublicFacts
+        epsilon, delta : float
+        shares : ndarray, shape (row,), optional
+            Normalised weights of the base, with sum one.
+
+        Returns
+        -------
+        TiltDesign
+            ``noise_over_spread`` is sqrt(k) times ``noise_sd``: the noise of the mean in units of the synthetic spread.
+        """
+        order = math.inf if self.mechanism == "cube" else 2
+        options = self.options(synthetic.schema)
+        if self.for_models and not FeatureMap.varies(synthetic, options[0][1], shares):
+            # the rows are made and paid for: measure what there is, which tells the analyst that it is not enough
+            options = [("linear, since no term of the models varies over the synthetic rows", "linear")]
+        for name, terms in options:
+            features = FeatureMap.whitened(synthetic, terms, order=order, shares=shares)
+            design = self._with_noise(features, facts, epsilon, delta, name)
+            if design.noise_over_spread <= NOISE_TARGET:
+                break
+        clip = float(np.clip(1 / (design.noise_sd * math.sqrt(facts.n_private)), *CLIP_RANGE))
+        widened = design.features.with_bound(clip * design.features.bound)
+        if widened.never_clips:
+            # rows cannot be longer than this, so that there is no share of clipped rows to release either
+            widened = replace(widened, bound=widened.reach, flag=False)
+        return self._with_noise(widened, facts, epsilon, delta, name)
+
+    def _with_noise(
+        self, features: FeatureMap, facts: PublicFacts, epsilon: float, delta: float, name: str
+    ) -> TiltDesign:
+        reach = facts.rows_per_user * features.diameter(facts.row_adjacency) / facts.n_private
+        cube_noise = self.mechanism == "cube"
+        scale = reach / epsilon if cube_noise else reach * gaussian_multiplier(epsilon, delta)
+        distribution = (CubeDistribution if cube_noise else GaussianDistribution)(scale, features.dim)
+        noise_sd = float(np.sqrt(distribution.covariance[0, 0]))
+        return TiltDesign(features, noise_sd, noise_sd * math.sqrt(features.whitener.shape[1]), name)
+
+    def fit(
+        self,
+        private: PrivateTable,
+        synthetic: SyntheticTable,
+        ledger: Ledger,
+        *,
+        epsilon: float,
+        delta: float = 0.0,
+    ) -> Weights:
+        """Measure the private mean of the features and tilt the synthetic rows to it.
+
+        Parameters
+        ----------
+        private : PrivateTable
+        synthetic : SyntheticTable
+            Under the same schema.
+        ledger : Ledger
+            Charged before any noise is drawn.
+        epsilon, delta : float
+            This estimator's part of the budget.
+
+        Returns
+        -------
+        Weights
+            One draw, mean one, carrying the measurement: feature map, noisy mean, noise law and N. Where all synthetic
+            rows are alike (in those to which a base gives weight) nothing is measured or charged, and the weights are
+            equal, or the base's.
+
+        Raises
+        ------
+        BudgetExceeded
+            When the part does not fit in the ledger; nothing is drawn.
+        ValueError
+            When the schemas differ, the base has another number of rows, or Gaussian noise is asked for with delta 0;
+            nothing is charged.
+        """
+        if isinstance(self.base, Weights) and len(self.base) != len(synthetic):
+            raise ValueError(f"base has {len(self.base)} weights for {len(synthetic)} synthetic rows; they must agree.")
+        facts, pay = open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
+        ledger = pay()
+        parts = self.parts(facts, epsilon=epsilon, delta=delta)
+        base, name = self._base(private, synthetic, ledger, parts)
+        own = {"epsilon": parts.epsilon, "delta": parts.delta}
+        shares = np.exp(base)
+        if not FeatureMap.varies(synthetic, "linear", shares):
+            # nothing can move them; what the rows have cost is not lost for it
+            return close_fit(ledger, base, f"TiltWeights(nothing, since all synthetic rows are alike{name})")
+        design = self.design(synthetic, facts, shares=shares, **own)
+        held_back = held_back_features(synthetic, design.features, shares) if parts.test_epsilon else None
+        measurement = self._measure(private, design.features, ledger, facts, self.label, MEAN_OF_FEATURES, **own)
+        if held_back is not None:
+            test = {"epsilon": parts.test_epsilon, "delta": parts.delta}
+            other = self._measure(private, held_back, ledger, facts, self._test_label, TEST_OF_FIT, **test)
+            measurement = replace(measurement, held_back=other)
+        phi = design.features.transform(synthetic.frame)[:, measurement.tilt_columns]
+        noise = measurement.noise.covariance[measurement.tilt_columns, measurement.tilt_columns]
+        log_weights, b = tilt(phi, measurement.value[measurement.tilt_columns], noise, facts.n_private, base=base)
+        measurement = replace(measurement, coefficients=b)
+        models = f" terms of {'; '.join(self.for_models)}" if self.for_models else ""
+        return close_fit(ledger, log_weights, f"TiltWeights({design.terms}{models}{name})", measurement)
+
+    def _base(
+        self, private: PrivateTable, synthetic: SyntheticTable, ledger: Ledger, parts: TiltParts
+    ) -> tuple[FloatArray, str]:
+        """Log shares of the synthetic rows before the tilt, shape (row,), and where they come from."""
+        base = self.base
+        if base is None:
+            return np.full(len(synthetic), -math.log(len(synthetic))), ""
+        if not isinstance(base, Weights):
+            base = base.fit(private, synthetic, ledger, epsilon=parts.base_epsilon, delta=parts.base_delta)
+        if not ledger.holds(base.source):
+            ledger.note("The tilt's base weights come from outside and what their making cost was not declared.")
+        draws = base.log_weights - logsumexp(base.log_weights, axis=1, keepdims=True)
+        return logsumexp(draws, axis=0) - math.log(base.n_draws), f" on {base.method}"
+
+    def _measure(
+        self,
+        private: PrivateTable,
+        features: FeatureMap,
+        ledger: Ledger,
+        facts: PublicFacts,
+        label: str,
+        name: str,
+        *,
+        epsilon: float,
+        delta: float,
+    ) -> Measurement:
+        n = facts.n_private
+        step = power_of_two_below(features.bound / STEPS_PER_BOUND)
+        totals = list(private.map_blocks(integer_total_of(features, step, facts)))
+        total, reach = np.sum([block for block, _ in totals], axis=0), totals[0][1]
+        settings = {"sensitivity": reach * step, "epsilon": epsilon, "ledger": ledger, "label": label}
+        if self.mechanism == "cube":
+            noisy = cube(total, grid=step, **settings)  # type: ignore[arg-type]
+        else:
+            noisy = gaussian(total, grid=step, delta=delta, **settings)  # type: ignore[arg-type]
+        return Measurement(name, noisy.value / n, noisy.distribution.scaled(1 / n), reach * step / n, features, n)

@@ -1,0 +1,1 @@
+"""Adversarial generators: GAN, CGAN and their private forms."""

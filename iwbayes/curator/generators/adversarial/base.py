@@ -1,0 +1,295 @@
+"""What all adversarial generators share: settings, events, training under a ledger."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iwbayes._threads import one_torch_thread
+from iwbayes.curator.generators.adversarial.fitted import FittedGAN, FittedWassersteinGAN
+from iwbayes.curator.generators.adversarial.network import Architecture, Heads
+from iwbayes.curator.generators.adversarial.training import Rules, Training
+from iwbayes.curator.generators.fitting import open_generator_fit
+from iwbayes.curator.privacy.accounting import check_budget
+from iwbayes.curator.privacy.ledger import Ledger
+from iwbayes.curator.privacy.mechanisms import laplace
+from iwbayes.curator.progress import progress
+from iwbayes.curator.protocols import PublicFacts
+from iwbayes.curator.training.dpsgd import PrivateSteps
+from iwbayes.curator.training.parameters import is_whole, working_device
+from iwbayes.curator.training.row_gradients import import_torch
+from iwbayes.schema import Schema
+from iwbayes.schema.columns import Real, _Levels
+from iwbayes.statement import Event
+from iwbayes.tables import PrivateTable
+
+FloatArray = NDArray[np.float64]
+_LOSSES = ("logistic", "wasserstein")
+#: Expected private rows in a step where the chance is left open: all rows of small tables.
+ROWS_A_STEP = {False: 2048, True: 512}
+#: Defaults for tables, and for images.
+STEPS = {False: 600, True: 2000}
+GENERATOR_RATE = {False: 1e-2, True: 5e-3}
+GENERATOR_HIDDEN = {False: (64, 64), True: (32, 16, 8)}
+DISCRIMINATOR_HIDDEN = {False: (32,), True: (16, 32)}
+BATCH_SIZE = {False: 1024, True: 256}
+#: Least dimension of the latent draws, for tables and for images.
+LATENT = {False: 8, True: 32}
+#: What private steps tell (see `_trust`), for each encoded column, that lets the generator move at its full rate.
+TOLD_PER_FEATURE = 1000
+#: Fewest expected rows of a level of the condition, so that every level can be drawn.
+LEAST_COUNT = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adversarial:
+    """The settings and the fit that all four generators share."""
+
+    mechanism: ClassVar[str] = "none"
+
+    loss: str = "logistic"
+    steps: int | None = None
+    discriminator_steps: int = 5
+    frozen_share: float = 0.2
+    sampling_probability: float | None = None
+    batch_size: int | None = None
+    generator_hidden: tuple[int, ...] | None = None
+    discriminator_hidden: tuple[int, ...] | None = None
+    latent: int | None = None
+    image_shape: tuple[int, int] | None = None
+    generator_rate: float | None = None
+    discriminator_rate: float | None = None
+    gradient_penalty: float = 1.0
+    weight_clip: float = 0.5
+    device: str = "cpu"
+    random_seed: int | None = None
+    progressbar: bool = True
+
+    def __post_init__(self) -> None:
+        if self.loss not in _LOSSES:
+            raise ValueError(f"loss must be one of {list(_LOSSES)}; got {self.loss!r}.")
+        for name in ("generator_hidden", "discriminator_hidden", "image_shape"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, tuple(value))
+        self._check_whole()
+        for name in ("generator_rate", "discriminator_rate", "weight_clip"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name} must be positive and finite; got {value!r}.")
+        if not 0 <= self.gradient_penalty < math.inf:
+            raise ValueError(f"gradient_penalty must be at least 0 and finite; got {self.gradient_penalty!r}.")
+        if not 0 < self.frozen_share < 1:
+            raise ValueError(f"frozen_share must be between 0 and 1; got {self.frozen_share!r}.")
+        _ = self._steps(1000)  # refuses wrong steps, sampling probabilities and clip norms
+        if self._rules.frozen_steps + self.discriminator_steps > self._rules.steps:
+            raise ValueError(
+                f"steps must hold {self.discriminator_steps} of the discriminator for a step of the generator beside "
+                f"the frozen share; got {self._rules.steps}. Take more steps."
+            )
+
+    def _check_whole(self) -> None:
+        """Refuse sizes that are no whole numbers of at least 1."""
+        shape = self.image_shape
+        if shape is not None and len(shape) != 2:
+            raise ValueError(f"image_shape must be a height and a width; got {shape!r}.")
+        sizes = {
+            name: value if isinstance(value, tuple) else (value,)
+            for name in (
+                "steps", "discriminator_steps", "batch_size", "latent",
+                "generator_hidden", "discriminator_hidden", "image_shape",
+            )
+            if (value := getattr(self, name)) is not None
+        }  # fmt: skip
+        for name, values in sizes.items():
+            if not values or not all(is_whole(value) and value >= 1 for value in values):
+                raise ValueError(f"{name} must be whole numbers of at least 1; got {getattr(self, name)!r}.")
+        if shape is not None and min(shape) < 2 ** len(self._widths[1]):
+            raise ValueError(f"image_shape must have sides of at least {2 ** len(self._widths[1])}; got {shape!r}.")
+        if self.random_seed is not None and not (is_whole(self.random_seed) and self.random_seed >= 0):
+            raise ValueError(f"random_seed must be a whole number of at least 0, or None; got {self.random_seed!r}.")
+
+    @property
+    def label(self) -> str:
+        """Name in the statement."""
+        return type(self).__name__
+
+    @property
+    def pure(self) -> bool:
+        """Whether `fit` takes delta 0: never with noise, which is Gaussian."""
+        return self.mechanism == "none"
+
+    @property
+    def gives_log_ratio(self) -> bool:
+        """Whether the fitted generator has a log ratio: a Wasserstein critic gives none."""
+        return self.loss == "logistic"
+
+    @property
+    def _condition(self) -> str | None:
+        return getattr(self, "condition", None)
+
+    @property
+    def _widths(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        images = self.image_shape is not None
+        return (
+            self.generator_hidden or GENERATOR_HIDDEN[images],
+            self.discriminator_hidden or DISCRIMINATOR_HIDDEN[images],
+        )
+
+    @property
+    def _rules(self) -> Rules:
+        images = self.image_shape is not None
+        steps = STEPS[images] if self.steps is None else int(self.steps)
+        return Rules(
+            loss=self.loss,
+            steps=steps,
+            discriminator_steps=int(self.discriminator_steps),
+            frozen_steps=math.ceil(self.frozen_share * steps),
+            batch_size=int(self.batch_size or BATCH_SIZE[images]),
+            generator_rate=float(self.generator_rate or GENERATOR_RATE[images]),
+            discriminator_rate=None if self.discriminator_rate is None else float(self.discriminator_rate),
+            gradient_penalty=float(self.gradient_penalty),
+            weight_clip=float(self.weight_clip),
+        )
+
+    def _steps(self, n_private: int) -> PrivateSteps:
+        """Private steps for a public number of rows."""
+        rate = self.sampling_probability
+        if rate is None:
+            rate = min(1.0, ROWS_A_STEP[self.image_shape is not None] / max(n_private, 1))
+        return PrivateSteps(self._rules.steps, rate, getattr(self, "clip_norm", None), self.mechanism)
+
+    def _architecture(self, schema: Schema) -> Architecture:
+        """Networks for a schema; ValueError when condition or image do not fit it."""
+        heads, shape = Heads(schema, self._condition), self.image_shape
+        if shape is not None:
+            pixels = list(schema)[: math.prod(shape)]
+            if len(pixels) < math.prod(shape) or not all(isinstance(c, Real) and not c.missing for c in pixels):
+                raise ValueError(
+                    f"image_shape {shape} needs {math.prod(shape)} Real columns without missing cells, first in the "
+                    f"schema. Put the pixels first, row by row."
+                )
+        latent = self.latent or max(LATENT[shape is not None], 0 if shape else min(len(heads.numbers), 64))
+        return Architecture(heads, int(latent), *self._widths, None if shape is None else (shape[0], shape[1]))
+
+    def _condition_event(self, epsilon: float) -> Event:
+        if self.mechanism == "none":
+            return Event(f"{self.label} condition", "none", math.inf)
+        return Event(f"{self.label} condition", "laplace", epsilon)
+
+    def _split(self, epsilon: float) -> tuple[float, float]:
+        """Epsilon of the condition's law and of the training."""
+        share = getattr(self, "condition_share", 0.0) if self._condition is not None else 0.0
+        return share * epsilon, epsilon - share * epsilon
+
+    def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
+        """Declare the uses of the private rows that `fit` will charge.
+
+        Raises
+        ------
+        ValueError
+            When the budget is none, delta is 0 under privacy, or the schema does not fit the settings.
+        """
+        epsilon, delta = check_budget(epsilon, delta)
+        _ = self._architecture(facts.schema)
+        distribution, training = self._split(epsilon)
+        first = () if self._condition is None else (self._condition_event(distribution),)
+        budget = {"epsilon": training, "delta": delta}
+        event = self._steps(facts.n_private).event(f"{self.label} discriminator", **budget, adjacency=facts.adjacency)
+        return (*first, event)
+
+    def fit(
+        self, private: PrivateTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0
+    ) -> FittedGAN | FittedWassersteinGAN:
+        """Train a generator.
+
+        Parameters
+        ----------
+        private : PrivateTable
+        ledger : Ledger
+            Charged for everything before the first step.
+        epsilon, delta : float
+            The generator's part of the budget.
+
+        Returns
+        -------
+        FittedGAN, or FittedWassersteinGAN without a log ratio
+
+        Raises
+        ------
+        BudgetExceeded
+            When the part does not fit in the ledger; nothing is drawn.
+        ValueError
+            When the schema does not fit the settings, delta is 0 under privacy, or torch does not know the device;
+            nothing is charged.
+        ImportError
+            Without torch.
+        RuntimeError
+            When the training diverged; what was charged stays charged.
+        """
+        torch = import_torch(self.label)
+        facts, pay = open_generator_fit(self, private, ledger, epsilon=epsilon, delta=delta)
+        device, architecture = working_device(self.device), self._architecture(facts.schema)
+        ledger = pay()
+        law_epsilon, training_epsilon = self._split(float(epsilon))
+        own = torch.from_numpy(facts.schema.encode(private.frame).astype(np.float32))
+        distribution = self._law(private, ledger, facts, law_epsilon)
+        gradients = self._steps(facts.n_private).charge(
+            ledger,
+            f"{self.label} discriminator",
+            (own,),
+            epsilon=training_epsilon,
+            delta=delta,
+            users=private.users,
+            n_private=facts.n_private,
+        )
+        event = self.events(facts, epsilon=epsilon, delta=delta)[-1]
+        rng = np.random.default_rng(self.random_seed)
+        with one_torch_thread(), progress(self.progressbar, f"training {self.label}", self._rules.steps) as advance:
+            rules = replace(self._rules, generator_rate=self._trust(facts, event) * self._rules.generator_rate)
+            trained = Training(architecture, rules, distribution, rng, device).run(gradients, advance)
+        kind = FittedGAN if self.loss == "logistic" else FittedWassersteinGAN
+        fitted = kind(self.label, architecture, distribution, trained)
+        ledger._register(fitted.fingerprint())
+        return fitted
+
+    def _trust(self, facts: PublicFacts, event: Event) -> float:
+        """Part of the generator's rate that the private steps together are worth, from public quantities.
+
+        T steps that see q N rows each under noise of multiplier sigma tell T (q N/sigma)**2, the squared size of a mean
+        over its noise where all rows pull one way. It has to do for every column.
+        """
+        if event.noise_multiplier is None:
+            return 1.0
+        seen = (event.sampling_probability or 1.0) * facts.n_private
+        told = (event.steps or 1) * (seen / event.noise_multiplier) ** 2
+        return min(1.0, told / (TOLD_PER_FEATURE * facts.schema.n_features))
+
+    def _law(self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float) -> FloatArray | None:
+        """Distribution of the condition from noisy counts, missing cells last; None without a condition.
+
+        Replacing a row moves two counts by one, nulling it one.
+        """
+        if self._condition is None:
+            return None
+        column = facts.schema[self._condition]
+        if not isinstance(column, _Levels):
+            raise TypeError("a condition has levels.")
+        codes = column.codes(private.frame[column.name])
+        n_levels = len(column.levels) + int(column.missing)
+        counts = np.bincount(np.where(codes < 0, n_levels - 1, codes), minlength=n_levels)
+        if self.mechanism == "none":
+            ledger.charge(self._condition_event(epsilon))
+            noisy = counts.astype(np.float64)
+        else:
+            moves = 2 if facts.row_adjacency == "replace-one" else 1
+            sensitivity, label = float(moves * facts.rows_per_user), f"{self.label} condition"
+            noisy = laplace(
+                counts, sensitivity=sensitivity, epsilon=epsilon, ledger=ledger, label=label, grid=1.0
+            ).value
+        mass = np.maximum(noisy, LEAST_COUNT)
+        return np.asarray(mass / mass.sum())

@@ -1,0 +1,258 @@
+"""Training of a generator against a discriminator that alone sees private rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iwbayes.curator.generators.adversarial.modules import make_discriminator, make_generator
+from iwbayes.curator.generators.adversarial.network import Architecture, one_hot
+from iwbayes.curator.training.parameters import Average, put_parameters
+from iwbayes.curator.training.row_gradients import import_torch, reference_gradients
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+
+    from iwbayes.curator.training.dpsgd import PrivateGradients
+
+FloatArray = NDArray[np.float64]
+
+#: Momentum of the discriminator's descent.
+MOMENTUM = 0.9
+#: Decay of the means that the generator's Adam keeps of its gradients, and of their squares.
+BETAS = (0.5, 0.99)
+#: Rate of a column's own location and scale, in units of the generator's: they have far to go, and are easy to learn.
+OWN_SPEED = 4.0
+#: Share of the generator's last steps whose parameters are averaged, and of the frozen part's for the discriminator.
+AVERAGED_SHARE = 0.5
+#: Noise in a logit, in natural logs, that the default learning rate lets `WINDOW` steps gather.
+NOISE_TARGET = 1.0
+#: Steps after which a discriminator should have forgotten an earlier generator.
+WINDOW = 100
+#: Largest learning rate times squared gradient norm of a discriminator; see `NeuralWeights`.
+STEP_LIMIT = 2.0
+#: Features vary by at least this much when a discriminator standardises them, so that rare levels stay bounded.
+LEAST_SPREAD = 0.05
+#: Rows from which the standardisation is taken.
+_START_ROWS = 4096
+
+
+class Losses(NamedTuple):
+    """Losses of an adversarial game, each from logits to one number a row."""
+
+    #: Of private rows, for the discriminator.
+    private: Callable[[Tensor], Tensor]
+    #: Of synthetic rows, for the discriminator.
+    synthetic: Callable[[Tensor], Tensor]
+    #: Of synthetic rows, for the generator.
+    generator: Callable[[Tensor], Tensor]
+
+
+def losses(name: str) -> Losses:
+    """Losses by name: logistic (Goodfellow et al. 2014) or Wasserstein (Arjovsky et al. 2017).
+
+    With logits f = log p_private/p_synthetic the generator's mean of -f is the divergence KL(synthetic, private). Its
+    gradient does not vanish where rows are easily told apart, and it trained more evenly here than log(1 + exp(-f)).
+    """
+    softplus = import_torch("a generator network").nn.functional.softplus
+    return {
+        "logistic": Losses(lambda f: softplus(-f), softplus, lambda f: -f),
+        "wasserstein": Losses(lambda f: -f, lambda f: f, lambda f: -f),
+    }[name]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Public numbers of one training; see the parameters of `iwbayes.curator.generators.adversarial.gan.GAN`."""
+
+    loss: str
+    steps: int
+    discriminator_steps: int
+    frozen_steps: int
+    batch_size: int
+    generator_rate: float
+    discriminator_rate: float | None
+    gradient_penalty: float
+    weight_clip: float
+
+
+class Trained(NamedTuple):
+    """What a training leaves: parameters by torch's names, and the discriminator's standardisation."""
+
+    generator: dict[str, FloatArray]
+    discriminator: dict[str, FloatArray]
+    center: FloatArray
+    scale: FloatArray
+
+
+class Training:
+    """One training: discriminator steps on private rows, generator steps between them, a frozen generator at the end.
+
+    Parameters
+    ----------
+    architecture : Architecture
+    rules : Rules
+    distribution : ndarray or None, shape (level,)
+        Public law of the condition.
+    rng : numpy.random.Generator
+        Of initial parameters and latent draws, which are public.
+    device : torch.device
+    """
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        rules: Rules,
+        distribution: FloatArray | None,
+        rng: np.random.Generator,
+        device: Any,
+    ) -> None:
+        torch = import_torch("a generator network")
+        self._architecture, self._rules, self._law, self._rng = architecture, rules, distribution, rng
+        self._source = torch.Generator().manual_seed(int(rng.integers(2**62)))
+        self._losses = losses(rules.loss)
+        self._generator = make_generator(architecture, rng).to(device)
+        start = self._batch(_START_ROWS).double()
+        self._center = start.mean(dim=0).cpu().numpy()
+        self._scale = np.maximum(start.std(dim=0).cpu().numpy(), LEAST_SPREAD)
+        self._discriminator = make_discriminator(architecture, rng, self._center, self._scale).to(device)
+
+    def _rows(self, n: int) -> Tensor:
+        """Rows of the generator as it is, differentiable in its parameters."""
+        given = None
+        if self._law is not None:
+            given = one_hot(self._rng.choice(len(self._law), size=n, p=self._law), len(self._law))
+        return self._architecture.draw(self._generator, n, self._source, given)
+
+    def _batch(self, n: int | None = None) -> Tensor:
+        with import_torch("a generator network").no_grad():
+            return self._rows(self._rules.batch_size if n is None else n)
+
+    def run(self, gradients: PrivateGradients, advance: Callable[[], None]) -> Trained:
+        """Take all charged steps.
+
+        Parameters
+        ----------
+        gradients : PrivateGradients
+            As many steps as the rules say.
+        advance : callable
+            Called after each step of the discriminator.
+
+        Raises
+        ------
+        RuntimeError
+            When the training diverged.
+        """
+        torch = import_torch("a generator network")
+        rules = self._rules
+        rate = self._rate(gradients)
+        descent = torch.optim.SGD(self._discriminator.parameters(), lr=rate, momentum=MOMENTUM)
+        adam = torch.optim.Adam(self._groups(), betas=BETAS)
+        rounds, average = (rules.steps - rules.frozen_steps) // rules.discriminator_steps, Average(self._generator)
+        for turn in range(rounds):
+            for _ in range(rules.discriminator_steps):
+                self._discriminate(gradients, descent, rules.gradient_penalty)
+                advance()
+            self._generate(adam, rules.generator_rate * (1 - turn / rounds))
+            if turn >= rounds - math.ceil(AVERAGED_SHARE * rounds):
+                average.add()
+        released = _load(self._generator, average.parameters())
+        discriminator = self._settle(gradients, descent, advance)
+        return Trained(released, discriminator, self._center, self._scale)
+
+    def _settle(self, gradients: PrivateGradients, descent: Any, advance: Callable[[], None]) -> dict[str, FloatArray]:
+        """Train the discriminator of the released generator with the steps that are left, and average it.
+
+        Its rate falls to zero: nothing moves any more, and less of the noise stays.
+        """
+        average, left = Average(self._discriminator), gradients.left
+        (group,) = descent.param_groups
+        rate = group["lr"]
+        for step in range(left):
+            group["lr"] = rate * (1 - step / left)
+            self._discriminate(gradients, descent, 0.0)
+            advance()
+            if step >= left - math.ceil(AVERAGED_SHARE * left):
+                average.add()
+        return average.parameters()
+
+    def _discriminate(self, gradients: PrivateGradients, descent: Any, penalty: float) -> None:
+        """Take a private step of the discriminator; the generator's rows are its public loss and its reference."""
+        torch = import_torch("a generator network")
+        batch = self._batch()
+        gradients.descend(
+            self._discriminator,
+            descent,
+            lambda network, rows: self._losses.private(network(rows)),
+            lambda network: self._public_loss(network, batch, penalty),
+            (batch,),
+        )
+        if self._rules.loss == "wasserstein":
+            with torch.no_grad():
+                for value in self._discriminator.parameters():
+                    value.clamp_(-self._rules.weight_clip, self._rules.weight_clip)
+
+    def _public_loss(self, network: Module, batch: Tensor, penalty: float) -> Tensor:
+        """Mean loss of synthetic rows, and the penalty on the slope that the discriminator has there.
+
+        The penalty, half the mean squared gradient in the standardised row, makes the game converge where it would
+        otherwise circle (Mescheder et al., ICML 2018, R2). It reads no private row, as a penalty at these would.
+        """
+        torch = import_torch("a generator network")
+        if penalty == 0 or self._rules.loss == "wasserstein":
+            return self._losses.synthetic(network(batch)).mean()
+        rows = batch.clone().requires_grad_()
+        logits = network(rows)
+        (slope,) = torch.autograd.grad(logits.sum(), rows, create_graph=True)
+        scale = torch.as_tensor(self._scale, dtype=slope.dtype, device=slope.device)
+        steepness: Tensor = ((slope * scale) ** 2).sum(dim=1).mean()
+        return self._losses.synthetic(logits).mean() + penalty / 2 * steepness
+
+    def _generate(self, adam: Any, rate: float) -> None:
+        """Take a step of the generator, which reads the discriminator and nothing private."""
+        loss = self._losses.generator(self._discriminator(self._rows(self._rules.batch_size))).mean()
+        if not math.isfinite(float(loss.detach())):
+            raise RuntimeError(
+                "the training diverged: the discriminator's logits of synthetic rows are not finite. Lower the "
+                "learning rates, or leave them to the default; what was charged stays charged."
+            )
+        for group in adam.param_groups:
+            group["lr"] = group["speed"] * rate
+        adam.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        adam.step()
+
+    def _groups(self) -> list[dict[str, Any]]:
+        """Parameters of the generator with their speeds: those of each column alone, and those of the network."""
+        named = dict(self._generator.named_parameters())
+        own = [value for name, value in named.items() if name.startswith("skip")]
+        rest = [value for name, value in named.items() if not name.startswith("skip")]
+        groups = [{"params": own, "speed": OWN_SPEED}, {"params": rest, "speed": 1.0}]
+        return [group for group in groups if group["params"]]
+
+    def _rate(self, gradients: PrivateGradients) -> float:
+        """Learning rate of the discriminator, from public quantities; see `NeuralWeights`.
+
+        The noise counts over the steps in which a discriminator follows a generator that moves.
+        """
+        if self._rules.discriminator_rate is not None:
+            return self._rules.discriminator_rate
+        private = self._losses.private
+        _, norm = reference_gradients(
+            self._discriminator, lambda network, rows: private(network(rows)), (self._batch(),)
+        )
+        noise, window = gradients.noise_sd(norm), min(WINDOW, self._rules.steps)
+        most = NOISE_TARGET / (2 * norm * noise * math.sqrt(window)) if noise > 0 else math.inf
+        return (1 - MOMENTUM) * min(STEP_LIMIT / norm**2, most)
+
+
+def _load(network: Module, parameters: dict[str, FloatArray]) -> dict[str, FloatArray]:
+    """Put parameters into a network, and return them in the precision that it has."""
+    put_parameters(network, parameters)
+    return {name: value.detach().cpu().numpy().astype(np.float64) for name, value in network.named_parameters()}

@@ -1,0 +1,1 @@
+"""BayesNet: a private Bayesian network."""

@@ -1,0 +1,396 @@
+"""BayesNet: a differentially private Bayesian network (PrivBayes; Zhang et al., TODS 2017)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from iwbayes._digest import digest
+from iwbayes.curator.generators.fitting import check_sample_size, drawn, open_generator_fit
+from iwbayes.curator.generators.tables.bins import ColumnBins, Groups, draw_codes, is_numeric
+from iwbayes.curator.generators.tables.consistency import consistent_tables
+from iwbayes.curator.generators.tables.counts import (
+    Budget,
+    Codes,
+    FloatArray,
+    count_event,
+    count_moves,
+    gaussian_parts,
+    mean_noise,
+    measure_counts,
+    project_nonnegative,
+)
+from iwbayes.curator.privacy.accounting import check_budget
+from iwbayes.curator.privacy.ledger import Ledger
+from iwbayes.curator.privacy.mechanisms import exponential
+from iwbayes.curator.protocols import PublicFacts
+from iwbayes.schema import Schema
+from iwbayes.statement import Event
+from iwbayes.tables import PrivateTable, SyntheticTable
+
+#: Cells of one table at most; beyond it memory, not privacy, is the limit.
+MAX_CELLS = 2_000_000
+#: Usefulness that is asked of the bins of single columns, as a share of ``theta``: their sums average the noise out.
+BINS_THETA = 0.75
+#: Rows that are counted at once: one code of eight bytes for each cell of a table is held.
+COUNTED_ROWS = 2**20
+
+
+@dataclass(frozen=True)
+class Node:
+    """One column of the network and the columns that it is drawn from."""
+
+    column: int
+    parents: tuple[int, ...]
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Columns of the node's table: the parents, then the column."""
+        return (*self.parents, self.column)
+
+
+@dataclass(frozen=True)
+class BayesNet:
+    """PrivBayes for mixed columns under a public schema.
+
+    Three steps. Each numeric column's law over public bins is measured: equal widths, and each bound by itself,
+    where zeros and clipped values gather. A smooth density is put through these counts, and neighbouring bins are
+    grouped to about equal mass, so that skewed columns keep their detail (post-processing, free). One column after
+    another enters the network with the parents that the exponential mechanism selects by the score R. Each column's
+    table with its parents is measured over the groups, and all tables and bins are brought to agree on every column's
+    law, by inverse variances (free). Sampling draws groups along the network, then a bin by the smooth law, then a
+    value uniformly within the bin.
+
+    Parameters
+    ----------
+    max_parents : int
+        Most parents of a column.
+    max_bins : int
+        Most equal-width bins of a numeric column (a bound is one more), and most groups of bins.
+    theta : float
+        Usefulness: a table is considered when the mean count of a cell is at least ``theta`` times the mean
+        absolute noise of a cell (Zhang et al., section 4.3). It sizes bins (at three quarters of it), groups and
+        parent sets.
+    bins_share, structure_share : float
+        Parts of epsilon that measure the numeric columns' own laws and select the structure; the rest
+        measures the tables. With ``delta`` above 0, bins and tables are Gaussian and share one guarantee: their
+        parts are then of its inverse variance.
+
+    Notes
+    -----
+    Score. For a column X and parents P with N rows (public), R = |Pr[X,P] - Pr[X] Pr[P]|_1 / 2 in [0, 1].
+    Replacing one row changes each of the empirical laws Pr[X,P], Pr[X] and Pr[P] by at most 2/N in L1. Write
+    p q for the product. |p'q' - p q|_1 <= |p'|_1 |q' - q|_1 + |p' - p|_1 |q|_1 <= 4/N, so R changes by at
+    most (2/N + 4/N)/2 = 3/N. Turning a row into a null row, which counts nowhere, changes each law by 1/N and
+    R by at most 1.5/N (the laws then sum to at most one). The code works with the integer
+    sum |N c(x,p) - c(x) c(p)| = 2 N**2 R, whose sensitivities are 6N and 3N.
+
+    Tables. A row stands in one cell of each table: replacing it changes the counts of a table by 2 in L1 and
+    those of d tables by sqrt(2d) in L2; nulling it by 1 and sqrt(d). Noise is Laplace, or Gaussian when
+    ``delta`` is above 0: less of it where there are many columns.
+
+    Users who own up to tau rows. The number of rows is private and at most K = U tau, U the number of users: with K
+    in place of N the laws sum to at most one and change by at most 2 tau/K, so the integer scores
+    sum |K c(x,p) - c(x) c(p)| change by at most 6 K tau. Counts change by tau times as much as for one row. Sizes of
+    bins, groups and tables follow the released, noisy number of rows.
+
+    Examples
+    --------
+    >>> BayesNet(max_parents=1).max_parents
+    1
+    """
+
+    max_parents: int = 2
+    max_bins: int = 128
+    theta: float = 2.0
+    bins_share: float = 0.25
+    structure_share: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_parents", 0), ("max_bins", 2)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+                raise ValueError(f"{name} must be a whole number of at least {least}; got {value!r}.")
+        if not (math.isfinite(self.theta) and self.theta > 0):
+            raise ValueError(f"theta must be positive; got {self.theta!r}. The paper uses 4, the default is 2.")
+        if not (min(self.bins_share, self.structure_share) > 0 and self.bins_share + self.structure_share < 1):
+            raise ValueError(
+                f"bins_share and structure_share must be above 0 and leave a rest for the tables; "
+                f"got {self.bins_share!r} and {self.structure_share!r}."
+            )
+
+    def _shares(self, schema: Schema, epsilon: float, delta: float) -> _Shares:
+        """Split the budget over the steps that the schema has."""
+        n_select = len(schema) - 1 if self.max_parents > 0 else 0
+        structure = self.structure_share * epsilon if n_select else 0.0
+        bins = self.bins_share * epsilon if any(map(is_numeric, schema)) else 0.0
+        rest, selection = epsilon - structure, structure / n_select if n_select else 0.0
+        if delta == 0:
+            return _Shares(Budget(bins, 0.0), selection, Budget(rest - bins, 0.0))
+        if bins == 0:
+            return _Shares(Budget(0.0, 0.0), selection, Budget(rest, delta))
+        own, tables = gaussian_parts(rest, delta, (bins / rest, 1 - bins / rest))
+        return _Shares(own, selection, tables)
+
+    @property
+    def pure(self) -> bool:
+        """It works in pure epsilon; with a delta above 0 its counts get Gaussian noise."""
+        return True
+
+    @property
+    def reads_blocks(self) -> bool:
+        """Private rows are read block by block; one code a cell is kept."""
+        return True
+
+    @property
+    def prefers_delta(self) -> bool:
+        """Whether a delta above 0 makes it better: Gaussian counts need less noise, and compose well."""
+        return True
+
+    def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
+        """Declare the uses of the private rows that `fit` will charge."""
+        schema = facts.schema
+        epsilon, delta = check_budget(epsilon, delta)
+        shares = self._shares(schema, epsilon, delta)
+        events = []
+        if shares.bins.epsilon > 0:
+            events.append(count_event("BayesNet bins", *shares.bins, sum(map(is_numeric, schema))))
+        if shares.selection > 0:
+            events.append(Event("BayesNet structure", "exponential", shares.selection, count=len(schema) - 1))
+        events.append(count_event("BayesNet tables", *shares.tables, len(schema)))
+        return tuple(events)
+
+    def fit(self, private: PrivateTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0) -> FittedBayesNet:
+        """Measure bins, select the network and measure its tables.
+
+        Parameters
+        ----------
+        private : PrivateTable
+        ledger : Ledger
+            Charged before any noise is drawn.
+        epsilon, delta : float
+            The generator's part of the budget; with delta 0 everything is pure epsilon.
+
+        Returns
+        -------
+        FittedBayesNet
+
+        Raises
+        ------
+        BudgetExceeded
+            When the part does not fit in the ledger; nothing is drawn.
+        """
+        facts, pay = open_generator_fit(self, private, ledger, epsilon=epsilon, delta=delta)
+        schema, n, ledger = private.schema, facts.n_private, pay()
+        shares = self._shares(schema, float(epsilon), float(delta))
+        bins, codes, groups, measured = self._group(private, ledger, facts, shares)
+        sizes = [g.size for g in groups]
+        cells = self._useful_cells(facts, len(schema), shares.tables, self.theta)
+        nodes = self._structure(codes, sizes, ledger, facts, shares.selection, cells)
+        counts = [count_table(codes, sizes, node) for node in nodes]
+        noisy = measure_counts(counts, ledger, "BayesNet tables", facts, **shares.tables._asdict())
+        agreed = consistent_tables(noisy, [node.members for node in nodes], sizes, measured, n)
+        tables = tuple(conditional_table(t, sizes[node.column], n) for t, node in zip(agreed, nodes, strict=True))
+        fitted = FittedBayesNet(schema, bins, groups, tuple(nodes), tables)
+        ledger._register(fitted.fingerprint())
+        return fitted
+
+    def _useful_cells(self, facts: PublicFacts, n_tables: int, budget: Budget, theta: float) -> float:
+        """Most cells of a useful table: mean count n/cells at least theta times the mean absolute noise."""
+        return min(facts.n_private / (theta * mean_noise(facts, n_tables, *budget)), MAX_CELLS)
+
+    def _group(
+        self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, shares: _Shares
+    ) -> tuple[tuple[ColumnBins, ...], Codes, tuple[Groups, ...], dict[int, tuple[FloatArray, FloatArray]]]:
+        """Bins, group codes of the private rows, groups, and released counts of groups with their variance."""
+        schema = facts.schema
+        measured: dict[int, tuple[FloatArray, FloatArray]] = {}
+        numeric = [index for index, column in enumerate(schema) if is_numeric(column)]
+        fine = self._useful_cells(facts, len(numeric), shares.bins, BINS_THETA * self.theta) if numeric else 0.0
+        bins = tuple(ColumnBins.of(c, int(np.clip(fine, min(4, self.max_bins), self.max_bins))) for c in schema)
+        codes = np.concatenate(list(private.map_blocks(_coded(bins))))
+        groups = [Groups.single(b.size) for b in bins]
+        if numeric:
+            counts = [np.bincount(codes[:, index], minlength=bins[index].size) for index in numeric]
+            noisy = measure_counts(counts, ledger, "BayesNet bins", facts, **shares.bins._asdict())
+            useful = self._useful_cells(facts, len(schema), shares.tables, self.theta)
+            n_groups = int(np.clip(math.sqrt(useful), 2, self.max_bins))
+            for index, part in zip(numeric, noisy, strict=True):
+                value = bins[index].without_doubtful_bounds(part)
+                smooth = bins[index].smoothed(value, part.variance, facts.n_private)
+                mass = project_nonnegative(smooth, facts.n_private)
+                groups[index] = Groups.by_mass(mass, n_groups, bins[index].column.missing)
+                # a bound that was left out counts as noisy as the others: its group may hold nothing else
+                measured[index] = groups[index].sums(value), part.variance * groups[index].sums(np.ones(len(value)))
+        for index, group in enumerate(groups):
+            codes[:, index] = group.of[codes[:, index]]  # there are no more groups than bins
+        return bins, codes, tuple(groups), measured
+
+    def _structure(
+        self, codes: Codes, sizes: Sequence[int], ledger: Ledger, facts: PublicFacts, epsilon: float, cells: float
+    ) -> list[Node]:
+        nodes, placed = [Node(0, ())], [0]
+        rest = list(range(1, len(sizes)))
+        if self.max_parents == 0:
+            return nodes + [Node(column, ()) for column in rest]
+        factor = 3 * count_moves(facts) * facts.rows_per_user
+        while rest:
+            candidates = [
+                Node(column, parents)
+                for column in rest
+                for parents in parent_sets(placed, sizes, sizes[column], self.max_parents, cells)
+            ]
+            chosen = exponential(
+                structure_scores(codes, sizes, candidates, facts.most_rows),
+                sensitivity=factor * facts.most_rows,
+                epsilon=epsilon,
+                ledger=ledger,
+                label="BayesNet structure",
+            )
+            nodes.append(candidates[chosen])
+            placed.append(candidates[chosen].column)
+            rest.remove(candidates[chosen].column)
+        return nodes
+
+
+class _Shares(NamedTuple):
+    """Budget of all bins, epsilon of one selection, budget of all tables."""
+
+    bins: Budget
+    selection: float
+    tables: Budget
+
+
+@dataclass(frozen=True)
+class FittedBayesNet:
+    """A network and its noisy conditional tables: public, nothing private is kept.
+
+    Parameters
+    ----------
+    schema : Schema
+    bins : tuple of ColumnBins
+    groups : tuple of Groups
+    nodes : tuple of Node
+        In the order of sampling.
+    tables : tuple of ndarray, shape (parent code, column code)
+        Rows sum to one.
+    """
+
+    schema: Schema
+    bins: tuple[ColumnBins, ...]
+    groups: tuple[Groups, ...]
+    nodes: tuple[Node, ...]
+    tables: tuple[FloatArray, ...]
+
+    def sample(self, n: int, *, rng: int | np.random.Generator | None = None) -> SyntheticTable:
+        """Draw synthetic rows.
+
+        Parameters
+        ----------
+        n : int
+            Number of rows, at least 1.
+        rng : int or numpy.random.Generator, optional
+            Seeds the sampling; it costs no privacy.
+        """
+        n, rng = check_sample_size(n), np.random.default_rng(rng)
+        sizes = [g.size for g in self.groups]
+        codes = np.zeros((n, len(sizes)), dtype=np.int64)
+        for node, table in zip(self.nodes, self.tables, strict=True):
+            parent = flat_codes(codes, sizes, node.parents)
+            codes[:, node.column] = draw_codes(table, parent, rng)
+        columns = {
+            b.column.name: b.values(g.bins(codes[:, index], rng), rng)
+            for index, (b, g) in enumerate(zip(self.bins, self.groups, strict=True))
+        }
+        return drawn(pd.DataFrame(columns), self.schema, origin="BayesNet", fingerprint=self.fingerprint())
+
+    def fingerprint(self) -> str:
+        """Digest of the network, its bins and its tables."""
+        edges = [b.edges for b in self.bins if b.edges is not None]
+        shares = [part for g in self.groups for part in (g.of, g.distribution)]
+        columns = self.schema.to_toml(), Schema(*(b.column for b in self.bins)).to_toml()
+        return digest("FittedBayesNet", *columns, repr(self.nodes), *edges, *shares, *self.tables)
+
+    def __repr__(self) -> str:
+        """Show each column with its parents."""
+        names = self.schema.names
+        parts = [f"{names[k.column]} | {', '.join(names[p] for p in k.parents) or '-'}" for k in self.nodes]
+        return f"FittedBayesNet({'; '.join(parts)})"
+
+
+def _coded(bins: Sequence[ColumnBins]) -> Callable[[pd.DataFrame], Codes]:
+    """Make the function from a block of private rows to the bin of each cell, in the smallest integers that hold it."""
+    dtype = np.min_scalar_type(max(b.size for b in bins))
+
+    def codes(block: pd.DataFrame) -> Codes:
+        return np.column_stack([b.codes(block[b.column.name]).astype(dtype) for b in bins])
+
+    return codes
+
+
+def parent_sets(
+    placed: Sequence[int], sizes: Sequence[int], size: int, max_parents: int, cells: float
+) -> list[tuple[int, ...]]:
+    """List the parent sets among placed columns whose table has at most ``cells`` cells.
+
+    A set is left out when a larger useful one holds it, as in Zhang et al., algorithm 5: R cannot fall when a
+    parent is added. Without any useful set the column stands alone.
+    """
+    useful: list[tuple[int, ...]] = []
+    for count in range(min(max_parents, len(placed)), 0, -1):
+        for parents in combinations(placed, count):
+            fits = size * math.prod(sizes[p] for p in parents) <= cells
+            if fits and not any(set(parents) < set(other) for other in useful):
+                useful.append(parents)
+    return useful or [()]
+
+
+def flat_codes(codes: Codes, sizes: Sequence[int], columns: Sequence[int]) -> Codes:
+    """One code for several columns, the last fastest; zeros when there are none."""
+    flat = np.zeros(len(codes), dtype=np.int64)
+    for column in columns:
+        flat = flat * sizes[column] + codes[:, column]
+    return flat
+
+
+def count_table(codes: Codes, sizes: Sequence[int], node: Node) -> Codes:
+    """Exact counts of (parents, column), flat with the column fastest."""
+    cells = math.prod(sizes[c] for c in node.members)
+    # in parts: codes of eight bytes for all rows at once would be more than what is kept of these
+    parts = (codes[start : start + COUNTED_ROWS] for start in range(0, len(codes), COUNTED_ROWS))
+    total = np.zeros(cells, dtype=np.int64)
+    for part in parts:
+        total += np.bincount(flat_codes(part, sizes, node.members), minlength=cells)
+    return total
+
+
+def structure_scores(codes: Codes, sizes: Sequence[int], candidates: Sequence[Node], n: int) -> Codes:
+    """Integer scores sum |n c(x,p) - c(x) c(p)| = 2 n**2 R of candidates, n at least the number of rows.
+
+    See `BayesNet` for their sensitivity.
+    """
+    if n > 2**30:
+        raise ValueError("scores of more than 2**30 rows pass 64-bit integers. Fit on fewer rows.")
+    scores = np.empty(len(candidates), dtype=np.int64)
+    for index, node in enumerate(candidates):
+        joint = count_table(codes, sizes, node).reshape(-1, sizes[node.column])
+        product = np.multiply.outer(joint.sum(axis=1), joint.sum(axis=0))
+        scores[index] = np.abs(n * joint - product).sum()
+    return scores
+
+
+def conditional_table(noisy: FloatArray, size: int, total: float) -> FloatArray:
+    """Noisy counts to conditional laws, shape (parent code, column code).
+
+    Counts are projected on non-negative ones with the public total; parents without mass take the column's
+    own noisy law.
+    """
+    table = project_nonnegative(noisy, total).reshape(-1, size)
+    mass = table.sum(axis=1, keepdims=True)
+    return np.where(mass > 0, table / np.where(mass > 0, mass, 1.0), table.sum(axis=0) / total)

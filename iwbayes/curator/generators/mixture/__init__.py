@@ -1,0 +1,1 @@
+"""Mixture: a private mixture of products."""

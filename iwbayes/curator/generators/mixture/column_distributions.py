@@ -1,0 +1,139 @@
+"""What a mixture asks of the law of a column within a component, and the law of levels.
+
+A family maps unconstrained parameters (component, parameter) to the law over the column's public codes and
+back-propagates gradients through it; it also draws values and holds the prior. Whatever lies in an interval is
+parametrised by a logistic function, so that every prior but that of a spread is a Dirichlet (or beta) law on the
+natural scale; on the logit scale, Jacobian included, its log density is sum of pseudo-counts times log shares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.special import log_softmax, softmax
+
+from iwbayes.curator.generators.tables.bins import Codes, ColumnBins, draw_codes
+
+FloatArray = NDArray[np.float64]
+#: From the gradient in the law, shape (component, code), to that in the parameters, shape (component, parameter).
+Pull = Callable[[FloatArray], FloatArray]
+
+#: Pseudo-counts of a component's levels, all together: a weak pull towards the column's own law.
+LEVEL_COUNTS = 4.0
+#: Logits stay within this bound: beyond it nothing changes, and nothing overflows.
+LARGEST_LOGIT = 30.0
+
+
+class Family(Protocol):
+    """What a mixture asks of a column's law; parameters have shape (component, parameter)."""
+
+    @property
+    def bins(self) -> ColumnBins:
+        """Public codes of the column."""
+        ...
+
+    @property
+    def kind(self) -> tuple[str | int, ...]:
+        """Families of one kind have the same `law`, `prior` and `penalty`, and can be computed at once."""
+        ...
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of parameters a component."""
+        ...
+
+    @property
+    def limits(self) -> FloatArray:
+        """Largest value of each parameter; the smallest is minus `LARGEST_LOGIT`."""
+        ...
+
+    def distribution(self, theta: FloatArray) -> tuple[FloatArray, Pull]:
+        """Distribution over the codes, shape (component, code), and its back-propagation."""
+        ...
+
+    def prior(self, center: FloatArray, n_components: int, rng: np.random.Generator | None) -> FloatArray:
+        """Pseudo-counts and prior means, one prior draw of them with ``rng``; see `penalty`."""
+        ...
+
+    def penalty(self, theta: FloatArray, prior: FloatArray) -> tuple[float, FloatArray]:
+        """Minus the log prior density up to a constant, and its gradient."""
+        ...
+
+    def start(self, center: FloatArray, n_components: int, rng: np.random.Generator) -> FloatArray:
+        """Parameters to start from, given a public guess of the column's law."""
+        ...
+
+    def draw(self, theta: FloatArray, component: Codes, rng: np.random.Generator) -> pd.Series:
+        """Canonical values of rows of these components."""
+        ...
+
+    def natural(self, theta: FloatArray) -> dict[str, FloatArray]:
+        """Parameters in the column's own terms by name, from those of shape (..., component, parameter)."""
+        ...
+
+
+def jitter(counts: FloatArray, rng: np.random.Generator | None) -> FloatArray:
+    """Gamma draws with these means: shares that maximise sum g log share then follow the Dirichlet law."""
+    return counts if rng is None else np.maximum(rng.gamma(counts), 1e-12)
+
+
+def dirichlet_penalty(logits: FloatArray, counts: FloatArray) -> tuple[float, FloatArray]:
+    """Minus sum of counts times log softmax, and its gradient; both have shape (component, place)."""
+    logs = log_softmax(logits, axis=1)
+    return -float(np.sum(counts * logs)), counts.sum(axis=1, keepdims=True) * np.exp(logs) - counts
+
+
+@dataclass(frozen=True)
+class LevelFamily:
+    """Any law over the codes, the one for missing cells among them; parameters are logits.
+
+    Prior: Dirichlet around the column's own released law with `LEVEL_COUNTS` pseudo-counts.
+    """
+
+    bins: ColumnBins
+
+    @property
+    def kind(self) -> tuple[str | int, ...]:
+        """The number of codes."""
+        return "levels", self.bins.size
+
+    @property
+    def n_parameters(self) -> int:
+        """One logit a code."""
+        return self.bins.size
+
+    @property
+    def limits(self) -> FloatArray:
+        """All are logits."""
+        return np.full(self.n_parameters, LARGEST_LOGIT)
+
+    def distribution(self, theta: FloatArray) -> tuple[FloatArray, Pull]:
+        """Softmax of the logits."""
+        distribution = softmax(theta, axis=1)
+        return distribution, lambda grad: distribution * (grad - np.sum(distribution * grad, axis=1, keepdims=True))
+
+    def prior(self, center: FloatArray, n_components: int, rng: np.random.Generator | None) -> FloatArray:
+        """Pseudo-counts of each code."""
+        return jitter(np.tile(LEVEL_COUNTS * center, (n_components, 1)), rng)
+
+    def penalty(self, theta: FloatArray, prior: FloatArray) -> tuple[float, FloatArray]:
+        """Dirichlet log density on the logit scale."""
+        return dirichlet_penalty(theta, prior)
+
+    def start(self, center: FloatArray, n_components: int, rng: np.random.Generator) -> FloatArray:
+        """Logits of the column's own law, jittered."""
+        logits = np.log(center) + rng.normal(0.0, 1.0, (n_components, len(center)))
+        return logits - logits.mean(axis=1, keepdims=True)
+
+    def draw(self, theta: FloatArray, component: Codes, rng: np.random.Generator) -> pd.Series:
+        """Draw codes, then values."""
+        return self.bins.values(draw_codes(softmax(theta, axis=1), component, rng), rng)
+
+    def natural(self, theta: FloatArray) -> dict[str, FloatArray]:
+        """Shares of the codes, the one for missing cells last."""
+        return {"shares": softmax(theta, axis=-1)}

@@ -1,0 +1,115 @@
+"""Where the parameters of a mixture of products stand in one vector, and their prior."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_softmax
+
+from iwbayes.curator.generators.mixture.column_distributions import LARGEST_LOGIT, Family
+
+FloatArray = NDArray[np.float64]
+
+#: Pseudo-counts of the weights, each: uniform on the simplex.
+WEIGHT_COUNTS = 1.0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the parameters of a mixture stand in one vector: logits of the weights, then stack after stack.
+
+    A stack holds the parameters of all columns of one kind, shape (column, component, parameter).
+
+    Parameters
+    ----------
+    families : tuple of Family
+    n_components : int
+    """
+
+    families: tuple[Family, ...]
+    n_components: int
+
+    @cached_property
+    def stacks(self) -> list[tuple[Family, list[int]]]:
+        """Columns of the same kind, by place, and the family of the first of them."""
+        indices: dict[tuple[str | int, ...], list[int]] = {}
+        for index, family in enumerate(self.families):
+            indices.setdefault(family.kind, []).append(index)
+        return [(self.families[columns[0]], columns) for columns in indices.values()]
+
+    @cached_property
+    def size(self) -> int:
+        """Length of the vector."""
+        return self.n_components * (1 + sum(family.n_parameters for family in self.families))
+
+    def split(self, vector: FloatArray) -> tuple[FloatArray, list[FloatArray]]:
+        """Logits of the weights, and each stack's parameters, shape (..., column, component, parameter)."""
+        sizes = [len(columns) * self.n_components * family.n_parameters for family, columns in self.stacks]
+        ends = np.cumsum([self.n_components, *sizes[:-1]])
+        first, *rest = np.split(vector, ends, axis=-1)
+        return first, [
+            part.reshape(*vector.shape[:-1], len(columns), self.n_components, -1)
+            for part, (_, columns) in zip(rest, self.stacks, strict=True)
+        ]
+
+    def by_column(self, stacks: Sequence[FloatArray]) -> list[FloatArray]:
+        """Parts of each column, shape (..., component, anything), from those of the stacks."""
+        found = {
+            index: stack[..., within, :, :]
+            for stack, (_, columns) in zip(stacks, self.stacks, strict=True)
+            for within, index in enumerate(columns)
+        }
+        return [found[index] for index in range(len(self.families))]
+
+    def stacked(self, parts: Sequence[FloatArray]) -> list[FloatArray]:
+        """Inverse of `by_column` for parts of shape (component, anything)."""
+        return [np.stack([parts[index] for index in columns]) for _, columns in self.stacks]
+
+    def join(self, weights: FloatArray, stacks: Sequence[FloatArray]) -> FloatArray:
+        """Inverse of `split`."""
+        return np.concatenate([weights.ravel(), *(stack.ravel() for stack in stacks)])
+
+    def bounds(self) -> FloatArray:
+        """Limits of each parameter, shape (parameter, 2)."""
+        limits = [np.tile(family.limits, (len(columns), self.n_components, 1)) for family, columns in self.stacks]
+        upper = self.join(np.full(self.n_components, LARGEST_LOGIT), limits)
+        return np.column_stack([np.full(self.size, -LARGEST_LOGIT), upper])
+
+
+def as_rows(stack: FloatArray) -> FloatArray:
+    """All components of all columns of a stack as rows: the families' functions treat rows apart."""
+    return stack.reshape(-1, stack.shape[-1])
+
+
+class Prior(NamedTuple):
+    """Pseudo-counts of the weights and each stack's own prior quantities (see `Family.prior`)."""
+
+    weights: FloatArray
+    stacks: list[FloatArray]
+
+    @classmethod
+    def of(cls, layout: Layout, centers: Sequence[FloatArray], rng: np.random.Generator | None = None) -> Prior:
+        """Build the prior itself, or with ``rng`` one draw whose maximiser follows the prior."""
+        size = layout.n_components
+        weights = np.full(size, WEIGHT_COUNTS)
+        if rng is not None:
+            weights = np.maximum(rng.gamma(weights), 1e-12)
+        parts = [f.prior(c, size, rng) for f, c in zip(layout.families, centers, strict=True)]
+        return cls(weights, layout.stacked(parts))
+
+    def penalty(self, layout: Layout, vector: FloatArray) -> tuple[float, FloatArray]:
+        """Minus the log prior density up to a constant, and its gradient."""
+        logits, stacks = layout.split(vector)
+        logs = log_softmax(logits)
+        total = -float(self.weights @ logs)
+        grads = []
+        for (family, _), stack, own in zip(layout.stacks, stacks, self.stacks, strict=True):
+            value, grad = family.penalty(as_rows(stack), as_rows(own))
+            total += value
+            grads.append(grad)
+        return total, layout.join(self.weights.sum() * np.exp(logs) - self.weights, grads)

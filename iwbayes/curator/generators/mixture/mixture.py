@@ -1,0 +1,332 @@
+"""Mixture: a mixture of products fitted under differential privacy, with posterior draws (Jälkö et al. 2019)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.special import softmax
+
+from iwbayes._digest import digest
+from iwbayes.curator.generators.fitting import check_sample_size, drawn, open_generator_fit
+from iwbayes.curator.generators.mixture.column_distributions import Family, LevelFamily
+from iwbayes.curator.generators.mixture.layout import Layout
+from iwbayes.curator.generators.mixture.moments import Objective, posterior_draws
+from iwbayes.curator.generators.mixture.noisy_tables import Plan, gathers_at_bounds, release
+from iwbayes.curator.generators.mixture.numeric import NormalFamily, PoissonFamily
+from iwbayes.curator.generators.mixture.variational import Schedule, fit_variational
+from iwbayes.curator.generators.tables.bins import ColumnBins, draw_codes
+from iwbayes.curator.privacy.accounting import check_budget
+from iwbayes.curator.privacy.ledger import Ledger
+from iwbayes.curator.progress import progress
+from iwbayes.curator.protocols import PublicFacts
+from iwbayes.schema import Schema
+from iwbayes.schema.columns import Column, Integer, _Levels
+from iwbayes.statement import Event
+from iwbayes.tables import PrivateTable, SyntheticTable
+
+FloatArray = NDArray[np.float64]
+
+#: Whole numbers with at most this many values are treated as levels.
+FEW_VALUES = 10
+#: Widest range of whole numbers with a Poisson law: its values are listed one by one.
+POISSON_RANGE = 1000
+INTEGER_DISTRIBUTIONS = ("normal", "poisson")
+#: Components by default, below so many rows and from there on.
+COMPONENTS, MANY_ROWS = (10, 20), 10_000
+METHODS = ("moments", "variational")
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Mixture of products of simple laws, fitted in a Bayesian way to private rows.
+
+    A row belongs to a component k with probability w_k; given k its columns are independent: a normal law truncated to
+    the bounds for a real column (on its transformed scale), any law for levels, and a rounded normal or a Poisson law
+    for whole numbers. A missing cell has a probability in each component. Priors are public and weak.
+
+    Parameters
+    ----------
+    n_components : int or None
+        None takes 10, and 20 from 10,000 rows on. Components that are not needed get little weight.
+    n_draws : int
+        Posterior draws that are kept: each can make one synthetic table.
+    method : {"moments", "variational"}
+        "moments" releases noisy tables of all columns and of all pairs of columns, then fits the mixture to them as
+        often as there are draws; see Notes. "variational" is the paper's: variational inference by private gradient
+        steps; it needs torch and a delta above 0.
+    max_bins : int
+        Most bins of a numeric column, for "moments".
+    columns_share : float
+        Part of epsilon that measures the columns' own tables, for "moments".
+    integers : {"normal", "poisson"}
+        For whole numbers of more than 10 values (fewer are levels): a truncated normal distribution of the value plus
+        or minus one half, rounded; or the paper's Poisson distribution of the value above the lower bound, truncated at
+        the upper one. Poisson has the root of its mean for standard deviation, which is too little for most columns: on
+        Adult it doubles the error. Bounds more than 1,000 apart take the normal all the same.
+    starts : int
+        Random starts of the search for the best fit, for "moments".
+    steps : int
+    clip_norm : float
+        Of a row's gradient.
+    learning_rate : float
+        These three are for "variational"; a step takes 512 rows on average.
+    random_seed : int or None
+        Of starts and draws, which are public; never of privacy noise. None takes fresh entropy.
+    progressbar : bool
+        Show the draws where the error stream is a terminal.
+
+    Notes
+    -----
+    Tables. All columns' own tables are measured at once over equal-width bins, the bounds being bins of their own; a
+    bound where values clearly gather gets a share of its own in each component. Then all pairs' are measured at once,
+    over groups of bins of about equal released mass, with as many groups as leave a cell more than its noise (and not
+    at all where two groups would not: columns are then about independent). A row stands in one cell of each table:
+    replacing it moves the counts of T tables by 2T in L1 and sqrt(2T) in L2; nulling it by half of it and sqrt(T);
+    where users own up to tau rows, tau times as much. Noise is Laplace's, or Gaussian when ``delta`` is above 0.
+
+    Posterior. Each count is normal around N times the mixture's probability of its cell, with the variance of sampling
+    and of the released noise. Draws are randomised maxima a posteriori, which take in the sampling of the N rows, the
+    noise and the prior (see `posterior_draws` in ``_mixture_moments``). What three or more columns have to do with each
+    other comes from the mixture's form alone.
+
+    Variational inference. The released law is the paper's mean-field normal law. It does not know the noise of its own
+    steps, so that its draws are too alike, and it needs far more rows for the same accuracy (``benchmarks/mixture.py``
+    compares the two): it is here for comparison.
+
+    References
+    ----------
+    Jälkö, Lagerspetz, Haukka, Tarkoma, Honkela & Kaski (2021, Patterns; arXiv 1912.04439): the model, variational
+    inference under privacy, and synthetic tables as draws of the posterior predictive law.
+
+    Examples
+    --------
+    >>> Mixture(n_components=5).n_draws
+    20
+    """
+
+    n_components: int | None = None
+    n_draws: int = 20
+    method: str = "moments"
+    max_bins: int = 64
+    columns_share: float = 0.3
+    integers: str = "normal"
+    starts: int = 2
+    steps: int = 1000
+    clip_norm: float = 3.0
+    learning_rate: float = 0.03
+    random_seed: int | None = None
+    progressbar: bool = True
+
+    def __post_init__(self) -> None:
+        for name, least in (("n_components", 1), ("n_draws", 1), ("max_bins", 2), ("starts", 1), ("random_seed", 0)):
+            value = getattr(self, name)
+            if name in ("n_components", "random_seed") and value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+                raise ValueError(f"{name} must be a whole number of at least {least}; got {value!r}.")
+        for name, known in (("method", METHODS), ("integers", INTEGER_DISTRIBUTIONS)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {list(known)}; got {getattr(self, name)!r}.")
+        if not 0 < self.columns_share < 1:
+            raise ValueError(
+                f"columns_share must be between 0 and 1, so that pairs get a part; got {self.columns_share!r}."
+            )
+        if not 0 < self.learning_rate < math.inf:
+            raise ValueError(f"learning_rate must be positive and finite; got {self.learning_rate!r}.")
+        self._schedule.check()
+
+    def _components(self, facts: PublicFacts) -> int:
+        return self.n_components or COMPONENTS[facts.n_private >= MANY_ROWS]
+
+    @property
+    def _schedule(self) -> Schedule:
+        return Schedule(self.steps, self.clip_norm, self.learning_rate)
+
+    @property
+    def pure(self) -> bool:
+        """Whether `fit` works in pure epsilon; with a delta above 0 counts get Gaussian noise."""
+        return self.method == "moments"
+
+    @property
+    def prefers_delta(self) -> bool:
+        """Whether a delta above 0 makes it better: Gaussian counts need less noise, and compose well."""
+        return True
+
+    def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
+        """Declare the uses of the private rows that `fit` will charge."""
+        epsilon, delta = check_budget(epsilon, delta)
+        if self.method == "variational":
+            return (self._schedule.event(facts, epsilon, delta),)
+        return Plan.of(facts, epsilon, delta, self.columns_share).events()
+
+    def fit(self, private: PrivateTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0) -> FittedMixture:
+        """Measure tables of the private rows and fit the mixture to them, or train on them by private steps.
+
+        Parameters
+        ----------
+        private : PrivateTable
+        ledger : Ledger
+            Charged before any noise is drawn.
+        epsilon, delta : float
+            The generator's part of the budget; with delta 0 everything is pure epsilon.
+
+        Returns
+        -------
+        FittedMixture
+
+        Raises
+        ------
+        BudgetExceeded
+            When the part does not fit in the ledger; nothing is drawn.
+        ValueError
+            When delta is 0 for "variational", or table and ledger do not protect the same; nothing is charged.
+        ImportError
+            Without torch, for "variational".
+        RuntimeError
+            When private steps diverged; what was charged stays charged.
+        """
+        facts, pay = open_generator_fit(self, private, ledger, epsilon=epsilon, delta=delta)
+        ledger = pay()
+        fit = self._by_moments if self.method == "moments" else self._by_variation
+        layout, draws = fit(private, ledger, facts, float(epsilon), float(delta))
+        fitted = FittedMixture(facts.schema, layout, draws)
+        ledger._register(fitted.fingerprint())
+        return fitted
+
+    def _by_moments(
+        self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
+    ) -> tuple[Layout, FloatArray]:
+        plan = Plan.of(facts, epsilon, delta, self.columns_share)
+        bins, grouping, evidence = release(private, ledger, facts, plan, self.max_bins)
+        variance = evidence.column_law.scale**2 * (1 if delta > 0 else 2)
+        own = np.split(evidence.columns, grouping.code_starts[1:-1])
+        atoms = [gathers_at_bounds(part, counts, variance) for part, counts in zip(bins, own, strict=True)]
+        families = tuple(family_of(part, self.integers, ends) for part, ends in zip(bins, atoms, strict=True))
+        objective = Objective(Layout(families, self._components(facts)), grouping, facts.n_private)
+        rng = np.random.default_rng(self.random_seed)
+        with progress(self.progressbar, "posterior draws", self.n_draws + 1) as advance:
+            draws = posterior_draws(objective, evidence, rng, n_draws=self.n_draws, starts=self.starts, advance=advance)
+        return objective.layout, draws
+
+    def _by_variation(
+        self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
+    ) -> tuple[Layout, FloatArray]:
+        bins = tuple(ColumnBins.of(column, self.max_bins) for column in facts.schema)
+        layout = Layout(tuple(family_of(part, self.integers) for part in bins), self._components(facts))
+        rng = np.random.default_rng(self.random_seed)
+        budget = {"epsilon": epsilon, "delta": delta}
+        with progress(self.progressbar, "private steps", self.steps) as advance:
+            trained = fit_variational(private, ledger, facts, layout, self._schedule, rng, advance, **budget)
+        draws = trained.draws(layout, self.n_draws, rng)
+        return layout, draws
+
+
+def family_of(bins: ColumnBins, integers: str, atoms: tuple[bool, bool] = (False, False)) -> Family:
+    """Distribution of a column within a component; see `Mixture`."""
+    column: Column = bins.column
+    if isinstance(column, _Levels):
+        return LevelFamily(bins)
+    if isinstance(column, Integer):
+        width = column.upper - column.lower
+        if width < FEW_VALUES and bins.n_present == width + 1:
+            return LevelFamily(bins)
+        if integers == "poisson" and width <= POISSON_RANGE:
+            return PoissonFamily(bins, atoms)
+    return NormalFamily(bins, atoms)
+
+
+@dataclass(frozen=True, eq=False)
+class FittedMixture:
+    """Posterior draws of a mixture of products: public, nothing private is kept.
+
+    Parameters
+    ----------
+    schema : Schema
+    layout : Layout
+        The columns' laws, and where their parameters stand in a draw.
+    draws : ndarray, shape (draw, parameter)
+        Unconstrained parameters.
+    """
+
+    schema: Schema
+    layout: Layout = field(repr=False)
+    draws: FloatArray = field(repr=False)
+
+    @property
+    def n_draws(self) -> int:
+        """Number of posterior draws."""
+        return len(self.draws)
+
+    @property
+    def weights(self) -> FloatArray:
+        """Weights of the components, shape (draw, component)."""
+        return softmax(self.layout.split(self.draws)[0], axis=-1)
+
+    @property
+    def parameters(self) -> dict[str, dict[str, FloatArray]]:
+        """Parameters of each column's law by name, each of shape (draw, component) or (draw, component, level).
+
+        Places and spreads of truncated normal laws are those of the law before truncation, on the column's transformed
+        scale.
+        """
+        blocks = self.layout.by_column(self.layout.split(self.draws)[1])
+        return {f.bins.column.name: f.natural(block) for f, block in zip(self.layout.families, blocks, strict=True)}
+
+    def sample(self, n: int, *, rng: int | np.random.Generator | None = None) -> SyntheticTable:
+        """Draw synthetic rows, all from one posterior draw.
+
+        Parameters
+        ----------
+        n : int
+            Number of rows, at least 1.
+        rng : int or numpy.random.Generator, optional
+            Chooses the posterior draw and seeds the sampling; it costs no privacy.
+        """
+        n, rng = check_sample_size(n), np.random.default_rng(rng)
+        return self._table(n, int(rng.integers(self.n_draws)), rng)
+
+    def sample_tables(self, n: int, m: int, *, rng: int | np.random.Generator | None = None) -> list[SyntheticTable]:
+        """Draw m synthetic tables of n rows, each from another posterior draw.
+
+        Together they show what is known of the private rows' law: an analysis that is done on each table and combined
+        (Raghunathan, Reiter & Rubin 2003) takes in the sampling of the private rows and the privacy noise.
+
+        Raises
+        ------
+        ValueError
+            When m is not between 1 and the number of posterior draws.
+        """
+        n, rng = check_sample_size(n), np.random.default_rng(rng)
+        if isinstance(m, bool) or not isinstance(m, int | np.integer) or not 1 <= m <= self.n_draws:
+            raise ValueError(
+                f"m must be a whole number from 1 to {self.n_draws}, the number of posterior draws; got {m!r}. "
+                f"Fit with a larger n_draws for more tables."
+            )
+        return [self._table(n, int(draw), rng) for draw in rng.choice(self.n_draws, m, replace=False)]
+
+    def _table(self, n: int, draw: int, rng: np.random.Generator) -> SyntheticTable:
+        logits, stacks = self.layout.split(self.draws[draw])
+        component = draw_codes(softmax(logits)[None], np.zeros(n, dtype=np.int64), rng)
+        columns = {
+            family.bins.column.name: family.draw(block, component, rng)
+            for family, block in zip(self.layout.families, self.layout.by_column(stacks), strict=True)
+        }
+        return drawn(pd.DataFrame(columns), self.schema, origin="Mixture", fingerprint=self.fingerprint())
+
+    def __repr__(self) -> str:
+        """Show the sizes and each column's law."""
+        distributions = ", ".join(
+            f"{f.bins.column.name}: {type(f).__name__[:-6].lower()}" for f in self.layout.families
+        )
+        return f"FittedMixture({self.layout.n_components} components, {self.n_draws} draws; {distributions})"
+
+    def fingerprint(self) -> str:
+        """Digest of the schema, the columns' laws and the posterior draws."""
+        distributions = [f.kind for f in self.layout.families]
+        edges = [f.bins.edges for f in self.layout.families if f.bins.edges is not None]
+        columns = self.schema.to_toml(), Schema(*(f.bins.column for f in self.layout.families)).to_toml()
+        return digest("FittedMixture", *columns, self.layout.n_components, distributions, *edges, self.draws)

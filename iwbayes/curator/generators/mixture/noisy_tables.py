@@ -1,0 +1,170 @@
+"""What a mixture's moment route reads of the private rows: noisy tables of all columns and of all pairs of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iwbayes.curator.generators.mixture.moments import Evidence
+from iwbayes.curator.generators.mixture.pair_tables import Grouping
+from iwbayes.curator.generators.tables.bins import CLEARLY, Codes, ColumnBins, Groups, is_numeric
+from iwbayes.curator.generators.tables.counts import (
+    Budget,
+    count_moves,
+    gaussian_parts,
+    mean_noise,
+    project_nonnegative,
+)
+from iwbayes.curator.privacy.accounting import noise_event
+from iwbayes.curator.privacy.ledger import Ledger
+from iwbayes.curator.privacy.mechanisms import gaussian, laplace
+from iwbayes.curator.protocols import PublicFacts
+from iwbayes.measurement import GaussianDistribution, LaplaceDistribution
+from iwbayes.statement import Event
+from iwbayes.tables import PrivateTable
+
+FloatArray = NDArray[np.float64]
+NoiseDistribution = GaussianDistribution | LaplaceDistribution
+
+#: Cells of a column's table, and of a pair's, hold on average this many times the mean absolute noise, or are wider.
+BIN_SIGNAL, CELL_SIGNAL = 4.0, 1.0
+#: Pairs are measured where cells of two groups a column hold on average this many times the mean absolute noise.
+LEAST_SIGNAL = 1.0
+#: Fewest bins of a numeric column (fewer when ``max_bins`` says so), and most groups of a column in tables of pairs.
+LEAST_BINS, MAX_GROUPS = 8, 24
+
+
+@dataclass(frozen=True)
+class CountBudget:
+    """The price of several tables of counts of the same rows, measured at once.
+
+    Parameters
+    ----------
+    label : str
+        Of the event.
+    n_tables : int
+        A row stands in one cell of each.
+    epsilon, delta : float
+        Of all of them together. Noise is Laplace's where delta is 0.
+    """
+
+    label: str
+    n_tables: int
+    epsilon: float
+    delta: float
+
+    def event(self) -> Event:
+        """Declare the one use of the rows."""
+        return noise_event(self.label, self.epsilon, self.delta)
+
+    def mean_noise(self, facts: PublicFacts) -> float:
+        """Mean absolute noise of a cell."""
+        return mean_noise(facts, self.n_tables, self.epsilon, self.delta)
+
+    def measure(self, counts: Codes, ledger: Ledger, facts: PublicFacts) -> tuple[FloatArray, NoiseDistribution]:
+        """Charge, then draw: noisy counts of all tables, and the law of their noise.
+
+        A replaced row leaves one cell of each table and enters another; a nulled one leaves one. The sensitivity is
+        that of all tables together, in L2 for Gaussian noise and in L1 for Laplace's.
+        """
+        settings: dict[str, Any] = {"epsilon": self.epsilon, "ledger": ledger, "label": self.label, "grid": 1.0}
+        moved = count_moves(facts) * self.n_tables
+        if self.delta > 0:
+            sensitivity = facts.rows_per_user * math.sqrt(moved)
+            return gaussian(counts, sensitivity=sensitivity, delta=self.delta, **settings)
+        return laplace(counts, sensitivity=facts.rows_per_user * moved, **settings)
+
+
+class Plan(NamedTuple):
+    """Budgets of the tables of columns, and of those of pairs where they are measured."""
+
+    columns: CountBudget
+    pairs: CountBudget | None
+
+    def events(self) -> tuple[Event, ...]:
+        """Declare all uses of the rows."""
+        return tuple(budget.event() for budget in self if budget is not None)
+
+    @classmethod
+    def of(cls, facts: PublicFacts, epsilon: float, delta: float, columns_share: float) -> Plan:
+        """Split the budget, by public quantities.
+
+        Pure budgets add up; two Gaussians share one guarantee (see `gaussian_parts`). Pairs are left out where even
+        two groups a column would leave a cell with less than its noise.
+        """
+        n = len(facts.schema)
+        alone = cls(CountBudget("Mixture columns", n, epsilon, delta), None)
+        if n == 1:
+            return alone
+        shares = (columns_share, 1 - columns_share)
+        parts = gaussian_parts(epsilon, delta, shares) if delta > 0 else [Budget(s * epsilon, 0.0) for s in shares]
+        pairs = CountBudget("Mixture pairs", n * (n - 1) // 2, *parts[1])
+        if facts.n_private / 4 < LEAST_SIGNAL * pairs.mean_noise(facts):
+            return alone
+        return cls(CountBudget("Mixture columns", n, *parts[0]), pairs)
+
+
+def release(
+    private: PrivateTable, ledger: Ledger, facts: PublicFacts, plan: Plan, max_bins: int
+) -> tuple[tuple[ColumnBins, ...], Grouping, Evidence]:
+    """Measure the tables of all columns, group their codes by released mass, and measure the tables of all pairs."""
+    useful = facts.n_private / (BIN_SIGNAL * plan.columns.mean_noise(facts))
+    n_bins = int(np.clip(useful, min(LEAST_BINS, max_bins), max_bins))
+    bins = tuple(ColumnBins.of(column, n_bins) for column in facts.schema)
+    codes = np.column_stack([b.codes(private.frame[b.column.name]) for b in bins]).astype(np.int64)
+    single = Grouping(tuple(np.arange(b.size) for b in bins))
+    columns, column_law = plan.columns.measure(single.count_columns(codes), ledger, facts)
+    centers = smoothed_laws(np.split(columns, single.code_starts[1:-1]), facts.n_private)
+    n_groups = MAX_GROUPS
+    if plan.pairs is not None:
+        useful = facts.n_private / (CELL_SIGNAL * plan.pairs.mean_noise(facts))
+        n_groups = int(np.clip(math.sqrt(useful), 2, MAX_GROUPS))
+    grouping = Grouping(tuple(group_codes(b, c, n_groups) for b, c in zip(bins, centers, strict=True)))
+    pairs, pair_law = None, None
+    if plan.pairs is not None:
+        pairs, pair_law = plan.pairs.measure(grouping.count_pairs(codes), ledger, facts)
+    return bins, grouping, Evidence(columns, column_law, pairs, pair_law, centers)
+
+
+def group_codes(bins: ColumnBins, distribution: FloatArray, n_groups: int) -> Codes:
+    """Group the codes of a column for the tables of pairs; missing cells stay alone.
+
+    Neighbouring bins of numbers form groups of about equal mass; the rarest levels form one group.
+    """
+    if bins.n_present <= n_groups:
+        return np.arange(bins.size)
+    if is_numeric(bins.column):
+        return Groups.by_mass(distribution, n_groups, bins.column.missing).of
+    kept = np.sort(np.argsort(-distribution[: bins.n_present], kind="stable")[: n_groups - 1])
+    group = np.full(bins.size, len(kept))
+    group[kept] = np.arange(len(kept))
+    group[bins.n_present :] = len(kept) + 1
+    return group
+
+
+def gathers_at_bounds(bins: ColumnBins, counts: FloatArray, variance: float) -> tuple[bool, bool]:
+    """Whether the values of a numeric column clearly gather at its lower and upper bound, by released counts.
+
+    A bound's count must be twice what its neighbour's density makes of its width, and pass it by `CLEARLY` standard
+    deviations of noise and sampling.
+    """
+    if bins.edges is None or bins.n_present < 3:
+        return False, False
+    widths, found = np.diff(bins.edges), []
+    for bound, neighbour in ((0, 1), (bins.n_present - 1, bins.n_present - 2)):
+        share = widths[bound] / widths[neighbour]
+        usual = share * max(counts[neighbour], 0.0)
+        sd = math.sqrt(variance * (1 + share**2) + max(counts[bound], 0.0) + share * usual)
+        found.append(bool(counts[bound] > 2 * usual and counts[bound] - usual > CLEARLY * sd))
+    return found[0], found[1]
+
+
+def smoothed_laws(noisy: Sequence[FloatArray], total: float) -> tuple[FloatArray, ...]:
+    """Positive laws near noisy counts: the nearest non-negative ones with that sum, and half a count in each place."""
+    counts = [project_nonnegative(part, total) + 0.5 for part in noisy]
+    return tuple(part / part.sum() for part in counts)

@@ -1,0 +1,1 @@
+"""PATEGAN: a generator trained against noisy votes of teachers."""

@@ -1,0 +1,163 @@
+"""Training of PATE-GAN: a generator against a student that knows private rows from noisy votes alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iwbayes.curator.generators.adversarial.modules import make_discriminator, make_generator
+from iwbayes.curator.generators.adversarial.network import Architecture
+from iwbayes.curator.generators.adversarial.training import AVERAGED_SHARE, BETAS, LEAST_SPREAD, Trained
+from iwbayes.curator.generators.pate.teachers import NoisyVotes, Teachers
+from iwbayes.curator.training.parameters import Average, put_parameters
+from iwbayes.curator.training.row_gradients import import_torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FloatArray = NDArray[np.float64]
+
+#: Prior standard deviation of the student's parameters: noisy votes are shrunk as much as they deserve.
+PRIOR_SCALE = 1.0
+#: Weight of the student's squared gradient over generated rows while the generator moves: it keeps them from circling.
+SLOPE_PENALTY = 0.1
+#: Teachers start with this many times the steps of a round.
+FIRST_STEPS = 20
+#: Rows from which the standardisation is taken.
+_START_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Public numbers of one training; see the parameters of `iwbayes.curator.generators.pate.pate.PATEGAN`."""
+
+    rounds: int
+    votes: int
+    batch_size: int
+    teacher_steps: int
+    student_steps: int
+    memory: int
+    frozen_rounds: int
+    generator_rate: float
+    student_rate: float
+
+
+class PATETraining:
+    """One training: teachers, votes, student and generator in turn, a frozen generator at the end.
+
+    Parameters
+    ----------
+    architecture : Architecture
+        The student is its discriminator.
+    rules : Rules
+    rng : numpy.random.Generator
+        Of initial parameters and latent draws, which are public.
+    """
+
+    def __init__(self, architecture: Architecture, rules: Rules, rng: np.random.Generator) -> None:
+        torch = import_torch("PATEGAN")
+        self._architecture, self._rules = architecture, rules
+        self._source = torch.Generator().manual_seed(int(rng.integers(2**62)))
+        self._generator = make_generator(architecture, rng)
+        start = self._batch(_START_ROWS).double().numpy()
+        #: Constants that standardise rows, shape (feature,): public, from the generator before training.
+        self.center, self.scale = start.mean(axis=0), np.maximum(start.std(axis=0), LEAST_SPREAD)
+        self._student = make_discriminator(architecture, rng, self.center, self.scale)
+        self._center, self._scale = (torch.tensor(x, dtype=torch.float32) for x in (self.center, self.scale))
+
+    def _batch(self, n: int) -> Tensor:
+        with import_torch("PATEGAN").no_grad():
+            return self._architecture.draw(self._generator, n, self._source)
+
+    def _standardised(self, rows: Tensor) -> Tensor:
+        return (rows - self._center) / self._scale
+
+    def run(self, teachers: Teachers, votes: NoisyVotes, advance: Callable[[], None]) -> Trained:
+        """Spend all votes.
+
+        Parameters
+        ----------
+        teachers : Teachers
+            They learn against the generator's rows; nothing else is asked of them here.
+        votes : NoisyVotes
+        advance : callable
+            Called after each round.
+
+        Raises
+        ------
+        RuntimeError
+            When the training of student or generator diverged.
+        """
+        torch = import_torch("PATEGAN")
+        rules, moving = self._rules, self._rules.rounds - self._rules.frozen_rounds
+        learner = torch.optim.Adam(self._student.parameters(), lr=rules.student_rate)
+        adam = torch.optim.Adam(self._generator.parameters(), lr=rules.generator_rate, betas=BETAS)
+        memory: list[tuple[Tensor, Tensor]] = []
+        average, settled = Average(self._generator), Average(self._student)
+        for turn in range(rules.rounds):
+            steps = rules.teacher_steps * (1 if turn else FIRST_STEPS)
+            teachers.learn(self._standardised(self._batch(rules.batch_size)), steps)
+            asked = self._batch(rules.votes)
+            shares = torch.from_numpy(votes.ask(self._standardised(asked)).astype(np.float32))
+            memory = [*memory, (asked, shares)][-rules.memory :]
+            self._learn(learner, memory, votes.noise_sd, SLOPE_PENALTY if turn < moving else 0.0)
+            if turn < moving:
+                self._generate(adam, rules.generator_rate * (1 - turn / moving))
+                if turn >= moving - math.ceil(AVERAGED_SHARE * moving):
+                    average.add()
+            if turn == moving - 1:
+                put_parameters(self._generator, average.parameters())
+                memory = []  # votes on rows of another generator
+            if turn >= rules.rounds - math.ceil(AVERAGED_SHARE * rules.frozen_rounds):
+                settled.add()
+            advance()
+        return Trained(average.parameters(), settled.parameters(), self.center, self.scale)
+
+    def _learn(self, learner: Any, memory: list[tuple[Tensor, Tensor]], noise_sd: float, slope_penalty: float) -> None:
+        """Move the student towards the noisy shares of votes of the last rounds.
+
+        Its loss log(1 + exp(f)) - share f is linear in the share, so that noise in it, beyond [0, 1] too, leaves the
+        minimiser unbiased. The penalty is that of a normal prior of standard deviation `PRIOR_SCALE` when a label
+        has the variance of the noise beside that of a fair coin.
+        """
+        torch = import_torch("PATEGAN")
+        rows, shares = (torch.cat(parts) for parts in zip(*memory, strict=True))
+        penalty = (1 + 4 * noise_sd**2) / (PRIOR_SCALE**2 * len(rows))
+        for _ in range(self._rules.student_steps):
+            learner.zero_grad(set_to_none=True)
+            logits = self._student(rows)
+            loss = (torch.nn.functional.softplus(logits) - shares * logits).mean()
+            loss = loss + penalty / 2 * sum((value**2).sum() for value in self._student.parameters())
+            if slope_penalty:
+                loss = loss + slope_penalty / 2 * self._slopes(memory[-1][0])
+            if not math.isfinite(loss.item()):
+                raise RuntimeError(
+                    "the training diverged: the student's loss is not finite. Lower the learning rates, or leave them "
+                    "to the default; what was charged stays charged."
+                )
+            loss.backward()
+            learner.step()
+
+    def _slopes(self, rows: Tensor) -> Tensor:
+        """Mean squared gradient of the student's logit in the standardised row."""
+        torch = import_torch("PATEGAN")
+        rows = rows.detach().clone().requires_grad_()
+        (slopes,) = torch.autograd.grad(self._student(rows).sum(), rows, create_graph=True)
+        found: Tensor = ((slopes * self._scale) ** 2).sum(dim=1).mean()
+        return found
+
+    def _generate(self, adam: Any, rate: float) -> None:
+        """One step of the generator, which reads the student alone."""
+        torch = import_torch("PATEGAN")
+        for group in adam.param_groups:
+            group["lr"] = rate
+        adam.zero_grad(set_to_none=True)
+        rows = self._architecture.draw(self._generator, self._rules.batch_size, self._source)
+        loss = torch.nn.functional.softplus(-self._student(rows)).mean()
+        loss.backward()
+        adam.step()

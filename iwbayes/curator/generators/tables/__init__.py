@@ -1,0 +1,1 @@
+"""What table-based generators share: bins, noisy counts, consistency, smoothing."""

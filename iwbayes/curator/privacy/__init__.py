@@ -1,0 +1,1 @@
+"""What privacy costs and how it is kept: ledger, accounting, filter, mechanisms, noise."""

@@ -1,0 +1,334 @@
+"""What a ledger knows, and what follows from it: what is spent, what is left, and whether the next release fits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from iwbayes.curator.privacy.accounting import ROUNDING, check_claim, price
+from iwbayes.curator.privacy.filters import BasicRule, Cost, Rule, accepts, total
+from iwbayes.statement import FLOATING_POINT, NOISE_KINDS, Event, PrivacyStatement, count_uses
+
+
+class BudgetExceeded(ValueError):  # noqa: N818 - the name users know
+    """The charge would pass the budget; nothing was charged and no noise was drawn."""
+
+
+NOTHING = Cost(0.0)
+
+
+@dataclass(frozen=True)
+class Charge:
+    """One release, or one use, as it was charged.
+
+    Parameters
+    ----------
+    events : tuple of Event
+        Fixed before any of them ran.
+    cost : Cost
+        Its price under the ledger's rule, fixed when it was charged; without what counts to the opening.
+    opening : Cost
+        Price by basic composition of what counts to the opening (see `iwbayes.curator.privacy.filters`).
+    planned : int or None
+        Which release of the ledger's plan it is.
+    """
+
+    events: tuple[Event, ...]
+    cost: Cost
+    opening: Cost = NOTHING
+    planned: int | None = None
+
+    @property
+    def pure_epsilon(self) -> float:
+        """Sum of the epsilons; infinite where an event has a delta or no noise."""
+        if any(event.delta or event.mechanism == "none" for event in self.events):
+            return math.inf
+        return math.fsum(event.count * event.epsilon for event in self.events)
+
+
+@dataclass(frozen=True)
+class LedgerRecord:
+    """All that a ledger knows: its budget, its rule, and what was charged and made. Public quantities only.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        The whole budget.
+    adjacency : str
+    rule : Rule
+        By which releases are priced and accepted; it does not change.
+    plan : tuple of Charge
+        Releases that were fixed when the ledger began.
+    charges : tuple of Charge
+        In order.
+    noise : str
+        The worst kind of noise used.
+    notes : tuple of str
+        Why what was made cannot be certified.
+    products : frozenset of str
+        Digests of what charged events alone have made.
+    """
+
+    epsilon: float
+    delta: float
+    adjacency: str
+    rule: Rule
+    plan: tuple[Charge, ...] = ()
+    charges: tuple[Charge, ...] = ()
+    noise: str = NOISE_KINDS[0]
+    notes: tuple[str, ...] = ()
+    products: frozenset[str] = frozenset()
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What was charged, in order."""
+        return tuple(event for charge in self.charges for event in charge.events)
+
+    @property
+    def fixed_in_advance(self) -> bool:
+        """Whether no outcome can have influenced what was charged: it is one release, or the plan's."""
+        return len(self.charges) <= 1 if not self.plan else all(c.planned is not None for c in self.charges)
+
+    @property
+    def overspent(self) -> bool:
+        """Whether more was charged than the rule accepts: so in files of format 1, which had none."""
+        epsilon, delta = self.spent
+        return epsilon > self.epsilon * (1 + 1e-9) or delta > self.delta * (1 + 1e-9)
+
+    @property
+    def spent(self) -> tuple[float, float]:
+        """Guarantee of everything charged.
+
+        That of releases fixed in advance is their joint price; a plan is charged in its order, with what was skipped.
+        Else it is the rule's. Where releases were chosen after looking, it is the guarantee of the ledger that stops
+        before passing this number.
+        """
+        if not self.charges:
+            return 0.0, 0.0
+        if self.fixed_in_advance:
+            fixed = self.charges
+            if self.plan:
+                fixed = self.plan[: 1 + max(c.planned for c in self.charges if c.planned is not None)]
+            return self.joint_price([event for charge in fixed for event in charge.events])
+        opening, rule, rest = self._counted(self.charges)
+        pure = math.fsum(charge.pure_epsilon for charge in self.charges), 0.0
+        if rest == NOTHING:
+            return min(pure, opening)
+        delta = opening.delta + rest.delta if rule.name == "basic" else self.delta
+        return min(pure, (opening.main + rule.epsilon_of(rest), delta))
+
+    @property
+    def reported(self) -> tuple[float, float]:
+        """What is spent, without what rounding adds to a budget that is used up."""
+        epsilon, delta = self.spent
+        return (epsilon, delta) if self.overspent else (min(epsilon, self.epsilon), min(delta, self.delta))
+
+    @property
+    def left(self) -> tuple[float, float]:
+        """Guarantee of the largest further release with Gaussian noise, or with pure noise where no delta is left."""
+        if not (self.charges or self.plan):
+            return self.epsilon, self.delta
+        held = self._with_plan(self.charges)
+        _, rule, rest = self._counted(held)
+        if not accepts(rule, rest):
+            pure = math.fsum(charge.pure_epsilon for charge in held)
+            return max(self.epsilon - pure, 0.0), 0.0
+        delta = max(rule.delta - rest.delta, 0.0)
+        if delta == 0 and rest == NOTHING:
+            return rule.epsilon, 0.0
+        return rule.equivalent(Cost(max(rule.limit.main - rest.main, 0.0)), delta), delta
+
+    def joint_price(self, events: Sequence[Event], delta: float | None = None) -> tuple[float, float]:
+        """Price events that were fixed in advance by their joint privacy loss distribution."""
+        delta = self.delta if delta is None else delta
+        return price(tuple(events), delta, scale=self.epsilon, adjacency=self.adjacency)
+
+    def price_of_release(self, events: Sequence[Event], delta: float) -> float:
+        """Epsilon at delta that a release counts as; see `Ledger.price_of_release`."""
+        own = self.joint_price(events, delta)[0]
+        if not self.charges or self.plan:
+            return own
+        charge = self.trial(events, delta)
+        return max(own, self._equivalent(charge, delta)) if delta > 0 else own
+
+    def trial(self, events: Sequence[Event], delta: float | None = None) -> Charge:
+        """Price a release as it would be charged, whether it fits or not; parameters as in `admit`."""
+        events = tuple(events)
+        for event in events:
+            check_claim(event, self.adjacency)
+        largest = max(event.delta for event in events)
+        delta = largest if delta is None else max(delta, largest)
+        charge = Charge(events, self._rule_cost(events, delta), NOTHING, self._next_planned(events))
+        if self.plan or any(earlier.cost != NOTHING for earlier in self.charges):
+            return charge
+        if math.isinf(charge.cost.main):
+            opening = BasicRule(self.epsilon, self.delta).cost(events, delta=delta, adjacency=self.adjacency)
+            return replace(charge, cost=NOTHING, opening=opening)
+        pure = [event for event in events if event.delta == 0]
+        rest = [event for event in events if event.delta > 0]
+        epsilon = Cost(math.fsum(event.count * event.epsilon for event in pure))
+        other = replace(charge, cost=self._rule_cost(rest, delta) if rest else NOTHING, opening=epsilon)
+        return max(charge, other, key=self._room_after)
+
+    def admit(self, events: Sequence[Event], delta: float | None = None) -> Charge:
+        """Price a release and accept it.
+
+        Parameters
+        ----------
+        events : sequence of Event
+            All of it, fixed in advance.
+        delta : float, optional
+            At which basic composition prices it; by default, and at least, the largest of its events'.
+
+        Raises
+        ------
+        BudgetExceeded
+            When it does not fit.
+        """
+        charge = self.trial(events, delta)
+        if math.isinf(self.epsilon) or charge.planned is not None:
+            return charge
+        if not self.charges and not self.plan:
+            if self.joint_price(events)[0] <= self.epsilon * (1 + ROUNDING):
+                return charge
+        elif self._accepts((*self.charges, charge)):
+            return charge
+        raise BudgetExceeded(self._refusal(charge))
+
+    def after(self, charge: Charge) -> LedgerRecord:
+        """Return the record with one more charge."""
+        floating = any(event.mechanism in FLOATING_POINT for event in charge.events)
+        record = self.with_noise("floating-point") if floating else self
+        return replace(record, charges=(*self.charges, charge))
+
+    def with_noise(self, kind: str) -> LedgerRecord:
+        """Return the record of noise that is of this kind, or worse."""
+        return replace(self, noise=max(self.noise, kind, key=NOISE_KINDS.index))
+
+    def statement(self, noise: str) -> PrivacyStatement:
+        """Return the statement of all charges, with noise of a kind or worse."""
+        record = self.with_noise(noise)
+        if self.overspent:
+            record = record.noting(f"The ledger is overspent under its rule {self.rule.name}.")
+        return PrivacyStatement(
+            *self.reported,
+            self.adjacency,
+            self.events,
+            record.noise,
+            record.noise == "hardened" and not record.notes and math.isfinite(self.epsilon),
+            record.notes,
+            products=self.products,
+            rule="fixed" if self.fixed_in_advance else self.rule.name,
+            budget=None if self.overspent else (self.epsilon, self.delta),
+        )
+
+    def summary(self) -> str:
+        """Say in a line what is spent of what."""
+        epsilon, delta = self.reported
+        return (
+            f"spent ({epsilon:.4g}, {delta:.2g}) of ({self.epsilon:g}, {self.delta:g}), "
+            f"{self.adjacency}, rule {self.rule.name}, {len(self.events)} event(s)"
+        )
+
+    def noting(self, reason: str) -> LedgerRecord:
+        """Return the record with a reason why what was made cannot be certified."""
+        return replace(self, notes=tuple(dict.fromkeys((*self.notes, reason))))
+
+    def planning(self, releases: Sequence[Sequence[Event]]) -> LedgerRecord:
+        """Return a new ledger's record with a plan.
+
+        Raises
+        ------
+        BudgetExceeded
+            When the joint price of all its releases is above the budget.
+        """
+        charges = []
+        for index, events in enumerate(releases):
+            if not (events and all(isinstance(event, Event) for event in events)):
+                raise TypeError("plan takes releases: what plan() returns, or sequences of Event, none of them empty.")
+            cost = self._rule_cost(events, max(event.delta for event in events))
+            charges.append(replace(self.trial(events), cost=cost, opening=NOTHING, planned=index))
+        together = [event for charge in charges for event in charge.events]
+        if together and not self.joint_price(together)[0] <= self.epsilon * (1 + ROUNDING):
+            raise BudgetExceeded(
+                f"The plan does not fit: its releases cost epsilon {self.joint_price(together)[0]:.4g} of "
+                f"{self.epsilon:g} at delta {self.delta:g}."
+            )
+        return replace(self, plan=tuple(charges))
+
+    def _rule_cost(self, events: Sequence[Event], delta: float) -> Cost:
+        return self.rule.cost(events, delta=delta, adjacency=self.adjacency)
+
+    def _room_after(self, charge: Charge) -> float:
+        """Return what the rule would have left after a charge."""
+        _, rule, rest = self._counted((*self.charges, charge))
+        return rule.limit.main - rest.main if rule.epsilon > 0 and rule.delta >= 0 else -math.inf
+
+    def _equivalent(self, charge: Charge, delta: float) -> float:
+        """Epsilon at delta that a release takes, as one Gaussian mechanism beside what counts to the opening."""
+        return charge.opening.main + self.rule.equivalent(charge.cost, delta)
+
+    def _with_plan(self, charges: Sequence[Charge]) -> tuple[Charge, ...]:
+        """Charges, and the planned releases that are still to come or were skipped."""
+        done = {charge.planned for charge in charges}
+        return (*charges, *(charge for index, charge in enumerate(self.plan) if index not in done))
+
+    def _next_planned(self, events: Sequence[Event]) -> int | None:
+        """Index of the next planned release that these events are, or are more private than."""
+        first = 1 + max((c.planned for c in self.charges if c.planned is not None), default=-1)
+        found = (index for index in range(first, len(self.plan)) if _covers(self.plan[index].events, events))
+        return next(found, None)
+
+    def _counted(self, charges: Sequence[Charge]) -> tuple[Cost, Rule, Cost]:
+        """Cost of the opening, the rule for what follows it, and the cost of that."""
+        opening = total(charge.opening for charge in charges)
+        left = {"epsilon": self.epsilon - opening.main, "delta": self.delta - opening.delta}
+        rule = replace(self.rule, **left)  # type: ignore[type-var]
+        return opening, rule, total(charge.cost for charge in charges)
+
+    def _accepts(self, charges: Sequence[Charge]) -> bool:
+        held = self._with_plan(charges)
+        if math.fsum(charge.pure_epsilon for charge in held) <= self.epsilon * (1 + ROUNDING):
+            return True
+        opening, rule, rest = self._counted(held)
+        if rest == NOTHING:
+            return accepts(BasicRule(self.epsilon, self.delta), opening)
+        return accepts(rule, rest)
+
+    def _refusal(self, charge: Charge) -> str:
+        """One line of what is left; see `admit`."""
+        label = charge.events[0].label
+        if any(event.mechanism == "none" for event in charge.events):
+            return (
+                f"{label}: without noise the cost is infinite; nothing was drawn. For an experiment that protects "
+                f"nobody use Ledger(math.inf, ...)."
+            )
+        name = self.rule.name
+        if self.overspent:
+            return f"The ledger is overspent under its rule {name}: {self.spent[0]:.4g} of {self.epsilon:g}."
+        epsilon, delta = self.left
+        asked = self.joint_price(charge.events)[0]
+        if math.isinf(charge.cost.main) and math.isfinite(asked) and epsilon > 0:
+            return f"{label}: the rule {name} of this ledger has no price for it now; nothing was drawn."
+        how = name + ("" if delta == self.delta else f", delta {delta:.2g}") + (", planned" if self.plan else "")
+        return f"{label}: epsilon {asked:.4g} asked, {epsilon:.4g} of {self.epsilon:g} left ({how}); nothing was drawn."
+
+
+def _covers(planned: Sequence[Event], events: Sequence[Event]) -> bool:
+    """Whether events are the planned ones, each as private as planned or more."""
+    wanted, found = count_uses(planned), count_uses(events)
+    return len(wanted) == len(found) and all(
+        _as_private(event, plan) and count <= wanted[plan]
+        for (event, count), plan in zip(found.items(), wanted, strict=True)
+    )
+
+
+def _as_private(event: Event, plan: Event) -> bool:
+    same = ("label", "mechanism", "sampling_probability", "steps")
+    return (
+        all(getattr(event, name) == getattr(plan, name) for name in same)
+        and event.epsilon <= plan.epsilon * (1 + ROUNDING)
+        and event.delta <= plan.delta
+        and (event.noise_multiplier or 0.0) >= (plan.noise_multiplier or 0.0) * (1 - ROUNDING)
+    )

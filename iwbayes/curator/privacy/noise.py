@@ -1,0 +1,313 @@
+"""Noise sources. Privacy noise comes from `SystemNoise`; `SeededNoise` is for tests and demonstrations.
+
+Both work on integers: callers put their statistic on a grid, so that no floating-point bit of the noise can
+tell what it was added to (Mironov 2012). What a source adds is in units of that grid.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+from fractions import Fraction
+from functools import cache
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+
+class NoiseSource(Protocol):
+    """What mechanisms ask of a source of noise."""
+
+    def gaussian(self, values: IntArray, scale: float) -> IntArray:
+        """Add discrete Gaussian noise of standard deviation ``scale`` to each integer."""
+        ...
+
+    def laplace(self, values: IntArray, scale: float) -> IntArray:
+        """Add discrete Laplace noise with P(z) proportional to exp(-|z|/scale) to each integer."""
+        ...
+
+    def cube(self, values: IntArray, scale: Fraction) -> IntArray:
+        """Add one vector with P(z) proportional to exp(-max|z_j|/scale)."""
+        ...
+
+    def spherical(self, values: FloatArray, scale: float) -> FloatArray:
+        """Add a floating-point vector with density proportional to exp(-|z|_2/scale)."""
+        ...
+
+    def floating_gaussian(self, values: FloatArray, scale: float) -> FloatArray:
+        """Add floating-point normal noise of standard deviation ``scale`` to each coordinate."""
+        ...
+
+    def poisson_sample(self, n: int, rate: float) -> IntArray:
+        """Places among n rows, each taken independently with probability ``rate``; secret like noise."""
+        ...
+
+    def permutation(self, n: int) -> IntArray:
+        """Places 0 to n - 1 in a random order; secret like noise."""
+        ...
+
+    def noisy_max(self, scores: IntArray, scale: float) -> int:
+        """Place of the largest score after exponential noise of that scale on each."""
+        ...
+
+
+@cache
+def _opendp_vector(family: str, size: int, scale: float) -> Any:
+    # not opendp.prelude, which imports scikit-learn and more
+    from opendp import domains, measurements, metrics, mod
+
+    mod.enable_features("contrib")
+    domain = domains.vector_domain(domains.atom_domain(T="i64"), size=size)
+    if family == "gaussian":
+        return measurements.make_gaussian(domain, metrics.l2_distance(T=float), scale)
+    return measurements.make_laplace(domain, metrics.l1_distance(T="i64"), scale)
+
+
+class WholeNumbers(Protocol):
+    """What `integer_cube` asks of a source of randomness; ``random.Random`` meets it."""
+
+    def randrange(self, stop: int, /) -> int:
+        """Draw a whole number from 0 to ``stop`` - 1, each equally likely."""
+        ...
+
+
+class SystemNoise:
+    """Hardened noise: OpenDP's exact discrete samplers, and exact integer arithmetic for the cube.
+
+    OpenDP draws Gaussian and Laplace noise and the noisy maximum from OpenSSL's generator, which is inside its library
+    and seeded by the operating system. All else is made from the bytes of ``os.urandom``: no pseudo-random generator
+    stands between, so there is no state to seed, to copy in a fork or to find out. Spherical noise and the noise of
+    gradient steps have no hardened sampler: they are floating-point, and mechanisms that use them record it so.
+    """
+
+    __slots__ = ()
+
+    kind: ClassVar[str] = "hardened"
+
+    def gaussian(self, values: IntArray, scale: float) -> IntArray:
+        """Add OpenDP's discrete Gaussian noise to each integer."""
+        measure = _opendp_vector("gaussian", len(values), float(scale))
+        return np.array(measure(values.tolist()), dtype=np.int64)
+
+    def laplace(self, values: IntArray, scale: float) -> IntArray:
+        """Add OpenDP's discrete Laplace noise to each integer."""
+        measure = _opendp_vector("laplace", len(values), float(scale))
+        return np.array(measure(values.tolist()), dtype=np.int64)
+
+    def cube(self, values: IntArray, scale: Fraction) -> IntArray:
+        """Add one exact draw of the integer cube law (see `integer_cube`)."""
+        return values + np.array(integer_cube(len(values), scale, SystemWholeNumbers()), dtype=np.int64)
+
+    def spherical(self, values: FloatArray, scale: float) -> FloatArray:
+        """Add a floating-point vector with density proportional to exp(-|z|_2/scale).
+
+        Notes
+        -----
+        With k coordinates it is scale * sqrt(c) * N(0, I_k), c the sum of k + 1 more squared standard normals: the
+        squared norm is then scale**2 times a product of chi-squares with k and k + 1 degrees of freedom, the square
+        of a Gamma(k) variable (duplication formula).
+        """
+        dim = len(values)
+        normal = _standard_normals(2 * dim + 1)
+        return values + scale * math.sqrt((normal[dim:] ** 2).sum()) * normal[:dim]
+
+    def floating_gaussian(self, values: FloatArray, scale: float) -> FloatArray:
+        """Add floating-point normal noise of standard deviation ``scale`` to each coordinate.
+
+        Notes
+        -----
+        By the inverse of the normal distribution function from 64 random bits a coordinate: one for the sign, 63 for
+        a tail probability. Both tails are alike and reach 9.1 standard deviations, beyond which a normal variable
+        falls with a probability of 2**-64.
+        """
+        return values + scale * _standard_normals(len(values))
+
+    def poisson_sample(self, n: int, rate: float) -> IntArray:
+        """Take each row with probability ``rate``.
+
+        Notes
+        -----
+        A row is taken when 80 random bits, read as a number, are below ``rate * 2**80``. That is exact for rates of
+        2**-27 or more. The threshold of smaller ones is rounded down, so that no row is taken more often than its
+        rate says. The first 16 bits settle nearly every row; the other 64 are drawn only where they do not.
+        """
+        first, rest = divmod(math.floor(Fraction(float(rate)) * 2**80), 2**64)
+        if first >= 2**16:
+            return np.arange(n, dtype=np.int64)
+        bits = _random_bits(n, np.uint16)
+        taken = bits < first
+        undecided = np.flatnonzero(bits == first)
+        taken[undecided] = _random_bits(len(undecided), np.uint64) < np.uint64(rest)
+        return np.flatnonzero(taken)
+
+    def permutation(self, n: int) -> IntArray:
+        """Put 0 to n - 1 in an order that is exactly uniform over all orders.
+
+        Notes
+        -----
+        The order of n independent 64-bit keys, all drawn anew if any two agree. Keys that differ are exchangeable:
+        swapping two of them changes no probability, so each order of them is as likely as any other.
+        """
+        while True:
+            keys = _random_bits(n, np.uint64)
+            order = np.argsort(keys)
+            ranked = keys[order]
+            if not (ranked[1:] == ranked[:-1]).any():
+                return order
+
+    def noisy_max(self, scores: IntArray, scale: float) -> int:
+        """OpenDP's noisy maximum with exponential noise (permute-and-flip)."""
+        from opendp import domains, measurements, measures, metrics, mod
+
+        mod.enable_features("contrib")
+        space = domains.vector_domain(domains.atom_domain(T="i64")), metrics.linf_distance(T="i64")
+        noisy = measurements.make_noisy_max(*space, measures.max_divergence(), scale=float(scale))
+        return int(noisy(scores.tolist()))
+
+    def __repr__(self) -> str:
+        """Name the source."""
+        return "SystemNoise()"
+
+
+class SeededNoise:
+    """Reproducible noise for tests and demonstrations. It protects nobody: the seed undoes it.
+
+    Parameters
+    ----------
+    seed : int
+    """
+
+    kind: ClassVar[str] = "seeded"
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._random = random.Random(seed)
+
+    def gaussian(self, values: IntArray, scale: float) -> IntArray:
+        """Add rounded normal noise to each integer."""
+        return values + np.rint(self._rng.normal(0.0, scale, len(values))).astype(np.int64)
+
+    def laplace(self, values: IntArray, scale: float) -> IntArray:
+        """Add the difference of two geometric draws to each integer: exact discrete Laplace noise."""
+        stop = -math.expm1(-1 / scale)
+        first, second = self._rng.geometric(stop, (2, len(values)))
+        return values + first - second
+
+    def cube(self, values: IntArray, scale: Fraction) -> IntArray:
+        """Add one exact draw of the integer cube law."""
+        return values + np.array(integer_cube(len(values), scale, self._random), dtype=np.int64)
+
+    def spherical(self, values: FloatArray, scale: float) -> FloatArray:
+        """Add a floating-point vector."""
+        return values + _spherical(self._rng, len(values), scale)
+
+    def floating_gaussian(self, values: FloatArray, scale: float) -> FloatArray:
+        """Add floating-point normal noise to each coordinate."""
+        return values + self._rng.normal(0.0, scale, len(values))
+
+    def poisson_sample(self, n: int, rate: float) -> IntArray:
+        """Take each row with probability ``rate``."""
+        return np.flatnonzero(self._rng.random(n) < rate)
+
+    def permutation(self, n: int) -> IntArray:
+        """Shuffle n places."""
+        return self._rng.permutation(n)
+
+    def noisy_max(self, scores: IntArray, scale: float) -> int:
+        """Place of the largest score after exponential noise."""
+        return int(np.argmax(scores + self._rng.exponential(scale, len(scores))))
+
+    def __repr__(self) -> str:
+        """Name the source without its seed."""
+        return "SeededNoise(...)"
+
+
+class SystemWholeNumbers:
+    """Whole numbers from the operating system's entropy.
+
+    ``random.SystemRandom`` reads the same bytes, but inherits how it turns them into numbers from ``random.Random``,
+    where whoever patches that class for a test would reach privacy noise.
+    """
+
+    __slots__ = ()
+
+    def randrange(self, stop: int, /) -> int:
+        """Draw a whole number from 0 to ``stop`` - 1, each equally likely: those of its bits that are too large go."""
+        if stop < 1:
+            raise ValueError(f"stop must be at least 1; got {stop}.")
+        bits = (stop - 1).bit_length()
+        size = (bits + 7) // 8
+        while True:
+            drawn = int.from_bytes(os.urandom(size), "big") >> (8 * size - bits)
+            if drawn < stop:
+                return drawn
+
+
+def _random_bits(n: int, kind: type[np.unsignedinteger[Any]]) -> NDArray[Any]:
+    """Draw n unsigned integers of a kind, all bits from the operating system."""
+    return np.frombuffer(os.urandom(n * np.dtype(kind).itemsize), dtype=kind)
+
+
+def _standard_normals(n: int) -> FloatArray:
+    """Draw n standard normals; see `SystemNoise.floating_gaussian`.
+
+    The upper 63 bits are the place of a cell of width 2**-64 in (0, 1/2), whose middle is the tail probability. The
+    lowest bit is the sign.
+    """
+    bits = _random_bits(n, np.uint64)
+    distance = ndtri(((bits >> np.uint64(1)) + 0.5) * 2.0**-64)
+    return np.where(bits & np.uint64(1), distance, -distance)
+
+
+def _spherical(rng: np.random.Generator, dim: int, scale: float) -> FloatArray:
+    return math.sqrt(2 * scale**2 * rng.gamma((dim + 1) / 2)) * rng.standard_normal(dim)
+
+
+def integer_cube(dim: int, scale: Fraction, source: WholeNumbers) -> list[int]:
+    """Draw z in Z**dim with P(z) proportional to exp(-max_j |z_j| / scale), in exact integer arithmetic.
+
+    exp(-m/scale) is a mixture over j >= m, so z is uniform on {-j..j}**dim with P(j) proportional to
+    (2j+1)**dim exp(-j/scale). j itself comes by rejection from the sum of dim+1 geometric draws, whose
+    P(j) is proportional to C(j+dim, dim) exp(-j/scale), accepted with probability
+    prod_i (2j+1)/(2j+2i), i = 1..dim.
+
+    Parameters
+    ----------
+    dim : int
+    scale : Fraction
+        In grid units. The finer the grid against dim, the fewer rejections.
+    source : WholeNumbers
+    """
+    while True:
+        radius = sum(_geometric(scale, source) for _ in range(dim + 1))
+        numerator = (2 * radius + 1) ** dim
+        denominator = math.prod(2 * radius + 2 * index for index in range(1, dim + 1))
+        if source.randrange(denominator) < numerator:
+            return [source.randrange(2 * radius + 1) - radius for _ in range(dim)]
+
+
+def _geometric(scale: Fraction, source: WholeNumbers) -> int:
+    """P(x) proportional to exp(-x/scale) on x >= 0, exactly (Canonne, Kamath & Steinke 2020, algorithm 2)."""
+    s, t = scale.denominator, scale.numerator
+    while True:
+        u = source.randrange(t)
+        if _bernoulli_exp(u, t, source):
+            break
+    v = 0
+    while _bernoulli_exp(1, 1, source):
+        v += 1
+    return (u + t * v) // s
+
+
+def _bernoulli_exp(numerator: int, denominator: int, source: WholeNumbers) -> bool:
+    """Exact Bernoulli(exp(-numerator/denominator)) for a ratio in [0, 1] (the same, algorithm 1)."""
+    k = 1
+    while source.randrange(denominator * k) < numerator:
+        k += 1
+    return k % 2 == 1

@@ -1,0 +1,156 @@
+"""Permit: what a ledger hands out against a charge, the draws of noise that were paid for and no more."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any, NoReturn
+
+from iwbayes.curator.privacy.noise import FloatArray, IntArray, NoiseSource, SeededNoise, SystemNoise
+from iwbayes.statement import Event
+
+
+class Permit:
+    """The noise of some events: each kind of draw as many times as the events say, from the ledger's source.
+
+    Parameters
+    ----------
+    source : NoiseSource
+        Of the ledger.
+    events : sequence of Event
+        What was charged.
+
+    Notes
+    -----
+    A Gaussian or Laplace event of one use pays for one vector; one of several uses pays for as many numbers, in one
+    call or more. A cube, spherical or exponential event pays for a vector or a choice a use, objective perturbation for
+    one vector, "above-threshold" for the noise of the threshold and that of the queries. Private steps pay for one
+    sample and one vector a step. Every permit allows one random order of rows, which adds noise to nothing.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from iwbayes.curator.privacy.noise import SeededNoise
+    >>> permit = Permit(SeededNoise(1), [Event("a count", "laplace", 0.5)])
+    >>> len(permit.laplace(np.array([10]), 2.0))
+    1
+    >>> permit.laplace(np.array([10]), 2.0)
+    Traceback (most recent call last):
+        ...
+    RuntimeError: a count: no laplace noise is left of what was charged. Charge it first.
+    """
+
+    __slots__ = ("_each", "_label", "_left", "_lock", "_source")
+
+    def __init__(self, source: NoiseSource, events: Sequence[Event]) -> None:
+        self._source, self._lock = source, threading.Lock()
+        self._label = ", ".join(dict.fromkeys(event.label for event in events))
+        self._left: Counter[str] = Counter({"permutation": 1})
+        self._each: set[str] = set()
+        for event in events:
+            for method, draws in _draws(event).items():
+                self._left[method] += draws  # type: ignore[assignment]
+            if event.count > 1 and event.mechanism in ("gaussian", "laplace"):
+                self._each.add(event.mechanism)
+
+    def _take(self, method: str, size: int = 1) -> None:
+        """Count a draw, or refuse it before anything is drawn."""
+        draws = size if method in self._each else 1
+        with self._lock:
+            if draws > self._left[method]:
+                raise RuntimeError(
+                    f"{self._label}: no {method.replace('_', ' ')} noise is left of what was charged. Charge it first."
+                )
+            self._left[method] -= draws
+
+    def gaussian(self, values: IntArray, scale: float) -> IntArray:
+        """Add discrete Gaussian noise to each integer."""
+        self._take("gaussian", len(values))
+        return self._source.gaussian(values, scale)
+
+    def laplace(self, values: IntArray, scale: float) -> IntArray:
+        """Add discrete Laplace noise to each integer."""
+        self._take("laplace", len(values))
+        return self._source.laplace(values, scale)
+
+    def cube(self, values: IntArray, scale: Fraction) -> IntArray:
+        """Add one vector of cube noise."""
+        self._take("cube")
+        return self._source.cube(values, scale)
+
+    def spherical(self, values: FloatArray, scale: float) -> FloatArray:
+        """Add one vector of spherical noise."""
+        self._take("spherical")
+        return self._source.spherical(values, scale)
+
+    def floating_gaussian(self, values: FloatArray, scale: float) -> FloatArray:
+        """Add one vector of floating-point normal noise."""
+        self._take("floating_gaussian")
+        return self._source.floating_gaussian(values, scale)
+
+    def poisson_sample(self, n: int, rate: float) -> IntArray:
+        """Sample the rows of one step."""
+        self._take("poisson_sample")
+        return self._source.poisson_sample(n, rate)
+
+    def permutation(self, n: int) -> IntArray:
+        """Places 0 to n - 1 in a random order."""
+        self._take("permutation")
+        return self._source.permutation(n)
+
+    def noisy_max(self, scores: IntArray, scale: float) -> int:
+        """Choose one place of a large score."""
+        self._take("noisy_max")
+        return self._source.noisy_max(scores, scale)
+
+    def __repr__(self) -> str:
+        """Name what was charged."""
+        return f"Permit({self._label})"
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied or pickled: a copy would draw twice."""
+        raise TypeError("a Permit counts draws that were charged; it cannot be copied.")
+
+
+def _draws(event: Event) -> dict[str, Any]:
+    """How often each method of a source may be used for an event."""
+    steps = (event.steps or 0) * event.count
+    draws: dict[str, dict[str, Any]] = {
+        "gaussian": {"gaussian": event.count},
+        "laplace": {"laplace": event.count},
+        "cube": {"cube": event.count},
+        "spherical": {"spherical": event.count},
+        "exponential": {"noisy_max": event.count},
+        "above-threshold": {"laplace": 2 * event.count},
+        "objective": {"spherical": event.count},
+        "dp-sgd": {"floating_gaussian": steps, "poisson_sample": steps},
+        "declared": {},
+        "none": {"poisson_sample": math.inf},
+    }
+    return draws[event.mechanism]
+
+
+def noise_kind(source: object) -> str:
+    """Kind of a noise source by what it is, not by what it says: only `SystemNoise` itself is hardened.
+
+    Raises
+    ------
+    TypeError
+        When it is no noise source.
+    """
+    if type(source) is SystemNoise:
+        return "hardened"
+    draws = any(hasattr(type(source), name) for name in ("gaussian", "__getattr__"))
+    if isinstance(source, type) or not draws:
+        raise TypeError(
+            f"noise must be a noise source; got {type(source).__name__}. Leave it out, or use SystemNoise()."
+        )
+    return "seeded" if isinstance(source, SeededNoise) else "unverified"
+
+
+def source_name(source: object) -> str:
+    """Return module and class of a noise source."""
+    return f"{type(source).__module__}.{type(source).__qualname__}"

@@ -1,0 +1,1 @@
+"""Private training in torch: gradient steps whose noise is paid for in advance."""

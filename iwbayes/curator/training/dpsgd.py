@@ -1,0 +1,377 @@
+"""Private training steps: Poisson-sampled rows, clipped per-example gradients, noise in every step, paid in advance.
+
+The one private training loop of the package, for any torch module and any loss of the private rows (Abadi et al.,
+CCS 2016; Ghalebikesabi et al., UAI 2022, Algorithm 1, corrected: see `PrivateGradients.gradient`). torch is imported
+on first use.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iwbayes.curator.privacy.accounting import check_budget, dpsgd_multiplier
+from iwbayes.curator.privacy.ledger import Ledger
+from iwbayes.curator.training.row_gradients import (
+    CLIP_RANGE,
+    check_module,
+    clipped_sum,
+    import_torch,
+    plain_sum,
+    probe,
+    reference_gradients,
+    trainable,
+    unflatten,
+)
+from iwbayes.statement import Event
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+    from torch.optim import Optimizer
+
+    from iwbayes.curator.training.row_gradients import RowLoss
+
+    #: From the network to one number that reads public values only.
+    PublicLoss = Callable[[Module], Tensor]
+
+_MECHANISMS = ("dp-sgd", "none")
+
+
+@dataclass(frozen=True)
+class PrivateSteps:
+    """Settings of private gradient steps, all public.
+
+    Parameters
+    ----------
+    steps : int
+    sampling_probability : float
+        Chance of each private row to be in a step, in (0, 1]; of each user with all rows, where rows have owners.
+    clip_norm : float or None
+        Largest L2 norm of a row's gradient, between 1e-6 and 1e6; of the sum over a user's rows, where rows have
+        owners. It is the sensitivity of a step's sum to a null row; a replaced row moves it by twice as much, which
+        the accountant knows. None clips each step at a quantile of the norms that public reference rows have then
+        (see `PrivateGradients.gradient`), times the mean number of rows that a user owns.
+    mechanism : {"dp-sgd", "none"}
+        "none" neither clips nor adds noise: its cost is infinite.
+
+    Examples
+    --------
+    >>> settings = PrivateSteps(steps=100, sampling_probability=0.05, clip_norm=1.0)
+    >>> event = settings.event("a network", epsilon=1.0, delta=1e-6)
+    >>> event.mechanism, event.steps, round(event.noise_multiplier)
+    ('dp-sgd', 100, 4)
+    """
+
+    steps: int
+    sampling_probability: float = 1.0
+    clip_norm: float | None = None
+    mechanism: str = "dp-sgd"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.steps, bool) or not isinstance(self.steps, int | np.integer) or self.steps < 1:
+            raise ValueError(f"steps must be a whole number of at least 1; got {self.steps!r}.")
+        if not 0 < self.sampling_probability <= 1:
+            raise ValueError(
+                f"sampling_probability must be in (0, 1]; got {self.sampling_probability!r}. 1 takes all rows."
+            )
+        if self.clip_norm is not None and not CLIP_RANGE[0] <= self.clip_norm <= CLIP_RANGE[1]:
+            raise ValueError(
+                f"clip_norm must be between {CLIP_RANGE[0]:g} and {CLIP_RANGE[1]:g}; got {self.clip_norm!r}. "
+                f"Rescale the loss if its gradients are outside."
+            )
+        if self.mechanism not in _MECHANISMS:
+            raise ValueError(f"mechanism must be one of {list(_MECHANISMS)}; got {self.mechanism!r}.")
+
+    def event(self, label: str, *, epsilon: float, delta: float, adjacency: str = "replace-one") -> Event:
+        """Event of all steps together, with the smallest noise that meets (epsilon, delta).
+
+        Raises
+        ------
+        ValueError
+            When delta is 0: Gaussian noise has no pure guarantee.
+        """
+        epsilon, delta = check_budget(epsilon, delta)
+        if self.mechanism == "none":
+            return Event(label, "none", math.inf)
+        steps, rate = int(self.steps), float(self.sampling_probability)
+        multiplier = dpsgd_multiplier(epsilon, delta, sampling_probability=rate, steps=steps, adjacency=adjacency)
+        return Event(label, "dp-sgd", epsilon, delta, multiplier, sampling_probability=rate, steps=steps)
+
+    def charge(
+        self,
+        ledger: Ledger,
+        label: str,
+        rows: Sequence[Tensor],
+        *,
+        epsilon: float,
+        delta: float,
+        users: NDArray[np.int64] | None = None,
+        n_private: int | None = None,
+    ) -> PrivateGradients:
+        """Charge the ledger once for all steps and return what takes them.
+
+        Parameters
+        ----------
+        ledger : Ledger
+        label : str
+            Of the event.
+        rows : sequence of torch.Tensor
+            The private rows: one tensor or several (features and labels, say), each with a row a place of its
+            first dimension. They stay where they are; a step moves its rows to the network's device.
+        epsilon, delta : float
+            Of all steps together.
+        users : ndarray of int, shape (row,), optional
+            Owners of the rows (`PrivateTable.users`) under a ledger that protects users. A step then samples users, and
+            clips the sum of the gradients of each one's rows.
+        n_private : int, optional
+            Public number of rows, by which sums are divided. Needed with users, whose number of rows is private.
+
+        Raises
+        ------
+        BudgetExceeded
+            When they do not fit in the ledger; nothing is charged.
+        ValueError
+            When the tensors do not have the same number of rows, or rows have owners and the ledger does not protect
+            users, or the other way round.
+        """
+        import_torch("private training")
+        if not rows or len({len(part) for part in rows}) != 1 or len(rows[0]) == 0:
+            raise ValueError("rows must be tensors with the same number of rows, at least one.")
+        if (users is not None) != (ledger.adjacency == "replace-user"):
+            raise ValueError(f"under {ledger.adjacency!r} rows have owners or none; give users= where they have.")
+        if users is not None and (n_private is None or len(users) != len(rows[0]) or np.min(np.bincount(users)) == 0):
+            raise ValueError(
+                "with users every row has an owner, owners count from 0 without gaps, and n_private is the released "
+                "number of rows. Use PrivateTable.users."
+            )
+        event = self.event(label, epsilon=epsilon, delta=delta, adjacency=ledger.adjacency)
+        return PrivateGradients(self, ledger, event, tuple(rows), users, n_private)
+
+
+class PrivateGradients:
+    """Noisy gradients of private rows, all charged when this is made (see `PrivateSteps.charge`).
+
+    It holds the private rows: it prints nothing of them, and is neither copied nor pickled.
+    """
+
+    __slots__ = ("_event", "_left", "_lock", "_n_private", "_noise", "_owned", "_probed", "_rows", "_settings")
+
+    def __init__(
+        self,
+        settings: PrivateSteps,
+        ledger: Ledger,
+        event: Event,
+        rows: tuple[Tensor, ...],
+        users: NDArray[np.int64] | None = None,
+        n_private: int | None = None,
+    ) -> None:
+        self._settings, self._event, self._rows = settings, event, rows
+        self._left, self._lock = int(settings.steps), threading.Lock()
+        self._n_private = len(rows[0]) if n_private is None else int(n_private)
+        self._owned = None if users is None else _Owned.of(users)
+        self._probed: weakref.WeakSet[Module] = weakref.WeakSet()
+        self._noise = ledger.charge(event)
+
+    @property
+    def left(self) -> int:
+        """Number of steps that are charged and not yet taken."""
+        return self._left
+
+    def noise_sd(self, clip_norm: float) -> float:
+        """Return the standard deviation of a step's noise in each coordinate of the gradient; 0 without noise.
+
+        ``clip_norm`` counts where the settings leave the clip norm open.
+        """
+        clip_norm = clip_norm if self._settings.clip_norm is None else self._settings.clip_norm
+        divisor = self._settings.sampling_probability * self._n_private
+        return (self._event.noise_multiplier or 0.0) * clip_norm / divisor
+
+    def gradient(self, network: Module, loss: RowLoss, reference: Sequence[Tensor] | None = None) -> dict[str, Tensor]:
+        """Take one step: a noisy estimate of the gradient of the mean loss of the private rows.
+
+        [sum over a Poisson sample of clip(g_i) + noise]/(q N), g_i the gradient of a row or the sum over a user's
+        rows, with noise of standard deviation noise multiplier times clip norm in each coordinate, whatever the
+        sample, the empty one included; the divisor is fixed and the size of the sample stays secret. A row with a
+        non-finite gradient counts as zero.
+
+        Parameters
+        ----------
+        network : torch.nn.Module
+            Any module that treats rows apart; see `check_module`.
+        loss : callable
+            ``loss(network, *rows)`` gives one loss a row, shape (row,). It may use anything public beside the rows.
+            ``network`` is to be called as the module is.
+        reference : sequence of torch.Tensor, optional
+            Public rows in the form of the private ones, on any device: synthetic rows, say. With them the mean c of
+            their gradients is subtracted from each private one before clipping and added to the result, so that
+            what the rows have in common passes without clipping and noise: the step is then
+            c + [sum of clip(g_i - c) + noise]/(q N). The clip norm may be left to them too.
+
+        Returns
+        -------
+        dict of str to torch.Tensor
+            Of each parameter that requires a gradient; public.
+
+        Raises
+        ------
+        RuntimeError
+            When all charged steps are taken, or the loss of private rows fails. Its own message is withheld.
+        ValueError
+            When the module or the loss cannot be differentiated row by row.
+
+        Notes
+        -----
+        What is bounded: the clipped gradient of a row, as the device computed it, has a norm of at most the clip
+        norm, and their sum is exact (see `clipped_sum`). What is not: rounding inside the network may depend on a
+        row's place among its chunk, the noise is floating-point, and the time of a step grows with its sample. Hence
+        the ledger's mark.
+        """
+        if network not in self._probed:
+            check_module(network)
+            probe(network, loss, self._rows)
+            self._probed.add(network)
+        clip_norm, center = self._bounds(network, loss, reference)
+        with self._lock:
+            if self._left == 0:
+                raise RuntimeError(f"all {self._settings.steps} steps that were charged are taken. Charge more first.")
+            self._left -= 1
+        rate = self._settings.sampling_probability
+        indices, owners = self._sample(rate)
+        units: dict[str, Any] = {"owners": owners, "n_units": self._n_units}
+        flat = None
+        try:
+            if self._event.noise_multiplier is None:
+                flat = plain_sum(network, loss, self._rows, indices)
+            else:
+                flat = clipped_sum(network, loss, self._rows, indices, clip_norm=clip_norm, center=center, **units)
+        except Exception:  # noqa: S110 - raised below, where the error with its private values is no longer at hand
+            pass
+        if flat is None:
+            raise RuntimeError(
+                "the loss of the private rows failed; the error is withheld since it may hold private values. "
+                "Try the loss on synthetic rows."
+            )
+        if self._event.noise_multiplier is not None:
+            flat = self._noise.floating_gaussian(flat, self._event.noise_multiplier * clip_norm)
+        found = unflatten(network, flat / (rate * self._n_private))
+        if center is not None:
+            found = {name: value + middle for (name, value), middle in zip(found.items(), center, strict=True)}
+        return found
+
+    @property
+    def _n_units(self) -> int:
+        """Public number of what is sampled: rows, or users."""
+        return len(self._rows[0]) if self._owned is None else len(self._owned.starts)
+
+    def _sample(self, rate: float) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
+        """Places of the rows of a step, and their owners side by side where they have some."""
+        n = self._n_units
+        chosen = np.arange(n) if rate == 1 else self._noise.poisson_sample(n, rate)
+        return (chosen, None) if self._owned is None else self._owned.rows_of(chosen)
+
+    def _bounds(
+        self, network: Module, loss: RowLoss, reference: Sequence[Tensor] | None
+    ) -> tuple[float, list[Tensor] | None]:
+        """Clip norm and center of a step, from public values."""
+        if self._event.noise_multiplier is None:
+            return math.inf, None
+        clip_norm = self._settings.clip_norm
+        if reference is None:
+            if clip_norm is None:
+                raise ValueError("without a clip_norm a step needs reference rows, which are public. Give either.")
+            return clip_norm, None
+        center, typical = reference_gradients(network, loss, reference)
+        typical *= max(1.0, self._n_private / self._n_units)  # a user's rows add up
+        return typical if clip_norm is None else clip_norm, center
+
+    def descend(
+        self,
+        network: Module,
+        optimizer: Optimizer,
+        loss: RowLoss,
+        public_loss: PublicLoss | None = None,
+        reference: Sequence[Tensor] | None = None,
+    ) -> None:
+        """Take one step of the optimizer along the noisy gradient plus that of a public loss.
+
+        Parameters
+        ----------
+        network : torch.nn.Module
+        optimizer : torch.optim.Optimizer
+            Over parameters of the network.
+        loss : callable
+            Of the private rows, as in `gradient`.
+        public_loss : callable, optional
+            ``public_loss(network)`` gives one number; it must read public values only, and gets neither clipping nor
+            noise.
+        reference : sequence of torch.Tensor, optional
+            As in `gradient`.
+        """
+        private = self.gradient(network, loss, reference)
+        network.zero_grad(set_to_none=True)
+        if public_loss is not None:
+            public_loss(network).backward()  # type: ignore[no-untyped-call]
+        for name, parameter in trainable(network).items():
+            parameter.grad = private[name] if parameter.grad is None else parameter.grad + private[name]
+        optimizer.step()
+
+    def __repr__(self) -> str:
+        """Show the steps only."""
+        return f"PrivateGradients({self._left} of {self._settings.steps} steps left)"
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied or pickled: a copy would take the charged steps twice."""
+        raise TypeError("PrivateGradients hold private rows and a count of charged steps; they cannot be copied.")
+
+
+@dataclass(frozen=True)
+class _Owned:
+    """Rows in an order in which those of a user stand side by side: private, except for the number of users."""
+
+    order: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    counts: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, users: NDArray[np.int64]) -> _Owned:
+        counts = np.bincount(users)
+        return cls(np.argsort(users, kind="stable"), np.cumsum(counts) - counts, counts)
+
+    def rows_of(self, users: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Places of the rows of some users, and the owner of each."""
+        counts = self.counts[users]
+        owners = np.repeat(users, counts)
+        within = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return self.order[self.starts[owners] + within], owners
+
+
+def fingerprint(network: Module) -> str:
+    """Digest of a module's parameters and buffers: names, dtypes, shapes and bytes.
+
+    Parameters
+    ----------
+    network : torch.nn.Module
+        On any device: the digest is the same.
+
+    Returns
+    -------
+    str
+        SHA-256, hexadecimal. After private training alone it may be registered (`Ledger.register`), so that others
+        can know these exact parameters as paid for.
+    """
+    torch = import_torch("a fingerprint of a network")
+    digest = hashlib.sha256()
+    for kind, entries in (("parameter", network.named_parameters()), ("buffer", network.named_buffers())):
+        for name, value in entries:
+            digest.update(repr((kind, name, str(value.dtype), tuple(value.shape))).encode())
+            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

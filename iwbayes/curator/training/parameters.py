@@ -1,0 +1,64 @@
+"""What every training in torch needs beside its steps: a device that works, and averages of parameters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iwbayes.curator.training.row_gradients import import_torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+
+FloatArray = NDArray[np.float64]
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a setting is a whole number; True and False are none."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def working_device(name: str) -> Any:
+    """Check a device by putting something on it; ValueError when torch cannot."""
+    torch = import_torch("private training")
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise ValueError(f"torch cannot compute on device {name!r}: {error}. Use 'cpu'.") from None
+
+
+def put_parameters(network: Module, parameters: dict[str, FloatArray]) -> None:
+    """Put parameters, by torch's names, into a network."""
+    torch = import_torch("a network")
+    with torch.no_grad():
+        for name, value in network.named_parameters():
+            value.copy_(torch.from_numpy(parameters[name]))
+
+
+class Average:
+    """Running mean of a network's parameters."""
+
+    def __init__(self, network: Module) -> None:
+        self._network = network
+        self._count = 0
+        self._mean: dict[str, Tensor] = {}
+
+    def add(self) -> None:
+        """Take in the parameters as they are now."""
+        self._count += 1
+        for name, value in self._network.named_parameters():
+            now, mean = value.detach().double(), self._mean.get(name)
+            self._mean[name] = now if mean is None else mean + (now - mean) / self._count
+
+    def parameters(self) -> dict[str, FloatArray]:
+        """Return them as arrays; RuntimeError when they are not finite, which may be told: they are public."""
+        found = {name: np.asarray(value.cpu().numpy()) for name, value in self._mean.items()}
+        if not all(np.isfinite(value).all() for value in found.values()):
+            raise RuntimeError(
+                "the training diverged: the parameters are no longer finite. Lower the learning rate, or leave it to "
+                "the default; what was charged stays charged."
+            )
+        return found

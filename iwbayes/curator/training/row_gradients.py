@@ -1,0 +1,311 @@
+"""Gradients of single rows, clipped and summed exactly: the arithmetic under private steps, without noise.
+
+Everything here that reads private rows is private itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch import device as Device  # noqa: N812
+    from torch.nn import Module, Parameter
+
+    #: From the network and the tensors of some rows to one loss a row, shape (row,).
+    RowLoss = Callable[..., Tensor]
+
+#: Bytes of per-example gradients at a time; what is held beside them is about three times as much. Larger chunks are
+#: no faster: they leave the caches.
+CHUNK_BYTES = 2**24
+#: Without a clip norm of the user's, rows are clipped at this quantile of the reference rows' gradient norms, taken
+#: over this many of them.
+CLIP_QUANTILE = 0.7
+REFERENCE_ROWS = 256
+#: Range of clip norms: within it no rounding to the grid of the sum leaves the range of float32.
+CLIP_RANGE = (1e-6, 1e6)
+#: Rows at a time where gradients are not taken row by row.
+CHUNK_ROWS = 2**13
+#: Clipping stops short of the clip norm by this share, which covers every rounding between norm and sum.
+MARGIN = 2.0**-20
+
+
+def import_torch(user: str) -> Any:
+    """Return torch, or raise ImportError that says who needs it and how to install it."""
+    try:
+        import torch
+    except ImportError:
+        raise ImportError(f"{user} needs torch. Install it with: pip install 'iwbayes[torch]'") from None
+    return torch
+
+
+def trainable(network: Module) -> dict[str, Parameter]:
+    """Parameters that require a gradient, by name, in the module's order."""
+    return {name: value for name, value in network.named_parameters() if value.requires_grad}
+
+
+def check_module(network: Module) -> None:
+    """Refuse a module that cannot be trained row by row.
+
+    Raises
+    ------
+    ValueError
+        For layers that mix rows (batch normalisation: no clipping of a row's gradient bounds what the row does to the
+        others' through the batch's moments), layers that keep running statistics of the rows, random layers (dropout:
+        torch draws from its global state, which this package does not touch), parameters that are neither float32 nor
+        float64, on several devices, or absent.
+    """
+    torch = import_torch("private training")
+    nn = torch.nn
+    for name, module in network.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            raise ValueError(
+                f"the layer {name!r} ({type(module).__name__}) mixes the rows of a batch, so that no clipping bounds "
+                f"what one row changes. Use LayerNorm or GroupNorm."
+            )
+        if isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats:
+            raise ValueError(f"the layer {name!r} keeps running statistics of the rows. Use track_running_stats=False.")
+        if isinstance(module, nn.modules.dropout._DropoutNd | nn.RReLU) and module.training:
+            raise ValueError(
+                f"the layer {name!r} ({type(module).__name__}) is random, and the noise of private steps "
+                f"regularises already. Leave it out, or put it in eval mode."
+            )
+    parameters = trainable(network)
+    kinds = {value.dtype for value in parameters.values()}
+    if not parameters or len({value.device for value in parameters.values()}) > 1:
+        raise ValueError("a network needs parameters to train, all on one device. Move it with network.to(device).")
+    if not kinds <= {torch.float32, torch.float64}:
+        raise ValueError(f"parameters must be float32 or float64; got {sorted(map(str, kinds))}. Use network.float().")
+
+
+def clipped_sum(
+    network: Module,
+    loss: RowLoss,
+    rows: Sequence[Tensor],
+    indices: NDArray[np.int64],
+    *,
+    clip_norm: float,
+    center: Sequence[Tensor] | None = None,
+    owners: NDArray[np.int64] | None = None,
+    n_units: int | None = None,
+) -> NDArray[np.float64]:
+    """Sum of the clipped gradients of some rows, or of some users: private until noise is added.
+
+    Parameters
+    ----------
+    network : torch.nn.Module
+    loss : callable
+        As in `PrivateGradients.gradient`.
+    rows : sequence of torch.Tensor
+    indices : ndarray of int, shape (sample,)
+        Rows to sum over.
+    clip_norm : float
+    center : sequence of torch.Tensor, optional
+        A public gradient, a tensor a parameter, subtracted from each row's before clipping.
+    owners : ndarray of int, shape (sample,), optional
+        Owners of ``places``, those of one owner side by side: what is clipped then is the sum of the gradients of an
+        owner's rows. Without them every row is a unit of its own.
+    n_units : int, optional
+        Public number of rows, or of users, in the table; that of ``rows`` without it.
+
+    Returns
+    -------
+    ndarray, shape (parameter,)
+        All trainable parameters, flattened in the module's order.
+
+    Notes
+    -----
+    All is float64, whatever the parameters are. A unit's gradient g with a non-finite norm becomes zero. Any other is
+    multiplied by min(1, (1 - 2**-20) C/|g|) and rounded toward zero to a grid of 2**-53 times C and the number of
+    units, both rounded up to powers of two. Norm and scaling round by less than 2**-20, and rounding toward zero
+    shortens: the norm on the grid is at most C. The multiples of the grid are summed in float64, where every partial
+    sum is a whole number below 2**53: the sum is exact, in any order and on any device. A replaced unit hence moves
+    it by 2C at most, a null unit by C.
+    """
+    torch = import_torch("private training")
+    n_units = len(rows[0]) if n_units is None else n_units
+    grid = 2.0 ** (math.ceil(math.log2(clip_norm)) + math.ceil(math.log2(n_units + 1)) - 53)
+    total: Any = 0.0
+    for gradients in _unit_gradients(network, loss, rows, indices, center, owners):
+        norms = torch.linalg.vector_norm(gradients, dim=1)
+        scale = (clip_norm * (1 - MARGIN) / norms).clamp(max=1.0) / grid
+        usable = norms.isfinite()
+        if not usable.all():
+            gradients[~usable] = 0.0
+            scale[~usable] = 0.0
+        whole = gradients.mul_(scale[:, None]).trunc_()
+        total = total + torch.ones_like(scale) @ whole
+    if isinstance(total, float):
+        return np.zeros(_size(network))
+    return np.asarray(total.cpu().numpy() * grid)
+
+
+def _unit_gradients(
+    network: Module,
+    loss: RowLoss,
+    rows: Sequence[Tensor],
+    indices: NDArray[np.int64],
+    center: Sequence[Tensor] | None,
+    owners: NDArray[np.int64] | None,
+) -> Iterator[Tensor]:
+    """Gradients of rows, or summed over the rows of each owner, some at a time; the memory is used again."""
+    torch = import_torch("private training")
+    if owners is None:
+        yield from _row_gradients(network, loss, rows, indices, center)
+        return
+    starts = np.flatnonzero(np.diff(owners, prepend=-1))
+    ends = np.append(starts[1:], len(owners))
+    size, first = max(1, CHUNK_BYTES // _bytes_per_row(network)), 0
+    while first < len(starts):
+        # whole users at a time: as many as fit in a chunk, one at least
+        last = max(first + 1, int(np.searchsorted(ends, starts[first] + size, side="right")))
+        group = torch.from_numpy(np.repeat(np.arange(last - first), (ends - starts)[first:last]))
+        total, seen = torch.zeros(()), 0
+        for gradients in _row_gradients(network, loss, rows, indices[starts[first] : ends[last - 1]], center):
+            if seen == 0:
+                total = gradients.new_zeros((last - first, gradients.shape[1]))
+            total.index_add_(0, group[seen : seen + len(gradients)].to(gradients.device), gradients)
+            seen += len(gradients)
+        yield total
+        first = last
+
+
+def reference_gradients(network: Module, loss: RowLoss, reference: Sequence[Tensor]) -> tuple[list[Tensor], float]:
+    """Mean gradient of public rows, and the clip norm that they suggest.
+
+    Parameters
+    ----------
+    network : torch.nn.Module
+    loss : callable
+    reference : sequence of torch.Tensor
+        Public rows; the quantile is taken over the first 256 of them.
+
+    Returns
+    -------
+    center : list of torch.Tensor
+        A tensor a parameter.
+    clip_norm : float
+        The 70 % quantile of the rows' distances from the center, within `CLIP_RANGE`. Clipping more rows than the
+        usual few costs less in bias than a larger clip norm costs in noise.
+
+    Raises
+    ------
+    RuntimeError
+        When the network diverged: its gradients of public rows are no longer finite.
+    """
+    torch = import_torch("private training")
+    indices = np.arange(len(reference[0]))
+    flat = unflatten(network, plain_sum(network, loss, reference, indices) / len(indices))
+    center = list(flat.values())
+    found = _row_gradients(network, loss, reference, indices[:REFERENCE_ROWS], center)
+    norms = torch.cat([torch.linalg.vector_norm(gradients, dim=1) for gradients in found])
+    clip_norm = float(torch.quantile(norms, CLIP_QUANTILE))
+    if not math.isfinite(clip_norm):
+        raise RuntimeError(
+            "the network diverged: its gradients of public rows are not finite. Lower the learning rate; what was "
+            "charged stays charged."
+        )
+    return center, float(np.clip(clip_norm, *CLIP_RANGE))
+
+
+def _size(network: Module) -> int:
+    return sum(value.numel() for value in trainable(network).values())
+
+
+def _bytes_per_row(network: Module) -> int:
+    return sum(value.numel() * value.element_size() for value in trainable(network).values())
+
+
+def plain_sum(
+    network: Module, loss: RowLoss, rows: Sequence[Tensor], indices: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Sum of gradients without clipping, for training that protects nobody."""
+    torch = import_torch("private training")
+    parameters = list(trainable(network).values())
+    total = torch.zeros(_size(network), dtype=torch.float64, device=parameters[0].device)
+    for chunk in _chunks(rows, indices, CHUNK_ROWS, parameters[0].device):
+        parts = torch.autograd.grad(loss(network, *chunk).sum(), parameters, materialize_grads=True)
+        total += torch.cat([part.flatten().to(torch.float64) for part in parts])
+    return np.asarray(total.cpu().numpy())
+
+
+def _chunks(
+    rows: Sequence[Tensor], indices: NDArray[np.int64], size: int, device: Device
+) -> Iterator[tuple[Tensor, ...]]:
+    torch = import_torch("private training")
+    for start in range(0, len(indices), size):
+        chosen = torch.from_numpy(np.ascontiguousarray(indices[start : start + size]))
+        yield tuple(part[chosen.to(part.device)].to(device) for part in rows)
+
+
+def _row_gradients(
+    network: Module,
+    loss: RowLoss,
+    rows: Sequence[Tensor],
+    indices: NDArray[np.int64],
+    center: Sequence[Tensor] | None = None,
+) -> Iterator[Tensor]:
+    """Gradients of single rows less a public one, some rows at a time, shape (row, parameter), in float64.
+
+    The memory of what is yielded is used again for the next rows.
+    """
+    torch = import_torch("private training")
+    parameters = {name: value.detach() for name, value in trainable(network).items()}
+    state = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    # copies: whatever a forward pass does to a buffer is thrown away with them
+    fixed = {name: value.detach().clone() for name, value in state.items() if name not in parameters}
+
+    def row_loss(free: dict[str, Tensor], *row: Tensor) -> Tensor:
+        def bound(*inputs: Any, **options: Any) -> Any:
+            return torch.func.functional_call(network, {**fixed, **free}, inputs, options)
+
+        return loss(bound, *(part.unsqueeze(0) for part in row)).reshape(())
+
+    # randomness="error", torch's default, refuses random layers that check_module does not know
+    each = torch.func.vmap(torch.func.grad(row_loss), in_dims=(None, *(0 for _ in rows)))
+    device = next(iter(parameters.values())).device
+    size = min(max(1, CHUNK_BYTES // _bytes_per_row(network)), max(1, len(indices)))
+    memory = torch.empty((size, _size(network)), dtype=torch.float64, device=device)
+    middle = None if center is None else torch.cat([part.flatten() for part in center]).double()
+    for chunk in _chunks(rows, indices, size, device):
+        found = each(parameters, *chunk)
+        wide = memory[: len(chunk[0])]
+        torch.cat([found[name].reshape(len(wide), -1) for name in parameters], dim=1, out=wide)
+        yield wide if middle is None else wide.sub_(middle)
+
+
+def probe(network: Module, loss: RowLoss, rows: Sequence[Tensor]) -> None:
+    """Try the loss on two rows of zeros, which are public, so that its errors can be shown."""
+    device = next(iter(trainable(network).values())).device
+    zeros = [part.new_zeros((2, *part.shape[1:])).to(device) for part in rows]
+    before = {name: value.detach().clone() for name, value in network.named_buffers()}
+    try:
+        for _ in _row_gradients(network, loss, zeros, np.arange(2)):
+            pass
+        loss(network, *zeros).reshape(2)
+    except Exception as error:
+        raise ValueError(
+            f"the loss must give one number a row, differentiable row by row; on rows of zeros it failed: {error}"
+        ) from error
+    for name, value in network.named_buffers():
+        if name not in before or not value.equal(before[name]):
+            raise ValueError(
+                f"the network changes its buffer {name!r} when it is called: private rows would leave traces there. "
+                f"Use layers without running statistics, or eval mode."
+            )
+
+
+def unflatten(network: Module, flat: NDArray[np.float64]) -> dict[str, Tensor]:
+    """Cut a flat gradient into tensors like the trainable parameters, by name."""
+    torch = import_torch("private training")
+    parameters = trainable(network)
+    ends = np.cumsum([value.numel() for value in parameters.values()])[:-1]
+    return {
+        name: torch.from_numpy(part).to(dtype=value.dtype, device=value.device).reshape(value.shape)
+        for (name, value), part in zip(parameters.items(), np.split(flat, ends), strict=True)
+    }

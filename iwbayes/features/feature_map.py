@@ -1,0 +1,265 @@
+"""FeatureMap: bounded features of a row, the same map on private and synthetic rows, with its sensitivities.
+
+The tilt measures their private mean, so their bound is what the privacy of the default weights rests on.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from iwbayes._threads import one_blas_thread
+from iwbayes.features.terms import Terms, check_terms, raw_chunks, raw_ranges, raw_terms
+from iwbayes.schema import Schema
+from iwbayes.tables import SyntheticTable
+
+FloatArray = NDArray[np.float64]
+
+#: Directions with less than this share of the largest variance over the synthetic rows are dropped, each raw term in
+#: units of its own standard deviation.
+EIGENVALUE_CUT = 1e-4
+#: Raw terms whose variance is less than this share of their mean square count as constant.
+LEAST_VARIANCE = 1e-10
+
+
+@dataclass(frozen=True)
+class FeatureMap:
+    """Whitened and clipped polynomial features phi(x) of a row.
+
+    phi(x) = z min(1, bound/|z|) with z = (q(x) - center) @ whitener and q the raw terms: the centred encoded
+    columns; with ``terms="squares"`` also the squares of numeric columns; with ``"quadratic"`` also all
+    products of features of different columns; or any explicit set of such terms, each the tuple of places, among
+    the schema's features, that it multiplies. The norm is Euclidean (``order=2``) or the largest coordinate
+    (``order=inf``). With ``flag=True`` a last coordinate, bound/2 where the row was clipped and 0 elsewhere,
+    releases the share of clipped rows along with the mean.
+
+    Parameters
+    ----------
+    schema : Schema
+    terms : {"linear", "squares", "quadratic"} or tuple of tuple of int
+        Explicit terms have ascending places, and stand by degree and then in lexicographic order.
+    center : ndarray, shape (raw,)
+    whitener : ndarray, shape (raw, k)
+    bound : float
+        Largest norm of z after clipping.
+    order : {2, inf}
+    flag : bool
+
+    Notes
+    -----
+    What a row can move is bounded by the clipping alone: no sensitivity depends on the terms.
+    """
+
+    schema: Schema
+    terms: Terms
+    center: FloatArray
+    whitener: FloatArray
+    bound: float
+    order: float = 2
+    flag: bool = True
+
+    def __post_init__(self) -> None:
+        check_terms(self.schema, self.terms)
+        if self.order not in (2, math.inf):
+            raise ValueError(f"order must be 2 or inf; got {self.order!r}.")
+        if not (math.isfinite(self.bound) and self.bound > 0):
+            raise ValueError(f"bound must be positive and finite; got {self.bound!r}.")
+        n_raw = len(raw_terms(self.schema, self.terms))
+        if self.center.shape != (n_raw,) or self.whitener.ndim != 2 or len(self.whitener) != n_raw:
+            raise ValueError(
+                f"center and whitener must have {n_raw} rows; got {self.center.shape}, {self.whitener.shape}."
+            )
+        for name in ("center", "whitener"):
+            array = np.array(getattr(self, name), dtype=np.float64, order="C")  # one layout: sums repeat bit for bit
+            if not np.isfinite(array).all():
+                raise ValueError(f"{name} must be finite.")
+            array.setflags(write=False)
+            object.__setattr__(self, name, array)
+
+    @property
+    def dim(self) -> int:
+        """Number of coordinates k of phi, the flag among them."""
+        return self.whitener.shape[1] + int(self.flag)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the coordinates."""
+        names = tuple(f"phi[{index}]" for index in range(self.whitener.shape[1]))
+        return (*names, "clipped") if self.flag else names
+
+    @property
+    def flag_height(self) -> float:
+        """Value of the flag coordinate where a row is clipped."""
+        return self.bound / 2
+
+    @cached_property
+    def reach(self) -> float:
+        """Upper bound of the norm of z over all rows that the schema allows; public.
+
+        Each coordinate of z is largest where every raw term is at an end of its range. The norm of these largest
+        coordinates is exact for ``order=inf`` without categories, and for linear terms of uncorrelated columns.
+        """
+        low, high = raw_ranges(self.schema, self.terms)
+        ends = np.stack([low - self.center, high - self.center])[:, :, None] * self.whitener
+        largest = np.maximum(ends.max(axis=0).sum(axis=0), -ends.min(axis=0).sum(axis=0))
+        return float(np.linalg.norm(largest, ord=self.order)) * (1 + 1e-9)
+
+    @property
+    def never_clips(self) -> bool:
+        """Whether no row that the schema allows has a norm beyond the bound."""
+        return self.bound >= self.reach
+
+    def diameter(self, adjacency: str) -> float:
+        """Largest change of one row's phi between adjacent tables, in the norm of ``order``.
+
+        Replace-one: two rows of norm ``bound`` on opposite sides, of which one counts as clipped and the
+        other just not, differ by (2 bound, bound/2). Zero-out: a row against the null row, phi = 0.
+        """
+        reach = {"replace-one": 2.0, "zero-out": 1.0}
+        if adjacency not in reach:
+            raise ValueError(f"adjacency must be one of {list(reach)}; got {adjacency!r}.")
+        extra = self.flag_height if self.flag else 0.0
+        return float(np.linalg.norm([reach[adjacency] * self.bound, extra], ord=self.order))
+
+    def transform(self, frame: pd.DataFrame) -> FloatArray:
+        """Features of a canonical table.
+
+        Parameters
+        ----------
+        frame : pandas.DataFrame, shape (row, column)
+            In canonical form under ``schema``.
+
+        Returns
+        -------
+        ndarray, shape (row, k)
+        """
+        phi = np.empty((len(frame), self.dim))
+        k = self.whitener.shape[1]
+        with one_blas_thread():
+            for rows, raw in raw_chunks(self.schema, self.terms, frame):
+                z = (raw - self.center) @ self.whitener
+                norm = np.linalg.norm(z, ord=self.order, axis=1)
+                clipped = norm > self.bound
+                phi[rows, :k] = z * np.where(clipped, self.bound / np.where(clipped, norm, 1.0), 1.0)[:, None]
+                if self.flag:
+                    # discrete rows tie with the quantile that set the bound: rounding must not decide their flag
+                    phi[rows, k] = self.flag_height * (norm > self.bound * (1 + 1e-9))
+        return phi
+
+    def norms(self, frame: pd.DataFrame) -> FloatArray:
+        """Norm of z before clipping, shape (row,)."""
+        with one_blas_thread():
+            return np.concatenate(
+                [
+                    np.linalg.norm((raw - self.center) @ self.whitener, ord=self.order, axis=1)
+                    for _, raw in raw_chunks(self.schema, self.terms, frame)
+                ]
+            )
+
+    def with_bound(self, bound: float) -> FeatureMap:
+        """Return the same map with another clip bound."""
+        return replace(self, bound=float(bound))
+
+    @classmethod
+    def whitened(
+        cls, synthetic: SyntheticTable, terms: Terms, *, order: float = 2, shares: FloatArray | None = None
+    ) -> FeatureMap:
+        """Whiten the raw terms by mean and covariance of the synthetic rows (public).
+
+        The bound is the 95 % quantile of the synthetic norms; change it by `with_bound`.
+
+        Parameters
+        ----------
+        synthetic : SyntheticTable
+        terms : {"linear", "squares", "quadratic"} or tuple of tuple of int
+        order : {2, inf}
+        shares : ndarray, shape (row,), optional
+            Public weights of the rows, with sum one, for mean, covariance and quantile; equal by default.
+
+        Raises
+        ------
+        ValueError
+            When every raw term is constant over the synthetic rows.
+        """
+        schema = synthetic.schema
+        shares = np.full(len(synthetic), 1 / len(synthetic)) if shares is None else shares
+        center, gram = raw_moments(schema, terms, synthetic.frame, shares)
+        with one_blas_thread():
+            covariance = gram - np.outer(center, center)
+            # in units of their own spread: a product of columns whose bounds are wide is small, not unimportant
+            variance = np.diag(covariance)
+            varies = variance > LEAST_VARIANCE * np.diag(gram)
+            units = np.where(varies, 1 / np.sqrt(np.where(varies, variance, 1.0)), 0.0)
+            values, vectors = np.linalg.eigh(covariance * np.outer(units, units))
+        keep = values > EIGENVALUE_CUT * max(values[-1], 1e-300)
+        if not varies.any():
+            raise ValueError(
+                "the synthetic rows are all alike, so there is nothing to weight. Sample more; where they are weighted "
+                "already (a tilt's base), weight them with less noise."
+            )
+        whitener = vectors[:, keep] / np.sqrt(values[keep])
+        if keep.all():
+            whitener = whitener @ vectors.T  # symmetric whitening keeps coordinates near the columns
+        whitener = units[:, None] * whitener
+        unbounded = cls(schema, terms, center, whitener, 1.0, order)
+        return unbounded.with_bound(_weighted_quantile(unbounded.norms(synthetic.frame), shares, 0.95))
+
+    @staticmethod
+    def varies(synthetic: SyntheticTable, terms: Terms, shares: FloatArray | None = None) -> bool:
+        """Whether any raw term varies over the synthetic rows, as `whitened` asks for."""
+        shares = np.full(len(synthetic), 1 / len(synthetic)) if shares is None else shares
+        n_raw = len(raw_terms(synthetic.schema, terms))
+        center, square = np.zeros(n_raw), np.zeros(n_raw)
+        with one_blas_thread():
+            for rows, raw in raw_chunks(synthetic.schema, terms, synthetic.frame):
+                center += shares[rows] @ raw
+                square += shares[rows] @ raw**2
+        return bool((square - center**2 > LEAST_VARIANCE * square).any())
+
+    def to_arrays(self) -> tuple[dict[str, Any], dict[str, FloatArray]]:
+        """Plain settings and arrays, for a release file; the schema travels with the release."""
+        order = "inf" if self.order == math.inf else 2
+        terms = self.terms if isinstance(self.terms, str) else [list(term) for term in self.terms]
+        settings = {"terms": terms, "bound": self.bound, "order": order, "flag": self.flag}
+        return settings, {"center": self.center, "whitener": self.whitener}
+
+    @classmethod
+    def from_arrays(cls, schema: Schema, settings: dict[str, Any], arrays: dict[str, FloatArray]) -> FeatureMap:
+        """Inverse of `to_arrays`."""
+        order = math.inf if settings["order"] == "inf" else 2
+        terms = settings["terms"]
+        return cls(
+            schema,
+            tuple(tuple(term) for term in terms) if isinstance(terms, list) else terms,
+            arrays["center"],
+            arrays["whitener"],
+            float(settings["bound"]),
+            order,
+            bool(settings["flag"]),
+        )
+
+
+def raw_moments(schema: Schema, terms: Terms, frame: pd.DataFrame, shares: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Weighted mean (raw,) and second moments (raw, raw) of the raw terms over rows in canonical form."""
+    check_terms(schema, terms)
+    n_raw = len(raw_terms(schema, terms))
+    center, gram = np.zeros(n_raw), np.zeros((n_raw, n_raw))
+    with one_blas_thread():
+        for rows, raw in raw_chunks(schema, terms, frame):
+            weighted = raw * shares[rows, None]
+            center += weighted.sum(axis=0)
+            gram += weighted.T @ raw
+    return center, gram
+
+
+def _weighted_quantile(values: FloatArray, shares: FloatArray, level: float) -> float:
+    """Quantile of values under shares with sum one; numpy's own where they are equal."""
+    if np.ptp(shares) == 0:
+        return float(np.quantile(values, level))
+    return float(np.quantile(values, level, weights=shares, method="inverted_cdf"))

@@ -1,0 +1,333 @@
+"""What regressions ask of a table's moments, read from their formulas and the public schema.
+
+The score of a regression of y on x with a canonical link is x (y - m(x'b)): the moments y x, x and, to second order
+in x'b, x x'; y^2 as well where a variance is estimated. Both sides of the trust boundary read formulas here; nothing
+is evaluated.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import combinations_with_replacement, product
+from typing import Any
+
+from iwbayes.features.formula_text import _QUOTED, MAX_PREDICTOR_DEGREE, _parse, formula_hints, quoted
+from iwbayes.features.terms import MAX_RAW_TERMS, Term, feature_owners, ordered_terms
+from iwbayes.schema import Schema
+from iwbayes.schema.columns import Categorical, Column, Real
+
+__all__ = ["ScoreTerms", "check_formulas", "model_options", "model_terms", "reduced"]
+
+Span = frozenset[Term]
+
+#: Functions of one argument that keep a polynomial one.
+_AFFINE = ("I", "center", "scale")
+_LOG1P = ("np.log1p",)
+_ONE: Span = frozenset({()})
+
+
+@dataclass(frozen=True)
+class ScoreTerms:
+    """Terms of a regression's scores, beside the constant one.
+
+    Parameters
+    ----------
+    formula : str
+    response, design : frozenset of tuple of int
+        Terms, as places of encoded features, whose linear combinations hold the response, and each column of the
+        design. The empty tuple is the constant.
+    schema : Schema
+    """
+
+    formula: str
+    response: Span
+    design: Span
+    schema: Schema
+
+    @property
+    def kept(self) -> Span:
+        """The constant, and the indicator of missing cells of each column: a regression leaves such rows out."""
+        owners = feature_owners(self.schema)
+        used = {owners[index] for term in self.response | self.design for index in term}
+        last = {owner: index for index, owner in enumerate(owners)}  # where missing cells are told
+        return _ONE | {(last[owner],) for owner in used if self.schema[self.schema.names[owner]].missing}
+
+    @property
+    def core(self) -> Span:
+        """Response, predictors, and products of the two: what scores hold to first order."""
+        return _times(_times(self.response, self.design, self.schema), self.kept, self.schema) - _ONE
+
+    @property
+    def squares(self) -> Span:
+        """Squares of predictors' terms, and what the square of the response holds beside the response itself."""
+        own = (reduced(term + term, self.schema) for term in self.design)
+        of_response = _times(self.response, self.response, self.schema) - self.response
+        return _times(frozenset(term for term in own if term) | of_response, self.kept, self.schema) - _ONE
+
+    @property
+    def products(self) -> Span:
+        """Products among predictors; where they are too many to be tried, one more than that."""
+        found: set[Term] = set()
+        kept = sorted(self.kept)
+        for one, two in combinations_with_replacement(sorted(self.design), 2):
+            found |= {term for more in kept if (term := reduced(one + two + more, self.schema))}
+            if len(found) > MAX_RAW_TERMS:
+                break
+        return frozenset(found)
+
+    @property
+    def second_order(self) -> Span:
+        """All of these: what scores hold to second order, and all that linear regressions use."""
+        return self.core | self.squares | self.products
+
+
+def check_formulas(formulas: Sequence[str]) -> tuple[str, ...]:
+    """Refuse what is no list of formulas; what they hold is checked against a schema."""
+    if isinstance(formulas, str) or not isinstance(formulas, Sequence):
+        raise TypeError(f"for_models must be a list of formulas such as ['y ~ a + b']; got {type(formulas).__name__}.")
+    for formula in formulas:
+        if not isinstance(formula, str):
+            raise TypeError(f"for_models must hold formulas such as 'y ~ a + b'; got {type(formula).__name__}.")
+    return tuple(formulas)
+
+
+@lru_cache(maxsize=16)
+def model_options(formulas: tuple[str, ...], schema: Schema) -> tuple[tuple[str, tuple[Term, ...]], ...]:
+    """List sets of terms for the scores of some models, from the richest to the poorest, each with its name.
+
+    Products among predictors are dropped first, then squares; response, predictors and products of the two stay.
+
+    Parameters
+    ----------
+    formulas : tuple of str
+    schema : Schema
+
+    Raises
+    ------
+    ValueError
+        When a formula can not be read, or asks for what is no polynomial of encoded columns, or for too much.
+    """
+    models = [model_terms(formula, schema) for formula in formulas]
+    core: Span = frozenset().union(*(model.core for model in models))
+    squares = core.union(*(model.squares for model in models))
+    products = squares.union(*(model.products for model in models))
+    if len(core) > MAX_RAW_TERMS:
+        raise ValueError(
+            f"the models' responses times their predictors make {len(core)} features; at most {MAX_RAW_TERMS} are "
+            f"tried. Merge levels, or name fewer models."
+        )
+    options = [("model", core)]
+    for name, terms in (("model and square", squares), ("model, square and product", products)):
+        if len(options[-1][1]) < len(terms) <= MAX_RAW_TERMS:
+            options.append((name, terms))
+    return tuple((name, ordered_terms(terms)) for name, terms in reversed(options))
+
+
+def model_terms(formula: str, schema: Schema) -> ScoreTerms:
+    """Read a regression's formula.
+
+    Parameters
+    ----------
+    formula : str
+        ``response ~ terms``, as formulaic reads it. Terms are columns, interactions, and polynomials of numeric
+        columns: ``I(a**2)``, ``I(a / 10)``, ``poly(a, 2)``, ``center(a)``, ``scale(a)``; ``C(g)`` of a column with
+        levels; ``np.log1p(a)`` of a column that is declared with that transform.
+    schema : Schema
+
+    Raises
+    ------
+    TypeError, ValueError
+        No formula; a column that the schema lacks; a term that is no polynomial of encoded columns, with the remedy.
+
+    Notes
+    -----
+    Rows with missing cells are left out of a regression: each term is there times the indicator of missing cells of
+    each column as well. What the missing cells of several columns have in common is not.
+    """
+    parsed = _parse(formula, schema)
+    reader = _Reader(formula, schema)
+    terms = list(parsed.lhs)
+    response = reader.factor(terms[0].factors[0]) if len(terms) == 1 and len(terms[0].factors) == 1 else _ONE
+    if response == _ONE:
+        raise ValueError(f"formula {formula!r} needs one response on its left; write it as 'y ~ a + b'.")
+    design = _ONE
+    for term in parsed.rhs:
+        span = _ONE
+        for factor in term.factors:
+            span = reader.checked(_times(span, reader.factor(factor), schema), str(term))
+        design |= span
+    return ScoreTerms(formula, response, design, schema)
+
+
+def reduced(term: Iterable[int], schema: Schema) -> Term | None:
+    """Bring a product of features to its lowest degree, without its scale; None where it is zero in every row.
+
+    Indicators are their own squares, and two of one column exclude each other; a binary feature is 1/2 or -1/2, whose
+    square is constant (where the cell is not missing, which indicators beside it take up).
+    """
+    kinds = _kinds(schema)
+    kept: list[int] = []
+    seen: dict[int, int] = {}
+    for index, power in sorted(Counter(term).items()):
+        owner, kind = kinds[index]
+        if seen.setdefault(owner, index) != index:
+            return None
+        kept += [index] * {"number": power, "binary": power % 2, "indicator": 1}[kind]
+    return tuple(kept)
+
+
+@lru_cache(maxsize=8)
+def _kinds(schema: Schema) -> tuple[tuple[int, str], ...]:
+    """Position of the column of each encoded feature, and whether it is a number, a binary one or an indicator."""
+    own = {"real": "number", "integer": "number", "binary": "binary", "categorical": "indicator"}
+    return tuple(
+        (index, "indicator" if rank else own[column.kind])
+        for index, column in enumerate(schema)
+        for rank in range(len(column.feature_names))
+    )
+
+
+def _times(one: Span, two: Span, schema: Schema) -> Span:
+    """All products of two sets of terms, reduced."""
+    found = (reduced(a + b, schema) for a, b in product(one, two))
+    return frozenset(term for term in found if term is not None)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads factors of one formula as sets of terms whose linear combinations hold them."""
+
+    formula: str
+    schema: Schema
+
+    def factor(self, factor: Any) -> Span:
+        text = str(factor.expr)
+        if factor.eval_method.name == "LITERAL":
+            return _ONE
+        if factor.eval_method.name == "LOOKUP":
+            return self._column(text)
+        try:
+            return self.checked(self._whole(ast.parse(self._without_quotes(text), mode="eval").body), text)
+        except SyntaxError:
+            raise self._refusal(text, "is no polynomial of declared columns") from None
+        except (RecursionError, MemoryError):
+            raise self._refusal(text[:60], "is nested too deeply") from None
+
+    def checked(self, span: Span, text: str) -> Span:
+        if max(len(term) for term in span) > MAX_PREDICTOR_DEGREE:
+            raise self._refusal(text, f"has a degree above {MAX_PREDICTOR_DEGREE}")
+        return span
+
+    def _without_quotes(self, text: str) -> str:
+        """Text in which a name in backticks is an identifier: see `_name`."""
+        return _QUOTED.sub(lambda found: f"{self._identifier}{self._place(found[1])}", text)
+
+    @cached_property
+    def _identifier(self) -> str:
+        """How the identifiers begin that stand for names in backticks, like nothing in the formula."""
+        found = "column_"
+        while found in self.formula:
+            found += "_"
+        return found
+
+    def _name(self, identifier: str) -> str:
+        """Name of a column, from an expression without quotes."""
+        index = identifier.removeprefix(self._identifier)
+        return identifier if index == identifier else self.schema.names[int(index)]
+
+    def _place(self, name: str) -> int:
+        if name not in self.schema.names:
+            raise ValueError(
+                f"formula {self.formula!r} names {name!r}, which the schema lacks; it has {list(self.schema.names)}."
+                f"{formula_hints(self.formula, self.schema)}"
+            )
+        return self.schema.names.index(name)
+
+    def _refusal(self, text: str, why: str) -> ValueError:
+        text = re.sub(rf"{self._identifier}\d+", lambda found: f"`{self._name(found[0])}`", text)
+        return ValueError(
+            f"formula {self.formula!r}: {text} {why}, and features of a release are polynomials of its encoded "
+            f"columns. Use columns, their interactions and powers up to {MAX_PREDICTOR_DEGREE}; or add what you need "
+            f"to the table as a declared column (transform='log1p' for logarithms)."
+        )
+
+    def _column(self, name: str, *, logged: bool = False) -> Span:
+        """Span of a column: the constant and its encoded features."""
+        own = self._place(name)
+        column = self.schema[name]
+        transform = column.transform if isinstance(column, Real) else None
+        if logged and transform != "log1p":
+            raise self._refusal(
+                f"np.log1p({quoted(name)})", "is of a column that is not declared with transform='log1p'"
+            )
+        if transform == "log1p" and not logged:
+            raise ValueError(
+                f"formula {self.formula!r}: column {name!r} is declared with transform='log1p', and its features are "
+                f"those of np.log1p({quoted(name)}). Write np.log1p({quoted(name)}), or declare it without the "
+                "transform."
+            )
+        return _ONE | {(index,) for index, owner in enumerate(feature_owners(self.schema)) if owner == own}
+
+    def _whole(self, node: ast.AST) -> Span:
+        """Span of a factor: a contrast of levels, or a polynomial."""
+        match node:
+            case ast.Call(func=ast.Name(id="C"), args=[ast.Name(id=name), *_]) if self._has_levels(self._name(name)):
+                return self._column(self._name(name))
+            case ast.Call(func=ast.Name(id="poly"), args=[inner, *_]):
+                return self._power(self._polynomial(inner), self._degree(node), node)
+            case _:
+                return self._polynomial(node)
+
+    def _polynomial(self, node: ast.AST) -> Span:
+        match node:
+            case ast.Name(id=identifier):
+                name = self._name(identifier)
+                span = self._column(name)
+                if isinstance(self.schema[name], Categorical):
+                    raise self._refusal(ast.unparse(node), "is a column with levels inside an expression")
+                return span
+            case ast.Constant(value=int() | float()):
+                return _ONE
+            case ast.UnaryOp(op=ast.UAdd() | ast.USub(), operand=inner):
+                return self._polynomial(inner)
+            case ast.BinOp(left=one, op=ast.Add() | ast.Sub(), right=two):
+                return self._polynomial(one) | self._polynomial(two)
+            case ast.BinOp(left=one, op=ast.Mult(), right=two):
+                return self.checked(
+                    _times(self._polynomial(one), self._polynomial(two), self.schema), ast.unparse(node)
+                )
+            case ast.BinOp(left=one, op=ast.Div(), right=two) if self._polynomial(two) == _ONE:
+                return self._polynomial(one)
+            case ast.BinOp(left=one, op=ast.Pow(), right=ast.Constant(value=int(power))) if power > 0:
+                return self._power(self._polynomial(one), power, node)
+            case ast.Call(func=ast.Name(id=name), args=[inner], keywords=[]) if name in _AFFINE:
+                return self._polynomial(inner)
+            case ast.Call(func=function, args=[ast.Name(id=name)], keywords=[]) if ast.unparse(function) in _LOG1P:
+                return self._column(self._name(name), logged=True)
+            case _:
+                raise self._refusal(ast.unparse(node), "is no polynomial of declared columns")
+
+    def _degree(self, node: ast.Call) -> int:
+        """Degree of ``poly(a, 2)``, ``poly(a, degree=2)``, with or without ``raw``."""
+        given = dict(zip(("degree", "raw"), node.args[1:], strict=False)) | {k.arg: k.value for k in node.keywords}
+        values = {name: value.value for name, value in given.items() if isinstance(value, ast.Constant)}
+        degree = values.get("degree", 1)
+        readable = len(values) == len(given) and len(node.args) <= 3 and set(given) <= {"degree", "raw"}
+        if not readable or type(degree) is not int or degree < 1:
+            raise self._refusal(ast.unparse(node), "is no polynomial of declared columns")
+        return degree
+
+    def _power(self, span: Span, power: int, node: ast.AST) -> Span:
+        found = span
+        for _ in range(min(power, MAX_PREDICTOR_DEGREE + 1) - 1):  # past the limit it is refused, however far
+            found = _times(found, span, self.schema)
+        return self.checked(found, ast.unparse(node))
+
+    def _has_levels(self, name: str) -> bool:
+        column: Column | None = self.schema[name] if name in self.schema.names else None
+        return column is not None and column.kind in ("categorical", "binary")

@@ -1,0 +1,164 @@
+"""Raw terms of a feature map: products of encoded features, with their names, ranges and values.
+
+A term is the tuple of places, among the schema's encoded features, that it multiplies: ``(0,)`` is the first feature,
+``(1, 1)`` the square of the second, ``(0, 2)`` the product of first and third. Every encoded feature lies within
+[-1, 1], and so does every term.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import combinations, groupby
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from iwbayes.schema import Schema
+from iwbayes.schema.columns import Column
+
+FloatArray = NDArray[np.float64]
+Term = tuple[int, ...]
+#: One of the names, or the terms themselves.
+Terms = str | tuple[Term, ...]
+
+#: Names of sets of terms, from the richest to the poorest.
+TERMS = ("quadratic", "squares", "linear")
+#: Largest number of factors of a term.
+MAX_DEGREE = 7
+#: More raw terms than this are never tried: their covariance alone would take longer than it is worth.
+MAX_RAW_TERMS = 1500
+_CHUNK = 8192
+
+
+def check_terms(schema: Schema, terms: Terms) -> None:
+    """Refuse what is neither a name nor a set of terms of the schema in its one order.
+
+    Parameters
+    ----------
+    schema : Schema
+    terms : {"linear", "squares", "quadratic"} or tuple of tuple of int
+        Explicit terms have places in ascending order, and stand by degree and then in lexicographic order.
+
+    Raises
+    ------
+    ValueError
+        With the rule that is broken.
+    """
+    if isinstance(terms, str):
+        if terms not in TERMS:
+            raise ValueError(f"terms must be one of {TERMS}, or tuples of places; got {terms!r}.")
+        return
+    if not isinstance(terms, tuple) or not terms or not all(isinstance(term, tuple) and term for term in terms):
+        raise ValueError(f"terms must be one of {TERMS}, or a tuple of tuples of places that is not empty.")
+    n = schema.n_features
+    for term in terms:
+        if not all(type(index) is int and 0 <= index < n for index in term):
+            raise ValueError(f"a term must hold places from 0 to {n - 1}; got {term}.")
+        if len(term) > MAX_DEGREE or list(term) != sorted(term):
+            raise ValueError(f"a term must hold at most {MAX_DEGREE} places in ascending order; got {term}.")
+    if any(not _rank(one) < _rank(two) for one, two in zip(terms, terms[1:], strict=False)):
+        raise ValueError("terms must be distinct and stand by degree and then by places; use ordered_terms().")
+
+
+def ordered_terms(terms: set[Term] | frozenset[Term]) -> tuple[Term, ...]:
+    """Terms in the one order that feature maps take."""
+    return tuple(sorted(terms, key=_rank))
+
+
+def _rank(term: Term) -> tuple[int, Term]:
+    return len(term), term
+
+
+def raw_terms(schema: Schema, terms: Terms) -> tuple[Term, ...]:
+    """List the raw terms.
+
+    Parameters
+    ----------
+    schema : Schema
+    terms : {"linear", "squares", "quadratic"} or tuple of tuple of int
+        "linear": the encoded features; "squares": the squares of numeric columns as well; "quadratic": also all
+        products of features of different columns.
+    """
+    if not isinstance(terms, str):
+        return terms
+    owner = feature_owners(schema)
+    found: list[Term] = [(index,) for index in range(len(owner))]
+    if terms != "linear":
+        numeric = [index for index, column in enumerate(schema) if column.kind in ("real", "integer")]
+        found += [(owner.index(index),) * 2 for index in numeric]
+    if terms == "quadratic":
+        found += [(a, b) for a, b in combinations(range(len(owner)), 2) if owner[a] != owner[b]]
+    return tuple(found)
+
+
+def feature_owners(schema: Schema) -> list[int]:
+    """Position of the column of each encoded feature."""
+    return [index for index, column in enumerate(schema) for _ in column.feature_names]
+
+
+def count_raw_terms(schema: Schema, terms: Terms) -> int:
+    """Bound the number of raw terms without listing them."""
+    d = schema.n_features
+    if not isinstance(terms, str):
+        return len(terms)
+    return {"linear": d, "squares": 2 * d, "quadratic": 2 * d + d * (d - 1) // 2}[terms]
+
+
+def raw_names(schema: Schema, terms: Terms) -> tuple[str, ...]:
+    """Names of the raw terms: ``a``, ``a^2``, ``a:b``."""
+    names = schema.feature_names
+    return tuple(
+        ":".join(names[index] + (f"^{power}" if power > 1 else "") for index, power in Counter(term).items())
+        for term in raw_terms(schema, terms)
+    )
+
+
+def raw_ranges(schema: Schema, terms: Terms) -> tuple[FloatArray, FloatArray]:
+    """Smallest and largest value of each raw term that a schema allows, shapes (raw,).
+
+    Factors of different features are taken as free of each other: exact for features of different columns.
+    """
+    blocks = [column_corners(column) for column in schema]
+    lows = np.concatenate([block.min(axis=0) for block in blocks]).tolist()
+    highs = np.concatenate([block.max(axis=0) for block in blocks]).tolist()
+    ranges = []
+    for term in raw_terms(schema, terms):
+        low = high = 1.0
+        for index, power in Counter(term).items():
+            first, last = sorted((lows[index] ** power, highs[index] ** power))
+            if power % 2 == 0 and lows[index] < 0 < highs[index]:
+                first = 0.0
+            ends = (low * first, low * last, high * first, high * last)
+            low, high = min(ends), max(ends)
+        ranges.append((low, high))
+    low_ends, high_ends = np.array(ranges).T
+    return low_ends, high_ends
+
+
+def column_corners(column: Column) -> FloatArray:
+    """Extreme points of a column's encoded block, shape (corner, feature)."""
+    if column.kind == "categorical":
+        return np.eye(len(column.feature_names))
+    if column.missing:
+        return np.array([[-0.5, 0.0], [0.5, 0.0], [0.0, 1.0]])
+    return np.array([[-0.5], [0.5]])
+
+
+def raw_chunks(schema: Schema, terms: Terms, frame: pd.DataFrame) -> Iterator[tuple[slice, FloatArray]]:
+    """Raw terms in chunks of rows, shape (row, raw), so that wide products of long tables need little memory."""
+    listed = raw_terms(schema, terms)
+    blocks = [np.array(list(group)) for _, group in groupby(listed, key=len)]
+    for start in range(0, len(frame), _CHUNK):
+        rows = slice(start, min(start + _CHUNK, len(frame)))
+        base = schema.encode(frame.iloc[rows])
+        raw = np.empty((len(base), len(listed)))
+        first = 0
+        for indices in blocks:
+            last = first + len(indices)
+            raw[:, first:last] = base[:, indices[:, 0]]
+            for factor in indices.T[1:]:
+                raw[:, first:last] *= base[:, factor]
+            first = last
+        yield rows, raw

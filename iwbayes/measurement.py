@@ -1,0 +1,327 @@
+"""Noise laws, known to both sides, and the released measurement that carries one.
+
+Each law is that of an additive noise vector zeta of dimension k. It knows its covariance and the debias
+factor 1/E exp(zeta.x), which turns exp((b + zeta).x) into an unbiased estimate of exp(b.x), and when that
+expectation exists (methods: K-norm mechanisms of Hardt & Talwar 2010; Balle & Wang 2018).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import logsumexp
+
+if TYPE_CHECKING:
+    from iwbayes.features import FeatureMap
+
+FloatArray = NDArray[np.float64]
+
+
+@runtime_checkable
+class NoiseDistribution(Protocol):
+    """The law of an additive noise vector."""
+
+    scale: float
+    dim: int
+    name: ClassVar[str]
+
+    @property
+    def covariance(self) -> FloatArray:
+        """Covariance, shape (k, k), in squared units of the statistic."""
+        ...
+
+    def existence(self, x: ArrayLike) -> FloatArray:
+        """Place within the range where E exp(zeta.x) exists: finite below 1, shape (row,)."""
+        ...
+
+    def debias_factor(self, x: ArrayLike) -> FloatArray:
+        """1 / E exp(zeta.x), shape (row,)."""
+        ...
+
+    def log_debias_factor(self, x: ArrayLike) -> FloatArray:
+        """-log E exp(zeta.x), shape (row,)."""
+        ...
+
+    def scaled(self, factor: float) -> NoiseDistribution:
+        """Distribution of ``factor * zeta``."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Distribution:
+    scale: float
+    dim: int
+    name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.scale) and self.scale > 0):
+            raise ValueError(f"scale must be positive and finite; got {self.scale!r}.")
+        if not (isinstance(self.dim, int | np.integer) and self.dim >= 1):
+            raise ValueError(f"dim must be a whole number of at least 1; got {self.dim!r}.")
+
+    @property
+    def _variance(self) -> float:
+        raise NotImplementedError
+
+    @property
+    def covariance(self) -> FloatArray:
+        """Covariance, shape (k, k), in squared units of the statistic."""
+        return self._variance * np.eye(self.dim)
+
+    def scaled(self, factor: float) -> Any:
+        """Distribution of ``factor * zeta`` for a factor above 0."""
+        return type(self)(float(self.scale * factor), self.dim)
+
+    def debias_exists(self, x: ArrayLike) -> NDArray[np.bool_]:
+        """Whether E exp(zeta.x) is finite, row by row; shape (row,)."""
+        return self.existence(x) < 1
+
+    def existence(self, x: ArrayLike) -> FloatArray:
+        """Place of each row in the range where E exp(zeta.x) exists.
+
+        Parameters
+        ----------
+        x : array_like, shape (row, k) or (k,)
+
+        Returns
+        -------
+        ndarray, shape (row,)
+            E exp(zeta.x) is finite below 1. The variance of a debiased weight is finite below 1/2.
+        """
+        raise NotImplementedError
+
+    def debias_factor(self, x: ArrayLike) -> FloatArray:
+        """1 / E exp(zeta.x) for each row.
+
+        Parameters
+        ----------
+        x : array_like, shape (row, k) or (k,)
+
+        Returns
+        -------
+        ndarray, shape (row,)
+
+        Raises
+        ------
+        ValueError
+            When the expectation is infinite for some row, or x has the wrong width.
+        """
+        return np.exp(self.log_debias_factor(x))
+
+    def log_debias_factor(self, x: ArrayLike) -> FloatArray:
+        """Logarithm of `debias_factor`, which itself may be too small for a float; the same errors."""
+        rows = self._rows(x)
+        index = max(self.existence(rows).tolist(), default=0.0)
+        if not index < 1:
+            raise ValueError(
+                f"the debias factor of {self.name} noise exists below 1 in units of its range; the largest "
+                f"row is at {index:.3g}. Use less noise, bound the features, or Gaussian noise."
+            )
+        return -self._log_mgf(rows)
+
+    def _log_mgf(self, x: FloatArray) -> FloatArray:
+        raise NotImplementedError
+
+    def _rows(self, x: ArrayLike) -> FloatArray:
+        rows = np.atleast_2d(np.asarray(x, dtype=np.float64))
+        if rows.ndim != 2 or rows.shape[1] != self.dim:
+            raise ValueError(f"x must have shape (row, {self.dim}); got {rows.shape}.")
+        return rows
+
+
+@dataclass(frozen=True)
+class GaussianDistribution(_Distribution):
+    """N(0, scale**2 I) in k dimensions; E exp(zeta.x) = exp(scale**2 |x|**2 / 2), always finite."""
+
+    name: ClassVar[str] = "gaussian"
+
+    @property
+    def _variance(self) -> float:
+        return self.scale**2
+
+    def existence(self, x: ArrayLike) -> FloatArray:
+        """Zero: the expectation and the variance always exist."""
+        return np.zeros(len(self._rows(x)))
+
+    def _log_mgf(self, x: FloatArray) -> FloatArray:
+        return 0.5 * self.scale**2 * (x**2).sum(axis=1)
+
+
+@dataclass(frozen=True)
+class SphericalDistribution(_Distribution):
+    """Density proportional to exp(-|zeta|_2 / scale): the L2 K-norm mechanism with scale S2/epsilon.
+
+    E exp(zeta.x) = (1 - scale**2 |x|**2)**(-(k+1)/2), finite while scale |x|_2 < 1.
+    """
+
+    name: ClassVar[str] = "spherical"
+
+    @property
+    def _variance(self) -> float:
+        return (self.dim + 1) * self.scale**2
+
+    def existence(self, x: ArrayLike) -> FloatArray:
+        """``scale * |x|_2``."""
+        return self.scale * np.linalg.norm(self._rows(x), axis=1)
+
+    def _log_mgf(self, x: FloatArray) -> FloatArray:
+        return -0.5 * (self.dim + 1) * np.log1p(-(self.scale**2) * (x**2).sum(axis=1))
+
+
+@dataclass(frozen=True)
+class CubeDistribution(_Distribution):
+    """Density proportional to exp(-|zeta|_inf / scale): the L-infinity K-norm mechanism, scale Sinf/epsilon.
+
+    zeta = r U with r ~ Gamma(k+1, scale) and U uniform on [-1, 1]**k, so that
+    E exp(zeta.x) = E_r prod_j sinh(r x_j)/(r x_j), finite while scale |x|_1 < 1.
+    """
+
+    name: ClassVar[str] = "cube"
+
+    @property
+    def _variance(self) -> float:
+        return (self.dim + 1) * (self.dim + 2) * self.scale**2 / 3
+
+    def existence(self, x: ArrayLike) -> FloatArray:
+        """``scale * |x|_1``."""
+        return self.scale * np.abs(self._rows(x)).sum(axis=1)
+
+    @cached_property
+    def _nodes(self) -> tuple[FloatArray, FloatArray]:
+        # in u = log r the integrand is analytic within |Im u| < pi/2, also near the edge of existence, where its mass
+        # moves from k+1 down to 0; the trapezoidal rule converges exponentially (Trefethen & Weideman 2014)
+        from scipy.stats import gamma  # takes half a second to import, and only this law needs it
+
+        radius = gamma(self.dim + 1)
+        step = min(0.25, 0.6 / np.sqrt(self.dim + 1))
+        log_nodes = np.arange(np.log(radius.isf(1e-18)), -25.0, -step)
+        nodes = np.exp(log_nodes)
+        log_weights = radius.logpdf(nodes) + log_nodes
+        return nodes, log_weights - logsumexp(log_weights)
+
+    def _log_mgf(self, x: FloatArray) -> FloatArray:
+        # sinh(z)/z = exp(z) (1 - exp(-2z))/(2z): the exponentials move into the rate of the gamma law and
+        # a fixed rule integrates the smooth rest
+        sizes = np.abs(x)
+        rate = 1 / self.scale - sizes.sum(axis=1)
+        nodes, log_weights = self._nodes
+        total = np.full(len(x), -np.inf)
+        for node, log_weight in zip(nodes, log_weights, strict=True):
+            z = 2 * sizes * (node / rate)[:, None]
+            shrink = np.where(z > 1e-12, -np.expm1(-z) / np.where(z > 1e-12, z, 1.0), 1.0)
+            total = np.logaddexp(total, log_weight + np.log(shrink).sum(axis=1))
+        return total - (self.dim + 1) * np.log(rate * self.scale)
+
+
+@dataclass(frozen=True)
+class LaplaceDistribution(_Distribution):
+    """Independent Laplace(0, scale) coordinates, scale = S1/epsilon with the L1 sensitivity.
+
+    E exp(zeta.x) = prod_j 1/(1 - scale**2 x_j**2), finite while scale max_j |x_j| < 1.
+    """
+
+    name: ClassVar[str] = "laplace"
+
+    @property
+    def _variance(self) -> float:
+        return 2 * self.scale**2
+
+    def existence(self, x: ArrayLike) -> FloatArray:
+        """``scale * max_j |x_j|``."""
+        return self.scale * np.abs(self._rows(x)).max(axis=1)
+
+    def _log_mgf(self, x: FloatArray) -> FloatArray:
+        return -np.log1p(-((self.scale * x) ** 2)).sum(axis=1)
+
+
+DISTRIBUTIONS: dict[str, type[_Distribution]] = {
+    distribution.name: distribution
+    for distribution in (GaussianDistribution, SphericalDistribution, CubeDistribution, LaplaceDistribution)
+}
+
+
+#: Name of the measurement that a tilt is made of: its features' noisy mean over the private rows.
+MEAN_OF_FEATURES = "mean of features"
+#: Name of the measurement that a tilt holds back: the noisy mean of features that it does not use.
+TEST_OF_FIT = "test of fit"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A released noisy statistic with the law of its noise: what noise-aware inference needs.
+
+    Parameters
+    ----------
+    name : str
+        `MEAN_OF_FEATURES` for a tilt; "logistic coefficients" for a logistic log ratio.
+    value : ndarray, shape (k,)
+        The noisy statistic: for a tilt the mean of the features over the private rows.
+    noise : NoiseDistribution
+        Distribution of the noise in ``value``.
+    sensitivity : float
+        Largest change of the exact statistic between adjacent tables, in the norm of the mechanism.
+    features : FeatureMap or None
+        The map whose mean was measured, for a tilt.
+    n_private : int
+        Number of private rows N (public).
+    held_back : Measurement or None
+        For a tilt: the noisy mean of other features, which the weights do not use. How far the weighted rows are from
+        it tells how far they are from the private rows where the tilt does not pull them.
+    coefficients : ndarray, shape (q,), or None
+        For a tilt: the b of ``w0_i exp(b.phi_i)``, one for each of `tilt_columns`. They are computed from ``value`` and
+        the synthetic rows, and released so that nobody has to solve for them. None in releases of formats 1 to 3.
+    """
+
+    name: str
+    value: FloatArray
+    noise: NoiseDistribution
+    sensitivity: float
+    features: FeatureMap | None
+    n_private: int
+    held_back: Measurement | None = None
+    coefficients: FloatArray | None = None
+
+    def __post_init__(self) -> None:
+        value = np.array(self.value, dtype=np.float64)
+        value.setflags(write=False)
+        object.__setattr__(self, "value", value)
+        if value.shape != (self.noise.dim,):
+            raise ValueError(f"value must have shape ({self.noise.dim},); got {value.shape}.")
+        if self.features is not None and self.features.dim != self.noise.dim:
+            raise ValueError(f"features have dimension {self.features.dim}; the noise has {self.noise.dim}.")
+        other = self.held_back
+        if other is not None and (self.features is None or other.features is None or other.held_back is not None):
+            raise ValueError("held_back must be a measurement of features beside one of features.")
+        if other is not None and other.n_private != self.n_private:
+            raise ValueError(f"held_back must be of {self.n_private} private rows; got {other.n_private}.")
+        if self.coefficients is not None:
+            self._check_coefficients()
+
+    def _check_coefficients(self) -> None:
+        b = np.array(self.coefficients, dtype=np.float64)
+        if b.shape != (self.tilt_columns.stop,) or not np.isfinite(b).all():
+            raise ValueError(
+                f"coefficients must be {self.tilt_columns.stop} finite numbers, one for each feature that the tilt "
+                f"uses; got shape {b.shape}."
+            )
+        b.setflags(write=False)
+        object.__setattr__(self, "coefficients", b)
+
+    @property
+    def tilt_columns(self) -> slice:
+        """Coordinates of the features that the tilt uses: all but the clip indicator."""
+        flagged = self.features is not None and self.features.flag
+        return slice(0, self.noise.dim - 1 if flagged else self.noise.dim)
+
+    @property
+    def clipped_private(self) -> float:
+        """Released noisy share of private rows that the map clipped, within [0, 1]; NaN if unknown."""
+        if self.features is not None and self.features.never_clips:
+            return 0.0
+        if self.features is None or not self.features.flag:
+            return float("nan")
+        return float(np.clip(self.value[-1] / self.features.flag_height, 0.0, 1.0))

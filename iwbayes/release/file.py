@@ -1,0 +1,379 @@
+"""The bytes of a release file: from the parts of a release to an archive and back. See `iwbayes.release`."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import os
+from typing import Any, BinaryIO
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from iwbayes._archive import MAX_BYTES, ArchiveError, pack, pack_arrays, unpack, unpack_arrays
+from iwbayes.features import FeatureMap
+from iwbayes.measurement import DISTRIBUTIONS, Measurement
+from iwbayes.schema import Schema
+from iwbayes.schema.columns import Column
+from iwbayes.statement import INFINITE, PrivacyStatement
+from iwbayes.tables import SyntheticTable
+from iwbayes.weights import Weights
+
+FORMAT = "iwbayes release"
+FORMAT_VERSION = 4
+#: Most factors of a term in a file of version 2.
+_DEGREE_OF_2 = 6
+MANIFEST, TABLE, WEIGHTS, MEASUREMENTS = "manifest.json", "table.parquet", "weights.npz", "measurements.npz"
+
+
+def to_bytes(
+    synthetic: SyntheticTable,
+    weights: Weights,
+    statement: PrivacyStatement,
+    *,
+    n_private: int,
+    recipe: dict[str, Any] | None,
+    package_version: str,
+) -> bytes:
+    """Archive of the parts of a release; equal content gives equal bytes."""
+    measurement = weights.measurement
+    members = {
+        TABLE: _write_table(synthetic),
+        WEIGHTS: pack_arrays({"log_weights": weights.log_weights}),
+    }
+    settings = None
+    if measurement is not None:
+        settings, arrays = _measurement_to_parts(measurement)
+        members[MEASUREMENTS] = pack_arrays(arrays)
+    manifest = {
+        "format": FORMAT,
+        "format_version": _version_needed(measurement, statement),
+        "package_version": package_version,
+        "schema": synthetic.schema.to_dict(),
+        "n_private": n_private,
+        "n_synthetic": len(synthetic),
+        "origin": synthetic.origin,
+        "statement": _plain_statement(statement),
+        "weights": {"method": weights.method, "steps": list(weights.steps), "measurement": settings},
+        "recipe": recipe,
+        "members": {
+            name: {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+            for name, content in members.items()
+        },
+    }
+    manifest["sha256"] = _digest(manifest)
+    text = json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False, default=_plain_number)
+    return pack({MANIFEST: text.encode("utf-8"), **members})
+
+
+def _plain_statement(statement: PrivacyStatement) -> dict[str, Any]:
+    """Leave out what readers of older versions do not know, where it says what they take for granted."""
+    content = statement.to_dict()
+    if statement.on_undeclared == "refuse":
+        del content["on_undeclared"]
+    for key in ("rule", "budget"):
+        if content[key] is None:
+            del content[key]
+    return content
+
+
+def _version_needed(measurement: Measurement | None, statement: PrivacyStatement) -> int:
+    """Oldest format version that holds it: explicit terms came with 2, longer ones and what is held back with 3.
+
+    Cells that do not refuse a table, rules of ledgers and coefficients of tilts came with 4.
+    """
+    if statement.on_undeclared != "refuse" or statement.rule is not None:
+        return 4
+    if measurement is None:
+        return 1
+    if measurement.coefficients is not None:
+        return 4
+    terms = None if measurement.features is None else measurement.features.terms
+    if measurement.held_back is not None:
+        return 3
+    if terms is None or isinstance(terms, str):
+        return 1
+    return 2 if max(map(len, terms)) <= _DEGREE_OF_2 else 3
+
+
+def _plain_number(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"a release file holds plain values only; got {type(value).__name__}.")
+
+
+def _digest(manifest: dict[str, Any]) -> str:
+    content = {key: value for key, value in manifest.items() if key != "sha256"}
+    text = json.dumps(content, sort_keys=True, ensure_ascii=True, allow_nan=False, default=_plain_number)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def from_bytes(source: BinaryIO) -> dict[str, Any]:
+    """Arguments of the `Release` in a file.
+
+    Parameters
+    ----------
+    source : binary file
+
+    Raises
+    ------
+    ArchiveError
+        When the bytes are damaged, altered, of a newer format or no release.
+    Exception
+        Of many kinds, when intact members hold values that no release has; `iwbayes.release.load` makes them
+        one error.
+    """
+    if source.seek(0, os.SEEK_END) > MAX_BYTES:
+        raise ArchiveError(f"it is larger than {MAX_BYTES} bytes")
+    source.seek(0)
+    members = unpack(source, names=[MANIFEST, TABLE, WEIGHTS], optional=[MEASUREMENTS])
+    manifest = _read_manifest(members)
+    schema = Schema.from_dict(manifest["schema"])
+    n_synthetic = _checked(manifest, "n_synthetic", int)
+    return {
+        "weights": _read_weights(members, manifest["weights"], schema, n_synthetic, manifest["n_private"]),
+        "synthetic": _read_table(members[TABLE], schema, n_synthetic, manifest["origin"]),
+        "statement": _read_statement(manifest["statement"]),
+        "n_private": manifest["n_private"],
+        "recipe": manifest["recipe"],
+    }
+
+
+def _read_manifest(members: dict[str, bytes]) -> dict[str, Any]:
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is no JSON value")
+
+    try:
+        manifest = json.loads(members[MANIFEST].decode("utf-8"), parse_constant=refuse)
+    except (ValueError, RecursionError):
+        raise ArchiveError("its manifest is not valid JSON") from None
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise ArchiveError("it is no release: its manifest does not say so")
+    found = _checked(manifest, "format_version", int)
+    if found > FORMAT_VERSION:
+        raise ArchiveError(
+            f"it has format version {found}, written by a newer iwbayes "
+            f"({str(manifest.get('package_version'))[:40]}); this one reads up to {FORMAT_VERSION}"
+        )
+    if found < 1 or manifest.get("sha256") != _digest(manifest):
+        raise ArchiveError("its manifest was altered: its SHA-256 is not the one that it states")
+    records = _checked(manifest, "members", dict)
+    if set(records) != set(members) - {MANIFEST}:
+        raise ArchiveError("its members are not those that its manifest lists")
+    for name, record in records.items():
+        content = members[name]
+        if record != {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}:
+            raise ArchiveError(f"its member {name} was altered: size or SHA-256 are not those of the manifest")
+    return manifest
+
+
+def _checked(content: dict[str, Any], key: str, kind: type) -> Any:
+    value = content.get(key)
+    if type(value) is not kind:
+        raise ArchiveError(f"its {key} must be of type {kind.__name__}; got {type(value).__name__}")
+    return value
+
+
+def _number(content: dict[str, Any], key: str) -> float:
+    value = content.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise ArchiveError(f"its {key} must be a finite number of at least 0")
+    return value
+
+
+# --- the table ---------------------------------------------------------------------------------------
+
+
+def _arrow_column(column: Column, values: pd.Series) -> pa.Array:
+    absent = values.isna().to_numpy(dtype=bool)
+    if isinstance(values.dtype, pd.CategoricalDtype):
+        levels = pa.array(list(values.cat.categories), type=_level_type(column))
+        return levels.take(pa.array(values.cat.codes.to_numpy(dtype=np.int64), mask=absent))
+    if column.kind == "real":
+        return pa.array(values.to_numpy(dtype=np.float64), from_pandas=False)  # NaN stays NaN
+    return pa.array(values.to_numpy(dtype=np.int64, na_value=0), mask=absent)
+
+
+def _level_type(column: Any) -> pa.DataType:
+    kinds = {str: pa.string(), bool: pa.bool_(), int: pa.int64()}
+    return kinds[type(column.levels[0])]
+
+
+def _arrow_type(column: Any) -> pa.DataType:
+    if column.kind == "real":
+        return pa.float64()
+    return pa.int64() if column.kind == "integer" else _level_type(column)
+
+
+def _write_table(synthetic: SyntheticTable) -> bytes:
+    columns = [_arrow_column(column, synthetic.frame[column.name]) for column in synthetic.schema]
+    buffer = pa.BufferOutputStream()
+    pq.write_table(
+        pa.table(columns, names=list(synthetic.schema.names)), buffer, compression="zstd", store_schema=False
+    )
+    return buffer.getvalue().to_pybytes()
+
+
+def _read_table(content: bytes, schema: Schema, n_rows: int, origin: Any) -> SyntheticTable:
+    if not (origin is None or isinstance(origin, str)):
+        raise ArchiveError("its origin must be text or null")
+    # page checks and the declared sizes bound what a hostile member can make the reader allocate
+    file = pq.ParquetFile(io.BytesIO(content), memory_map=False)
+    found = file.schema_arrow
+    expected = [(column.name, _arrow_type(column)) for column in schema]
+    if [(item.name, item.type) for item in found] != expected:
+        raise ArchiveError("the columns of its table are not those of its schema")
+    declared = sum(file.metadata.row_group(index).total_byte_size for index in range(file.num_row_groups))
+    if file.metadata.num_rows != n_rows or declared > MAX_BYTES:
+        raise ArchiveError("its table does not have the number of rows or the size that its manifest says")
+    table = file.read(use_pandas_metadata=False)
+    frame = pd.DataFrame({column.name: _series(column, table[column.name]) for column in schema})
+    synthetic = SyntheticTable(frame, schema, origin=origin)
+    if any(_changed(frame[column.name], synthetic.frame[column.name], column) for column in schema):
+        raise ArchiveError("its table has values outside the bounds of its schema")
+    return synthetic
+
+
+def _series(column: Any, values: pa.ChunkedArray) -> pd.Series:
+    if column.kind == "real":
+        if values.null_count:
+            raise ArchiveError(f"its real column {column.name!r} has nulls; missing cells are NaN")
+        return pd.Series(values.to_numpy(), dtype=np.float64)
+    absent = values.is_null().to_numpy().astype(bool)
+    if column.kind == "integer":
+        whole = values.fill_null(0).to_numpy().astype(np.int64)
+        return pd.Series(pd.arrays.IntegerArray(whole, absent)) if absent.any() else pd.Series(whole)
+    indices = pc.index_in(values, pa.array(column.levels, type=_level_type(column)))
+    codes = indices.combine_chunks().fill_null(-1).to_numpy().astype(np.int64)
+    if ((codes < 0) != absent).any():
+        raise ArchiveError(f"its column {column.name!r} has levels that its schema does not declare")
+    return column.from_codes(codes)
+
+
+def _changed(before: pd.Series, after: pd.Series, column: Column) -> bool:
+    if column.kind not in ("real", "integer"):
+        return False
+    old, new = (values.to_numpy(dtype=np.float64, na_value=np.nan) for values in (before, after))
+    return not np.array_equal(old, new, equal_nan=True)
+
+
+# --- weights, measurement, statement -----------------------------------------------------------------
+
+
+def _measurement_to_parts(measurement: Measurement) -> tuple[dict[str, Any], dict[str, Any]]:
+    arrays = {"value": measurement.value}
+    features = None
+    if measurement.features is not None:
+        features, maps = measurement.features.to_arrays()
+        arrays.update(maps)
+    distribution = measurement.noise
+    settings = {
+        "name": measurement.name,
+        "noise": {"law": distribution.name, "scale": float(distribution.scale), "dim": int(distribution.dim)},
+        "sensitivity": float(measurement.sensitivity),
+        "features": features,
+        "n_private": int(measurement.n_private),
+    }
+    if measurement.coefficients is not None:
+        settings["coefficients"] = True
+        arrays["coefficients"] = measurement.coefficients
+    if measurement.held_back is not None:
+        settings["held_back"], more = _measurement_to_parts(measurement.held_back)
+        arrays.update({f"held_back_{name}": array for name, array in more.items()})
+    return settings, arrays
+
+
+def _read_weights(
+    members: dict[str, bytes], settings: Any, schema: Schema, n_synthetic: int, n_private: int
+) -> Weights:
+    log_weights = unpack_arrays(members[WEIGHTS], {"log_weights": 2})["log_weights"]
+    if log_weights.shape[1] != n_synthetic:
+        raise ArchiveError("the number of its weights is not its number of rows")
+    steps = _checked(settings, "steps", list)
+    if not all(isinstance(step, str) for step in steps):
+        raise ArchiveError("its steps must be text")
+    measurement = None
+    if (settings["measurement"] is None) != (MEASUREMENTS not in members):
+        raise ArchiveError("its measurement lacks its arrays or its settings")
+    if settings["measurement"] is not None:
+        measurement = _read_measurements(members[MEASUREMENTS], settings["measurement"], schema)
+    return Weights(log_weights, _checked(settings, "method", str), tuple(steps), measurement)
+
+
+def _read_measurements(content: bytes, settings: dict[str, Any], schema: Schema) -> Measurement:
+    """Read a measurement and what it holds back."""
+    other = settings.get("held_back")
+    parts = {"": settings} | ({} if other is None else {"held_back_": other})
+    dims = {}
+    for prefix, part in parts.items():
+        dims[f"{prefix}value"] = 1
+        if part["features"] is not None:
+            dims |= {f"{prefix}center": 1, f"{prefix}whitener": 2}
+    if settings.get("coefficients", False) is True:
+        dims["coefficients"] = 1
+    arrays = unpack_arrays(content, dims)
+    held_back = None
+    if other is not None:
+        if "held_back" in other:
+            raise ArchiveError("what its measurement holds back holds something back itself")
+        own = {name.removeprefix("held_back_"): arrays.pop(name) for name in dims if name.startswith("held_back_")}
+        held_back = _read_measurement(own, other, schema, None)
+    return _read_measurement(arrays, settings, schema, held_back)
+
+
+def _read_measurement(
+    arrays: dict[str, Any], settings: dict[str, Any], schema: Schema, held_back: Measurement | None
+) -> Measurement:
+    value = arrays.pop("value")
+    if not np.isfinite(value).all():
+        raise ArchiveError("its measured mean is not finite")
+    coefficients = arrays.pop("coefficients", None)
+    noise = settings["noise"]
+    distribution: Any = DISTRIBUTIONS[noise["law"]](_number(noise, "scale"), _checked(noise, "dim", int))
+    features = None
+    if settings["features"] is not None:
+        features = FeatureMap.from_arrays(schema, settings["features"], arrays)
+        if features.to_arrays()[0] != settings["features"]:
+            raise ArchiveError("the settings of its feature map are not valid")
+    return Measurement(
+        name=_checked(settings, "name", str),
+        value=value,
+        noise=distribution,
+        sensitivity=_number(settings, "sensitivity"),
+        features=features,
+        n_private=_checked(settings, "n_private", int),
+        held_back=held_back,
+        coefficients=coefficients,
+    )
+
+
+def _read_statement(content: Any) -> PrivacyStatement:
+    for part in (content, *content["events"]):
+        if part.get("epsilon") != INFINITE:
+            _number(part, "epsilon")
+        if _number(part, "delta") > 1:
+            raise ArchiveError("its delta must be at most 1")
+    for event in content["events"]:
+        _checked(event, "label", str)
+        _checked(event, "mechanism", str)
+        _checked(event, "count", int)
+        for key in ("noise_multiplier", "sampling_probability"):
+            if event.get(key) is not None:
+                _number(event, key)
+        if event.get("steps") is not None:
+            _checked(event, "steps", int)
+    _checked(content, "certified", bool)
+    for key in ("on_undeclared", "rule"):
+        if key in content:
+            _checked(content, key, str)
+    for part in _checked(content, "budget", list) if "budget" in content else ():
+        if part != INFINITE:
+            _number({"budget": part}, "budget")
+    if not all(isinstance(note, str) for note in _checked(content, "notes", list)):
+        raise ArchiveError("the notes of its statement must be text")
+    return PrivacyStatement.from_dict(content)

@@ -1,0 +1,277 @@
+"""Release: everything that the analyst's side receives, and its file.
+
+A release file is a zip of four members:
+
+- ``manifest.json``: versions, schema, privacy statement, recipe, the plain settings of the weights and of
+  their measurement, size and SHA-256 of every other member, and the SHA-256 of itself without that entry;
+- ``table.parquet``: the synthetic rows, in values that any tool reads;
+- ``weights.npz``: ``log_weights``, shape (draw, row);
+- ``measurements.npz``: ``value``, ``center`` and ``whitener`` of the measurement, where there is one, and the
+  ``coefficients`` of the tilt.
+
+Nothing is pickled and the same content gives the same bytes. The checksums find damage; they do not prove who
+wrote the file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from iwbayes._archive import ArchiveError, write_atomically
+from iwbayes.release.file import FORMAT_VERSION, from_bytes, to_bytes
+from iwbayes.statement import PrivacyStatement
+from iwbayes.tables import SyntheticTable
+from iwbayes.weights import Weights, pareto_k_threshold
+
+#: Read once: a process may lose the right to read its own packages.
+_PACKAGE_VERSION = version("iwbayes")
+
+__all__ = ["FORMAT_VERSION", "Release", "ReleaseError", "load"]
+
+
+class ReleaseError(ValueError):
+    """A release file cannot be read, or a release must not be written."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Release:
+    """Synthetic rows, their weights, and what making them cost: all that an analyst needs.
+
+    Parameters
+    ----------
+    synthetic : SyntheticTable
+    weights : Weights
+        Of the rows of ``synthetic``.
+    statement : PrivacyStatement
+    n_private : int
+        Number of private rows N (public): by default the total weight of a likelihood.
+    recipe : dict, optional
+        How the release was made, as plain JSON values.
+    format_version : int
+        Newest format of release files that this package knows; a file has the oldest that holds its content.
+
+    Raises
+    ------
+    TypeError, ValueError
+        When a part has the wrong type, or the parts do not belong together.
+
+    Notes
+    -----
+    It holds no private row, no seed and no state of any noise.
+    """
+
+    synthetic: SyntheticTable
+    weights: Weights
+    statement: PrivacyStatement
+    n_private: int = field(kw_only=True)
+    recipe: dict[str, Any] | None = field(default=None, kw_only=True)
+    format_version: int = field(default=FORMAT_VERSION, kw_only=True)
+
+    def __post_init__(self) -> None:
+        for name, kind in (
+            ("synthetic", SyntheticTable),
+            ("weights", Weights),
+            ("statement", PrivacyStatement),
+        ):
+            if not isinstance(getattr(self, name), kind):
+                raise TypeError(f"{name} must be a {kind.__name__}; got {type(getattr(self, name)).__name__}.")
+        object.__setattr__(self, "n_private", _whole("n_private", self.n_private))
+        if _whole("format_version", self.format_version) != FORMAT_VERSION:
+            raise ValueError(f"format_version must be {FORMAT_VERSION}; got {self.format_version}.")
+        if len(self.weights) != len(self.synthetic):
+            raise ValueError(
+                f"there are {len(self.weights)} weights for {len(self.synthetic)} synthetic rows. "
+                f"Pass the weights that were fitted to these rows."
+            )
+        object.__setattr__(self, "recipe", _plain(self.recipe))
+        self._check_measurement()
+        self._check_parts()
+
+    def _check_parts(self) -> None:
+        """Take back the certificate of a ledger that did not make, or was not told the cost of, rows or weights."""
+        products = self.statement.products
+        if products is None:  # a file's, or somebody's own statement
+            return
+        notes = self.statement.notes
+        if self.synthetic.source not in products and self.synthetic.fingerprint() not in products:
+            notes = (*notes, "The synthetic rows come from outside and what their making cost was not declared.")
+        if self.weights.source not in products:
+            notes = (*notes, "The weights come from outside and what their making cost was not declared.")
+        notes = tuple(dict.fromkeys(notes))
+        if notes != self.statement.notes:
+            object.__setattr__(self, "statement", replace(self.statement, certified=False, notes=notes))
+
+    def _check_measurement(self) -> None:
+        measurement = self.weights.measurement
+        if measurement is None:
+            return
+        if measurement.n_private != self.n_private:
+            raise ValueError(
+                f"the weights were measured on {measurement.n_private} private rows; n_private is "
+                f"{self.n_private}. Pass the number of rows of the private table."
+            )
+        for part in (measurement, measurement.held_back):
+            if part is not None and part.features is not None and part.features.schema != self.synthetic.schema:
+                raise ValueError("weights and synthetic rows have different schemas. Fit the weights to these rows.")
+
+    @property
+    def certified(self) -> bool:
+        """Whether the statement holds for all of it: hardened noise, every use charged, rows of known origin."""
+        return self.statement.certified and self.synthetic.origin is not None
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the release is not certified; empty when it is."""
+        found = []
+        if self.statement.noise != "hardened":
+            found.append(f"its privacy noise is {self.statement.noise}, not hardened")
+        if self.synthetic.origin is None:
+            found.append("nobody declared what the making of its synthetic rows cost")
+        found.extend(self.statement.notes)
+        if not (found or self.certified):
+            found.append("its statement is not certified")
+        return tuple(found)
+
+    def __repr__(self) -> str:
+        """Show sizes and the guarantee."""
+        kind = "certified" if self.certified else "NOT certified"
+        return (
+            f"Release({len(self.synthetic)} synthetic rows x {len(self.synthetic.schema)} columns for "
+            f"{self.n_private} private rows, epsilon {self.statement.epsilon:.4g}, "
+            f"delta {self.statement.delta:.3g}, {kind})"
+        )
+
+    def __str__(self) -> str:
+        """Return the summary."""
+        return self.summary()
+
+    def summary(self) -> str:
+        """Sizes, origin, weights and privacy in a few lines of plain text."""
+        weights, n_rows = self.weights, len(self.synthetic)
+        limit = pareto_k_threshold(n_rows)
+        steps = "".join(f", {step}" for step in weights.steps)
+        lines = [
+            f"Release of {n_rows} synthetic rows x {len(self.synthetic.schema)} columns "
+            f"for {self.n_private} private rows",
+            f"  columns: {', '.join(self.synthetic.schema.names)}",
+            f"  rows from: {self.synthetic.origin or 'unknown'}",
+            f"  weights: {weights.method}{steps}; {weights.n_draws} draw(s), ess {weights.ess:.0f} "
+            f"({weights.ess / n_rows:.0%}), pareto_k {weights.pareto_k:.2f} "
+            f"({'good below' if weights.pareto_k < limit else 'NOT good: its limit is'} {limit:.2f})",
+            "  privacy: " + str(self.statement).replace("\n", "\n  "),
+        ]
+        lines += [] if self.certified else [f"  NOT certified: {'; '.join(self.reasons)}"]
+        return "\n".join(lines)
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False, allow_uncertified: bool = False) -> Path:
+        """Write the release file, atomically.
+
+        Parameters
+        ----------
+        path : str or path
+        overwrite : bool
+            Replace an existing file.
+        allow_uncertified : bool
+            Write a release whose privacy statement is not certified, for tests and demonstrations.
+
+        Returns
+        -------
+        pathlib.Path
+            Where it was written.
+
+        Raises
+        ------
+        ReleaseError
+            When the release is not certified, with the reason.
+        FileExistsError, OSError
+            When the file exists already or cannot be written; nothing is left behind.
+        """
+        if not (self.certified or allow_uncertified):
+            raise ReleaseError(
+                f"this release is not certified: {'; '.join(self.reasons).rstrip('.')}. Publish again with the default "
+                f"noise and a declared generator, or pass allow_uncertified=True if no real person's data is "
+                f"in it."
+            )
+        path = Path(path)
+        write_atomically(path, self.to_bytes(), overwrite=overwrite)
+        return path
+
+    def to_bytes(self) -> bytes:
+        """Return the content of its file; equal releases have equal bytes."""
+        return to_bytes(
+            self.synthetic,
+            self.weights,
+            self.statement,
+            n_private=self.n_private,
+            recipe=self.recipe,
+            package_version=_PACKAGE_VERSION,
+        )
+
+
+def load(path: str | os.PathLike[str]) -> Release:
+    """Read a release file from anyone: it runs no code and is checked in full.
+
+    Parameters
+    ----------
+    path : str or path
+
+    Returns
+    -------
+    Release
+        Equal bit for bit to the one saved.
+
+    Raises
+    ------
+    ReleaseError
+        When the file is cut short, damaged, altered, too large, written by a newer version, or no release;
+        it names the path and the remedy.
+    OSError
+        When the file is absent or cannot be opened.
+
+    Notes
+    -----
+    The checksums find damage, not forgery: take the file, or its hash, from a source that you trust.
+    """
+    path = Path(path)
+    with open(path, "rb") as source:
+        try:
+            return Release(**from_bytes(source))
+        except ArchiveError as error:
+            problem = str(error).rstrip(".")
+        except Exception as error:  # a reader of files from anyone has one failure, whatever bytes caused it
+            said = " ".join(str(error)[:300].split()).rstrip(".")
+            problem = f"its content is not valid ({type(error).__name__}: {said})"
+    raise ReleaseError(f"{path} cannot be read as an iwbayes release: {problem}. {_remedy(problem)}")
+
+
+def _remedy(problem: str) -> str:
+    if "newer" in problem:
+        return "Upgrade with: pip install --upgrade iwbayes."
+    return "Ask its publisher for the file again and compare the SHA-256 of the two."
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name} must be a whole number; got {type(value).__name__}.")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1; got {value}.")
+    return int(value)
+
+
+def _plain(recipe: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Copy the recipe as the JSON values that its file will hold."""
+    if recipe is None:
+        return None
+    if not isinstance(recipe, dict):
+        raise TypeError(f"recipe must be a dict or None; got {type(recipe).__name__}.")
+    try:
+        return json.loads(json.dumps(recipe, allow_nan=False))
+    except (TypeError, ValueError, RecursionError):
+        raise TypeError("recipe must hold plain JSON values only: text, finite numbers, lists, dicts.") from None

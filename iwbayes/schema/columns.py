@@ -1,0 +1,371 @@
+"""The column types of a schema: public bounds and levels, checks, encoding to centred features and back.
+
+Everything a column declares is public. Nothing here reads a bound or a level from data, and no message
+holds a value of the data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from iwbayes.schema import cells
+from iwbayes.schema.cells import AFTER_REFUSAL, dtype_name
+from iwbayes.schema.column import Column, FloatArray, Level
+
+#: Level of a cell that no declared level is.
+OTHER = "other"
+
+
+class _Numeric(Column):
+    """Shared by `Real` and `Integer`: bounds, clipping, scaling to [-1/2, 1/2]."""
+
+    lower: Any
+    upper: Any
+
+    def _forward(self, values: FloatArray) -> FloatArray:
+        return values
+
+    def _backward(self, values: FloatArray) -> FloatArray:
+        return values
+
+    def _check_bounds(self) -> None:
+        self._check_name()
+        for side in (self.lower, self.upper):
+            if isinstance(side, bool) or not isinstance(side, int | float | np.integer | np.floating):
+                raise TypeError(f"{self.name}: bounds must be numbers; got {type(side).__name__}.")
+        if not (math.isfinite(self.lower) and math.isfinite(self.upper)):
+            raise ValueError(f"{self.name}: bounds must be finite; got [{self.lower}, {self.upper}].")
+        if not self.lower < self.upper:
+            raise ValueError(
+                f"{self.name}: lower must be below upper; got [{self.lower}, {self.upper}]. "
+                f"Leave a constant column out of the schema."
+            )
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The column itself, and its missing indicator where declared."""
+        return (self.name, *self._missing_name())
+
+    def _numbers(self, values: pd.Series) -> FloatArray:
+        """Values as floats, NaN where missing; refuses other types and infinities without quoting a value."""
+        if not pd.api.types.is_numeric_dtype(values.dtype) or values.dtype.kind in "cb":
+            raise TypeError(
+                f"column {self.name!r} must be numeric; its dtype is {dtype_name(values)}. "
+                f"Convert it with pandas.to_numeric, or declare it Categorical. {AFTER_REFUSAL}"
+            )
+        numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
+        if np.isinf(numbers).any():
+            raise ValueError(
+                f"column {self.name!r} has infinite values. Replace them by the bound or by missing. {AFTER_REFUSAL}"
+            )
+        self._check_missing(np.isnan(numbers))
+        return np.clip(numbers, self.lower, self.upper)
+
+    def _canonical(self, numbers: FloatArray) -> pd.Series:
+        return pd.Series(numbers, name=self.name)
+
+    def admit(self, values: pd.Series, on_undeclared: str) -> pd.Series:
+        """Clip the numbers; all other cells are missing."""
+        return self._canonical(np.clip(cells.numbers(values), self.lower, self.upper))
+
+    def encode(self, values: pd.Series) -> FloatArray:
+        """Scale by the declared bounds to [-1/2, 1/2]; a missing cell is 0 with its indicator at 1."""
+        numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
+        low, high = self._forward(np.array([self.lower, self.upper], dtype=np.float64))
+        scaled = np.clip((self._forward(numbers) - low) / (high - low) - 0.5, -0.5, 0.5)
+        absent = np.isnan(scaled)
+        scaled[absent] = 0.0
+        return np.column_stack([scaled, absent]) if self.missing else scaled[:, None]
+
+    def _decode_numbers(self, features: FloatArray) -> FloatArray:
+        low, high = self._forward(np.array([self.lower, self.upper], dtype=np.float64))
+        scaled = np.clip(features[:, 0] + 0.5, 0.0, 1.0)
+        numbers = np.clip(self._backward(low + scaled * (high - low)), self.lower, self.upper)
+        if self.missing:
+            numbers = np.where(features[:, 1] >= 0.5, np.nan, numbers)
+        return numbers
+
+
+@dataclass(frozen=True)
+class Real(_Numeric):
+    """A real column with public bounds.
+
+    Parameters
+    ----------
+    name : str
+    lower, upper : float
+        Public bounds in the column's own unit; values outside are clipped to them.
+    transform : {None, "log1p"}
+        "log1p" encodes log(1 + value), for skewed columns; it needs ``lower > -1``.
+    missing : bool
+        Whether missing cells are allowed; they get an indicator of their own.
+    """
+
+    name: str
+    lower: float
+    upper: float
+    transform: str | None = None
+    missing: bool = False
+    kind: ClassVar[str] = "real"
+
+    def __post_init__(self) -> None:
+        self._check_bounds()
+        object.__setattr__(self, "lower", float(self.lower))
+        object.__setattr__(self, "upper", float(self.upper))
+        if self.transform not in (None, "log1p"):
+            raise ValueError(f"{self.name}: transform must be None or 'log1p'; got {self.transform!r}.")
+        if self.transform == "log1p" and self.lower <= -1:
+            raise ValueError(f"{self.name}: transform 'log1p' needs lower > -1; got {self.lower}.")
+        low, high = self._forward(np.array([self.lower, self.upper]))
+        if not 0 < float(high) - float(low) < math.inf:
+            raise ValueError(
+                f"{self.name}: bounds [{self.lower}, {self.upper}] are too close or too far apart for "
+                f"floating-point arithmetic. Shift or rescale the column."
+            )
+
+    def _forward(self, values: FloatArray) -> FloatArray:
+        return np.log1p(values) if self.transform == "log1p" else values
+
+    def _backward(self, values: FloatArray) -> FloatArray:
+        return np.expm1(values) if self.transform == "log1p" else values
+
+    def conform(self, values: pd.Series) -> pd.Series:
+        """Check and clip; float64, NaN where missing."""
+        return self._canonical(self._numbers(values))
+
+    def decode(self, features: FloatArray) -> pd.Series:
+        """Features to values within the bounds."""
+        return self._canonical(self._decode_numbers(features))
+
+
+@dataclass(frozen=True)
+class Integer(_Numeric):
+    """A column of whole numbers with public bounds; values outside are clipped to them.
+
+    Parameters
+    ----------
+    name : str
+    lower, upper : int
+        Public bounds, both attainable.
+    missing : bool
+        Whether missing cells are allowed; they get an indicator of their own.
+    """
+
+    name: str
+    lower: int
+    upper: int
+    missing: bool = False
+    kind: ClassVar[str] = "integer"
+
+    def __post_init__(self) -> None:
+        self._check_bounds()
+        if self.lower != int(self.lower) or self.upper != int(self.upper):
+            raise ValueError(f"{self.name}: bounds must be whole numbers; got [{self.lower}, {self.upper}].")
+        if max(abs(self.lower), abs(self.upper)) > 2**53:
+            raise ValueError(f"{self.name}: bounds must lie within 2**53; rescale the column.")
+        object.__setattr__(self, "lower", int(self.lower))
+        object.__setattr__(self, "upper", int(self.upper))
+
+    def _canonical(self, numbers: FloatArray) -> pd.Series:
+        numbers = np.round(numbers)
+        if not self.missing:
+            return pd.Series(numbers.astype(np.int64), name=self.name)
+        absent = np.isnan(numbers)
+        whole = np.where(absent, 0, numbers).astype(np.int64)
+        return pd.Series(pd.arrays.IntegerArray(whole, absent), name=self.name)
+
+    def conform(self, values: pd.Series) -> pd.Series:
+        """Check and clip; int64, or Int64 where missing cells are declared."""
+        numbers = self._numbers(values)
+        present = numbers[~np.isnan(numbers)]
+        if (present != np.round(present)).any():
+            raise ValueError(
+                f"column {self.name!r} is declared Integer and holds fractions. Round it, or declare it Real. "
+                f"{AFTER_REFUSAL}"
+            )
+        return self._canonical(numbers)
+
+    def decode(self, features: FloatArray) -> pd.Series:
+        """Features to the nearest whole numbers within the bounds."""
+        return self._canonical(self._decode_numbers(features))
+
+
+class _Levels(Column):
+    """Shared by `Binary` and `Categorical`: declared levels."""
+
+    levels: tuple[Level, ...]
+
+    def _check_levels(self) -> None:
+        self._check_name()
+        if isinstance(self.levels, str) or not isinstance(self.levels, Iterable):
+            raise TypeError(f"{self.name}: levels must be a list of levels; got {self.levels!r}.")
+        levels = tuple(level.item() if isinstance(level, np.generic) else level for level in self.levels)
+        object.__setattr__(self, "levels", levels)
+        if len({type(level) for level in levels}) > 1 or not all(isinstance(x, str | int) for x in levels):
+            raise TypeError(f"{self.name}: levels must be all strings, all whole numbers or all booleans.")
+        if len(set(levels)) != len(levels):
+            raise ValueError(f"{self.name}: levels must be distinct; got {list(levels)!r}.")
+        if any(isinstance(level, str) and not level.isprintable() for level in levels):
+            raise ValueError(f"{self.name}: levels must be printable; got {list(levels)!r}.")
+
+    def _codes(self, values: pd.Series) -> NDArray[np.int64]:
+        """Codes of the declared levels, -1 where missing."""
+        absent = values.isna().to_numpy(dtype=bool)
+        self._check_missing(absent)
+        table = {level: code for code, level in enumerate(self.levels)}
+        try:
+            found = values.astype(object).map(table)
+        except TypeError:  # a cell that cannot be hashed, such as a list
+            raise TypeError(
+                f"column {self.name!r} (dtype {dtype_name(values)}) has cells that are no levels. Recode the column. "
+                f"{AFTER_REFUSAL}"
+            ) from None
+        codes = found.to_numpy(dtype=np.float64, na_value=-1.0)
+        codes = np.where(np.isnan(codes), -1.0, codes).astype(np.int64)
+        if (codes[~absent] < 0).any():
+            kind = type(self.levels[0]).__name__
+            raise ValueError(
+                f"column {self.name!r} (dtype {dtype_name(values)}) has values outside its declared "
+                f"{kind} levels {list(self.levels)!r}. Declare every level, or recode the column. {AFTER_REFUSAL}"
+            )
+        return np.where(absent, -1, codes)
+
+    def codes(self, values: pd.Series) -> NDArray[np.int64]:
+        """Position of each canonical value in ``levels``; -1 where missing. Shape (row,)."""
+        if isinstance(values.dtype, pd.CategoricalDtype):
+            return values.cat.codes.to_numpy(dtype=np.int64)
+        return values.to_numpy(dtype=np.int64, na_value=-1)
+
+    def from_codes(self, codes: NDArray[np.int64]) -> pd.Series:
+        """Canonical values from positions in ``levels``; -1 is missing."""
+        dtype = pd.CategoricalDtype(list(self.levels), ordered=False)
+        return pd.Series(pd.Categorical.from_codes(codes, dtype=dtype), name=self.name)
+
+    def conform(self, values: pd.Series) -> pd.Series:
+        """Check the levels and return the canonical dtype."""
+        return self.from_codes(self._codes(values))
+
+    def admit(self, values: pd.Series, on_undeclared: str) -> pd.Series:
+        """Find the declared levels; all other cells are missing."""
+        return self.from_codes(cells.indices(values, self.levels))
+
+
+@dataclass(frozen=True)
+class Binary(_Levels):
+    """A column with two levels, encoded -1/2 and +1/2.
+
+    Parameters
+    ----------
+    name : str
+    levels : pair of str, int or bool
+        The second level is the one that a Bernoulli likelihood counts as success.
+    missing : bool
+        Whether missing cells are allowed; they get an indicator of their own.
+    """
+
+    name: str
+    levels: tuple[Level, ...] = (0, 1)
+    missing: bool = False
+    kind: ClassVar[str] = "binary"
+
+    def __post_init__(self) -> None:
+        self._check_levels()
+        if len(self.levels) != 2:
+            raise ValueError(f"{self.name}: Binary takes 2 levels; got {len(self.levels)}. Use Categorical.")
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The column itself, and its missing indicator where declared."""
+        return (self.name, *self._missing_name())
+
+    def from_codes(self, codes: NDArray[np.int64]) -> pd.Series:
+        """Canonical values: 0 and 1 stay whole numbers, other levels become a pandas categorical."""
+        if self.levels != (0, 1) or isinstance(self.levels[0], bool):
+            return super().from_codes(codes)
+        codes = np.asarray(codes, dtype=np.int64)
+        if not self.missing:
+            return pd.Series(codes, name=self.name)
+        absent = codes < 0
+        return pd.Series(pd.arrays.IntegerArray(np.where(absent, 0, codes), absent), name=self.name)
+
+    def encode(self, values: pd.Series) -> FloatArray:
+        """First level -1/2, second +1/2; a missing cell is 0 with its indicator at 1."""
+        codes = self.codes(values)
+        scaled = np.where(codes < 0, 0.0, codes - 0.5)
+        return np.column_stack([scaled, codes < 0]) if self.missing else scaled[:, None]
+
+    def decode(self, features: FloatArray) -> pd.Series:
+        """Features to the nearest level."""
+        codes = (features[:, 0] >= 0).astype(np.int64)
+        if self.missing:
+            codes = np.where(features[:, 1] >= 0.5, -1, codes)
+        return self.from_codes(codes)
+
+
+@dataclass(frozen=True)
+class Categorical(_Levels):
+    """A column with declared levels, encoded as a one-hot block (missing is one more place of the block).
+
+    Parameters
+    ----------
+    name : str
+    levels : sequence of str, int or bool
+        At least two; the first is the reference level of a regression.
+    missing : bool
+        Whether missing cells are allowed.
+    """
+
+    name: str
+    levels: tuple[Level, ...]
+    missing: bool = False
+    kind: ClassVar[str] = "categorical"
+
+    def __post_init__(self) -> None:
+        self._check_levels()
+        if len(self.levels) < 2:
+            raise ValueError(f"{self.name}: Categorical takes two levels or more; got {len(self.levels)}.")
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """One name a level, and one for missing cells where declared."""
+        return (*(f"{self.name}[{level}]" for level in self.levels), *self._missing_name())
+
+    def admitting(self, on_undeclared: str) -> Column:
+        """Return the declaration with room for cells that do not fit: "other" is a level where levels are text."""
+        if on_undeclared != "other" or not isinstance(self.levels[0], str):
+            return super().admitting(on_undeclared)
+        return self if OTHER in self.levels else replace(self, levels=(*self.levels, OTHER))
+
+    def admit(self, values: pd.Series, on_undeclared: str) -> pd.Series:
+        """Find the declared levels; all other cells are missing, or "other" where that is a level."""
+        codes = cells.indices(values, self.levels)
+        if on_undeclared == "other" and OTHER in self.levels:
+            kept = (codes >= 0) | (cells.empty(values) & self.missing)
+            codes = np.where(kept, codes, self.levels.index(OTHER))
+        return self.from_codes(codes)
+
+    def encode(self, values: pd.Series) -> FloatArray:
+        """One-hot block."""
+        codes = self.codes(values)
+        codes = np.where(codes < 0, len(self.levels), codes)
+        return np.eye(len(self.levels) + 1)[codes][:, : len(self.feature_names)]
+
+    def decode(self, features: FloatArray) -> pd.Series:
+        """Features to the level whose place is largest."""
+        codes = features.argmax(axis=1)
+        return self.from_codes(np.where(codes == len(self.levels), -1, codes))
+
+
+COLUMN_TYPES: dict[str, type[Column]] = {
+    "real": Real,
+    "integer": Integer,
+    "binary": Binary,
+    "categorical": Categorical,
+}

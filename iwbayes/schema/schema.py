@@ -1,0 +1,306 @@
+"""Schema: the public declaration of a table, its TOML form, and the encoding to centred features and back."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from iwbayes.schema.cells import check_on_undeclared
+from iwbayes.schema.columns import COLUMN_TYPES, Binary, Categorical, Column, FloatArray, Integer, Level, Real
+
+__all__ = ["Binary", "Categorical", "Column", "Integer", "Level", "Real", "Schema"]
+
+
+class Schema:
+    """Public names, types, bounds and levels of a table's columns.
+
+    Declare it from public knowledge (a questionnaire, a code book), never from the private rows.
+
+    Parameters
+    ----------
+    *columns : Real, Integer, Binary or Categorical
+        In the order that tables keep.
+
+    Raises
+    ------
+    TypeError, ValueError
+        When a column is not one of the four types, or a name appears twice.
+
+    Examples
+    --------
+    >>> schema = Schema(Real("age", 17, 90), Binary("income"))
+    >>> schema.names
+    ('age', 'income')
+    """
+
+    __slots__ = ("columns",)
+
+    columns: tuple[Column, ...]
+
+    def __init__(self, *columns: Column) -> None:
+        if not columns:
+            raise ValueError("a schema needs at least one column; got none.")
+        for column in columns:
+            if type(column) not in COLUMN_TYPES.values():
+                raise TypeError(
+                    f"a schema takes Real, Integer, Binary and Categorical columns; got {type(column).__name__}."
+                )
+        object.__setattr__(self, "columns", tuple(columns))
+        for label, names in (("column", self.names), ("feature", self.feature_names)):
+            repeated = sorted({name for name in names if names.count(name) > 1})
+            if repeated:
+                raise ValueError(f"{label} names must be distinct; repeated: {repeated}. Rename one.")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Refuse: a schema is a declaration and does not change."""
+        raise AttributeError("a Schema does not change; make a new one.")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Rebuild from the columns (worker processes need it)."""
+        return (Schema, self.columns)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Column names in order."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the encoded features in order."""
+        return tuple(name for column in self.columns for name in column.feature_names)
+
+    @property
+    def n_features(self) -> int:
+        """Number of encoded features."""
+        return len(self.feature_names)
+
+    def __getitem__(self, name: str) -> Column:
+        """Return the column of that name."""
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise KeyError(f"no column {name!r} in the schema; it has {list(self.names)}.")
+
+    def __iter__(self) -> Iterator[Column]:
+        """Iterate over the columns."""
+        return iter(self.columns)
+
+    def __len__(self) -> int:
+        """Count the columns."""
+        return len(self.columns)
+
+    def __eq__(self, other: object) -> bool:
+        """Two schemas are equal when their columns are, in order."""
+        return isinstance(other, Schema) and self.columns == other.columns
+
+    def __hash__(self) -> int:
+        """Hash of the columns."""
+        return hash(self.columns)
+
+    def __repr__(self) -> str:
+        """List the columns."""
+        return "Schema(\n" + "".join(f"    {column!r},\n" for column in self.columns) + ")"
+
+    def admitting(self, on_undeclared: str) -> Schema:
+        """Return the schema under which `PrivateTable` publishes, which depends on no row.
+
+        Parameters
+        ----------
+        on_undeclared : {"refuse", "missing", "other"}
+            "refuse" changes nothing. "missing" allows missing cells in every column. "other" adds a level "other" to
+            each Categorical whose levels are text, unless it declares one, and allows missing cells in all others.
+
+        Returns
+        -------
+        Schema
+            The same again when it is applied twice.
+
+        Raises
+        ------
+        ValueError
+            When the option is none of the three, or the new columns give two features one name.
+
+        Examples
+        --------
+        >>> Schema(Real("age", 17, 90), Categorical("town", ["A", "B"])).admitting("other")
+        Schema(
+            Real(name='age', lower=17.0, upper=90.0, transform=None, missing=True),
+            Categorical(name='town', levels=('A', 'B', 'other'), missing=False),
+        )
+        """
+        option = check_on_undeclared(on_undeclared)
+        return self if option == "refuse" else Schema(*(column.admitting(option) for column in self))
+
+    def conform(self, frame: pd.DataFrame, *, on_undeclared: str = "refuse") -> pd.DataFrame:
+        """Check a table against the declaration and return it in canonical form.
+
+        Parameters
+        ----------
+        frame : pandas.DataFrame, shape (row, column)
+            Exactly the declared columns, in any order.
+        on_undeclared : {"refuse", "missing", "other"}
+            What becomes of cells that do not fit, see `PrivateTable`. Unless they refuse the table, it is brought to
+            the form of ``admitting(on_undeclared)``.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns in schema order and canonical dtypes, numbers clipped to their bounds, a RangeIndex.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Naming the column and the remedy; never a value of the table. Columns that are not declared
+            are named by position, since the header of a file without one is its first private row.
+        """
+        admitted = self.admitting(on_undeclared)
+        if not isinstance(frame, pd.DataFrame):
+            raise TypeError(f"a table must be a pandas DataFrame; got {type(frame).__name__}.")
+        names = list(frame.columns)
+        absent = [name for name in self.names if name not in names]
+        if absent:
+            raise ValueError(
+                f"the table lacks the declared columns {absent}. Add them, or leave them out of the schema."
+            )
+        repeated = [name for name in self.names if names.count(name) > 1]
+        if repeated:
+            raise ValueError(f"the table has the columns {repeated} more than once. Drop or rename one.")
+        unknown = [index for index, name in enumerate(names) if name not in self.names]
+        if unknown:
+            raise ValueError(
+                f"the table has columns that the schema does not declare, at positions {unknown} "
+                f"(counted from 0). Drop them (identifiers always), or declare them."
+            )
+        if len(frame) == 0:
+            raise ValueError("the table has no rows; a table needs at least one.")
+        found = {}
+        for column in admitted:
+            values = frame[column.name].reset_index(drop=True)
+            refuses = on_undeclared == "refuse"
+            found[column.name] = column.conform(values) if refuses else column.admit(values, on_undeclared)
+        return pd.DataFrame(found, copy=False)
+
+    def encode(self, frame: pd.DataFrame) -> FloatArray:
+        """Canonical table to centred features.
+
+        Parameters
+        ----------
+        frame : pandas.DataFrame, shape (row, column)
+            In canonical form (from `conform` or `decode`).
+
+        Returns
+        -------
+        ndarray, shape (row, feature)
+            Numbers in [-1/2, 1/2] by their declared bounds, binaries -1/2 and +1/2, categories one-hot.
+        """
+        return np.hstack([column.encode(frame[column.name]) for column in self.columns])
+
+    def decode(self, features: FloatArray) -> pd.DataFrame:
+        """Features, shape (row, feature), to the nearest canonical table; the inverse of `encode`."""
+        features = np.asarray(features, dtype=np.float64)
+        if features.ndim != 2 or features.shape[1] != self.n_features:
+            raise ValueError(f"features must have shape (row, {self.n_features}); got {features.shape}.")
+        edges = np.cumsum([len(column.feature_names) for column in self.columns])[:-1]
+        blocks = np.split(features, edges, axis=1)
+        return pd.DataFrame({c.name: c.decode(b) for c, b in zip(self.columns, blocks, strict=True)})
+
+    def to_dict(self) -> dict[str, list[dict[str, Any]]]:
+        """Plain dictionary, as in the TOML form: ``{"column": [{"name": ..., "type": ...}, ...]}``."""
+        return {"column": [_column_to_dict(column) for column in self.columns]}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Schema:
+        """Inverse of `to_dict`; ValueError or TypeError names what is wrong."""
+        columns = content.get("column") if isinstance(content, Mapping) else None
+        if not isinstance(columns, list) or set(content) != {"column"}:
+            raise ValueError("a schema file holds [[column]] tables and nothing else.")
+        return cls(*(_column_from_dict(entry) for entry in columns))
+
+    def to_toml(self) -> str:
+        """TOML text, one ``[[column]]`` table a column."""
+        blocks = []
+        for entry in self.to_dict()["column"]:
+            blocks.append("[[column]]\n" + "".join(f"{key} = {_toml(v)}\n" for key, v in entry.items()))
+        return "\n".join(blocks)
+
+    @classmethod
+    def from_toml(cls, source: str | Path) -> Schema:
+        """Read a schema from TOML.
+
+        Parameters
+        ----------
+        source : str or pathlib.Path
+            TOML text, or a Path of a file (a string is a file's name when it ends in ``.toml``).
+
+        Raises
+        ------
+        ValueError
+            When the text is no TOML or no schema; OSError when the file cannot be read.
+        """
+        is_file = isinstance(source, Path) or (source.strip().endswith(".toml") and "\n" not in source)
+        try:
+            text = Path(source).read_text(encoding="utf-8") if is_file else str(source)
+            content = tomllib.loads(text)
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"the schema is not valid TOML: {error}.") from None
+        return cls.from_dict(content)
+
+
+def check_schema(schema: object) -> None:
+    """Refuse what is no schema."""
+    if not isinstance(schema, Schema):
+        raise TypeError(f"schema must be an iwbayes.Schema; got {type(schema).__name__}.")
+
+
+def _column_to_dict(column: Column) -> dict[str, Any]:
+    entry: dict[str, Any] = {"name": column.name, "type": column.kind}
+    for field in fields(column):  # type: ignore[arg-type]
+        value = getattr(column, field.name)
+        if field.name != "name" and value is not None and value is not False:
+            entry[field.name] = list(value) if isinstance(value, tuple) else value
+    return entry
+
+
+def _column_from_dict(entry: Any) -> Column:
+    if not isinstance(entry, Mapping) or not isinstance(entry.get("type"), str):
+        raise ValueError(f"each [[column]] needs a name and a type of {sorted(COLUMN_TYPES)}.")
+    options = {key: value for key, value in entry.items() if key != "type"}
+    name = options.get("name")
+    if entry["type"] not in COLUMN_TYPES:
+        raise ValueError(f"column {name!r}: type must be one of {sorted(COLUMN_TYPES)}; got {entry['type']!r}.")
+    _check_keys(entry, name)
+    if isinstance(options.get("levels"), list):
+        options["levels"] = tuple(options["levels"])
+    try:
+        return COLUMN_TYPES[entry["type"]](**options)
+    except TypeError as error:
+        raise TypeError(f"column {name!r} of type {entry['type']!r}: {str(error).rstrip('.')}.") from None
+
+
+def _check_keys(entry: Mapping[str, Any], name: Any) -> None:
+    """Refuse keys that the column's type does not have, and a lack of those that it needs."""
+    known = fields(COLUMN_TYPES[entry["type"]])  # type: ignore[arg-type]
+    needed = [field.name for field in known if field.default is MISSING and field.name not in entry]
+    allowed = ["type", *(field.name for field in known)]
+    unknown = [key for key in entry if key not in allowed]
+    wrong = [f"the key {key!r} is not known" for key in unknown] + [f"the key {key!r} is needed" for key in needed]
+    if wrong:
+        column = f"column {name!r}" if "name" in entry else "a column"
+        raise TypeError(f"{column} of type {entry['type']!r}: {', '.join(wrong)}. Its keys are {', '.join(allowed)}.")
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    return repr(value)

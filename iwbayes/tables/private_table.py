@@ -1,0 +1,299 @@
+"""PrivateTable: private rows under a public schema, which print nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from iwbayes.schema import Schema, check_schema
+from iwbayes.tables.blocks import DaskRows, slices
+
+__all__ = ["PrivateTable"]
+
+
+class PrivateTable:
+    """Private rows under a public schema. Its printed forms show the schema and nothing else.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame, shape (row, column)
+        Exactly the declared columns, and the user column if there is one. It is copied; numbers outside their bounds
+        are clipped.
+    schema : Schema
+    user : str, optional
+        Column that says who owns a row, where people own several. It stands beside the schema and is not published.
+        Such a table is used after `bound_contributions`, under a ledger that protects users.
+    on_undeclared : {"refuse", "missing", "other"}
+        What becomes of a cell that does not fit its column: an empty one that is not declared, an undeclared level,
+        text or infinity among numbers. "refuse" refuses the table. "missing" makes it a missing cell. "other" makes it
+        the level "other" of a Categorical whose levels are text, and a missing cell elsewhere. Both round fractions in
+        an Integer column. Fix it before the rows are read, for it changes the published schema: see Notes.
+    survey_weights : None
+        Refused when given: see Raises.
+
+    Attributes
+    ----------
+    frame : pandas.DataFrame
+        The private rows in canonical form, for the curator's modules only.
+    schema : Schema
+        The one that is published: ``schema.admitting(on_undeclared)`` of the declared one.
+    on_undeclared : str
+    users : ndarray of int or None, shape (row,)
+        Owners of the rows as codes, private; None where every row is a person's only one.
+    rows_per_user : int or None
+        Most rows that a user owns, public; 1 without users, None until contributions are bounded.
+
+    Raises
+    ------
+    TypeError, ValueError
+        When the rows break the declaration (see `Schema.conform`), naming the column, never a value; when the user
+        column is absent, incomplete or part of the schema; when ``on_undeclared`` is none of the three.
+        When survey weights are given: a design weight makes one row's influence as large as its weight,
+        so that no sensitivity stated here would hold, and the weights are private values themselves.
+
+    Notes
+    -----
+    Without users the number of rows is public: those adjacencies compare tables of the same size. With users their
+    number is public and the number of rows is not: ``len`` refuses, and ``n_private`` is the noisy count that
+    `bound_contributions` released.
+
+    A refusal depends on private cells. Whoever amends the schema after one has looked at private rows, and publishes
+    what was seen. So under "refuse" the promise of a release holds among tables that conform to the schema. Under
+    "missing" and "other" no cell refuses the table. The published schema then follows from the declared one and the
+    option alone. No row is dropped, and nothing tells whether the option was needed. A cell is judged by itself, not by
+    the dtype of its column: text that spells a number is a number, and a column of dates that is declared Real is
+    missing throughout.
+
+    Examples
+    --------
+    >>> from iwbayes.schema import Categorical, Real
+    >>> declared = Schema(Real("age", 18, 90), Categorical("region", ["north", "south"]))
+    >>> rows = pd.DataFrame({"age": [41, "unknown"], "region": ["north", "abroad"]})
+    >>> private = PrivateTable(rows, declared, on_undeclared="other")
+    >>> print(private)
+    PrivateTable of Schema(
+        Real(name='age', lower=18.0, upper=90.0, transform=None, missing=True),
+        Categorical(name='region', levels=('north', 'south', 'other'), missing=False),
+    )
+    >>> private.schema == declared.admitting("other")
+    True
+    """
+
+    __slots__ = ("_frame", "_n_private", "_rows", "_schema", "_source", "on_undeclared", "rows_per_user", "users")
+
+    _frame: pd.DataFrame | None
+    _rows: DaskRows | None
+    _schema: Schema
+    _n_private: int | None
+    _source: str | None
+    on_undeclared: str
+    users: NDArray[np.int64] | None
+    rows_per_user: int | None
+
+    def __init__(
+        self,
+        frame: pd.DataFrame,
+        schema: Schema,
+        *,
+        user: str | None = None,
+        on_undeclared: str = "refuse",
+        survey_weights: Any = None,
+    ) -> None:
+        published = _published(schema, on_undeclared)
+        if survey_weights is not None:
+            raise ValueError(
+                "survey design weights on private rows are not supported: a row's influence would be its "
+                "weight, which no stated sensitivity bounds, and the weights are private themselves. "
+                "Declare the design variables as columns and model them, or publish the rows unweighted."
+            )
+        users = None
+        if user is not None:
+            users = _owners(frame, schema, user)
+            frame = frame.drop(columns=user)
+        canonical = schema.conform(frame, on_undeclared=on_undeclared)
+        rows_per_user, n = (None, None) if user else (1, len(canonical))
+        self._fill(canonical, published, on_undeclared, users, rows_per_user, n, None)
+
+    @classmethod
+    def from_dask(cls, frame: Any, schema: Schema, *, on_undeclared: str = "refuse") -> PrivateTable:
+        """Make a table of the rows of a Dask frame, which stay there: they may be more than memory holds.
+
+        Parameters
+        ----------
+        frame : dask.dataframe.DataFrame
+            Exactly the declared columns, from files that do not change. Each partition must fit in memory, as many at
+            once as Dask's scheduler has threads. One row a person: tables with users must be in memory.
+        schema : Schema
+        on_undeclared : {"refuse", "missing", "other"}
+            As for rows in memory. Dask's own readers refuse cells that are not of the dtype that they expect: let them
+            read text (``dtype=str``) where the option is to take care of such cells.
+
+        Returns
+        -------
+        PrivateTable
+            For `BayesNet` and `TiltWeights`, the defaults of `publish`, and weights that read no private row. They
+            read the frame block by block; of each cell, `BayesNet` keeps one or two bytes. Others need the rows in
+            memory and refuse before anything is charged.
+
+        Raises
+        ------
+        ModuleNotFoundError
+            Without Dask; it names the extra.
+        TypeError, ValueError
+            When the rows break the declaration, as for rows in memory; or the frame is none of Dask's.
+        RuntimeError
+            When the frame cannot be computed, here or later; Dask's own message is not shown, since it may quote rows.
+        """
+        published = _published(schema, on_undeclared)
+        rows = DaskRows(frame, schema, on_undeclared)
+        table = object.__new__(cls)
+        table._fill(None, published, on_undeclared, None, 1, rows.n_rows, None, rows)
+        return table
+
+    def _fill(
+        self,
+        frame: pd.DataFrame | None,
+        schema: Schema,
+        on_undeclared: str,
+        users: NDArray[np.int64] | None,
+        rows_per_user: int | None,
+        n_private: int | None,
+        source: str | None,
+        rows: DaskRows | None = None,
+    ) -> None:
+        names = ("_frame", "_schema", "on_undeclared", "users", "rows_per_user", "_n_private", "_source", "_rows")
+        content = (frame, schema, on_undeclared, users, rows_per_user, n_private, source, rows)
+        for name, value in zip(names, content, strict=True):
+            object.__setattr__(self, name, value)
+
+    def _bounded(self, indices: NDArray[np.int64], *, rows_per_user: int, n_private: int, source: str) -> PrivateTable:
+        """Keep some rows of the users, of which none owns more than ``rows_per_user``; see `bound_contributions`."""
+        if self.users is None:
+            raise ValueError("only a table with a user column has contributions to bound.")
+        kept = self.users[indices]
+        if np.max(np.bincount(kept, minlength=1)) > rows_per_user:
+            raise RuntimeError("a user keeps more rows than the bound. This is a defect: nothing was released.")
+        table = object.__new__(PrivateTable)
+        frame = self.frame.iloc[indices].reset_index(drop=True)
+        table._fill(frame, self._schema, self.on_undeclared, kept, rows_per_user, n_private, source)
+        return table
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Refuse: a table does not change."""
+        raise AttributeError("a PrivateTable does not change; make a new one.")
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The private rows in canonical form.
+
+        Raises
+        ------
+        ValueError
+            For rows of a Dask frame, which are not in memory.
+        """
+        if self._frame is None:
+            raise ValueError(
+                "the rows are those of a Dask frame, and this needs them in memory. If they fit, use "
+                "PrivateTable(frame.compute(), schema)."
+            )
+        return self._frame
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the rows are in memory, and not those of a Dask frame."""
+        return self._frame is not None
+
+    def map_blocks(self, function: Callable[[pd.DataFrame], Any]) -> Iterator[Any]:
+        """Apply a function to blocks of the private rows in canonical form, for the curator's modules only.
+
+        Parameters
+        ----------
+        function : callable
+            From a pandas.DataFrame with some of the rows to anything. Dask may call it in other threads or machines.
+
+        Yields
+        ------
+        Any
+            Its results, in the order of the rows.
+        """
+        if self._rows is not None:
+            yield from self._rows.map(function)
+        else:
+            yield from map(function, slices(self.frame))
+
+    @property
+    def schema(self) -> Schema:
+        """The public schema, as it is published."""
+        return self._schema
+
+    @property
+    def n_private(self) -> int:
+        """Public number of rows: exact without users, else the noisy count of `bound_contributions`.
+
+        Raises
+        ------
+        ValueError
+            Before contributions are bounded: the number of rows of users is private.
+        """
+        if self._n_private is None:
+            raise ValueError(
+                "users may own any number of rows, and how many there are is private. "
+                "Use bound_contributions(private, ledger, ...) first."
+            )
+        return self._n_private
+
+    @property
+    def n_users(self) -> int:
+        """Number of users, which is public; of rows without a user column."""
+        return self.n_private if self.users is None else int(np.max(self.users, initial=-1)) + 1
+
+    def __len__(self) -> int:
+        """Count the rows, where that is public.
+
+        Raises
+        ------
+        TypeError
+            With users, whose number of rows is private: use ``n_private``.
+        """
+        if self.users is not None:
+            raise TypeError("the number of rows of users is private; n_private is what was released of it.")
+        return self.n_private
+
+    def __bool__(self) -> bool:
+        """Be true, so that nobody asks for the number of rows by accident."""
+        return True
+
+    def __repr__(self) -> str:
+        """Show the schema only."""
+        return f"PrivateTable of {self._schema!r}"
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled: private rows do not leave the process by accident."""
+        raise TypeError("a PrivateTable cannot be pickled; build it again from its source.")
+
+
+def _published(schema: Schema, on_undeclared: str) -> Schema:
+    """Return the schema that is published, before any row is looked at."""
+    check_schema(schema)
+    return schema.admitting(on_undeclared)
+
+
+def _owners(frame: pd.DataFrame, schema: Schema, user: str) -> NDArray[np.int64]:
+    """Owners of rows as codes in order of appearance."""
+    if not isinstance(frame, pd.DataFrame):
+        raise TypeError(f"rows must be a pandas.DataFrame; got {type(frame).__name__}.")
+    if user in schema.names:
+        raise ValueError(f"the user column {user!r} is in the schema, so it would be published. Leave it out there.")
+    if list(frame.columns).count(user) != 1:
+        raise ValueError(f"the table must have one user column {user!r}. Check the name; its columns are not shown.")
+    try:
+        codes, _ = pd.factorize(frame[user])
+    except TypeError:  # a cell that cannot be hashed
+        codes = None
+    if codes is None or (codes < 0).any():
+        raise ValueError(f"every row needs an owner: the user column {user!r} has missing cells or none that compare.")
+    return np.asarray(codes, dtype=np.int64)

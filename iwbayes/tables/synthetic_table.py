@@ -1,0 +1,153 @@
+"""SyntheticTable: synthetic rows under a public schema, and where they come from."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from iwbayes._digest import digest
+from iwbayes.schema import Schema, check_schema
+
+__all__ = ["SyntheticTable"]
+
+
+class SyntheticTable:
+    """Synthetic rows under the same public schema, from a generator of this package or from anywhere else.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame, shape (row, column)
+        Exactly the declared columns; copied in canonical form.
+    schema : Schema
+    origin : str or None
+        Name of what made the rows; "outside" where only ``already_spent`` is given. None is an unknown origin: a
+        release of such rows is not certified.
+    log_ratio : array_like, shape (row,), optional
+        What the outside generator says of log p_private(x)/p_synthetic(x), natural logs: `KnownRatioWeights` uses it.
+    already_spent : (float, float), optional
+        The (epsilon, delta) that making the rows (and ``log_ratio``) has cost, as their maker declares it, for the
+        same private rows and adjacency. The first ledger that works with the table charges it once. (0, 0) says that
+        no private row was used; infinity that they were used without noise. Without it, a table that did not come from
+        a generator under the ledger leaves a release uncertified, since nobody can say what its making cost.
+
+    Raises
+    ------
+    TypeError, ValueError
+        When the rows break the declaration (see `Schema.conform`), or ``log_ratio`` or ``already_spent`` are none.
+    """
+
+    __slots__ = ("_drawn_as", "_maker", "already_spent", "frame", "log_ratio", "origin", "schema")
+
+    frame: pd.DataFrame
+    schema: Schema
+    origin: str | None
+    log_ratio: NDArray[np.float64] | None
+    already_spent: tuple[float, float] | None
+    _maker: str | None
+    _drawn_as: str | None
+
+    def __init__(
+        self,
+        frame: pd.DataFrame,
+        schema: Schema,
+        *,
+        origin: str | None = None,
+        log_ratio: ArrayLike | None = None,
+        already_spent: tuple[float, float] | None = None,
+    ) -> None:
+        check_schema(schema)
+        conformed = schema.conform(frame)
+        content = {
+            "frame": conformed,
+            "schema": schema,
+            "origin": "outside" if origin is None and already_spent is not None else origin,
+            "log_ratio": None if log_ratio is None else _check_log_ratio(log_ratio, len(conformed)),
+            "already_spent": None if already_spent is None else _check_spent(already_spent),
+            "_maker": None,
+            "_drawn_as": None,
+        }
+        for name, value in content.items():
+            object.__setattr__(self, name, value)
+
+    def _from_source(self, source: str | None) -> SyntheticTable:
+        """Note on a new table, before anybody else has it, the fingerprint of the generator that drew it."""
+        object.__setattr__(self, "_maker", source)
+        object.__setattr__(self, "_drawn_as", None if source is None else self.fingerprint())
+        return self
+
+    @property
+    def source(self) -> str | None:
+        """Fingerprint of the generator that drew the rows, as long as they are the ones that it drew; else None."""
+        return self._maker if self._maker is not None and self._drawn_as == self.fingerprint() else None
+
+    def fingerprint(self) -> str:
+        """SHA-256 of rows, log ratio, schema and declared cost, by which a ledger knows the table.
+
+        It covers every value with names, types and order, so that a table which was changed in place is no longer the
+        one that a generator drew. It tells of changes; it cannot bind a curator who runs code of their own.
+        """
+        ratio = () if self.log_ratio is None else (self.log_ratio,)
+        return digest("SyntheticTable", self.schema.to_toml(), self.already_spent, self.frame, *ratio)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Refuse: a table does not change."""
+        raise AttributeError("a SyntheticTable does not change; make a new one.")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Rebuild from frame and schema (worker processes need it)."""
+        content = (self.frame, self.schema, self.origin, self.log_ratio, self.already_spent)
+        return (_rebuild, (*content, self._maker, self._drawn_as))
+
+    def __len__(self) -> int:
+        """Count the rows."""
+        return len(self.frame)
+
+    def __repr__(self) -> str:
+        """Show the size and the columns."""
+        return f"SyntheticTable({len(self)} rows: {', '.join(self.schema.names)})"
+
+    def _repr_html_(self) -> str:
+        """Show the first rows in a notebook."""
+        return f"<p>{self!r}</p>" + self.frame.head().to_html()
+
+
+def _check_log_ratio(log_ratio: ArrayLike, n: int) -> NDArray[np.float64]:
+    values = np.array(log_ratio, dtype=np.float64)
+    if values.shape != (n,):
+        raise ValueError(f"log_ratio must have shape ({n},), one a row; got {values.shape}.")
+    if np.isnan(values).any() or (values == np.inf).any():
+        raise ValueError("log_ratio must be numbers below infinity. Use -inf for rows of weight zero.")
+    values.setflags(write=False)
+    return values
+
+
+def _check_spent(already_spent: tuple[float, float]) -> tuple[float, float]:
+    try:
+        epsilon, delta = (float(value) for value in already_spent)
+    except (TypeError, ValueError):
+        raise TypeError(f"already_spent must be a pair (epsilon, delta); got {already_spent!r}.") from None
+    if not (epsilon >= 0 and 0 <= delta < 1) or (epsilon == 0 and delta > 0) or math.isnan(epsilon):
+        raise ValueError(
+            f"already_spent must have epsilon above 0 and delta in [0, 1), or be (0, 0) for rows that cost nothing; "
+            f"got ({epsilon!r}, {delta!r})."
+        )
+    return epsilon, delta
+
+
+def _rebuild(
+    frame: pd.DataFrame,
+    schema: Schema,
+    origin: str | None,
+    log_ratio: NDArray[np.float64] | None,
+    already_spent: tuple[float, float] | None,
+    maker: str | None,
+    drawn_as: str | None,
+) -> SyntheticTable:
+    table = SyntheticTable(frame, schema, origin=origin, log_ratio=log_ratio, already_spent=already_spent)
+    object.__setattr__(table, "_maker", maker)
+    object.__setattr__(table, "_drawn_as", drawn_as)  # of the rows as they were drawn, not as they are now
+    return table

@@ -1,0 +1,255 @@
+"""diagnose(): every row, its verdict and its advice."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.calibration.domain import above, below, skew_check
+from iwbayes.analyst.calibration.record import calibration_record
+from iwbayes.analyst.calibration.sandwich import CalibratedNormal
+from iwbayes.analyst.criticism.diagnose import diagnose
+from iwbayes.analyst.fit_record import weights_digest
+from iwbayes.analyst.released_tilt import ReleasedTilt
+from iwbayes.features import FeatureMap
+from iwbayes.measurement import GaussianDistribution, Measurement
+from iwbayes.release import Release
+from iwbayes.schema import Real, Schema
+from iwbayes.statement import PrivacyStatement
+from iwbayes.tables import SyntheticTable
+from iwbayes.weights import Weights, kish_ess, psislw
+
+SCHEMA = Schema(Real("x", -1, 1), Real("y", -1, 1))
+RELEASE_CHECKS = {
+    "pareto_k", "ess_share", "clipped_private", "ess", "psis_ess", "n_synthetic", "clipped_synthetic",
+    "epsilon", "delta", "adjacency", "noise", "certified",
+}  # fmt: skip
+FIT_CHECKS = {"calibration", "method", "kappa", "kappa0", "explained", "misfit", "skew", "likelihood_ess"}
+SAMPLER_CHECKS = {"r_hat", "ess_bulk", "ess_tail"}
+
+
+def make_release(noise="hardened", spread=0.3, clipped=0.01, n_private=1000):
+    rng = np.random.default_rng(2)
+    synthetic = SyntheticTable(
+        pd.DataFrame(rng.uniform(-1, 1, (2000, 2)), columns=["x", "y"]), SCHEMA, origin="test", already_spent=(0, 0)
+    )
+    features = FeatureMap.whitened(synthetic, "linear")
+    value = np.append(np.zeros(features.dim - 1), clipped * features.flag_height)
+    distribution = GaussianDistribution(0.01, features.dim)
+    measurement = Measurement("mean of features", value, distribution, 1e-3, features, n_private)
+    statement = PrivacyStatement(1.0, 1e-6, "replace-one", (), noise, noise == "hardened")
+    weights = Weights(spread * rng.normal(size=2000), "TiltWeights(linear)", (), measurement)
+    return Release(synthetic, weights, statement, n_private=n_private)
+
+
+def make_idata(
+    release, kappa=(0.1, 0.02), mode=0.0, likelihood_ess=1800.0, shift=0.0, calibrated=True, explained=(0.92, 0.95)
+):
+    rng = np.random.default_rng(3)
+    draws = rng.normal(size=(4, 500, 2))
+    draws[0] += shift
+    posterior = xr.Dataset({"b": (("chain", "draw", "b_dim_0"), draws)}, coords={"chain": range(4), "draw": range(500)})
+    groups = {"posterior": posterior}
+    if calibrated:
+        normal = CalibratedNormal(
+            np.full(2, mode),
+            np.zeros(2),
+            np.eye(2),
+            np.zeros(2),
+            np.eye(2),
+            np.eye(2),
+            np.array(kappa),
+            7.0,
+            np.array(explained),
+            np.zeros(2),
+            np.nan,
+            np.zeros(2),
+            likelihood_ess,
+            1,
+            0,
+        )
+        flat = draws.reshape(-1, 2)
+        groups["calibration"] = calibration_record(
+            ["b[0]", "b[1]"], normal, flat, flat, release, ReleasedTilt.of(release)
+        )
+    return arviz_compat.make(groups)
+
+
+def test_a_release_alone():
+    release = make_release()
+    table = diagnose(release)
+    assert list(table.columns) == ["value", "threshold", "verdict", "what_to_do"]
+    assert set(table.index) == RELEASE_CHECKS and table.index.is_unique
+    assert set(table["verdict"]) <= {"ok", "info"}
+    judged = table[table["verdict"] == "ok"]
+    assert (judged["what_to_do"] == "").all()
+    assert table.loc["ess", "value"] == release.weights.ess
+    assert table.loc["ess_share", "value"] == release.weights.ess / 2000
+    assert table.loc["psis_ess", "value"] == kish_ess(psislw(release.weights.log_weights[0])[0])
+    assert table.loc["epsilon", "value"] == 1.0 and table.loc["delta", "value"] == 1e-6
+    assert table.loc["adjacency", "value"] == "replace-one"
+    assert table.loc["clipped_private", "value"] == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize(
+    ("settings", "check", "verdict"),
+    [
+        ({"spread": 3.0}, "pareto_k", "fail"),
+        ({"spread": 3.0}, "ess_share", "fail"),
+        ({"clipped": 0.07}, "clipped_private", "fail"),
+        ({"clipped": -0.07}, "clipped_private", "ok"),
+        ({"n_private": 2000}, "n_synthetic", "warn"),
+        ({"noise": "seeded"}, "noise", "fail"),
+        ({"noise": "floating-point"}, "noise", "warn"),
+        ({"noise": "seeded"}, "certified", "warn"),
+    ],
+)
+def test_what_is_wrong_with_a_release_is_said(settings, check, verdict):
+    row = diagnose(make_release(**settings)).loc[check]
+    assert row["verdict"] == verdict
+    assert bool(row["what_to_do"]) == (verdict != "ok")
+
+
+def test_a_calibrated_fit_with_its_release():
+    release = make_release()
+    table = diagnose(make_idata(release), release)
+    assert set(table.index) == RELEASE_CHECKS | FIT_CHECKS | SAMPLER_CHECKS | {"kappa[b[0]]", "kappa[b[1]]"}
+    assert table.index.is_unique and set(table["verdict"]) <= {"ok", "info"}
+    assert table.loc["kappa", "value"] == 0.1 and table.loc["kappa[b[1]]", "value"] == 0.02
+    # the overall index is shown and not judged
+    assert table.loc["kappa0", "value"] == 7.0 and table.loc["kappa0", "verdict"] == "info"
+    assert np.isnan(table.loc["kappa0", "threshold"])
+    assert table.loc["explained", "value"] == 0.92
+    assert table.loc["r_hat", "value"] < 1.01 and table.loc["ess_bulk", "threshold"] == 400
+
+
+@pytest.mark.parametrize(
+    ("settings", "check", "verdict"),
+    [
+        ({"kappa": (0.1, 0.3)}, "kappa", "fail"),
+        ({"kappa": (0.1, 0.3)}, "kappa[b[1]]", "fail"),
+        ({"kappa": (0.1, 0.3)}, "kappa[b[0]]", "ok"),
+        ({"kappa": (0.1, 0.3)}, "calibration", "fail"),
+        ({"mode": 0.9}, "skew", "fail"),
+        ({"likelihood_ess": 80.0}, "likelihood_ess", "warn"),
+        ({"explained": (0.9, 0.3)}, "explained", "fail"),
+        ({"shift": 3.0}, "r_hat", "fail"),
+        ({"shift": 3.0}, "ess_bulk", "warn"),
+        ({"calibrated": False}, "calibration", "warn"),
+    ],
+)
+def test_what_is_wrong_with_a_fit_is_said(settings, check, verdict):
+    release = make_release()
+    row = diagnose(make_idata(release, **settings), release).loc[check]
+    assert row["verdict"] == verdict
+    assert bool(row["what_to_do"]) == (verdict != "ok")
+
+
+def test_the_limit_of_the_likelihood_ess_knows_what_the_features_span():
+    release = make_release()
+    idata = make_idata(release, likelihood_ess=700.0)
+    record = arviz_compat.group(idata, "calibration")
+    spanned = record.assign(explained=("parameter", [0.8, 0.9]))
+    table = diagnose(arviz_compat.with_groups(idata, {"calibration": spanned}), release)
+    assert table.loc["likelihood_ess", "threshold"] == pytest.approx(250.0)
+    assert table.loc["likelihood_ess", "verdict"] == "ok"
+
+
+def test_a_fit_without_its_release():
+    release = make_release()
+    table = diagnose(make_idata(release))
+    privacy = {"epsilon", "delta", "adjacency", "noise", "certified", "psis_ess"}
+    assert not privacy & set(table.index) and "pareto_k" in table.index
+    bare = diagnose(make_idata(release, calibrated=False))
+    advice = bare.loc["calibration", "what_to_do"]
+    assert "calibrate()" in advice and "without weights" in advice
+    assert set(bare.index) == SAMPLER_CHECKS | {"calibration"}
+
+
+def test_weights_without_a_measurement():
+    release = make_release()
+    plain = Release(release.synthetic, Weights(np.zeros(2000), "mine"), release.statement, n_private=1000)
+    table = diagnose(plain)
+    assert np.isnan(table.loc["clipped_private", "value"])
+    assert table.loc["clipped_private", "verdict"] == "info"
+
+
+def test_one_chain_has_no_r_hat():
+    release = make_release()
+    idata = make_idata(release)
+    one = arviz_compat.make({"posterior": arviz_compat.group(idata, "posterior").isel(chain=[0])})
+    table = diagnose(one)
+    assert table.loc["r_hat", "verdict"] == "info" and table.loc["ess_bulk", "threshold"] == 100
+
+
+def test_draws_far_from_the_mode_are_of_another_model():
+    near, far = skew_check(2.9), skew_check(34.0)
+    assert "tighter priors or fix them; merge small groups" in near.reason and "entred" not in near.reason
+    assert far.reason.startswith("skew 34 >= 0.5: the draws lie far from the mode of the model that was passed")
+    assert "Sample the model that reweight() returned, with these weights." in far.reason
+    assert skew_check(0.4).what_to_do == "" and skew_check(np.nan).verdict == "info"
+
+
+def test_limits_are_strict_and_reasons_say_the_numbers():
+    assert below("k", 0.7, 0.7, "do this.").verdict == "fail"
+    assert above("e", 0.35, 0.35, "do this.").verdict == "fail"
+    assert above("e", np.inf, 0.35, "do this.").verdict == "ok"
+    assert below("k", 0.83, 0.7, "do this.").reason == "k 0.83 >= 0.7: do this."
+    assert above("e", 0.2, 0.35, "do this.").reason == "e 0.2 <= 0.35: do this."
+
+
+def recorded(idata, **attrs):
+    """The same posterior, with what fit records of its weights."""
+    posterior = arviz_compat.group(idata, "posterior")
+    return arviz_compat.with_groups(idata, {"posterior": posterior.assign_attrs(weights="TiltWeights", **attrs)})
+
+
+def test_weights_of_another_release_fail_the_calibration():
+    release, other = make_release(), make_release(spread=0.2)
+    idata = recorded(make_idata(release), weights_digest=weights_digest(release.weights))
+    good, bad = diagnose(idata, release), diagnose(idata, other)
+    assert good.loc["weights", "verdict"] == "ok" and good.loc["calibration", "verdict"] == "ok"
+    assert list(bad.index[:2]) == ["weights", "calibration"]
+    assert bad.loc["weights", "verdict"] == "fail" and bad.loc["calibration", "verdict"] == "fail"
+    assert "Pass the release that the posterior was fitted with." in bad.loc["weights", "what_to_do"]
+    assert bad.loc["calibration", "what_to_do"]
+    assert "weights" not in diagnose(idata).index  # nothing to compare with
+    bare = recorded(make_idata(release, calibrated=False), weights_digest=weights_digest(release.weights))
+    assert diagnose(bare, other).loc["calibration", "verdict"] == "fail"
+
+
+def test_weights_of_ones_own_belong_to_the_release_that_they_were_fitted_with():
+    release, other = make_release(), make_release(spread=0.2)
+    digests = {"weights_digest": "noise-aware draws", "release_digest": weights_digest(release.weights)}
+    idata = recorded(make_idata(release), **digests)
+    table = diagnose(idata, release)
+    assert table.loc["weights", "verdict"] == "info" and table.loc["calibration", "verdict"] == "ok"
+    assert diagnose(idata, other).loc["weights", "verdict"] == "fail"
+    uniform = recorded(make_idata(release), weights_digest="")
+    assert "weights" not in diagnose(uniform, other).index
+
+
+def test_wrong_arguments():
+    release = make_release()
+    with pytest.raises(TypeError, match="ArviZ object"):
+        diagnose("idata.nc")
+    with pytest.raises(TypeError, match="two releases"):
+        diagnose(release, release)
+    with pytest.raises(TypeError, match="release must be a Release"):
+        diagnose(make_idata(release), "release.iwb")
+
+
+@pytest.mark.parametrize(
+    ("family", "warns"), [("bernoulli", False), ("poisson", False), ("gaussian", True), (None, True)]
+)
+def test_clipped_rows_are_warned_of_where_the_response_may_have_a_scale(family, warns):
+    release = make_release(clipped=0.15, n_private=1000)
+    idata = make_idata(release)
+    record = arviz_compat.group(idata, "calibration")
+    record.attrs.update(clipped_private=0.15, noise_ratio=1.0)
+    posterior = arviz_compat.group(idata, "posterior").assign_attrs({} if family is None else {"family": family})
+    table = diagnose(arviz_compat.with_groups(idata, {"posterior": posterior, "calibration": record}))
+    assert table.loc["clipped_private", "verdict"] == ("warn" if warns else "ok")

@@ -1,0 +1,108 @@
+"""What an analyst is told who fits another model than the release was made for."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from weighted_tools import SCHEMA, make_release
+
+import iwbayes as iw
+from iwbayes.analyst.released_tilt import ReleasedTilt
+from iwbayes.curator.privacy.noise import SeededNoise
+from iwbayes.datasets import simulate_table
+from iwbayes.features.formulas import model_options
+
+
+def unmeasured(release: iw.Release, formula: str) -> str | None:
+    tilt = ReleasedTilt.of(release)
+    return None if tilt is None else tilt.unmeasured(formula)
+
+
+def release_for(*formulas: str, level: int = 0) -> iw.Release:
+    """Release by hand of the richest set of terms for some models, or of a poorer one."""
+    return make_release(features=model_options(formulas, SCHEMA)[level][1])
+
+
+@pytest.mark.parametrize(
+    ("made_for", "fitted"),
+    [
+        ("z ~ x + g", "z ~ x + g"),
+        ("z ~ x + g", "z ~ x"),
+        ("z ~ x + g", "z ~ 0 + C(g)"),
+        ("z ~ x + g", "z ~ I((x - 1) / 2)"),
+        ("z ~ x + g", "x ~ z"),
+        ("z ~ x*k", "z ~ x + k"),
+        ("z ~ poly(x, 2)", "z ~ x"),
+        ("z ~ x", "z ~ 1"),
+        ("z ~ x + k", "x ~ k"),
+    ],
+)
+def test_models_inside(made_for, fitted):
+    assert unmeasured(release_for(made_for), fitted) is None
+
+
+@pytest.mark.parametrize(
+    ("made_for", "fitted", "absent"),
+    [
+        ("z ~ x", "z ~ x + k", "k, k:z"),
+        ("z ~ x + k", "z ~ x*k", "x:k:z"),
+        ("z ~ x", "z ~ I(x**2)", "x^2:z"),
+        ("z ~ x + g", "x ~ k", "k, x:k"),
+        ("z ~ x", "z ~ g", "g[u], g[v], g[w], g[u]:z and 2 more"),
+    ],
+)
+def test_models_outside_are_told_with_what_is_missing(made_for, fitted, absent):
+    reason = unmeasured(release_for(made_for), fitted)
+    assert f"the moments of {absent} come from the generator alone" in reason
+    assert f"for_models=[{fitted!r}]" in reason and reason.endswith(".")
+
+
+def test_what_the_budget_left_out_is_told():
+    formula = "y ~ x + k"
+    rich, middle, poor = (unmeasured(release_for(formula, level=level), formula) for level in range(3))
+    assert rich is None
+    assert "the budget was too small for all terms of this model: the moments of x:k come" in middle
+    assert "the moments of x^2, x:k, y^2, k^2 come" in poor and "more private rows or more epsilon." in poor
+    # of another model it is not the budget
+    assert "made for other models" in unmeasured(release_for(formula, level=2), "y ~ x + g")
+
+
+@pytest.mark.parametrize("formula", ["z ~ np.exp(x)", "z ~ nobody", "nonsense"])
+def test_what_cannot_be_measured_is_outside(formula):
+    reason = unmeasured(release_for("z ~ x"), formula)
+    assert "made for other models, and cannot be for this one" in reason
+
+
+def test_what_releases_for_no_model_in_particular_have_measured():
+    formula = "z ~ x + k"
+    reason = unmeasured(make_release(features="linear"), formula)
+    assert reason.startswith("only linear terms were measured: the moments of x:z, k:z come from the generator alone")
+    assert reason.endswith(f"Ask for a release with for_models=[{formula!r}].")
+    assert "only squares terms" in unmeasured(make_release(features="squares"), formula)
+    rich = make_release(features="quadratic", n=2000)
+    for inside in (formula, "y ~ x + k + g", "g ~ x + z"):
+        assert unmeasured(rich, inside) is None
+    # a regression leaves rows with a missing cell out: the product of response and predictor counts without them
+    assert "x:m[missing]:g[u]" in unmeasured(rich, "g ~ m + x + z")
+    assert "only quadratic terms were measured: the moments of x:k:z come" in unmeasured(rich, "z ~ x*k")
+    # what is no polynomial, such as the exponential of a column, no release measures: it says nothing
+    assert unmeasured(rich, "z ~ np.exp(x)") is None
+
+
+def test_weights_that_are_no_tilt_say_nothing():
+    chosen = release_for("z ~ x")
+    bare = replace(chosen, weights=replace(chosen.weights, measurement=None))
+    assert unmeasured(bare, "z ~ x*k") is None
+
+
+def test_through_publish_and_a_file(tmp_path):
+    simulated = simulate_table("bernoulli", 400, rng=1)
+    private = iw.PrivateTable(simulated.frame, simulated.schema)
+    release = iw.publish(
+        private, epsilon=1.0, delta=1e-6, for_models=["y ~ x"], n_synthetic=600, noise=SeededNoise(1), rng=1
+    )
+    back = iw.load(release.save(tmp_path / "r.iwb", allow_uncertified=True))
+    for found in (release, back):
+        assert unmeasured(found, "y ~ x") is None
+        assert "z, y:z" in unmeasured(found, "y ~ x + z")
+        assert np.isfinite(found.weights.log_weights).all()

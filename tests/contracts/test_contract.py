@@ -1,0 +1,651 @@
+"""One contract for every generator and every weight estimator: join the list, and the tests come with it."""
+
+import pickle
+import struct
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from iwbayes.curator.contribution import bound_contributions
+from iwbayes.curator.estimators.beta import BetaCalibratedWeights
+from iwbayes.curator.estimators.discriminator import DiscriminatorWeights
+from iwbayes.curator.estimators.fixed import KnownRatioWeights, UniformWeights
+from iwbayes.curator.estimators.logistic import LogisticWeights
+from iwbayes.curator.estimators.neural import NeuralWeights
+from iwbayes.curator.estimators.output import OutputNoiseWeights
+from iwbayes.curator.estimators.tilting.tilt import TiltWeights
+from iwbayes.curator.generators.adversarial.gan import CGAN, DPCGAN, DPGAN, GAN
+from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
+from iwbayes.curator.generators.mixture.mixture import Mixture
+from iwbayes.curator.generators.pate.pate import PATEGAN
+from iwbayes.curator.privacy.ledger import BudgetExceeded, Ledger
+from iwbayes.curator.privacy.noise import SeededNoise
+from iwbayes.curator.protocols import (
+    FittedGenerator,
+    Generator,
+    LogRatio,
+    PublicFacts,
+    WeightEstimator,
+    gives_log_ratio,
+    is_generator,
+    is_weight_estimator,
+)
+from iwbayes.measurement import Measurement
+from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
+from iwbayes.statement import Event
+from iwbayes.tables import PrivateTable, SyntheticTable
+from iwbayes.weights import Weights
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One algorithm under the contract, and a budget that it accepts."""
+
+    name: str
+    make: Callable[[], Any]
+    epsilon: float = 1.0
+    delta: float = 0.0
+    #: Epsilon of a ledger that it fits in, where that is more than what it is called.
+    room: float = 1.0
+    #: The same algorithm with so little shrinkage that a huge epsilon makes it nearly exact.
+    sharp: Callable[[], Any] | None = None
+    #: Whether it reads private rows, and adds noise to what it learns.
+    free: bool = False
+    noisy: bool = True
+    #: Whether the scale of its noise can be seen from outside.
+    visible: bool = True
+    #: What has to happen under a ledger before.
+    prepare: Callable[[Ledger], None] = lambda ledger: None
+    module: str | None = None
+    #: How far the share of missing cells may be from the private one at a huge epsilon, beside the sampling error:
+    #: noise and projection of counts move the law of a column by a little; others draw a table from one posterior draw
+    #: (the standard error of a share among the private rows), or learn shares by gradient steps only.
+    missing_tolerance: float = 0.01
+
+    @property
+    def budget(self) -> dict[str, float]:
+        return {"epsilon": self.epsilon, "delta": self.delta}
+
+
+class FittedRatio:
+    """A fitted object with a log ratio, as a discriminator is."""
+
+    def log_ratio(self, table: SyntheticTable) -> np.ndarray:
+        return table.schema.encode(table.frame)[:, 0]
+
+    def fingerprint(self) -> str:
+        return "a discriminator"
+
+
+def neural(**settings: Any) -> Any:
+    options = {"hidden": (8,), "steps": 15, "batch_size": 256, "progressbar": False, "random_seed": 0}
+    return NeuralWeights(**{**options, **settings})
+
+
+def mixture(**settings: Any) -> Any:
+    return Mixture(**{"n_components": 3, "n_draws": 2, "starts": 1, "progressbar": False, "random_seed": 0, **settings})
+
+
+def adversarial(kind: Callable[..., Any], **settings: Any) -> Any:
+    options = {"steps": 40, "discriminator_steps": 2, "generator_rate": 0.03, "batch_size": 256}
+    widths = {"generator_hidden": (16,), "discriminator_hidden": (8,)}
+    return kind(**{**options, **widths, "progressbar": False, "random_seed": 0, **settings})
+
+
+def pate() -> Any:
+    options = {"teachers": 30, "rounds": 20, "votes": 32, "batch_size": 64, "teacher_steps": 3}
+    widths = {"generator_hidden": (16,), "student_hidden": (8,), "generator_rate": 0.015}
+    return PATEGAN(**options, **widths, progressbar=False, random_seed=0)
+
+
+GENERATORS = [
+    Entry("BayesNet", BayesNet),
+    Entry("BayesNet, delta", BayesNet, delta=1e-6),
+    Entry("BayesNet, independent columns", lambda: BayesNet(max_parents=0)),
+    Entry("Mixture", mixture, missing_tolerance=5 * (0.3 * 0.7 / 600) ** 0.5),
+    Entry("Mixture, delta", mixture, delta=1e-6, visible=False, missing_tolerance=5 * (0.3 * 0.7 / 600) ** 0.5),
+    Entry(
+        "Mixture, variational",
+        lambda: mixture(method="variational", steps=20),
+        delta=1e-6,
+        visible=False,
+        missing_tolerance=0.3,  # so few steps teach it little
+        module="torch",
+    ),
+    Entry("GAN", lambda: adversarial(GAN), room=np.inf, noisy=False, module="torch", missing_tolerance=0.04),
+    Entry(
+        "CGAN",
+        lambda: adversarial(CGAN, condition="region"),
+        room=np.inf,
+        noisy=False,
+        module="torch",
+        missing_tolerance=0.04,
+    ),
+    Entry("DPGAN", lambda: adversarial(DPGAN), delta=1e-6, visible=False, module="torch", missing_tolerance=0.04),
+    # with a fixed clip norm the scale of its noise can be seen
+    Entry(
+        "DPGAN, clip norm", lambda: adversarial(DPGAN, clip_norm=0.5), delta=1e-6, module="torch", missing_tolerance=0.2
+    ),
+    Entry(
+        "DPGAN, wasserstein",
+        lambda: adversarial(DPGAN, loss="wasserstein", steps=60, discriminator_rate=0.3),
+        delta=1e-6,
+        visible=False,
+        module="torch",
+        missing_tolerance=0.1,
+    ),
+    Entry("DPCGAN", lambda: adversarial(DPCGAN, condition="sex"), delta=1e-6, module="torch", missing_tolerance=0.04),
+    Entry("PATEGAN", pate, delta=1e-6, module="torch", visible=False, missing_tolerance=0.15),
+]
+ESTIMATORS = [
+    Entry("TiltWeights", TiltWeights, delta=1e-6),
+    Entry("TiltWeights, linear", lambda: TiltWeights(features="linear"), delta=1e-6),
+    Entry(
+        "TiltWeights for models", lambda: TiltWeights(for_models=["insured ~ age + visits + sex + region"]), delta=1e-6
+    ),
+    Entry("TiltWeights, cube", lambda: TiltWeights(mechanism="cube", features="linear")),
+    Entry("TiltWeights on LogisticWeights", lambda: TiltWeights(base=LogisticWeights(), features="linear"), delta=1e-6),
+    Entry(
+        "TiltWeights, cube on LogisticWeights",
+        lambda: TiltWeights("cube", "linear", base=LogisticWeights(mechanism="objective"), base_share=0.4),
+    ),
+    Entry("LogisticWeights", LogisticWeights, delta=1e-6, sharp=lambda: LogisticWeights(4e-3)),
+    *(
+        Entry(
+            f"LogisticWeights, {name}",
+            lambda name=name: LogisticWeights(0.3, name),
+            room=2.0 if name == "paper" else 1.0,
+            sharp=lambda name=name: LogisticWeights(4e-3, name),
+        )
+        for name in ("spherical", "laplace", "objective", "paper")
+    ),
+    Entry(
+        "LogisticWeights, none",
+        lambda: LogisticWeights(0.1, "none"),
+        room=np.inf,
+        noisy=False,
+        sharp=lambda: LogisticWeights(4e-3, "none"),
+    ),
+    Entry(
+        "OutputNoiseWeights",
+        lambda: OutputNoiseWeights(0.3),
+        room=1500.0,
+        visible=False,
+        sharp=lambda: OutputNoiseWeights(4e-3),
+    ),
+    Entry(
+        "OutputNoiseWeights, gaussian",
+        lambda: OutputNoiseWeights(0.3, "gaussian"),
+        delta=1e-6,
+        room=100.0,
+        visible=False,
+        sharp=lambda: OutputNoiseWeights(4e-3, "gaussian"),
+    ),
+    Entry(
+        "BetaCalibratedWeights",
+        lambda: BetaCalibratedWeights(LogisticWeights()),
+        delta=1e-6,
+        visible=False,
+        sharp=lambda: BetaCalibratedWeights(LogisticWeights(4e-3)),
+    ),
+    Entry(
+        "BetaCalibratedWeights, laplace",
+        lambda: BetaCalibratedWeights(LogisticWeights(0.3, "objective"), mechanism="laplace"),
+        sharp=lambda: BetaCalibratedWeights(LogisticWeights(4e-3, "objective"), mechanism="laplace"),
+    ),
+    Entry("UniformWeights", UniformWeights, free=True),
+    Entry("KnownRatioWeights", lambda: KnownRatioWeights(DISCRIMINATOR.log_ratio), free=True),
+    Entry(
+        "DiscriminatorWeights",
+        lambda: DiscriminatorWeights(DISCRIMINATOR),
+        free=True,
+        prepare=lambda ledger: ledger._register("a discriminator"),
+    ),
+    Entry("NeuralWeights", neural, delta=1e-6, sharp=lambda: neural(steps=60), module="torch"),
+    Entry(
+        "NeuralWeights, sampled",
+        lambda: neural(sampling_probability=0.5, draws=2),
+        delta=1e-6,
+        sharp=lambda: neural(steps=60, sampling_probability=0.5, draws=2),
+        module="torch",
+    ),
+    Entry(
+        "NeuralWeights, none",
+        lambda: neural(mechanism="none"),
+        room=np.inf,
+        noisy=False,
+        sharp=lambda: neural(mechanism="none", steps=60),
+        module="torch",
+    ),
+]
+DISCRIMINATOR = FittedRatio()
+ALL = GENERATORS + ESTIMATORS
+CHARGED = [entry for entry in ALL if not entry.free]
+every_generator = pytest.mark.parametrize("entry", GENERATORS, ids=lambda entry: entry.name)
+every_estimator = pytest.mark.parametrize("entry", ESTIMATORS, ids=lambda entry: entry.name)
+every_entry = pytest.mark.parametrize("entry", ALL, ids=lambda entry: entry.name)
+every_charged_entry = pytest.mark.parametrize("entry", CHARGED, ids=lambda entry: entry.name)
+every_noisy_entry = pytest.mark.parametrize("entry", [e for e in CHARGED if e.noisy], ids=lambda entry: entry.name)
+pytestmark = [
+    # reproductions of published mechanisms say what they really cost; that they do is tested with them
+    pytest.mark.filterwarnings("ignore::iwbayes._warnings.PrivacyWarning"),
+    pytest.mark.filterwarnings("ignore::iwbayes._warnings.WeightsWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def extras(request: pytest.FixtureRequest) -> None:
+    """Skip an algorithm whose optional package is not installed."""
+    entry = request.node.callspec.params.get("entry") if hasattr(request.node, "callspec") else None
+    if entry is not None and entry.module is not None:
+        pytest.importorskip(entry.module)
+
+
+SCHEMA = Schema(
+    Real("age", 0, 100, missing=True),
+    Real("income", 0, 1e6, transform="log1p"),
+    Integer("visits", 0, 2_000_000, missing=True),
+    Integer("children", 0, 4),
+    Binary("insured"),
+    Binary("sex", levels=("woman", "man"), missing=True),
+    Categorical("region", levels=("north", "south", "east"), missing=True),
+)
+#: Private numbers that no other part of a test holds: where they appear, a private row has leaked.
+CANARY_AGE, CANARY_VISITS = 41.2345678912, 1_234_567
+MISSING_SHARE = 0.3
+
+
+def rows(n: int, seed: int, missing: float = MISSING_SHARE) -> pd.DataFrame:
+    """A table under SCHEMA with canaries in the first row and missing cells where they are declared."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {
+            "age": rng.uniform(0, 100, n),
+            "income": rng.lognormal(9, 1, n),
+            "visits": rng.integers(0, 2_000_000, n).astype(float),
+            "children": rng.integers(0, 5, n),
+            "insured": rng.integers(0, 2, n),
+            "sex": rng.choice(["woman", "man"], n).astype(object),
+            "region": rng.choice(["north", "south", "east"], n, p=[0.6, 0.3, 0.1]).astype(object),
+        }
+    )
+    for column in SCHEMA:
+        if column.missing:
+            frame.loc[rng.random(n) < missing, column.name] = np.nan
+    frame.loc[0, ["age", "visits"]] = CANARY_AGE, CANARY_VISITS
+    return frame
+
+
+@pytest.fixture(scope="module")
+def private() -> PrivateTable:
+    return PrivateTable(rows(600, seed=1), SCHEMA)
+
+
+@pytest.fixture(scope="module")
+def synthetic() -> SyntheticTable:
+    frame = rows(1500, seed=2, missing=0.1).drop(index=0)
+    return SyntheticTable(frame, SCHEMA, origin="test", already_spent=(0, 0))
+
+
+class RecordingNoise:
+    """A seeded source that writes down every draw: what, at which scale, and what was charged by then."""
+
+    kind = "seeded"
+    methods = ("gaussian", "laplace", "cube", "spherical", "floating_gaussian", "noisy_max")
+
+    def __init__(self, seed: int = 0, *, broken: bool = False) -> None:
+        self.draws: list[tuple[str, float, int]] = []
+        self.ledger: Ledger | None = None
+        self._source = SeededNoise(seed)
+        self._broken = broken
+
+    def poisson_sample(self, n: int, rate: float) -> Any:
+        return self._source.poisson_sample(n, rate)  # a secret of the algorithm, no noise
+
+    def permutation(self, n: int) -> Any:
+        return self._source.permutation(n)  # the same
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self.methods:
+            raise AttributeError(name)
+
+        def draw(values: Any, scale: Any) -> Any:
+            assert self.ledger is not None
+            charged = sum(event.count * (event.steps or 1) for event in self.ledger.events)
+            self.draws.append((name, float(scale), charged))
+            if self._broken:
+                raise OSError("the source of noise broke")
+            return getattr(self._source, name)(values, scale)
+
+        return draw
+
+
+def recorded(epsilon: float, delta: float, adjacency: str = "replace-one", **settings: Any) -> tuple[Ledger, Any]:
+    noise = RecordingNoise(**settings)
+    ledger = Ledger(epsilon, delta, adjacency, noise=noise)
+    noise.ledger = ledger
+    return ledger, noise
+
+
+def run(entry: Entry, private: PrivateTable, synthetic: SyntheticTable, ledger: Ledger, **budget: float) -> Any:
+    """Fit a generator or an estimator alike."""
+    settings = entry.make()
+    entry.prepare(ledger)
+    inputs = (private,) if entry in GENERATORS else (private, synthetic)
+    return settings.fit(*inputs, ledger, **(budget or entry.budget))
+
+
+def declared(entry: Entry, adjacency: str = "replace-one") -> tuple[Event, ...]:
+    return entry.make().events(PublicFacts(SCHEMA, 600, 1499, adjacency), **entry.budget)
+
+
+def one_by_one(events: tuple[Event, ...]) -> list[tuple[Any, ...]]:
+    """Events with their counts written out, in an order of their own."""
+    return sorted(
+        (e.label, e.mechanism, e.epsilon, e.delta, e.noise_multiplier or 0.0) for e in events for _ in range(e.count)
+    )
+
+
+def result_of(fitted: Any) -> Any:
+    """What comes out, in a form that can be compared."""
+    return fitted.log_weights if isinstance(fitted, Weights) else fitted.sample(200, rng=5).frame
+
+
+def assert_same(left: Any, right: Any) -> None:
+    if isinstance(left, pd.DataFrame):
+        pd.testing.assert_frame_equal(left, right)
+    else:
+        np.testing.assert_array_equal(left, right)
+
+
+# --- what comes out
+
+
+@every_generator
+def test_a_generator_draws_rows_under_the_schema(entry, private):
+    assert isinstance(entry.make(), Generator) and is_generator(entry.make())
+    fitted = entry.make().fit(private, recorded(entry.room, 1e-5)[0], **entry.budget)
+    assert isinstance(fitted, FittedGenerator)
+    table = fitted.sample(3000, rng=1)
+    assert isinstance(table, SyntheticTable)
+    assert table.schema == SCHEMA and table.origin is not None and len(table) == 3000
+    assert list(table.frame.columns) == list(SCHEMA.names)
+    assert table.frame.index.equals(pd.RangeIndex(3000))
+    for column in SCHEMA:
+        values = table.frame[column.name]
+        assert column.missing or not values.isna().any()
+        present = values.dropna()
+        if column.kind in ("binary", "categorical"):
+            assert set(present) <= set(column.levels)
+        else:
+            assert present.between(column.lower, column.upper).all()
+        if column.kind == "integer":
+            assert str(values.dtype) == ("Int64" if column.missing else "int64")
+
+
+@every_generator
+@pytest.mark.parametrize("n", [0, -1, 2.5, True])
+def test_a_generator_refuses_a_wrong_number_of_rows(entry, private, n):
+    fitted = entry.make().fit(private, recorded(entry.room, 1e-5)[0], **entry.budget)
+    with pytest.raises(ValueError, match="n must be"):
+        fitted.sample(n, rng=1)
+
+
+@every_generator
+def test_sampling_follows_its_rng_and_nothing_else(entry, private):
+    fitted = entry.make().fit(private, recorded(entry.room, 1e-5)[0], **entry.budget)
+    first = fitted.sample(300, rng=3).frame
+    pd.testing.assert_frame_equal(first, fitted.sample(300, rng=3).frame)
+    pd.testing.assert_frame_equal(first, fitted.sample(300, rng=np.random.default_rng(3)).frame)
+    assert not first.equals(fitted.sample(300, rng=4).frame)
+    assert not fitted.sample(300).frame.equals(fitted.sample(300).frame)
+
+
+@every_generator
+def test_a_generator_keeps_missing_cells(entry, private):
+    """At a huge epsilon the share of missing cells is the private one, within five standard errors."""
+    fitted = entry.make().fit(private, recorded(max(100, entry.room), 1e-5)[0], epsilon=100, delta=entry.delta)
+    n = 4000
+    drawn = fitted.sample(n, rng=1).frame.isna().mean()
+    truth = private.frame.isna().mean()
+    se = np.sqrt(MISSING_SHARE * (1 - MISSING_SHARE) / n)
+    assert (np.abs(drawn - truth) < 5 * se + entry.missing_tolerance).all()
+    assert (drawn[[c.name for c in SCHEMA if not c.missing]] == 0).all()
+
+
+@every_generator
+def test_the_ledger_knows_its_generator_and_the_rows_that_it_draws(entry, private):
+    ledger, _ = recorded(entry.room, 1e-5)
+    fitted = entry.make().fit(private, ledger, **entry.budget)
+    table = fitted.sample(50, rng=1)
+    assert ledger.holds(fitted.fingerprint()) and table.source == fitted.fingerprint()
+    spent = ledger.events
+    UniformWeights().fit(private, table, ledger, epsilon=1.0)
+    assert ledger.events == spent and not any("outside" in note for note in ledger.statement().notes)
+    other, _ = recorded(entry.room, 1e-5)
+    assert not other.holds(fitted.fingerprint())
+    if gives_log_ratio(entry.make()):
+        assert isinstance(fitted, LogRatio)
+        weights = DiscriminatorWeights(fitted).fit(private, table, ledger, epsilon=1.0)
+        np.testing.assert_array_equal(weights.log_weights[0], fitted.log_ratio(table))
+        assert ledger.events == spent
+
+
+@every_entry
+def test_people_with_several_rows_are_protected_as_a_whole(entry, private, synthetic):
+    """The same algorithm on users: more noise or none, a public number of rows, and nothing without a bound."""
+    ledger, noise = recorded(np.inf, 1e-5, "replace-user")
+    frame = private.frame.assign(person=np.arange(len(private)) // 2)
+    unbounded = PrivateTable(frame, SCHEMA, user="person")
+    with pytest.raises(ValueError, match="bound_contributions"):
+        run(entry, unbounded, synthetic, ledger)
+    with pytest.raises(ValueError, match="names none"):
+        run(entry, private, synthetic, ledger)
+    assert ledger.events == () and noise.draws == []
+    bounded = bound_contributions(unbounded, ledger, epsilon=0.5, grid=[2])
+    bounding = len(ledger.events)
+    result = result_of(run(entry, bounded, synthetic, ledger))
+    assert len(result) > 0
+    facts = PublicFacts(SCHEMA, bounded.n_private, len(synthetic), "replace-user", 2, 300)
+    expected = entry.make().events(facts, **entry.budget)
+    assert one_by_one(ledger.events[bounding:]) == one_by_one(expected)
+    with pytest.raises(ValueError, match="replace-user"):
+        run(entry, bounded, synthetic, recorded(np.inf, 1e-5)[0])
+
+
+@every_estimator
+def test_an_estimator_weights_every_row(entry, private, synthetic):
+    assert isinstance(entry.make(), WeightEstimator) and is_weight_estimator(entry.make())
+    weights = run(entry, private, synthetic, recorded(entry.room, 1e-5)[0])
+    assert isinstance(weights, Weights)
+    assert len(weights) == len(synthetic)
+    assert weights.log_weights.shape == (weights.n_draws, len(synthetic))
+    assert np.isfinite(weights.log_weights).all()
+    np.testing.assert_allclose(weights.values.mean(), 1)
+    if weights.measurement is not None:
+        measurement = weights.measurement
+        assert isinstance(measurement, Measurement)
+        assert measurement.n_private == len(private)
+        assert measurement.value.shape == (measurement.noise.dim,)
+    if weights.measurement is not None and measurement.features is not None:
+        assert measurement.features.transform(synthetic.frame).shape == (len(synthetic), measurement.noise.dim)
+
+
+@pytest.mark.parametrize("entry", [e for e in ESTIMATORS if not e.free], ids=lambda entry: entry.name)
+def test_an_estimator_weights_missing_cells(entry, private, synthetic):
+    """At a huge epsilon the weights carry the share of missing cells from .1 most of the way to .3."""
+    entry = replace(entry, make=entry.sharp or entry.make)
+    ledger = recorded(1000 * entry.room, 1e-5)[0]
+    weights = run(entry, private, synthetic, ledger, epsilon=100, delta=entry.delta)
+    for column in SCHEMA:
+        if column.missing:
+            absent = synthetic.frame[column.name].isna().to_numpy()
+            truth = private.frame[column.name].isna().mean()
+            weighted, plain = np.average(absent, weights=weights.values), absent.mean()
+            assert abs(weighted - truth) < 0.5 * abs(plain - truth)
+
+
+# --- the ledger comes first
+
+
+@every_entry
+def test_fit_charges_what_events_declares(entry, private, synthetic):
+    ledger, _ = recorded(entry.room, 1e-5)
+    run(entry, private, synthetic, ledger)
+    assert one_by_one(ledger.events) == one_by_one(declared(entry))
+    assert entry.free == (ledger.events == ())
+    assert ledger.would_cost() <= entry.room
+
+
+@every_entry
+def test_an_estimate_of_the_budget_is_enough(entry, private, synthetic):
+    """A ledger that holds just what `fit` is given takes it, but where a mechanism costs more than it is called."""
+    if entry.room == 1:
+        run(entry, private, synthetic, Ledger(entry.epsilon, entry.delta, noise=SeededNoise(1)))
+
+
+@every_noisy_entry
+def test_each_draw_is_charged_before_it_is_made(entry, private, synthetic):
+    ledger, noise = recorded(entry.room, 1e-5)
+    run(entry, private, synthetic, ledger)
+    assert noise.draws
+    for place, (_, _, charged) in enumerate(noise.draws):
+        assert charged >= place + 1
+    assert ledger.statement().noise == "unverified" and not ledger.statement().certified
+
+
+@pytest.mark.parametrize("entry", [e for e in ALL if not e.noisy or e.free], ids=lambda entry: entry.name)
+def test_without_noise_it_is_free_or_infinite(entry, private, synthetic):
+    ledger, noise = recorded(entry.room, 1e-5)
+    run(entry, private, synthetic, ledger)
+    assert noise.draws == []
+    assert ledger.spent[0] == (0.0 if entry.free else np.inf)
+    assert entry.free or not ledger.statement().certified
+
+
+@every_charged_entry
+def test_over_budget_nothing_is_charged_or_drawn(entry, private, synthetic):
+    ledger, noise = recorded(min(entry.room, 10_000) / 2, entry.delta)
+    with pytest.raises(BudgetExceeded, match="nothing was drawn") as caught:
+        run(entry, private, synthetic, ledger)
+    assert ledger.events == () and noise.draws == [] and ledger.spent == (0.0, 0.0)
+    assert_no_canary(caught.value)
+
+
+@every_charged_entry
+def test_a_spent_ledger_refuses(entry, private, synthetic):
+    room = min(entry.room, 10_000)
+    ledger, noise = recorded(room, 1e-5)
+    ledger.charge(Event("earlier", "laplace", 0.9 * room))
+    with pytest.raises(BudgetExceeded):
+        run(entry, private, synthetic, ledger)
+    assert [event.label for event in ledger.events] == ["earlier"] and noise.draws == []
+
+
+@every_noisy_entry
+def test_a_run_that_fails_stays_charged(entry, private, synthetic):
+    ledger, noise = recorded(entry.room, 1e-5, broken=True)
+    with pytest.raises(OSError, match="broke") as caught:
+        run(entry, private, synthetic, ledger)
+    assert len(noise.draws) == 1 and len(ledger.events) >= 1 and ledger.spent[0] > 0
+    assert_no_canary(caught.value)
+
+
+@pytest.mark.parametrize("entry", [e for e in CHARGED if e.noisy and e.visible], ids=lambda entry: entry.name)
+def test_zero_out_is_charged_alike_and_needs_less_noise(entry, private, synthetic):
+    """A null row moves a statistic by less than a replaced one: by half in L1, by 1/sqrt(2) at most in L2."""
+    scales = {}
+    for adjacency in ("replace-one", "zero-out"):
+        ledger, noise = recorded(entry.room, 1e-5, adjacency)
+        fitted = run(entry, private, synthetic, ledger)
+        assert ledger.statement().adjacency == adjacency
+        assert one_by_one(ledger.events) == one_by_one(declared(entry, adjacency))
+        # the source sees units of a grid; where that follows the scale of the noise, it says nothing here
+        found = {name: max(s for n, s, _ in noise.draws if n == name) for name in {n for n, _, _ in noise.draws}}
+        generators, estimators = ("laplace", "noisy_max", "floating_gaussian"), ("spherical", "floating_gaussian")
+        plain = generators if entry in GENERATORS else estimators
+        scales[adjacency] = {name: found[name] for name in plain if name in found}
+        if isinstance(fitted, Weights) and fitted.measurement is not None:
+            features = fitted.measurement.features
+            scales[adjacency]["measurement"] = fitted.measurement.sensitivity / (features.bound if features else 1)
+    assert scales["replace-one"].keys() == scales["zero-out"].keys() != set()
+    for name, scale in scales["replace-one"].items():
+        assert scales["zero-out"][name] < 0.72 * scale
+
+
+# --- reproducible, without a side effect, and silent
+
+
+@every_entry
+def test_the_same_seeds_give_the_same_result(entry, private, synthetic):
+    first, again, other = (run(entry, private, synthetic, recorded(entry.room, 1e-5, seed=s)[0]) for s in (7, 7, 8))
+    assert_same(result_of(first), result_of(again))
+    if entry.free or not entry.noisy:
+        return assert_same(result_of(first), result_of(other))
+    with pytest.raises(AssertionError):
+        assert_same(result_of(first), result_of(other))
+
+
+@every_entry
+def test_fit_leaves_settings_and_inputs_as_they_were(entry, private, synthetic):
+    settings = entry.make()
+    text, frames = repr(settings), (private.frame.copy(), synthetic.frame.copy())
+    inputs = (private,) if entry in GENERATORS else (private, synthetic)
+    ledgers = [recorded(entry.room, 1e-5)[0] for _ in range(2)]
+    for ledger in ledgers:
+        entry.prepare(ledger)
+    first, second = (settings.fit(*inputs, ledger, **entry.budget) for ledger in ledgers)
+    assert first is not settings and first is not second
+    assert repr(settings) == text and settings == entry.make()
+    assert not isinstance(settings, FittedGenerator)
+    for before, after in zip(frames, (private.frame, synthetic.frame), strict=True):
+        pd.testing.assert_frame_equal(before, after)
+
+
+def holds_canary(text: str) -> bool:
+    return any(form in text for form in (str(CANARY_AGE)[:10], str(CANARY_VISITS), f"{CANARY_VISITS:,}"))
+
+
+def assert_no_canary(error: BaseException) -> None:
+    assert not holds_canary("".join(traceback.format_exception(error)))
+
+
+def test_the_canary_can_be_seen(private):
+    assert holds_canary(private.frame.to_string()) and holds_canary(repr(CANARY_AGE))
+    assert struct.pack("<d", CANARY_AGE) in pickle.dumps(private.frame)
+
+
+@every_entry
+def test_printed_and_pickled_forms_hold_no_private_value(entry, private, synthetic):
+    fitted = run(entry, private, synthetic, recorded(entry.room, 1e-5)[0])
+    assert not holds_canary(repr(fitted)) and not holds_canary(str(fitted)) and not holds_canary(repr(entry.make()))
+    content = pickle.dumps(fitted)  # a PrivateTable anywhere inside would refuse
+    assert struct.pack("<d", CANARY_AGE) not in content and struct.pack("<q", CANARY_VISITS) not in content
+    assert not any(isinstance(value, PrivateTable) or value is private.frame for value in vars(fitted).values())
+
+
+@every_entry
+@pytest.mark.parametrize("budget", [{"epsilon": 0.0}, {"epsilon": -1.0}, {"epsilon": np.inf}, {"delta": -0.1}])
+def test_a_wrong_budget_is_refused_before_anything_happens(entry, private, synthetic, budget):
+    ledger, noise = recorded(entry.room, 1e-5)
+    with pytest.raises(ValueError, match="epsilon|delta") as caught:
+        run(entry, private, synthetic, ledger, **{**entry.budget, **budget})
+    assert ledger.events == () and noise.draws == []
+    assert_no_canary(caught.value)
+
+
+@every_estimator
+def test_an_estimator_refuses_another_schema(entry, private):
+    other = SyntheticTable(
+        pd.DataFrame({"age": [1.0, 2.0]}), Schema(Real("age", 0, 100)), origin="test", already_spent=(0, 0)
+    )
+    ledger, noise = recorded(entry.room, 1e-5)
+    with pytest.raises(ValueError, match="schema") as caught:
+        run(entry, private, other, ledger)
+    assert ledger.events == () and noise.draws == []
+    assert_no_canary(caught.value)

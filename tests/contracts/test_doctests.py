@@ -1,0 +1,31 @@
+"""The examples in the docstrings of every module run as printed."""
+
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+
+import iwbayes
+
+MODULES = sorted(
+    info.name for info in pkgutil.walk_packages(iwbayes.__path__, "iwbayes.") if not info.name.endswith("__main__")
+)
+FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+
+
+@pytest.mark.parametrize("name", ["iwbayes", *MODULES])
+def test_docstring_examples(name):
+    module = importlib.import_module(name)
+    result = doctest.testmod(module, optionflags=FLAGS)
+    assert result.failed == 0, f"{name}: run python -m doctest on it to see the difference"
+
+
+def test_there_are_examples_to_run():
+    """An import that hides a module's docstrings would pass the test above in silence."""
+    finder = doctest.DocTestFinder()
+    found = {
+        name: sum(len(test.examples) for test in finder.find(importlib.import_module(name), name)) for name in MODULES
+    }
+    for name in ("iwbayes.schema.schema", "iwbayes.curator.privacy.ledger", "iwbayes.curator.estimators.tilting.tilt"):
+        assert found[name] >= 2

@@ -1,0 +1,427 @@
+"""publish() and plan(): joint calibration, one budget, refusals before anything is charged, what rng seeds."""
+
+import json
+import traceback
+
+import numpy as np
+import pandas as pd
+import pytest
+from estimator_tools import progress_outputs
+
+from iwbayes._warnings import PrivacyWarning
+from iwbayes.curator.estimators.logistic import LogisticWeights
+from iwbayes.curator.estimators.tilting.tilt import TiltWeights
+from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
+from iwbayes.curator.plan import Plan, plan, uniform_table
+from iwbayes.curator.privacy.accounting import gaussian_epsilon, joint_multiplier, price
+from iwbayes.curator.privacy.ledger import BudgetExceeded, Ledger
+from iwbayes.curator.privacy.noise import SeededNoise, SystemNoise
+from iwbayes.curator.publish import publish
+from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
+from iwbayes.statement import Event
+from iwbayes.tables import PrivateTable
+
+SCHEMA = Schema(
+    Real("age", 18, 90),
+    Real("debt", 0, 1e5, transform="log1p", missing=True),
+    Integer("visits", 0, 12),
+    Binary("insured"),
+    Categorical("region", levels=("north", "south", "east")),
+)
+N = 800
+CANARY = 41.2345678912
+
+
+@pytest.fixture(scope="module")
+def private() -> PrivateTable:
+    rng = np.random.default_rng(11)
+    frame = pd.DataFrame(
+        {
+            "age": rng.uniform(18, 90, N),
+            "debt": np.where(rng.random(N) < 0.2, np.nan, rng.lognormal(7, 1, N)),
+            "visits": rng.binomial(12, 0.3, N),
+            "insured": rng.integers(0, 2, N),
+            "region": rng.choice(["north", "south", "east"], N),
+        }
+    )
+    frame.loc[0, "age"] = CANARY
+    return PrivateTable(frame, SCHEMA)
+
+
+class CountingNoise(SeededNoise):
+    """A seeded source that counts its draws."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.draws = 0
+
+    def __getattribute__(self, name: str):
+        if name in ("gaussian", "laplace", "cube", "spherical", "noisy_max"):
+            object.__setattr__(self, "draws", object.__getattribute__(self, "draws") + 1)
+        return super().__getattribute__(name)
+
+
+# --- the joint price
+
+
+@pytest.mark.parametrize(
+    "epsilon, delta, share",
+    [(0.3, 1e-6, 0.3), (1.0, 1e-6, 0.1), (1.0, 1e-6, 0.8), (5.0, 1e-9, 0.3), (1.0, 1e-3, 0.3)],
+)
+def test_the_joint_price_is_the_budget_and_close_below(private, epsilon, delta, share):
+    release = publish(private, epsilon=epsilon, delta=delta, share=share, n_synthetic=500, noise=SeededNoise(1), rng=1)
+    statement = release.statement
+    cost = price(statement.events, delta, scale=epsilon)
+    assert cost[0] <= epsilon * (1 + 1e-12) and cost[1] <= delta
+    assert 0.98 * epsilon < statement.epsilon <= epsilon
+    assert statement.delta <= delta
+    # basic composition of the nominal parts would have asked for more: that is what joint calibration buys
+    nominal = sum(event.count * event.epsilon for event in statement.events)
+    assert nominal >= epsilon * (1 - 1e-9)
+
+
+def test_each_part_gets_its_share(private):
+    release = publish(private, epsilon=1.0, delta=1e-6, share=0.2, n_synthetic=300, noise=SeededNoise(1), rng=1)
+    own = [event for event in release.statement.events if event.label.startswith("BayesNet")]
+    gaussians = [event for event in own if event.mechanism == "gaussian"]
+    # Gaussians of one guarantee: as one they have its epsilon at its delta
+    generator = gaussian_epsilon(joint_multiplier(gaussians), 1e-6)
+    generator += sum(event.count * event.epsilon for event in own if event.mechanism != "gaussian")
+    (tilt,) = [event for event in release.statement.events if event not in own]
+    np.testing.assert_allclose(generator / (generator + tilt.epsilon), 0.2, rtol=1e-6)
+
+
+def test_a_pure_release(private):
+    weights = TiltWeights(mechanism="cube", features="linear")
+    release = publish(private, epsilon=1.0, delta=0.0, weights=weights, n_synthetic=500, noise=SeededNoise(1), rng=1)
+    assert release.statement.delta == 0
+    assert 0.98 < release.statement.epsilon <= 1
+    assert {event.mechanism for event in release.statement.events} == {"laplace", "exponential", "cube"}
+    assert release.weights.measurement.noise.name == "cube"
+
+
+def test_cube_weights_beside_delta_spend_no_delta_of_their_own(private):
+    weights = TiltWeights(mechanism="cube", features="linear")
+    release = publish(private, epsilon=1.0, delta=1e-6, weights=weights, n_synthetic=500, noise=SeededNoise(1), rng=1)
+    (tilt,) = [event for event in release.statement.events if event.label == "TiltWeights"]
+    assert tilt.mechanism == "cube" and tilt.delta == 0
+    assert 0.98 < release.statement.epsilon <= 1
+
+
+# --- what comes out
+
+
+def test_the_release_holds_together_and_its_recipe_is_plain(private):
+    release = publish(private, epsilon=1.0, delta=1e-6, noise=SeededNoise(1), rng=1)
+    assert release.n_private == N
+    assert len(release.synthetic) == len(release.weights) == 5 * N
+    assert release.synthetic.schema == SCHEMA and release.synthetic.origin is not None
+    assert json.loads(json.dumps(release.recipe)) == release.recipe
+    assert {"generator", "weights", "share", "calibration"} <= set(release.recipe)
+    assert release.recipe["calibration"] >= 1
+    for text in (repr(release), str(release), json.dumps(release.recipe), str(release.statement)):
+        assert str(CANARY)[:8] not in text
+
+
+def test_the_release_says_what_it_was_made_for(private):
+    models = ["insured ~ age + region", "visits ~ age"]
+    settings = {"epsilon": 1.0, "delta": 1e-6, "n_synthetic": 800, "rng": 1}
+    release = publish(private, for_models=models, noise=SeededNoise(1), **settings)
+    assert release.recipe["for_models"] == models and all(model in str(release) for model in models)
+    # naming them in the weights is the same
+    again = publish(private, weights=TiltWeights(for_models=models), noise=SeededNoise(1), **settings)
+    np.testing.assert_array_equal(again.weights.log_weights, release.weights.log_weights)
+    assert again.recipe == release.recipe
+    assert "for_models" not in publish(private, noise=SeededNoise(1), **settings).recipe
+
+
+def test_only_system_noise_is_certified(private):
+    arguments = {"epsilon": 1.0, "delta": 1e-6, "n_synthetic": 300, "rng": 1}
+    assert publish(private, **arguments).statement.certified
+    assert publish(private, noise=SystemNoise(), **arguments).statement.noise == "hardened"
+    seeded = publish(private, noise=SeededNoise(1), **arguments).statement
+    assert not seeded.certified and seeded.noise == "seeded"
+
+
+def test_zero_out_is_stated(private):
+    release = publish(
+        private, epsilon=1.0, delta=1e-6, adjacency="zero-out", n_synthetic=300, noise=SeededNoise(1), rng=1
+    )
+    assert release.statement.adjacency == "zero-out"
+
+
+# --- what rng seeds
+
+
+def test_rng_repeats_a_release_under_seeded_noise(private):
+    first, again, other = (
+        publish(private, epsilon=1.0, delta=1e-6, n_synthetic=400, noise=SeededNoise(5), rng=rng)
+        for rng in (3, np.random.default_rng(3), 4)
+    )
+    pd.testing.assert_frame_equal(first.synthetic.frame, again.synthetic.frame)
+    np.testing.assert_array_equal(first.weights.log_weights, again.weights.log_weights)
+    assert not first.synthetic.frame.equals(other.synthetic.frame)
+    assert first.recipe["network"] == other.recipe["network"]  # the noise was the same, the sampling was not
+
+
+def test_rng_never_seeds_the_privacy_noise(private):
+    schema = Schema(Binary("insured"))
+    table = PrivateTable(private.frame[["insured"]], schema)
+    values, noisy = set(), set()
+    for _ in range(3):
+        release = publish(table, epsilon=1.0, delta=1e-6, n_synthetic=2000, rng=3)
+        assert release.statement.certified
+        values.add(release.weights.measurement.value.tobytes())
+        noisy.add(release.synthetic.frame["insured"].sum())
+    # had rng seeded any noise, the three would agree; by chance alone the measurement cannot
+    assert len(values) == 3 and len(noisy) > 1
+
+
+def test_neither_rng_nor_noise_touches_the_global_state(private):
+    np.random.seed(1)  # noqa: NPY002 - the global state is what is watched
+    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    publish(private, epsilon=1.0, delta=1e-6, n_synthetic=300, noise=SeededNoise(1), rng=1)
+    np.testing.assert_array_equal(before, np.random.get_state()[1])  # noqa: NPY002
+
+
+# --- the ledger
+
+
+def test_a_given_ledger_is_continued(private):
+    ledger = Ledger(2.0, 1e-6, noise=SeededNoise(1))
+    ledger.charge(Event("a count before", "laplace", 0.5))
+    release = publish(private, epsilon=1.0, delta=1e-6, n_synthetic=300, ledger=ledger, rng=1)
+    assert release.statement.events == ledger.events
+    assert release.statement.events[0].label == "a count before" and len(ledger.events) > 2
+    assert 1.0 < release.statement.epsilon <= 1.5
+    assert ledger.spent == (release.statement.epsilon, release.statement.delta)
+
+
+def test_two_releases_under_one_ledger_add_up(private):
+    ledger = Ledger(2.0, 2e-6, noise=SeededNoise(1))
+    first = publish(private, epsilon=1.0, delta=1e-6, n_synthetic=300, ledger=ledger, rng=1)
+    second = publish(private, epsilon=0.5, delta=1e-6, n_synthetic=300, ledger=ledger, rng=2)
+    assert first.statement.epsilon < second.statement.epsilon <= 2
+    assert len(second.statement.events) > len(first.statement.events)
+
+
+def test_the_ledgers_adjacency_is_used(private):
+    ledger = Ledger(1.0, 1e-6, "zero-out", noise=SeededNoise(1))
+    assert publish(private, epsilon=1.0, delta=1e-6, n_synthetic=300, ledger=ledger).statement.adjacency == "zero-out"
+
+
+@pytest.mark.parametrize("before, delta", [(0.9, 1e-6), (0.0, 1e-4)])
+def test_a_spent_ledger_refuses_and_nothing_is_drawn_or_charged(private, before, delta):
+    noise = CountingNoise(1)
+    ledger = Ledger(1.0, 1e-6, noise=noise)
+    if before:
+        ledger.charge(Event("earlier", "laplace", before))
+    events = ledger.events
+    with pytest.raises(BudgetExceeded, match="nothing was drawn") as caught:
+        publish(private, epsilon=1.0, delta=delta, n_synthetic=300, ledger=ledger, rng=1)
+    assert ledger.events == events and noise.draws == 0
+    assert str(CANARY)[:8] not in "".join(traceback.format_exception(caught.value))
+
+
+def test_the_counting_source_counts(private):
+    noise = CountingNoise(1)
+    publish(private, epsilon=1.0, delta=1e-6, n_synthetic=300, noise=noise, rng=1)
+    assert noise.draws > 3
+
+
+# --- wrong arguments
+
+WRONG = {
+    "no table": ({"private": pd.DataFrame({"age": [CANARY]})}, TypeError, "PrivateTable"),
+    "epsilon 0": ({"epsilon": 0.0}, ValueError, "epsilon"),
+    "epsilon inf": ({"epsilon": np.inf}, ValueError, "epsilon"),
+    "epsilon NaN": ({"epsilon": np.nan}, ValueError, "epsilon"),
+    "delta 1": ({"delta": 1.0}, ValueError, "delta"),
+    "delta -1": ({"delta": -1e-6}, ValueError, "delta"),
+    "Gaussian without delta": ({"delta": 0.0}, ValueError, "cube"),
+    "n_synthetic 0": ({"n_synthetic": 0}, ValueError, "n_synthetic"),
+    "n_synthetic True": ({"n_synthetic": True}, ValueError, "n_synthetic"),
+    "n_synthetic 2.5": ({"n_synthetic": 2.5}, ValueError, "n_synthetic"),
+    "share 0": ({"share": 0.0}, ValueError, "share"),
+    "share 1": ({"share": 1.0}, ValueError, "share"),
+    "share NaN": ({"share": np.nan}, ValueError, "share"),
+    "ledger and noise": ({"noise": SeededNoise(1)}, ValueError, "ledger or noise"),
+    "two adjacencies": ({"adjacency": "zero-out"}, ValueError, "adjacency"),
+    "unknown adjacency": ({"adjacency": "add-remove"}, ValueError, "adjacency"),
+    "no generator": ({"generator": object()}, TypeError, "generator"),
+    "a generator's class": ({"generator": BayesNet}, TypeError, "generator"),
+    "no estimator": ({"weights": 3}, TypeError, "weights"),
+    "an estimator's class": ({"weights": TiltWeights}, TypeError, "weights"),
+    "no ledger": ({"ledger": "mine"}, TypeError, "ledger"),
+    "rows for a generator": ({"generator": pd.DataFrame({"age": [CANARY]})}, TypeError, "generator"),
+    "models of other columns": ({"for_models": ["insured ~ wealth"]}, ValueError, "'wealth', which the schema lacks"),
+    "a model that is no polynomial": ({"for_models": ["insured ~ np.exp(age)"]}, ValueError, "no polynomial"),
+    "a model that is no list": ({"for_models": "insured ~ age"}, TypeError, "list of formulas"),
+    "models for other weights": (
+        {"for_models": ["insured ~ age"], "weights": LogisticWeights()},
+        TypeError,
+        "features of TiltWeights; got weights of LogisticWeights",
+    ),
+    "models twice": (
+        {"for_models": ["insured ~ age"], "weights": TiltWeights(for_models=["insured ~ age"])},
+        ValueError,
+        "given twice",
+    ),
+    "rows for models": ({"for_models": pd.DataFrame({"age": [CANARY]})}, TypeError, "list of formulas"),
+    "rows for an estimator": ({"weights": pd.DataFrame({"age": [CANARY]})}, TypeError, "weights"),
+    "rows for a ledger": ({"ledger": pd.DataFrame({"age": [CANARY]})}, TypeError, "ledger"),
+    "a negative seed": ({"rng": -1}, ValueError, "non-negative"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_argument_is_refused_before_anything_is_charged(private, case):
+    change, error, message = WRONG[case]
+    noise = CountingNoise(1)
+    ledger = Ledger(1.0, 1e-5, noise=noise)
+    arguments = {"epsilon": 1.0, "delta": 1e-6, "n_synthetic": 300, "ledger": ledger, "private": private} | change
+    with pytest.raises(error, match=message) as caught:
+        publish(arguments.pop("private"), **arguments)
+    assert ledger.events == () and noise.draws == 0
+    assert str(CANARY)[:8] not in "".join(traceback.format_exception(caught.value))
+
+
+def test_an_unknown_adjacency_of_a_new_ledger_is_refused(private):
+    with pytest.raises(ValueError, match="adjacency"):
+        publish(private, epsilon=1.0, delta=1e-6, adjacency="add-remove")
+
+
+def test_a_wrong_noise_source_is_refused(private):
+    with pytest.raises(TypeError, match="noise"):
+        publish(private, epsilon=1.0, delta=1e-6, noise=42)
+
+
+# --- plan
+
+
+def test_the_plan_is_near_the_release(private):
+    expected = plan(SCHEMA, N, epsilon=2.0, delta=1e-6)
+    release = publish(private, epsilon=2.0, delta=1e-6, noise=SeededNoise(1), rng=1)
+    assert expected.events == release.statement.events  # what is planned is what is charged
+    np.testing.assert_allclose(
+        expected.epsilon_generator / (expected.epsilon_generator + expected.epsilon_weights), 0.3, rtol=1e-12
+    )
+    measurement = release.weights.measurement
+    assert expected.terms == measurement.features.terms
+    assert abs(expected.n_features - measurement.features.dim) <= 2
+    sd = float(np.sqrt(measurement.noise.covariance[0, 0]))
+    assert 0.7 < expected.noise_sd / sd < 1.4
+    assert 0.7 < expected.noise_over_spread / (sd * np.sqrt(measurement.features.dim - 1)) < 1.4
+
+
+def test_the_plan_for_models_has_fewer_features(private):
+    model = "insured ~ age + visits"
+    expected = plan(SCHEMA, N, epsilon=0.4, delta=1e-6, for_models=[model])
+    everything = plan(SCHEMA, N, epsilon=0.4, delta=1e-6, weights=TiltWeights(features="quadratic"))
+    assert everything.terms == "quadratic" and "model, square and product terms, 9 features" in str(expected)
+    assert (
+        expected.noise_over_spread < 0.4 * everything.noise_over_spread
+        and expected.noise_sd < 0.65 * everything.noise_sd
+    )
+    # at this budget the default keeps no product of response and predictor at all
+    assert plan(SCHEMA, N, epsilon=0.4, delta=1e-6).terms == "squares"
+    release = publish(private, epsilon=0.4, delta=1e-6, for_models=[model], noise=SeededNoise(1), rng=1)
+    assert abs(release.weights.measurement.features.dim - expected.n_features) <= 1
+    sd = float(np.sqrt(release.weights.measurement.noise.covariance[0, 0]))
+    assert 0.7 < expected.noise_sd / sd < 1.4
+
+
+def test_the_plan_needs_no_private_row(private, monkeypatch):
+    def forbidden(self):
+        raise AssertionError("a private row was touched")
+
+    monkeypatch.setattr(PrivateTable, "frame", property(forbidden))
+    first = plan(SCHEMA, N, epsilon=1.0, delta=1e-6)
+    assert isinstance(first, Plan) and first == plan(SCHEMA, N, epsilon=1.0, delta=1e-6)
+    with pytest.raises(AssertionError, match="touched"):
+        publish(private, epsilon=1.0, delta=1e-6, noise=SeededNoise(1))
+
+
+def test_the_plan_follows_the_settings():
+    def kappa(n: int = 5000, **settings) -> float:
+        settings = {"epsilon": 1.0, "delta": 1e-7, "weights": TiltWeights(features="linear")} | settings
+        return plan(SCHEMA, n, **settings).noise_over_spread
+
+    # with the clip bound at its widest on both sides the noise is proportional to 1/n
+    np.testing.assert_allclose(kappa(10**6) / kappa(2 * 10**6), 2, rtol=1e-9)
+    assert kappa(epsilon=2.0) < kappa() < kappa(epsilon=0.5)
+    assert kappa(adjacency="zero-out") < kappa()
+    assert kappa(share=0.1) < kappa() < kappa(share=0.9)
+    assert kappa(weights=TiltWeights(mechanism="cube", features="linear"), delta=0.0) > 0
+
+
+def test_the_plan_says_its_verdict():
+    good = plan(SCHEMA, 10**6, epsilon=1.0, delta=1e-6)
+    assert "within the target" in str(good) and good.advice == ""
+    assert "(each alone; jointly within epsilon 1 at delta 1e-06); quadratic terms" in str(good)
+    assert f"noise over spread {good.noise_over_spread:.3g}, within" in str(good)
+    poor = str(plan(SCHEMA, 50, epsilon=0.1, delta=1e-6))
+    assert "ABOVE the target" in poor and "it takes more rows or a larger epsilon" in poor and "for_models" not in poor
+
+
+def test_the_plan_advises_to_name_the_regressions_where_that_helps():
+    settings = {"epsilon": 0.4, "delta": 1e-6}
+    for weights, words in (
+        (None, "Products of columns are not measured"),
+        (TiltWeights(features="quadratic"), "drown"),
+    ):
+        found = plan(SCHEMA, N, weights=weights, **settings)
+        assert words in found.advice and "name the regressions by for_models" in found.advice
+        assert found.noise_over_spread > plan(SCHEMA, N, for_models=["insured ~ age"], **settings).noise_over_spread
+    assert "for_models" not in plan(SCHEMA, 20, for_models=["insured ~ age"], **settings).advice
+    assert plan(SCHEMA, N, for_models=["insured ~ age"], **settings).advice == ""
+
+
+def test_a_delta_above_one_in_the_rows_is_warned_of(private):
+    with pytest.warns(PrivacyWarning, match=r"above one in the number of rows \(800\).*such as 1e-05") as caught:
+        publish(private, epsilon=1.0, delta=0.002, n_synthetic=300, noise=SeededNoise(1), rng=1)
+    assert [warning.filename for warning in caught] == [__file__]
+    with pytest.warns(PrivacyWarning, match=r"number of rows \(100\).*well below 0.01, such as 0.0001"):
+        plan(SCHEMA, 100, epsilon=1.0, delta=0.02)
+    with pytest.warns(PrivacyWarning, match="users may be exposed"):
+        plan(SCHEMA, 100, epsilon=1.0, delta=0.02, adjacency="replace-user", rows_per_user=2)
+    plan(SCHEMA, 100, epsilon=1.0, delta=0.01)  # one in the number of rows
+
+
+@pytest.mark.parametrize("n", [0, -3, 2.5, True])
+def test_the_plan_refuses_a_wrong_number_of_rows(n):
+    with pytest.raises(ValueError, match="n must be"):
+        plan(SCHEMA, n, epsilon=1.0, delta=1e-6)
+
+
+def test_the_plan_refuses_an_unknown_adjacency():
+    with pytest.raises(ValueError, match="adjacency"):
+        plan(SCHEMA, 100, epsilon=1.0, delta=1e-6, adjacency="add-remove")
+
+
+def test_the_uniform_table_is_uniform_within_the_bounds():
+    n = 20_000
+    frame = uniform_table(SCHEMA, n, rng=1).frame
+    for name, levels in (("visits", range(13)), ("insured", (0, 1)), ("region", ("north", "south", "east"))):
+        p = 1 / len(levels)
+        share = frame[name].value_counts(normalize=True)
+        assert all(abs(share[level] - p) < 5 * np.sqrt(p * (1 - p) / n) for level in levels)
+    assert abs(frame["age"].mean() - 54) < 5 * 72 / np.sqrt(12 * n)
+    assert frame["debt"].isna().any() and frame["debt"].dropna().between(0, 1e5).all()
+
+
+def test_the_stages_are_shown_on_terminals_only(private, monkeypatch):
+    def run(progressbar):
+        publish(private, epsilon=1.0, delta=1e-6, n_synthetic=800, noise=SeededNoise(1), rng=1, progressbar=progressbar)
+
+    outputs = progress_outputs(monkeypatch, run)
+    assert outputs[False, True] == outputs[True, False] == ""
+    assert "weighting synthetic rows" in outputs[True, True] and "left:" in outputs[True, True]
+    assert str(CANARY) not in outputs[True, True]
+
+
+def test_a_delta_above_the_ledgers_is_refused(private):
+    ledger = Ledger(50.0, 1e-6)
+    with pytest.raises(BudgetExceeded, match="must be at most that of the ledger, 1e-06.*got 1e-05"):
+        publish(private, epsilon=1.0, delta=1e-5, n_synthetic=100, ledger=ledger, progressbar=False)
+    assert ledger.statement().events == ()

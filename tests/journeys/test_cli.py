@@ -1,0 +1,760 @@
+"""The command line: results, one-line errors, exit codes, and no private value in any output."""
+
+import errno
+import gzip
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from file_tools import as_nobody, open_folder
+from typer.testing import CliRunner
+
+from iwbayes import cli
+from iwbayes._read import read_table
+from iwbayes.curator.plan import plan
+from iwbayes.datasets import simulate_table
+from iwbayes.release import Release, load
+from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
+from iwbayes.statement import PrivacyStatement
+from iwbayes.tables import PrivateTable, SyntheticTable
+from iwbayes.weights import Weights
+
+#: A private cell that must never be printed, whatever fails.
+CANARY = "canary-8675309"
+NUMBER = "42.8675309"
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+
+
+def failed(result, match, code=1):
+    """Assert one line on the error stream, nothing on the other."""
+    assert result.exit_code == code
+    assert result.stdout == ""
+    assert match in result.stderr
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    return result
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli")
+    simulated = simulate_table("bernoulli", 600, rng=1)
+    simulated.frame.to_csv(folder / "t.csv", index=False)
+    simulated.frame.to_parquet(folder / "t.parquet", index=False)
+    (folder / "s.toml").write_text(simulated.schema.to_toml(), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def released(folder):
+    path = folder / "r.iwb"
+    result = run("publish", folder / "t.csv", "-s", folder / "s.toml", "--epsilon", 1, "--delta", 1e-6, "-o", path)
+    assert result.exit_code == 0, result.stderr
+    return path
+
+
+def publish(folder, table, *options, schema="s.toml"):
+    return run("publish", folder / table, "--schema", folder / schema, "--epsilon", 1, "--delta", 1e-6, *options)
+
+
+# --- publish -----------------------------------------------------------------------------------------
+
+
+def test_publish_writes_a_certified_release(released, folder):
+    release = load(released)
+    assert release.certified
+    assert release.n_private == 600
+    assert len(release.synthetic) == 3000
+    assert release.statement.epsilon <= 1
+    assert release.synthetic.schema == Schema.from_toml(folder / "s.toml")
+
+
+@pytest.mark.parametrize("table", ["t.csv", "t.parquet"])
+def test_publish_options_and_json(folder, tmp_path, table):
+    path = tmp_path / "r.iwb"
+    result = publish(
+        folder, table, "-o", path, "--n-synthetic", 700, "--share", 0.4, "--adjacency", "zero-out", "--json"
+    )
+    assert result.exit_code == 0, result.stderr
+    facts, release = json.loads(result.stdout), load(path)
+    assert facts["path"] == str(path)
+    assert facts["n_synthetic"] == len(release.synthetic) == 700
+    assert facts["certified"] is True
+    assert facts["statement"] == release.statement.to_dict()
+    assert release.statement.adjacency == "zero-out"
+    assert release.recipe["share"] == 0.4
+
+
+def test_publish_without_a_ledger_says_so_and_nothing_else(folder, tmp_path):
+    said = "no ledger: what earlier releases of these rows have cost is not counted (see iwbayes ledger --help)\n"
+    for options in ((), ("--json",)):
+        result = publish(folder, "t.csv", "-o", tmp_path / "r.iwb", "-f", "--n-synthetic", 50, *options)
+        assert result.exit_code == 0 and result.stderr == said and "no ledger" not in result.stdout
+    run("ledger", tmp_path / "l", "--epsilon", 2, "--delta", 1e-6)
+    result = publish(folder, "t.csv", "-o", tmp_path / "r.iwb", "-f", "--n-synthetic", 50, "--ledger", tmp_path / "l")
+    assert result.exit_code == 0 and result.stderr == ""
+
+
+def test_publish_tells_beforehand_that_few_models_will_be_calibrated(folder, tmp_path, monkeypatch):
+    publishing = importlib.import_module("iwbayes.curator.publish")
+    line = ("publish", folder / "t.csv", "-s", folder / "s.toml", "--delta", 1e-6, "-o", tmp_path / "r.iwb", "--json")
+    result = run(*line, "--epsilon", 0.05, "--n-synthetic", 50)
+    assert result.exit_code == 0 and json.loads(result.stdout)["n_synthetic"] == 50
+    warned = result.stderr.splitlines()[0]
+    expected = plan(Schema.from_toml(folder / "s.toml"), 600, epsilon=0.05, delta=1e-6)
+    assert warned.startswith(f"warning: noise over spread {expected.noise_over_spread:.3g} is above the target")
+    assert "few regressions will be calibrated: it takes more rows or a larger epsilon" in warned
+
+    def refuses(*_, **__):
+        raise ValueError("not spent")
+
+    monkeypatch.setattr(publishing, "publish", refuses)
+    result = run(*line, "-f", "--epsilon", 0.05)
+    assert result.exit_code == 1 and result.stderr.splitlines()[0] == warned
+
+
+@pytest.mark.filterwarnings("default::iwbayes._warnings.PrivacyWarning")
+def test_a_delta_above_one_in_the_rows_is_warned_of_in_one_line(folder, tmp_path):
+    result = publish(folder, "t.csv", "-o", tmp_path / "r.iwb", "--n-synthetic", 50, "--delta", 0.01)
+    assert result.exit_code == 0 and len(result.stderr.splitlines()) == 2
+    assert result.stderr.startswith("warning: delta 0.01 is above one in the number of rows (600): rows may be exposed")
+    result = run("plan", "-s", folder / "s.toml", "--n", 50, "--epsilon", 1, "--delta", 0.1, "--json")
+    assert (
+        json.loads(result.stdout)["noise_over_spread"] > 0
+        and result.stderr.count("warning: delta 0.1 is above one") == 1
+    )
+
+
+def test_publish_for_models(folder, tmp_path):
+    path, models = tmp_path / "r.iwb", ["y ~ x + group", "treated ~ z"]
+    result = publish(
+        folder, "t.csv", "-o", path, "--n-synthetic", 300, *(a for m in models for a in ("--for-model", m))
+    )
+    assert result.exit_code == 0, result.stderr
+    release = load(path)
+    assert release.recipe["for_models"] == models
+    assert all(model in result.stdout for model in models)
+    assert all(model in run("inspect", path).stdout for model in models)
+    failed(publish(folder, "t.csv", "-o", path, "--force", "--for-model", "zz ~ 1"), "names 'zz'")
+    assert load(path).recipe["for_models"] == models
+
+
+def test_csv_and_parquet_read_alike(folder):
+    schema = Schema.from_toml(folder / "s.toml")
+    frames = [PrivateTable(read_table(folder / name, schema), schema).frame for name in ("t.csv", "t.parquet")]
+    pd.testing.assert_frame_equal(*frames, rtol=1e-12)
+
+
+def test_an_existing_output_stays_and_nothing_is_spent(folder, tmp_path, monkeypatch):
+    path = tmp_path / "r.iwb"
+    path.write_text("mine")
+    publishing = importlib.import_module("iwbayes.curator.publish")
+    monkeypatch.setattr(publishing, "publish", None)  # would fail if it were reached
+    failed(publish(folder, "t.csv", "-o", path), "pass --force")
+    failed(publish(folder, "t.csv", "-o", tmp_path / "no" / "r.iwb"), "does not exist. Make it first")
+    failed(publish(folder, "t.csv", "-o", tmp_path, "--force"), "exists already")
+    assert path.read_text() == "mine"
+
+
+def test_no_output_replaces_an_input_even_by_force(folder, tmp_path, monkeypatch):
+    for name in ("t.csv", "s.toml"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    assert run("ledger", tmp_path / "l", "--epsilon", 2, "--delta", 1e-6).exit_code == 0
+    (tmp_path / "soft").symlink_to(tmp_path / "t.csv")
+    os.link(tmp_path / "s.toml", tmp_path / "hard")
+    publishing = importlib.import_module("iwbayes.curator.publish")
+    monkeypatch.setattr(publishing, "publish", None)  # would fail if it were reached
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    for name in ("t.csv", "s.toml", "l", ".l.lock", "soft", "hard"):
+        result = publish(tmp_path, "t.csv", "-o", tmp_path / name, "-f", "--ledger", tmp_path / "l")
+        failed(result, "which this command works with. Choose another path; nothing was read or charged")
+    failed(publish(tmp_path, "soft", "-o", tmp_path / "t.csv", "-f"), "works with")
+    (tmp_path / ".l.lock").unlink()
+    failed(publish(tmp_path, "t.csv", "-o", tmp_path / ".l.lock", "--ledger", tmp_path / "l"), "works with")
+    assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()} | {".l.lock": b""}
+
+
+def test_analyses_never_replace_what_they_read(released, tmp_path):
+    path, posterior = tmp_path / "r.iwb", tmp_path / "p.nc"
+    content = released.read_bytes()
+    path.write_bytes(content)
+    posterior.write_bytes(b"mine")
+    failed(run("fit", path, "y ~ x", "-o", path, "-f"), "works with")
+    failed(run("report", path, "-o", path, "-f"), "works with")
+    failed(run("report", path, posterior, "-o", posterior, "-f"), "works with")
+    assert (path.read_bytes(), posterior.read_bytes()) == (content, b"mine")
+
+
+def test_force_replaces(folder, tmp_path):
+    path = tmp_path / "r.iwb"
+    path.write_text("mine")
+    assert publish(folder, "t.csv", "-o", path, "--force", "--n-synthetic", 50).exit_code == 0
+    assert len(load(path).synthetic) == 50
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        (("--epsilon", -1), "epsilon must be positive"),
+        (("--delta", 2), "delta must be in [0, 1)"),
+        (("--delta", 0), "delta above 0"),
+        (("--share", 1.5), "share must be in (0, 1)"),
+        (("--n-synthetic", 0), "n_synthetic must be"),
+        (("--adjacency", "add-one"), "adjacency must be one of"),
+    ],
+)
+def test_wrong_settings(folder, tmp_path, options, match):
+    failed(publish(folder, "t.csv", "-o", tmp_path / "r.iwb", *options), match)
+    assert not list(tmp_path.iterdir())
+
+
+def test_usage_errors_have_exit_code_2(folder):
+    for arguments in (["publish", folder / "t.csv"], ["nonsense"], ["publish", "--epsilon", "much"]):
+        result = run(*arguments)
+        assert result.exit_code == 2
+        assert result.stdout == ""
+
+
+def test_absent_and_unfit_files(folder, tmp_path):
+    output = ("-o", tmp_path / "r.iwb")
+    failed(publish(folder, "absent.csv", *output), "No such file or directory")
+    failed(publish(folder, "t.csv", *output, schema="absent.toml"), "No such file or directory")
+    failed(publish(folder, "s.toml", *output), "neither .csv nor .parquet")
+    (tmp_path / "bad.toml").write_text("[[column]\n")
+    failed(publish(folder, "t.csv", *output, schema=tmp_path / "bad.toml"), "not valid TOML")
+
+
+# --- planning, ledgers, users -------------------------------------------------------------------------
+
+
+def test_the_template_is_a_schema(tmp_path):
+    shown = run("schema").stdout
+    assert Schema.from_toml(shown).names == ("age", "income", "children", "region", "insured")
+    (tmp_path / "s.toml").write_text(shown, encoding="utf-8")
+    assert "Categorical(name='region'" in run("schema", tmp_path / "s.toml").stdout
+    (tmp_path / "s.toml").write_text(shown.replace("upper = 12", "upper = -1"), encoding="utf-8")
+    failed(run("schema", tmp_path / "s.toml"), "children")
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (
+            ("upper = 12", "maximum = 12"),
+            "'children' of type 'integer': the key 'maximum' is not known, the key 'upper'",
+        ),
+        (
+            ('levels = ["north", "south", "east", "west"]', ""),
+            "'region' of type 'categorical': the key 'levels' is needed",
+        ),
+        (("transform =", "transfrom ="), "Its keys are type, name, lower, upper, transform, missing."),
+        (('name = "insured"', ""), "a column of type 'binary': the key 'name' is needed. Its keys are"),
+        (("lower = 0\n", 'lower = "0"\n'), "bounds must be numbers; got str.\n"),
+    ],
+)
+def test_a_wrong_key_of_a_schema_is_named_with_those_that_are_allowed(tmp_path, change, match):
+    (tmp_path / "s.toml").write_text(run("schema").stdout.replace(*change), encoding="utf-8")
+    result = failed(run("schema", tmp_path / "s.toml"), match)
+    assert "__init__" not in result.stderr
+
+
+def test_plan_tells_the_noise_without_any_row(folder):
+    from iwbayes.curator.plan import plan
+
+    expected = plan(Schema.from_toml(folder / "s.toml"), 600, epsilon=1, delta=1e-6)
+    line = ("plan", "-s", folder / "s.toml", "--n", 600, "--epsilon", 1, "--delta", 1e-6)
+    assert run(*line).stdout == f"{expected}\n"
+    facts = json.loads(run(*line, "--json").stdout)
+    assert facts["noise_over_spread"] == expected.noise_over_spread and facts["events"] == [
+        event.to_dict() for event in expected.events
+    ]
+    failed(run(*line, "--for-model", "nothing ~ x"), "names 'nothing'")
+
+
+def test_a_ledger_is_begun_shown_charged_and_refuses(folder, tmp_path):
+    path = tmp_path / "l.ledger"
+    failed(run("ledger", path), "Pass epsilon and delta")
+    failed(run("ledger", path, "--epsilon", 1), "Pass both")
+    assert "spent (0, 0) of (1.2, 1e-06)" in run("ledger", path, "--epsilon", 1.2, "--delta", 1e-6).stdout
+    options = ("--ledger", path, "--n-synthetic", 50)
+    assert publish(folder, "t.csv", "-o", tmp_path / "a.iwb", *options).exit_code == 0
+    spent = json.loads(run("ledger", path, "--json").stdout)
+    assert spent["budget"] == {"epsilon": 1.2, "delta": 1e-6}
+    assert spent["spent"] == load(tmp_path / "a.iwb").statement.to_dict()
+    failed(publish(folder, "t.csv", "-o", tmp_path / "b.iwb", *options), "nothing was drawn")
+    assert json.loads(run("ledger", path, "--json").stdout) == spent and not (tmp_path / "b.iwb").exists()
+    failed(run("ledger", path, "--epsilon", 9, "--delta", 1e-6), "does not change")
+    failed(run("ledger", folder / "t.csv"), "cannot be read as a ledger")
+    failed(publish(folder, "t.csv", "-o", tmp_path / "b.iwb", "--ledger", tmp_path / "no.ledger"), "there is no ledger")
+
+
+def test_a_ledger_whose_release_could_not_be_saved_is_refused_before_it_is_charged(folder, tmp_path):
+    from iwbayes.curator.privacy.ledger import Ledger
+
+    own = Ledger.open(tmp_path / "l", epsilon=3, delta=1e-6)
+    own.note("somebody else's rows")
+    failed(publish(folder, "t.csv", "-o", tmp_path / "r.iwb", "--ledger", tmp_path / "l"), "somebody else's rows")
+    assert own.events == ()
+
+
+def test_people_with_several_rows(folder, tmp_path):
+    frame = pd.read_csv(folder / "t.csv")
+    frame.assign(who=[f"p{place // 2}" for place in range(len(frame))]).to_csv(tmp_path / "u.csv", index=False)
+    line = (tmp_path / "u.csv", "-s", folder / "s.toml", "--epsilon", 2, "--delta", 1e-6, "--n-synthetic", 50)
+    users = ("--user", "who", "--rows-per-user", "1,2,4")
+    result = run("publish", *line, "-o", tmp_path / "r.iwb", *users)
+    assert result.exit_code == 0, result.stderr
+    statement = load(tmp_path / "r.iwb").statement
+    assert statement.adjacency == "replace-user" and statement.epsilon <= 2
+    failed(run("publish", *line, "-o", tmp_path / "s.iwb", "--user", "who"), "come together")
+    failed(run("publish", *line, "-o", tmp_path / "s.iwb", *users[:3], "1,two"), "numbers such as")
+    run("ledger", tmp_path / "l", "--epsilon", 2, "--delta", 1e-6, "--adjacency", "replace-user")
+    wrong = ("--ledger", tmp_path / "l", "--for-model", "zz ~ 1")
+    failed(run("publish", *line, "-o", tmp_path / "s.iwb", *users, *wrong), "names 'zz'")
+    assert "0 event(s)" in run("ledger", tmp_path / "l").stdout  # the bound on rows was not charged either
+    run("ledger", tmp_path / "small", "--epsilon", 1, "--delta", 1e-6, "--adjacency", "replace-user")
+    failed(run("publish", *line, "-o", tmp_path / "s.iwb", *users, "--ledger", tmp_path / "small"), "nothing was drawn")
+    assert "0 event(s)" in run("ledger", tmp_path / "small").stdout
+
+
+def test_generators_and_mechanisms(folder, tmp_path):
+    path = tmp_path / "r.iwb"
+    options = ("--generator", "Mixture", "--mechanism", "cube", "--delta", 0, "--n-synthetic", 50)
+    result = publish(folder, "t.csv", "-o", path, *options)
+    assert result.exit_code == 0, result.stderr
+    assert load(path).recipe["generator"].startswith("Mixture") and load(path).statement.delta == 0
+    failed(publish(folder, "t.csv", "-o", path, "-f", "--generator", "GAN"), "must be one of ['BayesNet', 'Mixture']")
+
+
+# --- interrupted, and when a file cannot be written ----------------------------------------------------
+
+
+WAITS = """
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
+from iwbayes.curator import publish
+def waits(*_, **__):
+    print("waiting", flush=True)
+    time.sleep(60)
+publish.largest_scale = waits
+from iwbayes.cli import main
+main()
+"""
+
+
+def test_an_interrupted_command_says_so_and_leaves_nothing(folder, tmp_path):
+    line = ["publish", folder / "t.csv", "-s", folder / "s.toml", "--epsilon", "1", "--delta", "1e-6"]
+    command = [sys.executable, "-c", WAITS, *map(str, line), "-o", str(tmp_path / "r.iwb")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"waiting\n"
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+    assert process.returncode == 130
+    assert said == b"interrupted: nothing was written. What a ledger had charged by then stays charged.\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_release_that_cannot_be_written_where_asked_is_written_elsewhere(folder, tmp_path, monkeypatch):
+    from iwbayes.release import release
+
+    real, path = release.write_atomically, tmp_path / "r.iwb"
+
+    def full(target, content, **options):
+        if target == path:
+            raise OSError(errno.ENOSPC, "No space left on device", str(target))
+        return real(target, content, **options)
+
+    monkeypatch.setattr(release, "write_atomically", full)
+    result = publish(folder, "t.csv", "-o", path, "--n-synthetic", 50, "--json")
+    assert result.exit_code == 0 and "No space left" in result.stderr and result.stderr.count("\n") == 2
+    rescued = Path(json.loads(result.stdout)["path"])
+    assert rescued != path and not path.exists() and len(load(rescued).synthetic) == 50
+
+
+def test_a_folder_that_cannot_be_written_to_is_found_before_anything_is_spent(folder, monkeypatch):
+    publishing = importlib.import_module("iwbayes.curator.publish")
+    monkeypatch.setattr(publishing, "publish", None)  # would fail if it were reached
+    with open_folder() as closed:
+        closed.chmod(0o555)
+        with as_nobody():
+            failed(publish(folder, "t.csv", "-o", closed / "r.iwb"), "Permission denied")
+
+
+@pytest.mark.parametrize("lines", [1, 3])
+def test_a_reader_that_goes_away_is_no_error(released, lines):
+    shell = f'"{sys.executable}" -m iwbayes inspect "{released}" | head -n {lines} > /dev/null'
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
+def test_nothing_is_said_where_nobody_listens(released, monkeypatch):
+    def gone(*_, **__):
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr("typer.echo", gone)
+    result = run("inspect", released)
+    assert (result.exit_code, result.output) == (1, "")
+
+
+def test_completion_knows_the_commands():
+    script = Path(sys.executable).with_name("iwbayes")
+    settings = {"_IWBAYES_COMPLETE": "complete_bash", "COMP_WORDS": "iwbayes pub", "COMP_CWORD": "1"}
+    done = subprocess.run([script], env={**os.environ, **settings}, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["publish"]
+
+
+# --- no private value in any output ------------------------------------------------------------------
+
+PRIVATE_SCHEMA = Schema(
+    Real("pay", 0, 100),
+    Integer("age", 0, 99, missing=True),
+    Categorical("town", ("north", "south", "NA")),
+    Binary("sick", levels=(False, True)),
+    Binary("owner"),
+)
+HEADER = "pay,age,town,sick,owner"
+GOOD = "12.5,33,north,True,1"
+
+BROKEN = {
+    "text in a number": f"{HEADER}\n{GOOD}\n{CANARY},3,north,True,1\n",
+    "fractions": f"{HEADER}\n{GOOD}\n1,{NUMBER},north,True,1\n",
+    "unknown level": f"{HEADER}\n{GOOD}\n1,3,{CANARY},True,1\n",
+    "unknown boolean": f"{HEADER}\n{GOOD}\n1,3,north,{CANARY},1\n",
+    "unknown code": f"{HEADER}\n{GOOD}\n1,3,north,True,{NUMBER}\n",
+    "missing": f"{HEADER}\n{GOOD}\n,3,{CANARY},True,1\n",
+    "infinite": f"{HEADER}\n{GOOD}\ninf,3,{CANARY},True,1\n",
+    "more cells": f"{HEADER}\n{GOOD}\n1,3,north,True,1,{CANARY}\n",
+    "more cells in every row": f"{HEADER}\n{GOOD},{CANARY}\n{GOOD},{CANARY}\n",
+    "fewer cells": f"{HEADER}\n{GOOD}\n{CANARY}\n",
+    "no header": f"{CANARY},33,north,True,1\n{GOOD}\n",
+    "undeclared column": f"{HEADER},{CANARY}\n{GOOD},{NUMBER}\n",
+    "repeated column": f"{HEADER},pay\n{GOOD},{NUMBER}\n",
+    "open quote": f'{HEADER}\n{GOOD}\n"{CANARY},3,north,True,1\n',
+    "no rows": f"{HEADER}\n",
+    "nothing": "",
+    "null bytes": f"{HEADER}\n\x00{CANARY},3,north,True,1\n",
+    "other separator": f"{HEADER}\n{GOOD}\n{CANARY};3;north;True;1\n".replace(",", ";"),
+}
+
+
+@pytest.mark.parametrize("debug", [False, True])
+@pytest.mark.parametrize("name", BROKEN)
+def test_no_private_value_is_printed_when_reading_fails(tmp_path, name, debug):
+    (tmp_path / "s.toml").write_text(PRIVATE_SCHEMA.to_toml())
+    (tmp_path / "t.csv").write_text(BROKEN[name], encoding="utf-8")
+    result = publish(tmp_path, "t.csv", "-o", tmp_path / "r.iwb", *(["--debug"] if debug else []))
+    assert result.exit_code == 1
+    assert "error: " in result.stderr
+    assert CANARY not in result.output
+    assert NUMBER[:7] not in result.output
+    if not debug:
+        failed(result, "")
+    assert not (tmp_path / "r.iwb").exists()
+
+
+@pytest.mark.parametrize("content", [f"PAR1{CANARY}PAR1".encode(), CANARY.encode(), b""])
+def test_broken_parquet(tmp_path, content):
+    (tmp_path / "s.toml").write_text(PRIVATE_SCHEMA.to_toml())
+    (tmp_path / "t.parquet").write_bytes(content)
+    result = failed(publish(tmp_path, "t.parquet", "-o", tmp_path / "r.iwb"), "cannot be read as Parquet")
+    assert CANARY not in result.output
+
+
+def test_bytes_that_are_no_utf8(tmp_path):
+    (tmp_path / "s.toml").write_text(PRIVATE_SCHEMA.to_toml())
+    (tmp_path / "t.csv").write_bytes(f"{HEADER}\n{GOOD}\n1,3,{CANARY}".encode() + b"\xff\xfe,True,1\n")
+    result = failed(publish(tmp_path, "t.csv", "-o", tmp_path / "r.iwb"), "must be UTF-8")
+    assert CANARY not in result.output
+
+
+LIBRARY = """
+def fails(*_, **__):
+    secret = CANARY
+    try:
+        int(secret)
+    except ValueError as error:
+        raise ValueError(f"bad cell {secret}") from error
+"""
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_an_error_of_a_library_is_not_repeated(folder, tmp_path, monkeypatch, debug):
+    """A library that quotes a cell, three ways: its message, its cause, and a local variable."""
+    library = {"__name__": "somelibrary", "CANARY": CANARY}
+    exec(LIBRARY, library)
+    publishing = importlib.import_module("iwbayes.curator.publish")
+    monkeypatch.setattr(publishing, "publish", library["fails"])
+    result = publish(folder, "t.csv", "-o", tmp_path / "r.iwb", *(["--debug"] if debug else []))
+    assert result.exit_code == 1
+    assert CANARY not in result.output
+    assert "error: ValueError in somelibrary. Its message is not shown" in result.stderr
+    assert ("in fails" in result.stderr) is debug
+
+
+def test_a_warning_of_a_library_is_not_repeated(folder, tmp_path, monkeypatch):
+    publishing = importlib.import_module("iwbayes.curator.publish")
+    real = publishing.publish
+
+    def warns(*arguments, **options):
+        warnings.warn(f"cell {CANARY} is odd", RuntimeWarning, stacklevel=1)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(publishing, "publish", warns)
+    monkeypatch.setattr(warnings, "filters", [("always", None, Warning, None, 0)])
+    result = publish(folder, "t.csv", "-o", tmp_path / "r.iwb", "--n-synthetic", 50)
+    assert result.exit_code == 0
+    assert CANARY not in result.output
+    assert "warning: a RuntimeWarning of a library" in result.stderr
+
+
+# --- reading -----------------------------------------------------------------------------------------
+
+
+def test_cells_are_read_as_declared(tmp_path):
+    schema = Schema(
+        Categorical("code", ("007", "7", "NA"), missing=True),
+        Categorical("grade", (1, 2)),
+        Binary("sick", levels=(False, True), missing=True),
+        Integer("age", 0, 99, missing=True),
+        Real("pay", 0, 100, missing=True),
+    )
+    (tmp_path / "t.csv").write_text(
+        '\ufeffpay,age,code,grade,sick\n1.5,7,007,1,true\nNA,,7,2,FALSE\n 1e1 ,NaN,NA,1,\n0.1,99,"",2.0,True\n',
+        encoding="utf-8",
+    )
+    frame = PrivateTable(read_table(tmp_path / "t.csv", schema), schema).frame
+    assert frame["code"].astype(object).where(frame["code"].notna(), None).tolist() == ["007", "7", "NA", None]
+    assert frame["grade"].tolist() == [1, 2, 1, 2]
+    assert frame["sick"].astype(object).where(frame["sick"].notna(), None).tolist() == [True, False, None, True]
+    assert frame["age"].fillna(-1).tolist() == [7, -1, -1, 99]
+    np.testing.assert_array_equal(frame["pay"], [1.5, np.nan, 10.0, 0.1])
+
+
+@pytest.mark.parametrize("option", ["missing", "other"])
+def test_cells_that_do_not_fit_are_published_as_the_option_says(folder, tmp_path, option):
+    frame, declared = pd.read_csv(folder / "t.csv"), Schema.from_toml(folder / "s.toml")
+    (tmp_path / "s.toml").write_text(declared.to_toml())
+    output = ("-o", tmp_path / "r.iwb", "--n-synthetic", 50)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    conforming = publish(tmp_path, "t.csv", *output, "--on-undeclared", option)
+    assert conforming.exit_code == 0, conforming.stderr
+    first = load(tmp_path / "r.iwb")
+    wrong = frame.astype(object)
+    wrong.iloc[3] = CANARY
+    wrong.to_csv(tmp_path / "t.csv", index=False)
+    refusal = failed(publish(tmp_path, "t.csv", *output, "-f"), "is a look at them")
+    assert 'on_undeclared="missing" or "other", fixed before reading' in refusal.stderr
+    result = publish(tmp_path, "t.csv", *output, "-f", "--on-undeclared", option)
+    assert result.exit_code == 0 and CANARY not in result.output
+    second = load(tmp_path / "r.iwb")
+    assert first.synthetic.schema == second.synthetic.schema == declared.admitting(option)
+    assert str(first.statement) == str(second.statement) and second.statement.on_undeclared == option
+    assert result.stderr == conforming.stderr
+    assert first.n_private == second.n_private == len(frame)
+    failed(publish(tmp_path, "t.csv", *output, "-f", "--on-undeclared", "no"), 'must be "refuse", "missing" or "other"')
+
+
+def test_a_plan_is_that_of_the_schema_that_will_be_published(folder, tmp_path):
+    admitted = Schema.from_toml(folder / "s.toml").admitting("missing")
+    (tmp_path / "s.toml").write_text(admitted.to_toml())
+    options = ("--n", 600, "--epsilon", 1, "--delta", 1e-6)
+    planned = run("plan", "-s", folder / "s.toml", *options, "--on-undeclared", "missing")
+    assert planned.exit_code == 0
+    assert planned.stdout == run("plan", "-s", tmp_path / "s.toml", *options).stdout
+    assert planned.stdout != run("plan", "-s", folder / "s.toml", *options).stdout
+
+
+SHORT = {
+    "the last cell": "x,y\n0.1,1\n0.2\n",
+    "in the first row": "x,y\n0.1\n0.2,1\n",
+    "in every row": "x,y\n0.1\n0.2\n",
+    "after a quoted break": 'x,y\n"0.1",1\n"0.2\n"\n',
+}
+
+
+@pytest.mark.parametrize("suffix", ["csv", "csv.gz"])
+@pytest.mark.parametrize("name", SHORT)
+def test_rows_shorter_than_the_header_are_refused(tmp_path, name, suffix):
+    path, schema = tmp_path / f"t.{suffix}", Schema(Real("x", 0, 1), Integer("y", 0, 1, missing=True))
+    content = SHORT[name].encode()
+    path.write_bytes(gzip.compress(content) if suffix == "csv.gz" else content)
+    with pytest.raises(ValueError, match="as many cells in every row as the header has"):
+        read_table(path, schema)
+    content = b"x,y\n0.1,\n0.2,1\n"  # an empty cell is one
+    path.write_bytes(gzip.compress(content) if suffix == "csv.gz" else content)
+    assert read_table(path, schema)["y"].isna().tolist() == [True, False]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "csv.gz"])
+def test_a_blank_line_among_rows_is_refused(tmp_path, suffix):
+    path, schema = tmp_path / f"t.{suffix}", Schema(Integer("a", 0, 9), Integer("b", 0, 9))
+    for text, fits in (("a,b\n1,2\n3,4\n", True), ("a,b\n1,2\n\n3,4\n", False), ("a,b\n\n1,2\n3,4\n", False)):
+        path.write_bytes(gzip.compress(text.encode()) if suffix == "csv.gz" else text.encode())
+        if fits:
+            assert len(read_table(path, schema)) == 2
+            continue
+        with pytest.raises(ValueError, match="as many cells in every row"):
+            read_table(path, schema)
+    (tmp_path / "ends.csv").write_text("a,b\n1,2\n3,4\n\n\n")
+    assert len(read_table(tmp_path / "ends.csv", schema)) == 2
+
+
+def test_short_rows_are_found_in_every_block(tmp_path, monkeypatch):
+    monkeypatch.setattr("iwbayes._read._ROWS_AT_ONCE", 2)
+    path, schema = tmp_path / "t.csv", Schema(Real("x", 0, 1), Integer("y", 0, 1, missing=True))
+    path.write_text("x,y\n" + "0.1,1\n" * 5)
+    assert len(read_table(path, schema)) == 5
+    path.write_text("x,y\n" + "0.1,1\n" * 5 + "0.2\n")
+    with pytest.raises(ValueError, match="as many cells"):
+        read_table(path, schema)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_columns_are_dropped_by_name(folder, tmp_path, kind):
+    path, schema = tmp_path / f"t.{kind}", Schema.from_toml(folder / "s.toml")
+    frame = pd.read_csv(folder / "t.csv").assign(id=CANARY, day="2020-01-01")
+    frame.to_csv(path, index=False) if kind == "csv" else frame.to_parquet(path, index=False)
+    output = ("-o", tmp_path / "r.iwb", "--n-synthetic", 50)
+    result = failed(publish(folder, path, *output), "Drop them (identifiers always), or declare them")
+    assert CANARY not in result.output
+    result = publish(folder, path, *output, "--drop", "id", "--drop", "day")
+    assert result.exit_code == 0, result.stderr
+    assert load(tmp_path / "r.iwb").synthetic.schema == schema
+    assert list(read_table(path, schema, drop=["id"]).columns) == [*schema.names, "day"]
+    for name, match in (("person", "has no columns ['person'] to drop"), ("y", "['y'], which the schema declares")):
+        result = failed(publish(folder, path, *output, "-f", "--drop", name), match)
+        assert "day" not in result.stderr
+    with pytest.raises(TypeError, match="list of column names"):
+        read_table(path, schema, drop="id")
+    with pytest.raises(TypeError, match="must be an iwbayes.Schema"):
+        read_table(path, {"id": "text"})
+
+
+# --- inspect and the rest ----------------------------------------------------------------------------
+
+
+def test_inspect_shows_what_an_analyst_must_know(released):
+    result = run("inspect", released)
+    assert result.exit_code == 0
+    for part in ("hardened noise, certified", "Categorical(name='group'", "clipped private rows", "share: 0.3"):
+        assert part in result.stdout
+
+
+def test_inspect_json(released):
+    result = run("inspect", released, "--json")
+    facts, release = json.loads(result.stdout), load(released)
+    assert Schema.from_dict(facts["schema"]) == release.synthetic.schema
+    assert facts["ess"] == release.weights.ess
+    assert facts["recipe"] == release.recipe
+
+
+def test_inspect_json_of_a_hand_made_release(tmp_path):
+    schema = Schema(Real("[bold]x", 0, 1))
+    synthetic = SyntheticTable(pd.DataFrame({"[bold]x": [0.1, 0.2]}), schema)
+    statement = PrivacyStatement(0.0, 0.0, "replace-one", (), "hardened", True)
+    release = Release(synthetic, Weights([0.0, 0.0], "hand"), statement, n_private=2)
+    path = release.save(tmp_path / "r.iwb", allow_uncertified=True)
+    facts = json.loads(run("inspect", path, "--json").stdout)
+    assert facts["pareto_k"] is None
+    assert facts["clipped_private"] is None
+    assert facts["certified"] is False
+    assert "[bold]x" in run("inspect", path).stdout
+
+
+def test_broken_releases(tmp_path):
+    (tmp_path / "r.iwb").write_text("nothing")
+    failed(run("inspect", tmp_path / "r.iwb"), "cannot be read as an iwbayes release")
+    failed(run("inspect", tmp_path / "absent.iwb"), "No such file or directory")
+    failed(run("fit", tmp_path / "r.iwb", "y ~ x"), "cannot be read as an iwbayes release")
+
+
+@pytest.fixture(scope="module")
+def seeded(folder):
+    """Build a release that is the same in every run, since a verdict hangs on the noise."""
+    from iwbayes.curator.privacy.noise import SeededNoise
+    from iwbayes.curator.publish import publish
+
+    simulated = simulate_table("bernoulli", 8000, rng=1)
+    private = PrivateTable(simulated.frame, simulated.schema)
+    release = publish(private, epsilon=2, delta=1e-6, n_synthetic=8000, noise=SeededNoise(3), rng=3)
+    return release.save(folder / "seeded.iwb", allow_uncertified=True)
+
+
+def test_fit_prints_and_writes_a_posterior(seeded, tmp_path):
+    from iwbayes.analyst import arviz_compat
+
+    released = seeded
+    output = tmp_path / "posterior.nc"
+    options = ("--family", "bernoulli", "-o", output, "--draws", 200, "--chains", 2, "--seed", 1)
+    result = run("fit", released, "y ~ x + treated", *options)
+    assert result.exit_code == 0, result.stderr
+    for part in ("Intercept", "treated", "diagnostics", f"written to {output}"):
+        assert part in result.stdout
+    posterior = arviz_compat.group(arviz_compat.load(output), "posterior")
+    assert posterior.sizes["chain"] * posterior.sizes["draw"] == 400
+    failed(run("fit", released, "y ~ x", "-o", output), "pass --force")
+    assert [path.name for path in tmp_path.iterdir()] == ["posterior.nc"]
+    again = run("fit", released, "y ~ x + treated", *options, "--force", "--json")
+    facts = json.loads(again.stdout)
+    assert facts["path"] == str(output) and isinstance(facts["calibrated"], bool)
+    assert [entry["parameter"] for entry in facts["summary"]][0] == "Intercept"
+    assert {entry["check"] for entry in facts["diagnostics"]} >= {"calibration", "kappa"}
+    verdict = next(entry["verdict"] for entry in facts["diagnostics"] if entry["check"] == "calibration")
+    assert facts["calibrated"] is (verdict == "ok")
+
+
+@pytest.mark.filterwarnings("default::iwbayes._warnings.CalibrationWarning")
+def test_a_fit_outside_the_domain_warns_in_one_line(seeded, tmp_path):
+    release = load(seeded)
+    logs = np.where(np.arange(len(release.synthetic)) < 20, 8.0, 0.0)
+    path = replace(release, weights=replace(release.weights, log_weights=logs)).save(
+        tmp_path / "heavy.iwb", allow_uncertified=True
+    )
+    result = run("fit", path, "y ~ x", "--family", "bernoulli", "--method", "laplace", "--seed", 1)
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr.startswith("warning: not calibrated")
+    assert result.stderr.count("\n") == 1
+
+
+def test_fit_errors_name_the_remedy(released):
+    result = failed(run("fit", released, "y ~ unknown", "--family", "bernoulli"), "unknown")
+    assert "the schema lacks" in result.stderr
+    failed(run("fit", released, "y ~ x", "--family", "cauchy"), "cauchy")
+
+
+def test_version_and_help():
+    from iwbayes import __version__
+
+    assert run("--version").stdout.strip() == __version__
+    commands = ("schema", "plan", "publish", "ledger", "inspect", "fit", "report", "demo")
+    indices = [run("--help").stdout.index(f"\n  {command} ") for command in commands]
+    assert indices == sorted(indices)
+    for command in commands:
+        shown = run(command, "--help").stdout
+        assert "--debug" in shown and f"  iwbayes {command}" in shown.partition("Example")[2]
+
+
+def test_help_loads_nothing_heavy():
+    code = (
+        "import sys; from typer.testing import CliRunner; from iwbayes.cli import app;"
+        "CliRunner().invoke(app, ['publish', '--help']);"
+        "print(sorted({'pymc', 'pandas', 'numpy', 'scipy', 'arviz', 'torch', 'matplotlib'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_locals_are_never_shown():
+    assert cli.app.pretty_exceptions_show_locals is False

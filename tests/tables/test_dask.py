@@ -1,0 +1,172 @@
+"""Private rows in Dask frames: the same releases as from memory, refusals before a charge, no row in any message."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_array_equal
+
+import iwbayes as iw
+from iwbayes.tables import blocks
+
+# Dask's readers use what pandas 3.1 announces to remove
+pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame")
+
+SCHEMA = iw.Schema(
+    iw.Real("x", -3, 3, missing=True),
+    iw.Integer("k", 0, 9),
+    iw.Categorical("g", ["u", "v", "w"]),
+    iw.Binary("y", ("no", "yes")),
+)
+CANARY = "canary-4711"
+
+
+def rows(n=3000, seed=1):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=n).round(3)
+    return pd.DataFrame(
+        {
+            "y": np.where(rng.random(n) < 1 / (1 + np.exp(-x)), "yes", "no"),
+            "x": np.where(rng.random(n) < 0.1, np.nan, x),
+            "k": rng.integers(0, 10, n),
+            "g": rng.choice(["u", "v", "w"], n, p=[0.6, 0.3, 0.1]),
+        }
+    )
+
+
+def lazy(frame, blocks=7):
+    return dd.from_pandas(frame, npartitions=blocks, sort=False)
+
+
+def release_of(private, **options):
+    settings = {"epsilon": 1.0, "delta": 1e-6, "n_synthetic": 2000, "noise": iw.SeededNoise(3), "rng": 4}
+    return iw.publish(private, **{**settings, **options}, progressbar=False)
+
+
+@pytest.mark.parametrize("options", [{}, {"for_models": ["y ~ x + g"]}, {"weights": iw.TiltWeights(mechanism="cube")}])
+def test_the_release_is_that_of_the_same_rows_in_memory(options):
+    frame = rows()
+    here = release_of(iw.PrivateTable(frame, SCHEMA), **options)
+    there = release_of(iw.PrivateTable.from_dask(lazy(frame), SCHEMA), **options)
+    pd.testing.assert_frame_equal(here.synthetic.frame, there.synthetic.frame)
+    assert_array_equal(here.weights.log_weights, there.weights.log_weights)
+    assert here.n_private == there.n_private == 3000 and str(here.statement) == str(there.statement)
+
+
+def test_rows_in_memory_are_worked_on_in_blocks(monkeypatch):
+    private = iw.PrivateTable(rows(), SCHEMA)
+    whole = release_of(private)
+    monkeypatch.setattr(blocks, "BLOCK_ROWS", 256)
+    monkeypatch.setattr("iwbayes.curator.generators.bayesnet.bayesnet.COUNTED_ROWS", 100)
+    sizes = list(private.map_blocks(len))
+    assert sizes == [256] * 11 + [184]
+    assert_array_equal(release_of(private).weights.log_weights, whole.weights.log_weights)
+    stored = iw.PrivateTable.from_dask(lazy(rows(), blocks=3), SCHEMA)
+    assert list(stored.map_blocks(len)) == [256, 256, 256, 232] * 3
+
+
+def test_files_and_empty_blocks(tmp_path):
+    frame = rows()
+    for part in range(3):
+        frame.iloc[part::3].to_parquet(tmp_path / f"{part}.parquet", index=False)
+    stored = dd.read_parquet(tmp_path)
+    private = iw.PrivateTable.from_dask(stored[stored["k"] < 5], SCHEMA)
+    assert len(private) == private.n_private == private.n_users == (frame["k"] < 5).sum()
+    # what a filter leaves in no row of a block
+    sparse = lazy(frame.assign(k=np.arange(len(frame)) // 1500), blocks=10)
+    some = iw.PrivateTable.from_dask(sparse[sparse["k"] == 1], SCHEMA)
+    assert len(some) == 1500 and len(list(some.map_blocks(len))) == 5
+    with pytest.raises(ValueError, match="no rows"):
+        iw.PrivateTable.from_dask(sparse[sparse["k"] == 7], SCHEMA)
+
+
+def test_what_needs_rows_in_memory_is_refused_before_anything_is_charged():
+    private = iw.PrivateTable.from_dask(lazy(rows()), SCHEMA)
+    assert not private.in_memory and repr(private) == repr(iw.PrivateTable(rows(), SCHEMA))
+    ledger = iw.Ledger(1.0, 1e-6)
+    options = {"epsilon": 1.0, "delta": 1e-6, "ledger": ledger, "n_synthetic": 100, "progressbar": False}
+    with pytest.raises(ValueError, match=r"Mixture needs the private rows in memory.*frame.compute\(\)"):
+        iw.publish(private, generator=iw.Mixture(), **options)
+    with pytest.raises(ValueError, match="LogisticWeights needs the private rows in memory"):
+        iw.publish(private, weights=iw.LogisticWeights(), **options)
+    with pytest.raises(ValueError, match="TiltWeights needs the private rows in memory"):
+        iw.publish(private, weights=iw.TiltWeights(base=iw.LogisticWeights()), **options)
+    with pytest.raises(ValueError, match="Give n_synthetic"):
+        iw.publish(private, **{**options, "n_synthetic": None})
+    with pytest.raises(ValueError, match="Mixture needs the private rows in memory"):
+        iw.Mixture().fit(private, ledger, epsilon=1.0, delta=1e-6)
+    synthetic = iw.SyntheticTable(rows(), SCHEMA, already_spent=(0, 0))
+    with pytest.raises(ValueError, match="LogisticWeights needs the private rows in memory"):
+        iw.LogisticWeights().fit(private, synthetic, ledger, epsilon=1.0, delta=1e-6)
+    with pytest.raises(ValueError, match="this needs them in memory"):
+        private.frame  # noqa: B018
+    assert ledger.statement().events == ()
+    assert len(iw.publish(private, generator=synthetic, **{**options, "n_synthetic": None}).weights) == 3000
+
+
+def test_declarations_are_checked_in_every_block():
+    frame = rows()
+    frame.loc[2900, "g"] = CANARY
+    with pytest.raises(ValueError, match="'g'") as caught:
+        iw.PrivateTable.from_dask(lazy(frame), SCHEMA)
+    assert CANARY not in str(caught.value) and caught.value.__context__ is None
+    with pytest.raises(ValueError, match="lacks the declared columns"):
+        iw.PrivateTable.from_dask(lazy(rows().drop(columns="k")), SCHEMA)
+    with pytest.raises(TypeError, match=r"takes a dask.dataframe.DataFrame; got DataFrame"):
+        iw.PrivateTable.from_dask(rows(), SCHEMA)
+    with pytest.raises(TypeError, match="schema"):
+        iw.PrivateTable.from_dask(lazy(rows()), "x")
+
+
+def test_what_dask_says_of_rows_is_not_passed_on(caplog, capsys, tmp_path):
+    path = tmp_path / "rows.csv"
+    frame = rows(400)
+    frame.to_csv(path, index=False)
+    frame["k"] = frame["k"].astype(object)
+    frame.loc[399, "k"] = CANARY
+    stored = dd.read_csv(path, dtype={"k": "int64"}, blocksize=2000)
+    private = iw.PrivateTable.from_dask(stored, SCHEMA)
+    frame.to_csv(path, index=False)  # the files change under the table
+    with caplog.at_level(logging.DEBUG), pytest.raises(RuntimeError, match="could not be read") as caught:
+        iw.PrivateTable.from_dask(stored, SCHEMA)
+    chain = [caught.value, caught.value.__cause__, caught.value.__context__]
+    assert all(CANARY not in repr(error) for error in chain)
+    ledger = iw.Ledger(1.0, 1e-6)
+    with pytest.raises(RuntimeError, match="could not be read"):
+        iw.publish(private, epsilon=1.0, delta=1e-6, n_synthetic=100, ledger=ledger, progressbar=False)
+    rows(300).to_csv(path, index=False)
+    with pytest.raises(RuntimeError, match="(could not be read|another number of rows)"):
+        iw.publish(private, epsilon=1.0, delta=1e-6, n_synthetic=100, ledger=ledger, progressbar=False)
+    assert ledger.statement().events == ()  # bins were not counted, so that nothing was charged
+    assert CANARY not in caplog.text + "".join(capsys.readouterr())
+
+
+def test_a_block_with_a_defect_says_its_kind_only():
+    private = iw.PrivateTable.from_dask(lazy(rows()), SCHEMA)
+
+    def fails(block):
+        raise KeyError(CANARY)
+
+    with pytest.raises(ValueError, match=r"KeyError.*defect") as caught:
+        list(private.map_blocks(fails))
+    assert CANARY not in str(caught.value)
+
+
+def test_other_schedulers():
+    frame = rows()
+    with dask.config.set(scheduler="processes", num_workers=2):
+        there = release_of(iw.PrivateTable.from_dask(lazy(frame, blocks=3), SCHEMA))
+    assert_array_equal(there.weights.log_weights, release_of(iw.PrivateTable(frame, SCHEMA)).weights.log_weights)
+
+
+def test_without_dask_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "dask", None)
+    monkeypatch.setitem(sys.modules, "dask.dataframe", None)
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "iwbayes\[dask\]"'):
+        iw.PrivateTable.from_dask(rows(), SCHEMA)
