@@ -44,6 +44,7 @@ _HOMES = {
     "iwbayes.curator.auditing.release_audit": ("ReleaseAudit", "audit_release"),
     "iwbayes.curator.plan": ("Plan", "plan"),
     "iwbayes.curator.publish": ("publish",),
+    "iwbayes.curator.publish_users": ("publish_users",),
     "iwbayes.analyst.weighting.reweight": ("log_likelihood", "reweight"),
     "iwbayes.analyst.regression.model": ("regression",),
     "iwbayes.analyst.regression.fit": ("fit",),

@@ -39,7 +39,10 @@ class NoiseDistribution(Protocol):
         ...
 
     def debias_factor(self, x: ArrayLike) -> FloatArray:
-        """1 / E exp(zeta.x), shape (row,)."""
+        """1 / E exp(zeta.x), shape (row,).
+
+        Theory: docs/theory.md#the-debias-factor.
+        """
         ...
 
     def log_debias_factor(self, x: ArrayLike) -> FloatArray:

@@ -26,6 +26,8 @@ def tail_length(n: int) -> int:
 def psislw(log_weights: ArrayLike) -> tuple[FloatArray, float]:
     """Pareto-smooth the largest weights (PSIS; Vehtari, Simpson, Gelman, Yao & Gabry, JMLR 2024).
 
+    Theory: docs/theory.md#pareto-k-and-effective-sample-sizes.
+
     Parameters
     ----------
     log_weights : array_like, shape (row,)

@@ -146,7 +146,10 @@ class Weights:
 
 
 def kish_ess(log_weights: ArrayLike) -> float:
-    """Kish effective sample size (sum w)**2 / sum w**2 from log weights of shape (row,), in rows."""
+    """Kish effective sample size (sum w)**2 / sum w**2 from log weights of shape (row,), in rows.
+
+    Theory: docs/theory.md#pareto-k-and-effective-sample-sizes.
+    """
     log_weights = np.asarray(log_weights, dtype=np.float64)
     return float(np.exp(2 * logsumexp(log_weights) - logsumexp(2 * log_weights)))
 

@@ -1,4 +1,4 @@
-"""Replicated responses of a regression: draws from its family at draws of its parameters."""
+"""What a fit records of its weights, by name and digest, and the checks that read it."""
 
 from __future__ import annotations
 

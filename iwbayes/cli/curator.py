@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from iwbayes.curator.privacy.ledger import Ledger
     from iwbayes.curator.protocols import Generator
 
-#: Part of epsilon that bounds the rows of users.
-BOUND_SHARE = 0.1
-
 NO_LEDGER = "no ledger: what earlier releases of these rows have cost is not counted (see iwbayes ledger --help)"
 
 TEMPLATE = """\
@@ -182,12 +179,11 @@ def publish(
         check_output(output, force, inputs=[table, schema, *_ledger_files(ledger)])
         from iwbayes._read import read_table
         from iwbayes._warnings import PrivacyWarning
-        from iwbayes.curator.contribution import bound_contributions, bounding_events
         from iwbayes.curator.estimators.tilting.tilt import NOISE_TARGET, TiltWeights
         from iwbayes.curator.plan import plan as plan_release
-        from iwbayes.curator.privacy.accounting import noise_event
         from iwbayes.curator.privacy.ledger import Ledger
         from iwbayes.curator.publish import publish as publish_table
+        from iwbayes.curator.publish_users import publish_users, release_epsilon
         from iwbayes.schema import Schema
         from iwbayes.tables import PrivateTable
 
@@ -199,44 +195,32 @@ def publish(
         rows = read_table(table, declared, drop=drop or (), on_undeclared=on_undeclared)
         private = PrivateTable(rows, declared, user=user, on_undeclared=on_undeclared)
         options = {"generator": made_by, "weights": weights, "for_models": for_model or (), "share": share}
+        planned = epsilon
         if grid:
-            bounding = BOUND_SHARE * epsilon
-            first = bounding_events(bounding, len(grid))
             own = Ledger(epsilon, delta, "replace-user") if own is None else own
-            both = Ledger(epsilon, delta, "replace-user", rule=own.rule)
-            both.charge_release(*first)  # what the two steps may cost together; no noise is drawn here
-            epsilon = min(epsilon - bounding, both.left[0])
+            planned = release_epsilon(epsilon, delta, len(grid), own)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PrivacyWarning)  # the release itself gives it
             expected = plan_release(
                 private.schema,
                 private.n_users,
-                epsilon=epsilon,
+                epsilon=planned,
                 delta=delta,
                 adjacency=adjacency if own is None else own.adjacency,
                 rows_per_user=max(grid, default=1),
                 **options,  # type: ignore[arg-type]
             )
-        if grid and own is not None:  # a bound on rows alone would be of no use: both must fit before it is charged
-            own.check_releases(first, [noise_event("release", epsilon, delta)])
         if expected.noise_over_spread > NOISE_TARGET:
             typer.echo(
                 f"warning: noise over spread {expected.noise_over_spread:.3g} is above the target of "
                 f"{NOISE_TARGET}. {expected.advice}",
                 err=True,
             )
-        if grid and own is not None:
-            private = bound_contributions(private, own, epsilon=bounding, grid=grid)
-        release = publish_table(
-            private,
-            epsilon=epsilon,
-            delta=delta,
-            n_synthetic=n_synthetic,
-            adjacency=adjacency,
-            ledger=own,
-            progressbar=not as_json,
-            **options,  # type: ignore[arg-type]
-        )
+        options |= {"n_synthetic": n_synthetic, "ledger": own, "progressbar": not as_json}
+        if grid:
+            release = publish_users(private, epsilon=epsilon, delta=delta, grid=grid, **options)  # type: ignore[arg-type]
+        else:
+            release = publish_table(private, epsilon=epsilon, delta=delta, adjacency=adjacency, **options)  # type: ignore[arg-type]
         index = save_or_rescue(lambda path: release.save(path, overwrite=force), output)
         if ledger is None:
             typer.echo(NO_LEDGER, err=True)

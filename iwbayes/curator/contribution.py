@@ -87,7 +87,7 @@ def bound_contributions(
     >>> bounded.rows_per_user, 3 <= bounded.n_private <= 6
     (2, True)
     """
-    candidates = _check_arguments(private, ledger, grid)
+    candidates = check_bounding(private, ledger, grid)
     epsilon, _ = check_budget(epsilon, 0.0)
     limit = _default_threshold(private, ledger) if threshold is None else _check_threshold(threshold)
     account = ledger.charge_release(*bounding_events(epsilon, len(candidates)))
@@ -128,7 +128,8 @@ def _kept(users: NDArray[np.int64], order: NDArray[np.int64], tau: int) -> NDArr
     return by_user[rank < tau]
 
 
-def _check_arguments(private: PrivateTable, ledger: Ledger, grid: Sequence[int]) -> list[int]:
+def check_bounding(private: PrivateTable, ledger: Ledger, grid: Sequence[int]) -> list[int]:
+    """Refuse a table without users, a ledger of rows, or no grid; return the grid as numbers."""
     if not isinstance(private, PrivateTable):
         raise TypeError(f"bound_contributions takes a PrivateTable; got {type(private).__name__}.")
     if private.users is None:

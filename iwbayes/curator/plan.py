@@ -16,7 +16,17 @@ from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
 from iwbayes.curator.privacy.accounting import check_budget, largest_scale
 from iwbayes.curator.privacy.declared import admit
 from iwbayes.curator.privacy.ledger import BudgetExceeded, Ledger
-from iwbayes.curator.protocols import Generator, GeneratorsEstimator, PublicFacts, WeightEstimator, prefers_delta
+from iwbayes.curator.protocols import (
+    Generator,
+    GeneratorsEstimator,
+    PublicFacts,
+    WeightEstimator,
+    check_rows_at_hand,
+    gives_log_ratio,
+    is_generator,
+    is_weight_estimator,
+    prefers_delta,
+)
 from iwbayes.features.formulas import check_formulas
 from iwbayes.schema import Schema
 from iwbayes.statement import Event
@@ -290,3 +300,18 @@ def _warn_of_delta(delta: float, units: str, n: int) -> None:
             PrivacyWarning,
             stacklevel=3,
         )
+
+
+def check_algorithms(generator: Generator, weights: WeightEstimator, private: PrivateTable) -> None:
+    """Refuse what is no generator or no estimator, or does not fit the other or the table."""
+    for name, value, fits in (("generator", generator, is_generator), ("weights", weights, is_weight_estimator)):
+        if not fits(value):
+            got = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+            raise TypeError(f"{name} must have pure, events() and fit(); got {got}. Pass an instance.")
+    if needs_generator(weights) and not gives_log_ratio(generator):
+        raise ValueError(
+            f"{type(weights).__name__} waits for the generator's own discriminator, and {type(generator).__name__} has "
+            f"none with log odds. Use a GAN with loss='logistic', or other weights."
+        )
+    for algorithm in (generator, weights):
+        check_rows_at_hand(algorithm, private)

@@ -14,6 +14,7 @@ from iwbayes.curator.plan import (
     ROWS_PER_PRIVATE_ROW,
     GivenTable,
     _warn_of_delta,
+    check_algorithms,
     check_share,
     generators_delta,
     generators_share,
@@ -30,10 +31,6 @@ from iwbayes.curator.protocols import (
     Generator,
     PublicFacts,
     WeightEstimator,
-    check_rows_at_hand,
-    gives_log_ratio,
-    is_generator,
-    is_weight_estimator,
 )
 from iwbayes.release import Release
 from iwbayes.tables import PrivateTable, SyntheticTable
@@ -180,19 +177,9 @@ def _check_arguments(
     """Refuse wrong arguments before anything is charged; return the number of synthetic rows."""
     if not isinstance(private, PrivateTable):
         raise TypeError(f"publish takes a PrivateTable; got {type(private).__name__}. Use PrivateTable(frame, schema).")
-    for name, value, fits in (("generator", generator, is_generator), ("weights", weights, is_weight_estimator)):
-        if not fits(value):
-            got = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
-            raise TypeError(f"{name} must have pure, events() and fit(); got {got}. Pass an instance.")
+    check_algorithms(generator, weights, private)
     if ledger is not None and not isinstance(ledger, Ledger):
         raise TypeError(f"ledger must be an iwbayes.Ledger; got {type(ledger).__name__}.")
-    if needs_generator(weights) and not gives_log_ratio(generator):
-        raise ValueError(
-            f"{type(weights).__name__} waits for the generator's own discriminator, and {type(generator).__name__} has "
-            f"none with log odds. Use a GAN with loss='logistic', or other weights."
-        )
-    for algorithm in (generator, weights):
-        check_rows_at_hand(algorithm, private)
     if not private.in_memory and n_synthetic is None and not isinstance(generator, GivenTable):
         raise ValueError(
             f"five synthetic rows for each of {private.n_private} private ones, which are not in memory, may not fit "

@@ -280,6 +280,15 @@ def drive_publish(said):
     said.fails(lambda: publish(generator=synthetic().frame))
 
 
+@drives("publish_users")
+def drive_users(said):
+    settings = {"epsilon": 2.0, "delta": 1e-6, "n_synthetic": 40, "progressbar": False}
+    said.returned(iw.publish_users(people(), grid=[1, 2, 4], **settings))
+    for wrong in ({"grid": [2, 1]}, {"share": 2.0}, {"bound_share": 0}, {"n_synthetic": 0}, {"weights": 3}):
+        said.fails(lambda wrong=wrong: iw.publish_users(people(), **{"grid": [1, 2], **settings, **wrong}))
+    said.fails(lambda: iw.publish_users(table(), grid=[1], **settings))
+
+
 @drives("bound_contributions")
 def drive_bound(said):
     own = ledger(2.0, adjacency="replace-user")

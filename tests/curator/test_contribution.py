@@ -14,6 +14,7 @@ from iwbayes.curator.generators.bayesnet.bayesnet import Node, structure_scores
 from iwbayes.curator.privacy.accounting import dpsgd_multiplier
 from iwbayes.curator.privacy.mechanisms import above_threshold
 from iwbayes.curator.protocols import PublicFacts
+from iwbayes.curator.publish_users import release_epsilon
 
 SCHEMA = iw.Schema(
     iw.Real("x", -2, 2),
@@ -568,3 +569,56 @@ def test_public_facts_of_users():
     facts = PublicFacts.of(bounded, None, ledger, n_synthetic=7)
     assert (facts.rows_per_user, facts.n_users, facts.most_rows, facts.n_synthetic) == (3, 3, 9, 7)
     assert facts.row_adjacency == "replace-one" and facts.n_private == bounded.n_private
+
+
+# --- bounding and publishing in one call
+
+
+def own_table():
+    rng = np.random.default_rng(4)
+    rows = pd.DataFrame(
+        {"person": rng.integers(0, 150, 400), "cost": rng.uniform(0, 10, 400), "ill": rng.integers(0, 2, 400)}
+    )
+    return iw.PrivateTable(rows, iw.Schema(iw.Real("cost", 0, 10), iw.Binary("ill")), user="person")
+
+
+def test_publish_users_is_the_two_steps_within_one_budget():
+    private, settings = own_table(), {"n_synthetic": 80, "rng": 3, "progressbar": False}
+    ledger = iw.Ledger(2.0, 1e-6, "replace-user", noise=iw.SeededNoise(5))
+    release = iw.publish_users(private, epsilon=2.0, delta=1e-6, grid=[1, 2, 4], ledger=ledger, **settings)
+    by_hand = iw.Ledger(2.0, 1e-6, "replace-user", noise=iw.SeededNoise(5))
+    left = release_epsilon(2.0, 1e-6, 3, by_hand)
+    bounded = iw.bound_contributions(private, by_hand, epsilon=0.2, grid=[1, 2, 4])
+    same = iw.publish(bounded, epsilon=left, delta=1e-6, ledger=by_hand, **settings)
+    assert ledger.events == by_hand.events and ledger.spent[0] <= 2.0
+    assert release.n_private == same.n_private
+    np.testing.assert_array_equal(release.weights.log_weights, same.weights.log_weights)
+    assert ledger.spent[0] > 1.8  # the bound leaves the release nearly all of it
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"grid": [2, 1]}, "grid must be increasing"),
+        ({"grid": []}, "grid must be increasing"),
+        ({"share": 2.0}, "share must be in"),
+        ({"bound_share": 1.0}, "bound_share must be in"),
+        ({"n_synthetic": 0}, "n_synthetic must be a whole number"),
+        ({"weights": "tilt"}, "weights must have pure"),
+        ({"generator": iw.BayesNet}, "generator must have pure"),
+        ({"for_models": ["nobody ~ cost"]}, "nobody"),
+        ({"epsilon": 9.0}, "exceed|left|budget"),
+    ],
+)
+def test_publish_users_refuses_before_anything_is_charged(change, message):
+    ledger = iw.Ledger(2.0, 1e-6, "replace-user", noise=iw.SeededNoise(5))
+    given = {"epsilon": 2.0, "delta": 1e-6, "grid": [1, 2], "n_synthetic": 50, "progressbar": False, **change}
+    with pytest.raises((ValueError, TypeError, iw.BudgetExceeded), match=message):
+        iw.publish_users(own_table(), ledger=ledger, **given)
+    assert ledger.events == ()
+
+
+def test_publish_users_needs_users():
+    rows = iw.PrivateTable(pd.DataFrame({"ill": [0, 1] * 20}), iw.Schema(iw.Binary("ill")))
+    with pytest.raises(ValueError, match="names no users"):
+        iw.publish_users(rows, epsilon=1.0, delta=1e-6, grid=[1])

@@ -3,7 +3,7 @@
 The draws of the weighted posterior treat the released weights as exact. Here they are moved linearly, in PyMC's
 unconstrained space, to the mean and covariance of calibrated likelihood times prior (`sandwich`), and mapped back
 through the transforms (Shaby 2014; Williams and Savitsky 2021). Where the prior has parameters of its own
-(hierarchical models), that product is sampled instead (`_hierarchies`).
+(hierarchical models), that product is sampled instead (`Hierarchy`).
 """
 
 from __future__ import annotations

@@ -17,6 +17,8 @@ _NO_PULL = 1e-12
 def kappa(tilt: TiltMoments, bread: Array, information: Array) -> Array:
     """Privacy noise against the spread of one private row in the tilt's pull on each parameter.
 
+    Theory: docs/theory.md#kappa-and-what-explained-means.
+
     Parameters
     ----------
     tilt : TiltMoments
@@ -37,12 +39,17 @@ def kappa(tilt: TiltMoments, bread: Array, information: Array) -> Array:
 
 
 def kappa_overall(tilt: TiltMoments) -> float:
-    """Return kappa0 = ``sqrt(tr(H^+ Sigma_zeta))``, the root mean square noise of a log weight."""
+    """Return kappa0 = ``sqrt(tr(H^+ Sigma_zeta))``, the root mean square noise of a log weight.
+
+    Theory: docs/theory.md#kappa-and-what-explained-means.
+    """
     return float(np.sqrt(np.sum(np.diag(tilt.noise) / tilt.h)))
 
 
 def explained_share(tilt: TiltMoments, bread: Array, information: Array) -> Array:
     """Share of the variance of each parameter's influence function that the features span, shape (p,).
+
+    Theory: docs/theory.md#kappa-and-what-explained-means.
 
     NaN for parameters that no row informs; arguments as of `kappa`.
     """

@@ -61,6 +61,8 @@ class Meat:
     ) -> Meat:
         """Evaluate the first three terms.
 
+        Theory: docs/theory.md#the-sandwich-with-the-noise-in-it.
+
         Parameters
         ----------
         scores : ndarray, shape (row, p)

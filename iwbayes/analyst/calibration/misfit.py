@@ -18,6 +18,8 @@ _CUT, _LEFT = 1e-2, 1e-6
 def misfit_variance(tilt: ReleasedTilt, shares: Array, n_private: float) -> float:
     """Mean square of what the weighted rows miss of features of variance one that the tilt does not pull.
 
+    Theory: docs/theory.md#the-sandwich-with-the-noise-in-it.
+
     Parameters
     ----------
     tilt : ReleasedTilt

@@ -98,6 +98,8 @@ def pool_normals(normals: Sequence[CalibratedNormal]) -> tuple[CalibratedNormal,
 def total_covariance(means: Sequence[Array], covariances: Sequence[Array]) -> tuple[Array, Array]:
     """Mean and covariance of an equal mixture: the mean of the covariances plus the covariance of the means.
 
+    Theory: docs/theory.md#why-plug-in-weights-give-intervals-that-are-too-narrow.
+
     Parameters
     ----------
     means, covariances : sequences of ndarray, shapes (p,) and (p, p)

@@ -54,6 +54,8 @@ class TiltMoments:
     def moment_covariance(self, n_private: float, tau: float) -> Array:
         """Return C P_b C', shape (p, p): what the estimation of the tilt adds to the meat.
 
+        Theory: docs/theory.md#the-sandwich-with-the-noise-in-it.
+
         P_b = (H S_m^-1 H + I/tau^2)^-1 is computed as a/(1 + a/tau^2) in the eigenvectors of
         H^-1 S_m H^-1 = diag(a), which needs no inverse of S_m. Along cut directions the moments say nothing
         of b, so that P_b is tau^2 there, its limit as H vanishes. By Cauchy and Schwarz that adds at most

@@ -171,6 +171,8 @@ def calibrate_normal(
 ) -> CalibratedNormal:
     """Calibrate the likelihood of a weighted posterior and return the normal approximation with its prior.
 
+    Theory: docs/theory.md#the-sandwich-with-the-noise-in-it.
+
     Parameters
     ----------
     terms : LikelihoodTerms
@@ -252,7 +254,10 @@ def calibrate_normal(
 
 
 def likelihood_ess(bread: Array, meat: Meat) -> float:
-    """``tr(J^-1 sum p_i s_i s_i') / tr(J^-1 sum p_i^2 s_i s_i')``, in rows; see `CalibratedNormal`."""
+    """``tr(J^-1 sum p_i s_i s_i') / tr(J^-1 sum p_i^2 s_i s_i')``, in rows; see `CalibratedNormal`.
+
+    Theory: docs/theory.md#pareto-k-and-effective-sample-sizes.
+    """
     return float(np.sum(bread * meat.scores.information) / np.sum(bread * meat.scores.squared))
 
 

@@ -52,6 +52,8 @@ def second_order_covariance(
 ) -> Array:
     """Second moment of the quadratic term of an estimate in the noise of the moments, in the coordinates of `basis`.
 
+    Theory: docs/theory.md#the-sandwich-with-the-noise-in-it.
+
     Parameters
     ----------
     theta : ndarray, shape (p,)

@@ -1,1 +1,4 @@
-"""Modes, proposals and samplers: draws from a weighted posterior, of one weight vector or of several."""
+"""Modes, proposals and samplers: draws from a weighted posterior, of one weight vector or of several.
+
+Nothing here is public.
+"""

@@ -1,4 +1,4 @@
-"""Posterior draws of a regression without a sampler: Newton's method, a t proposal, smoothed importance weights.
+"""Posterior draws without a sampler: a Student-t proposal at the mode and Pareto-smoothed importance weights.
 
 The draws are exact up to the Monte Carlo error of importance sampling, which the Pareto shape k-hat of the
 importance ratios measures (Vehtari et al., JMLR 2024): where it reaches 0.7 the proposal does not suit the

@@ -1,4 +1,4 @@
-"""Mixtures over draws of the weights: each draw has its own posterior, and all of them are pooled. Arrays only."""
+"""Which draw of which posterior stands where in a mixture over draws of the weights."""
 
 from __future__ import annotations
 

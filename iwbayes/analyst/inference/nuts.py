@@ -1,4 +1,4 @@
-"""PyMC's NUTS on one model whose data are swapped between runs."""
+"""PyMC's NUTS under many draws of the weights: one model whose data are swapped, and short runs that start warm."""
 
 from __future__ import annotations
 

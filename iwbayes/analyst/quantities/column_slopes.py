@@ -1,6 +1,6 @@
 """Derivatives of the columns of a design in a numeric column of the table, by central differences on a ladder of steps.
 
-Only the transformations of a formula are differentiated numerically; the links are in closed form (`_means`).
+Only the transformations of a formula are differentiated numerically; the means of families are in closed form.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ For curators and reviewers. `audit` bounds the epsilon of one algorithm from bel
 uses of the private rows, each chosen after the ones before it, and two runs say all about it: the first is recorded,
 the second works on the other table and is handed the recorded outcomes in place of noise. Whatever was public in the
 first run is then public in the second: network, features, synthetic rows, events. What is left of the difference
-between the tables is what noise was added to, and each use has lost exactly what `_losses` says. The losses are
+between the tables is what noise was added to, and each use has lost exactly what `losses.py` says. The losses are
 priced as the ledger prices charges, and held against the statement.
 
 Two things more are looked at. Everything that is released must be the same, byte by byte, since all outcomes are: what

@@ -140,6 +140,8 @@ def price(
 ) -> tuple[float, float]:
     """Joint guarantee of all events.
 
+    Theory: docs/theory.md#joint-pricing.
+
     Parameters
     ----------
     events : sequence of Event
@@ -183,6 +185,8 @@ def price(
 
 def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
     """Exact delta of the Gaussian mechanism (Balle & Wang 2018, theorem 8).
+
+    Theory: docs/theory.md#joint-pricing.
 
     Phi(1/(2m) - epsilon m) - exp(epsilon) Phi(-1/(2m) - epsilon m), m the noise multiplier.
     """

@@ -119,7 +119,10 @@ class Rule(Protocol):
 
 
 def accepts(rule: Rule, spent: Cost) -> bool:
-    """Whether costs are within the limit of a rule, but for rounding."""
+    """Whether costs are within the limit of a rule, but for rounding.
+
+    Theory: docs/theory.md#releases-that-are-chosen-after-looking.
+    """
     if not rule.epsilon > 0 or rule.delta < 0:
         return False
     limit = rule.limit

@@ -73,6 +73,8 @@ def tilt(
 ) -> tuple[FloatArray, FloatArray]:
     """Log weights of the regularised exponential tilt of rows to a noisy mean.
 
+    Theory: docs/theory.md#the-tilt.
+
     Minimises log sum_i exp(base_i + phi_i b) - b.target + b'S b/2, S = noise covariance + Cov(phi)/N, by Newton's
     method with a line search; the problem is strictly convex.
 

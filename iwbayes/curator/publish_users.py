@@ -1,0 +1,145 @@
+"""publish_users(): bound the rows of each user, then publish, within one budget that both steps share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from iwbayes.curator.contribution import bound_contributions, bounding_events, check_bounding
+from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
+from iwbayes.curator.plan import check_algorithms, check_share, joint_events, weights_for
+from iwbayes.curator.privacy.accounting import check_budget, noise_event
+from iwbayes.curator.privacy.ledger import Ledger
+from iwbayes.curator.protocols import Generator, PublicFacts, WeightEstimator
+from iwbayes.curator.publish import publish
+from iwbayes.release import Release
+from iwbayes.tables import PrivateTable
+
+__all__ = ["BOUND_SHARE", "publish_users", "release_epsilon"]
+
+#: Part of epsilon that bounds the rows of users.
+BOUND_SHARE = 0.1
+
+
+def publish_users(
+    private: PrivateTable,
+    *,
+    epsilon: float,
+    delta: float,
+    grid: Sequence[int] = (1, 2, 4, 8),
+    bound_share: float = BOUND_SHARE,
+    n_synthetic: int | None = None,
+    generator: Generator | None = None,
+    weights: WeightEstimator | None = None,
+    for_models: Sequence[str] = (),
+    share: float = 0.3,
+    ledger: Ledger | None = None,
+    rng: int | np.random.Generator | None = None,
+    progressbar: bool = True,
+) -> Release:
+    """Publish a table in which people own several rows, so that what is released protects people.
+
+    `bound_contributions` keeps at most tau rows of each user, tau chosen privately from a public grid, and `publish`
+    does the rest. Both must fit in the budget before either is charged: a bound alone would be of no use.
+
+    Parameters
+    ----------
+    private : PrivateTable
+        With a user column, as it was read.
+    epsilon, delta : float
+        Budget of both steps together.
+    grid : sequence of int
+        Candidates for tau, increasing, chosen without looking at the rows.
+    bound_share : float
+        Part of epsilon that chooses tau and counts the rows, in (0, 1).
+    n_synthetic, generator, weights, for_models, share, rng, progressbar
+        As in `publish`.
+    ledger : Ledger, optional
+        With adjacency "replace-user"; a new one of this budget by default.
+
+    Returns
+    -------
+    Release
+
+    Raises
+    ------
+    BudgetExceeded
+        When both steps do not fit in the ledger; nothing is charged or drawn.
+    TypeError, ValueError
+        For a wrong argument; see `bound_contributions` and `publish`.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> import iwbayes as iw
+    >>> visits = pd.DataFrame({"person": range(60), "cost": [float(i % 9) for i in range(60)]})
+    >>> private = iw.PrivateTable(visits, iw.Schema(iw.Real("cost", 0, 10)), user="person")
+    >>> release = iw.publish_users(private, epsilon=1, delta=1e-6, grid=[1], n_synthetic=50, progressbar=False)
+    >>> release.statement.adjacency, release.certified
+    ('replace-user', True)
+    """
+    epsilon, delta = check_budget(epsilon, delta)
+    ledger = Ledger(epsilon, delta, "replace-user") if ledger is None else ledger
+    grid = check_bounding(private, ledger, grid)
+    left = release_epsilon(epsilon, delta, len(grid), ledger, bound_share=bound_share)
+    generator = BayesNet() if generator is None else generator
+    estimator = weights_for(weights, for_models)
+    _check_release(private, generator, estimator, n_synthetic, share, max(grid), left, delta)
+    bounding = bounding_events(bound_share * epsilon, len(grid))
+    ledger.check_releases(bounding, [noise_event("release", left, delta)])
+    bounded = bound_contributions(private, ledger, epsilon=bound_share * epsilon, grid=grid)
+    return publish(
+        bounded,
+        epsilon=left,
+        delta=delta,
+        n_synthetic=n_synthetic,
+        generator=generator,
+        weights=estimator,
+        share=share,
+        ledger=ledger,
+        rng=rng,
+        progressbar=progressbar,
+    )
+
+
+def _check_release(
+    private: PrivateTable,
+    generator: Generator,
+    weights: WeightEstimator,
+    n_synthetic: int | None,
+    share: float,
+    rows_per_user: int,
+    epsilon: float,
+    delta: float,
+) -> None:
+    """Refuse what `publish` would, while nothing is charged."""
+    check_algorithms(generator, weights, private)
+    check_share(share)
+    n = 1 if n_synthetic is None else n_synthetic
+    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+        raise ValueError(f"n_synthetic must be a whole number of at least 1; got {n_synthetic!r}.")
+    facts = PublicFacts(private.schema, private.n_users, int(n), "replace-user", int(rows_per_user), private.n_users)
+    joint_events(facts, generator, weights, share, epsilon, delta)(1.0)
+
+
+def release_epsilon(
+    epsilon: float, delta: float, n_candidates: int, ledger: Ledger, *, bound_share: float = BOUND_SHARE
+) -> float:
+    """Epsilon that is left to the release beside the bound on contributions, under the rule of a ledger.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        Of both steps together.
+    n_candidates : int
+        Length of the grid.
+    ledger : Ledger
+        Nothing is charged to it.
+    bound_share : float
+    """
+    if not 0 < bound_share < 1:
+        raise ValueError(f"bound_share must be in (0, 1), the bound's part of epsilon; got {bound_share!r}.")
+    both = Ledger(epsilon, delta, "replace-user", rule=ledger.rule)
+    both.charge_release(*bounding_events(bound_share * epsilon, n_candidates))  # no noise is drawn here
+    return min((1 - bound_share) * epsilon, both.left[0])
