@@ -142,19 +142,17 @@ def plan(
     generator = BayesNet() if generator is None else generator
     tilt = weights_for(weights, for_models)
     epsilon, delta = check_budget(epsilon, delta)
-    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
-        raise ValueError(f"n must be a whole number of at least 1; got {n!r}.")
+    check_whole("n", n)
     check_share(share)
     if not isinstance(tilt, TiltWeights):
         raise TypeError(f"plan knows the noise of TiltWeights only; got {type(tilt).__name__}. See its events().")
-    if isinstance(rows_per_user, bool) or not isinstance(rows_per_user, int | np.integer) or rows_per_user < 1:
-        raise ValueError(f"rows_per_user must be a whole number of at least 1; got {rows_per_user!r}.")
+    check_whole("rows_per_user", rows_per_user)
     if rows_per_user > 1 and adjacency != "replace-user":
         raise ValueError(f"under {adjacency!r} everybody owns one row. Use adjacency='replace-user' for users.")
     facts = PublicFacts(schema, int(n), ROWS_PER_PRIVATE_ROW * int(n), adjacency, int(rows_per_user))
     events = joint_events(facts, generator, tilt, share, epsilon, delta)
     t = largest_scale(events, epsilon, delta, adjacency=adjacency)
-    _warn_of_delta(delta, "users" if adjacency == "replace-user" else "rows", int(n))
+    warn_of_delta(delta, "users" if adjacency == "replace-user" else "rows", int(n))
     part = (1 - share) * t * epsilon
     own = tilt.parts(facts, epsilon=part, delta=0.0 if tilt.pure else delta)
     reference = uniform_table(schema, _PLAN_ROWS, rng=0)
@@ -254,6 +252,22 @@ def joint_events(
     return events
 
 
+def check_whole(name: str, value: int) -> int:
+    """Return a whole number of at least 1, or refuse it."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1; got {value!r}.")
+    return int(value)
+
+
+def check_delta(delta: float, ledger: Ledger) -> None:
+    """Refuse a larger delta than that at which a ledger counts costs."""
+    if delta > ledger.delta:
+        raise BudgetExceeded(
+            f"the release's delta must be at most that of the ledger, {ledger.delta:g}, at which its cost is counted: "
+            f"else it costs more epsilon than was asked for; got {delta:g}. Ask for less; nothing was drawn."
+        )
+
+
 def check_share(share: float) -> None:
     """Refuse a share that leaves nothing to the generator or to the weights."""
     if not 0 < share < 1:
@@ -291,7 +305,7 @@ class GivenTable:
         return f"{self.table.origin or 'unknown origin'}, {len(self.table)} rows"
 
 
-def _warn_of_delta(delta: float, units: str, n: int) -> None:
+def warn_of_delta(delta: float, units: str, n: int) -> None:
     """Warn of a delta that allows to publish some rows as they are; the warning is the caller's caller's."""
     if delta * n > 1:
         warnings.warn(

@@ -13,18 +13,20 @@ from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
 from iwbayes.curator.plan import (
     ROWS_PER_PRIVATE_ROW,
     GivenTable,
-    _warn_of_delta,
     check_algorithms,
+    check_delta,
     check_share,
+    check_whole,
     generators_delta,
     generators_share,
     joint_events,
     needs_generator,
+    warn_of_delta,
     weights_for,
 )
 from iwbayes.curator.privacy.accounting import check_budget, largest_scale
 from iwbayes.curator.privacy.declared import declared_events, owed_events
-from iwbayes.curator.privacy.ledger import BudgetExceeded, Ledger
+from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.noise import NoiseSource
 from iwbayes.curator.progress import stages
 from iwbayes.curator.protocols import (
@@ -123,7 +125,7 @@ def publish(
     epsilon, delta = check_budget(epsilon, delta)
     n = _check_arguments(private, generator, weights, n_synthetic, share, ledger, adjacency, noise, delta)
     sampler = np.random.default_rng(rng)
-    _warn_of_delta(delta, *(("rows", private.n_private) if private.users is None else ("users", private.n_users)))
+    warn_of_delta(delta, *(("rows", private.n_private) if private.users is None else ("users", private.n_users)))
     if ledger is None:
         ledger = Ledger(epsilon, delta, adjacency, noise=noise)
     facts = PublicFacts.of(private, None, ledger, n_synthetic=n)
@@ -196,16 +198,12 @@ def _check_arguments(
             raise ValueError(
                 f"all {len(generator.table)} rows of the given table are published; got n_synthetic={n!r}."
             )
-    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
-        raise ValueError(f"n_synthetic must be a whole number of at least 1; got {n_synthetic!r}.")
+    n = check_whole("n_synthetic", n)
     check_share(share)
-    if ledger is not None and delta > ledger.delta:
-        raise BudgetExceeded(
-            f"the release's delta must be at most that of the ledger, {ledger.delta:g}, at which its cost is counted: "
-            f"else it costs more epsilon than was asked for; got {delta:g}. Ask for less; nothing was drawn."
-        )
+    if ledger is not None:
+        check_delta(delta, ledger)
     if ledger is not None and noise is not None:
         raise ValueError("a given ledger has its own noise source; pass either ledger or noise.")
     if ledger is not None and adjacency != "replace-one" and adjacency != ledger.adjacency:
         raise ValueError(f"the ledger's adjacency is {ledger.adjacency!r}; got adjacency={adjacency!r}.")
-    return int(n)
+    return n

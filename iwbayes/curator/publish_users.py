@@ -8,7 +8,7 @@ import numpy as np
 
 from iwbayes.curator.contribution import bound_contributions, bounding_events, check_bounding
 from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
-from iwbayes.curator.plan import check_algorithms, check_share, joint_events, weights_for
+from iwbayes.curator.plan import check_algorithms, check_delta, check_share, check_whole, joint_events, weights_for
 from iwbayes.curator.privacy.accounting import check_budget, noise_event
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.protocols import Generator, PublicFacts, WeightEstimator
@@ -82,6 +82,7 @@ def publish_users(
     epsilon, delta = check_budget(epsilon, delta)
     ledger = Ledger(epsilon, delta, "replace-user") if ledger is None else ledger
     grid = check_bounding(private, ledger, grid)
+    check_delta(delta, ledger)
     left = release_epsilon(epsilon, delta, len(grid), ledger, bound_share=bound_share)
     generator = BayesNet() if generator is None else generator
     estimator = weights_for(weights, for_models)
@@ -116,10 +117,8 @@ def _check_release(
     """Refuse what `publish` would, while nothing is charged."""
     check_algorithms(generator, weights, private)
     check_share(share)
-    n = 1 if n_synthetic is None else n_synthetic
-    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
-        raise ValueError(f"n_synthetic must be a whole number of at least 1; got {n_synthetic!r}.")
-    facts = PublicFacts(private.schema, private.n_users, int(n), "replace-user", int(rows_per_user), private.n_users)
+    n = 1 if n_synthetic is None else check_whole("n_synthetic", n_synthetic)
+    facts = PublicFacts(private.schema, private.n_users, n, "replace-user", rows_per_user, private.n_users)
     joint_events(facts, generator, weights, share, epsilon, delta)(1.0)
 
 

@@ -608,6 +608,7 @@ def test_publish_users_is_the_two_steps_within_one_budget():
         ({"generator": iw.BayesNet}, "generator must have pure"),
         ({"for_models": ["nobody ~ cost"]}, "nobody"),
         ({"epsilon": 9.0}, "exceed|left|budget"),
+        ({"epsilon": 1.0, "delta": 1e-5}, "delta must be at most that of the ledger"),
     ],
 )
 def test_publish_users_refuses_before_anything_is_charged(change, message):
