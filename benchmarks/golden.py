@@ -35,13 +35,12 @@ MODELS = {
     "poisson": "k ~ x",
     "categorical": "g ~ x",
 }
-#: Attributes of a record that are numbers, under their present names and older ones.
+#: Attributes of a record that are numbers and follow without chance.
 NUMBERS = (
-    "kappa_max", "explained_min", "second_order_max", "misfit_share_max", "misfit", "kappa0", "skew", "likelihood_ess",
+    "kappa_max", "explained_min", "second_order_max", "misfit_share_max", "misfit", "kappa0", "likelihood_ess",
     "cut_directions", "prior_directions", "pareto_k", "ess", "n_private", "n_synthetic", "clipped_private",
-    "clipped_synthetic", "noise_ratio", "kappa_bound", "dispersion_max", "weight_draws", "weight_draws_used",
+    "clipped_synthetic", "noise_ratio", "kappa_bound", "dispersion_max", "weight_draws",
 )  # fmt: skip
-RENAMED = {"nonquadraticity": "bend"}
 SETTINGS = {"draws": 400, "chains": 2, "random_seed": 1, "progressbar": False}
 
 Found = dict[str, dict[str, Any]]
@@ -72,16 +71,12 @@ def of_posterior(name: str, idata: Any, *, wanted: list[str] | None = None) -> F
         found |= drawn(f"{name}/{variable}", values.reshape(-1, *values.shape[2:]))
     if "calibration" in idata.children if hasattr(idata, "children") else hasattr(idata, "calibration"):
         record = group(idata, "calibration")
-        sampled = str(record.attrs["method"]) == "pool" or "hierarchy" in name or "draws" in name
         for variable in ("kappa", "explained", "second_order", "misfit_share", "dispersion"):
             if variable in record:
                 found |= exact(f"{name}/record/{variable}", record[variable].to_numpy())
-        keys = {new: old for new, old in RENAMED.items()} | {number: number for number in NUMBERS}
-        for new, old in keys.items():
-            value = record.attrs.get(new, record.attrs.get(old))
-            if value is not None and not (sampled and new in ("skew", "nonquadraticity", "weight_draws_used")):
-                if new not in ("skew", "nonquadraticity"):
-                    found |= exact(f"{name}/record/{new}", value)
+        for number in NUMBERS:
+            if number in record.attrs:
+                found |= exact(f"{name}/record/{number}", record.attrs[number])
         found[f"{name}/record/verdict"] = {"text": str(record.attrs["verdict"])}
     return found
 

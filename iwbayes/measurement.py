@@ -118,11 +118,11 @@ class _Distribution:
     def log_debias_factor(self, x: ArrayLike) -> FloatArray:
         """Logarithm of `debias_factor`, which itself may be too small for a float; the same errors."""
         rows = self._rows(x)
-        index = max(self.existence(rows).tolist(), default=0.0)
-        if not index < 1:
+        farthest = max(self.existence(rows).tolist(), default=0.0)
+        if not farthest < 1:
             raise ValueError(
                 f"the debias factor of {self.name} noise exists below 1 in units of its range; the largest "
-                f"row is at {index:.3g}. Use less noise, bound the features, or Gaussian noise."
+                f"row is at {farthest:.3g}. Use less noise, bound the features, or Gaussian noise."
             )
         return -self._log_mgf(rows)
 

@@ -221,13 +221,13 @@ def publish(
             release = publish_users(private, epsilon=epsilon, delta=delta, grid=grid, **options)  # type: ignore[arg-type]
         else:
             release = publish_table(private, epsilon=epsilon, delta=delta, adjacency=adjacency, **options)  # type: ignore[arg-type]
-        index = save_or_rescue(lambda path: release.save(path, overwrite=force), output)
+        written = save_or_rescue(lambda path: release.save(path, overwrite=force), output)
         if ledger is None:
             typer.echo(NO_LEDGER, err=True)
         if as_json:
-            typer.echo(json.dumps({"path": str(index), **facts_of(release)}, indent=1))
+            typer.echo(json.dumps({"path": str(written), **facts_of(release)}, indent=1))
         else:
-            typer.echo(f"{release.summary()}\nwritten to {index}")
+            typer.echo(f"{release.summary()}\nwritten to {written}")
 
 
 @app.command(

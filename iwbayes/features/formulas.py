@@ -237,8 +237,8 @@ class _Reader:
 
     def _name(self, identifier: str) -> str:
         """Name of a column, from an expression without quotes."""
-        index = identifier.removeprefix(self._identifier)
-        return identifier if index == identifier else self.schema.names[int(index)]
+        number = identifier.removeprefix(self._identifier)
+        return identifier if number == identifier else self.schema.names[int(number)]
 
     def _place(self, name: str) -> int:
         if name not in self.schema.names:

@@ -41,11 +41,8 @@ class ModelPosterior(UnconstrainedVariables):
 
     Attributes
     ----------
-    names : tuple of str
-        One name an unconstrained parameter: ``b[0]``, ``sex[Male]`` with the labels of its dims, ``sigma_log__``
-        for a transformed variable (PyMC's name of the unconstrained one).
-    size : int
-        Number of unconstrained parameters, p.
+    names, size
+        See `UnconstrainedVariables`.
     n_rows : int
     weights : ndarray, shape (row,)
         Weights as the model's graph uses them, after ``total``; ones in an unweighted model. Rows of weight zero

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from formulaic.parser.types import Factor
 
-from iwbayes.analyst.arrays import Array
+from iwbayes.analyst.arrays import Array, row_blocks
 from iwbayes.analyst.quantities.column_slopes import column_slopes
 from iwbayes.analyst.regression.design_spec import DesignSpec
 from iwbayes.analyst.regression.families import Family
@@ -102,10 +102,10 @@ def _average_slopes(effects: Sequence[Effect], beta: Array, shares: Array) -> li
     changes = np.concatenate([effect.change for effect in effects if effect.change is not None], axis=1)
     n, c, _ = beta.shape
     found = []
-    for draws in _slices(n, _BLOCK_DRAWS):
+    for draws in row_blocks(n, _BLOCK_DRAWS):
         transposed = np.ascontiguousarray(beta[draws].transpose(2, 0, 1))
         total: Any = 0.0
-        for rows in _slices(len(shares), _BLOCK_ROWS):
+        for rows in row_blocks(len(shares), _BLOCK_ROWS):
             gradient = family.mean_gradient(transposed @ x[rows].T)
             total = total + gradient @ (changes[rows] * shares[rows, None])
         total = total.reshape(*total.shape[:3], len(effects), c)
@@ -122,15 +122,11 @@ def _average_contrasts(effect: Effect, beta: Array, shares: Array) -> Array:
 def _average_mean(family: Family, x: Array, beta: Array, shares: Array) -> Array:
     """Averages over rows of the mean, shape (outcome, draw)."""
     found = []
-    for draws in _slices(len(beta), _BLOCK_DRAWS):
+    for draws in row_blocks(len(beta), _BLOCK_DRAWS):
         transposed = np.ascontiguousarray(beta[draws].transpose(2, 0, 1))
-        blocks = _slices(len(shares), _BLOCK_ROWS)
+        blocks = row_blocks(len(shares), _BLOCK_ROWS)
         found.append(np.sum([family.mean(transposed @ x[rows].T) @ shares[rows] for rows in blocks], axis=0))
     return np.concatenate(found, axis=1)
-
-
-def _slices(n: int, size: int) -> list[slice]:
-    return [slice(start, min(start + size, n)) for start in range(0, n, size)]
 
 
 def effects_of(design: DesignSpec, frame: pd.DataFrame, variables: Sequence[str] | None) -> list[Effect]:

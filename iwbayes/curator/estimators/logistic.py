@@ -346,17 +346,17 @@ def _farthest_row(reach: Reach) -> FloatArray:
 
 def _check_existence(distribution: CoefficientDistribution, rows: FloatArray) -> None:
     """Raise where the debias factor does not exist; warn where debiased weights have infinite variance."""
-    index = float(distribution.scaled(1 + _MARGIN + _COORDINATE_MARGIN * distribution.dim).existence(rows).max())
+    farthest = float(distribution.scaled(1 + _MARGIN + _COORDINATE_MARGIN * distribution.dim).existence(rows).max())
     advice = "Use a larger l2 or epsilon, mechanism='gaussian', or debias=False."
-    if index >= 1:
+    if farthest >= 1:
         raise ValueError(
-            f"the debias factor of {distribution.name} noise does not exist: the farthest row is at {index:.3g} of its "
-            f"range, which must be below 1. {advice} Nothing was charged."
+            f"the debias factor of {distribution.name} noise does not exist: the farthest row is at "
+            f"{farthest:.3g} of its range, which must be below 1. {advice} Nothing was charged."
         )
-    if index >= 0.5:
+    if farthest >= 0.5:
         warnings.warn(
             f"debiased weights have infinite variance from 0.5 of the range of {distribution.name} noise on; the "
-            f"farthest row is at {index:.2f}. {advice}",
+            f"farthest row is at {farthest:.2f}. {advice}",
             WeightsWarning,
             stacklevel=5,
         )

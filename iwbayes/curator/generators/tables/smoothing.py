@@ -94,12 +94,12 @@ def _smooth(counts: _Counts, total: float) -> FloatArray:
 
 def _normal_start(counts: _Counts, total: float) -> FloatArray:
     """Log density of the normal law with the moments of the positive counts: all penalties leave it alone."""
-    index = np.cumsum(counts.widths) - counts.widths / 2
+    position = np.cumsum(counts.widths) - counts.widths / 2
     mass = np.maximum(counts.noisy, 0.0) + 1e-9 * max(total, 1.0)
     mass = mass / mass.sum()
-    center = mass @ index
-    sd = max(float(np.sqrt(mass @ np.square(index - center))), float(np.min(counts.widths)))
-    return np.log(max(total, 1.0) / (sd * np.sqrt(2 * np.pi))) - 0.5 * np.square((index - center) / sd)
+    center = mass @ position
+    sd = max(float(np.sqrt(mass @ np.square(position - center))), float(np.min(counts.widths)))
+    return np.log(max(total, 1.0) / (sd * np.sqrt(2 * np.pi))) - 0.5 * np.square((position - center) / sd)
 
 
 def _fit(counts: _Counts, f: FloatArray, penalty: float, bands: FloatArray) -> tuple[FloatArray, float]:
