@@ -138,7 +138,7 @@ class Case:
     tables: Callable[[], tuple[Any, Any, Any]]
     epsilon: float = 1.0
     delta: float = 0.0
-    n_runs: int = 20_000
+    n_runs: int = 8_000
     adjacency: str = "replace-one"
     module: str | None = None
 

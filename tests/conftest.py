@@ -1,10 +1,14 @@
-"""Settings of all tests: one thread for torch, since the tests themselves run side by side; the long tests wait."""
+"""Settings of all tests: one thread for torch, since the tests themselves run side by side; the long tests wait.
+
+PyTensor does not note in which line a variable was made, which takes a sixth of the time of building a model.
+"""
 
 import os
 
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("PYTENSOR_FLAGS", "traceback__limit=0,traceback__compile_limit=0")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -17,3 +21,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     slow = [item for item in items if item.get_closest_marker("slow")]
     config.hook.pytest_deselected(items=slow)
     items[:] = [item for item in items if not item.get_closest_marker("slow")]
+
+
+@pytest.fixture(autouse=True)
+def interpreter(request: pytest.FixtureRequest):
+    """Interpret the graphs of tests marked as interpreted: they run a few times, and generating code takes longer."""
+    if request.node.get_closest_marker("interpreted") is None:
+        yield
+        return
+    import pytensor
+    from pytensor.compile.mode import Mode
+
+    # without a compiler also graphs inside of Ops are interpreted; fused ones would be loops of Python
+    mode = Mode(linker="py", optimizer="fast_run").excluding("fusion", "inplace")
+    with pytensor.config.change_flags(mode=mode, cxx=""):
+        yield

@@ -49,21 +49,35 @@ def run(block: Block, page: Path, space: dict) -> None:
     exec(compile("\n" * (block.line - 1) + block.code, str(page), "exec"), space)
 
 
-#: Most steps of a chain of a page, of tuning and of draws each, in the tests that do not wait for ``--all``.
-LONGEST = 200
+#: Most that a page asks for in the tests that do not wait for ``--all``: steps of a chain, of tuning and of draws each;
+#: runs of an audit; rows of a release; draws of a regression.
+MOST_STEPS, MOST_RUNS, MOST_ROWS, MOST_DRAWS = 200, 2000, 4000, 200
 
 
-def shorten_chains(patch: pytest.MonkeyPatch, page: Path, config: pytest.Config) -> None:
-    """Make chains of PyMC's samplers short while a page runs: some pages spend most of their time in them.
+def shorten(patch: pytest.MonkeyPatch, page: Path, config: pytest.Config) -> None:
+    """Make chains, audits and releases small while a page runs: some pages spend most of their time in them.
 
-    The code runs as printed, and what pages and tests assert of its draws has to hold. With ``--all`` nothing is cut.
+    The code runs as printed, and what pages and tests assert of its results has to hold. With ``--all`` nothing is cut.
     """
     if config.getoption("--all"):
         return
     import pymc as pm
 
-    def sample(draws=1000, *, tune=1000, sample=pm.sample, **options):
-        of_page = sys._getframe(1).f_code.co_filename == str(page)  # the package counts on its own number of draws
-        return sample(min(draws, LONGEST) if of_page else draws, tune=min(tune, LONGEST), **options)
+    import iwbayes
 
-    patch.setattr(pm, "sample", sample)
+    def cap(module, name, **most):
+        """Let the page's own calls ask for so much at most; the package counts on its own numbers."""
+        call = getattr(module, name)
+
+        def capped(*args, **options):
+            if sys._getframe(1).f_code.co_filename == str(page):
+                asked = {key: options.get(key, default) for key, (_, default) in most.items()}
+                options |= {key: min(asked[key], largest) for key, (largest, _) in most.items() if asked[key]}
+            return call(*args, **options)
+
+        patch.setattr(module, name, capped)
+
+    cap(pm, "sample", draws=(MOST_STEPS, 1000), tune=(MOST_STEPS, 1000))
+    cap(iwbayes, "audit", n_runs=(MOST_RUNS, 20_000))
+    cap(iwbayes, "publish", n_synthetic=(MOST_ROWS, None))
+    cap(iwbayes, "fit", draws=(MOST_DRAWS, 1000))

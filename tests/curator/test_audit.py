@@ -358,7 +358,7 @@ def test_the_result_says_what_it_means():
         f"epsilon at least {result.epsilon:.4g}",
         f"(claimed: {result.nominal_mu:.4g})",
         "confidence 0.999",
-        "20000 runs",
+        "8000 runs",
         "observing the noisy values",
         "no proof of it",
     ):

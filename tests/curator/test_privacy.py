@@ -114,7 +114,7 @@ AUDITED = {
     "cube": Case(lambda: Release("cube"), lambda: one_row([0, 0, 0], [1, 1, 1])),
     "spherical": Case(lambda: Release("spherical"), lambda: one_row([0, 0, 0], [1, 0, 0]), epsilon=2.0),
     "exponential": Case(
-        lambda: Release("exponential", {"sensitivity": 1}), lambda: one_row([0.5, 0.5], [1, 0]), n_runs=60_000
+        lambda: Release("exponential", {"sensitivity": 1}), lambda: one_row([0.5, 0.5], [1, 0]), n_runs=30_000
     ),
     "gaussian, separately": Case(
         lambda: Release("gaussian", {"sensitivity": 1.0, "separately": True}),
@@ -143,10 +143,10 @@ AUDITED = {
     "TiltWeights, cube": Case(lambda: TiltWeights(mechanism="cube", features="linear"), around_the_middle),
     "LogisticWeights, gaussian": Case(logistic("gaussian"), lambda: surprising(3, 1000), delta=0.01),
     "LogisticWeights, spherical": Case(logistic("spherical"), lambda: surprising(3, 1000), epsilon=2.0),
-    "LogisticWeights, laplace": Case(logistic("laplace"), lambda: surprising(5, 1000), epsilon=2.0),
-    "LogisticWeights, objective": Case(logistic("objective", 0.003), lambda: apart(1000, 20), epsilon=2.0, n_runs=2000),
+    "LogisticWeights, laplace": Case(logistic("laplace"), lambda: surprising(5, 1000), epsilon=2.0, n_runs=20_000),
+    "LogisticWeights, objective": Case(logistic("objective", 0.003), lambda: apart(1000, 20), epsilon=2.0, n_runs=1000),
     "BetaCalibratedWeights, gaussian": Case(calibrated("gaussian"), lambda: calibrated_rows(300), delta=0.01),
-    "BetaCalibratedWeights, cube": Case(calibrated("cube"), lambda: calibrated_rows(300), epsilon=2.0),
+    "BetaCalibratedWeights, cube": Case(calibrated("cube"), lambda: calibrated_rows(300), epsilon=2.0, n_runs=20_000),
     "TiltWeights on a base": Case(
         lambda: TiltWeights(features="linear", base=LogisticWeights(l2=1.0), base_share=0.1),
         around_the_middle,

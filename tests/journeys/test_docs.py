@@ -15,7 +15,7 @@ import matplotlib
 import numpy as np
 import pymc as pm
 import pytest
-from docs_tools import ROOT, blocks, run, shorten_chains
+from docs_tools import ROOT, blocks, run, shorten
 
 import iwbayes
 from iwbayes._warnings import CalibrationWarning, WeightsWarning
@@ -63,7 +63,7 @@ def run_page(page, folder, config):
     shown = []
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         patch.chdir(folder)
-        shorten_chains(patch, page, config)
+        shorten(patch, page, config)
         # the noise of a release is never seeded: now and then one lies outside the domain of calibration
         warnings.simplefilter("ignore", CalibrationWarning)
         warnings.simplefilter("ignore", WeightsWarning)

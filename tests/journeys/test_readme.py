@@ -5,7 +5,7 @@ from pathlib import Path
 
 import matplotlib
 import pytest
-from docs_tools import ROOT, blocks, run, shorten_chains
+from docs_tools import ROOT, blocks, run, shorten
 
 README = ROOT / "README.md"
 
@@ -15,7 +15,7 @@ def test_the_curators_and_the_analysts_examples_run(
 ):
     matplotlib.use("Agg")
     monkeypatch.chdir(tmp_path)
-    shorten_chains(monkeypatch, README, pytestconfig)
+    shorten(monkeypatch, README, pytestconfig)
     curator, analyst, kept, outside, people, auditor = blocks(README, "python")
     run(curator, README, {})
     assert "differential privacy under replace-one adjacency.\n  hardened noise, certified" in capsys.readouterr().out

@@ -15,6 +15,8 @@ import iwbayes as iw
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.released_tilt import ReleasedTilt
 
+pytestmark = pytest.mark.interpreted
+
 N, M = 1500, 2500
 #: Names of priors of a location, and where their centres lie from the data in standard errors of these.
 PRIORS = [("normal", 12.0), ("logistic", 1.0), ("student", 12.0), ("laplace", 6.0)]

@@ -146,6 +146,7 @@ def differences(function, theta, step=1e-5):
     ]).T  # fmt: skip
 
 
+@pytest.mark.interpreted
 def test_hierarchical_model_against_finite_differences(deep):
     model, terms = deep
     theta = terms.start() + np.random.default_rng(1).normal(size=terms.size) * 0.3

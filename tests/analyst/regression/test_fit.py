@@ -412,6 +412,7 @@ def test_several_draws_of_weights_are_mixed():
 # calibration
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize(
     ("formula", "family"), [*FORMULAS[:2], *(pytest.param(*f, marks=pytest.mark.slow) for f in FORMULAS[2:])]
 )

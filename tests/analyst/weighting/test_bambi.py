@@ -15,6 +15,7 @@ from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights
 
 bambi = pytest.importorskip("bambi", reason="Bambi is not installed")
+pytestmark = pytest.mark.interpreted
 
 ROWS = 30
 WEIGHTS = np.random.default_rng(3).integers(1, 5, ROWS)

@@ -18,6 +18,8 @@ from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.weighting.reweight import log_likelihood, reweight, unweight
 from iwbayes.analyst.weighting.weighted_op import WeightedRandomVariable
 
+pytestmark = pytest.mark.interpreted
+
 ROWS = 7
 INTEGERS = np.array([1, 3, 2, 1, 4, 2, 1])
 INDEX = np.arange(ROWS)
