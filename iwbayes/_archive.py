@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from iwbayes.arrays import Array
 
 #: Largest total size of the members of one archive, in bytes.
 MAX_BYTES = 4 * 2**30
@@ -115,7 +114,7 @@ def _read(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
     return content
 
 
-def pack_arrays(arrays: Mapping[str, FloatArray]) -> bytes:
+def pack_arrays(arrays: Mapping[str, Array]) -> bytes:
     """Archive float arrays as NumPy's own ``.npz`` (readable by ``numpy.load``), deterministically.
 
     Parameters
@@ -131,7 +130,7 @@ def pack_arrays(arrays: Mapping[str, FloatArray]) -> bytes:
     return pack(members)
 
 
-def unpack_arrays(content: bytes, dims: Mapping[str, int]) -> dict[str, FloatArray]:
+def unpack_arrays(content: bytes, dims: Mapping[str, int]) -> dict[str, Array]:
     """Read the arrays of `pack_arrays`: exactly these names, float64, with these numbers of dimensions.
 
     Parameters
@@ -148,7 +147,7 @@ def unpack_arrays(content: bytes, dims: Mapping[str, int]) -> dict[str, FloatArr
     return {name: _array(name, members[f"{name}.npy"], n_dims) for name, n_dims in dims.items()}
 
 
-def _array(name: str, content: bytes, n_dims: int) -> FloatArray:
+def _array(name: str, content: bytes, n_dims: int) -> Array:
     # numpy's reader allocates what the header declares before it looks at the length: check first
     buffer = io.BytesIO(content)
     try:

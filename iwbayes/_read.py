@@ -126,8 +126,8 @@ def _read_csv(path: Path, schema: Schema, drop: list[str], refuses: bool) -> pd.
     declared = {column.name: column for column in schema}
     return pd.DataFrame(
         {
-            place: _cells(raw.iloc[:, place], declared[name], refuses) if name in declared else raw.iloc[:, place]
-            for place, name in enumerate(raw.columns)
+            index: _cells(raw.iloc[:, index], declared[name], refuses) if name in declared else raw.iloc[:, index]
+            for index, name in enumerate(raw.columns)
         }
     ).set_axis(raw.columns, axis=1)
 

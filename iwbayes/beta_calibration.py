@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import expit, log_expit
 
+from iwbayes.arrays import Array
 from iwbayes.weights import Weights
-
-FloatArray = NDArray[np.float64]
 
 #: Norm of the gradient (of slopes held at 0 without theirs) at which the fit stops, and the most that it may be where
 #: rounding ends the search.
@@ -39,7 +38,7 @@ class BetaCalibration:
         if not (np.isfinite([self.a, self.b, self.c]).all() and self.a >= 0 and self.b >= 0):
             raise ValueError(f"a and b must be at least 0 and all three finite; got {(self.a, self.b, self.c)}.")
 
-    def __call__(self, log_ratio: ArrayLike) -> FloatArray:
+    def __call__(self, log_ratio: ArrayLike) -> Array:
         """Calibrated log ratios, of the same shape; a weight of zero (-inf) stays zero."""
         r = np.asarray(log_ratio, dtype=np.float64)
         below = self.a * log_expit(np.where(np.isneginf(r), 0.0, r))
@@ -148,16 +147,16 @@ def fit_beta_calibration(real: ArrayLike, synthetic: ArrayLike, *, l2: float = 0
     return BetaCalibration(float(a), float(b), float(c))
 
 
-def _features(log_ratio: FloatArray) -> FloatArray:
+def _features(log_ratio: Array) -> Array:
     """Columns log p, -log(1 - p) and 1, shape (row, 3)."""
     return np.column_stack([log_expit(log_ratio), -log_expit(-log_ratio), np.ones(len(log_ratio))])
 
 
-_Parts = tuple[tuple[FloatArray, FloatArray, float], ...]
+_Parts = tuple[tuple[Array, Array, float], ...]
 _IDENTITY = np.array([1.0, 1.0, 0.0])
 
 
-def _minimise(parts: _Parts, l2: float) -> FloatArray:
+def _minimise(parts: _Parts, l2: float) -> Array:
     """Coefficients (a, b, c) of the least loss with a, b >= 0."""
     x = _IDENTITY.copy()
     value, gradient, hessian = _loss(x, parts, l2)
@@ -181,7 +180,7 @@ def _minimise(parts: _Parts, l2: float) -> FloatArray:
     return x
 
 
-def _constrained_step(x: FloatArray, gradient: FloatArray, hessian: FloatArray) -> FloatArray:
+def _constrained_step(x: Array, gradient: Array, hessian: Array) -> Array:
     """Minimise the quadratic model exactly over a, b >= 0: the best of the four ways to hold them at 0."""
     # where two log ratios alone occur the coefficients are not unique; the damping picks one
     damped = hessian + 1e-12 * np.trace(hessian) * np.eye(3)
@@ -197,7 +196,7 @@ def _constrained_step(x: FloatArray, gradient: FloatArray, hessian: FloatArray) 
     return best
 
 
-def _loss(x: FloatArray, parts: _Parts, l2: float) -> tuple[float, FloatArray, FloatArray]:
+def _loss(x: Array, parts: _Parts, l2: float) -> tuple[float, Array, Array]:
     """Value, gradient and Hessian."""
     shift = x - _IDENTITY
     value, gradient, hessian = 0.5 * l2 * float(shift @ shift), l2 * shift, l2 * np.eye(3)

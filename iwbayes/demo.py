@@ -258,9 +258,9 @@ def _fit(formula: str, release: Release, **options: Any) -> pd.DataFrame:
     for name, values in arviz_compat.group(idata, "posterior").data_vars.items():
         draws = values.stack(sample=("chain", "draw"))
         label = [dim for dim in draws.dims if dim != "sample"]
-        for place in range(draws.sizes[label[0]] if label else 1):
-            one = (draws.isel({label[0]: place}) if label else draws).to_numpy()
-            level = f"[{draws[label[0]].to_numpy()[place]}]" if label else ""
+        for index in range(draws.sizes[label[0]] if label else 1):
+            one = (draws.isel({label[0]: index}) if label else draws).to_numpy()
+            level = f"[{draws[label[0]].to_numpy()[index]}]" if label else ""
             lower, upper = np.quantile(one, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
             rows.append((f"{name}{level}", one.mean(), lower, upper))
     return pd.DataFrame(rows, columns=["coefficient", "mean", "lower", "upper"])

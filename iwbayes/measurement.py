@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
+from iwbayes.arrays import Array
+
 if TYPE_CHECKING:
     from iwbayes.features import FeatureMap
-
-FloatArray = NDArray[np.float64]
 
 
 @runtime_checkable
@@ -30,22 +30,22 @@ class NoiseDistribution(Protocol):
     name: ClassVar[str]
 
     @property
-    def covariance(self) -> FloatArray:
+    def covariance(self) -> Array:
         """Covariance, shape (k, k), in squared units of the statistic."""
         ...
 
-    def existence(self, x: ArrayLike) -> FloatArray:
+    def existence(self, x: ArrayLike) -> Array:
         """Place within the range where E exp(zeta.x) exists: finite below 1, shape (row,)."""
         ...
 
-    def debias_factor(self, x: ArrayLike) -> FloatArray:
+    def debias_factor(self, x: ArrayLike) -> Array:
         """1 / E exp(zeta.x), shape (row,).
 
         Theory: docs/theory.md#the-debias-factor.
         """
         ...
 
-    def log_debias_factor(self, x: ArrayLike) -> FloatArray:
+    def log_debias_factor(self, x: ArrayLike) -> Array:
         """-log E exp(zeta.x), shape (row,)."""
         ...
 
@@ -71,7 +71,7 @@ class _Distribution:
         raise NotImplementedError
 
     @property
-    def covariance(self) -> FloatArray:
+    def covariance(self) -> Array:
         """Covariance, shape (k, k), in squared units of the statistic."""
         return self._variance * np.eye(self.dim)
 
@@ -83,7 +83,7 @@ class _Distribution:
         """Whether E exp(zeta.x) is finite, row by row; shape (row,)."""
         return self.existence(x) < 1
 
-    def existence(self, x: ArrayLike) -> FloatArray:
+    def existence(self, x: ArrayLike) -> Array:
         """Place of each row in the range where E exp(zeta.x) exists.
 
         Parameters
@@ -97,7 +97,7 @@ class _Distribution:
         """
         raise NotImplementedError
 
-    def debias_factor(self, x: ArrayLike) -> FloatArray:
+    def debias_factor(self, x: ArrayLike) -> Array:
         """1 / E exp(zeta.x) for each row.
 
         Parameters
@@ -115,7 +115,7 @@ class _Distribution:
         """
         return np.exp(self.log_debias_factor(x))
 
-    def log_debias_factor(self, x: ArrayLike) -> FloatArray:
+    def log_debias_factor(self, x: ArrayLike) -> Array:
         """Logarithm of `debias_factor`, which itself may be too small for a float; the same errors."""
         rows = self._rows(x)
         farthest = max(self.existence(rows).tolist(), default=0.0)
@@ -126,10 +126,10 @@ class _Distribution:
             )
         return -self._log_mgf(rows)
 
-    def _log_mgf(self, x: FloatArray) -> FloatArray:
+    def _log_mgf(self, x: Array) -> Array:
         raise NotImplementedError
 
-    def _rows(self, x: ArrayLike) -> FloatArray:
+    def _rows(self, x: ArrayLike) -> Array:
         rows = np.atleast_2d(np.asarray(x, dtype=np.float64))
         if rows.ndim != 2 or rows.shape[1] != self.dim:
             raise ValueError(f"x must have shape (row, {self.dim}); got {rows.shape}.")
@@ -146,11 +146,11 @@ class GaussianDistribution(_Distribution):
     def _variance(self) -> float:
         return self.scale**2
 
-    def existence(self, x: ArrayLike) -> FloatArray:
+    def existence(self, x: ArrayLike) -> Array:
         """Zero: the expectation and the variance always exist."""
         return np.zeros(len(self._rows(x)))
 
-    def _log_mgf(self, x: FloatArray) -> FloatArray:
+    def _log_mgf(self, x: Array) -> Array:
         return 0.5 * self.scale**2 * (x**2).sum(axis=1)
 
 
@@ -167,11 +167,11 @@ class SphericalDistribution(_Distribution):
     def _variance(self) -> float:
         return (self.dim + 1) * self.scale**2
 
-    def existence(self, x: ArrayLike) -> FloatArray:
+    def existence(self, x: ArrayLike) -> Array:
         """``scale * |x|_2``."""
         return self.scale * np.linalg.norm(self._rows(x), axis=1)
 
-    def _log_mgf(self, x: FloatArray) -> FloatArray:
+    def _log_mgf(self, x: Array) -> Array:
         return -0.5 * (self.dim + 1) * np.log1p(-(self.scale**2) * (x**2).sum(axis=1))
 
 
@@ -189,12 +189,12 @@ class CubeDistribution(_Distribution):
     def _variance(self) -> float:
         return (self.dim + 1) * (self.dim + 2) * self.scale**2 / 3
 
-    def existence(self, x: ArrayLike) -> FloatArray:
+    def existence(self, x: ArrayLike) -> Array:
         """``scale * |x|_1``."""
         return self.scale * np.abs(self._rows(x)).sum(axis=1)
 
     @cached_property
-    def _nodes(self) -> tuple[FloatArray, FloatArray]:
+    def _nodes(self) -> tuple[Array, Array]:
         # in u = log r the integrand is analytic within |Im u| < pi/2, also near the edge of existence, where its mass
         # moves from k+1 down to 0; the trapezoidal rule converges exponentially (Trefethen & Weideman 2014)
         from scipy.stats import gamma  # takes half a second to import, and only this law needs it
@@ -206,7 +206,7 @@ class CubeDistribution(_Distribution):
         log_weights = radius.logpdf(nodes) + log_nodes
         return nodes, log_weights - logsumexp(log_weights)
 
-    def _log_mgf(self, x: FloatArray) -> FloatArray:
+    def _log_mgf(self, x: Array) -> Array:
         # sinh(z)/z = exp(z) (1 - exp(-2z))/(2z): the exponentials move into the rate of the gamma law and
         # a fixed rule integrates the smooth rest
         sizes = np.abs(x)
@@ -233,11 +233,11 @@ class LaplaceDistribution(_Distribution):
     def _variance(self) -> float:
         return 2 * self.scale**2
 
-    def existence(self, x: ArrayLike) -> FloatArray:
+    def existence(self, x: ArrayLike) -> Array:
         """``scale * max_j |x_j|``."""
         return self.scale * np.abs(self._rows(x)).max(axis=1)
 
-    def _log_mgf(self, x: FloatArray) -> FloatArray:
+    def _log_mgf(self, x: Array) -> Array:
         return -np.log1p(-((self.scale * x) ** 2)).sum(axis=1)
 
 
@@ -280,13 +280,13 @@ class Measurement:
     """
 
     name: str
-    value: FloatArray
+    value: Array
     noise: NoiseDistribution
     sensitivity: float
     features: FeatureMap | None
     n_private: int
     held_back: Measurement | None = None
-    coefficients: FloatArray | None = None
+    coefficients: Array | None = None
 
     def __post_init__(self) -> None:
         value = np.array(self.value, dtype=np.float64)

@@ -6,11 +6,11 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import ndtr
 
-FloatArray = NDArray[np.float64]
+from iwbayes.arrays import Array
 
 #: Fewest weights above the threshold for the asymptotic laws of the test of a finite variance.
 LEAST_TAIL = 10
@@ -23,7 +23,7 @@ def tail_length(n: int) -> int:
     return math.ceil(min(n / 5, 3 * math.sqrt(n)))
 
 
-def psislw(log_weights: ArrayLike) -> tuple[FloatArray, float]:
+def psislw(log_weights: ArrayLike) -> tuple[Array, float]:
     """Pareto-smooth the largest weights (PSIS; Vehtari, Simpson, Gelman, Yao & Gabry, JMLR 2024).
 
     Theory: docs/theory.md#pareto-k-and-effective-sample-sizes.
@@ -51,7 +51,7 @@ def psislw(log_weights: ArrayLike) -> tuple[FloatArray, float]:
     moves it), keeps weights equal to the threshold in the tail, has shape NaN where the first quarter of the tail is
     constant, and refuses a constant tail and one of fewer than five.
     """
-    raw: FloatArray = np.array(log_weights, dtype=np.float64)
+    raw: Array = np.array(log_weights, dtype=np.float64)
     if raw.ndim != 1 or raw.size == 0 or np.isnan(raw).any():
         raise ValueError(f"log_weights must be one-dimensional without NaN; got shape {raw.shape}.")
     shifted = raw - np.max(raw)
@@ -76,12 +76,12 @@ def psislw(log_weights: ArrayLike) -> tuple[FloatArray, float]:
     return shifted - _log_sum(shifted), float(shape)
 
 
-def _log_sum(shifted: FloatArray) -> np.float64:
+def _log_sum(shifted: Array) -> np.float64:
     """Log of the sum on the natural scale; none is above zero, so that nothing overflows."""
     return np.log(np.exp(shifted).sum())
 
 
-def _fit_generalised_pareto(excess: FloatArray) -> tuple[float, float]:
+def _fit_generalised_pareto(excess: Array) -> tuple[float, float]:
     """Shape and scale by Zhang & Stephens (2009), with the shape drawn to .5 as by ten observations."""
     x = np.sort(excess)
     n, n_grid, prior_rows, prior_scale = len(x), 30 + int(len(x) ** 0.5), 10.0, 3.0
@@ -98,7 +98,7 @@ def _fit_generalised_pareto(excess: FloatArray) -> tuple[float, float]:
     return (n * shape + 0.5 * prior_rows) / (n + prior_rows), scale
 
 
-def _pareto_quantiles(points: FloatArray, shape: float, scale: float) -> FloatArray:
+def _pareto_quantiles(points: Array, shape: float, scale: float) -> Array:
     if abs(shape) < 1e-12:
         return -scale * np.log1p(-points)
     return scale * np.expm1(-shape * np.log1p(-points)) / shape
@@ -200,7 +200,7 @@ def variance_test(log_weights: ArrayLike, *, tail: int | None = None) -> FiniteV
     return _test_excess(largest + np.log(-np.expm1(threshold - largest)))
 
 
-def pareto_information(shape: float, scale: float) -> FloatArray:
+def pareto_information(shape: float, scale: float) -> Array:
     """Fisher information of one excess in (shape, scale), shape (2, 2), for a shape above -1/2 (Smith 1985)."""
     outer = 1 / (1 + 2 * shape)
     mixed = outer / (scale * (1 + shape))
@@ -214,7 +214,7 @@ class _Profile:
     case of their own. The best scale for a given s is shape/s, which leaves one dimension (Grimshaw 1993).
     """
 
-    def __init__(self, log_excess: FloatArray) -> None:
+    def __init__(self, log_excess: Array) -> None:
         self.n = len(log_excess)
         self.log_y = np.minimum(log_excess - np.max(log_excess), 0.0)
         self.y = np.exp(self.log_y)
@@ -223,7 +223,7 @@ class _Profile:
         #: Beyond it every s y is huge and the likelihood falls.
         self.highest = 40.0 - float(self.log_y.min())
 
-    def logs(self, u: float) -> FloatArray:
+    def logs(self, u: float) -> Array:
         """log(1 + s y) of each excess, to full precision for any s; shape (n,)."""
         if abs(u) < 1:
             return np.log1p(math.expm1(u) * self.y)
@@ -248,7 +248,7 @@ class _Profile:
         return float((1 + logs.mean()) * np.exp(-logs).mean()) - 1
 
 
-def _test_excess(log_excess: FloatArray) -> FiniteVarianceTest:
+def _test_excess(log_excess: Array) -> FiniteVarianceTest:
     """All three statistics from logarithms of excesses, shape (n,)."""
     profile, n = _Profile(log_excess), len(log_excess)
     u = _best(profile)

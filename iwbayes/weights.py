@@ -14,13 +14,13 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
 from iwbayes._digest import digest
+from iwbayes.arrays import Array
 from iwbayes.tables import SyntheticTable
 from iwbayes.tails import FiniteVarianceTest, psislw, variance_test
 
 if TYPE_CHECKING:
     from iwbayes.measurement import Measurement
 
-FloatArray = NDArray[np.float64]
 
 #: Finite log weights end here, far beyond any that means something, so that their squares and sums do not overflow.
 LARGEST_LOG_WEIGHT = 1e100
@@ -48,7 +48,7 @@ class Weights:
         When a log weight is NaN, +inf or finite and beyond 1e100, or a draw has no positive weight.
     """
 
-    log_weights: FloatArray
+    log_weights: Array
     method: str
     steps: tuple[str, ...] = ()
     measurement: Measurement | None = field(default=None, repr=False)
@@ -94,7 +94,7 @@ class Weights:
         return self.log_weights.shape[0]
 
     @cached_property
-    def draw_values(self) -> FloatArray:
+    def draw_values(self) -> Array:
         """Weights of each draw, mean one over the rows; shape (draw, row)."""
         values = np.exp(self.log_weights - logsumexp(self.log_weights, axis=1, keepdims=True))
         values *= len(self)
@@ -102,7 +102,7 @@ class Weights:
         return values
 
     @cached_property
-    def values(self) -> FloatArray:
+    def values(self) -> Array:
         """Weights averaged over the draws, mean one over the rows; shape (row,)."""
         values = self.draw_values.mean(axis=0)
         values.setflags(write=False)
@@ -118,7 +118,7 @@ class Weights:
         """Kish effective sample size (sum w)**2 / sum w**2, the smallest over draws, in rows."""
         return min(kish_ess(draw) for draw in self.log_weights)
 
-    def _stepped(self, log_weights: FloatArray, step: str) -> Weights:
+    def _stepped(self, log_weights: Array, step: str) -> Weights:
         return replace(self, log_weights=log_weights, steps=(*self.steps, step))._from_source(self.source)
 
     def _from_source(self, source: str | None) -> Weights:
@@ -273,7 +273,7 @@ def resample(
     return SyntheticTable(frame, synthetic.schema, origin=synthetic.origin)
 
 
-def systematic_indices(weights: FloatArray, n: int, rng: np.random.Generator) -> NDArray[np.intp]:
+def systematic_indices(weights: Array, n: int, rng: np.random.Generator) -> NDArray[np.intp]:
     """Draw n indices in proportion to weights (row,), in their order: each count is within one of its expectation."""
     edges = np.cumsum(weights)
     points = (rng.random() + np.arange(n)) * (edges[-1] / n)

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import softmax
 
 from iwbayes._threads import one_blas_thread
-from iwbayes.analyst.arrays import Array
+from iwbayes.arrays import Array
 
 __all__ = ["recover_coefficients"]
 

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from iwbayes.analyst.arrays import Array, symmetric
 from iwbayes.analyst.older_tilts import recover_coefficients
+from iwbayes.arrays import Array, symmetric
 from iwbayes.features import FeatureMap
 from iwbayes.features.formulas import model_terms
 from iwbayes.features.terms import ordered_terms, raw_names, raw_terms

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from iwbayes.analyst.arrays import Array
+from iwbayes.arrays import Array
 
 # Share of distinct rows among hashes from which merging is not worth its copy.
 MERGE_SHARE = 0.8

@@ -11,20 +11,19 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from numpy.typing import NDArray
 
 from iwbayes._threads import one_blas_thread
 from iwbayes._warnings import CalibrationWarning
 from iwbayes.analyst import arviz_compat
+from iwbayes.arrays import Array
 from iwbayes.curator.privacy.noise import SeededNoise
 from iwbayes.curator.publish import publish
 from iwbayes.release import Release
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.weights import Weights
 
-__all__ = ["FACTS", "REFERENCE", "Plan", "bounds_of", "replicate", "scalars"]
+__all__ = ["FACTS", "REFERENCE", "StudySettings", "bounds_of", "replicate", "scalars"]
 
-Array = NDArray[np.float64]
 
 #: Name of the method that sees the private rows.
 REFERENCE = "private rows"
@@ -43,7 +42,7 @@ FACTS = (
 
 
 @dataclass(frozen=True)
-class Plan:
+class StudySettings:
     """What every replication does; see `coverage_study`."""
 
     simulate: Callable[[np.random.Generator], Any]
@@ -63,7 +62,7 @@ def bounds_of(level: float) -> tuple[str, str]:
     return f"lower_{percent}", f"upper_{percent}"
 
 
-def replicate(plan: Plan, number: int) -> dict[str, Any]:
+def replicate(settings: StudySettings, number: int) -> dict[str, Any]:
     """Run one replication.
 
     Returns
@@ -75,30 +74,32 @@ def replicate(plan: Plan, number: int) -> dict[str, Any]:
     start, rows, error = time.perf_counter(), [], None
     try:
         with one_blas_thread():
-            rows = _rows(plan, number)
+            rows = _rows(settings, number)
     except Exception as raised:  # whatever fails in one replication must not end a study of hours
         first = next(iter(str(raised).splitlines()), "")
         error = f"{type(raised).__name__}: {first}"
     return {"replication": number, "seconds": time.perf_counter() - start, "error": error, "rows": rows}
 
 
-def _rows(plan: Plan, number: int) -> list[dict[str, Any]]:
-    seeds = np.random.SeedSequence([plan.random_seed, number]).generate_state(5, np.uint64)
+def _rows(settings: StudySettings, number: int) -> list[dict[str, Any]]:
+    seeds = np.random.SeedSequence([settings.random_seed, number]).generate_state(5, np.uint64)
     simulate, noise, sample, fit, train = (int(seed >> np.uint64(1)) for seed in seeds)
-    private, truth = _simulated(plan, np.random.default_rng(simulate))
-    generator = plan.generator(np.random.default_rng(sample)) if callable(plan.generator) else plan.generator
+    private, truth = _simulated(settings, np.random.default_rng(simulate))
+    generator = (
+        settings.generator(np.random.default_rng(sample)) if callable(settings.generator) else settings.generator
+    )
     release = publish(
         private,
         generator=_seeded(generator, train),
-        weights=_seeded(plan.weights, train),
+        weights=_seeded(settings.weights, train),
         noise=SeededNoise(noise),
         rng=sample,
         progressbar=False,
-        **plan.publish,
+        **settings.publish,
     )
-    rows = _method(REFERENCE, plan.reference, _unweighted(private, release), truth, plan.levels, fit % 2**31)
-    for name, call in plan.fits.items():
-        rows += _method(name, call, release, truth, plan.levels, fit % 2**31)
+    rows = _method(REFERENCE, settings.reference, _unweighted(private, release), truth, settings.levels, fit % 2**31)
+    for name, call in settings.fits.items():
+        rows += _method(name, call, release, truth, settings.levels, fit % 2**31)
     return rows
 
 
@@ -114,9 +115,9 @@ def _seeded(part: Any, seed: int) -> Any:
     return replace(part, **changed) if changed else part
 
 
-def _simulated(plan: Plan, rng: np.random.Generator) -> tuple[PrivateTable, Mapping[str, float]]:
-    found = plan.simulate(rng)
-    table, truth = found if isinstance(found, tuple) else (found, plan.truth)
+def _simulated(settings: StudySettings, rng: np.random.Generator) -> tuple[PrivateTable, Mapping[str, float]]:
+    found = settings.simulate(rng)
+    table, truth = found if isinstance(found, tuple) else (found, settings.truth)
     if not isinstance(table, PrivateTable):
         raise TypeError(f"simulate must return a PrivateTable, or one and its truth; got {type(table).__name__}.")
     if not truth:

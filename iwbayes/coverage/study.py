@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from iwbayes.coverage.file import StudyFile
-from iwbayes.coverage.replication import REFERENCE, Plan, bounds_of, replicate
+from iwbayes.coverage.replication import REFERENCE, StudySettings, bounds_of, replicate
 from iwbayes.curator.progress import progress
 
 if TYPE_CHECKING:
@@ -275,12 +275,14 @@ def coverage_study(
     seed = secrets.randbits(31) if random_seed is None else int(random_seed)
     first: Any = next(iter(fits.values()))
     ordered = tuple(float(level) for level in levels)
-    plan = Plan(simulate, truth, generator, weights, fits, reference or first, dict(publish), ordered, seed)
-    file = None if path is None else StudyFile(Path(path), _settings(plan))
+    settings = StudySettings(
+        simulate, truth, generator, weights, fits, reference or first, dict(publish), ordered, seed
+    )
+    file = None if path is None else StudyFile(Path(path), _settings(settings))
     done = {} if file is None else file.read()
     missing = [number for number in range(n_replications) if number not in done]
     with progress(progressbar, "coverage study", len(missing)) as step:
-        for record in _run(plan, missing, n_jobs):
+        for record in _run(settings, missing, n_jobs):
             done[record["replication"]] = record
             if file is not None:
                 file.append(record)
@@ -288,13 +290,13 @@ def coverage_study(
     return _collect([done[number] for number in range(n_replications)], ordered)
 
 
-def _run(plan: Plan, numbers: list[int], n_jobs: int) -> Iterator[dict[str, Any]]:
+def _run(settings: StudySettings, numbers: list[int], n_jobs: int) -> Iterator[dict[str, Any]]:
     """Replications as they end."""
     if n_jobs == 1:
-        yield from (replicate(plan, number) for number in numbers)
+        yield from (replicate(settings, number) for number in numbers)
         return
     with ProcessPoolExecutor(n_jobs, get_context("spawn")) as pool:
-        jobs = [pool.submit(replicate, plan, number) for number in numbers]
+        jobs = [pool.submit(replicate, settings, number) for number in numbers]
         try:
             for job in as_completed(jobs):
                 yield job.result()
@@ -310,18 +312,18 @@ def _collect(records: list[dict[str, Any]], levels: tuple[float, ...]) -> Covera
     return CoverageStudy(pd.DataFrame(rows), pd.DataFrame(failed, columns=["replication", "error"]), levels)
 
 
-def _settings(plan: Plan) -> dict[str, Any]:
+def _settings(settings: StudySettings) -> dict[str, Any]:
     """Return what makes two studies the same, as plain JSON values."""
     return {
-        "random_seed": plan.random_seed,
-        "levels": list(plan.levels),
-        "truth": None if plan.truth is None else {name: float(value) for name, value in plan.truth.items()},
-        "simulate": _name(plan.simulate),
-        "generator": _name(plan.generator) if callable(plan.generator) else repr(plan.generator),
-        "weights": repr(plan.weights),
-        "fits": {name: _name(call) for name, call in plan.fits.items()},
-        "reference": _name(plan.reference),
-        "publish": {name: repr(value) for name, value in sorted(plan.publish.items())},
+        "random_seed": settings.random_seed,
+        "levels": list(settings.levels),
+        "truth": None if settings.truth is None else {name: float(value) for name, value in settings.truth.items()},
+        "simulate": _name(settings.simulate),
+        "generator": _name(settings.generator) if callable(settings.generator) else repr(settings.generator),
+        "weights": repr(settings.weights),
+        "fits": {name: _name(call) for name, call in settings.fits.items()},
+        "reference": _name(settings.reference),
+        "publish": {name: repr(value) for name, value in sorted(settings.publish.items())},
     }
 
 

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit
 
 from iwbayes._digest import digest
+from iwbayes.arrays import Array
 from iwbayes.curator.estimators.logistic_loss import (
     Reach,
     check_penalty,
@@ -28,7 +28,6 @@ from iwbayes.schema.columns import Binary
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable, SyntheticTable
 
-FloatArray = NDArray[np.float64]
 MECHANISMS = ("objective", "gaussian", "none")
 
 
@@ -48,7 +47,7 @@ class FittedLogistic:
 
     target: Binary
     features: Schema
-    coefficients: FloatArray
+    coefficients: Array
 
     def __post_init__(self) -> None:
         coefficients = np.array(self.coefficients, dtype=np.float64)
@@ -65,7 +64,7 @@ class FittedLogistic:
         """Names of the coefficients; the last is that of the constant, the log odds at the centre of the columns."""
         return (*self.features.feature_names, "Intercept")
 
-    def log_odds(self, table: PrivateTable | SyntheticTable) -> FloatArray:
+    def log_odds(self, table: PrivateTable | SyntheticTable) -> Array:
         """Log odds of the target's second level for each row, natural logs, shape (row,).
 
         Parameters
@@ -86,7 +85,7 @@ class FittedLogistic:
             )
         return design_of(self.features, table.frame, encoded_reach(self.features)) @ self.coefficients
 
-    def predict_proba(self, table: PrivateTable | SyntheticTable) -> FloatArray:
+    def predict_proba(self, table: PrivateTable | SyntheticTable) -> Array:
         """Probability of the target's second level for each row, shape (row,); see `log_odds`."""
         return expit(self.log_odds(table))
 
@@ -228,8 +227,8 @@ class PrivateLogisticRegression:
         return fitted
 
     def _release(
-        self, rows: FloatArray, ledger: Ledger, facts: PublicFacts, reach: Reach, epsilon: float, delta: float
-    ) -> FloatArray:
+        self, rows: Array, ledger: Ledger, facts: PublicFacts, reach: Reach, epsilon: float, delta: float
+    ) -> Array:
         """Noisy coefficients from rows z, shape (row, k)."""
         if self.mechanism == "objective":
             plan = self._perturbation(facts, reach, float(epsilon))

@@ -12,14 +12,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from iwbayes._threads import one_blas_thread
+from iwbayes.arrays import Array
 from iwbayes.features.terms import Terms, check_terms, raw_chunks, raw_ranges, raw_terms
 from iwbayes.schema import Schema
 from iwbayes.tables import SyntheticTable
-
-FloatArray = NDArray[np.float64]
 
 #: Directions with less than this share of the largest variance over the synthetic rows are dropped, each raw term in
 #: units of its own standard deviation.
@@ -58,8 +56,8 @@ class FeatureMap:
 
     schema: Schema
     terms: Terms
-    center: FloatArray
-    whitener: FloatArray
+    center: Array
+    whitener: Array
     bound: float
     order: float = 2
     flag: bool = True
@@ -127,7 +125,7 @@ class FeatureMap:
         extra = self.flag_height if self.flag else 0.0
         return float(np.linalg.norm([reach[adjacency] * self.bound, extra], ord=self.order))
 
-    def transform(self, frame: pd.DataFrame) -> FloatArray:
+    def transform(self, frame: pd.DataFrame) -> Array:
         """Features of a canonical table.
 
         Parameters
@@ -152,7 +150,7 @@ class FeatureMap:
                     phi[rows, k] = self.flag_height * (norm > self.bound * (1 + 1e-9))
         return phi
 
-    def norms(self, frame: pd.DataFrame) -> FloatArray:
+    def norms(self, frame: pd.DataFrame) -> Array:
         """Norm of z before clipping, shape (row,)."""
         with one_blas_thread():
             return np.concatenate(
@@ -168,7 +166,7 @@ class FeatureMap:
 
     @classmethod
     def whitened(
-        cls, synthetic: SyntheticTable, terms: Terms, *, order: float = 2, shares: FloatArray | None = None
+        cls, synthetic: SyntheticTable, terms: Terms, *, order: float = 2, shares: Array | None = None
     ) -> FeatureMap:
         """Whiten the raw terms by mean and covariance of the synthetic rows (public).
 
@@ -211,7 +209,7 @@ class FeatureMap:
         return unbounded.with_bound(_weighted_quantile(unbounded.norms(synthetic.frame), shares, 0.95))
 
     @staticmethod
-    def varies(synthetic: SyntheticTable, terms: Terms, shares: FloatArray | None = None) -> bool:
+    def varies(synthetic: SyntheticTable, terms: Terms, shares: Array | None = None) -> bool:
         """Whether any raw term varies over the synthetic rows, as `whitened` asks for."""
         shares = np.full(len(synthetic), 1 / len(synthetic)) if shares is None else shares
         n_raw = len(raw_terms(synthetic.schema, terms))
@@ -222,7 +220,7 @@ class FeatureMap:
                 square += shares[rows] @ raw**2
         return bool((square - center**2 > LEAST_VARIANCE * square).any())
 
-    def to_arrays(self) -> tuple[dict[str, Any], dict[str, FloatArray]]:
+    def to_arrays(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Plain settings and arrays, for a release file; the schema travels with the release."""
         order = "inf" if self.order == math.inf else 2
         terms = self.terms if isinstance(self.terms, str) else [list(term) for term in self.terms]
@@ -230,7 +228,7 @@ class FeatureMap:
         return settings, {"center": self.center, "whitener": self.whitener}
 
     @classmethod
-    def from_arrays(cls, schema: Schema, settings: dict[str, Any], arrays: dict[str, FloatArray]) -> FeatureMap:
+    def from_arrays(cls, schema: Schema, settings: dict[str, Any], arrays: dict[str, Array]) -> FeatureMap:
         """Inverse of `to_arrays`."""
         order = math.inf if settings["order"] == "inf" else 2
         terms = settings["terms"]
@@ -245,7 +243,7 @@ class FeatureMap:
         )
 
 
-def raw_moments(schema: Schema, terms: Terms, frame: pd.DataFrame, shares: FloatArray) -> tuple[FloatArray, FloatArray]:
+def raw_moments(schema: Schema, terms: Terms, frame: pd.DataFrame, shares: Array) -> tuple[Array, Array]:
     """Weighted mean (raw,) and second moments (raw, raw) of the raw terms over rows in canonical form."""
     check_terms(schema, terms)
     n_raw = len(raw_terms(schema, terms))
@@ -258,7 +256,7 @@ def raw_moments(schema: Schema, terms: Terms, frame: pd.DataFrame, shares: Float
     return center, gram
 
 
-def _weighted_quantile(values: FloatArray, shares: FloatArray, level: float) -> float:
+def _weighted_quantile(values: Array, shares: Array, level: float) -> float:
     """Quantile of values under shares with sum one; numpy's own where they are equal."""
     if np.ptp(shares) == 0:
         return float(np.quantile(values, level))

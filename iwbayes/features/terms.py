@@ -13,12 +13,11 @@ from itertools import combinations, groupby
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from iwbayes.arrays import Array
 from iwbayes.schema import Schema
 from iwbayes.schema.columns import Column
 
-FloatArray = NDArray[np.float64]
 Term = tuple[int, ...]
 #: One of the names, or the terms themselves.
 Terms = str | tuple[Term, ...]
@@ -115,7 +114,7 @@ def raw_names(schema: Schema, terms: Terms) -> tuple[str, ...]:
     )
 
 
-def raw_ranges(schema: Schema, terms: Terms) -> tuple[FloatArray, FloatArray]:
+def raw_ranges(schema: Schema, terms: Terms) -> tuple[Array, Array]:
     """Smallest and largest value of each raw term that a schema allows, shapes (raw,).
 
     Factors of different features are taken as free of each other: exact for features of different columns.
@@ -137,7 +136,7 @@ def raw_ranges(schema: Schema, terms: Terms) -> tuple[FloatArray, FloatArray]:
     return low_ends, high_ends
 
 
-def column_corners(column: Column) -> FloatArray:
+def column_corners(column: Column) -> Array:
     """Extreme points of a column's encoded block, shape (corner, feature)."""
     if column.kind == "categorical":
         return np.eye(len(column.feature_names))
@@ -146,7 +145,7 @@ def column_corners(column: Column) -> FloatArray:
     return np.array([[-0.5], [0.5]])
 
 
-def raw_chunks(schema: Schema, terms: Terms, frame: pd.DataFrame) -> Iterator[tuple[slice, FloatArray]]:
+def raw_chunks(schema: Schema, terms: Terms, frame: pd.DataFrame) -> Iterator[tuple[slice, Array]]:
     """Raw terms in chunks of rows, shape (row, raw), so that wide products of long tables need little memory."""
     listed = raw_terms(schema, terms)
     blocks = [np.array(list(group)) for _, group in groupby(listed, key=len)]

@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from iwbayes.arrays import Array
 from iwbayes.schema.cells import AFTER_REFUSAL
 
-__all__ = ["Column", "FloatArray", "Level"]
+__all__ = ["Column", "Array", "Level"]
 
 Level = str | int | bool
-FloatArray = NDArray[np.float64]
 
 
 class Column:
@@ -49,11 +49,11 @@ class Column:
         """As `conform`, but without a refusal: cells that do not fit are missing. Each depends on itself alone."""
         raise NotImplementedError
 
-    def encode(self, values: pd.Series) -> FloatArray:
+    def encode(self, values: pd.Series) -> Array:
         """Canonical values to centred features, shape (row, feature)."""
         raise NotImplementedError
 
-    def decode(self, features: FloatArray) -> pd.Series:
+    def decode(self, features: Array) -> pd.Series:
         """Features, shape (row, feature), to the nearest canonical values."""
         raise NotImplementedError
 

@@ -15,9 +15,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from iwbayes.arrays import Array
 from iwbayes.schema import cells
 from iwbayes.schema.cells import AFTER_REFUSAL, dtype_name
-from iwbayes.schema.column import Column, FloatArray, Level
+from iwbayes.schema.column import Column, Level
 
 #: Level of a cell that no declared level is.
 OTHER = "other"
@@ -29,10 +30,10 @@ class _Numeric(Column):
     lower: Any
     upper: Any
 
-    def _forward(self, values: FloatArray) -> FloatArray:
+    def _forward(self, values: Array) -> Array:
         return values
 
-    def _backward(self, values: FloatArray) -> FloatArray:
+    def _backward(self, values: Array) -> Array:
         return values
 
     def _check_bounds(self) -> None:
@@ -53,7 +54,7 @@ class _Numeric(Column):
         """The column itself, and its missing indicator where declared."""
         return (self.name, *self._missing_name())
 
-    def _numbers(self, values: pd.Series) -> FloatArray:
+    def _numbers(self, values: pd.Series) -> Array:
         """Values as floats, NaN where missing; refuses other types and infinities without quoting a value."""
         if not pd.api.types.is_numeric_dtype(values.dtype) or values.dtype.kind in "cb":
             raise TypeError(
@@ -68,14 +69,14 @@ class _Numeric(Column):
         self._check_missing(np.isnan(numbers))
         return np.clip(numbers, self.lower, self.upper)
 
-    def _canonical(self, numbers: FloatArray) -> pd.Series:
+    def _canonical(self, numbers: Array) -> pd.Series:
         return pd.Series(numbers, name=self.name)
 
     def admit(self, values: pd.Series, on_undeclared: str) -> pd.Series:
         """Clip the numbers; all other cells are missing."""
         return self._canonical(np.clip(cells.numbers(values), self.lower, self.upper))
 
-    def encode(self, values: pd.Series) -> FloatArray:
+    def encode(self, values: pd.Series) -> Array:
         """Scale by the declared bounds to [-1/2, 1/2]; a missing cell is 0 with its indicator at 1."""
         numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
         low, high = self._forward(np.array([self.lower, self.upper], dtype=np.float64))
@@ -84,7 +85,7 @@ class _Numeric(Column):
         scaled[absent] = 0.0
         return np.column_stack([scaled, absent]) if self.missing else scaled[:, None]
 
-    def _decode_numbers(self, features: FloatArray) -> FloatArray:
+    def _decode_numbers(self, features: Array) -> Array:
         low, high = self._forward(np.array([self.lower, self.upper], dtype=np.float64))
         scaled = np.clip(features[:, 0] + 0.5, 0.0, 1.0)
         numbers = np.clip(self._backward(low + scaled * (high - low)), self.lower, self.upper)
@@ -130,17 +131,17 @@ class Real(_Numeric):
                 f"floating-point arithmetic. Shift or rescale the column."
             )
 
-    def _forward(self, values: FloatArray) -> FloatArray:
+    def _forward(self, values: Array) -> Array:
         return np.log1p(values) if self.transform == "log1p" else values
 
-    def _backward(self, values: FloatArray) -> FloatArray:
+    def _backward(self, values: Array) -> Array:
         return np.expm1(values) if self.transform == "log1p" else values
 
     def conform(self, values: pd.Series) -> pd.Series:
         """Check and clip; float64, NaN where missing."""
         return self._canonical(self._numbers(values))
 
-    def decode(self, features: FloatArray) -> pd.Series:
+    def decode(self, features: Array) -> pd.Series:
         """Features to values within the bounds."""
         return self._canonical(self._decode_numbers(features))
 
@@ -173,7 +174,7 @@ class Integer(_Numeric):
         object.__setattr__(self, "lower", int(self.lower))
         object.__setattr__(self, "upper", int(self.upper))
 
-    def _canonical(self, numbers: FloatArray) -> pd.Series:
+    def _canonical(self, numbers: Array) -> pd.Series:
         numbers = np.round(numbers)
         if not self.missing:
             return pd.Series(numbers.astype(np.int64), name=self.name)
@@ -192,7 +193,7 @@ class Integer(_Numeric):
             )
         return self._canonical(numbers)
 
-    def decode(self, features: FloatArray) -> pd.Series:
+    def decode(self, features: Array) -> pd.Series:
         """Features to the nearest whole numbers within the bounds."""
         return self._canonical(self._decode_numbers(features))
 
@@ -295,13 +296,13 @@ class Binary(_Levels):
         absent = codes < 0
         return pd.Series(pd.arrays.IntegerArray(np.where(absent, 0, codes), absent), name=self.name)
 
-    def encode(self, values: pd.Series) -> FloatArray:
+    def encode(self, values: pd.Series) -> Array:
         """First level -1/2, second +1/2; a missing cell is 0 with its indicator at 1."""
         codes = self.codes(values)
         scaled = np.where(codes < 0, 0.0, codes - 0.5)
         return np.column_stack([scaled, codes < 0]) if self.missing else scaled[:, None]
 
-    def decode(self, features: FloatArray) -> pd.Series:
+    def decode(self, features: Array) -> pd.Series:
         """Features to the nearest level."""
         codes = (features[:, 0] >= 0).astype(np.int64)
         if self.missing:
@@ -351,13 +352,13 @@ class Categorical(_Levels):
             codes = np.where(kept, codes, self.levels.index(OTHER))
         return self.from_codes(codes)
 
-    def encode(self, values: pd.Series) -> FloatArray:
+    def encode(self, values: pd.Series) -> Array:
         """One-hot block."""
         codes = self.codes(values)
         codes = np.where(codes < 0, len(self.levels), codes)
         return np.eye(len(self.levels) + 1)[codes][:, : len(self.feature_names)]
 
-    def decode(self, features: FloatArray) -> pd.Series:
+    def decode(self, features: Array) -> pd.Series:
         """Features to the level whose place is largest."""
         codes = features.argmax(axis=1)
         return self.from_codes(np.where(codes == len(self.levels), -1, codes))

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from iwbayes.arrays import Array
 from iwbayes.schema.cells import check_on_undeclared
-from iwbayes.schema.columns import COLUMN_TYPES, Binary, Categorical, Column, FloatArray, Integer, Level, Real
+from iwbayes.schema.columns import COLUMN_TYPES, Binary, Categorical, Column, Integer, Level, Real
 
 __all__ = ["Binary", "Categorical", "Column", "Integer", "Level", "Real", "Schema"]
 
@@ -187,7 +188,7 @@ class Schema:
             found[column.name] = column.conform(values) if refuses else column.admit(values, on_undeclared)
         return pd.DataFrame(found, copy=False)
 
-    def encode(self, frame: pd.DataFrame) -> FloatArray:
+    def encode(self, frame: pd.DataFrame) -> Array:
         """Canonical table to centred features.
 
         Parameters
@@ -202,7 +203,7 @@ class Schema:
         """
         return np.hstack([column.encode(frame[column.name]) for column in self.columns])
 
-    def decode(self, features: FloatArray) -> pd.DataFrame:
+    def decode(self, features: Array) -> pd.DataFrame:
         """Features, shape (row, feature), to the nearest canonical table; the inverse of `encode`."""
         features = np.asarray(features, dtype=np.float64)
         if features.ndim != 2 or features.shape[1] != self.n_features:

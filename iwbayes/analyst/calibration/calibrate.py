@@ -15,7 +15,6 @@ import numpy as np
 import xarray as xr
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.arrays import Array
 from iwbayes.analyst.calibration.hierarchical import Hierarchy, nonquadraticity
 from iwbayes.analyst.calibration.mixture import map_parts, pooled_draws
 from iwbayes.analyst.calibration.model_terms import calibrated, likelihood_terms
@@ -25,6 +24,7 @@ from iwbayes.analyst.fit_record import weights_digest
 from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler
 from iwbayes.analyst.inference.weight_draws import draw_posteriors
 from iwbayes.analyst.released_tilt import ReleasedTilt, has_shares_of, is_noise_aware
+from iwbayes.arrays import Array
 from iwbayes.release import Release
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.arrays import Array
 from iwbayes.analyst.calibration.model_terms import likelihood_terms
 from iwbayes.analyst.calibration.sandwich import CalibratedNormal, LikelihoodTerms, calibrate_normal
 from iwbayes.analyst.inference.importance import importance_draws, unsuited
 from iwbayes.analyst.inference.nuts import SamplingSettings
 from iwbayes.analyst.released_tilt import ReleasedTilt
+from iwbayes.arrays import Array
 
 if TYPE_CHECKING:
     from iwbayes.analyst.inference.model_posterior import ModelPosterior

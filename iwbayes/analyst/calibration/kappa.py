@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from iwbayes.analyst.arrays import Array
 from iwbayes.analyst.calibration.moments import TiltMoments
+from iwbayes.arrays import Array
 
 __all__ = ["explained_share", "kappa", "kappa_overall"]
 

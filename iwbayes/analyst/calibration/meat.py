@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from iwbayes.analyst.arrays import Array
 from iwbayes.analyst.calibration.misfit import misfit_variance
 from iwbayes.analyst.calibration.moments import ScoreMoments, TiltMoments, score_moments, tilt_moments
 from iwbayes.analyst.released_tilt import TAU, ReleasedTilt
+from iwbayes.arrays import Array
 
 __all__ = ["Meat"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from iwbayes.analyst.arrays import Array, symmetric
 from iwbayes.analyst.calibration.moments import score_moments, tilt_moments
 from iwbayes.analyst.released_tilt import ReleasedTilt
+from iwbayes.arrays import Array, symmetric
 
 __all__ = ["misfit_variance"]
 

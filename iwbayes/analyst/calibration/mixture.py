@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
-from iwbayes.analyst.arrays import Array
 from iwbayes.analyst.calibration.sandwich import CalibratedNormal
 from iwbayes.analyst.inference.mixture import ComponentAssignment
 from iwbayes.analyst.inference.nuts import SamplingSettings
 from iwbayes.analyst.inference.transport import map_draws
 from iwbayes.analyst.inference.weight_draws import ComponentPosterior
+from iwbayes.arrays import Array
 
 __all__ = ["map_parts", "pool_normals", "pooled_draws", "total_covariance"]
 

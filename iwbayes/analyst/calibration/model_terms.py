@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from iwbayes.analyst.arrays import Array
 from iwbayes.analyst.calibration.sandwich import CalibratedNormal, LikelihoodTerms, calibrate_normal
+from iwbayes.arrays import Array
 
 if TYPE_CHECKING:
     from iwbayes.analyst.inference.model_posterior import ModelPosterior

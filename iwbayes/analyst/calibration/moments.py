@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from iwbayes.analyst.arrays import Array, row_blocks, symmetric
 from iwbayes.analyst.released_tilt import FEATURE_CUT, ReleasedTilt
+from iwbayes.arrays import Array, row_blocks, symmetric
 
 __all__ = ["ScoreMoments", "TiltMoments", "score_moments", "tilt_moments"]
 

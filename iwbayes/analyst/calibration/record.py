@@ -12,7 +12,6 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from iwbayes._warnings import CalibrationWarning
-from iwbayes.analyst.arrays import Array, symmetric
 from iwbayes.analyst.calibration.domain import (
     WEIGHT_DRAWS_LIMIT,
     Check,
@@ -31,6 +30,7 @@ from iwbayes.analyst.calibration.mixture import pool_normals
 from iwbayes.analyst.calibration.sandwich import CalibratedNormal, LikelihoodTerms, Prior, calibrate_normal
 from iwbayes.analyst.inference.tilt_posterior import TiltPosterior
 from iwbayes.analyst.released_tilt import ReleasedTilt, is_noise_aware
+from iwbayes.arrays import Array, symmetric
 from iwbayes.release import Release
 from iwbayes.weights import Weights
 

@@ -20,12 +20,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from iwbayes._threads import one_blas_thread
-from iwbayes.analyst.arrays import Array, symmetric
 from iwbayes.analyst.calibration.kappa import explained_share, kappa, kappa_overall
 from iwbayes.analyst.calibration.meat import Meat
 from iwbayes.analyst.calibration.second_order import GradientsAt, second_order_covariance
 from iwbayes.analyst.inference.transport import DEFINITE
 from iwbayes.analyst.released_tilt import TAU, ReleasedTilt
+from iwbayes.arrays import Array, symmetric
 
 __all__ = ["CalibratedNormal", "LikelihoodTerms", "calibrate_normal"]
 

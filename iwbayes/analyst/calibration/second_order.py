@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from iwbayes.analyst.arrays import Array, symmetric
 from iwbayes.analyst.calibration.moments import TiltMoments
+from iwbayes.arrays import Array, symmetric
 
 __all__ = ["GradientsAt", "second_order_covariance"]
 

@@ -11,8 +11,8 @@ import xarray as xr
 from scipy.optimize import minimize
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.arrays import Array
 from iwbayes.analyst.criticism.loo import WeightedLOO, difference_errors, loo
+from iwbayes.arrays import Array
 
 if TYPE_CHECKING:
     from iwbayes.analyst.criticism.weighted_sample import RowWeights

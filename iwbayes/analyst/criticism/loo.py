@@ -12,9 +12,9 @@ from scipy.special import logsumexp
 
 from iwbayes._warnings import WeightsWarning
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.arrays import Array
 from iwbayes.analyst.criticism.pointwise import RowTerms, row_terms
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample
+from iwbayes.arrays import Array
 from iwbayes.weights import pareto_k_threshold, psislw
 
 if TYPE_CHECKING:

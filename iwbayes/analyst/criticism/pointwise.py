@@ -10,9 +10,9 @@ import numpy as np
 import xarray as xr
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.arrays import Array, row_blocks
 from iwbayes.analyst.checks import check_total
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample, weighted_sample
+from iwbayes.arrays import Array, row_blocks
 
 if TYPE_CHECKING:
     from iwbayes.analyst.criticism.weighted_sample import RowWeights

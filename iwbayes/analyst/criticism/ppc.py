@@ -11,11 +11,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.arrays import Array
 from iwbayes.analyst.checks import check_count, check_release
 from iwbayes.analyst.criticism.replicates import Predicted, predicted_variables
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample
 from iwbayes.analyst.criticism.weighted_summaries import Summary, check_names, custom_summaries, summaries_of
+from iwbayes.arrays import Array
 from iwbayes.release import Release
 from iwbayes.schema import Binary, Categorical, Integer
 
@@ -207,14 +207,14 @@ def _compared(
     bounds = np.quantile(replicated, [tail, 1 - tail], axis=1)
     return [
         {
-            "observed": float(observed[place]),
-            "se": float(errors[place]),
+            "observed": float(observed[index]),
+            "se": float(errors[index]),
             "mean": float(found.mean()),
-            f"eti{percent}_lb": float(bounds[0, place]),
-            f"eti{percent}_ub": float(bounds[1, place]),
-            "p_value": _tail_probability(float(observed[place]), found),
+            f"eti{percent}_lb": float(bounds[0, index]),
+            f"eti{percent}_ub": float(bounds[1, index]),
+            "p_value": _tail_probability(float(observed[index]), found),
         }
-        for place, found in enumerate(replicated)
+        for index, found in enumerate(replicated)
     ]
 
 

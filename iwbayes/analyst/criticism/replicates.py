@@ -12,12 +12,12 @@ from formulaic import Formula
 from numpy.typing import NDArray
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.arrays import Array
 from iwbayes.analyst.criticism.pointwise import row_ratios
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample, observed_column, weighted_sample
 from iwbayes.analyst.fit_record import check_recorded_weights
 from iwbayes.analyst.regression.design import Design
 from iwbayes.analyst.regression.design_record import recorded_design
+from iwbayes.arrays import Array
 from iwbayes.release import Release
 from iwbayes.schema import Binary, Categorical
 

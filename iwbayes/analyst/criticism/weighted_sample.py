@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iwbayes._threads import one_blas_thread
-from iwbayes.analyst.arrays import Array
 from iwbayes.analyst.calibration.meat import Meat
 from iwbayes.analyst.calibration.misfit import misfit_variance
 from iwbayes.analyst.checks import check_numbers, check_total
 from iwbayes.analyst.released_tilt import ReleasedTilt
+from iwbayes.arrays import Array
 from iwbayes.release import Release
 from iwbayes.weights import Weights
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from iwbayes.analyst.arrays import Array
+from iwbayes.arrays import Array
 
 __all__ = ["Summary", "check_names", "custom_summaries", "summaries_of", "weighted_quantiles"]
 

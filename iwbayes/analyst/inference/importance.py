@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from iwbayes.analyst.arrays import Array
+from iwbayes.arrays import Array
 from iwbayes.weights import psislw, systematic_indices
 
 __all__ = ["K_HAT_LIMIT", "ImportanceDraws", "OF_A_DRAW", "WORK_LIMIT", "importance_draws", "n_proposals", "unsuited"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from iwbayes.analyst.arrays import Array
+from iwbayes.arrays import Array
 
 __all__ = ["ComponentAssignment"]
 

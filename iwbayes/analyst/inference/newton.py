@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from iwbayes.analyst.arrays import Array
+from iwbayes.arrays import Array
 
 Places = NDArray[np.intp]
 

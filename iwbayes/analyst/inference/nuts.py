@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.arrays import Array
+from iwbayes.arrays import Array
 
 if TYPE_CHECKING:
     import pymc as pm

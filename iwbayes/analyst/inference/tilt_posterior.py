@@ -16,13 +16,13 @@ from scipy.special import logsumexp, softmax
 
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.arrays import Array, symmetric
 from iwbayes.analyst.inference.importance import importance_draws, unsuited
 from iwbayes.analyst.inference.newton import maximise
 from iwbayes.analyst.inference.nuts import RHAT_FAILURE
 from iwbayes.analyst.inference.transport import map_draws
 from iwbayes.analyst.released_tilt import FEATURE_CUT, TAU
 from iwbayes.analyst.row_merging import MERGE_SHARE, identical_rows
+from iwbayes.arrays import Array, symmetric
 
 __all__ = ["TiltPosterior", "draw_tilts", "move_to_mean", "row_noise"]
 

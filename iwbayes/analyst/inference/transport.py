@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from iwbayes._threads import one_blas_thread
-from iwbayes.analyst.arrays import Array, symmetric
+from iwbayes.arrays import Array, symmetric
 
 __all__ = ["map_draws"]
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.arrays import Array
 from iwbayes.analyst.inference.importance import OF_A_DRAW, WORK_LIMIT, importance_draws, n_proposals, unsuited
 from iwbayes.analyst.inference.nuts import ReusableNuts, SamplingSettings
+from iwbayes.arrays import Array
 
 if TYPE_CHECKING:
     import pymc as pm

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
-from iwbayes.analyst.arrays import Array
 from iwbayes.analyst.checks import check_count, check_method, check_release
 from iwbayes.analyst.inference.nuts import check_sampler
 from iwbayes.analyst.inference.tilt_posterior import TiltPosterior, draw_tilts, row_noise
 from iwbayes.analyst.released_tilt import HARMLESS_STEPS, NOISE_AWARE, ReleasedTilt, is_noise_aware
+from iwbayes.arrays import Array
 from iwbayes.release import Release
 from iwbayes.weights import Weights
 

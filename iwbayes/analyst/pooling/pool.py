@@ -9,7 +9,6 @@ import numpy as np
 import xarray as xr
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.arrays import Array
 from iwbayes.analyst.calibration.model_terms import likelihood_terms
 from iwbayes.analyst.calibration.record import mode_reference, pool_record, warn_outside_domain
 from iwbayes.analyst.checks import check_count, check_method, check_pool_total, check_release, grows_with_rows
@@ -20,6 +19,7 @@ from iwbayes.analyst.inference.weight_draws import ComponentPosterior, modal_par
 from iwbayes.analyst.pooling.noise_aware import noise_aware_weights
 from iwbayes.analyst.pooling.row_level import ModelOfTable, sample_tables
 from iwbayes.analyst.released_tilt import ReleasedTilt, is_noise_aware
+from iwbayes.arrays import Array
 from iwbayes.release import Release
 from iwbayes.weights import Weights
 
@@ -267,7 +267,7 @@ def _constrained_dataset(model: pm.Model, values: dict[str, Array], chains: int,
     for name, array in values.items():
         array = array.reshape(chains, draws, *array.shape[1:])
         own = model.named_vars_to_dims.get(name) or (None,) * (array.ndim - 2)
-        dims = [dim or f"{name}_dim_{place}" for place, dim in enumerate(own)]
+        dims = [dim or f"{name}_dim_{index}" for index, dim in enumerate(own)]
         for dim, length in zip(dims, array.shape[2:], strict=True):
             labels = model.coords.get(dim)
             coords[dim] = np.arange(length) if labels is None else np.asarray(labels)
@@ -282,7 +282,7 @@ def _observed_dataset(model: pm.Model) -> xr.Dataset:
     variables = {}
     for rv in model.observed_RVs:
         values = np.asarray(evaluate(model.rvs_to_values[rv]))
-        variables[rv.name] = (tuple(f"{rv.name}_dim_{place}" for place in range(values.ndim)), values)
+        variables[rv.name] = (tuple(f"{rv.name}_dim_{index}" for index in range(values.ndim)), values)
     return xr.Dataset(variables)
 
 

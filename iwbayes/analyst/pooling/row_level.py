@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from iwbayes.analyst.arrays import Array
 from iwbayes.analyst.inference.nuts import SamplingSettings, posterior_of
 from iwbayes.analyst.inference.tilt_posterior import TiltPosterior, move_to_mean
 from iwbayes.analyst.released_tilt import ReleasedTilt
+from iwbayes.arrays import Array
 from iwbayes.release import Release
 from iwbayes.weights import Weights, systematic_indices
 

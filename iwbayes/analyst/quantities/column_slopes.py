@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from iwbayes.analyst.arrays import Array
 from iwbayes.analyst.regression.design_spec import DesignSpec
+from iwbayes.arrays import Array
 
 __all__ = ["column_slopes"]
 

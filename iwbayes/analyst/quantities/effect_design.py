@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 from formulaic.parser.types import Factor
 
-from iwbayes.analyst.arrays import Array, row_blocks
 from iwbayes.analyst.quantities.column_slopes import column_slopes
 from iwbayes.analyst.regression.design_spec import DesignSpec
 from iwbayes.analyst.regression.families import Family
+from iwbayes.arrays import Array, row_blocks
 from iwbayes.schema import Binary
 
 __all__ = ["Effect", "average_effects", "effects_of", "row_effects"]

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.arrays import Array, symmetric
 from iwbayes.analyst.checks import check_release
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample, weighted_sample
 from iwbayes.analyst.fit_record import check_recorded_weights
@@ -24,6 +23,7 @@ from iwbayes.analyst.regression.design_record import read_design, recorded_desig
 from iwbayes.analyst.regression.design_spec import DesignSpec
 from iwbayes.analyst.regression.weighted_rows import WeightedRows
 from iwbayes.analyst.released_tilt import is_noise_aware
+from iwbayes.arrays import Array, symmetric
 from iwbayes.release import Release
 
 __all__ = ["average_marginal_effects"]

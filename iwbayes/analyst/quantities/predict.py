@@ -11,9 +11,9 @@ import xarray as xr
 
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.arrays import Array
 from iwbayes.analyst.regression.design_record import read_design
 from iwbayes.analyst.regression.design_spec import DesignSpec
+from iwbayes.arrays import Array
 
 __all__ = ["predict", "quantity_attrs"]
 

@@ -15,11 +15,11 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.arrays import Array
 from iwbayes.analyst.inference.nuts import ReusableNuts
 from iwbayes.analyst.regression.design import Design
 from iwbayes.analyst.regression.priors import SIGMA_DOF, Priors, PriorScales, checked_priors, sized, term_places
 from iwbayes.analyst.regression.weighted_rows import WeightedRows
+from iwbayes.arrays import Array
 
 __all__ = ["CompactRegression", "RegressionNuts", "centred", "shift_intercept"]
 

@@ -8,9 +8,9 @@ import numpy as np
 import xarray as xr
 
 from iwbayes._threads import one_blas_thread
-from iwbayes.analyst.arrays import Array
 from iwbayes.analyst.regression.design import Design
 from iwbayes.analyst.regression.weighted_rows import WeightedRows
+from iwbayes.arrays import Array
 
 __all__ = ["log_likelihoods", "observed_data", "posterior_dataset"]
 

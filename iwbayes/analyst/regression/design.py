@@ -14,9 +14,9 @@ from formulaic import Formula
 from formulaic.parser.types import Term as FormulaTerm
 from numpy.typing import NDArray
 
-from iwbayes.analyst.arrays import Array
 from iwbayes.analyst.regression.design_spec import DesignSpec, Term, evaluate
 from iwbayes.analyst.regression.families import Family, Response, get_family
+from iwbayes.arrays import Array
 from iwbayes.features.formula_text import formula_hints, read_formula
 from iwbayes.schema import Schema
 

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import gammaln
 
-from iwbayes.analyst.arrays import Array
+from iwbayes.arrays import Array
 from iwbayes.schema import Binary, Categorical, Column, Integer, Real
 
 __all__ = ["FAMILIES", "Family", "Response", "get_family"]

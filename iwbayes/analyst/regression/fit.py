@@ -12,7 +12,6 @@ import xarray as xr
 
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.arrays import Array
 from iwbayes.analyst.calibration.record import calibration_record, warn_outside_domain
 from iwbayes.analyst.checks import (
     check_count,
@@ -40,6 +39,7 @@ from iwbayes.analyst.regression.modes import laplace
 from iwbayes.analyst.regression.priors import LogPrior
 from iwbayes.analyst.regression.problem import RegressionProblem, WeightedMode
 from iwbayes.analyst.released_tilt import is_noise_aware
+from iwbayes.arrays import Array
 from iwbayes.release import Release
 from iwbayes.weights import Weights
 

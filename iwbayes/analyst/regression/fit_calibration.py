@@ -10,7 +10,6 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from iwbayes._threads import one_blas_thread
-from iwbayes.analyst.arrays import Array
 from iwbayes.analyst.calibration.mixture import map_parts
 from iwbayes.analyst.calibration.record import mode_reference, pool_record
 from iwbayes.analyst.calibration.sandwich import CalibratedNormal, LikelihoodTerms, calibrate_normal
@@ -20,6 +19,7 @@ from iwbayes.analyst.regression.modes import Mode, find_modes
 from iwbayes.analyst.regression.problem import RegressionProblem, WeightedMode
 from iwbayes.analyst.regression.weighted_rows import WeightedRows, merge_draws
 from iwbayes.analyst.released_tilt import ReleasedTilt, is_noise_aware
+from iwbayes.arrays import Array
 from iwbayes.release import Release
 from iwbayes.weights import Weights
 

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iwbayes._threads import one_blas_thread
-from iwbayes.analyst.arrays import Array
 from iwbayes.analyst.inference.importance import OF_A_DRAW, WORK_LIMIT, ImportanceDraws, importance_draws, n_proposals
 from iwbayes.analyst.inference.newton import NotReachedError, maximise_many
 from iwbayes.analyst.regression.priors import LogPrior
 from iwbayes.analyst.regression.weighted_rows import WeightedRows, derivatives_each
+from iwbayes.arrays import Array
 
 __all__ = ["Mode", "find_mode", "find_modes", "laplace"]
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from iwbayes.analyst.arrays import Array
 from iwbayes.analyst.regression.design import Design, Term
+from iwbayes.arrays import Array
 
 __all__ = ["SIGMA_DOF", "LogPrior", "PriorScales", "Priors", "checked_priors", "prior_scales", "sized", "term_places"]
 

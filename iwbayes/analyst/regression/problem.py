@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from iwbayes.analyst.arrays import Array
 from iwbayes.analyst.inference.newton import NotReachedError
 from iwbayes.analyst.regression.design import Design, build_design
 from iwbayes.analyst.regression.modes import Mode, find_modes
 from iwbayes.analyst.regression.priors import LogPrior, PriorScales, prior_scales
 from iwbayes.analyst.regression.weighted_rows import WeightedRows, merge_draws
+from iwbayes.arrays import Array
 from iwbayes.weights import Weights, kish_ess
 
 

@@ -8,9 +8,9 @@ from functools import cached_property
 
 import numpy as np
 
-from iwbayes.analyst.arrays import Array, row_blocks
 from iwbayes.analyst.regression.design import Design
 from iwbayes.analyst.row_merging import MERGE_SHARE, identical_rows
+from iwbayes.arrays import Array, row_blocks
 
 __all__ = ["WeightedRows", "derivatives_each", "merge_draws", "merge_rows"]
 

@@ -81,13 +81,13 @@ def drop_batch_weights(fgraph: FunctionGraph, node: Any, weights: Any) -> None:
         Weights of a batch, made of an output of the node.
     """
     above = set(ancestors([weights]))
-    kept = [place for place, output in enumerate(node.outputs) if output not in above]
+    kept = [j for j, output in enumerate(node.outputs) if output not in above]
     if len(kept) == len(node.outputs):  # taken out with another observed variable of the same batch
         return
     inner = _inner_graph(node.op)
-    inputs, outputs = ([of[place] for place in kept] for of in (inner.inputs, inner.outputs))
-    new: Any = MinibatchOp(inputs, outputs)(*[node.inputs[place] for place in kept], return_list=True)
-    old = [node.outputs[place] for place in kept]
+    inputs, outputs = ([of[j] for j in kept] for of in (inner.inputs, inner.outputs))
+    new: Any = MinibatchOp(inputs, outputs)(*[node.inputs[j] for j in kept], return_list=True)
+    old = [node.outputs[j] for j in kept]
     for before, after in zip(old, new, strict=True):
         after.name = before.name
     fgraph.replace_all(list(zip(old, new, strict=True)), import_missing=True)

@@ -18,7 +18,6 @@ from pymc.pytensorf import floatX
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.traversal import ancestors
 
-from iwbayes.analyst.arrays import Array
 from iwbayes.analyst.arviz_compat import ArvizObject, has_group, with_groups
 from iwbayes.analyst.checks import check_numbers, check_total
 from iwbayes.analyst.weighting.minibatch import batch_weights, drop_batch_weights, minibatch_node
@@ -27,6 +26,7 @@ from iwbayes.analyst.weighting.observed_variables import ObservedRows, observed_
 from iwbayes.analyst.weighting.row_independence import row_refusal
 from iwbayes.analyst.weighting.weight_checks import LENGTH, CheckWeights, checked_values
 from iwbayes.analyst.weighting.weighted_op import WeightedRandomVariable
+from iwbayes.arrays import Array
 from iwbayes.release import Release
 
 if TYPE_CHECKING:

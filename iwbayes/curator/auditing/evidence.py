@@ -21,9 +21,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 
 from iwbayes._threads import one_blas_thread
+from iwbayes.arrays import Array
 
-FloatArray = NDArray[np.float64]
-Statistic = Callable[[FloatArray], FloatArray]
+Statistic = Callable[[Array], Array]
 
 #: Thresholds that are tried for a statistic, from the tails, where a threshold cuts off this many runs, to the middle.
 _N_THRESHOLDS, _LEAST_TAIL = 200, 20
@@ -54,13 +54,13 @@ class _Attack(NamedTuple):
 
 
 def lower_bounds(
-    first: FloatArray,
-    second: FloatArray,
+    first: Array,
+    second: Array,
     *,
     delta: float,
     confidence: float,
     hops: int = 1,
-    centers: tuple[FloatArray, FloatArray] | None = None,
+    centers: tuple[Array, Array] | None = None,
     seed: int = 0,
 ) -> Evidence:
     """Lower bounds of epsilon (at delta) and of mu from independent runs on two tables.
@@ -112,14 +112,14 @@ def lower_bounds(
     return Evidence(proven["epsilon"], proven["mu"], chosen["epsilon"].name, chosen["mu"].name)
 
 
-def clopper_pearson(hits: NDArray, misses: NDArray, n: int, level: float) -> tuple[FloatArray, FloatArray]:
+def clopper_pearson(hits: NDArray, misses: NDArray, n: int, level: float) -> tuple[Array, Array]:
     """Lower bound of the rate behind ``hits`` of n and upper bound of that behind ``misses``, each at ``level``."""
     low = np.where(hits > 0, betaincinv(np.maximum(hits, 1), n - hits + 1, level), 0.0)
     high = np.where(misses < n, betainccinv(misses + 1, np.maximum(n - misses, 1), level), 1.0)
     return low, high
 
 
-def epsilon_bound(p: FloatArray, q: FloatArray, *, delta: float, hops: int = 1) -> FloatArray:
+def epsilon_bound(p: Array, q: Array, *, delta: float, hops: int = 1) -> Array:
     """Smallest epsilon, not below 0, that allows the rates p and q over one hop or two (see `lower_bounds`)."""
     excess = np.maximum(p - delta, 0.0)
     if hops == 1:
@@ -129,15 +129,13 @@ def epsilon_bound(p: FloatArray, q: FloatArray, *, delta: float, hops: int = 1) 
     return np.log(np.maximum(ratio, 1.0))
 
 
-def mu_bound(p: FloatArray, q: FloatArray, *, hops: int = 1) -> FloatArray:
+def mu_bound(p: Array, q: Array, *, hops: int = 1) -> Array:
     """Smallest mu of Gaussian privacy, not below 0, that allows the rates p and q over the given hops."""
     separation = np.where((p > 0) & (q < 1), ndtri(np.clip(p, 1e-300, 1.0)) - ndtri(np.clip(q, 1e-300, 1.0)), 0.0)
     return np.maximum(separation / hops, 0.0)
 
 
-def statistics(
-    first: FloatArray, second: FloatArray, *, centers: tuple[FloatArray, FloatArray] | None, seed: int
-) -> dict[str, Statistic]:
+def statistics(first: Array, second: Array, *, centers: tuple[Array, Array] | None, seed: int) -> dict[str, Statistic]:
     """Scalar statistics that are large on the first sample and small on the second.
 
     Between them they hold the likelihood ratio of Gaussian noise (linear), of Laplace noise (a sum of
@@ -153,7 +151,7 @@ def statistics(
     if centers is not None:  # one mechanism in one unit: norms mean what they say
         spread = np.full_like(spread, math.sqrt(float((spread**2).mean())))
 
-    def standard(z: FloatArray) -> FloatArray:
+    def standard(z: Array) -> Array:
         return (z[:, keep] - loc) / spread
 
     one, two = standard(first), standard(second)
@@ -176,9 +174,9 @@ def statistics(
 
 def _choose(
     found: dict[str, Statistic],
-    first: FloatArray,
-    second: FloatArray,
-    bounds: dict[str, Callable[[FloatArray, FloatArray], FloatArray]],
+    first: Array,
+    second: Array,
+    bounds: dict[str, Callable[[Array, Array], Array]],
     level: float,
 ) -> dict[str, _Attack]:
     """Pick for each goal the event with the largest bound on these runs."""
@@ -202,7 +200,7 @@ def _choose(
     return best
 
 
-def _linear(one: FloatArray, two: FloatArray) -> Statistic:
+def _linear(one: Array, two: Array) -> Statistic:
     """Fisher's discriminant with a small ridge."""
     centered = np.vstack([one - one.mean(axis=0), two - two.mean(axis=0)])
     within = centered.T @ centered / len(centered)
@@ -211,10 +209,10 @@ def _linear(one: FloatArray, two: FloatArray) -> Statistic:
     return lambda z: z @ direction
 
 
-def _logistic(one: FloatArray, two: FloatArray, here: FloatArray, there: FloatArray) -> Statistic:
+def _logistic(one: Array, two: Array, here: Array, there: Array) -> Statistic:
     """Logistic regression on the coordinates and on their differences of distances to the two centres."""
 
-    def columns(z: FloatArray) -> FloatArray:
+    def columns(z: Array) -> Array:
         return np.hstack([z, np.abs(z - there) - np.abs(z - here)])
 
     rows, labels = columns(np.vstack([one, two])), np.repeat([1, 0], [len(one), len(two)])
@@ -224,22 +222,22 @@ def _logistic(one: FloatArray, two: FloatArray, here: FloatArray, there: FloatAr
     return lambda z: columns(z) @ model.coef_[0]
 
 
-def _distance(here: FloatArray, there: FloatArray, order: float) -> Statistic:
+def _distance(here: Array, there: Array, order: float) -> Statistic:
     return lambda z: np.linalg.norm(z - there, ord=order, axis=1) - np.linalg.norm(z - here, ord=order, axis=1)
 
 
-def _spread(one: FloatArray, two: FloatArray) -> Statistic:
+def _spread(one: Array, two: Array) -> Statistic:
     """Log likelihood ratio of independent normals with each sample's own means and variances."""
     distributions = [(sample.mean(axis=0), sample.var(axis=0) + 1e-12) for sample in (one, two)]
 
-    def log_density(z: FloatArray, distribution: tuple[FloatArray, FloatArray]) -> FloatArray:
+    def log_density(z: Array, distribution: tuple[Array, Array]) -> Array:
         mean, variance = distribution
         return -0.5 * ((z - mean) ** 2 / variance + np.log(variance)).sum(axis=1)
 
     return lambda z: log_density(z, distributions[0]) - log_density(z, distributions[1])
 
 
-def _tree(one: FloatArray, two: FloatArray, seed: int) -> Statistic:
+def _tree(one: Array, two: Array, seed: int) -> Statistic:
     rows, labels = np.vstack([one, two]), np.repeat([1, 0], [len(one), len(two)])
     least = max(10, len(rows) // 200)
     tree = DecisionTreeClassifier(max_leaf_nodes=8, min_samples_leaf=least, random_state=seed).fit(rows, labels)

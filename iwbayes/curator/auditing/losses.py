@@ -17,14 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from iwbayes.arrays import Array
 from iwbayes.curator.auditing.recorder import Draw
 from iwbayes.curator.privacy.accounting import gaussian_delta, gaussian_epsilon
 from iwbayes.statement import Event
 
-FloatArray = NDArray[np.float64]
-
 #: Noise whose law moves with what it is added to, and the norm in which it moves.
-_NORMS: dict[str, Callable[[FloatArray], float]] = {
+_NORMS: dict[str, Callable[[Array], float]] = {
     "gaussian": lambda moved: float(np.linalg.norm(moved)),
     "laplace": lambda moved: math.fsum(np.abs(moved)),
     "cube": lambda moved: float(np.abs(moved).max(initial=0.0)),
@@ -125,7 +124,7 @@ def _uses(event: Event, pairs: list[tuple[Draw, Draw]]) -> list[float]:
     return lost
 
 
-def _largest_change(first: FloatArray, second: FloatArray) -> float:
+def _largest_change(first: Array, second: Array) -> float:
     return float(np.abs(first - second).max())
 
 
@@ -137,7 +136,7 @@ def _threshold_loss(first: tuple[Draw, Draw], second: tuple[Draw, Draw]) -> floa
     return _largest_change(*distributions)
 
 
-def selection(scores: NDArray[Any], scale: float) -> FloatArray:
+def selection(scores: NDArray[Any], scale: float) -> Array:
     """Log probability that a candidate has the largest score after exponential noise, shape (candidate,).
 
     With q_j = exp((s_j - max s)/scale), P(i) = q_i times the integral over u in [0, 1] of prod_{j != i} (1 - q_j u).
@@ -150,7 +149,7 @@ def selection(scores: NDArray[Any], scale: float) -> FloatArray:
     return log_q + np.log(weights @ others / 2)
 
 
-def first_reached(queries: NDArray[Any], threshold: int, *, scale: float, threshold_scale: float) -> FloatArray:
+def first_reached(queries: NDArray[Any], threshold: int, *, scale: float, threshold_scale: float) -> Array:
     """Log probability that each query is the first to reach a noisy threshold, and last that none does.
 
     All noise is discrete Laplace noise; see `iwbayes.curator.privacy.mechanisms.above_threshold`. Shape (query + 1,).

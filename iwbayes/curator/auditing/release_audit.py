@@ -264,15 +264,15 @@ def _check_pair(first: SyntheticTable, second: SyntheticTable, adjacency: str, o
         for table in (first, second)
     )
     if adjacency == "zero-out":
-        place = next((p for p, rows in enumerate(zip(one, two, strict=False)) if rows[0] != rows[1]), len(two))
-        if one[:place] + one[place + 1 :] != two:
+        index = next((p for p, rows in enumerate(zip(one, two, strict=False)) if rows[0] != rows[1]), len(two))
+        if one[:index] + one[index + 1 :] != two:
             raise ValueError("under 'zero-out' the second table lacks one row of the first, and is the same else.")
         return
     shared = min(len(one), len(two))
     users = {user for side in owners for user in side[shared:]}
-    for place in range(shared):
-        if one[place] != two[place] or owners[0][place] != owners[1][place]:
-            users |= {owners[0][place], owners[1][place]}
+    for index in range(shared):
+        if one[index] != two[index] or owners[0][index] != owners[1][index]:
+            users |= {owners[0][index], owners[1][index]}
     if len(users) != 1 or set(owners[0]) != set(owners[1]):
         raise ValueError(
             "neighbours have the same users and differ in the rows of exactly one, at the same places or the last "

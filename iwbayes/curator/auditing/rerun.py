@@ -10,8 +10,9 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from iwbayes.arrays import Array
 from iwbayes.curator.auditing.recorder import Departed, Draw, Recorder, RecordingLedger
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.noise import NoiseSource
@@ -19,8 +20,6 @@ from iwbayes.curator.protocols import FittedGenerator
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.weights import Weights
-
-FloatArray = NDArray[np.float64]
 
 #: Draws that are independent over coordinates, so that many runs are one long draw.
 COORDINATEWISE = {"gaussian", "laplace", "floating_gaussian"}
@@ -64,9 +63,9 @@ class Subject:
 class Samples(NamedTuple):
     """Observations of all runs, shape (run, k) for either table, and what a run charged."""
 
-    first: FloatArray
-    second: FloatArray
-    centers: tuple[FloatArray, FloatArray] | None
+    first: Array
+    second: Array
+    centers: tuple[Array, Array] | None
     observed: str
     events: tuple[Event, ...]
     charged: float
@@ -129,7 +128,7 @@ def _same_result(left: Any, right: Any) -> bool:
     return False
 
 
-def result_of(fitted: Any) -> FloatArray:
+def result_of(fitted: Any) -> Array:
     """Released numbers of weights: their logarithms, and the measurements behind them where there are any."""
     own = fitted.measurement
     measured = [one for one in (own, None if own is None else own.held_back) if one is not None]
@@ -156,7 +155,7 @@ def _check_size(width: int, n_runs: int) -> None:
         )
 
 
-def _samples(first: FloatArray, second: FloatArray, one: Run, observed: str, centers: Any = None) -> Samples:
+def _samples(first: Array, second: Array, one: Run, observed: str, centers: Any = None) -> Samples:
     return Samples(first, second, centers, observed, one.ledger.events, one.ledger.would_cost())
 
 
@@ -173,7 +172,7 @@ def _repeat_request(subject: Subject, runs: tuple[Run, Run], n_runs: int, seeds:
     return _samples(first, second, runs[0], "the noisy values", centers)
 
 
-def _repeat(source: NoiseSource, draw: Draw, n_runs: int) -> FloatArray:
+def _repeat(source: NoiseSource, draw: Draw, n_runs: int) -> Array:
     """Outcomes of independent draws, shape (run, k)."""
     method, width = getattr(source, draw.method), len(draw.values)
     if draw.method == "noisy_max":
@@ -206,7 +205,7 @@ def _repeat_fit(
     return _samples(first, second, one, observed)
 
 
-def _view(subject: Subject, one: Run, derived: bool) -> tuple[Callable[[Run], FloatArray], str]:
+def _view(subject: Subject, one: Run, derived: bool) -> tuple[Callable[[Run], Array], str]:
     """Choose what is observed of a run, and name it."""
     if subject.observe is not None:
         observe = subject.observe
@@ -225,12 +224,12 @@ def _view(subject: Subject, one: Run, derived: bool) -> tuple[Callable[[Run], Fl
     return lambda run: result_of(run.fitted), "the result"
 
 
-def _outcomes(run: Run) -> FloatArray:
+def _outcomes(run: Run) -> Array:
     promised = [draw.outcome.ravel().astype(np.float64) for draw in run.draws if draw.promised]
     return np.concatenate([np.zeros(0), *promised])
 
 
-def _stack(rows: Sequence[FloatArray], width: int) -> FloatArray:
+def _stack(rows: Sequence[Array], width: int) -> Array:
     """Rows of unequal length, shape (run, width + 1): zeros fill them up, and the last column is the length."""
     table = np.zeros((len(rows), width + 1))
     for index, row in enumerate(rows):

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import log_expit, logsumexp
 
 from iwbayes._digest import digest
+from iwbayes.arrays import Array
 from iwbayes.beta_calibration import BetaCalibration
 from iwbayes.curator.estimators.fitting import close_fit, open_fit
 from iwbayes.curator.estimators.logistic_loss import Reach, gradient_reach, minimise, sensitivity
@@ -22,8 +22,6 @@ from iwbayes.measurement import DISTRIBUTIONS
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.weights import Weights
-
-FloatArray = NDArray[np.float64]
 
 #: Standard deviation of the noise in a scaled slope that a penalty chosen by the estimator leaves: the error of a log
 #: weight at the cut is about as large, at r nearer to 0 smaller in proportion.
@@ -52,7 +50,7 @@ class BetaCalibratedRatio:
     calibration: BetaCalibration
     limit: float
 
-    def log_ratio(self, table: PrivateTable | SyntheticTable) -> FloatArray:
+    def log_ratio(self, table: PrivateTable | SyntheticTable) -> Array:
         """Calibrated log ratio of each row, natural logs, shape (row,)."""
         return self.calibration(_cut(self.base, table, self.limit))
 
@@ -249,7 +247,7 @@ class BetaCalibratedWeights:
         return math.sqrt(_SLOPES) if self.mechanism == "laplace" else 1.0
 
 
-def _cut(ratio: LogRatio, table: PrivateTable | SyntheticTable, limit: float) -> FloatArray:
+def _cut(ratio: LogRatio, table: PrivateTable | SyntheticTable, limit: float) -> Array:
     """Log ratios within [-limit, limit], shape (row,); one that is undefined says nothing and counts as 0."""
     values = np.asarray(ratio.log_ratio(table), dtype=np.float64)
     if values.shape != (len(table.frame),):
@@ -257,13 +255,13 @@ def _cut(ratio: LogRatio, table: PrivateTable | SyntheticTable, limit: float) ->
     return np.clip(np.nan_to_num(values, nan=0.0, posinf=limit, neginf=-limit), -limit, limit)
 
 
-def _features(log_ratio: FloatArray, limit: float) -> FloatArray:
+def _features(log_ratio: Array, limit: float) -> Array:
     """Rows (log p + log 2, -log(1 - p) - log 2, limit)/limit, shape (row, 3)."""
     below, above = log_expit(log_ratio) + math.log(2), -log_expit(-log_ratio) - math.log(2)
     return np.column_stack([below / limit, above / limit, np.ones(len(log_ratio))])
 
 
-def _calibration(slopes: FloatArray, log_ratio: FloatArray) -> BetaCalibration:
+def _calibration(slopes: Array, log_ratio: Array) -> BetaCalibration:
     """Bring slopes to at least 0, and take the constant that gives these rows a mean weight of one."""
     a, b = (float(slope) for slope in np.maximum(slopes, 0.0))
     log_mean = float(logsumexp(BetaCalibration(a, b)(log_ratio))) - math.log(len(log_ratio))

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from iwbayes._digest import digest
 from iwbayes._warnings import PrivacyWarning, WeightsWarning
+from iwbayes.arrays import Array
 from iwbayes.curator.estimators.fitting import close_fit, open_fit
 from iwbayes.curator.estimators.logistic_loss import (
     Reach,
@@ -33,7 +33,6 @@ from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.weights import Weights
 
-FloatArray = NDArray[np.float64]
 CoefficientDistribution = GaussianDistribution | SphericalDistribution | LaplaceDistribution
 MECHANISMS = ("gaussian", "spherical", "laplace", "objective", "none", "paper")
 #: Noise may come out wider than planned by the rounding to its grid, which adds up over coordinates at most:
@@ -54,11 +53,11 @@ class LogisticRatio:
         Distribution of the noise to debias for; None leaves the log ratio as it is.
     """
 
-    coefficients: FloatArray
+    coefficients: Array
     schema: Schema
     distribution: CoefficientDistribution | None = None
 
-    def log_ratio(self, table: PrivateTable | SyntheticTable) -> FloatArray:
+    def log_ratio(self, table: PrivateTable | SyntheticTable) -> Array:
         """Log ratio of each row, natural logs, shape (row,).
 
         Raises
@@ -252,7 +251,7 @@ class LogisticWeights:
         synthetic: SyntheticTable,
         pay: Callable[[], Ledger],
         facts: PublicFacts,
-        debiased_rows: FloatArray,
+        debiased_rows: Array,
         epsilon: float,
         delta: float,
     ) -> tuple[LogisticRatio, Measurement | None]:
@@ -273,7 +272,7 @@ class LogisticWeights:
         return LogisticRatio(noisy.value, facts.schema, noisy.distribution if self.debias else None), measurement
 
     def _noisy(
-        self, exact: FloatArray, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
+        self, exact: Array, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
     ) -> tuple[Noisy, float]:
         """Noisy coefficients, and the sensitivity in the norm of the mechanism."""
         reach, settings = self._sensitivity(facts), {"ledger": ledger, "label": self.label}
@@ -293,7 +292,7 @@ class LogisticWeights:
         pay: Callable[[], Ledger],
         facts: PublicFacts,
         epsilon: float,
-    ) -> FloatArray:
+    ) -> Array:
         """Minimiser of N J(b) + zeta.b: objective perturbation (see `Perturbation`)."""
         split = self._split(facts, float(epsilon))
         noise = pay().charge(*self.events(facts, epsilon=epsilon))
@@ -339,12 +338,12 @@ class LogisticWeights:
         return f"LogisticWeights({self.mechanism}, l2={self.l2:g}{debiased})"
 
 
-def _farthest_row(reach: Reach) -> FloatArray:
+def _farthest_row(reach: Reach) -> Array:
     """Row with the largest norm, and the constant 1 as its largest coordinate: as far as a schema allows."""
     return np.append(np.full(len(reach.center), reach.radius / math.sqrt(len(reach.center))), 1.0)[None, :]
 
 
-def _check_existence(distribution: CoefficientDistribution, rows: FloatArray) -> None:
+def _check_existence(distribution: CoefficientDistribution, rows: Array) -> None:
     """Raise where the debias factor does not exist; warn where debiased weights have infinite variance."""
     farthest = float(distribution.scaled(1 + _MARGIN + _COORDINATE_MARGIN * distribution.dim).existence(rows).max())
     advice = "Use a larger l2 or epsilon, mechanism='gaussian', or debias=False."

@@ -11,16 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import expit
 
 from iwbayes._threads import one_blas_thread
+from iwbayes.arrays import Array
 from iwbayes.features.terms import column_corners
 from iwbayes.schema import Schema
 from iwbayes.tables import PrivateTable, SyntheticTable
-
-FloatArray = NDArray[np.float64]
 
 #: Norm of the gradient at which the solver stops. It is fixed in advance and stands in the sensitivity.
 TOLERANCE = 1e-12
@@ -31,7 +29,7 @@ CHUNK = 4096
 class Reach(NamedTuple):
     """Extent of a schema's encoded rows: where to centre them, their largest distance and norm after that."""
 
-    center: FloatArray
+    center: Array
     diameter: float
     radius: float
 
@@ -61,12 +59,12 @@ def encoded_reach(schema: Schema) -> Reach:
     return Reach(np.concatenate(centers), math.sqrt(diameter), math.sqrt(radius))
 
 
-def design(table: PrivateTable | SyntheticTable, reach: Reach) -> FloatArray:
+def design(table: PrivateTable | SyntheticTable, reach: Reach) -> Array:
     """Centred features and the constant 1, shape (row, k)."""
     return design_of(table.schema, table.frame, reach)
 
 
-def design_of(schema: Schema, frame: pd.DataFrame, reach: Reach) -> FloatArray:
+def design_of(schema: Schema, frame: pd.DataFrame, reach: Reach) -> Array:
     """`design` of a canonical table that may have more columns than the schema."""
     features = schema.encode(frame) - reach.center
     return np.column_stack([features, np.ones(len(features))])
@@ -88,15 +86,15 @@ def sensitivity(gradient_reach: float, n_private: int, l2: float) -> float:
 
 
 def minimise(
-    private: FloatArray,
-    synthetic: FloatArray | None,
+    private: Array,
+    synthetic: Array | None,
     l2: float,
     *,
     n_private: int | None = None,
-    linear: FloatArray | None = None,
-    center: FloatArray | None = None,
+    linear: Array | None = None,
+    center: Array | None = None,
     tolerance: float = TOLERANCE,
-) -> FloatArray:
+) -> Array:
     """Minimise the class-normalised logistic objective by Newton's method with a line search.
 
     sum log(1 + exp(-private b))/n_private + mean log(1 + exp(synthetic b)) + linear.b + l2/2 |b - center|**2
@@ -153,14 +151,14 @@ def minimise(
 
 
 def _objective(
-    b: FloatArray,
-    private: FloatArray,
-    synthetic: FloatArray | None,
+    b: Array,
+    private: Array,
+    synthetic: Array | None,
     l2: float,
-    linear: FloatArray,
-    center: FloatArray,
+    linear: Array,
+    center: Array,
     n_private: int | None = None,
-) -> tuple[float, FloatArray, FloatArray]:
+) -> tuple[float, Array, Array]:
     """Value, gradient and Hessian."""
     shift = b - center
     value = float(linear @ b + 0.5 * l2 * shift @ shift)
@@ -179,7 +177,7 @@ def _objective(
     return value, gradient, hessian
 
 
-def _sum_of_products(left: FloatArray, right: FloatArray) -> FloatArray:
+def _sum_of_products(left: Array, right: Array) -> Array:
     """Sum of the products of rows, over short runs first: rounding does not grow with their number."""
     parts = range(0, len(left), CHUNK)
     return np.sum([left[start : start + CHUNK].T @ right[start : start + CHUNK] for start in parts], axis=0)

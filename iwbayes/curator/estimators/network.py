@@ -9,10 +9,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit
 
 from iwbayes._digest import digest
+from iwbayes.arrays import Array
 from iwbayes.curator.training.row_gradients import import_torch
 from iwbayes.schema import Schema
 from iwbayes.tables import PrivateTable, SyntheticTable
@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
 
-FloatArray = NDArray[np.float64]
 #: A linear layer of each draw: weight (draw, out, in) and bias (draw, out).
-Layer = tuple[FloatArray, FloatArray]
+Layer = tuple[Array, Array]
 
 
 #: Output of the hidden layers beside the linear part, times the root of the last width.
@@ -52,16 +51,14 @@ class NeuralRatio:
     """
 
     schema: Schema
-    center: FloatArray = field(repr=False)
-    scale: FloatArray = field(repr=False)
+    center: Array = field(repr=False)
+    scale: Array = field(repr=False)
     linear: Layer = field(repr=False)
     hidden: tuple[Layer, ...] = field(repr=False)
-    top: FloatArray | None = field(repr=False)
+    top: Array | None = field(repr=False)
 
     @classmethod
-    def of(
-        cls, schema: Schema, center: FloatArray, scale: FloatArray, trained: Sequence[dict[str, FloatArray]]
-    ) -> NeuralRatio:
+    def of(cls, schema: Schema, center: Array, scale: Array, trained: Sequence[dict[str, Array]]) -> NeuralRatio:
         """Stack the parameters of several trainings of the same network, by torch's names."""
         stacked = {name: np.stack([parameters[name] for parameters in trained]) for name in trained[0]}
         n_hidden = sum(name.startswith("hidden") for name in stacked) // 2
@@ -74,7 +71,7 @@ class NeuralRatio:
         """Number of independent trainings."""
         return len(self.linear[1])
 
-    def log_ratios(self, table: PrivateTable | SyntheticTable) -> FloatArray:
+    def log_ratios(self, table: PrivateTable | SyntheticTable) -> Array:
         """Log ratio of each row under each training, natural logs, shape (draw, row).
 
         Raises
@@ -92,7 +89,7 @@ class NeuralRatio:
                 out[draw, start : start + _ROWS] = self._evaluate(x, draw)
         return out
 
-    def _evaluate(self, x: FloatArray, draw: int) -> FloatArray:
+    def _evaluate(self, x: Array, draw: int) -> Array:
         logit = x @ self.linear[0][draw, 0] + self.linear[1][draw, 0]
         if self.top is None:
             return logit
@@ -102,7 +99,7 @@ class NeuralRatio:
             h *= expit(h)
         return logit + HIDDEN_GAIN / math.sqrt(h.shape[1]) * (h @ self.top[draw, 0])
 
-    def log_ratio(self, table: PrivateTable | SyntheticTable) -> FloatArray:
+    def log_ratio(self, table: PrivateTable | SyntheticTable) -> Array:
         """Log ratio of each row, averaged over the trainings, shape (row,); see `log_ratios`."""
         return self.log_ratios(table).mean(axis=0)
 

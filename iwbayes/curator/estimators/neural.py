@@ -9,9 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from iwbayes._threads import one_torch_thread
+from iwbayes.arrays import Array
 from iwbayes.curator.estimators.fitting import close_fit, open_fit
 from iwbayes.curator.estimators.network import NeuralRatio, make_network
 from iwbayes.curator.privacy.ledger import Ledger
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
 
-FloatArray = NDArray[np.float64]
 #: Momentum of the descent.
 MOMENTUM = 0.9
 #: Share of the last steps whose parameters are averaged: they are noisy and public, so averaging is free.
@@ -210,7 +209,7 @@ class NeuralWeights:
         encoded = synthetic.schema.encode(synthetic.frame)
         center, scale = encoded.mean(axis=0), np.maximum(encoded.std(axis=0), LEAST_SPREAD)
 
-        def standardised(features: FloatArray) -> Tensor:
+        def standardised(features: Array) -> Tensor:
             return torch.from_numpy(((features - center) / scale).astype(np.float32)).to(device)
 
         public, own = standardised(encoded), standardised(private.schema.encode(private.frame))
@@ -226,7 +225,7 @@ class NeuralWeights:
 
     def _train(
         self, gradients: PrivateGradients, synthetic: Tensor, rng: np.random.Generator, advance: Callable[[], None]
-    ) -> dict[str, FloatArray]:
+    ) -> dict[str, Array]:
         """Parameters of one training, averaged over its last steps."""
         torch = import_torch("NeuralWeights")
         network = make_network(synthetic.shape[1], self.hidden, rng).to(synthetic.device)

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from iwbayes.curator.estimators.logistic_loss import TOLERANCE, FloatArray, minimise
+from iwbayes.arrays import Array
+from iwbayes.curator.estimators.logistic_loss import TOLERANCE, minimise
 from iwbayes.curator.privacy.mechanisms import power_of_two_below
 from iwbayes.curator.privacy.noise import NoiseSource
 from iwbayes.curator.protocols import PublicFacts
@@ -84,8 +85,8 @@ def plan_perturbation(
 
 
 def perturbed_minimiser(
-    private: FloatArray, synthetic: FloatArray | None, plan: Perturbation, noise: NoiseSource, n_private: int
-) -> FloatArray:
+    private: Array, synthetic: Array | None, plan: Perturbation, noise: NoiseSource, n_private: int
+) -> Array:
     """Draw the noise, minimise the perturbed objective and round; arguments as in `minimise`, ``noise`` is charged.
 
     Spherical noise has no hardened sampler: mark the ledger.

@@ -353,10 +353,7 @@ def largest_scale(
     found: dict[float, float] = {}  # log of price over budget
 
     def fits(t: float) -> bool:
-        if cost is None:
-            total = price(events(t), delta, scale=epsilon, adjacency=adjacency)[0]
-        else:
-            total = cost(events(t))
+        total = price(events(t), delta, scale=epsilon, adjacency=adjacency)[0] if cost is None else cost(events(t))
         found[t] = math.log(total / epsilon) if total > 0 else -math.inf
         return total <= epsilon * (1 + ROUNDING)
 
@@ -365,23 +362,20 @@ def largest_scale(
         low, high = low / 2, low
         if low < 2**-20:
             raise ValueError(f"the events cost more than epsilon={epsilon:g}, delta={delta:g} at any scale.")
-    while high not in found and fits(high):
-        low, high = high, 2 * high
-        if low >= 64:
-            return low
     start = low, high
     while True:
         # where bisection would end if the price crossed the budget at the guess: both ends are tried
         ends = _bisected(*start, _crossing(found, low, high), tolerance)
-        unknown = [t for t in ends if low < t < high]
-        if not unknown:
+        unknown = [t for t in ends if low < t <= high and t not in found]
+        if not unknown or low == 64:
             return low
         for t in unknown:
-            if fits(t):
-                low = t
-            else:
+            if not fits(t):
                 high = t
                 break
+            low = t
+            if t == start[1]:
+                start = low, high = t, 2 * t
 
 
 def _bisected(low: float, high: float, root: float, tolerance: float) -> tuple[float, float]:
@@ -393,8 +387,12 @@ def _bisected(low: float, high: float, root: float, tolerance: float) -> tuple[f
 
 
 def _crossing(found: Mapping[float, float], low: float, high: float) -> float:
-    """Guess where a function crosses zero in (low, high): by its two values next to zero, or the middle."""
-    first, second = sorted(found, key=lambda t: abs(found[t]))[:2]
-    rise = found[second] - found[first]
-    guess = first - found[first] * (second - first) / rise if math.isfinite(rise) and rise else math.nan
+    """Guess where the log of a price crosses zero in (low, high): by its values next to zero, or the middle."""
+    first, *others = sorted(found, key=lambda t: abs(found[t]))
+    if others:
+        rise = found[others[0]] - found[first]
+        step = -found[first] * (others[0] - first) / rise if math.isfinite(rise) and rise else math.nan
+        guess = first + step
+    else:  # a price grows about as t does
+        guess = first * math.exp(min(-found[first], 9.0))
     return guess if low < guess < high else (low + high) / 2

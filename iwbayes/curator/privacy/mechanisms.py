@@ -20,8 +20,6 @@ from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.measurement import CubeDistribution, GaussianDistribution, LaplaceDistribution, SphericalDistribution
 from iwbayes.statement import Event
 
-FloatArray = NDArray[np.float64]
-
 #: Noise scale and sensitivity span at least this many grid steps; the rounding of a statistic is lost in them.
 STEPS_PER_SCALE = 2**20
 #: An integer statistic's own grid is refined until Gaussian noise spans this many steps; see `gaussian`.

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
+from iwbayes.arrays import Array, IntArray
 
 
 class NoiseSource(Protocol):
@@ -36,11 +35,11 @@ class NoiseSource(Protocol):
         """Add one vector with P(z) proportional to exp(-max|z_j|/scale)."""
         ...
 
-    def spherical(self, values: FloatArray, scale: float) -> FloatArray:
+    def spherical(self, values: Array, scale: float) -> Array:
         """Add a floating-point vector with density proportional to exp(-|z|_2/scale)."""
         ...
 
-    def floating_gaussian(self, values: FloatArray, scale: float) -> FloatArray:
+    def floating_gaussian(self, values: Array, scale: float) -> Array:
         """Add floating-point normal noise of standard deviation ``scale`` to each coordinate."""
         ...
 
@@ -104,7 +103,7 @@ class SystemNoise:
         """Add one exact draw of the integer cube law (see `integer_cube`)."""
         return values + np.array(integer_cube(len(values), scale, SystemWholeNumbers()), dtype=np.int64)
 
-    def spherical(self, values: FloatArray, scale: float) -> FloatArray:
+    def spherical(self, values: Array, scale: float) -> Array:
         """Add a floating-point vector with density proportional to exp(-|z|_2/scale).
 
         Notes
@@ -117,7 +116,7 @@ class SystemNoise:
         normal = _standard_normals(2 * dim + 1)
         return values + scale * math.sqrt((normal[dim:] ** 2).sum()) * normal[:dim]
 
-    def floating_gaussian(self, values: FloatArray, scale: float) -> FloatArray:
+    def floating_gaussian(self, values: Array, scale: float) -> Array:
         """Add floating-point normal noise of standard deviation ``scale`` to each coordinate.
 
         Notes
@@ -203,11 +202,11 @@ class SeededNoise:
         """Add one exact draw of the integer cube law."""
         return values + np.array(integer_cube(len(values), scale, self._random), dtype=np.int64)
 
-    def spherical(self, values: FloatArray, scale: float) -> FloatArray:
+    def spherical(self, values: Array, scale: float) -> Array:
         """Add a floating-point vector."""
         return values + _spherical(self._rng, len(values), scale)
 
-    def floating_gaussian(self, values: FloatArray, scale: float) -> FloatArray:
+    def floating_gaussian(self, values: Array, scale: float) -> Array:
         """Add floating-point normal noise to each coordinate."""
         return values + self._rng.normal(0.0, scale, len(values))
 
@@ -254,7 +253,7 @@ def _random_bits(n: int, kind: type[np.unsignedinteger[Any]]) -> NDArray[Any]:
     return np.frombuffer(os.urandom(n * np.dtype(kind).itemsize), dtype=kind)
 
 
-def _standard_normals(n: int) -> FloatArray:
+def _standard_normals(n: int) -> Array:
     """Draw n standard normals; see `SystemNoise.floating_gaussian`.
 
     The upper 63 bits are the place of a cell of width 2**-64 in (0, 1/2), whose middle is the tail probability. The
@@ -265,7 +264,7 @@ def _standard_normals(n: int) -> FloatArray:
     return np.where(bits & np.uint64(1), distance, -distance)
 
 
-def _spherical(rng: np.random.Generator, dim: int, scale: float) -> FloatArray:
+def _spherical(rng: np.random.Generator, dim: int, scale: float) -> Array:
     return math.sqrt(2 * scale**2 * rng.gamma((dim + 1) / 2)) * rng.standard_normal(dim)
 
 

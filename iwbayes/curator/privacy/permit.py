@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, NoReturn
 
-from iwbayes.curator.privacy.noise import FloatArray, IntArray, NoiseSource, SeededNoise, SystemNoise
+from iwbayes.arrays import Array, IntArray
+from iwbayes.curator.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from iwbayes.statement import Event
 
 
@@ -81,12 +82,12 @@ class Permit:
         self._take("cube")
         return self._source.cube(values, scale)
 
-    def spherical(self, values: FloatArray, scale: float) -> FloatArray:
+    def spherical(self, values: Array, scale: float) -> Array:
         """Add one vector of spherical noise."""
         self._take("spherical")
         return self._source.spherical(values, scale)
 
-    def floating_gaussian(self, values: FloatArray, scale: float) -> FloatArray:
+    def floating_gaussian(self, values: Array, scale: float) -> Array:
         """Add one vector of floating-point normal noise."""
         self._take("floating_gaussian")
         return self._source.floating_gaussian(values, scale)

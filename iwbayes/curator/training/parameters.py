@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from iwbayes.arrays import Array
 from iwbayes.curator.training.row_gradients import import_torch
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
-
-FloatArray = NDArray[np.float64]
 
 
 def is_whole(value: Any) -> bool:
@@ -30,7 +28,7 @@ def working_device(name: str) -> Any:
         raise ValueError(f"torch cannot compute on device {name!r}: {error}. Use 'cpu'.") from None
 
 
-def put_parameters(network: Module, parameters: dict[str, FloatArray]) -> None:
+def put_parameters(network: Module, parameters: dict[str, Array]) -> None:
     """Put parameters, by torch's names, into a network."""
     torch = import_torch("a network")
     with torch.no_grad():
@@ -53,7 +51,7 @@ class Average:
             now, mean = value.detach().double(), self._mean.get(name)
             self._mean[name] = now if mean is None else mean + (now - mean) / self._count
 
-    def parameters(self) -> dict[str, FloatArray]:
+    def parameters(self) -> dict[str, Array]:
         """Return them as arrays; RuntimeError when they are not finite, which may be told: they are public."""
         found = {name: np.asarray(value.cpu().numpy()) for name, value in self._mean.items()}
         if not all(np.isfinite(value).all() for value in found.values()):

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 import iwbayes as iw
 from iwbayes import cli
 from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.reporting import report
 from iwbayes.datasets import simulate_table
 
 VOID = {"meta", "link", "img", "br"}
@@ -65,6 +66,12 @@ def idata(release):
 @pytest.fixture(scope="module")
 def html(release, idata):
     return iw.report(release, idata)
+
+
+@pytest.fixture
+def words_only(monkeypatch):
+    """Pages without pictures, which take most of their time."""
+    monkeypatch.setattr(report, "picture", lambda *_: "")
 
 
 def test_the_page_is_whole_and_needs_nothing_beside_itself(html):
@@ -140,13 +147,13 @@ def test_a_release_alone_and_the_same_bytes(release):
     assert "posterior" not in page.sections and "<title>Only &lt;this&gt;</title>" in html
 
 
-def test_a_clean_release_has_no_warning(release):
+def test_a_clean_release_has_no_warning(release, words_only):
     statement = replace(release.statement, noise="hardened", certified=True, products=None)
     clean = iw.Release(release.synthetic, release.weights, statement, n_private=release.n_private)
     assert "None: every check passed." in Page(iw.report(clean)).sections["warnings"]
 
 
-def test_a_posterior_of_other_weights_and_one_that_is_not_calibrated_are_said(release, idata):
+def test_a_posterior_of_other_weights_and_one_that_is_not_calibrated_are_said(release, idata, words_only):
     other = replace(release, weights=iw.Weights(np.zeros(4000), "other"))
     with pytest.warns(iw.CalibrationWarning):
         plain = iw.fit("y ~ x", other, family="bernoulli", draws=100, chains=2, random_seed=1)
@@ -158,10 +165,10 @@ def test_a_posterior_of_other_weights_and_one_that_is_not_calibrated_are_said(re
     assert "NOT calibrated" in page.sections["posterior"]
 
 
-def test_a_calibrated_posterior_is_not_that_of_another_release(release, idata):
+def test_a_calibrated_posterior_is_not_that_of_another_release(html, release, idata, words_only):
     log_weights = release.weights.log_weights + 0.1 * release.synthetic.frame["x"].to_numpy()
     other = replace(release, weights=replace(release.weights, log_weights=log_weights))
-    assert "The intervals account for" in Page(iw.report(release, idata)).sections["posterior"]
+    assert "The intervals account for" in Page(html).sections["posterior"]
     with pytest.warns(iw.CalibrationWarning, match="other weights") as caught:
         page = Page(iw.report(other, idata))
     assert len(caught) == 1 and caught[0].filename == __file__
@@ -170,7 +177,7 @@ def test_a_calibrated_posterior_is_not_that_of_another_release(release, idata):
     assert "account for" not in page.sections["posterior"] and "NOT calibrated" in page.sections["posterior"]
 
 
-def test_the_command_says_that_a_posterior_is_of_another_release(release, idata, tmp_path):
+def test_the_command_says_that_a_posterior_is_of_another_release(release, idata, tmp_path, words_only):
     weights = replace(release.weights, log_weights=release.weights.log_weights * 0.9)
     replace(release, weights=weights).save(tmp_path / "other.iwb", allow_uncertified=True)
     arviz_compat.save(idata, tmp_path / "idata.nc")
@@ -186,8 +193,8 @@ def test_the_command_says_that_a_posterior_is_of_another_release(release, idata,
     assert "NOT calibrated" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
-def test_rows_left_out_for_missing_cells_are_counted(release, idata):
-    assert "complete cases" not in iw.report(release, idata)
+def test_rows_left_out_for_missing_cells_are_counted(html, release, idata, words_only):
+    assert "complete cases" not in html
     posterior = arviz_compat.group(idata, "posterior").assign_attrs(rows_left_out=1603, share_left_out=0.0412)
     page = Page(iw.report(release, arviz_compat.with_groups(idata, {"posterior": posterior})))
     said = "complete cases only: 1,603 synthetic rows with missing cells left out, 4.12% of all by weight"

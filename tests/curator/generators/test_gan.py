@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch")
 
 from iwbayes.curator.generators.adversarial.modules import START_SPREAD, make_generator  # noqa: E402
 from iwbayes.curator.generators.adversarial.network import Architecture, Heads, one_hot  # noqa: E402
-from iwbayes.curator.generators.adversarial.training import Rules, Training, losses  # noqa: E402
+from iwbayes.curator.generators.adversarial.training import Training, TrainingSettings, losses  # noqa: E402
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}
 MIXED = iw.Schema(
@@ -196,10 +196,10 @@ def test_a_generator_starts_with_independent_columns_that_fill_their_bounds():
 # --- steps
 
 
-def training(rules=None, distribution=None, schema=SCHEMA, condition=None, seed=5):
+def training(settings=None, distribution=None, schema=SCHEMA, condition=None, seed=5):
     spec = Architecture(Heads(schema, condition), 4, (5,), (6,))
-    defaults = Rules("logistic", 10, 2, 4, 50, 1e-2, 0.1, 0.0, 0.1)
-    return Training(spec, rules or defaults, distribution, np.random.default_rng(seed), torch.device("cpu"))
+    defaults = TrainingSettings("logistic", 10, 2, 4, 50, 1e-2, 0.1, 0.0, 0.1)
+    return Training(spec, settings or defaults, distribution, np.random.default_rng(seed), torch.device("cpu"))
 
 
 def parameters(module):
@@ -793,8 +793,8 @@ def test_rates_follow_public_quantities(private):
     for epsilon in (0.1, 1.0, 100.0):
         ledger = iw.Ledger(epsilon, 1e-6, noise=SeededNoise(1))
         gradients = PrivateSteps(10).charge(ledger, "test", (own,), epsilon=epsilon, delta=1e-6)
-        rules = Rules("logistic", 10, 2, 4, 50, 1e-2, None, 0.0, 0.1)
-        found[epsilon] = training(rules)._rate(gradients), gradients.noise_sd(1.0)
+        settings = TrainingSettings("logistic", 10, 2, 4, 50, 1e-2, None, 0.0, 0.1)
+        found[epsilon] = training(settings)._rate(gradients), gradients.noise_sd(1.0)
     low, middle, high = found.values()
     # the noise that steps gather is bounded where the budget is small; where it is large stability is the limit
     assert low[0] * low[1] == pytest.approx(middle[0] * middle[1], rel=0.3)  # each sees its own batch and clip norm

@@ -15,8 +15,8 @@ import iwbayes as iw
 from iwbayes.curator.generators.mixture.column_distributions import LevelFamily
 from iwbayes.curator.generators.mixture.layout import Layout, Prior
 from iwbayes.curator.generators.mixture.mixture import FittedMixture, Mixture, family_of
-from iwbayes.curator.generators.mixture.moments import Evidence, Objective, Targets, posterior_draws
-from iwbayes.curator.generators.mixture.noisy_tables import Plan, gathers_at_bounds, group_codes, smoothed_laws
+from iwbayes.curator.generators.mixture.moments import MeasuredCounts, Objective, Targets, posterior_draws
+from iwbayes.curator.generators.mixture.noisy_tables import TableBudgets, gathers_at_bounds, group_codes, smoothed_laws
 from iwbayes.curator.generators.mixture.numeric import (
     LEAST_SD,
     NormalFamily,
@@ -219,9 +219,9 @@ def problem(n=500, n_components=3, seed=7, pairs=True):
     noisy = counts + rng.normal(0, 3.0, len(counts)) if pairs else None
     distribution = GaussianDistribution(3.0, 1)
     centers = smoothed_laws(np.split(columns, grouping.code_starts[1:-1]), n)
-    evidence = Evidence(columns, distribution, noisy, distribution if pairs else None, centers)
+    measured = MeasuredCounts(columns, distribution, noisy, distribution if pairs else None, centers)
     layout = Layout(tuple(family_of(b, "poisson") for b in bins), n_components)
-    return Objective(layout, grouping, n), evidence, codes
+    return Objective(layout, grouping, n), measured, codes
 
 
 def test_counts_equal_brute_force():
@@ -258,19 +258,19 @@ def test_expected_shares_equal_brute_force():
 
 
 def test_the_objective_is_the_weighted_square_of_brute_force_and_has_its_gradient():
-    objective, evidence, _ = problem()
+    objective, measured, _ = problem()
     rng = np.random.default_rng(9)
     vector = rng.normal(size=objective.layout.size) * 0.5
     shares = objective.shares(vector)
-    targets = Targets.of(objective, evidence, shares)
+    targets = Targets.of(objective, measured, shares)
     rows, columns = objective.grouping.indices
     variance = 500 * shares.pairs[rows, columns] * (1 - shares.pairs[rows, columns]) + 1 + 9
     own = 500 * shares.columns * (1 - shares.columns) + 1 + 9
-    exact = 0.5 * np.sum((evidence.pairs - 500 * shares.pairs[rows, columns]) ** 2 / variance)
-    exact += 0.5 * np.sum((evidence.columns - 500 * shares.columns) ** 2 / own)
+    exact = 0.5 * np.sum((measured.pairs - 500 * shares.pairs[rows, columns]) ** 2 / variance)
+    exact += 0.5 * np.sum((measured.columns - 500 * shares.columns) ** 2 / own)
     value, grad = objective.misfit(vector, *targets)
     assert value == pytest.approx(exact)
-    prior = Prior.of(objective.layout, evidence.centers, rng)
+    prior = Prior.of(objective.layout, measured.centers, rng)
 
     def total(x):
         return objective.misfit(x, *targets)[0] + prior.penalty(objective.layout, x)[0]
@@ -331,7 +331,7 @@ def test_plans_cost_their_budget_and_no_more(adjacency, delta):
 
     for epsilon in (0.05, 1.0, 30.0):
         facts = PublicFacts(SCHEMA, 10**7, 0, adjacency, 2 if adjacency == "replace-user" else 1)
-        plan = Plan.of(facts, epsilon, delta, 0.3)
+        plan = TableBudgets.of(facts, epsilon, delta, 0.3)
         assert plan.pairs is not None
         cost = price(plan.events(), delta, scale=epsilon, adjacency=adjacency)
         assert cost[0] <= epsilon * (1 + 1e-12) and cost[1] <= delta
@@ -339,7 +339,7 @@ def test_plans_cost_their_budget_and_no_more(adjacency, delta):
 
 
 def test_pairs_are_left_out_where_they_would_be_noise():
-    few, many = (Plan.of(PublicFacts(SCHEMA, n, 0), 1.0, 0.0, 0.3) for n in (30, 3000))
+    few, many = (TableBudgets.of(PublicFacts(SCHEMA, n, 0), 1.0, 0.0, 0.3) for n in (30, 3000))
     assert few.pairs is None and few.columns.epsilon == 1.0
     assert many.pairs is not None and many.columns.epsilon == pytest.approx(0.3)
 
@@ -398,7 +398,7 @@ def test_the_sensitivities_of_all_adjacencies(delta):
     scales = {}
     for adjacency, tau in (("replace-one", 1), ("zero-out", 1), ("replace-user", 3)):
         facts = PublicFacts(SCHEMA, 5000, 0, adjacency, tau)
-        plan = Plan.of(facts, 1.0, delta, 0.3)
+        plan = TableBudgets.of(facts, 1.0, delta, 0.3)
         noise = Scripted()
         ledger = iw.Ledger(1.0, 1e-6, adjacency, noise=noise)
         _, distribution = plan.pairs.measure(np.zeros(24, dtype=np.int64), ledger, facts)
@@ -476,10 +476,10 @@ def test_a_known_mixture_is_recovered_at_a_huge_epsilon():
 
 def test_without_any_information_draws_follow_the_prior():
     """With infinite noise in effect a draw maximises the randomised prior alone."""
-    objective, evidence, _ = problem(pairs=True)
+    objective, measured, _ = problem(pairs=True)
     blind = GaussianDistribution(1e9, 1)
-    evidence = Evidence(evidence.columns, blind, evidence.pairs, blind, evidence.centers)
-    draws = posterior_draws(objective, evidence, np.random.default_rng(16), n_draws=80, starts=1)
+    measured = MeasuredCounts(measured.columns, blind, measured.pairs, blind, measured.centers)
+    draws = posterior_draws(objective, measured, np.random.default_rng(16), n_draws=80, starts=1)
     fitted = FittedMixture(SCHEMA, objective.layout, draws)
     weights = fitted.weights  # uniform on the simplex of three: mean 1/3, variance 1/18
     assert_allclose(weights.mean(axis=0), 1 / 3, atol=5 * math.sqrt(1 / 18 / 80))

@@ -10,9 +10,8 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.special import logsumexp
 
 from iwbayes._threads import one_blas_thread
+from iwbayes.arrays import Array
 from iwbayes.features import FeatureMap
-
-FloatArray = NDArray[np.float64]
 
 #: Grid steps of a row's bound: rows are rounded toward zero to it, and summed in integers. A row's squares then
 #: sum to less than 2**63 in 2**11 features, so that its norm is verified without overflow.
@@ -21,7 +20,7 @@ _DEFECT = "a row's features pass their bound. This is a defect: nothing was draw
 
 
 def integer_total(
-    phi: FloatArray, features: FeatureMap, step: float, adjacency: str, rows_per_user: int = 1
+    phi: Array, features: FeatureMap, step: float, adjacency: str, rows_per_user: int = 1
 ) -> tuple[NDArray[np.int64], float]:
     """Sum bounded rows in exact integer arithmetic.
 
@@ -64,13 +63,13 @@ def integer_total(
 
 
 def tilt(
-    phi: FloatArray,
-    target: FloatArray,
-    noise_covariance: FloatArray,
+    phi: Array,
+    target: Array,
+    noise_covariance: Array,
     n_private: int,
     *,
-    base: FloatArray | None = None,
-) -> tuple[FloatArray, FloatArray]:
+    base: Array | None = None,
+) -> tuple[Array, Array]:
     """Log weights of the regularised exponential tilt of rows to a noisy mean.
 
     Theory: docs/theory.md#the-tilt.
@@ -103,7 +102,7 @@ def tilt(
         ridge = noise_covariance + spread / n_private
         b = np.zeros(phi.shape[1])
 
-        def objective(b: FloatArray) -> tuple[float, FloatArray]:
+        def objective(b: Array) -> tuple[float, Array]:
             score = base + phi @ b
             log_total = float(logsumexp(score))
             return log_total - float(b @ target) + 0.5 * float(b @ ridge @ b), score - log_total + math.log(len(phi))

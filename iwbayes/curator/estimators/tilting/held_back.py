@@ -10,13 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iwbayes._threads import one_blas_thread
+from iwbayes.arrays import Array
 from iwbayes.features import FeatureMap
 from iwbayes.features.feature_map import raw_moments
 from iwbayes.features.terms import Term, Terms, feature_owners, ordered_terms, raw_terms
 from iwbayes.schema import Schema
 from iwbayes.tables import SyntheticTable
-
-FloatArray = NDArray[np.float64]
 
 #: How many features are held back.
 HELD_BACK = 8
@@ -67,7 +66,7 @@ def next_terms(schema: Schema, terms: Terms) -> tuple[Term, ...]:
     return ordered_terms(set(found))
 
 
-def held_back_features(synthetic: SyntheticTable, features: FeatureMap, shares: FloatArray) -> FeatureMap | None:
+def held_back_features(synthetic: SyntheticTable, features: FeatureMap, shares: Array) -> FeatureMap | None:
     """Features beyond those of a tilt, from the synthetic rows (public): residuals of products on its terms.
 
     Parameters
@@ -120,7 +119,7 @@ def held_back_features(synthetic: SyntheticTable, features: FeatureMap, shares: 
     return features.with_bound(float(norms[order[min(level, len(order) - 1)]]))
 
 
-def _residual_whitener(covariance: FloatArray, own: NDArray[np.bool_], share_left: float) -> FloatArray:
+def _residual_whitener(covariance: Array, own: NDArray[np.bool_], share_left: float) -> Array:
     """Map from raw terms to whitened residuals of those that are not `own` on those that are, shape (raw, k)."""
     scale = 1 / np.sqrt(np.maximum(np.diag(covariance)[own], 1e-300))
     values, vectors = np.linalg.eigh(covariance[np.ix_(own, own)] * np.outer(scale, scale))

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import logsumexp
 
+from iwbayes.arrays import Array
 from iwbayes.curator.estimators.fitting import close_fit, open_fit
 from iwbayes.curator.estimators.tilting.design import TiltDesign, TiltParts, integer_total_of
 from iwbayes.curator.estimators.tilting.exponential import STEPS_PER_BOUND, tilt
@@ -33,8 +33,6 @@ from iwbayes.schema import Schema
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.weights import Weights
-
-FloatArray = NDArray[np.float64]
 
 #: Noise over signal, in units of the synthetic spread, up to which richer features are chosen. Moments that a model's
 #: scores use and nobody measured are the generator's, with an unknown error, and intervals that rest on them cover far
@@ -255,7 +253,7 @@ class TiltWeights:
         *,
         epsilon: float,
         delta: float,
-        shares: FloatArray | None = None,
+        shares: Array | None = None,
     ) -> TiltDesign:
         """Choose features and clip bound from public quantities: synthetic rows, N and the tilt's own budget.
 
@@ -362,7 +360,7 @@ class TiltWeights:
 
     def _base(
         self, private: PrivateTable, synthetic: SyntheticTable, ledger: Ledger, parts: TiltParts
-    ) -> tuple[FloatArray, str]:
+    ) -> tuple[Array, str]:
         """Log shares of the synthetic rows before the tilt, shape (row,), and where they come from."""
         base = self.base
         if base is None:

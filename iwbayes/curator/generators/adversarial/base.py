@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from iwbayes._threads import one_torch_thread
+from iwbayes.arrays import Array
 from iwbayes.curator.generators.adversarial.fitted import FittedGAN, FittedWassersteinGAN
 from iwbayes.curator.generators.adversarial.network import Architecture, Heads
-from iwbayes.curator.generators.adversarial.training import Rules, Training
+from iwbayes.curator.generators.adversarial.training import Training, TrainingSettings
 from iwbayes.curator.generators.fitting import open_generator_fit
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.ledger import Ledger
@@ -27,7 +27,6 @@ from iwbayes.schema.columns import Real, _Levels
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable
 
-FloatArray = NDArray[np.float64]
 _LOSSES = ("logistic", "wasserstein")
 #: Expected private rows in a step where the chance is left open: all rows of small tables.
 ROWS_A_STEP = {False: 2048, True: 512}
@@ -86,10 +85,10 @@ class Adversarial:
         if not 0 < self.frozen_share < 1:
             raise ValueError(f"frozen_share must be between 0 and 1; got {self.frozen_share!r}.")
         _ = self._steps(1000)  # refuses wrong steps, sampling probabilities and clip norms
-        if self._rules.frozen_steps + self.discriminator_steps > self._rules.steps:
+        if self._settings.frozen_steps + self.discriminator_steps > self._settings.steps:
             raise ValueError(
                 f"steps must hold {self.discriminator_steps} of the discriminator for a step of the generator beside "
-                f"the frozen share; got {self._rules.steps}. Take more steps."
+                f"the frozen share; got {self._settings.steps}. Take more steps."
             )
 
     def _check_whole(self) -> None:
@@ -141,10 +140,10 @@ class Adversarial:
         )
 
     @property
-    def _rules(self) -> Rules:
+    def _settings(self) -> TrainingSettings:
         images = self.image_shape is not None
         steps = STEPS[images] if self.steps is None else int(self.steps)
-        return Rules(
+        return TrainingSettings(
             loss=self.loss,
             steps=steps,
             discriminator_steps=int(self.discriminator_steps),
@@ -161,7 +160,7 @@ class Adversarial:
         rate = self.sampling_probability
         if rate is None:
             rate = min(1.0, ROWS_A_STEP[self.image_shape is not None] / max(n_private, 1))
-        return PrivateSteps(self._rules.steps, rate, getattr(self, "clip_norm", None), self.mechanism)
+        return PrivateSteps(self._settings.steps, rate, getattr(self, "clip_norm", None), self.mechanism)
 
     def _architecture(self, schema: Schema) -> Architecture:
         """Networks for a schema; ValueError when condition or image do not fit it."""
@@ -249,9 +248,9 @@ class Adversarial:
         )
         event = self.events(facts, epsilon=epsilon, delta=delta)[-1]
         rng = np.random.default_rng(self.random_seed)
-        with one_torch_thread(), progress(self.progressbar, f"training {self.label}", self._rules.steps) as advance:
-            rules = replace(self._rules, generator_rate=self._trust(facts, event) * self._rules.generator_rate)
-            trained = Training(architecture, rules, distribution, rng, device).run(gradients, advance)
+        with one_torch_thread(), progress(self.progressbar, f"training {self.label}", self._settings.steps) as advance:
+            settings = replace(self._settings, generator_rate=self._trust(facts, event) * self._settings.generator_rate)
+            trained = Training(architecture, settings, distribution, rng, device).run(gradients, advance)
         kind = FittedGAN if self.loss == "logistic" else FittedWassersteinGAN
         fitted = kind(self.label, architecture, distribution, trained)
         ledger._register(fitted.fingerprint())
@@ -269,7 +268,7 @@ class Adversarial:
         told = (event.steps or 1) * (seen / event.noise_multiplier) ** 2
         return min(1.0, told / (TOLD_PER_FEATURE * facts.schema.n_features))
 
-    def _law(self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float) -> FloatArray | None:
+    def _law(self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float) -> Array | None:
         """Distribution of the condition from noisy counts, missing cells last; None without a condition.
 
         Replacing a row moves two counts by one, nulling it one.

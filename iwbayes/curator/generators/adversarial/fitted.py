@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from iwbayes._digest import digest
 from iwbayes._threads import one_torch_thread
+from iwbayes.arrays import Array
 from iwbayes.curator.generators.adversarial.modules import make_discriminator, make_generator
 from iwbayes.curator.generators.adversarial.network import Architecture, one_hot
 from iwbayes.curator.generators.adversarial.training import Trained
@@ -24,7 +25,6 @@ from iwbayes.tables import PrivateTable, SyntheticTable
 if TYPE_CHECKING:
     from torch.nn import Module
 
-FloatArray = NDArray[np.float64]
 
 #: Rows at a time when a table is drawn or a ratio evaluated.
 _ROWS = 2**12
@@ -47,7 +47,7 @@ class _Fitted:
 
     name: str
     architecture: Architecture = field(repr=False)
-    distribution: FloatArray | None = field(repr=False)
+    distribution: Array | None = field(repr=False)
     trained: Trained = field(repr=False)
 
     @property
@@ -136,7 +136,7 @@ class FittedGAN(_Fitted):
     It has a log ratio: with both classes normalised, the discriminator's logit estimates log p_private/p_synthetic.
     """
 
-    def log_ratio(self, table: PrivateTable | SyntheticTable) -> FloatArray:
+    def log_ratio(self, table: PrivateTable | SyntheticTable) -> Array:
         """Log ratio of each row, natural logs, shape (row,).
 
         Raises
@@ -177,6 +177,6 @@ class FittedWassersteinGAN(_Fitted):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
-def _restored(module: Module, parameters: dict[str, FloatArray]) -> Any:
+def _restored(module: Module, parameters: dict[str, Array]) -> Any:
     put_parameters(module, parameters)
     return module

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from iwbayes.arrays import Array
 from iwbayes.curator.generators.adversarial.network import Architecture
 from iwbayes.curator.training.row_gradients import import_torch
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
 
-FloatArray = NDArray[np.float64]
 
 #: Standard deviation of a number before tanh/2 at the start: the start is then close to uniform within the bounds.
 START_SPREAD = 0.9
@@ -29,7 +28,7 @@ LEVEL_GAIN = 4.0
 BIAS_SCALE = 0.5
 
 
-def _skip(n_numbers: int, n_raw: int, latent: int) -> FloatArray:
+def _skip(n_numbers: int, n_raw: int, latent: int) -> Array:
     """Weights from latent draws to raw outputs at the start: each number has a draw, as far as there are enough."""
     weight = np.zeros((n_raw, latent))
     own = np.arange(min(n_numbers, latent))
@@ -75,7 +74,7 @@ def module_classes() -> SimpleNamespace:
     class Discriminator(nn.Module):  # type: ignore[misc, name-defined]
         """Linear in the standardised row plus a perceptron; zero at the start."""
 
-        def __init__(self, spec: Architecture, center: FloatArray, scale: FloatArray) -> None:
+        def __init__(self, spec: Architecture, center: Array, scale: Array) -> None:
             super().__init__()
             sizes = [spec.heads.schema.n_features, *spec.discriminator]
             for name, value in (("center", center), ("scale", scale)):
@@ -135,7 +134,7 @@ def module_classes() -> SimpleNamespace:
         (the projection of Miyato and Koyama, ICLR 2018).
         """
 
-        def __init__(self, spec: Architecture, center: FloatArray, scale: FloatArray) -> None:
+        def __init__(self, spec: Architecture, center: Array, scale: Array) -> None:
             super().__init__()
             self.shape, channels = spec.image_shape or (0, 0), [1, *spec.discriminator]
             self.n_pixels = math.prod(self.shape)
@@ -182,9 +181,7 @@ def make_generator(architecture: Architecture, rng: np.random.Generator) -> Modu
     return _initialised(kind(architecture), rng)
 
 
-def make_discriminator(
-    architecture: Architecture, rng: np.random.Generator, center: FloatArray, scale: FloatArray
-) -> Module:
+def make_discriminator(architecture: Architecture, rng: np.random.Generator, center: Array, scale: Array) -> Module:
     """Make a discriminator that is zero everywhere, of rows standardised by public constants."""
     kinds = module_classes()
     kind = kinds.Discriminator if architecture.image_shape is None else kinds.ImageDiscriminator

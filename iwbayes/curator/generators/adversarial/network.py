@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from iwbayes.arrays import Array
 from iwbayes.curator.training.row_gradients import import_torch
 from iwbayes.schema import Schema
 from iwbayes.schema.columns import Column, Integer, _Levels
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
 
-FloatArray = NDArray[np.float64]
 
 #: Whole numbers with at most this many values are drawn as levels, so that rows lie on the grid that private rows have.
 MOST_VALUES = 32
@@ -45,8 +45,8 @@ class Block:
     """
 
     indices: tuple[int, ...]
-    values: FloatArray = field(repr=False)
-    bias: FloatArray = field(repr=False)
+    values: Array = field(repr=False)
+    bias: Array = field(repr=False)
     beside: int | None = None
 
     @property
@@ -55,7 +55,7 @@ class Block:
         return len(self.values)
 
 
-def _block(column: Column, values: FloatArray, start: int, beside: int | None = None) -> Block:
+def _block(column: Column, values: Array, start: int, beside: int | None = None) -> Block:
     """Choose among rows of features; the last of them is a missing cell where the column has any."""
     bias = np.zeros(len(values))
     if column.missing:
@@ -63,7 +63,7 @@ def _block(column: Column, values: FloatArray, start: int, beside: int | None = 
     return Block(tuple(range(start, start + values.shape[1])), values, bias, beside)
 
 
-def _choices(column: Column) -> FloatArray | None:
+def _choices(column: Column) -> Array | None:
     """Encode each value of a column with few of them, shape (choice, feature); None for other numbers."""
     if isinstance(column, _Levels):
         codes = np.arange(len(column.levels) + int(column.missing))
@@ -162,12 +162,12 @@ class Heads:
         return len(self.numbers) + self.n_logits
 
     @cached_property
-    def start_bias(self) -> FloatArray:
+    def start_bias(self) -> Array:
         """Raw outputs before training, shape (raw,): numbers in the middle, levels even, few missing cells."""
         return np.concatenate([np.zeros(len(self.numbers)), *(block.bias for block in self.blocks)])
 
     @cached_property
-    def _table(self) -> tuple[FloatArray, FloatArray]:
+    def _table(self) -> tuple[Array, Array]:
         """Of every choice, the condition's last: the features, and the numbers that it sets to zero."""
         blocks = self.blocks if self.given is None else (*self.blocks, self.given)
         table = np.zeros((sum(block.size for block in blocks), self.schema.n_features))

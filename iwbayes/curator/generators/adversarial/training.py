@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from iwbayes.arrays import Array
 from iwbayes.curator.generators.adversarial.modules import make_discriminator, make_generator
 from iwbayes.curator.generators.adversarial.network import Architecture, one_hot
 from iwbayes.curator.training.parameters import Average, put_parameters
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from iwbayes.curator.training.dpsgd import PrivateGradients
 
-FloatArray = NDArray[np.float64]
 
 #: Momentum of the discriminator's descent.
 MOMENTUM = 0.9
@@ -68,7 +67,7 @@ def losses(name: str) -> Losses:
 
 
 @dataclass(frozen=True)
-class Rules:
+class TrainingSettings:
     """Public numbers of one training; see the parameters of `iwbayes.curator.generators.adversarial.gan.GAN`."""
 
     loss: str
@@ -85,10 +84,10 @@ class Rules:
 class Trained(NamedTuple):
     """What a training leaves: parameters by torch's names, and the discriminator's standardisation."""
 
-    generator: dict[str, FloatArray]
-    discriminator: dict[str, FloatArray]
-    center: FloatArray
-    scale: FloatArray
+    generator: dict[str, Array]
+    discriminator: dict[str, Array]
+    center: Array
+    scale: Array
 
 
 class Training:
@@ -97,7 +96,7 @@ class Training:
     Parameters
     ----------
     architecture : Architecture
-    rules : Rules
+    settings : TrainingSettings
     distribution : ndarray or None, shape (level,)
         Public law of the condition.
     rng : numpy.random.Generator
@@ -108,15 +107,15 @@ class Training:
     def __init__(
         self,
         architecture: Architecture,
-        rules: Rules,
-        distribution: FloatArray | None,
+        settings: TrainingSettings,
+        distribution: Array | None,
         rng: np.random.Generator,
         device: Any,
     ) -> None:
         torch = import_torch("a generator network")
-        self._architecture, self._rules, self._law, self._rng = architecture, rules, distribution, rng
+        self._architecture, self._settings, self._law, self._rng = architecture, settings, distribution, rng
         self._source = torch.Generator().manual_seed(int(rng.integers(2**62)))
-        self._losses = losses(rules.loss)
+        self._losses = losses(settings.loss)
         self._generator = make_generator(architecture, rng).to(device)
         start = self._batch(_START_ROWS).double()
         self._center = start.mean(dim=0).cpu().numpy()
@@ -132,7 +131,7 @@ class Training:
 
     def _batch(self, n: int | None = None) -> Tensor:
         with import_torch("a generator network").no_grad():
-            return self._rows(self._rules.batch_size if n is None else n)
+            return self._rows(self._settings.batch_size if n is None else n)
 
     def run(self, gradients: PrivateGradients, advance: Callable[[], None]) -> Trained:
         """Take all charged steps.
@@ -140,7 +139,7 @@ class Training:
         Parameters
         ----------
         gradients : PrivateGradients
-            As many steps as the rules say.
+            As many steps as the settings say.
         advance : callable
             Called after each step of the discriminator.
 
@@ -150,23 +149,26 @@ class Training:
             When the training diverged.
         """
         torch = import_torch("a generator network")
-        rules = self._rules
+        settings = self._settings
         rate = self._rate(gradients)
         descent = torch.optim.SGD(self._discriminator.parameters(), lr=rate, momentum=MOMENTUM)
         adam = torch.optim.Adam(self._groups(), betas=BETAS)
-        rounds, average = (rules.steps - rules.frozen_steps) // rules.discriminator_steps, Average(self._generator)
+        rounds, average = (
+            (settings.steps - settings.frozen_steps) // settings.discriminator_steps,
+            Average(self._generator),
+        )
         for turn in range(rounds):
-            for _ in range(rules.discriminator_steps):
-                self._discriminate(gradients, descent, rules.gradient_penalty)
+            for _ in range(settings.discriminator_steps):
+                self._discriminate(gradients, descent, settings.gradient_penalty)
                 advance()
-            self._generate(adam, rules.generator_rate * (1 - turn / rounds))
+            self._generate(adam, settings.generator_rate * (1 - turn / rounds))
             if turn >= rounds - math.ceil(AVERAGED_SHARE * rounds):
                 average.add()
         released = _load(self._generator, average.parameters())
         discriminator = self._settle(gradients, descent, advance)
         return Trained(released, discriminator, self._center, self._scale)
 
-    def _settle(self, gradients: PrivateGradients, descent: Any, advance: Callable[[], None]) -> dict[str, FloatArray]:
+    def _settle(self, gradients: PrivateGradients, descent: Any, advance: Callable[[], None]) -> dict[str, Array]:
         """Train the discriminator of the released generator with the steps that are left, and average it.
 
         Its rate falls to zero: nothing moves any more, and less of the noise stays.
@@ -193,10 +195,10 @@ class Training:
             lambda network: self._public_loss(network, batch, penalty),
             (batch,),
         )
-        if self._rules.loss == "wasserstein":
+        if self._settings.loss == "wasserstein":
             with torch.no_grad():
                 for value in self._discriminator.parameters():
-                    value.clamp_(-self._rules.weight_clip, self._rules.weight_clip)
+                    value.clamp_(-self._settings.weight_clip, self._settings.weight_clip)
 
     def _public_loss(self, network: Module, batch: Tensor, penalty: float) -> Tensor:
         """Mean loss of synthetic rows, and the penalty on the slope that the discriminator has there.
@@ -205,7 +207,7 @@ class Training:
         otherwise circle (Mescheder et al., ICML 2018, R2). It reads no private row, as a penalty at these would.
         """
         torch = import_torch("a generator network")
-        if penalty == 0 or self._rules.loss == "wasserstein":
+        if penalty == 0 or self._settings.loss == "wasserstein":
             return self._losses.synthetic(network(batch)).mean()
         rows = batch.clone().requires_grad_()
         logits = network(rows)
@@ -216,7 +218,7 @@ class Training:
 
     def _generate(self, adam: Any, rate: float) -> None:
         """Take a step of the generator, which reads the discriminator and nothing private."""
-        loss = self._losses.generator(self._discriminator(self._rows(self._rules.batch_size))).mean()
+        loss = self._losses.generator(self._discriminator(self._rows(self._settings.batch_size))).mean()
         if not math.isfinite(float(loss.detach())):
             raise RuntimeError(
                 "the training diverged: the discriminator's logits of synthetic rows are not finite. Lower the "
@@ -241,18 +243,18 @@ class Training:
 
         The noise counts over the steps in which a discriminator follows a generator that moves.
         """
-        if self._rules.discriminator_rate is not None:
-            return self._rules.discriminator_rate
+        if self._settings.discriminator_rate is not None:
+            return self._settings.discriminator_rate
         private = self._losses.private
         _, norm = reference_gradients(
             self._discriminator, lambda network, rows: private(network(rows)), (self._batch(),)
         )
-        noise, window = gradients.noise_sd(norm), min(WINDOW, self._rules.steps)
+        noise, window = gradients.noise_sd(norm), min(WINDOW, self._settings.steps)
         most = NOISE_TARGET / (2 * norm * noise * math.sqrt(window)) if noise > 0 else math.inf
         return (1 - MOMENTUM) * min(STEP_LIMIT / norm**2, most)
 
 
-def _load(network: Module, parameters: dict[str, FloatArray]) -> dict[str, FloatArray]:
+def _load(network: Module, parameters: dict[str, Array]) -> dict[str, Array]:
     """Put parameters into a network, and return them in the precision that it has."""
     put_parameters(network, parameters)
     return {name: value.detach().cpu().numpy().astype(np.float64) for name, value in network.named_parameters()}

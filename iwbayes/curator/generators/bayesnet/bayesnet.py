@@ -12,13 +12,13 @@ import numpy as np
 import pandas as pd
 
 from iwbayes._digest import digest
+from iwbayes.arrays import Array
 from iwbayes.curator.generators.fitting import check_sample_size, drawn, open_generator_fit
 from iwbayes.curator.generators.tables.bins import ColumnBins, Groups, draw_codes, is_numeric
 from iwbayes.curator.generators.tables.consistency import consistent_tables
 from iwbayes.curator.generators.tables.counts import (
     Budget,
     Codes,
-    FloatArray,
     count_event,
     count_moves,
     gaussian_parts,
@@ -207,10 +207,10 @@ class BayesNet:
 
     def _group(
         self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, shares: _Shares
-    ) -> tuple[tuple[ColumnBins, ...], Codes, tuple[Groups, ...], dict[int, tuple[FloatArray, FloatArray]]]:
+    ) -> tuple[tuple[ColumnBins, ...], Codes, tuple[Groups, ...], dict[int, tuple[Array, Array]]]:
         """Bins, group codes of the private rows, groups, and released counts of groups with their variance."""
         schema = facts.schema
-        measured: dict[int, tuple[FloatArray, FloatArray]] = {}
+        measured: dict[int, tuple[Array, Array]] = {}
         numeric = [index for index, column in enumerate(schema) if is_numeric(column)]
         fine = self._useful_cells(facts, len(numeric), shares.bins, BINS_THETA * self.theta) if numeric else 0.0
         bins = tuple(ColumnBins.of(c, int(np.clip(fine, min(4, self.max_bins), self.max_bins))) for c in schema)
@@ -286,7 +286,7 @@ class FittedBayesNet:
     bins: tuple[ColumnBins, ...]
     groups: tuple[Groups, ...]
     nodes: tuple[Node, ...]
-    tables: tuple[FloatArray, ...]
+    tables: tuple[Array, ...]
 
     def sample(self, n: int, *, rng: int | np.random.Generator | None = None) -> SyntheticTable:
         """Draw synthetic rows.
@@ -385,7 +385,7 @@ def structure_scores(codes: Codes, sizes: Sequence[int], candidates: Sequence[No
     return scores
 
 
-def conditional_table(noisy: FloatArray, size: int, total: float) -> FloatArray:
+def conditional_table(noisy: Array, size: int, total: float) -> Array:
     """Noisy counts to conditional laws, shape (parent code, column code).
 
     Counts are projected on non-negative ones with the public total; parents without mass take the column's

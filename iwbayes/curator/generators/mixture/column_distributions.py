@@ -14,14 +14,13 @@ from typing import Protocol
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy.special import log_softmax, softmax
 
+from iwbayes.arrays import Array
 from iwbayes.curator.generators.tables.bins import Codes, ColumnBins, draw_codes
 
-FloatArray = NDArray[np.float64]
 #: From the gradient in the law, shape (component, code), to that in the parameters, shape (component, parameter).
-Pull = Callable[[FloatArray], FloatArray]
+Pull = Callable[[Array], Array]
 
 #: Pseudo-counts of a component's levels, all together: a weak pull towards the column's own law.
 LEVEL_COUNTS = 4.0
@@ -29,7 +28,7 @@ LEVEL_COUNTS = 4.0
 LARGEST_LOGIT = 30.0
 
 
-class Family(Protocol):
+class ColumnFamily(Protocol):
     """What a mixture asks of a column's law; parameters have shape (component, parameter)."""
 
     @property
@@ -48,41 +47,41 @@ class Family(Protocol):
         ...
 
     @property
-    def limits(self) -> FloatArray:
+    def limits(self) -> Array:
         """Largest value of each parameter; the smallest is minus `LARGEST_LOGIT`."""
         ...
 
-    def distribution(self, theta: FloatArray) -> tuple[FloatArray, Pull]:
+    def distribution(self, theta: Array) -> tuple[Array, Pull]:
         """Distribution over the codes, shape (component, code), and its back-propagation."""
         ...
 
-    def prior(self, center: FloatArray, n_components: int, rng: np.random.Generator | None) -> FloatArray:
+    def prior(self, center: Array, n_components: int, rng: np.random.Generator | None) -> Array:
         """Pseudo-counts and prior means, one prior draw of them with ``rng``; see `penalty`."""
         ...
 
-    def penalty(self, theta: FloatArray, prior: FloatArray) -> tuple[float, FloatArray]:
+    def penalty(self, theta: Array, prior: Array) -> tuple[float, Array]:
         """Minus the log prior density up to a constant, and its gradient."""
         ...
 
-    def start(self, center: FloatArray, n_components: int, rng: np.random.Generator) -> FloatArray:
+    def start(self, center: Array, n_components: int, rng: np.random.Generator) -> Array:
         """Parameters to start from, given a public guess of the column's law."""
         ...
 
-    def draw(self, theta: FloatArray, component: Codes, rng: np.random.Generator) -> pd.Series:
+    def draw(self, theta: Array, component: Codes, rng: np.random.Generator) -> pd.Series:
         """Canonical values of rows of these components."""
         ...
 
-    def natural(self, theta: FloatArray) -> dict[str, FloatArray]:
+    def natural(self, theta: Array) -> dict[str, Array]:
         """Parameters in the column's own terms by name, from those of shape (..., component, parameter)."""
         ...
 
 
-def jitter(counts: FloatArray, rng: np.random.Generator | None) -> FloatArray:
+def jitter(counts: Array, rng: np.random.Generator | None) -> Array:
     """Gamma draws with these means: shares that maximise sum g log share then follow the Dirichlet law."""
     return counts if rng is None else np.maximum(rng.gamma(counts), 1e-12)
 
 
-def dirichlet_penalty(logits: FloatArray, counts: FloatArray) -> tuple[float, FloatArray]:
+def dirichlet_penalty(logits: Array, counts: Array) -> tuple[float, Array]:
     """Minus sum of counts times log softmax, and its gradient; both have shape (component, place)."""
     logs = log_softmax(logits, axis=1)
     return -float(np.sum(counts * logs)), counts.sum(axis=1, keepdims=True) * np.exp(logs) - counts
@@ -108,32 +107,32 @@ class LevelFamily:
         return self.bins.size
 
     @property
-    def limits(self) -> FloatArray:
+    def limits(self) -> Array:
         """All are logits."""
         return np.full(self.n_parameters, LARGEST_LOGIT)
 
-    def distribution(self, theta: FloatArray) -> tuple[FloatArray, Pull]:
+    def distribution(self, theta: Array) -> tuple[Array, Pull]:
         """Softmax of the logits."""
         distribution = softmax(theta, axis=1)
         return distribution, lambda grad: distribution * (grad - np.sum(distribution * grad, axis=1, keepdims=True))
 
-    def prior(self, center: FloatArray, n_components: int, rng: np.random.Generator | None) -> FloatArray:
+    def prior(self, center: Array, n_components: int, rng: np.random.Generator | None) -> Array:
         """Pseudo-counts of each code."""
         return jitter(np.tile(LEVEL_COUNTS * center, (n_components, 1)), rng)
 
-    def penalty(self, theta: FloatArray, prior: FloatArray) -> tuple[float, FloatArray]:
+    def penalty(self, theta: Array, prior: Array) -> tuple[float, Array]:
         """Dirichlet log density on the logit scale."""
         return dirichlet_penalty(theta, prior)
 
-    def start(self, center: FloatArray, n_components: int, rng: np.random.Generator) -> FloatArray:
+    def start(self, center: Array, n_components: int, rng: np.random.Generator) -> Array:
         """Logits of the column's own law, jittered."""
         logits = np.log(center) + rng.normal(0.0, 1.0, (n_components, len(center)))
         return logits - logits.mean(axis=1, keepdims=True)
 
-    def draw(self, theta: FloatArray, component: Codes, rng: np.random.Generator) -> pd.Series:
+    def draw(self, theta: Array, component: Codes, rng: np.random.Generator) -> pd.Series:
         """Draw codes, then values."""
         return self.bins.values(draw_codes(softmax(theta, axis=1), component, rng), rng)
 
-    def natural(self, theta: FloatArray) -> dict[str, FloatArray]:
+    def natural(self, theta: Array) -> dict[str, Array]:
         """Shares of the codes, the one for missing cells last."""
         return {"shares": softmax(theta, axis=-1)}

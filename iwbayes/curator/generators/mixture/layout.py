@@ -8,12 +8,10 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import log_softmax
 
-from iwbayes.curator.generators.mixture.column_distributions import LARGEST_LOGIT, Family
-
-FloatArray = NDArray[np.float64]
+from iwbayes.arrays import Array
+from iwbayes.curator.generators.mixture.column_distributions import LARGEST_LOGIT, ColumnFamily
 
 #: Pseudo-counts of the weights, each: uniform on the simplex.
 WEIGHT_COUNTS = 1.0
@@ -27,15 +25,15 @@ class Layout:
 
     Parameters
     ----------
-    families : tuple of Family
+    families : tuple of ColumnFamily
     n_components : int
     """
 
-    families: tuple[Family, ...]
+    families: tuple[ColumnFamily, ...]
     n_components: int
 
     @cached_property
-    def stacks(self) -> list[tuple[Family, list[int]]]:
+    def stacks(self) -> list[tuple[ColumnFamily, list[int]]]:
         """Columns of the same kind, by place, and the family of the first of them."""
         indices: dict[tuple[str | int, ...], list[int]] = {}
         for index, family in enumerate(self.families):
@@ -47,7 +45,7 @@ class Layout:
         """Length of the vector."""
         return self.n_components * (1 + sum(family.n_parameters for family in self.families))
 
-    def split(self, vector: FloatArray) -> tuple[FloatArray, list[FloatArray]]:
+    def split(self, vector: Array) -> tuple[Array, list[Array]]:
         """Logits of the weights, and each stack's parameters, shape (..., column, component, parameter)."""
         sizes = [len(columns) * self.n_components * family.n_parameters for family, columns in self.stacks]
         ends = np.cumsum([self.n_components, *sizes[:-1]])
@@ -57,7 +55,7 @@ class Layout:
             for part, (_, columns) in zip(rest, self.stacks, strict=True)
         ]
 
-    def by_column(self, stacks: Sequence[FloatArray]) -> list[FloatArray]:
+    def by_column(self, stacks: Sequence[Array]) -> list[Array]:
         """Parts of each column, shape (..., component, anything), from those of the stacks."""
         found = {
             index: stack[..., within, :, :]
@@ -66,34 +64,34 @@ class Layout:
         }
         return [found[index] for index in range(len(self.families))]
 
-    def stacked(self, parts: Sequence[FloatArray]) -> list[FloatArray]:
+    def stacked(self, parts: Sequence[Array]) -> list[Array]:
         """Inverse of `by_column` for parts of shape (component, anything)."""
         return [np.stack([parts[index] for index in columns]) for _, columns in self.stacks]
 
-    def join(self, weights: FloatArray, stacks: Sequence[FloatArray]) -> FloatArray:
+    def join(self, weights: Array, stacks: Sequence[Array]) -> Array:
         """Inverse of `split`."""
         return np.concatenate([weights.ravel(), *(stack.ravel() for stack in stacks)])
 
-    def bounds(self) -> FloatArray:
+    def bounds(self) -> Array:
         """Limits of each parameter, shape (parameter, 2)."""
         limits = [np.tile(family.limits, (len(columns), self.n_components, 1)) for family, columns in self.stacks]
         upper = self.join(np.full(self.n_components, LARGEST_LOGIT), limits)
         return np.column_stack([np.full(self.size, -LARGEST_LOGIT), upper])
 
 
-def as_rows(stack: FloatArray) -> FloatArray:
+def as_rows(stack: Array) -> Array:
     """All components of all columns of a stack as rows: the families' functions treat rows apart."""
     return stack.reshape(-1, stack.shape[-1])
 
 
 class Prior(NamedTuple):
-    """Pseudo-counts of the weights and each stack's own prior quantities (see `Family.prior`)."""
+    """Pseudo-counts of the weights and each stack's own prior quantities (see `ColumnFamily.prior`)."""
 
-    weights: FloatArray
-    stacks: list[FloatArray]
+    weights: Array
+    stacks: list[Array]
 
     @classmethod
-    def of(cls, layout: Layout, centers: Sequence[FloatArray], rng: np.random.Generator | None = None) -> Prior:
+    def of(cls, layout: Layout, centers: Sequence[Array], rng: np.random.Generator | None = None) -> Prior:
         """Build the prior itself, or with ``rng`` one draw whose maximiser follows the prior."""
         size = layout.n_components
         weights = np.full(size, WEIGHT_COUNTS)
@@ -102,7 +100,7 @@ class Prior(NamedTuple):
         parts = [f.prior(c, size, rng) for f, c in zip(layout.families, centers, strict=True)]
         return cls(weights, layout.stacked(parts))
 
-    def penalty(self, layout: Layout, vector: FloatArray) -> tuple[float, FloatArray]:
+    def penalty(self, layout: Layout, vector: Array) -> tuple[float, Array]:
         """Minus the log prior density up to a constant, and its gradient."""
         logits, stacks = layout.split(vector)
         logs = log_softmax(logits)

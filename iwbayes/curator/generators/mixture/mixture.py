@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy.special import softmax
 
 from iwbayes._digest import digest
+from iwbayes.arrays import Array
 from iwbayes.curator.generators.fitting import check_sample_size, drawn, open_generator_fit
-from iwbayes.curator.generators.mixture.column_distributions import Family, LevelFamily
+from iwbayes.curator.generators.mixture.column_distributions import ColumnFamily, LevelFamily
 from iwbayes.curator.generators.mixture.layout import Layout
 from iwbayes.curator.generators.mixture.moments import Objective, posterior_draws
-from iwbayes.curator.generators.mixture.noisy_tables import Plan, gathers_at_bounds, release
+from iwbayes.curator.generators.mixture.noisy_tables import TableBudgets, gathers_at_bounds, release
 from iwbayes.curator.generators.mixture.numeric import NormalFamily, PoissonFamily
 from iwbayes.curator.generators.mixture.variational import Schedule, fit_variational
 from iwbayes.curator.generators.tables.bins import ColumnBins, draw_codes
@@ -27,8 +27,6 @@ from iwbayes.schema import Schema
 from iwbayes.schema.columns import Column, Integer, _Levels
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable, SyntheticTable
-
-FloatArray = NDArray[np.float64]
 
 #: Whole numbers with at most this many values are treated as levels.
 FEW_VALUES = 10
@@ -161,7 +159,7 @@ class Mixture:
         epsilon, delta = check_budget(epsilon, delta)
         if self.method == "variational":
             return (self._schedule.event(facts, epsilon, delta),)
-        return Plan.of(facts, epsilon, delta, self.columns_share).events()
+        return TableBudgets.of(facts, epsilon, delta, self.columns_share).events()
 
     def fit(self, private: PrivateTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0) -> FittedMixture:
         """Measure tables of the private rows and fit the mixture to them, or train on them by private steps.
@@ -199,22 +197,22 @@ class Mixture:
 
     def _by_moments(
         self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
-    ) -> tuple[Layout, FloatArray]:
-        plan = Plan.of(facts, epsilon, delta, self.columns_share)
-        bins, grouping, evidence = release(private, ledger, facts, plan, self.max_bins)
-        variance = evidence.column_law.scale**2 * (1 if delta > 0 else 2)
-        own = np.split(evidence.columns, grouping.code_starts[1:-1])
+    ) -> tuple[Layout, Array]:
+        budgets = TableBudgets.of(facts, epsilon, delta, self.columns_share)
+        bins, grouping, measured = release(private, ledger, facts, budgets, self.max_bins)
+        variance = measured.column_law.scale**2 * (1 if delta > 0 else 2)
+        own = np.split(measured.columns, grouping.code_starts[1:-1])
         atoms = [gathers_at_bounds(part, counts, variance) for part, counts in zip(bins, own, strict=True)]
         families = tuple(family_of(part, self.integers, ends) for part, ends in zip(bins, atoms, strict=True))
         objective = Objective(Layout(families, self._components(facts)), grouping, facts.n_private)
         rng = np.random.default_rng(self.random_seed)
         with progress(self.progressbar, "posterior draws", self.n_draws + 1) as advance:
-            draws = posterior_draws(objective, evidence, rng, n_draws=self.n_draws, starts=self.starts, advance=advance)
+            draws = posterior_draws(objective, measured, rng, n_draws=self.n_draws, starts=self.starts, advance=advance)
         return objective.layout, draws
 
     def _by_variation(
         self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
-    ) -> tuple[Layout, FloatArray]:
+    ) -> tuple[Layout, Array]:
         bins = tuple(ColumnBins.of(column, self.max_bins) for column in facts.schema)
         layout = Layout(tuple(family_of(part, self.integers) for part in bins), self._components(facts))
         rng = np.random.default_rng(self.random_seed)
@@ -225,7 +223,7 @@ class Mixture:
         return layout, draws
 
 
-def family_of(bins: ColumnBins, integers: str, atoms: tuple[bool, bool] = (False, False)) -> Family:
+def family_of(bins: ColumnBins, integers: str, atoms: tuple[bool, bool] = (False, False)) -> ColumnFamily:
     """Distribution of a column within a component; see `Mixture`."""
     column: Column = bins.column
     if isinstance(column, _Levels):
@@ -254,7 +252,7 @@ class FittedMixture:
 
     schema: Schema
     layout: Layout = field(repr=False)
-    draws: FloatArray = field(repr=False)
+    draws: Array = field(repr=False)
 
     @property
     def n_draws(self) -> int:
@@ -262,12 +260,12 @@ class FittedMixture:
         return len(self.draws)
 
     @property
-    def weights(self) -> FloatArray:
+    def weights(self) -> Array:
         """Weights of the components, shape (draw, component)."""
         return softmax(self.layout.split(self.draws)[0], axis=-1)
 
     @property
-    def parameters(self) -> dict[str, dict[str, FloatArray]]:
+    def parameters(self) -> dict[str, dict[str, Array]]:
         """Parameters of each column's law by name, each of shape (draw, component) or (draw, component, level).
 
         Places and spreads of truncated normal laws are those of the law before truncation, on the column's transformed

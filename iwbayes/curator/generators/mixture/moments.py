@@ -11,18 +11,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import softmax
 
 from iwbayes._threads import one_blas_thread
+from iwbayes.arrays import Array
 from iwbayes.curator.generators.mixture.column_distributions import Pull
 from iwbayes.curator.generators.mixture.layout import Layout, Prior, as_rows
 from iwbayes.curator.generators.mixture.pair_tables import Grouping, Tables
 from iwbayes.curator.generators.tables.bins import draw_codes
 from iwbayes.measurement import GaussianDistribution, LaplaceDistribution
-
-FloatArray = NDArray[np.float64]
 
 #: Most iterations of a search: from a random start, from the best of them, and for a draw from the best fit.
 ITERATIONS = (500, 1000, 150)
@@ -52,7 +50,7 @@ class Objective:
     grouping: Grouping
     n: int
 
-    def distributions(self, stacks: Sequence[FloatArray]) -> tuple[FloatArray, list[Pull]]:
+    def distributions(self, stacks: Sequence[Array]) -> tuple[Array, list[Pull]]:
         """All columns' distributions side by side, shape (component, all codes), and the stacks' back-propagation."""
         found = [
             family.distribution(as_rows(stack)) for (family, _), stack in zip(self.layout.stacks, stacks, strict=True)
@@ -63,14 +61,14 @@ class Objective:
         ]
         return np.hstack(self.layout.by_column(distributions)), [pull for _, pull in found]
 
-    def shares(self, vector: FloatArray) -> Tables:
+    def shares(self, vector: Array) -> Tables:
         """Return the expected shares of all cells (see `Tables`)."""
         logits, stacks = self.layout.split(vector)
         weights, distributions = softmax(logits), self.distributions(stacks)[0]
         grouped = distributions @ self.grouping.matrix
         return Tables(weights @ distributions, (grouped.T * weights) @ grouped)
 
-    def misfit(self, vector: FloatArray, counts: Tables, precision: Tables) -> tuple[float, FloatArray]:
+    def misfit(self, vector: Array, counts: Tables, precision: Tables) -> tuple[float, Array]:
         """Half the weighted squares of counts less their means, and the gradient."""
         logits, stacks = self.layout.split(vector)
         weights = softmax(logits)
@@ -93,12 +91,10 @@ class Objective:
         grads = [pull(as_rows(part)) for pull, part in zip(pulls, parts, strict=True)]
         return total, self.layout.join(weights * (by_weight - weights @ by_weight), grads)
 
-    def minimise(
-        self, start: FloatArray, targets: Targets, prior: Prior, *, iterations: int
-    ) -> tuple[FloatArray, float]:
+    def minimise(self, start: Array, targets: Targets, prior: Prior, *, iterations: int) -> tuple[Array, float]:
         """Minimise misfit plus penalty by L-BFGS; the parameters and the value reached."""
 
-        def value_and_grad(vector: FloatArray) -> tuple[float, FloatArray]:
+        def value_and_grad(vector: Array) -> tuple[float, Array]:
             misfit, slope = self.misfit(vector, *targets)
             penalty, pull = prior.penalty(self.layout, vector)
             return misfit + penalty, slope + pull
@@ -113,7 +109,7 @@ class Objective:
         )
         return found.x, float(found.fun)
 
-    def simulated(self, vector: FloatArray, rng: np.random.Generator) -> Tables:
+    def simulated(self, vector: Array, rng: np.random.Generator) -> Tables:
         """Tables of N rows drawn from the mixture, all of the same rows."""
         logits, stacks = self.layout.split(vector)
         distributions = self.distributions(stacks)[0]
@@ -124,7 +120,7 @@ class Objective:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class MeasuredCounts:
     """What was released: noisy counts with the laws of their noise, and each column's own smoothed law.
 
     Parameters
@@ -139,11 +135,11 @@ class Evidence:
         Each column's law over its codes, positive.
     """
 
-    columns: FloatArray
+    columns: Array
     column_law: GaussianDistribution | LaplaceDistribution
-    pairs: FloatArray | None
+    pairs: Array | None
     pair_law: GaussianDistribution | LaplaceDistribution | None
-    centers: tuple[FloatArray, ...]
+    centers: tuple[Array, ...]
 
 
 class Targets(NamedTuple):
@@ -156,7 +152,7 @@ class Targets(NamedTuple):
     def of(
         cls,
         objective: Objective,
-        evidence: Evidence,
+        measured: MeasuredCounts,
         shares: Tables,
         simulated: Tables | None = None,
         rng: np.random.Generator | None = None,
@@ -173,22 +169,22 @@ class Targets(NamedTuple):
         """
         grouping, n = objective.grouping, objective.n
         indices = grouping.indices
-        columns, pairs = evidence.columns, evidence.pairs
+        columns, pairs = measured.columns, measured.pairs
         expected = shares.pairs[indices]
-        if pairs is None or evidence.pair_law is None:
-            groups = np.concatenate(evidence.centers) @ grouping.matrix
+        if pairs is None or measured.pair_law is None:
+            groups = np.concatenate(measured.centers) @ grouping.matrix
             pairs = n * groups[indices[0]] * groups[indices[1]]
             variance = (DEPENDENCE * pairs) ** 2 + pairs + 1
             if rng is not None:
                 pairs = pairs + rng.normal(0.0, np.sqrt(variance))
         else:
-            variance = n * expected * (1 - expected) + 1 + _variance(evidence.pair_law)
+            variance = n * expected * (1 - expected) + 1 + _variance(measured.pair_law)
             if simulated is not None and rng is not None:
-                pairs = pairs + simulated.pairs[indices] - n * expected + _draw(evidence.pair_law, len(pairs), rng)
+                pairs = pairs + simulated.pairs[indices] - n * expected + _draw(measured.pair_law, len(pairs), rng)
         if simulated is not None and rng is not None:
             columns = columns + simulated.columns - n * shares.columns
-            columns = columns + _draw(evidence.column_law, len(columns), rng)
-        own = n * shares.columns * (1 - shares.columns) + 1 + _variance(evidence.column_law)
+            columns = columns + _draw(measured.column_law, len(columns), rng)
+        own = n * shares.columns * (1 - shares.columns) + 1 + _variance(measured.column_law)
         return cls(grouping.tables(columns, pairs), grouping.tables(1 / own, 1 / variance))
 
 
@@ -196,7 +192,7 @@ def _variance(distribution: GaussianDistribution | LaplaceDistribution) -> float
     return distribution.scale**2 * (1 if isinstance(distribution, GaussianDistribution) else 2)
 
 
-def _draw(distribution: GaussianDistribution | LaplaceDistribution, size: int, rng: np.random.Generator) -> FloatArray:
+def _draw(distribution: GaussianDistribution | LaplaceDistribution, size: int, rng: np.random.Generator) -> Array:
     """Simulate noise of a released law; it protects nothing and comes from a public generator."""
     return (
         rng.normal(0.0, distribution.scale, size)
@@ -205,32 +201,32 @@ def _draw(distribution: GaussianDistribution | LaplaceDistribution, size: int, r
     )
 
 
-def best_fit(objective: Objective, evidence: Evidence, rng: np.random.Generator, *, starts: int) -> FloatArray:
+def best_fit(objective: Objective, measured: MeasuredCounts, rng: np.random.Generator, *, starts: int) -> Array:
     """Maximum a posteriori estimate: the best of several random starts, then once more at its own variances."""
     layout = objective.layout
-    prior = Prior.of(layout, evidence.centers)
-    columns = np.concatenate(evidence.centers)
+    prior = Prior.of(layout, measured.centers)
+    columns = np.concatenate(measured.centers)
     groups = columns @ objective.grouping.matrix
-    targets = Targets.of(objective, evidence, Tables(columns, np.multiply.outer(groups, groups)))
+    targets = Targets.of(objective, measured, Tables(columns, np.multiply.outer(groups, groups)))
     found = []
     for _ in range(starts):
-        blocks = [f.start(c, layout.n_components, rng) for f, c in zip(layout.families, evidence.centers, strict=True)]
+        blocks = [f.start(c, layout.n_components, rng) for f, c in zip(layout.families, measured.centers, strict=True)]
         start = layout.join(np.zeros(layout.n_components), layout.stacked(blocks))
         found.append(objective.minimise(start, targets, prior, iterations=ITERATIONS[0]))
     vector = min(found, key=lambda pair: pair[1])[0]
-    targets = Targets.of(objective, evidence, objective.shares(vector))
+    targets = Targets.of(objective, measured, objective.shares(vector))
     return objective.minimise(vector, targets, prior, iterations=ITERATIONS[1])[0]
 
 
 def posterior_draws(
     objective: Objective,
-    evidence: Evidence,
+    measured: MeasuredCounts,
     rng: np.random.Generator,
     *,
     n_draws: int,
     starts: int,
     advance: Callable[[], None] = lambda: None,
-) -> FloatArray:
+) -> Array:
     """Draws of the parameters that reflect the prior, the sampling of N rows and the noise, shape (draw, parameter).
 
     Randomised maximum a posteriori: each draw refits counts to which were added the sampling error of N rows simulated
@@ -239,13 +235,13 @@ def posterior_draws(
     posterior exactly (Bardsley et al., SIAM J. Sci. Comput. 2014); without any data they follow the prior.
     """
     with one_blas_thread():
-        best = best_fit(objective, evidence, rng, starts=starts)
+        best = best_fit(objective, measured, rng, starts=starts)
         advance()
         shares = objective.shares(best)
         draws = np.empty((n_draws, len(best)))
         for index in range(n_draws):
-            targets = Targets.of(objective, evidence, shares, objective.simulated(best, rng), rng)
-            prior = Prior.of(objective.layout, evidence.centers, rng)
+            targets = Targets.of(objective, measured, shares, objective.simulated(best, rng), rng)
+            prior = Prior.of(objective.layout, measured.centers, rng)
             draws[index] = objective.minimise(best, targets, prior, iterations=ITERATIONS[2])[0]
             advance()
     return draws

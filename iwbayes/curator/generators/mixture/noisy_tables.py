@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from iwbayes.curator.generators.mixture.moments import Evidence
+from iwbayes.arrays import Array
+from iwbayes.curator.generators.mixture.moments import MeasuredCounts
 from iwbayes.curator.generators.mixture.pair_tables import Grouping
 from iwbayes.curator.generators.tables.bins import CLEARLY, Codes, ColumnBins, Groups, is_numeric
 from iwbayes.curator.generators.tables.counts import (
@@ -28,7 +28,6 @@ from iwbayes.measurement import GaussianDistribution, LaplaceDistribution
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable
 
-FloatArray = NDArray[np.float64]
 NoiseDistribution = GaussianDistribution | LaplaceDistribution
 
 #: Cells of a column's table, and of a pair's, hold on average this many times the mean absolute noise, or are wider.
@@ -66,7 +65,7 @@ class CountBudget:
         """Mean absolute noise of a cell."""
         return mean_noise(facts, self.n_tables, self.epsilon, self.delta)
 
-    def measure(self, counts: Codes, ledger: Ledger, facts: PublicFacts) -> tuple[FloatArray, NoiseDistribution]:
+    def measure(self, counts: Codes, ledger: Ledger, facts: PublicFacts) -> tuple[Array, NoiseDistribution]:
         """Charge, then draw: noisy counts of all tables, and the law of their noise.
 
         A replaced row leaves one cell of each table and enters another; a nulled one leaves one. The sensitivity is
@@ -80,7 +79,7 @@ class CountBudget:
         return laplace(counts, sensitivity=facts.rows_per_user * moved, **settings)
 
 
-class Plan(NamedTuple):
+class TableBudgets(NamedTuple):
     """Budgets of the tables of columns, and of those of pairs where they are measured."""
 
     columns: CountBudget
@@ -91,7 +90,7 @@ class Plan(NamedTuple):
         return tuple(budget.event() for budget in self if budget is not None)
 
     @classmethod
-    def of(cls, facts: PublicFacts, epsilon: float, delta: float, columns_share: float) -> Plan:
+    def of(cls, facts: PublicFacts, epsilon: float, delta: float, columns_share: float) -> TableBudgets:
         """Split the budget, by public quantities.
 
         Pure budgets add up; two Gaussians share one guarantee (see `gaussian_parts`). Pairs are left out where even
@@ -110,28 +109,28 @@ class Plan(NamedTuple):
 
 
 def release(
-    private: PrivateTable, ledger: Ledger, facts: PublicFacts, plan: Plan, max_bins: int
-) -> tuple[tuple[ColumnBins, ...], Grouping, Evidence]:
+    private: PrivateTable, ledger: Ledger, facts: PublicFacts, budgets: TableBudgets, max_bins: int
+) -> tuple[tuple[ColumnBins, ...], Grouping, MeasuredCounts]:
     """Measure the tables of all columns, group their codes by released mass, and measure the tables of all pairs."""
-    useful = facts.n_private / (BIN_SIGNAL * plan.columns.mean_noise(facts))
+    useful = facts.n_private / (BIN_SIGNAL * budgets.columns.mean_noise(facts))
     n_bins = int(np.clip(useful, min(LEAST_BINS, max_bins), max_bins))
     bins = tuple(ColumnBins.of(column, n_bins) for column in facts.schema)
     codes = np.column_stack([b.codes(private.frame[b.column.name]) for b in bins]).astype(np.int64)
     single = Grouping(tuple(np.arange(b.size) for b in bins))
-    columns, column_law = plan.columns.measure(single.count_columns(codes), ledger, facts)
+    columns, column_law = budgets.columns.measure(single.count_columns(codes), ledger, facts)
     centers = smoothed_laws(np.split(columns, single.code_starts[1:-1]), facts.n_private)
     n_groups = MAX_GROUPS
-    if plan.pairs is not None:
-        useful = facts.n_private / (CELL_SIGNAL * plan.pairs.mean_noise(facts))
+    if budgets.pairs is not None:
+        useful = facts.n_private / (CELL_SIGNAL * budgets.pairs.mean_noise(facts))
         n_groups = int(np.clip(math.sqrt(useful), 2, MAX_GROUPS))
     grouping = Grouping(tuple(group_codes(b, c, n_groups) for b, c in zip(bins, centers, strict=True)))
     pairs, pair_law = None, None
-    if plan.pairs is not None:
-        pairs, pair_law = plan.pairs.measure(grouping.count_pairs(codes), ledger, facts)
-    return bins, grouping, Evidence(columns, column_law, pairs, pair_law, centers)
+    if budgets.pairs is not None:
+        pairs, pair_law = budgets.pairs.measure(grouping.count_pairs(codes), ledger, facts)
+    return bins, grouping, MeasuredCounts(columns, column_law, pairs, pair_law, centers)
 
 
-def group_codes(bins: ColumnBins, distribution: FloatArray, n_groups: int) -> Codes:
+def group_codes(bins: ColumnBins, distribution: Array, n_groups: int) -> Codes:
     """Group the codes of a column for the tables of pairs; missing cells stay alone.
 
     Neighbouring bins of numbers form groups of about equal mass; the rarest levels form one group.
@@ -147,7 +146,7 @@ def group_codes(bins: ColumnBins, distribution: FloatArray, n_groups: int) -> Co
     return group
 
 
-def gathers_at_bounds(bins: ColumnBins, counts: FloatArray, variance: float) -> tuple[bool, bool]:
+def gathers_at_bounds(bins: ColumnBins, counts: Array, variance: float) -> tuple[bool, bool]:
     """Whether the values of a numeric column clearly gather at its lower and upper bound, by released counts.
 
     A bound's count must be twice what its neighbour's density makes of its width, and pass it by `CLEARLY` standard
@@ -164,7 +163,7 @@ def gathers_at_bounds(bins: ColumnBins, counts: FloatArray, variance: float) -> 
     return found[0], found[1]
 
 
-def smoothed_laws(noisy: Sequence[FloatArray], total: float) -> tuple[FloatArray, ...]:
+def smoothed_laws(noisy: Sequence[Array], total: float) -> tuple[Array, ...]:
     """Positive laws near noisy counts: the nearest non-negative ones with that sum, and half a count in each place."""
     counts = [project_nonnegative(part, total) + 0.5 for part in noisy]
     return tuple(part / part.sum() for part in counts)

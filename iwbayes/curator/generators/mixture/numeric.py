@@ -8,9 +8,9 @@ from functools import cached_property
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy.special import expit, gammaln, log_expit, logit, ndtr, ndtri, softmax
 
+from iwbayes.arrays import Array
 from iwbayes.curator.generators.mixture.column_distributions import (
     LARGEST_LOGIT,
     LEVEL_COUNTS,
@@ -20,8 +20,6 @@ from iwbayes.curator.generators.mixture.column_distributions import (
 )
 from iwbayes.curator.generators.tables.bins import Codes, ColumnBins, draw_codes
 from iwbayes.schema.columns import Column, Integer, Real
-
-FloatArray = NDArray[np.float64]
 
 #: Smallest standard deviation of a truncated normal, as a share of the width of the bounds.
 LEAST_SD = 1e-3
@@ -54,7 +52,7 @@ class _NumericFamily:
         return self.bins.column
 
     @cached_property
-    def edges(self) -> FloatArray:
+    def edges(self) -> Array:
         """Edges of the bins on the column's transformed scale."""
         if self.bins.edges is None:
             raise TypeError("a numeric law needs a numeric column.")
@@ -83,15 +81,15 @@ class _NumericFamily:
         """Number of parameters of the law: a place, and for two parameters the log of a spread."""
         raise NotImplementedError
 
-    def _present(self, theta: FloatArray) -> tuple[FloatArray, Pull]:
+    def _present(self, theta: Array) -> tuple[Array, Pull]:
         """Distribution over the bins, shape (component, bin), from its own parameters."""
         raise NotImplementedError
 
-    def _numbers(self, theta: FloatArray, component: Codes, rng: np.random.Generator) -> FloatArray:
+    def _numbers(self, theta: Array, component: Codes, rng: np.random.Generator) -> Array:
         """Draw from the law, on the column's own scale."""
         raise NotImplementedError
 
-    def _own(self, theta: FloatArray) -> dict[str, FloatArray]:
+    def _own(self, theta: Array) -> dict[str, Array]:
         """Parameters of the law in the column's own terms."""
         raise NotImplementedError
 
@@ -101,12 +99,12 @@ class _NumericFamily:
         return self.n_outcomes + self.n_own
 
     @property
-    def limits(self) -> FloatArray:
+    def limits(self) -> Array:
         """The log of a spread comes last."""
         logits = np.full(self.n_parameters, LARGEST_LOGIT)
         return np.append(logits[1:], LARGEST_LOG_SD) if self.n_own == 2 else logits
 
-    def distribution(self, theta: FloatArray) -> tuple[FloatArray, Pull]:
+    def distribution(self, theta: Array) -> tuple[Array, Pull]:
         """Distribution over the bins, with the outcomes' shares added at their codes."""
         present, pull_present = self._present(theta[:, self.n_outcomes :])
         if not self._codes:
@@ -116,7 +114,7 @@ class _NumericFamily:
         distribution[:, : self.bins.n_present] = shares[:, :1] * present
         distribution[:, self._codes] += shares[:, 1:]
 
-        def pull(grad: FloatArray) -> FloatArray:
+        def pull(grad: Array) -> Array:
             of_present = grad[:, : self.bins.n_present]
             by_share = np.column_stack([np.sum(of_present * present, axis=1), grad[:, self._codes]])
             by_logit = shares * (by_share - np.sum(shares * by_share, axis=1, keepdims=True))
@@ -124,12 +122,12 @@ class _NumericFamily:
 
         return distribution, pull
 
-    def _outcomes(self, center: FloatArray) -> FloatArray:
+    def _outcomes(self, center: Array) -> Array:
         """Released shares of the outcomes."""
         others = center[self._codes]
         return np.concatenate([[max(1 - others.sum(), 1e-6)], others])
 
-    def prior(self, center: FloatArray, n_components: int, rng: np.random.Generator | None) -> FloatArray:
+    def prior(self, center: Array, n_components: int, rng: np.random.Generator | None) -> Array:
         """Pseudo-counts of the outcomes and of the place within the bounds, and the mean of the log spread."""
         parts = [jitter(np.ones((n_components, 2)), rng)]
         if self._codes:
@@ -139,7 +137,7 @@ class _NumericFamily:
             parts.append(LOG_SD_MEAN + away)
         return np.hstack(parts)
 
-    def penalty(self, theta: FloatArray, prior: FloatArray) -> tuple[float, FloatArray]:
+    def penalty(self, theta: Array, prior: Array) -> tuple[float, Array]:
         """Dirichlet law of the outcomes, beta law of the place, normal law of the log standard deviation."""
         n, grad, total = self.n_outcomes, np.empty_like(theta), 0.0
         if n:
@@ -151,7 +149,7 @@ class _NumericFamily:
             total, grad[:, -1] = total + 0.5 * float(away @ away), away / LOG_SD_SD
         return total, grad
 
-    def start(self, center: FloatArray, n_components: int, rng: np.random.Generator) -> FloatArray:
+    def start(self, center: Array, n_components: int, rng: np.random.Generator) -> Array:
         """Places from the column's own law, common spreads and outcomes."""
         mass, edges = center[: self.bins.n_present], unit_edges(self.bins)
         bins = draw_codes(mass[None], np.zeros(n_components, dtype=np.int64), rng)
@@ -163,7 +161,7 @@ class _NumericFamily:
             parts.append(np.full((n_components, 1), math.log(0.1)))
         return np.hstack(parts)
 
-    def draw(self, theta: FloatArray, component: Codes, rng: np.random.Generator) -> pd.Series:
+    def draw(self, theta: Array, component: Codes, rng: np.random.Generator) -> pd.Series:
         """Draw from the law, then put the other outcomes in their places."""
         numbers = self._numbers(theta[:, self.n_outcomes :], component, rng)
         if self._codes:
@@ -180,7 +178,7 @@ class _NumericFamily:
             raise TypeError("a numeric law needs a numeric column.")
         return {0: float(column.lower), self.bins.n_present - 1: float(column.upper), -1: np.nan}
 
-    def natural(self, theta: FloatArray) -> dict[str, FloatArray]:
+    def natural(self, theta: Array) -> dict[str, Array]:
         """Own parameters, and the shares of the other outcomes where there are some."""
         found = self._own(theta[..., self.n_outcomes :])
         if not self._codes:
@@ -205,15 +203,15 @@ class NormalFamily(_NumericFamily):
         return 2
 
     @cached_property
-    def _unit_edges(self) -> FloatArray:
+    def _unit_edges(self) -> Array:
         return unit_edges(self.bins)
 
-    def index(self, numbers: FloatArray) -> FloatArray:
+    def index(self, numbers: Array) -> Array:
         """Place of values between the outer edges of the bins, in [0, 1]."""
         numbers = self.column._forward(numbers) if isinstance(self.column, Real) else numbers
         return (numbers - self.edges[0]) / (self.edges[-1] - self.edges[0])
 
-    def _present(self, theta: FloatArray) -> tuple[FloatArray, Pull]:
+    def _present(self, theta: Array) -> tuple[Array, Pull]:
         mode, sd = normal_parameters(theta)
         mode, sd = mode[:, None], sd[:, None]
         z = (self._unit_edges - mode) / sd
@@ -222,7 +220,7 @@ class NormalFamily(_NumericFamily):
         total = mass.sum(axis=1, keepdims=True)
         distribution = mass / total
 
-        def slope(of_z: FloatArray) -> FloatArray:
+        def slope(of_z: Array) -> Array:
             """Differentiate the law, given the derivatives of the edges' places z."""
             ends = density * of_z
             return (np.diff(ends) - distribution * (ends[:, -1:] - ends[:, :1])) / total
@@ -233,7 +231,7 @@ class NormalFamily(_NumericFamily):
             [np.sum(grad * by_mode, axis=1), np.sum(grad * by_spread, axis=1)]
         )
 
-    def _numbers(self, theta: FloatArray, component: Codes, rng: np.random.Generator) -> FloatArray:
+    def _numbers(self, theta: Array, component: Codes, rng: np.random.Generator) -> Array:
         mode, sd = normal_parameters(theta)
         edges = self.edges
         indices = truncated_normal(mode[component], sd[component], rng.random(len(component)))
@@ -242,7 +240,7 @@ class NormalFamily(_NumericFamily):
             return self.column._backward(numbers)
         return np.floor(numbers + 0.5)
 
-    def _own(self, theta: FloatArray) -> dict[str, FloatArray]:
+    def _own(self, theta: Array) -> dict[str, Array]:
         mode, sd = normal_parameters(theta)
         width = self.edges[-1] - self.edges[0]
         return {"mode": self.edges[0] + width * mode, "sd": width * sd}
@@ -276,13 +274,13 @@ class PoissonFamily(_NumericFamily):
         """Largest value above the lower bound."""
         return self._range[1] - self._range[0]
 
-    def probabilities(self, theta: FloatArray) -> FloatArray:
+    def probabilities(self, theta: Array) -> Array:
         """Distribution of the value above the lower bound, shape (component, value)."""
         value = np.arange(self.width + 1)
         log_rate = math.log(self.width) + log_expit(theta[:, -1:])
         return softmax(value * log_rate - gammaln(value + 1), axis=1)
 
-    def _present(self, theta: FloatArray) -> tuple[FloatArray, Pull]:
+    def _present(self, theta: Array) -> tuple[Array, Pull]:
         distribution = self.probabilities(theta)
         value = np.arange(distribution.shape[1])
         # an integer's bins begin half a unit below their first value
@@ -291,14 +289,14 @@ class PoissonFamily(_NumericFamily):
         slope = np.add.reduceat(by_rate, first, axis=1)
         return np.add.reduceat(distribution, first, axis=1), lambda grad: np.sum(grad * slope, axis=1, keepdims=True)
 
-    def _numbers(self, theta: FloatArray, component: Codes, rng: np.random.Generator) -> FloatArray:
+    def _numbers(self, theta: Array, component: Codes, rng: np.random.Generator) -> Array:
         return self.lowest + draw_codes(self.probabilities(theta), component, rng).astype(np.float64)
 
-    def _own(self, theta: FloatArray) -> dict[str, FloatArray]:
+    def _own(self, theta: Array) -> dict[str, Array]:
         return {"rate": self.width * expit(theta[..., -1])}
 
 
-def unit_edges(bins: ColumnBins) -> FloatArray:
+def unit_edges(bins: ColumnBins) -> Array:
     """Edges of a numeric column's bins, rescaled to [0, 1]."""
     if bins.edges is None:
         raise TypeError("a column of levels has no edges.")
@@ -306,12 +304,12 @@ def unit_edges(bins: ColumnBins) -> FloatArray:
     return (edges - edges[0]) / (edges[-1] - edges[0])
 
 
-def normal_parameters(theta: FloatArray) -> tuple[FloatArray, FloatArray]:
+def normal_parameters(theta: Array) -> tuple[Array, Array]:
     """Mode and standard deviation in units of the bounds' width, from the last two parameters."""
     return expit(theta[..., -2]), LEAST_SD + np.exp(theta[..., -1])
 
 
-def interval_mass(z: FloatArray) -> FloatArray:
+def interval_mass(z: Array) -> Array:
     """Return the standard normal mass between neighbouring places, shape (..., place - 1), exact in both tails."""
     tail = ndtr(-np.abs(z))
     step = np.abs(np.diff(tail))
@@ -321,13 +319,13 @@ def interval_mass(z: FloatArray) -> FloatArray:
     return step
 
 
-def truncated_normal(mode: FloatArray, sd: FloatArray, uniform: FloatArray) -> FloatArray:
+def truncated_normal(mode: Array, sd: Array, uniform: Array) -> Array:
     """Inverse distribution function of normal laws truncated to [0, 1], with modes within it."""
     low, high = ndtr(-mode / sd), ndtr((1 - mode) / sd)
     return np.clip(mode + sd * ndtri(low + uniform * (high - low)), 0.0, 1.0)
 
 
-def _beta_penalty(logits: FloatArray, counts: FloatArray) -> tuple[float, FloatArray]:
+def _beta_penalty(logits: Array, counts: Array) -> tuple[float, Array]:
     """Minus a log expit(x) + b log expit(-x) and its slope; counts have shape (component, 2)."""
     a, b = counts.T
     value = -float(np.sum(a * log_expit(logits) + b * log_expit(-logits)))

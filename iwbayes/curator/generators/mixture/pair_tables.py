@@ -10,16 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from iwbayes.arrays import Array
 from iwbayes.curator.generators.tables.bins import Codes
-
-FloatArray = NDArray[np.float64]
 
 
 class Tables(NamedTuple):
     """Counts, or their standard weights: of all columns, and of all pairs as one symmetric matrix of blocks."""
 
-    columns: FloatArray
-    pairs: FloatArray
+    columns: Array
+    pairs: Array
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ class Grouping:
         """Exact counts of all columns, one after the other."""
         return np.bincount((codes + self.code_starts[:-1]).ravel(), minlength=self.code_starts[-1])
 
-    def symmetric(self, pairs: NDArray[Any]) -> FloatArray:
+    def symmetric(self, pairs: NDArray[Any]) -> Array:
         """Tables of pairs, one after the other, as one symmetric matrix; zero within a column's own block."""
         matrix = np.zeros((self.starts[-1], self.starts[-1]))
         matrix[self.indices] = pairs

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy.special import logit
 
 from iwbayes._threads import one_torch_thread
-from iwbayes.curator.generators.mixture.column_distributions import LARGEST_LOGIT, Family, LevelFamily
+from iwbayes.arrays import Array
+from iwbayes.curator.generators.mixture.column_distributions import LARGEST_LOGIT, ColumnFamily, LevelFamily
 from iwbayes.curator.generators.mixture.layout import Layout
 from iwbayes.curator.generators.mixture.numeric import (
     LARGEST_LOG_SD,
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
 
-FloatArray = NDArray[np.float64]
 
 #: Expected rows in a step; all where there are fewer.
 ROWS_A_STEP = 512
@@ -82,7 +81,7 @@ class Schedule:
         return settings.event("Mixture", epsilon=epsilon, delta=delta, adjacency=facts.adjacency)
 
 
-def encode(frame: pd.DataFrame, families: Sequence[Family]) -> FloatArray:
+def encode(frame: pd.DataFrame, families: Sequence[ColumnFamily]) -> Array:
     """Rows as numbers, shape (row, column): codes of levels, places in [0, 1] of numbers, -1 where missing.
 
     Values of a Poisson law are counted from the lower bound.
@@ -102,7 +101,7 @@ def encode(frame: pd.DataFrame, families: Sequence[Family]) -> FloatArray:
     return np.column_stack(columns)
 
 
-def log_law(family: Family, theta: Tensor, cell: Tensor) -> Tensor:
+def log_law(family: ColumnFamily, theta: Tensor, cell: Tensor) -> Tensor:
     """Log density of cells within components, shape (row, component).
 
     Parameters
@@ -125,7 +124,7 @@ def log_law(family: Family, theta: Tensor, cell: Tensor) -> Tensor:
     return torch.where(absent, outcome[:, -1], outcome[:, 0] + found)
 
 
-def _log_normal(family: Family, theta: Tensor, index: Tensor) -> Tensor:
+def _log_normal(family: ColumnFamily, theta: Tensor, index: Tensor) -> Tensor:
     torch = import_torch("Mixture")
     mode, sd = torch.sigmoid(theta[:, 0]), LEAST_SD + torch.exp(theta[:, 1])
     ndtr = torch.special.ndtr
@@ -147,7 +146,7 @@ def _log_poisson(family: PoissonFamily, theta: Tensor, value: Tensor) -> Tensor:
     return value * log_rate - torch.lgamma(value + 1) - torch.logsumexp(terms, dim=0)
 
 
-def prior_of(layout: Layout) -> tuple[FloatArray, FloatArray]:
+def prior_of(layout: Layout) -> tuple[Array, Array]:
     """Means and standard deviations of the independent normal priors of all parameters."""
     mean = np.zeros(layout.size)
     sd = np.full(layout.size, LOGIT_SD)
@@ -156,7 +155,7 @@ def prior_of(layout: Layout) -> tuple[FloatArray, FloatArray]:
     return mean, sd
 
 
-def start_of(layout: Layout, rng: np.random.Generator) -> FloatArray:
+def start_of(layout: Layout, rng: np.random.Generator) -> Array:
     """Means at the start: places spread over the bounds, everything else about even."""
     mean = prior_of(layout)[0] + rng.normal(0.0, 0.1, layout.size)
     logits, stacks = layout.split(mean)
@@ -197,13 +196,13 @@ def make_network(layout: Layout, rng: np.random.Generator) -> Module:
     return MeanField()
 
 
-class Trained(NamedTuple):
+class VariationalPosterior(NamedTuple):
     """Means and log standard deviations of the mean-field normal law, shape (parameter,)."""
 
-    mean: FloatArray
-    log_sd: FloatArray
+    mean: Array
+    log_sd: Array
 
-    def draws(self, layout: Layout, n_draws: int, rng: np.random.Generator) -> FloatArray:
+    def draws(self, layout: Layout, n_draws: int, rng: np.random.Generator) -> Array:
         """Draw parameters, shape (draw, parameter)."""
         draws = self.mean + np.exp(self.log_sd) * rng.standard_normal((n_draws, len(self.mean)))
         return np.clip(draws, *layout.bounds().T)
@@ -220,7 +219,7 @@ def fit_variational(
     *,
     epsilon: float,
     delta: float,
-) -> Trained:
+) -> VariationalPosterior:
     """Charge all steps, then train the variational law.
 
     Each step takes one draw of the parameters and descends the negative evidence lower bound over N: minus the mean
@@ -251,4 +250,4 @@ def fit_variational(
             if step >= first:
                 averaged.add()
             advance()
-    return Trained(**averaged.parameters())
+    return VariationalPosterior(**averaged.parameters())

@@ -13,7 +13,7 @@ from iwbayes.curator.generators.adversarial.fitted import FittedGAN
 from iwbayes.curator.generators.adversarial.network import Architecture, Heads
 from iwbayes.curator.generators.fitting import open_generator_fit
 from iwbayes.curator.generators.pate.teachers import NoisyVotes, Teachers, assign
-from iwbayes.curator.generators.pate.training import PATETraining, Rules
+from iwbayes.curator.generators.pate.training import PATETraining, PATETrainingSettings
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_epsilon, gaussian_multiplier
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.noise import NoiseSource
@@ -210,7 +210,7 @@ class PATEGAN:
         ledger = pay()
         noise = ledger.charge(event)
         with one_torch_thread(), progress(self.progressbar, "training PATEGAN", self.rounds) as advance:
-            training = PATETraining(architecture, self._rules(facts, event), rng)
+            training = PATETraining(architecture, self._settings(facts, event), rng)
             teachers = self._teachers(private, facts, training, noise, rng)
             votes = NoisyVotes(teachers, noise, float(event.noise_multiplier or 0.0), event.count)
             trained = training.run(teachers, votes, advance)
@@ -247,12 +247,12 @@ class PATEGAN:
         latent = self.latent or max(LATENT, min(len(heads.numbers), 64))
         return Architecture(heads, int(latent), self.generator_hidden, self.student_hidden)
 
-    def _rules(self, facts: PublicFacts, event: Event) -> Rules:
+    def _settings(self, facts: PublicFacts, event: Event) -> PATETrainingSettings:
         """Public numbers of the training: the generator moves the less, the less all votes together tell."""
         rounds = int(self.rounds)
         told = event.count * (self._n_teachers(facts) / (event.noise_multiplier or 1.0)) ** 2
         trust = min(1.0, told / (VOTES_PER_FEATURE * facts.schema.n_features))
-        return Rules(
+        return PATETrainingSettings(
             rounds=rounds,
             votes=int(self.votes),
             batch_size=int(self.batch_size),

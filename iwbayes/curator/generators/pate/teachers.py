@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
+from iwbayes.arrays import Array, IntArray
 from iwbayes.curator.privacy.mechanisms import LEAST_STEPS
 from iwbayes.curator.privacy.noise import NoiseSource
 from iwbayes.curator.training.row_gradients import import_torch
@@ -15,8 +15,6 @@ from iwbayes.curator.training.row_gradients import import_torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 #: Ridge penalty of a teacher, against the mean loss of its few rows.
 PENALTY = 0.02
@@ -60,7 +58,7 @@ class Teachers:
     __slots__ = ("_optimizer", "_parameters", "_rows", "_shares", "n")
 
     def __init__(
-        self, rows: FloatArray, teacher: IntArray, n_teachers: int, size: int, hidden: int, rng: np.random.Generator
+        self, rows: Array, teacher: IntArray, n_teachers: int, size: int, hidden: int, rng: np.random.Generator
     ) -> None:
         torch = import_torch("PATEGAN")
         self.n = n_teachers
@@ -161,7 +159,7 @@ class NoisyVotes:
         """Standard deviation of the noise in a share of votes."""
         return self._scale / self._teachers.n
 
-    def ask(self, rows: Tensor) -> FloatArray:
+    def ask(self, rows: Tensor) -> Array:
         """Noisy share of the teachers that call each row real, shape (row,): one vote a row; public.
 
         Raises

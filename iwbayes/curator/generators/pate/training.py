@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from iwbayes.curator.generators.adversarial.modules import make_discriminator, make_generator
 from iwbayes.curator.generators.adversarial.network import Architecture
@@ -20,7 +19,6 @@ from iwbayes.curator.training.row_gradients import import_torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-FloatArray = NDArray[np.float64]
 
 #: Prior standard deviation of the student's parameters: noisy votes are shrunk as much as they deserve.
 PRIOR_SCALE = 1.0
@@ -33,7 +31,7 @@ _START_ROWS = 4096
 
 
 @dataclass(frozen=True)
-class Rules:
+class PATETrainingSettings:
     """Public numbers of one training; see the parameters of `iwbayes.curator.generators.pate.pate.PATEGAN`."""
 
     rounds: int
@@ -54,14 +52,14 @@ class PATETraining:
     ----------
     architecture : Architecture
         The student is its discriminator.
-    rules : Rules
+    settings : PATETrainingSettings
     rng : numpy.random.Generator
         Of initial parameters and latent draws, which are public.
     """
 
-    def __init__(self, architecture: Architecture, rules: Rules, rng: np.random.Generator) -> None:
+    def __init__(self, architecture: Architecture, settings: PATETrainingSettings, rng: np.random.Generator) -> None:
         torch = import_torch("PATEGAN")
-        self._architecture, self._rules = architecture, rules
+        self._architecture, self._settings = architecture, settings
         self._source = torch.Generator().manual_seed(int(rng.integers(2**62)))
         self._generator = make_generator(architecture, rng)
         start = self._batch(_START_ROWS).double().numpy()
@@ -94,26 +92,26 @@ class PATETraining:
             When the training of student or generator diverged.
         """
         torch = import_torch("PATEGAN")
-        rules, moving = self._rules, self._rules.rounds - self._rules.frozen_rounds
-        learner = torch.optim.Adam(self._student.parameters(), lr=rules.student_rate)
-        adam = torch.optim.Adam(self._generator.parameters(), lr=rules.generator_rate, betas=BETAS)
+        settings, moving = self._settings, self._settings.rounds - self._settings.frozen_rounds
+        learner = torch.optim.Adam(self._student.parameters(), lr=settings.student_rate)
+        adam = torch.optim.Adam(self._generator.parameters(), lr=settings.generator_rate, betas=BETAS)
         memory: list[tuple[Tensor, Tensor]] = []
         average, settled = Average(self._generator), Average(self._student)
-        for turn in range(rules.rounds):
-            steps = rules.teacher_steps * (1 if turn else FIRST_STEPS)
-            teachers.learn(self._standardised(self._batch(rules.batch_size)), steps)
-            asked = self._batch(rules.votes)
+        for turn in range(settings.rounds):
+            steps = settings.teacher_steps * (1 if turn else FIRST_STEPS)
+            teachers.learn(self._standardised(self._batch(settings.batch_size)), steps)
+            asked = self._batch(settings.votes)
             shares = torch.from_numpy(votes.ask(self._standardised(asked)).astype(np.float32))
-            memory = [*memory, (asked, shares)][-rules.memory :]
+            memory = [*memory, (asked, shares)][-settings.memory :]
             self._learn(learner, memory, votes.noise_sd, SLOPE_PENALTY if turn < moving else 0.0)
             if turn < moving:
-                self._generate(adam, rules.generator_rate * (1 - turn / moving))
+                self._generate(adam, settings.generator_rate * (1 - turn / moving))
                 if turn >= moving - math.ceil(AVERAGED_SHARE * moving):
                     average.add()
             if turn == moving - 1:
                 put_parameters(self._generator, average.parameters())
                 memory = []  # votes on rows of another generator
-            if turn >= rules.rounds - math.ceil(AVERAGED_SHARE * rules.frozen_rounds):
+            if turn >= settings.rounds - math.ceil(AVERAGED_SHARE * settings.frozen_rounds):
                 settled.add()
             advance()
         return Trained(average.parameters(), settled.parameters(), self.center, self.scale)
@@ -128,7 +126,7 @@ class PATETraining:
         torch = import_torch("PATEGAN")
         rows, shares = (torch.cat(parts) for parts in zip(*memory, strict=True))
         penalty = (1 + 4 * noise_sd**2) / (PRIOR_SCALE**2 * len(rows))
-        for _ in range(self._rules.student_steps):
+        for _ in range(self._settings.student_steps):
             learner.zero_grad(set_to_none=True)
             logits = self._student(rows)
             loss = (torch.nn.functional.softplus(logits) - shares * logits).mean()
@@ -157,7 +155,7 @@ class PATETraining:
         for group in adam.param_groups:
             group["lr"] = rate
         adam.zero_grad(set_to_none=True)
-        rows = self._architecture.draw(self._generator, self._rules.batch_size, self._source)
+        rows = self._architecture.draw(self._generator, self._settings.batch_size, self._source)
         loss = torch.nn.functional.softplus(-self._student(rows)).mean()
         loss.backward()
         adam.step()

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from iwbayes.curator.generators.tables.counts import Codes, FloatArray, NoisyCounts
+from iwbayes.arrays import Array
+from iwbayes.curator.generators.tables.counts import Codes, NoisyCounts
 from iwbayes.curator.generators.tables.smoothing import LEAST_BINS, smoothed_counts
 from iwbayes.schema.columns import Column, Integer, Real, _Levels
 
@@ -32,7 +33,7 @@ class ColumnBins:
     """
 
     column: Column
-    edges: FloatArray | None
+    edges: Array | None
 
     @classmethod
     def of(cls, column: Column, n_bins: int) -> ColumnBins:
@@ -62,7 +63,7 @@ class ColumnBins:
         return self.n_present + int(self.column.missing)
 
     @property
-    def even_law(self) -> FloatArray:
+    def even_law(self) -> Array:
         """Probabilities of the codes when values fill the range evenly; a missing cell is as likely as a bin."""
         present = np.ones(self.n_present) if self.edges is None else np.diff(self.edges) / np.diff(self.edges).mean()
         distribution = np.append(present, 1.0) if self.column.missing else present
@@ -98,7 +99,7 @@ class ColumnBins:
             numbers = np.floor(numbers + 0.5)
         return self.column.conform(pd.Series(np.where(absent, np.nan, numbers), name=self.column.name))
 
-    def without_doubtful_bounds(self, noisy: NoisyCounts) -> FloatArray:
+    def without_doubtful_bounds(self, noisy: NoisyCounts) -> Array:
         """Noisy counts in which the bin of a bound holds nothing special, unless it clearly does.
 
         A bound that does not stand `CLEARLY` standard deviations of its noise above its neighbour's density gets that
@@ -121,7 +122,7 @@ class ColumnBins:
                 value[bound] = share * value[neighbour]
         return value
 
-    def smoothed(self, counts: FloatArray, variance: float, total: float) -> FloatArray:
+    def smoothed(self, counts: Array, variance: float, total: float) -> Array:
         """Noisy counts of a numeric column under a smooth density; bounds of no width and missing cells stay.
 
         Parameters
@@ -156,14 +157,14 @@ class Groups:
     """
 
     of: Codes
-    distribution: FloatArray
+    distribution: Array
 
     @property
     def size(self) -> int:
         """Number of groups."""
         return int(self.of[-1]) + 1
 
-    def sums(self, values: FloatArray) -> FloatArray:
+    def sums(self, values: Array) -> Array:
         """Sum a number of each bin over its group, shape (group,)."""
         return np.bincount(self.of, values).astype(np.float64)
 
@@ -173,7 +174,7 @@ class Groups:
         return cls(np.arange(size), np.ones(size))
 
     @classmethod
-    def by_mass(cls, mass: FloatArray, n_groups: int, missing: bool) -> Groups:
+    def by_mass(cls, mass: Array, n_groups: int, missing: bool) -> Groups:
         """Neighbouring bins in groups of about equal mass; a last code for missing cells stays alone.
 
         Parameters
@@ -206,7 +207,7 @@ def is_numeric(column: Column) -> bool:
     return isinstance(column, Real | Integer)
 
 
-def draw_codes(distributions: FloatArray, given: Codes, rng: np.random.Generator) -> Codes:
+def draw_codes(distributions: Array, given: Codes, rng: np.random.Generator) -> Codes:
     """Draw one code a row from the law, a row of ``laws``, that is given for it, by inversion."""
     cumulative = np.cumsum(distributions, axis=1)
     cumulative /= cumulative[:, -1:]

@@ -6,22 +6,23 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from iwbayes.curator.generators.tables.counts import FloatArray, NoisyCounts, project_nonnegative
+from iwbayes.arrays import Array
+from iwbayes.curator.generators.tables.counts import NoisyCounts, project_nonnegative
 
 
-def combine(estimates: Iterable[tuple[FloatArray, FloatArray | float]]) -> FloatArray:
+def combine(estimates: Iterable[tuple[Array, Array | float]]) -> Array:
     """Mean of independent estimates of the same counts, each with its variance, weighted by the inverse variances."""
     pairs = list(estimates)
     weights = [1 / np.asarray(variance) for _, variance in pairs]
     return np.asarray(sum(w * value for w, (value, _) in zip(weights, pairs, strict=True)) / sum(weights))
 
 
-def other_axes(table: FloatArray, axis: int) -> tuple[int, ...]:
+def other_axes(table: Array, axis: int) -> tuple[int, ...]:
     """All axes of a table but one."""
     return tuple(a for a in range(table.ndim) if a != axis)
 
 
-def with_marginals(table: FloatArray, marginals: Sequence[FloatArray]) -> FloatArray:
+def with_marginals(table: Array, marginals: Sequence[Array]) -> Array:
     """Nearest table (in L2) with the given one-way marginals, which have one sum.
 
     Each marginal's gap is spread evenly over the cells that it sums. The projections onto the marginals of two axes
@@ -38,9 +39,9 @@ def consistent_tables(
     tables: Sequence[NoisyCounts],
     columns: Sequence[tuple[int, ...]],
     sizes: Sequence[int],
-    measured: Mapping[int, tuple[FloatArray, FloatArray]],
+    measured: Mapping[int, tuple[Array, Array]],
     total: float,
-) -> list[FloatArray]:
+) -> list[Array]:
     """Give all tables the same one-way marginals (after Hay et al., VLDB 2010, and Qardaji et al., SIGMOD 2014).
 
     Parameters
@@ -63,7 +64,7 @@ def consistent_tables(
         is then moved to the nearest one with these counts. Cells may be negative.
     """
     shaped = [part.value.reshape([sizes[c] for c in members]) for part, members in zip(tables, columns, strict=True)]
-    estimates: dict[int, list[tuple[FloatArray, FloatArray | float]]] = {c: [found] for c, found in measured.items()}
+    estimates: dict[int, list[tuple[Array, Array | float]]] = {c: [found] for c, found in measured.items()}
     for table, part, members in zip(shaped, tables, columns, strict=True):
         for axis, column in enumerate(members):
             marginal = table.sum(axis=other_axes(table, axis)), part.variance * table.size / sizes[column]

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from iwbayes.arrays import Array
 from iwbayes.curator.privacy.accounting import gaussian_delta, gaussian_epsilon, gaussian_multiplier, noise_event
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.mechanisms import gaussian, laplace
@@ -16,7 +17,6 @@ from iwbayes.curator.protocols import PublicFacts
 from iwbayes.statement import Event
 
 Codes = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 
 class Budget(NamedTuple):
@@ -29,7 +29,7 @@ class Budget(NamedTuple):
 class NoisyCounts(NamedTuple):
     """Released counts of one table, shape (cell,), and the variance of a cell's noise."""
 
-    value: FloatArray
+    value: Array
     variance: float
 
 
@@ -123,7 +123,7 @@ def measure_counts(
     return [NoisyCounts(part, variance) for part in parts]
 
 
-def project_nonnegative(noisy: FloatArray, total: float) -> FloatArray:
+def project_nonnegative(noisy: Array, total: float) -> Array:
     """Nearest non-negative vector (in L2) with the given positive sum."""
     ordered = np.sort(noisy)[::-1]
     shift = (np.cumsum(ordered) - total) / np.arange(1, len(noisy) + 1)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import cho_solve_banded, cholesky_banded
+
+from iwbayes.arrays import Array, BoolArray
 
 __all__ = ["LEAST_BINS", "smoothed_counts"]
 
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 #: Fewer bins than this stay as they are: each of them is well measured, or a whole number by itself.
 LEAST_BINS = 12
@@ -26,7 +25,7 @@ _STEPS, _LONGEST, _GAIN, _DAMPING, _MOST_DAMPING = 60, 2.0, 1e-8, 1e-6, 1e8
 _RIDGE = 1e-9
 
 
-def smoothed_counts(noisy: FloatArray, variance: float, widths: FloatArray, total: float) -> FloatArray:
+def smoothed_counts(noisy: Array, variance: float, widths: Array, total: float) -> Array:
     """Put a smooth density through noisy counts of neighbouring bins; special bins stay as they were released.
 
     Where bins are finer than the noise allows, the nearest non-negative counts spread noise over empty bins, and
@@ -71,16 +70,16 @@ def smoothed_counts(noisy: FloatArray, variance: float, widths: FloatArray, tota
 class _Counts(NamedTuple):
     """Noisy counts, the variance of their noise, widths, and which of them are left out."""
 
-    noisy: FloatArray
+    noisy: Array
     noise: float
-    widths: FloatArray
+    widths: Array
     special: BoolArray
 
-    def mean(self, f: FloatArray) -> FloatArray:
+    def mean(self, f: Array) -> Array:
         return self.widths * np.exp(np.minimum(f, 50.0))
 
 
-def _smooth(counts: _Counts, total: float) -> FloatArray:
+def _smooth(counts: _Counts, total: float) -> Array:
     """Fit each penalty, from the stiffest on, and take the one of largest evidence; expected counts."""
     bands = _penalty_bands(len(counts.noisy))
     f = _normal_start(counts, total)
@@ -92,7 +91,7 @@ def _smooth(counts: _Counts, total: float) -> FloatArray:
     return counts.mean(chosen)
 
 
-def _normal_start(counts: _Counts, total: float) -> FloatArray:
+def _normal_start(counts: _Counts, total: float) -> Array:
     """Log density of the normal law with the moments of the positive counts: all penalties leave it alone."""
     position = np.cumsum(counts.widths) - counts.widths / 2
     mass = np.maximum(counts.noisy, 0.0) + 1e-9 * max(total, 1.0)
@@ -102,16 +101,16 @@ def _normal_start(counts: _Counts, total: float) -> FloatArray:
     return np.log(max(total, 1.0) / (sd * np.sqrt(2 * np.pi))) - 0.5 * np.square((position - center) / sd)
 
 
-def _fit(counts: _Counts, f: FloatArray, penalty: float, bands: FloatArray) -> tuple[FloatArray, float]:
+def _fit(counts: _Counts, f: Array, penalty: float, bands: Array) -> tuple[Array, float]:
     """Gauss-Newton with damping from f; the log density and the log evidence, up to a constant."""
     used = ~counts.special
     variance = counts.noise + counts.mean(f)  # held while one penalty is fitted
 
-    def value(f: FloatArray) -> float:
+    def value(f: Array) -> float:
         residual = (counts.noisy - counts.mean(f))[used]
         return 0.5 * float(np.sum(np.square(residual) / variance[used]) + penalty * np.sum(np.diff(f, _ORDER) ** 2))
 
-    def curvature(f: FloatArray, ridge: float) -> FloatArray:
+    def curvature(f: Array, ridge: float) -> Array:
         found = penalty * bands
         # rounding of the penalty must not make the matrix indefinite where the counts say nothing
         found[0] += np.where(used, np.square(counts.mean(f)) / variance, 0.0) + ridge + 1e-12 * penalty
@@ -138,7 +137,7 @@ def _fit(counts: _Counts, f: FloatArray, penalty: float, bands: FloatArray) -> t
     return f, float(evidence)
 
 
-def _penalty_bands(n: int) -> FloatArray:
+def _penalty_bands(n: int) -> Array:
     """D'D as the lower bands of a symmetric matrix, shape (4, n)."""
     stencil = np.diff(np.eye(_ORDER + 1), _ORDER, axis=0)[0]
     bands = np.zeros((_ORDER + 1, n))
@@ -149,7 +148,7 @@ def _penalty_bands(n: int) -> FloatArray:
     return bands
 
 
-def _times(bands: FloatArray, f: FloatArray) -> FloatArray:
+def _times(bands: Array, f: Array) -> Array:
     """Product of a symmetric matrix in lower bands and a vector."""
     product = bands[0] * f
     for k in range(1, len(bands)):
