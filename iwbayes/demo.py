@@ -11,7 +11,8 @@ import io
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -163,7 +164,16 @@ def run_demo(
     ModuleNotFoundError
         When statsmodels is absent: ``pip install "iwbayes[demo]"``.
     """
-    clock = _Clock(progress)
+    seconds: dict[str, float] = {}
+
+    @contextmanager
+    def clock(step: str) -> Iterator[None]:
+        if progress is not None:
+            progress(step)
+        start = time.perf_counter()
+        yield
+        seconds[step] = time.perf_counter() - start
+
     with clock("reading the table"):
         frame, schema = load_rand_health()
         private = PrivateTable(frame, schema)
@@ -185,26 +195,7 @@ def run_demo(
     table = pd.concat(tables, ignore_index=True)[columns]
     with clock("writing"):
         files = {} if output is None else _write(Path(output), release, table)
-    return DemoResult(table, pd.concat(ratios, ignore_index=True), release, seed, clock.seconds, tuple(messages), files)
-
-
-class _Clock:
-    """Times steps by name and tells the caller when one starts."""
-
-    def __init__(self, progress: Callable[[str], None] | None) -> None:
-        self.progress, self.seconds = progress, {}  # type: tuple[Any, dict[str, float]]
-
-    def __call__(self, step: str) -> _Clock:
-        self.step = step
-        return self
-
-    def __enter__(self) -> None:
-        if self.progress is not None:
-            self.progress(self.step)
-        self.start = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self.seconds[self.step] = time.perf_counter() - self.start
+    return DemoResult(table, pd.concat(ratios, ignore_index=True), release, seed, seconds, tuple(messages), files)
 
 
 def _publish(private: PrivateTable, seed: int, n_synthetic: int) -> Release:
@@ -252,17 +243,13 @@ def _fit(formula: str, release: Release, **options: Any) -> pd.DataFrame:
     """Posterior means and equal-tailed intervals of the coefficients, by flat name."""
     from iwbayes.analyst import arviz_compat
     from iwbayes.analyst.regression.fit import fit
+    from iwbayes.coverage.replication import scalars
 
     idata = fit(formula, release, progressbar=False, log_likelihood=False, **options)
     rows = []
-    for name, values in arviz_compat.group(idata, "posterior").data_vars.items():
-        draws = values.stack(sample=("chain", "draw"))
-        label = [dim for dim in draws.dims if dim != "sample"]
-        for index in range(draws.sizes[label[0]] if label else 1):
-            one = (draws.isel({label[0]: index}) if label else draws).to_numpy()
-            level = f"[{draws[label[0]].to_numpy()[index]}]" if label else ""
-            lower, upper = np.quantile(one, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-            rows.append((f"{name}{level}", one.mean(), lower, upper))
+    for name, draws in scalars(arviz_compat.group(idata, "posterior")).items():
+        lower, upper = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+        rows.append((name, draws.mean(), lower, upper))
     return pd.DataFrame(rows, columns=["coefficient", "mean", "lower", "upper"])
 
 

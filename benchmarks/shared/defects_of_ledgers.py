@@ -216,12 +216,12 @@ plant(FILE, "record: each release has the whole budget",
        "        if not self.charges and not self.plan:\n            if self.joint_price(events)",
        "        if not self.plan:\n            if self.joint_price(events)", FILTERS)
 plant(FILE, "record: the opening leaves all of delta",
-       '"delta": self.delta - opening.delta}', '"delta": self.delta}',
+       "delta=self.delta - opening.delta)", "delta=self.delta)",
        "curator/privacy/test_filters.py::test_the_opening_takes_its_delta_from_what_follows")
 plant(FILE, "record: the opening leaves all of epsilon",
-       '"epsilon": self.epsilon - opening.main,', '"epsilon": self.epsilon,', FILTERS)
+       "epsilon=self.epsilon - opening.main,", "epsilon=self.epsilon,", FILTERS)
 plant(FILE, "record: the order of a rule is chosen anew",
-       "rule = replace(self.rule, **left)  #", "rule = type(self.rule)(**left)  #", FILTERS)
+       "rule = replace(self.rule, epsilon=", "rule = type(self.rule)(epsilon=", FILTERS)
 plant(FILE, "record: deltas do not count in pure sums",
        'if any(event.delta or event.mechanism == "none" for event in self.events):',
        'if any(event.mechanism == "none" for event in self.events):', FILTERS)

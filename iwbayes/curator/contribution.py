@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from iwbayes.curator.plan import check_whole
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.mechanisms import above_threshold
@@ -89,7 +90,7 @@ def bound_contributions(
     """
     candidates = check_bounding(private, ledger, grid)
     epsilon, _ = check_budget(epsilon, 0.0)
-    limit = _default_threshold(private, ledger) if threshold is None else _check_threshold(threshold)
+    limit = _default_threshold(private, ledger) if threshold is None else check_whole("threshold", threshold, 0)
     account = ledger.charge_release(*bounding_events(epsilon, len(candidates)))
     counts = np.bincount(private.users, minlength=private.n_users)  # type: ignore[arg-type]
     tau, left = candidates[0], epsilon
@@ -147,12 +148,6 @@ def check_bounding(private: PrivateTable, ledger: Ledger, grid: Sequence[int]) -
     if not candidates or not whole or any(b <= a for a, b in zip(candidates, candidates[1:], strict=False)):
         raise ValueError(f"grid must be increasing whole numbers of at least 1; got {candidates!r}.")
     return [int(t) for t in candidates]
-
-
-def _check_threshold(threshold: int) -> int:
-    if isinstance(threshold, bool) or not isinstance(threshold, int | np.integer) or threshold < 0:
-        raise ValueError(f"threshold must be a whole number of at least 0; got {threshold!r}.")
-    return int(threshold)
 
 
 def _default_threshold(private: PrivateTable, ledger: Ledger) -> int:

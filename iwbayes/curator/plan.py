@@ -252,10 +252,10 @@ def joint_events(
     return events
 
 
-def check_whole(name: str, value: int) -> int:
-    """Return a whole number of at least 1, or refuse it."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(f"{name} must be a whole number of at least 1; got {value!r}.")
+def check_whole(name: str, value: int, least: int = 1) -> int:
+    """Return a whole number of at least 1, or of another least one; refuse all else."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}; got {value!r}.")
     return int(value)
 
 

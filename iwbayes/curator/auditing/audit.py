@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ from numpy.typing import ArrayLike
 
 from iwbayes.curator.auditing.evidence import lower_bounds
 from iwbayes.curator.auditing.rerun import Subject, rerun
+from iwbayes.curator.plan import check_whole
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier, joint_multiplier
 from iwbayes.curator.privacy.noise import NoiseSource, SeededNoise
 from iwbayes.curator.protocols import Generator, WeightEstimator, is_generator, is_weight_estimator
@@ -267,14 +269,12 @@ def opposite_corners(schema: Schema, n: int) -> tuple[SyntheticTable, SyntheticT
     -------
     first, second : SyntheticTable
     """
-    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
-        raise ValueError(f"n must be a whole number of at least 1; got {n!r}.")
+    n = check_whole("n", n)
     ends = {column.name: _ends(column) for column in schema}
     first = pd.DataFrame({name: [low] * n for name, (low, _) in ends.items()})
     second = pd.DataFrame({name: [high] + [low] * (n - 1) for name, (low, high) in ends.items()})
-    return SyntheticTable(first, schema, origin="simulated", already_spent=(0, 0)), SyntheticTable(
-        second, schema, origin="simulated", already_spent=(0, 0)
-    )
+    made_up = partial(SyntheticTable, schema=schema, origin="simulated", already_spent=(0, 0))
+    return made_up(first), made_up(second)
 
 
 def _ends(column: Any) -> tuple[Any, Any]:
@@ -285,8 +285,7 @@ def _ends(column: Any) -> tuple[Any, Any]:
 def _check_settings(adjacency: str, n_runs: int, confidence: float) -> None:
     if adjacency not in ROW_ADJACENCIES:
         raise ValueError(f"adjacency must be one of {list(ROW_ADJACENCIES)}; got {adjacency!r}.")
-    if isinstance(n_runs, bool) or not isinstance(n_runs, int | np.integer) or n_runs < LEAST_RUNS:
-        raise ValueError(f"n_runs must be a whole number of at least {LEAST_RUNS}; got {n_runs!r}.")
+    check_whole("n_runs", n_runs, LEAST_RUNS)
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must be between 0 and 1; got {confidence!r}. Use for example 0.999.")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partialmethod
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -102,29 +103,13 @@ class Recorder:
         self.draws.append(Draw(method, asked, scale, outcome, self._promises(method), self.permit))
         return drawn
 
-    def gaussian(self, values: Any, scale: float) -> Any:
-        """Draw, or repeat the script; so do all that add noise or choose."""
-        return self._draw("gaussian", values, scale)
-
-    def laplace(self, values: Any, scale: float) -> Any:
-        """See `gaussian`."""
-        return self._draw("laplace", values, scale)
-
-    def cube(self, values: Any, scale: Any) -> Any:
-        """See `gaussian`."""
-        return self._draw("cube", values, scale)
-
-    def spherical(self, values: Any, scale: float) -> Any:
-        """See `gaussian`."""
-        return self._draw("spherical", values, scale)
-
-    def floating_gaussian(self, values: Any, scale: float) -> Any:
-        """See `gaussian`."""
-        return self._draw("floating_gaussian", values, scale)
-
-    def noisy_max(self, scores: Any, scale: float) -> int:
-        """See `gaussian`."""
-        return self._draw("noisy_max", scores, scale)
+    # all that add noise or choose: draw, or repeat the script
+    gaussian = partialmethod(_draw, "gaussian")
+    laplace = partialmethod(_draw, "laplace")
+    cube = partialmethod(_draw, "cube")
+    spherical = partialmethod(_draw, "spherical")
+    floating_gaussian = partialmethod(_draw, "floating_gaussian")
+    noisy_max = partialmethod(_draw, "noisy_max")
 
     def poisson_sample(self, n: int, rate: float) -> Any:
         """Sample rows: secret, and a script leaves it free. What is released may depend on it through noise only."""

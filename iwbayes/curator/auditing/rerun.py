@@ -89,7 +89,8 @@ def rerun(
             two = None
         if subject.observe is None and two is not None and _asks_once(one, two):
             repeats = subject.run(first, start[2]), subject.run(second, start[3])
-            if all(_asks_the_same(run, again) for run, again in zip((one, two), repeats, strict=True)):
+            pairs = zip((one, two), repeats, strict=True)
+            if all(len(again.draws) == 1 and run.draws[0].same_request(again.draws[0]) for run, again in pairs):
                 return _repeat_request(subject, (one, two), n_runs, seeds)
         return _repeat_fit(subject, (first, second), one, two is not None, n_runs, seeds)
 
@@ -141,10 +142,6 @@ def _asks_once(one: Run, two: Run) -> bool:
     if one.sampled or two.sampled or not len(one.draws) == len(two.draws) == 1:
         return False
     return one.draws[0].promised and one.draws[0].values.shape == two.draws[0].values.shape
-
-
-def _asks_the_same(run: Run, again: Run) -> bool:
-    return len(again.draws) == 1 and run.draws[0].same_request(again.draws[0])
 
 
 def _check_size(width: int, n_runs: int) -> None:

@@ -54,7 +54,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,41 +81,40 @@ def total(costs: Iterable[Cost]) -> Cost:
     return Cost(math.fsum(c.main for c in costs), math.fsum(c.delta for c in costs))
 
 
-class Rule(Protocol):
-    """A rule by which a ledger prices releases and accepts them; see this module."""
+@dataclass(frozen=True)
+class Rule:
+    """A rule by which a ledger prices releases and accepts them; see this module.
 
+    Parameters
+    ----------
+    epsilon, delta : float
+        That all releases together stay within.
+    """
+
+    epsilon: float
+    delta: float
     name: ClassVar[str]
-
-    @property
-    def epsilon(self) -> float:
-        """Epsilon that all releases together stay within."""
-        ...
-
-    @property
-    def delta(self) -> float:
-        """Delta that all releases together stay within."""
-        ...
 
     @property
     def limit(self) -> Cost:
         """What all costs may add up to."""
-        ...
+        raise NotImplementedError
 
     def cost(self, events: Sequence[Event], *, delta: float, adjacency: str) -> Cost:
         """Price a release; infinite where the rule has no price."""
-        ...
+        raise NotImplementedError
 
     def epsilon_of(self, cost: Cost) -> float:
         """Epsilon that a cost stands for, at the rule's delta."""
-        ...
+        raise NotImplementedError
 
     def equivalent(self, cost: Cost, delta: float) -> float:
         """Epsilon at delta of one Gaussian mechanism that costs as much; under "basic" the cost's own."""
-        ...
+        raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
         """Name and settings, for the ledger's file."""
-        ...
+        return {"name": self.name}
 
 
 def accepts(rule: Rule, spent: Cost) -> bool:
@@ -132,7 +131,7 @@ def accepts(rule: Rule, spent: Cost) -> bool:
 
 
 @dataclass(frozen=True)
-class GaussianRule:
+class GaussianRule(Rule):
     """Gaussian differential privacy: mu squared adds up; the default. See this module for the proof.
 
     Parameters
@@ -141,8 +140,6 @@ class GaussianRule:
         Of the ledger; delta above 0.
     """
 
-    epsilon: float
-    delta: float
     name: ClassVar[str] = "gdp"
 
     @property
@@ -164,13 +161,9 @@ class GaussianRule:
         """Epsilon at delta of the Gaussian mechanism with that mu."""
         return _gaussian_epsilon(cost.main, delta)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Name."""
-        return {"name": self.name}
-
 
 @dataclass(frozen=True)
-class RenyiRule:
+class RenyiRule(Rule):
     """Renyi divergence at one order, which is fixed when the ledger begins. See this module for the proof.
 
     Parameters
@@ -181,8 +174,6 @@ class RenyiRule:
         By default the one at which most Gaussian noise fits.
     """
 
-    epsilon: float
-    delta: float
     order: float = 0.0
     name: ClassVar[str] = "renyi"
 
@@ -230,11 +221,11 @@ class RenyiRule:
 
     def to_dict(self) -> dict[str, Any]:
         """Name and order."""
-        return {"name": self.name, "order": self.order}
+        return {**super().to_dict(), "order": self.order}
 
 
 @dataclass(frozen=True)
-class BasicRule:
+class BasicRule(Rule):
     """Basic composition: epsilons and deltas add up. See this module for the proof.
 
     Parameters
@@ -243,8 +234,6 @@ class BasicRule:
         Of the ledger.
     """
 
-    epsilon: float
-    delta: float
     name: ClassVar[str] = "basic"
 
     @property
@@ -264,12 +253,8 @@ class BasicRule:
         """Return the epsilon itself."""
         return cost.main
 
-    def to_dict(self) -> dict[str, Any]:
-        """Name."""
-        return {"name": self.name}
 
-
-RULES: dict[str, type[Any]] = {rule.name: rule for rule in (GaussianRule, RenyiRule, BasicRule)}
+RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (GaussianRule, RenyiRule, BasicRule)}
 
 
 def begin_rule(name: str | None, epsilon: float, delta: float) -> Rule:

@@ -283,8 +283,7 @@ class LedgerRecord:
     def _counted(self, charges: Sequence[Charge]) -> tuple[Cost, Rule, Cost]:
         """Cost of the opening, the rule for what follows it, and the cost of that."""
         opening = total(charge.opening for charge in charges)
-        left = {"epsilon": self.epsilon - opening.main, "delta": self.delta - opening.delta}
-        rule = replace(self.rule, **left)  # type: ignore[type-var]
+        rule = replace(self.rule, epsilon=self.epsilon - opening.main, delta=self.delta - opening.delta)
         return opening, rule, total(charge.cost for charge in charges)
 
     def _accepts(self, charges: Sequence[Charge]) -> bool:
