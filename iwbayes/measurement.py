@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,41 +21,18 @@ if TYPE_CHECKING:
     from iwbayes.features import FeatureMap
 
 
-@runtime_checkable
-class NoiseDistribution(Protocol):
-    """The law of an additive noise vector."""
-
-    scale: float
-    dim: int
-    name: ClassVar[str]
-
-    @property
-    def covariance(self) -> Array:
-        """Covariance, shape (k, k), in squared units of the statistic."""
-        ...
-
-    def existence(self, x: ArrayLike) -> Array:
-        """Place within the range where E exp(zeta.x) exists: finite below 1, shape (row,)."""
-        ...
-
-    def debias_factor(self, x: ArrayLike) -> Array:
-        """1 / E exp(zeta.x), shape (row,).
-
-        Theory: docs/theory.md#the-debias-factor.
-        """
-        ...
-
-    def log_debias_factor(self, x: ArrayLike) -> Array:
-        """-log E exp(zeta.x), shape (row,)."""
-        ...
-
-    def scaled(self, factor: float) -> NoiseDistribution:
-        """Distribution of ``factor * zeta``."""
-        ...
-
-
 @dataclass(frozen=True)
-class _Distribution:
+class NoiseDistribution:
+    """The law of an additive noise vector.
+
+    Parameters
+    ----------
+    scale : float
+        Above 0, in the unit of the statistic.
+    dim : int
+        Number of coordinates k.
+    """
+
     scale: float
     dim: int
     name: ClassVar[str]
@@ -75,7 +52,7 @@ class _Distribution:
         """Covariance, shape (k, k), in squared units of the statistic."""
         return self._variance * np.eye(self.dim)
 
-    def scaled(self, factor: float) -> Any:
+    def scaled(self, factor: float) -> Self:
         """Distribution of ``factor * zeta`` for a factor above 0."""
         return type(self)(float(self.scale * factor), self.dim)
 
@@ -99,6 +76,8 @@ class _Distribution:
 
     def debias_factor(self, x: ArrayLike) -> Array:
         """1 / E exp(zeta.x) for each row.
+
+        Theory: docs/theory.md#the-debias-factor.
 
         Parameters
         ----------
@@ -137,7 +116,7 @@ class _Distribution:
 
 
 @dataclass(frozen=True)
-class GaussianDistribution(_Distribution):
+class GaussianDistribution(NoiseDistribution):
     """N(0, scale**2 I) in k dimensions; E exp(zeta.x) = exp(scale**2 |x|**2 / 2), always finite."""
 
     name: ClassVar[str] = "gaussian"
@@ -155,7 +134,7 @@ class GaussianDistribution(_Distribution):
 
 
 @dataclass(frozen=True)
-class SphericalDistribution(_Distribution):
+class SphericalDistribution(NoiseDistribution):
     """Density proportional to exp(-|zeta|_2 / scale): the L2 K-norm mechanism with scale S2/epsilon.
 
     E exp(zeta.x) = (1 - scale**2 |x|**2)**(-(k+1)/2), finite while scale |x|_2 < 1.
@@ -176,7 +155,7 @@ class SphericalDistribution(_Distribution):
 
 
 @dataclass(frozen=True)
-class CubeDistribution(_Distribution):
+class CubeDistribution(NoiseDistribution):
     """Density proportional to exp(-|zeta|_inf / scale): the L-infinity K-norm mechanism, scale Sinf/epsilon.
 
     zeta = r U with r ~ Gamma(k+1, scale) and U uniform on [-1, 1]**k, so that
@@ -221,7 +200,7 @@ class CubeDistribution(_Distribution):
 
 
 @dataclass(frozen=True)
-class LaplaceDistribution(_Distribution):
+class LaplaceDistribution(NoiseDistribution):
     """Independent Laplace(0, scale) coordinates, scale = S1/epsilon with the L1 sensitivity.
 
     E exp(zeta.x) = prod_j 1/(1 - scale**2 x_j**2), finite while scale max_j |x_j| < 1.
@@ -241,7 +220,7 @@ class LaplaceDistribution(_Distribution):
         return -np.log1p(-((self.scale * x) ** 2)).sum(axis=1)
 
 
-DISTRIBUTIONS: dict[str, type[_Distribution]] = {
+DISTRIBUTIONS: dict[str, type[NoiseDistribution]] = {
     distribution.name: distribution
     for distribution in (GaussianDistribution, SphericalDistribution, CubeDistribution, LaplaceDistribution)
 }

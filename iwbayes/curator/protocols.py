@@ -109,9 +109,8 @@ class FittedGenerator(Protocol):
         ...
 
 
-@runtime_checkable
-class Generator(Protocol):
-    """A generator: settings only; `fit` returns a new object."""
+class _Algorithm(Protocol):
+    """What generators and weight estimators have in common."""
 
     @property
     def pure(self) -> bool:
@@ -121,6 +120,11 @@ class Generator(Protocol):
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
         """Declare what `fit` will charge, without any private row."""
         ...
+
+
+@runtime_checkable
+class Generator(_Algorithm, Protocol):
+    """A generator: settings only; `fit` returns a new object."""
 
     def fit(self, private: PrivateTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0) -> FittedGenerator:
         """Charge the ledger, then learn from the private rows."""
@@ -183,17 +187,8 @@ class LogRatio(Protocol):
 
 
 @runtime_checkable
-class WeightEstimator(Protocol):
+class WeightEstimator(_Algorithm, Protocol):
     """A weight estimator: settings only; `fit` returns new weights."""
-
-    @property
-    def pure(self) -> bool:
-        """Whether `fit` works in pure epsilon and takes delta 0."""
-        ...
-
-    def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
-        """Declare what `fit` will charge, without any private row."""
-        ...
 
     def fit(
         self,

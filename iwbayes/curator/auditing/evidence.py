@@ -32,12 +32,11 @@ _TREE_WIDTH = 100
 
 
 class Evidence(NamedTuple):
-    """Lower bounds, and the statistics whose events gave them."""
+    """Lower bounds, and the statistic whose event gave that of epsilon."""
 
     epsilon: float
     mu: float
     epsilon_statistic: str
-    mu_statistic: str
 
 
 class _Attack(NamedTuple):
@@ -109,7 +108,7 @@ def lower_bounds(
             hits, misses = (np.array([(s > attack.threshold).sum()]) for s in scores)
             low, high = clopper_pearson(hits, misses, runs - 2 * quarter, level)
             proven[goal] = float(bounds[goal](low, high)[0])
-    return Evidence(proven["epsilon"], proven["mu"], chosen["epsilon"].name, chosen["mu"].name)
+    return Evidence(proven["epsilon"], proven["mu"], chosen["epsilon"].name)
 
 
 def clopper_pearson(hits: NDArray, misses: NDArray, n: int, level: float) -> tuple[Array, Array]:
