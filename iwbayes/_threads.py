@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 
 @cache
-def _controller() -> Any:
-    # looking for the loaded libraries takes milliseconds: once is enough when scipy's own is loaded first
-    import scipy.linalg  # noqa: F401
+def _controller(loaded_first: str) -> Any:
+    # looking for the loaded libraries takes milliseconds: once is enough when this module's own are loaded first
+    import_module(loaded_first)
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
@@ -17,15 +18,7 @@ def _controller() -> Any:
 
 def one_blas_thread() -> Any:
     """Return a context in which linear algebra uses one thread."""
-    return _controller().limit(limits=1, user_api="blas")
-
-
-@cache
-def _openmp_controller() -> Any:
-    import torch  # noqa: F401  # its own OpenMP library must be loaded to be found
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController()
+    return _controller("scipy.linalg").limit(limits=1, user_api="blas")
 
 
 def one_torch_thread() -> Any:
@@ -33,4 +26,4 @@ def one_torch_thread() -> Any:
 
     Private steps are many short operations: on two cores a second thread makes them two to six times slower.
     """
-    return _openmp_controller().limit(limits=1, user_api="openmp")
+    return _controller("torch").limit(limits=1, user_api="openmp")

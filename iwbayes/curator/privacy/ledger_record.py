@@ -150,7 +150,8 @@ class LedgerRecord:
         if not self.charges or self.plan:
             return own
         charge = self.trial(events, delta)
-        return max(own, self._equivalent(charge, delta)) if delta > 0 else own
+        # as one Gaussian mechanism beside what counts to the opening
+        return max(own, charge.opening.main + self.rule.equivalent(charge.cost, delta)) if delta > 0 else own
 
     def trial(self, events: Sequence[Event], delta: float | None = None) -> Charge:
         """Price a release as it would be charged, whether it fits or not; parameters as in `admit`."""
@@ -264,10 +265,6 @@ class LedgerRecord:
         """Return what the rule would have left after a charge."""
         _, rule, rest = self._counted((*self.charges, charge))
         return rule.limit.main - rest.main if rule.epsilon > 0 and rule.delta >= 0 else -math.inf
-
-    def _equivalent(self, charge: Charge, delta: float) -> float:
-        """Epsilon at delta that a release takes, as one Gaussian mechanism beside what counts to the opening."""
-        return charge.opening.main + self.rule.equivalent(charge.cost, delta)
 
     def _with_plan(self, charges: Sequence[Charge]) -> tuple[Charge, ...]:
         """Charges, and the planned releases that are still to come or were skipped."""
