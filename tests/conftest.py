@@ -33,6 +33,6 @@ def interpreter(request: pytest.FixtureRequest):
     from pytensor.compile.mode import Mode
 
     # without a compiler also graphs inside of Ops are interpreted; fused ones would be loops of Python
-    mode = Mode(linker="py", optimizer="fast_run").excluding("fusion", "inplace")
+    mode = Mode(linker="py", optimizer="fast_run").excluding("fusion", "inplace", "BlasOpt")
     with pytensor.config.change_flags(mode=mode, cxx=""):
         yield

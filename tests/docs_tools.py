@@ -51,7 +51,7 @@ def run(block: Block, page: Path, space: dict) -> None:
 
 #: Most that a page asks for in the tests that do not wait for ``--all``: steps of a chain, of tuning and of draws each;
 #: runs of an audit; rows of a release; draws of a regression.
-MOST_STEPS, MOST_RUNS, MOST_ROWS, MOST_DRAWS = 200, 2000, 4000, 200
+MOST_STEPS, MOST_RUNS, MOST_ROWS, MOST_DRAWS = 150, 2000, 2500, 200
 
 
 def shorten(patch: pytest.MonkeyPatch, page: Path, config: pytest.Config) -> None:
@@ -65,19 +65,22 @@ def shorten(patch: pytest.MonkeyPatch, page: Path, config: pytest.Config) -> Non
 
     import iwbayes
 
-    def cap(module, name, **most):
+    def cap(module, name, unless=None, **most):
         """Let the page's own calls ask for so much at most; the package counts on its own numbers."""
         call = getattr(module, name)
 
         def capped(*args, **options):
-            if sys._getframe(1).f_code.co_filename == str(page):
-                asked = {key: options.get(key, default) for key, (_, default) in most.items()}
-                options |= {key: min(asked[key], largest) for key, (largest, _) in most.items() if asked[key]}
+            if sys._getframe(1).f_code.co_filename == str(page) and unless not in options:
+                options |= {key: min(options.get(key) or default, largest) for key, (largest, default) in most.items()}
             return call(*args, **options)
 
         patch.setattr(module, name, capped)
 
     cap(pm, "sample", draws=(MOST_STEPS, 1000), tune=(MOST_STEPS, 1000))
+    if importlib.util.find_spec("nutpie") is not None:
+        import nutpie
+
+        cap(nutpie, "sample", draws=(MOST_STEPS, 1000), tune=(MOST_STEPS, 300))
     cap(iwbayes, "audit", n_runs=(MOST_RUNS, 20_000))
-    cap(iwbayes, "publish", n_synthetic=(MOST_ROWS, None))
+    cap(iwbayes, "publish", unless="generator", n_synthetic=(MOST_ROWS, MOST_ROWS))  # a given table has its rows
     cap(iwbayes, "fit", draws=(MOST_DRAWS, 1000))

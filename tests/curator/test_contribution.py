@@ -124,7 +124,7 @@ def lattice_law(queries, threshold, sensitivity, epsilon, *, monotone=False):
 
 @pytest.mark.parametrize("monotone", [False, True])
 def test_above_threshold_follows_its_law(monotone):
-    queries, draws = np.array([-9, -4, -1, 2]), 20_000
+    queries, draws = np.array([-9, -4, -1, 2]), 8000
     expected = lattice_law(queries, 0, 1, 1.0, monotone=monotone)
     assert expected.sum() == pytest.approx(1, abs=1e-6)
     found = np.zeros(5)

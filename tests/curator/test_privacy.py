@@ -202,7 +202,7 @@ def test_neural_weights_show_nothing_beside_their_noisy_gradients():
 
 def test_the_published_logistic_noise_costs_more_than_its_nominal_epsilon():
     """At d = 30 the audit finds more than the nominal epsilon, and no more than what is charged."""
-    case = Case(logistic("paper", 0.001), lambda: surprising(30, 5000), epsilon=3.0, n_runs=200_000)
+    case = Case(logistic("paper", 0.001), lambda: surprising(30, 5000), epsilon=3.0, n_runs=100_000)
     with pytest.warns(PrivacyWarning, match="nominally epsilon 3") as caught:
         result = case.run()
     assert len(caught) == 1  # the first run shows its warnings, the others are silent

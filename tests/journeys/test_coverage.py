@@ -64,20 +64,20 @@ def study(**options):
 
 def test_exact_posteriors_cover_and_their_ranks_are_uniform():
     found = study(
-        n_replications=400,
+        n_replications=250,
         fit={"exact": exact_posterior, "narrow": functools.partial(exact_posterior, factor=0.5)},
     )
     reference = found.replications[found.replications["method"] == REFERENCE]
     for level in found.levels:
         share = found.table(level).loc[(REFERENCE, "m"), "coverage"]
-        assert abs(share - level) < 5 * math.sqrt(level * (1 - level) / 400)
+        assert abs(share - level) < 5 * math.sqrt(level * (1 - level) / 250)
     pit = np.sort(reference["pit"])
-    assert np.max(np.abs(pit - (np.arange(400) + 0.5) / 400)) < 5 * 0.5 / math.sqrt(400)
+    assert np.max(np.abs(pit - (np.arange(250) + 0.5) / 250)) < 5 * 0.5 / math.sqrt(250)
     narrow = functools.partial(exact_posterior, factor=0.5)
-    half = study(n_replications=400, reference=narrow, levels=(0.9,)).table().loc[(REFERENCE, "m")]
+    half = study(n_replications=250, reference=narrow, levels=(0.9,)).table().loc[(REFERENCE, "m")]
     expected = 2 * norm.cdf(0.5 * norm.ppf(0.95)) - 1
-    assert abs(half["coverage"] - expected) < 5 * math.sqrt(expected * (1 - expected) / 400)
-    assert half["coverage_se"] == pytest.approx(math.sqrt(half["coverage"] * (1 - half["coverage"]) / 400))
+    assert abs(half["coverage"] - expected) < 5 * math.sqrt(expected * (1 - expected) / 250)
+    assert half["coverage_se"] == pytest.approx(math.sqrt(half["coverage"] * (1 - half["coverage"]) / 250))
 
 
 def test_ranks_are_drawn(tmp_path):

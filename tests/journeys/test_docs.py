@@ -121,6 +121,7 @@ def build(folder, execute):
     return folder / "html"
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="pages are built once, with the oldest Python and PyMC 5")
 @pytest.mark.parametrize("execute", ["off", pytest.param("force", marks=pytest.mark.slow)])
 def test_the_documentation_builds_without_a_warning(tmp_path, execute):
     pytest.importorskip("myst_nb")

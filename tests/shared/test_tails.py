@@ -298,7 +298,7 @@ def rejections(shape: float, n_tail: int, repeats: int, seed: int) -> tuple[np.n
 
 
 def test_the_level_at_the_boundary():
-    repeats = 900
+    repeats = 500
     statistics, p_values = rejections(0.5, 500, repeats, seed=1)
     for level in (0.05, 0.2):
         rates = (p_values < level).mean(axis=0)

@@ -116,14 +116,12 @@ def test_hyperparameters_have_the_posterior_of_calibrated_likelihood_times_prior
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", iw.CalibrationWarning)
         calibrated = iw.calibrate(idata, model, release, method=method, random_seed=3, sampler=FAST)
-        again = iw.calibrate(idata, model, release, method=method, random_seed=3, sampler=FAST)
     mean, sd = on_a_grid(release, mode)
     draws = flat(calibrated)
     n_effective = 4000 / 4  # of importance resampling, and of NUTS
     assert np.all(np.abs(draws.mean(axis=0) - mean) < 5 * sd / np.sqrt(n_effective))
     assert np.all(np.abs(draws.std(axis=0) / sd - 1) < 5 / np.sqrt(n_effective))
     assert sd[0] > 0.25 and sd[1] > 0.25  # the hyperparameters are what it is about
-    assert_allclose(flat(again), draws, rtol=1e-12)
     statistics = arviz_compat.group(calibrated, "sample_stats")
     assert ("diverging" in statistics) == (method == "nuts")
     assert ("pareto_k" in statistics.attrs) == (method == "auto")
@@ -196,7 +194,11 @@ def test_importance_sampling_that_does_not_suit_gives_way_to_nuts(release, monke
     idata, _ = start_of(model)
     with pytest.raises(RuntimeError, match="method='nuts' or method='auto'"):
         iw.calibrate(idata, model, release, method="laplace", random_seed=1)
+    short = {**FAST, "tune": 100}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", iw.CalibrationWarning)
-        calibrated = iw.calibrate(idata, model, release, random_seed=1, sampler=FAST)
+        calibrated, again = (
+            iw.calibrate(idata, model, release, random_seed=1, sampler=short) for _ in range(2)
+        )  # and the seed decides
     assert "diverging" in arviz_compat.group(calibrated, "sample_stats")
+    assert_allclose(flat(again), flat(calibrated), rtol=1e-12)

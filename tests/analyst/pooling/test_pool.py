@@ -352,7 +352,7 @@ def logistic(release, weights=None, **options):
 def test_pool_of_a_model_agrees_with_fit_and_calibrate(saturated):
     model = logistic(saturated)
     before = model["likelihood_weights"].get_value()
-    idata = pool(model, saturated, n_draws=60, draws=600, chains=2, random_seed=4)
+    idata = pool(model, saturated, n_draws=40, draws=600, chains=2, random_seed=4)
     assert_allclose(model["likelihood_weights"].get_value(), before)
     posterior, stats = arviz_compat.group(idata, "posterior"), arviz_compat.group(idata, "sample_stats")
     assert posterior["beta"].dims == ("chain", "draw", "side") and list(posterior["side"].to_numpy()) == ["a", "b"]
@@ -367,7 +367,7 @@ def test_pool_of_a_model_agrees_with_fit_and_calibrate(saturated):
     formula = formula.sel(parameter=["a", "b", "Intercept"]).assign_coords(parameter=record["parameter"])
     agree(record, formula, 1000, within=0.1)
     # noise-aware weights of the caller, through calibrate: the same mixture, without a sandwich
-    weights = noise_aware_weights(saturated, 60, random_seed=5)
+    weights = noise_aware_weights(saturated, 40, random_seed=5)
     own = Release(saturated.synthetic, weights, STATEMENT, n_private=saturated.n_private)
     weighted = logistic(own)
     again = iw.calibrate(

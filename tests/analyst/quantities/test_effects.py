@@ -478,7 +478,7 @@ def study(n_replications, **options):
 
 def test_effects_and_predicted_means_cover():
     """Both levels, within five standard errors over the replications; the error is not larger than the spread."""
-    n = 40
+    n = 25
     found = study(n)
     assert len(found.failures) == 0
     ours = found.replications[found.replications["method"] == "fit"]
@@ -493,7 +493,7 @@ def test_effects_and_predicted_means_cover():
 
 def test_the_sampling_of_rows_is_part_of_the_error():
     """The slope of a parabola, on average over x: most of its error is that of the mean of x."""
-    schema, n = Schema(Real("x", -5, 5), Real("y", -30, 30)), 60
+    schema, n = Schema(Real("x", -5, 5), Real("y", -30, 30)), 40
     scores = {"random": [], "fixed": []}
     for seed in range(n):
         rng = np.random.default_rng(seed)

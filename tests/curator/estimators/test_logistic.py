@@ -183,7 +183,7 @@ def test_debiased_weights_are_unbiased_over_the_noise(mechanism, monkeypatch):
     found = minimise(*(design(rows, encoded_reach(SCHEMA)) for rows in (private, synthetic)), 0.1, n_private=200)
     monkeypatch.setattr(logistic, "minimise", lambda *_, **__: found)
     exact, _ = fit(iw.LogisticWeights(0.1, "none"), private, synthetic)
-    estimator, runs = iw.LogisticWeights(0.1, mechanism), 1500
+    estimator, runs = iw.LogisticWeights(0.1, mechanism), 600
     noise = iw.SeededNoise(5)
     drawn = np.array(
         [fit(estimator, private, synthetic, epsilon=8.0, noise=noise)[0].log_weights[0] for _ in range(runs)]

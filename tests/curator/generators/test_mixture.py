@@ -513,7 +513,7 @@ def interval_error(epsilon, seed, *, m=8, n=400):
 
 
 def test_intervals_from_several_tables_cover_and_widen_as_epsilon_falls():
-    runs = 30
+    runs = 20
     found = {epsilon: np.array([interval_error(epsilon, seed) for seed in range(runs)]) for epsilon in (1e3, 0.7)}
     reach = student.ppf(0.95, 7)
     for errors in found.values():
