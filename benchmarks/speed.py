@@ -196,14 +196,14 @@ def compressed(family: str, frame: pd.DataFrame, schema: iw.Schema, least: float
     from iwbayes.analyst.regression.compact_model import CompactRegression, centred
     from iwbayes.analyst.regression.design import build_design
     from iwbayes.analyst.regression.priors import prior_scales
-    from iwbayes.analyst.regression.weighted_rows import merge_rows
+    from iwbayes.analyst.regression.weighted_rows import merge_draws
 
     release = make_release(frame, schema)
     model = iw.regression(formula(family, frame), release, family=family)
     design = build_design(formula(family, frame), release.synthetic.frame, schema, family)
     weights = release.weights.values * PRIVATE / len(frame)
-    rows = merge_rows(design, weights)
-    merging = np.median([seconds(lambda: merge_rows(design, weights), 1) for _ in range(11)])
+    rows = merge_draws(design, weights[None])[0]
+    merging = np.median([seconds(lambda: merge_draws(design, weights[None])[0], 1) for _ in range(11)])
     moved, scales, _ = centred(rows, prior_scales(design, weights), None)
     small = iw.reweight(CompactRegression(moved.design, scales).model, rows.weights)
     ratio, plain, own = interleaved(gradient_of(model), gradient_of(small), budget)

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
 from iwbayes.arrays import Array
@@ -55,10 +55,6 @@ class NoiseDistribution:
     def scaled(self, factor: float) -> Self:
         """Distribution of ``factor * zeta`` for a factor above 0."""
         return type(self)(float(self.scale * factor), self.dim)
-
-    def debias_exists(self, x: ArrayLike) -> NDArray[np.bool_]:
-        """Whether E exp(zeta.x) is finite, row by row; shape (row,)."""
-        return self.existence(x) < 1
 
     def existence(self, x: ArrayLike) -> Array:
         """Place of each row in the range where E exp(zeta.x) exists.

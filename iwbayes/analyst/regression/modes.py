@@ -15,7 +15,7 @@ from iwbayes.analyst.regression.priors import LogPrior
 from iwbayes.analyst.regression.weighted_rows import WeightedRows, derivatives_each
 from iwbayes.arrays import Array
 
-__all__ = ["Mode", "find_mode", "find_modes", "laplace"]
+__all__ = ["Mode", "find_modes", "laplace"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,29 +39,8 @@ class Mode:
     curvature: Array
 
 
-def find_mode(rows: WeightedRows, prior: LogPrior, start: Array | None = None) -> Mode:
-    """Maximise the weighted log posterior by Newton's method with a line search.
-
-    Parameters
-    ----------
-    rows : WeightedRows
-    prior : LogPrior
-    start : ndarray, shape (p,), optional
-
-    Returns
-    -------
-    Mode
-
-    Raises
-    ------
-    RuntimeError
-        When 200 steps do not reach the mode.
-    """
-    return find_modes([rows], prior, None if start is None else np.asarray(start)[None])[0]
-
-
 def find_modes(each: Sequence[WeightedRows], prior: LogPrior, starts: Array | None = None) -> list[Mode]:
-    """Maximise several weighted log posteriors with one prior at the same time; see `find_mode`.
+    """Maximise several weighted log posteriors with one prior by Newton's method with a line search.
 
     Parameters
     ----------
@@ -77,7 +56,8 @@ def find_modes(each: Sequence[WeightedRows], prior: LogPrior, starts: Array | No
     Raises
     ------
     RuntimeError
-        As `find_mode`; it names the first posterior that failed as a draw of the weights.
+        When 200 steps do not reach a mode; of several posteriors it names the first that failed as a draw of the
+        weights.
     """
 
     def derivatives(theta: Array, indices: NDArray[np.intp]) -> tuple[Array, Array, Array, Array]:

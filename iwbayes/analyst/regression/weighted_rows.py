@@ -12,7 +12,7 @@ from iwbayes.analyst.regression.design import Design
 from iwbayes.analyst.row_merging import MERGE_SHARE, identical_rows
 from iwbayes.arrays import Array, row_blocks
 
-__all__ = ["WeightedRows", "derivatives_each", "merge_draws", "merge_rows"]
+__all__ = ["WeightedRows", "derivatives_each", "merge_draws"]
 
 # Rows and draws of a block, which stays in the processor's cache.
 _BLOCK_ROWS, _BLOCK_DRAWS = 512, 256
@@ -198,29 +198,13 @@ class _Sums:
         return square
 
 
-def merge_rows(design: Design, weights: Array) -> WeightedRows:
-    """Compress weighted rows without changing the likelihood.
+def merge_draws(design: Design, weights: Array) -> list[WeightedRows]:
+    """Compress the rows of one design under several weight vectors without changing the likelihoods.
 
     Identical rows become one with the sum of their weights, where enough of them are identical. For the
     gaussian family at most column + 1 rows remain, whose weighted Gram matrix is that of all rows: with the
     triangular factor R of the rows sqrt(w)(x, y) and W = sum w, the rows of R / sqrt(v) with the weight
     v = W / (number of rows of R) each have the same log likelihood, in beta and in sigma.
-
-    Parameters
-    ----------
-    design : Design
-    weights : ndarray, shape (row,)
-
-    Returns
-    -------
-    WeightedRows
-        Rows of weight zero are left out.
-    """
-    return merge_draws(design, weights[None])[0]
-
-
-def merge_draws(design: Design, weights: Array) -> list[WeightedRows]:
-    """Compress the rows of one design under several weight vectors; see `merge_rows`.
 
     Parameters
     ----------

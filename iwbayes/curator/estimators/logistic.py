@@ -345,7 +345,8 @@ def _farthest_row(reach: Reach) -> Array:
 
 def _check_existence(distribution: CoefficientDistribution, rows: Array) -> None:
     """Raise where the debias factor does not exist; warn where debiased weights have infinite variance."""
-    farthest = float(distribution.scaled(1 + _MARGIN + _COORDINATE_MARGIN * distribution.dim).existence(rows).max())
+    wider = distribution.scaled(1 + _MARGIN + _COORDINATE_MARGIN * distribution.dim)
+    farthest = float(np.max(wider.existence(rows)))
     advice = "Use a larger l2 or epsilon, mechanism='gaussian', or debias=False."
     if farthest >= 1:
         raise ValueError(

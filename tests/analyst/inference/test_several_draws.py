@@ -24,7 +24,7 @@ from iwbayes.analyst.inference.newton import NotReachedError, maximise_many
 from iwbayes.analyst.inference.nuts import check_sampler
 from iwbayes.analyst.regression.design import build_design
 from iwbayes.analyst.regression.fit import fit
-from iwbayes.analyst.regression.modes import find_mode, find_modes, laplace
+from iwbayes.analyst.regression.modes import find_modes, laplace
 from iwbayes.analyst.regression.priors import LogPrior, prior_scales
 from iwbayes.analyst.regression.weighted_rows import WeightedRows, derivatives_each, merge_draws
 from iwbayes.analyst.weighting.reweight import reweight
@@ -128,7 +128,7 @@ def test_modes_of_a_batch_are_those_of_each(formula, family):
     for starts in (None, np.random.default_rng(3).normal(size=(K, design.n_parameters))):
         batch = find_modes(each, prior, starts)
         for index, (rows, mode) in enumerate(zip(each, batch, strict=True)):
-            alone = find_mode(rows, prior, None if starts is None else starts[index])
+            [alone] = find_modes([rows], prior, None if starts is None else starts[index][None])
             np.testing.assert_allclose(mode.theta, alone.theta, rtol=1e-10, atol=1e-10)
             np.testing.assert_allclose(mode.precision, alone.precision, rtol=1e-9, atol=1e-9)
 
@@ -255,7 +255,7 @@ def grid_mixture(formula, family, release):
     first, second = [], []
     for w in weights:
         rows = WeightedRows(design, w)
-        mode = find_mode(rows, prior)
+        [mode] = find_modes([rows], prior)
         sd = np.sqrt(np.diag(np.linalg.inv(mode.precision)))
         axes = [m + s * np.linspace(-7, 7, 81) for m, s in zip(mode.theta, sd, strict=True)]
         theta = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)

@@ -13,10 +13,10 @@ from iwbayes.analyst import arviz_compat, row_merging
 from iwbayes.analyst.regression.compact_model import centred, shift_intercept
 from iwbayes.analyst.regression.design import build_design
 from iwbayes.analyst.regression.fit import fit
-from iwbayes.analyst.regression.modes import Mode, find_mode, laplace
+from iwbayes.analyst.regression.modes import Mode, find_modes, laplace
 from iwbayes.analyst.regression.priors import LogPrior, prior_scales
 from iwbayes.analyst.regression.problem import RegressionProblem
-from iwbayes.analyst.regression.weighted_rows import WeightedRows, merge_rows
+from iwbayes.analyst.regression.weighted_rows import WeightedRows, merge_draws
 from iwbayes.features import FeatureMap
 from iwbayes.features.formulas import model_terms
 from iwbayes.features.terms import ordered_terms
@@ -91,7 +91,7 @@ def quick(formula, release, family, **options):
 def test_merged_rows_have_the_same_likelihood(formula, family):
     release = make_release(digits=0)
     rows, _ = rows_and_prior(formula, family, release, release.weights.values)
-    merged = merge_rows(rows.design, rows.weights)
+    merged = merge_draws(rows.design, rows.weights[None])[0]
     assert len(merged.weights) < 0.5 * len(rows.weights)
     np.testing.assert_allclose(merged.weights.sum(), rows.weights.sum(), rtol=1e-12)
     theta = np.random.default_rng(0).normal(size=(4, rows.design.n_parameters)) * 0.4
@@ -107,8 +107,8 @@ def test_integer_weights_are_repeated_rows(formula, family):
     counts = np.random.default_rng(4).integers(0, 4, 80)
     rows, prior = rows_and_prior(formula, family, release, counts.astype(float))
     repeated = rows.design.with_rows(np.repeat(rows.design.x, counts, axis=0), np.repeat(rows.design.y, counts))
-    mode = find_mode(merge_rows(rows.design, rows.weights), prior)
-    expected = find_mode(WeightedRows(repeated, np.ones(counts.sum())), prior)
+    mode = find_modes([merge_draws(rows.design, rows.weights[None])[0]], prior)[0]
+    expected = find_modes([WeightedRows(repeated, np.ones(counts.sum()))], prior)[0]
     np.testing.assert_allclose(mode.theta, expected.theta, rtol=1e-7, atol=1e-9)
     np.testing.assert_allclose(mode.precision, expected.precision, rtol=1e-7, atol=1e-6)
 
@@ -126,7 +126,7 @@ def test_derivatives_match_finite_differences_and_row_scores(formula, family):
     np.testing.assert_allclose(gradient, numeric, rtol=1e-6, atol=1e-5)
     numeric = [(rows.derivatives(theta + s)[1] - rows.derivatives(theta - s)[1]) / 2e-5 for s in steps]
     np.testing.assert_allclose(hessian, numeric, rtol=1e-6, atol=1e-5)
-    mode = find_mode(rows, prior)
+    mode = find_modes([rows], prior)[0]
     flat = rows.derivatives(mode.theta)[1] + prior.derivatives(mode.theta)[0]
     np.testing.assert_allclose(flat, 0.0, atol=1e-5)
 
@@ -147,8 +147,8 @@ def test_rows_of_one_hash_are_compared(monkeypatch):
 def test_newton_needs_its_line_search_on_hard_starts():
     release = make_release()
     rows, prior = rows_and_prior("k ~ x + g", "poisson", release, release.weights.values)
-    expected = find_mode(rows, prior).theta
-    far = find_mode(rows, prior, start=expected + np.array([4.0, -3.0, 2.0, -5.0])).theta
+    expected = find_modes([rows], prior)[0].theta
+    far = find_modes([rows], prior, (expected + np.array([4.0, -3.0, 2.0, -5.0]))[None])[0].theta
     np.testing.assert_allclose(far, expected, rtol=1e-7, atol=1e-9)
 
 
@@ -157,7 +157,7 @@ def test_newton_needs_its_line_search_on_hard_starts():
 
 def grid_moments(rows, prior, widths=7.0, n=161):
     """Posterior mean and covariance by a product rule around the mode, 2 parameters."""
-    mode = find_mode(rows, prior)
+    mode = find_modes([rows], prior)[0]
     sd = np.sqrt(np.diag(np.linalg.inv(mode.precision)))
     axes = [m + s * np.linspace(-widths, widths, n) for m, s in zip(mode.theta, sd, strict=True)]
     theta = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(sd))
@@ -181,9 +181,9 @@ def test_laplace_draws_have_the_moments_of_the_posterior(formula, family):
     release = make_release(n=40, n_private=25)
     w = release.weights.values * 25 / 40
     rows, prior = rows_and_prior(formula, family, release, w)
-    rows = merge_rows(rows.design, rows.weights)
+    rows = merge_draws(rows.design, rows.weights[None])[0]
     mean, covariance = grid_moments(rows, prior)
-    drawn = laplace(rows, prior, find_mode(rows, prior), draws=4000, rng=np.random.default_rng(3))
+    drawn = laplace(rows, prior, find_modes([rows], prior)[0], draws=4000, rng=np.random.default_rng(3))
     assert drawn.pareto_k < 0.5
     sd = np.sqrt(np.diag(covariance))
     error = 1 / np.sqrt(4000) + 1 / np.sqrt(drawn.ess)
@@ -196,7 +196,7 @@ def test_laplace_draws_have_the_moments_of_the_posterior(formula, family):
 def test_draws_are_not_repeated_without_need():
     release = make_release()
     rows, prior = rows_and_prior("y ~ x", "bernoulli", release, release.weights.values)
-    drawn = laplace(rows, prior, find_mode(rows, prior), draws=400, rng=np.random.default_rng(0))
+    drawn = laplace(rows, prior, find_modes([rows], prior)[0], draws=400, rng=np.random.default_rng(0))
     assert len(np.unique(drawn.theta, axis=0)) > 360
     assert drawn.n_proposals == 1600
 
@@ -204,7 +204,7 @@ def test_draws_are_not_repeated_without_need():
 def test_few_proposals_where_rows_are_many():
     release = make_release()
     rows, prior = rows_and_prior("y ~ x", "bernoulli", release, release.weights.values)
-    mode = find_mode(rows, prior)
+    mode = find_modes([rows], prior)[0]
     drawn = laplace(rows, prior, mode, draws=4000, rng=np.random.default_rng(0), work=700 * 300)
     assert drawn.n_proposals == 700
     assert drawn.theta.shape == (4000, 2)
@@ -213,7 +213,7 @@ def test_few_proposals_where_rows_are_many():
 def test_a_proposal_that_can_not_be_made_is_a_failure():
     release = make_release()
     rows, prior = rows_and_prior("y ~ x", "bernoulli", release, release.weights.values)
-    mode = find_mode(rows, prior)
+    mode = find_modes([rows], prior)[0]
     broken = Mode(mode.theta, mode.value, -mode.precision, mode.curvature)
     assert not laplace(rows, prior, broken, draws=10, rng=np.random.default_rng(0)).reliable
 
