@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 
 from iwbayes.analyst.calibration.sandwich import CalibratedNormal
-from iwbayes.analyst.inference.mixture import ComponentAssignment
+from iwbayes.analyst.inference.component_assignment import ComponentAssignment
 from iwbayes.analyst.inference.nuts import SamplingSettings
 from iwbayes.analyst.inference.transport import map_draws
 from iwbayes.analyst.inference.weight_draws import ComponentPosterior

@@ -13,7 +13,7 @@ from iwbayes.analyst.calibration.model_terms import likelihood_terms
 from iwbayes.analyst.calibration.record import mode_reference, pool_record, warn_outside_domain
 from iwbayes.analyst.checks import check_count, check_method, check_pool_total, check_release, grows_with_rows
 from iwbayes.analyst.fit_record import weights_digest
-from iwbayes.analyst.inference.mixture import ComponentAssignment
+from iwbayes.analyst.inference.component_assignment import ComponentAssignment
 from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler, sample_each
 from iwbayes.analyst.inference.weight_draws import ComponentPosterior, modal_parts
 from iwbayes.analyst.pooling.noise_aware import noise_aware_weights

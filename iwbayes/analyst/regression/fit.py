@@ -22,8 +22,8 @@ from iwbayes.analyst.checks import (
     check_total,
 )
 from iwbayes.analyst.fit_record import recorded_weights, weights_digest
+from iwbayes.analyst.inference.component_assignment import ComponentAssignment
 from iwbayes.analyst.inference.importance import WORK_LIMIT, ImportanceDraws, unsuited
-from iwbayes.analyst.inference.mixture import ComponentAssignment
 from iwbayes.analyst.inference.nuts import check_sampler
 from iwbayes.analyst.regression.compact_model import RegressionNuts
 from iwbayes.analyst.regression.datasets import log_likelihoods, observed_data, posterior_dataset

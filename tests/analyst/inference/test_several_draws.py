@@ -17,8 +17,8 @@ from iwbayes.analyst.calibration.mixture import map_parts, pool_normals
 from iwbayes.analyst.calibration.model_terms import calibrated
 from iwbayes.analyst.calibration.sandwich import CalibratedNormal
 from iwbayes.analyst.inference import weight_draws
+from iwbayes.analyst.inference.component_assignment import ComponentAssignment
 from iwbayes.analyst.inference.importance import ImportanceDraws
-from iwbayes.analyst.inference.mixture import ComponentAssignment
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
 from iwbayes.analyst.inference.newton import NotReachedError, maximise_many
 from iwbayes.analyst.inference.nuts import check_sampler
