@@ -6,18 +6,19 @@ import numpy as np
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.fit_record import recorded_weights
-from iwbayes.analyst.regression.datasets import observed_data, posterior_dataset
-from iwbayes.analyst.regression.design import build_design
+from iwbayes.analyst.inference.weighted_posterior import posterior_dataset
 from iwbayes.analyst.regression.design_record import record_design
+from iwbayes.analyst.regression.fit import observed_data
+from iwbayes.analyst.regression.regression_posterior import RegressionProblem
 
 
 def drawn_fit(formula, family, release, theta=None, *, shape=(2, 3), seed=0, stats=None):
     """Design of a formula, and an ArviZ object of draws (chain, draw, p) as fit stores them."""
-    table = release.synthetic
-    design = build_design(formula, table.frame, table.schema, family)
+    regression = RegressionProblem.build(formula, release, family, None, "release", None).posterior
+    design = regression.design
     if theta is None:
         theta = 0.3 * np.random.default_rng(seed).normal(size=(*shape, design.n_parameters))
-    posterior = posterior_dataset(design, theta)
+    posterior = posterior_dataset(regression, theta)
     posterior.attrs.update(
         formula=formula,
         family=family,
@@ -25,7 +26,7 @@ def drawn_fit(formula, family, release, theta=None, *, shape=(2, 3), seed=0, sta
         weight_draws=release.weights.n_draws,
         total=float(release.n_private),
         calibrated="no",
-        design=record_design(design, table.frame),
+        design=record_design(design, release.synthetic.frame),
     )
     groups = {"posterior": posterior, "observed_data": observed_data(design)}
     return design, arviz_compat.make(groups | ({} if stats is None else {"sample_stats": stats}))

@@ -102,12 +102,12 @@ def draws_object(terms, weights=None, *, chains=2, observed=None, row=None, attr
 def start_of(model, n=400, chains=2, deterministics=()):
     """ArviZ object of independent normal draws around the mode, which give `calibrate` its start; and the mode."""
     terms = ModelPosterior(model)
-    mode, likelihood, prior = terms.peak()
+    mode = terms.mode()
     rng = np.random.default_rng(1)
-    draws = rng.multivariate_normal(mode, np.linalg.inv(-(likelihood + prior)), chains * n)
+    draws = rng.multivariate_normal(mode.theta, np.linalg.inv(mode.precision), chains * n)
     free = [rv.name for rv in model.free_RVs]
     found = {name: value for name, value in terms.constrain(draws).items() if name in [*free, *deterministics]}
-    return as_idata(found, n), mode
+    return as_idata(found, n), mode.theta
 
 
 def as_idata(values, n):

@@ -15,14 +15,15 @@ import numpy as np
 import xarray as xr
 
 from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.calibration.calibrated_components import calibrate_components, pool_components, reference_at
 from iwbayes.analyst.calibration.hierarchical import Hierarchy, nonquadraticity
-from iwbayes.analyst.calibration.mixture import map_parts, pooled_draws
-from iwbayes.analyst.calibration.model_terms import calibrated, likelihood_terms
-from iwbayes.analyst.calibration.record import calibration_record, mode_reference, pool_record, warn_outside_domain
+from iwbayes.analyst.calibration.mixture import map_parts
+from iwbayes.analyst.calibration.record import calibration_record, warn_outside_domain
 from iwbayes.analyst.checks import check_enough_draws, check_method, check_pool_total, grows_with_rows
 from iwbayes.analyst.fit_record import weights_digest
+from iwbayes.analyst.inference.component_assignment import ComponentAssignment
+from iwbayes.analyst.inference.components import draw_components, sample_statistics
 from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler
-from iwbayes.analyst.inference.weight_draws import draw_posteriors
 from iwbayes.analyst.released_tilt import ReleasedTilt, has_shares_of, is_noise_aware
 from iwbayes.arrays import Array
 from iwbayes.release import Release
@@ -73,8 +74,8 @@ def calibrate(
     random_seed : int, numpy.random.Generator or None
         For the same; nothing is random with a single draw of the weights and a prior without hyperparameters.
     sampler : dict, optional
-        More arguments of ``pymc.sample`` for NUTS, such as ``{"tune": 500}``. With several draws of the weights its
-        log density is compiled once for all of them; it starts at the mode and takes no ``init``.
+        More arguments of ``pymc.sample`` for NUTS, such as ``{"tune": 500}``; see :func:`~iwbayes.fit`. The model's log
+        density is compiled once for all draws of the weights.
 
     Returns
     -------
@@ -131,7 +132,7 @@ def calibrate(
     >>> idata = iw.calibrate(pm.sample(model=weighted), weighted, release)  # doctest: +SKIP
     """
     check_method(method)
-    options = check_sampler(sampler, several=release.weights.n_draws > 1)
+    options = check_sampler(sampler)
     posterior = _checked_posterior(idata)
     _check_model(weighted_model, posterior, release)
     from iwbayes.analyst.inference.model_posterior import ModelPosterior
@@ -142,13 +143,13 @@ def calibrate(
     groups = {
         name: arviz_compat.group(idata, name) for name in arviz_compat.group_names(idata) if name not in STALE_GROUPS
     }
-    plan = SamplingSettings(posterior.sizes["chain"], posterior.sizes["draw"], method, options)
+    settings = SamplingSettings(posterior.sizes["chain"], posterior.sizes["draw"], method, options)
     rng = np.random.default_rng(random_seed)
     released = has_shares_of(terms.weights, release.weights)
     moved, record, statistics = (
-        _mixed(weighted_model, terms, draws, release, plan, rng)
+        _mixed(terms, draws, release, settings, rng)
         if release.weights.n_draws > 1 and released
-        else _single(terms, draws, release, plan, rng)
+        else _single(terms, draws, release, settings, rng)
     )
     if statistics is not None:
         groups["sample_stats"] = statistics.assign_coords(chain=posterior["chain"], draw=posterior["draw"])
@@ -161,35 +162,26 @@ def calibrate(
 
 
 def _mixed(
-    model: pm.Model,
-    terms: ModelPosterior,
-    draws: Array,
-    release: Release,
-    plan: SamplingSettings,
-    rng: np.random.Generator,
+    terms: ModelPosterior, draws: Array, release: Release, settings: SamplingSettings, rng: np.random.Generator
 ) -> tuple[Array, xr.Dataset, xr.Dataset]:
     """Draws (sample, p) from the mixture over the draws of the weights, its record and statistics."""
-    start = terms.mode(draws.mean(axis=0))
-    tilt, normals = ReleasedTilt.of(release), None
+    total, values = float(terms.weights.sum()), release.weights.draw_values
     pooled = is_noise_aware(release.weights, release)
     if pooled:
-        remedy = "Use reweight(model, release.weights, total=release.n_private)."
-        check_pool_total(float(terms.weights.sum()), release.n_private, remedy)
-    parts = draw_posteriors(model, terms, release.weights.draw_values, start, plan, rng)
-    if not pooled:
-        normals = [calibrated(part.terms, part.mode, release.n_private, curvature=part.curvature) for part in parts]
-    before, moved, statistics = pooled_draws(parts, normals, plan, rng)
-    if normals is not None:
-        return moved, calibration_record(terms.names, normals, before, moved, release, tilt), statistics
-    assert tilt is not None  # noqa: S101 - noise-aware weights have one behind them
-    at_mode = mode_reference(likelihood_terms(terms, start), prior=terms.prior, n_private=release.n_private, tilt=tilt)
-    part = statistics["weight_draw"].to_numpy().ravel()
-    record = pool_record(terms.names, moved, part, release, tilt, n_parts=len(parts), at_mode=at_mode)
-    return moved, record, statistics
+        check_pool_total(total, release.n_private, "Use reweight(model, release.weights, total=release.n_private).")
+    at = terms.mode(draws.mean(axis=0))
+    assignment = ComponentAssignment.random(len(values), settings.chains, settings.draws, rng)
+    located = terms.modes(values * (total / values.sum(axis=1, keepdims=True)), at.theta)
+    components = draw_components(located, settings, assignment.n_each, rng)
+    if pooled:
+        theta, record = pool_components(components, assignment, release, reference_at(terms, at, release))
+    else:
+        theta, record = calibrate_components(components, assignment, release)
+    return theta.reshape(-1, terms.size), record, sample_statistics([one.draws for one in components], assignment)
 
 
 def _single(
-    terms: ModelPosterior, draws: Array, release: Release, plan: SamplingSettings, rng: np.random.Generator
+    terms: ModelPosterior, draws: Array, release: Release, settings: SamplingSettings, rng: np.random.Generator
 ) -> tuple[Array, xr.Dataset, xr.Dataset | None]:
     """Draws (sample, p) moved to the calibrated posterior, or sampled from it, its record and statistics."""
     tilt = ReleasedTilt.of(release)
@@ -200,7 +192,7 @@ def _single(
     if informed.all() and not near.normal.prior_directions:
         [moved] = map_parts([draws], [near.mode], [], [near.normal])
         return moved, calibration_record(terms.names, near.normal, draws, moved, release, tilt), None
-    moved, statistics = near.sample(draws, plan, rng)
+    moved, statistics = near.sample(draws, settings, rng)
     far = nonquadraticity(terms, near.mode, near.curvature, draws)
     record = calibration_record(
         terms.names, near.for_record(), draws, moved, release, tilt, nonquadraticity=far, informed=informed

@@ -15,11 +15,11 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.calibration.model_terms import likelihood_terms
 from iwbayes.analyst.calibration.sandwich import CalibratedNormal, LikelihoodTerms, calibrate_normal
-from iwbayes.analyst.inference.importance import importance_draws, unsuited
+from iwbayes.analyst.inference.component_assignment import ComponentAssignment
+from iwbayes.analyst.inference.components import draw_densities, sample_statistics
 from iwbayes.analyst.inference.nuts import SamplingSettings
+from iwbayes.analyst.inference.weighted_posterior import LogDensity
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.arrays import Array
 
@@ -95,9 +95,9 @@ class Hierarchy:
         tilt: ReleasedTilt | None,
     ) -> Hierarchy:
         """Calibrate the likelihood near `start`; arguments as of `calibrate_normal`."""
-        mode = terms.conditional_mode(start, informed)
+        mode = terms.mode(start, informed).theta
         curvature = -terms.likelihood_hessian(mode)
-        own = likelihood_terms(terms, mode, curvature)
+        total = terms.weights.sum()
 
         def whole(part: Array) -> Array:
             theta = np.broadcast_to(mode, (*part.shape[:-1], len(mode))).copy()
@@ -105,8 +105,7 @@ class Hierarchy:
             return theta
 
         def gradients_at(rows: NDArray[np.intp], shares: Array, thetas: Array) -> Array:
-            assert own.gradients_at is not None  # noqa: S101 - `likelihood_terms` gives them
-            return own.gradients_at(rows, shares, whole(thetas))[:, informed]
+            return terms.gradients_at(rows, shares, whole(thetas))[:, informed]
 
         def prior(part: Array) -> tuple[Array, Array]:
             gradient, hessian = terms.prior(whole(part))
@@ -114,9 +113,9 @@ class Hierarchy:
 
         given = LikelihoodTerms(
             mode[informed],
-            own.scores[:, informed],
-            own.curvature[np.ix_(informed, informed)],
-            own.shares,
+            terms.scores(mode)[:, informed],
+            curvature[np.ix_(informed, informed)] / total,
+            terms.weights / total,
             gradients_at,
         )
         normal = calibrate_normal(given, prior=prior, n_private=n_private, tilt=tilt)
@@ -135,14 +134,14 @@ class Hierarchy:
         held = len(self.mode) - len(inside)
         return replace(self.normal, mode=self.mode, prior_directions=self.normal.prior_directions + held, **one)
 
-    def sample(self, draws: Array, plan: SamplingSettings, rng: np.random.Generator) -> tuple[Array, xr.Dataset]:
+    def sample(self, draws: Array, settings: SamplingSettings, rng: np.random.Generator) -> tuple[Array, xr.Dataset]:
         """Draw from calibrated likelihood times prior.
 
         Parameters
         ----------
         draws : ndarray, shape (sample, p)
             Of the weighted posterior: where to look.
-        plan : SamplingSettings
+        settings : SamplingSettings
             "auto" takes NUTS where k-hat of importance sampling is too large.
         rng : numpy.random.Generator
 
@@ -151,37 +150,23 @@ class Hierarchy:
         draws : ndarray, shape (sample, p)
             Unconstrained; draws of the first chain first.
         statistics : xarray.Dataset
-            Group sample_stats: ``lp`` and, as an attribute, ``pareto_k``; or those of NUTS.
+            Group sample_stats.
 
         Raises
         ------
         RuntimeError
             With method="laplace", if k-hat is 0.7 or more.
         """
-        mean, precision = self._likelihood()
-        center, shape = self._proposal(draws, mean, precision)
-        if plan.method != "nuts":
-            n = plan.chains * plan.draws
-
-            def log_density(theta: Array) -> Array:
-                away = theta - mean
-                prior = np.array([self.terms.log_prior(point) for point in theta])
-                return prior - 0.5 * np.einsum("ij,jk,ik->i", away, precision, away)
-
-            found = importance_draws(log_density, center, shape, n=_PROPOSALS * n, draws=n, rng=rng)
-            if found.reliable:
-                values = {"lp": (("chain", "draw"), found.log_density.reshape(plan.chains, plan.draws))}
-                return found.theta, xr.Dataset(values, attrs={"pareto_k": found.pareto_k})
-            if plan.method == "laplace":
-                raise unsuited(found.pareto_k)
-        return self._nuts(draws, mean, precision, plan, rng)
-
-    def _likelihood(self) -> tuple[Array, Array]:
-        """Mean and precision of the calibrated likelihood, with zeros for what it does not depend on."""
         mean, precision = self.mode.copy(), np.zeros((len(self.mode), len(self.mode)))
         mean[self.informed] = self.normal.likelihood_mean
         precision[np.ix_(self.informed, self.informed)] = self.normal.likelihood_precision
-        return mean, precision
+        density = _CalibratedDensity(self.terms, mean, precision)
+        settings = replace(settings, sampler={"target_accept": _TARGET_ACCEPT, **settings.sampler})
+        n = _PROPOSALS * settings.chains * settings.draws
+        near = (density, *self._proposal(draws, mean, precision))
+        found = draw_densities([near], settings, settings.draws, rng, proposals=n)
+        alone = ComponentAssignment.random(1, settings.chains, settings.draws, rng)
+        return found[0].theta.reshape(-1, len(mean)), sample_statistics(found, alone)
 
     def _proposal(self, draws: Array, mean: Array, precision: Array) -> tuple[Array, Array]:
         """Center and precision of the weighted draws after their likelihood is exchanged for the calibrated one."""
@@ -191,21 +176,19 @@ class Hierarchy:
         pull = precision @ (mean - center) - self.terms.likelihood_gradient(center)
         return center + np.linalg.solve(shape, pull), (shape + shape.T) / 2
 
-    def _nuts(
-        self, draws: Array, mean: Array, precision: Array, plan: SamplingSettings, rng: np.random.Generator
-    ) -> tuple[Array, xr.Dataset]:
-        """Sample by PyMC, from where the weighted draws are."""
-        import pymc as pm
 
-        model = self.terms.normal_likelihood_model(mean, precision)
-        name = model.free_RVs[0].name
-        run = pm.sample(
-            model=model,
-            draws=plan.draws,
-            chains=plan.chains,
-            random_seed=int(rng.integers(2**31)),
-            initvals={name: draws.mean(axis=0)},
-            **{"init": "adapt_diag", "progressbar": False, "target_accept": _TARGET_ACCEPT, **plan.sampler},
-        )
-        found = arviz_compat.group(run, "posterior")[name].transpose("chain", "draw", ...).to_numpy()
-        return found.reshape(-1, self.terms.size), arviz_compat.group(run, "sample_stats").load()
+class _CalibratedDensity(LogDensity):
+    """Prior of a model times a normal likelihood, which says nothing along directions of zero precision."""
+
+    def __init__(self, terms: ModelPosterior, mean: Array, precision: Array) -> None:
+        self._terms, self._mean, self._precision = terms, mean, precision
+
+    def log_densities(self, theta: Array) -> Array:
+        away = theta - self._mean
+        prior = np.array([self._terms.log_prior(point) for point in theta])
+        return prior - 0.5 * np.einsum("ij,jk,ik->i", away, self._precision, away)
+
+    def gradient(self, theta: Array) -> tuple[float, Array]:
+        prior, slope = self._terms.prior_gradient(theta)
+        pull = self._precision @ (theta - self._mean)
+        return prior - 0.5 * float((theta - self._mean) @ pull), slope - pull

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import xarray as xr
 
 from iwbayes.analyst.calibration.sandwich import CalibratedNormal
-from iwbayes.analyst.inference.component_assignment import ComponentAssignment
-from iwbayes.analyst.inference.nuts import SamplingSettings
 from iwbayes.analyst.inference.transport import map_draws
-from iwbayes.analyst.inference.weight_draws import ComponentPosterior
 from iwbayes.arrays import Array
 
-__all__ = ["map_parts", "pool_normals", "pooled_draws", "total_covariance"]
+__all__ = ["map_parts", "pool_normals", "total_covariance"]
 
 
 def map_parts(
@@ -108,30 +104,3 @@ def total_covariance(means: Sequence[Array], covariances: Sequence[Array]) -> tu
     center = np.mean(means, axis=0)
     away = np.stack(means) - center
     return center, np.mean(covariances, axis=0) + away.T @ away / len(means)
-
-
-def pooled_draws(
-    parts: Sequence[ComponentPosterior],
-    normals: Sequence[CalibratedNormal] | None,
-    plan: SamplingSettings,
-    rng: np.random.Generator,
-) -> tuple[Array, Array, xr.Dataset]:
-    """Mix the parts: draws (sample, p) before and after calibration, and the group sample_stats.
-
-    Without normals the draws stay where they are.
-    """
-    deal = ComponentAssignment.random(len(parts), plan.chains, plan.draws, rng)
-    before = [part.draws for part in parts]
-    flat = [draws.reshape(-1, draws.shape[-1]) for draws in before]
-    after = before
-    if normals is not None:
-        moved = map_parts(flat, [part.mode for part in parts], [part.precision for part in parts], normals)
-        after = [own.reshape(draws.shape) for own, draws in zip(moved, before, strict=True)]
-    statistics = xr.Dataset(
-        {"weight_draw": (("chain", "draw"), deal.part)},
-        coords={"chain": np.arange(plan.chains), "draw": np.arange(plan.draws)},
-    )
-    if plan.method != "nuts":
-        statistics.attrs["pareto_k"] = float(np.max([part.pareto_k for part in parts]))
-    size = before[0].shape[-1]
-    return deal.take(before).reshape(-1, size), deal.take(after).reshape(-1, size), statistics

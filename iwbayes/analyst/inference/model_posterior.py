@@ -19,6 +19,7 @@ from pytensor.graph.replace import graph_replace
 
 from iwbayes.analyst.inference.newton import maximise
 from iwbayes.analyst.inference.pymc_transform import UnconstrainedVariables
+from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior
 from iwbayes.analyst.weighting.graph_functions import CompiledWhenUsed, by_columns, evaluate, value_gradient_curvature
 from iwbayes.analyst.weighting.minibatch import draws_rows
 from iwbayes.analyst.weighting.model_transform import transform_model
@@ -26,8 +27,11 @@ from iwbayes.analyst.weighting.observed_variables import observed_variables
 from iwbayes.analyst.weighting.reweight import is_weighted, unweight
 from iwbayes.analyst.weighting.weighted_op import WeightedRandomVariable, row_weights
 
+# A row of a compiled graph costs about as much as so many numbers in numpy, in which `WORK_LIMIT` counts.
+_GRAPH_COST = 4
 
-class ModelPosterior(UnconstrainedVariables):
+
+class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
     """Row scores, Hessians, prior and mode of a PyMC model; graphs are made when they are first asked for.
 
     The likelihood is that of the weighted observed variables, or of all observed variables in a model that
@@ -72,6 +76,12 @@ class ModelPosterior(UnconstrainedVariables):
         # what else may loop over the rows
         others = len(model.observed_RVs) > len(rows) or model.potentials or model.deterministics
         self._rows_of_others = self.n_rows if others else 0
+        self.cost = float(_GRAPH_COST * self.n_rows)
+        self.coords = {dim: labels for dim, labels in model.coords.items() if labels is not None}
+        self.dims = {
+            name: tuple(dim or f"{name}_dim_{axis}" for axis, dim in enumerate(dims))
+            for name, dims in model.named_vars_to_dims.items()
+        }
 
     def with_weights(self, weights: np.ndarray) -> ModelPosterior:
         """Return the same model with other weights of its rows; nothing is compiled anew.
@@ -102,7 +112,7 @@ class ModelPosterior(UnconstrainedVariables):
             )
         # what is compiled is kept in the object's dictionary: copies have it when it is there before
         _ = self._value_function, self._scores_function, self._likelihood_function
-        _ = self._prior_value_function, self._prior_function
+        _ = self._prior_value_function, self._prior_function, self._compiled_gradient
         other = copy(self)
         other.weights = weights
         return other
@@ -150,27 +160,6 @@ class ModelPosterior(UnconstrainedVariables):
         """Everything in the log density that is not the weighted likelihood, at theta (p,)."""
         return float(self._prior_value_function(self._checked(theta)))
 
-    def normal_likelihood_model(self, mean: np.ndarray, precision: np.ndarray) -> pm.Model:
-        """Put a normal in the place of the likelihood.
-
-        Parameters
-        ----------
-        mean, precision : ndarray, shapes (p,) and (p, p)
-            Of the normal, in unconstrained space; it says nothing along directions of zero precision.
-
-        Returns
-        -------
-        pymc.Model
-            Its one free variable is theta, shape (p,), and its log density the prior's plus the normal's exponent.
-        """
-        density, theta = self._prior_graph
-        with pm.Model() as model:
-            free = pm.Flat("theta", shape=self.size)
-            away = free - mean
-            pm.Potential("prior", graph_replace(density, {theta: free}))
-            pm.Potential("likelihood", -0.5 * pt.dot(away, pt.dot(precision, away)))
-        return model
-
     def prior(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Differentiate everything in the log density that is not the weighted likelihood.
 
@@ -208,17 +197,39 @@ class ModelPosterior(UnconstrainedVariables):
         """
         return np.array([self.log_density(point) for point in theta])
 
-    def mode(self, start: np.ndarray | None = None) -> np.ndarray:
+    def gradient(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
+        """Weighted log density of the model at theta (p,), and its gradient (p,), by compiled functions."""
+        value, gradient = self._compiled_gradient(theta, self.weights)
+        return float(value), np.asarray(gradient)
+
+    def prior_gradient(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
+        """Everything else in the log density at theta (p,), and its gradient (p,), by a compiled function."""
+        value, gradient = self._compiled_prior_gradient(theta)
+        return float(value), np.asarray(gradient)
+
+    def gradients_at(self, rows: np.ndarray, shares: np.ndarray, thetas: np.ndarray) -> np.ndarray:
+        """Gradients (draw, p) of mean log likelihoods at thetas (draw, p), under shares (draw, n) of some rows (n,)."""
+        gradients, weights = np.empty_like(thetas), np.zeros(self.n_rows)
+        for index, (share, theta) in enumerate(zip(shares, thetas, strict=True)):
+            weights[rows] = share
+            gradients[index] = self.with_weights(weights).likelihood_gradient(theta)
+        return gradients
+
+    def mode(self, start: np.ndarray | None = None, free: np.ndarray | None = None) -> Mode:
         """Maximise the weighted log density by damped Newton steps.
 
         Parameters
         ----------
         start : ndarray, shape (p,), optional
             The model's initial point by default.
+        free : ndarray of bool, shape (p,), optional
+            Parameters to maximise over, the others held where they are; all by default.
 
         Returns
         -------
-        ndarray, shape (p,)
+        Mode
+            Its Hessians are those of the last step: a millionth of a posterior standard deviation away, more where
+            the rounding of the log density is larger than that (see `maximise`).
 
         Raises
         ------
@@ -227,47 +238,9 @@ class ModelPosterior(UnconstrainedVariables):
         RuntimeError
             If the steps do not converge.
         """
-        return self.peak(start)[0]
-
-    def peak(self, start: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Find the mode as `mode` does, and return the Hessians of the last Newton step as well.
-
-        Returns
-        -------
-        mode : ndarray, shape (p,)
-        likelihood_hessian, prior_hessian : ndarray, shape (p, p)
-            At the point before the last step: a millionth of a posterior standard deviation away, more where the
-            rounding of the log density is larger than that (see `maximise`).
-        """
         hessians: list[np.ndarray] = []
-
-        def derivatives(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            _, gradient, hessian = self._likelihood(theta)
-            prior_gradient, prior_hessian = self.prior(theta)
-            hessians[:] = hessian, prior_hessian
-            return gradient + prior_gradient, hessian + prior_hessian
-
-        theta = maximise(self.log_density, derivatives, self.start() if start is None else self._checked(start))
-        return theta, hessians[0], hessians[1]
-
-    def conditional_mode(self, start: np.ndarray, free: np.ndarray) -> np.ndarray:
-        """Maximise the weighted log density over some parameters, the others held where they are.
-
-        Parameters
-        ----------
-        start : ndarray, shape (p,)
-        free : ndarray of bool, shape (p,)
-
-        Returns
-        -------
-        ndarray, shape (p,)
-
-        Raises
-        ------
-        ValueError, RuntimeError
-            As `mode`.
-        """
-        start = self._checked(start)
+        start = self.start() if start is None else self._checked(start)
+        free = np.ones(self.size, dtype=bool) if free is None else free
 
         def whole(part: np.ndarray) -> np.ndarray:
             theta = start.copy()
@@ -277,9 +250,11 @@ class ModelPosterior(UnconstrainedVariables):
         def derivatives(part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             _, gradient, hessian = self._likelihood(whole(part))
             prior_gradient, prior_hessian = self.prior(whole(part))
+            hessians[:] = hessian, prior_hessian
             return (gradient + prior_gradient)[free], (hessian + prior_hessian)[np.ix_(free, free)]
 
-        return whole(maximise(lambda part: self.log_density(whole(part)), derivatives, start[free]))
+        found = maximise(lambda part: self.log_density(whole(part)), derivatives, start[free])
+        return Mode(whole(found), -(hessians[0] + hessians[1]), -hessians[0])
 
     def in_likelihood(self, theta: np.ndarray) -> np.ndarray:
         """Tell which parameters the likelihood depends on, from its derivatives at theta (p,); bool, shape (p,)."""
@@ -327,6 +302,20 @@ class ModelPosterior(UnconstrainedVariables):
         return density, theta
 
     @cached_property
+    def _compiled_gradient(self) -> Callable[..., list[np.ndarray]]:
+        """Log density and gradient, compiled at once: whoever asks does so thousands of times, and in processes."""
+        rows, theta = self._row_graph
+        prior, own = self._prior_graph
+        weights = pt.vector("weights", shape=(self.n_rows,))
+        value = pt.sum(pt.switch(weights > 0, weights * rows, 0.0)) + graph_replace(prior, {own: theta}, strict=False)
+        return _with_gradient(value, theta, [theta, weights])
+
+    @cached_property
+    def _compiled_prior_gradient(self) -> Callable[..., list[np.ndarray]]:
+        density, theta = self._prior_graph
+        return _with_gradient(density, theta, [theta])
+
+    @cached_property
     def _prior_value_function(self) -> Callable[..., np.ndarray]:
         density, theta = self._prior_graph
         return CompiledWhenUsed([theta], density, n_rows=self._rows_of_others)
@@ -341,6 +330,10 @@ class ModelPosterior(UnconstrainedVariables):
 
     def _prior(self, theta: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         return by_columns(self._prior_function, self._checked(theta))
+
+
+def _with_gradient(value: Any, theta: Any, inputs: list[Any]) -> Callable[..., list[np.ndarray]]:
+    return CompiledWhenUsed(inputs, [value, pt.grad(value, theta, disconnected_inputs="ignore")], n_rows=None)
 
 
 def _unweighted(model: pm.Model, keep: np.ndarray) -> pm.Model:

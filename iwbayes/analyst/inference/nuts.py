@@ -1,10 +1,11 @@
-"""PyMC's NUTS under many draws of the weights: one model whose data are swapped, and short runs that start warm."""
+"""PyMC's NUTS: for log densities in numpy near their modes, and for PyMC models that have none."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,27 +17,31 @@ from iwbayes.arrays import Array
 if TYPE_CHECKING:
     import pymc as pm
 
-__all__ = ["SamplingSettings", "ReusableNuts", "check_sampler", "posterior_of", "sample_each"]
+    from iwbayes.analyst.inference.weighted_posterior import LogDensity
+
+__all__ = ["SamplingSettings", "WhitenedNuts", "check_sampler", "posterior_of", "sample_each"]
 
 #: Largest R-hat, R-hat from which on draws are not used, and smallest effective sample size for each chain (Vehtari et
 #: al., Bayesian Analysis 2021).
 RHAT_LIMIT, RHAT_FAILURE, DRAWS_PER_CHAIN = 1.01, 1.05, 100
 # Arguments of pymc.sample that are set for each run, and those that would change what comes back.
 _TAKEN = ("chains", "draws", "initvals", "model", "random_seed", "return_inferencedata", "step", "var_names")
-# What PyMC does before it samples; runs that share a step start at their mode, with its usual mass matrix.
-_OF_THE_START = ("init", "jitter_max_retries", "n_init")
+# How PyMC starts, and which sampler it takes.
+_OF_THE_START = ("init", "jitter_max_retries", "n_init", "nuts_sampler")
+# Tuning steps in units of the curvature at the mode: half of PyMC's, which knows no scales.
+_TUNE = 500
+# Draws of a first run in each chain, from which others learn, and steps by which these forget where they started.
+_FIRST_DRAWS, _SHORT_TUNE = 500, 200
 # Arguments of pymc.sample that belong to the step method.
 _OF_THE_STEP = ("target_accept", "max_treedepth")
 
 
-def check_sampler(sampler: Any, *, several: bool) -> dict[str, Any]:
+def check_sampler(sampler: Any) -> dict[str, Any]:
     """Check more arguments of ``pymc.sample``.
 
     Parameters
     ----------
     sampler : mapping of str to object, or None
-    several : bool
-        Whether the weights have several draws.
 
     Returns
     -------
@@ -47,7 +52,7 @@ def check_sampler(sampler: Any, *, several: bool) -> dict[str, Any]:
     TypeError
         It is no mapping.
     ValueError
-        It holds what is set for each run, or what runs that share a step cannot follow.
+        It holds what is set for each run, or how to start it.
     """
     if sampler is not None and not isinstance(sampler, Mapping):
         raise TypeError(
@@ -62,64 +67,55 @@ def check_sampler(sampler: Any, *, several: bool) -> dict[str, Any]:
             "arguments of fit, and calibrate takes random_seed and draws as many as it is given."
         )
     lost = sorted(set(_OF_THE_START) & set(options))
-    if lost and several and options.get("nuts_sampler") in (None, "pymc"):
+    if lost:
         raise ValueError(
-            f"sampler must not hold {lost} for weights with several draws: their runs of PyMC's NUTS share one step "
-            "and start at the mode. Leave it out, or pass one draw of the weights at a time."
+            f"sampler must not hold {lost}: PyMC's own NUTS starts at the mode, in units of the curvature there. Leave "
+            "it out; to sample in another way, give the model its weights by reweight() and call pymc.sample."
         )
     return options
 
 
-class ReusableNuts:
-    """Sample a model several times, with other data each time, and compile its log density once.
+class _ReusableNuts:
+    """One ``pymc.NUTS`` for several runs of a model: compiled once, and tuned anew in each.
 
     Parameters
     ----------
     model : pymc.Model
-        With data variables for all that changes. Its data are those of the last run afterwards.
-    several : bool
-        Whether the weights have several draws. Else there is one run, by whichever sampler PyMC takes by default.
     options : mapping of str to object
         From `check_sampler`; they go before those of `sample`.
-
-    Notes
-    -----
-    The runs of several draws share one ``pymc.NUTS``, which tunes itself anew in each. Another sampler, asked for by
-    ``nuts_sampler``, has no such step: PyMC then compiles the model for each run.
     """
 
-    def __init__(self, model: pm.Model, *, several: bool, options: Mapping[str, Any]) -> None:
+    def __init__(self, model: pm.Model, options: Mapping[str, Any]) -> None:
         self._model = model
         self._options = dict(options)
-        self._own = several and self._options.get("nuts_sampler") in (None, "pymc")
         self._step: Any = None
         self._fresh: Any = None
 
-    def sample(self, data: Mapping[str, Any], **options: Any) -> arviz_compat.ArvizObject:
-        """Put in the data, by name, and sample; `options` are more arguments of ``pymc.sample``."""
+    def sample(self, **options: Any) -> arviz_compat.ArvizObject:
+        """Sample the model as it is now; `options` are more arguments of ``pymc.sample``."""
         import pymc as pm
 
-        if data:
-            pm.set_data(dict(data), model=self._model)
         options = {**options, **self._options}
-        if self._own:
-            options = self._with_step(options)
-        return pm.sample(model=self._model, **options)
-
-    def _with_step(self, options: dict[str, Any]) -> dict[str, Any]:
-        import pymc as pm
-
         settings = {**options.pop("nuts", {}), **{k: options.pop(k) for k in _OF_THE_STEP if k in options}}
         if self._step is None:
             self._step = pm.NUTS(model=self._model, rng=np.random.default_rng(options["random_seed"]), **settings)
             self._fresh = deepcopy(self._step.sampling_state)
         self._step.sampling_state = deepcopy(self._fresh)
-        return {**options, "step": self._step, "nuts_sampler": "pymc"}
+        return pm.sample(model=self._model, step=self._step, nuts_sampler="pymc", **options)
 
 
 @dataclass(frozen=True)
 class SamplingSettings:
-    """How to draw: as `calibrate` is told, and the shape of what it returns."""
+    """How to draw.
+
+    Parameters
+    ----------
+    chains, draws : int
+        Shape of what comes back.
+    method : {"auto", "laplace", "nuts"}
+    sampler : mapping of str to object
+        From `check_sampler`.
+    """
 
     chains: int
     draws: int
@@ -127,20 +123,68 @@ class SamplingSettings:
     sampler: Mapping[str, Any]
 
 
-# Draws of the first run in each chain, and steps by which the others forget where they started.
-_FIRST_DRAWS, _SHORT_TUNE = 500, 200
+class WhitenedNuts:
+    """PyMC's NUTS for log densities in numpy, each in units of its curvature near the mode; one step serves all.
+
+    Parameters
+    ----------
+    size : int
+        Number of parameters.
+    settings : SamplingSettings
+    n_runs : int
+        Runs to come: where there are several, each is checked by none of PyMC's tests of convergence, and tuned
+        shortly, since all have the same shape in these units.
+    """
+
+    def __init__(self, size: int, settings: SamplingSettings, *, n_runs: int) -> None:
+        import pymc as pm
+
+        from iwbayes.analyst.inference.density_op import DensityOp
+
+        several = {"tune": _SHORT_TUNE, "compute_convergence_checks": False} if n_runs > 1 else {"tune": _TUNE}
+        self._chains = settings.chains
+        self._density = DensityOp()
+        with pm.Model() as model:
+            value, _ = self._density.make_node(pm.Flat("z", shape=size)).outputs
+            pm.Potential("log_density", value)
+        options = {"progressbar": False, **several, **settings.sampler}
+        self._nuts = _ReusableNuts(model, options)
+
+    def sample(
+        self, density: LogDensity, center: Array, precision: Array, *, draws: int, rng: np.random.Generator
+    ) -> tuple[Array, dict[str, Array]]:
+        """Sample a log density from `center` (p,); draws (chain, draw, p), and statistics (chain, draw) by name."""
+        import pytensor
+
+        back = _root_of_inverse(precision)
+
+        def in_units(z: Array) -> tuple[float, Array]:
+            value, gradient = density.gradient(center + back @ z)
+            return value, gradient @ back
+
+        self._density.function = in_units
+        in_units(np.zeros(len(center)))  # what is compiled when it is first used is so before processes part
+        # nothing is compiled for a call of Python, by C or numba
+        with pytensor.config.change_flags(mode="FAST_COMPILE", cxx=""):
+            run = self._nuts.sample(draws=draws, chains=self._chains, random_seed=_seed(rng))
+        z = arviz_compat.group(run, "posterior")["z"].transpose("chain", "draw", ...).to_numpy()
+        statistics = arviz_compat.group(run, "sample_stats").data_vars.items()
+        kept = {str(name): np.asarray(values) for name, values in statistics if values.dims == ("chain", "draw")}
+        return center + z @ back.T, kept
+
+
+def _root_of_inverse(precision: Array) -> Array:
+    """R with R R' the inverse of a precision; its diagonal alone where that is not positive definite."""
+    try:
+        return np.asarray(np.linalg.inv(np.linalg.cholesky(precision)).T, dtype=np.float64)
+    except np.linalg.LinAlgError:
+        return np.diag(1 / np.sqrt(np.maximum(np.abs(np.diag(precision)), 1e-300)))
 
 
 def sample_each(
-    model: pm.Model,
-    weights: Array,
-    plan: SamplingSettings,
-    n_each: int,
-    rng: np.random.Generator,
-    *,
-    start: dict[str, Any] | None = None,
+    model: pm.Model, weights: Array, settings: SamplingSettings, n_each: int, rng: np.random.Generator
 ) -> list[xr.Dataset]:
-    """Sample a model under each of several weight vectors.
+    """Sample a model that has no mode under each of several weight vectors.
 
     Parameters
     ----------
@@ -148,13 +192,11 @@ def sample_each(
         From `reweight`; its weights are swapped and put back.
     weights : ndarray, shape (draw of the weights, row)
         On the scale that the likelihood uses.
-    plan : SamplingSettings
+    settings : SamplingSettings
         Its `sampler` goes before all else; ``tune`` is that of the first run.
     n_each : int
         Draws of each chain under each weight vector.
     rng : numpy.random.Generator
-    start : dict of str to value, optional
-        Free variables at the mode under the model's own weights.
 
     Returns
     -------
@@ -166,27 +208,25 @@ def sample_each(
     The first run, under the model's own weights, is PyMC's as usual. Of the posteriors under draws of the weights it
     knows the place and the shape: the other runs start from its draws, NUTS takes their covariance for its mass
     matrix, and only the step size is tuned anew, while the chains move to their own posterior. Models with discrete
-    variables, and other samplers than PyMC's own, tune in full each time.
+    variables tune in full each time.
     """
     import pymc as pm
 
     from iwbayes.analyst.weighting.reweight import weights_data
 
     old = weights_data(model, zeros=not np.all(weights > 0))
-    quiet = {"progressbar": False, "compute_convergence_checks": False, **plan.sampler}
-    settings = {"chains": plan.chains}
-    shared = not model.discrete_value_vars and quiet.get("nuts_sampler") in (None, "pymc")
-    at_start = {} if start is None else {"initvals": start, **({"init": "adapt_diag"} if shared else {})}
-    learned = pm.sample(model=model, random_seed=_seed(rng), **{"draws": _FIRST_DRAWS, **at_start, **settings, **quiet})
+    quiet = {"progressbar": False, "compute_convergence_checks": False, **settings.sampler}
+    sample: Callable[..., Any] = partial(pm.sample, model=model, nuts_sampler="pymc", **quiet)
+    learned = sample(random_seed=_seed(rng), draws=_FIRST_DRAWS, chains=settings.chains)
     first = arviz_compat.group(learned, "posterior").transpose("chain", "draw", ...).load()
-    nuts = ReusableNuts(model, several=shared, options={**quiet, **(_learned(model, first, quiet) if shared else {})})
+    if not model.discrete_value_vars:
+        sample = _ReusableNuts(model, {**quiet, **_learned(model, first, quiet)}).sample
     found = []
     try:
         for own in weights:
-            starts = _starts(first, [rv.name for rv in model.free_RVs], plan.chains, rng)
-            run = nuts.sample(
-                dict.fromkeys(old, own), random_seed=_seed(rng), initvals=starts, draws=n_each, **settings
-            )
+            pm.set_data(dict.fromkeys(old, own), model=model)
+            starts = _starts(first, [rv.name for rv in model.free_RVs], settings.chains, rng)
+            run = sample(random_seed=_seed(rng), initvals=starts, draws=n_each, chains=settings.chains)
             found.append(posterior_of(run))
     finally:
         pm.set_data(old, model=model)

@@ -12,14 +12,16 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import xarray as xr
 from scipy.special import logsumexp, softmax
 
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.inference.importance import importance_draws, unsuited
+from iwbayes.analyst.inference.components import draw_densities
 from iwbayes.analyst.inference.newton import maximise
-from iwbayes.analyst.inference.nuts import RHAT_FAILURE
+from iwbayes.analyst.inference.nuts import RHAT_FAILURE, SamplingSettings
 from iwbayes.analyst.inference.transport import map_draws
+from iwbayes.analyst.inference.weighted_posterior import LogDensity
 from iwbayes.analyst.released_tilt import FEATURE_CUT, TAU
 from iwbayes.analyst.row_merging import MERGE_SHARE, identical_rows
 from iwbayes.arrays import Array, symmetric
@@ -31,7 +33,7 @@ _BLOCK = 2**17
 
 
 @dataclass(frozen=True, eq=False)
-class TiltPosterior:
+class TiltPosterior(LogDensity):
     """Posterior p(b | m~) prop. to N(m~; m(b), Sigma) N(b; 0, tau^2 I) of the private rows' own tilt.
 
     Parameters
@@ -90,6 +92,13 @@ class TiltPosterior:
     def log_density(self, b: Array) -> float:
         """Log density at one point, shape (k,)."""
         return float(self.log_densities(b[None])[0])
+
+    def gradient(self, b: Array) -> tuple[float, Array]:
+        """Log density at one point, shape (k,), and its gradient, shape (k,)."""
+        share = softmax(self.base + self.phi @ b)
+        pull = self.precision @ (self.value - share @ self.phi)
+        slope = (share * (self.phi @ pull)) @ self.phi - (share @ self.phi) * (share @ self.phi @ pull)
+        return self.log_density(b), slope - b / self.tau**2
 
     def derivatives(self, b: Array) -> tuple[Array, Array]:
         """Gradient H Sigma^-1 (m~ - m) - b/tau^2, shape (k,), and exact Hessian, shape (k, k), at one point."""
@@ -173,8 +182,8 @@ def move_to_mean(rows: TiltPosterior, target: Array, center: Array) -> Array:
 _FEWEST, _MOST, _WORK = 1000, 8000, 2e10
 
 
-# Draws of NUTS in each of its chains, from which those returned are chosen.
-_NUTS_DRAWS, _NUTS_CHAINS = 500, 4
+# Chains and draws of each, at least, from which those returned are chosen.
+_CHAINS, _DRAWS = 4, 1000
 
 
 # The draws' own covariance is trusted to be mapped where there are so many of them for each coefficient.
@@ -219,19 +228,24 @@ def draw_tilts(
     all; the map tends to the identity as their number grows.
     """
     merged = posterior.merged()
-    mode, precision = merged.mode(start)
-    draws = np.empty((0, len(mode)))
-    if method != "nuts":
-        n = int(np.clip(_WORK / merged.phi.size, _FEWEST, _MOST))
-        with one_blas_thread():
-            found = importance_draws(merged.log_densities, mode, precision, n=n, draws=max(n, n_draws), rng=rng)
-        if found.reliable:
-            draws = found.theta
-        elif method == "laplace":
-            raise unsuited(found.pareto_k)
-    if not draws.size:
-        draws = _nuts(merged, mode, precision, max(_NUTS_DRAWS, -(-n_draws // _NUTS_CHAINS)), sampler, rng)
-    return _chosen(draws, n_draws, rng)
+    near = (merged, *merged.mode(start))
+    settings = SamplingSettings(_CHAINS, max(_DRAWS, -(-n_draws // _CHAINS)), method, sampler)
+    proposals = int(np.clip(_WORK / merged.phi.size, _FEWEST, _MOST))
+    [found] = draw_densities([near], settings, settings.draws, rng, proposals=proposals)
+    if found.method == "nuts":
+        _check_chains(found.theta)
+    return _chosen(found.theta.reshape(-1, found.theta.shape[-1]), n_draws, rng)
+
+
+def _check_chains(theta: Array) -> None:
+    """Refuse draws (chain, draw, k) whose chains disagree."""
+    posterior = xr.Dataset({"b": (("chain", "draw", "coefficient"), theta)})
+    r_hat = float(np.max(arviz_compat.rhat_ess(arviz_compat.make({"posterior": posterior}))["r_hat"]))
+    if not r_hat < RHAT_FAILURE:
+        raise RuntimeError(
+            f"r_hat {r_hat:.2f} of the tilt's coefficients is not below {RHAT_FAILURE}: NUTS does not sample their "
+            'posterior. Tune longer, sampler={"tune": 4000}, or ask for a release with fewer features.'
+        )
 
 
 def _chosen(draws: Array, n_draws: int, rng: np.random.Generator) -> Array:
@@ -247,36 +261,3 @@ def _chosen(draws: Array, n_draws: int, rng: np.random.Generator) -> Array:
             target_mean=draws.mean(axis=0),
             target_covariance=np.atleast_2d(np.cov(draws, rowvar=False)),
         )
-
-
-def _nuts(
-    posterior: TiltPosterior,
-    mode: Array,
-    precision: Array,
-    draws: int,
-    sampler: Mapping[str, Any],
-    rng: np.random.Generator,
-) -> Array:
-    """Draw by NUTS in the units of the curvature at the mode; shape (sample, k)."""
-    import pymc as pm
-    import pytensor.tensor as pt
-
-    back = np.linalg.inv(np.linalg.cholesky(precision)).T
-    with pm.Model() as model:
-        z = pm.Flat("z", shape=len(mode))
-        b = mode + pt.dot(back, z)
-        scores: Any = posterior.base + pt.dot(posterior.phi, b)
-        weights = pt.exp(scores - pt.max(scores))
-        away: Any = posterior.value - pt.dot(weights, posterior.phi) / pt.sum(weights)
-        quadratic = pt.dot(away, pt.dot(posterior.precision, away)) + pt.sum(pt.sqr(b)) / posterior.tau**2
-        pm.Potential("density", -0.5 * quadratic)
-    options = {"progressbar": False, "draws": draws, "chains": _NUTS_CHAINS, **sampler}
-    idata = pm.sample(model=model, random_seed=int(rng.integers(2**31)), **options)
-    r_hat = float(np.max(arviz_compat.rhat_ess(idata)["r_hat"]))
-    if not r_hat < RHAT_FAILURE:
-        raise RuntimeError(
-            f"r_hat {r_hat:.2f} of the tilt's coefficients is not below {RHAT_FAILURE}: NUTS does not sample their "
-            'posterior. Tune longer, sampler={"tune": 4000}, or ask for a release with fewer features.'
-        )
-    found = arviz_compat.group(idata, "posterior")["z"].to_numpy()
-    return mode + found.reshape(-1, len(mode)) @ back.T

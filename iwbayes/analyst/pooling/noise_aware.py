@@ -91,7 +91,7 @@ def noise_aware_weights(
     >>> idata = iw.fit("y ~ x", release, family="bernoulli", weights=weights)  # doctest: +SKIP
     """
     check_method(method)
-    options = check_sampler(sampler, several=False)
+    options = check_sampler(sampler)
     if check_count("n_draws", n_draws) < 2:
         raise ValueError(f"n_draws must be 2 or more, since a mixture has a spread; got {n_draws}.")
     tilt = _tilt_to_draw(release)

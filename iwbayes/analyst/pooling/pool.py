@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.calibration.model_terms import likelihood_terms
-from iwbayes.analyst.calibration.record import mode_reference, pool_record, warn_outside_domain
+from iwbayes.analyst.calibration.calibrated_components import pool_components, reference_at
+from iwbayes.analyst.calibration.record import pool_record, warn_outside_domain
 from iwbayes.analyst.checks import check_count, check_method, check_pool_total, check_release, grows_with_rows
 from iwbayes.analyst.fit_record import weights_digest
 from iwbayes.analyst.inference.component_assignment import ComponentAssignment
+from iwbayes.analyst.inference.components import draw_components, sample_statistics
 from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler, sample_each
-from iwbayes.analyst.inference.weight_draws import ComponentPosterior, modal_parts
+from iwbayes.analyst.inference.weighted_posterior import posterior_dataset
 from iwbayes.analyst.pooling.noise_aware import noise_aware_weights
 from iwbayes.analyst.pooling.row_level import ModelOfTable, sample_tables
 from iwbayes.analyst.released_tilt import ReleasedTilt, is_noise_aware
@@ -61,8 +62,7 @@ def pool(
         them is sampled in every chain, so that convergence between chains can be judged as ever.
     method : {"auto", "laplace", "nuts"}
         How to draw from the posterior under each of the weights: by a t proposal at its mode and Pareto smoothed
-        importance weights, by NUTS, or by the second where there is no mode, or k-hat is 0.7 or more for any of the
-        weights.
+        importance weights, by NUTS, or by the second where there is no mode or k-hat is 0.7 or more.
     random_seed : int, numpy.random.Generator or None
     sampler : dict, optional
         More arguments of ``pymc.sample`` for NUTS, such as ``{"tune": 500}``.
@@ -105,8 +105,8 @@ def pool(
     do not span the scores, the choice of rows adds to the spread, by as much as the private rows' own sampling.
 
     With NUTS there is a run for each draw of the weights: with `sampler` choose a short ``tune``, or take fewer
-    draws of the weights. They start where the last one ended. Its log density is compiled once, unless there are
-    discrete variables. A function's models are compiled each.
+    draws of the weights. Its log density is compiled once, unless there are discrete variables. A function's models are
+    compiled each.
 
     Examples
     --------
@@ -114,8 +114,8 @@ def pool(
     >>> idata = iw.pool(weighted, release, random_seed=1)  # doctest: +SKIP
     """
     check_method(method)
-    plan = SamplingSettings(
-        check_count("chains", chains), check_count("draws", draws), method, check_sampler(sampler, several=True)
+    settings = SamplingSettings(
+        check_count("chains", chains), check_count("draws", draws), method, check_sampler(sampler)
     )
     rng = np.random.default_rng(random_seed)
     check_release(release)
@@ -123,12 +123,10 @@ def pool(
     weights = release.weights
     if not is_noise_aware(weights, release):
         weights = noise_aware_weights(release, n_draws, random_seed=rng)
-    deal = ComponentAssignment.random(weights.n_draws, chains, draws, rng)
-    tilt = ReleasedTilt.of(release)
-    assert tilt is not None  # noqa: S101 - the weights are draws of it
-    groups = None if by_runs else _by_modes(model, weights, release, tilt, plan, deal, rng)
+    assignment = ComponentAssignment.random(weights.n_draws, chains, draws, rng)
+    groups = None if by_runs else _by_modes(model, weights, release, settings, assignment, rng)
     if groups is None:
-        groups = _by_runs(model, weights, release, tilt, plan, deal, rng)
+        groups = _by_runs(model, weights, release, settings, assignment, rng)
     groups["posterior"] = groups["posterior"].assign_attrs(
         weights="noise-aware", weights_digest=weights_digest(weights), release_digest=weights_digest(release.weights)
     )
@@ -140,9 +138,8 @@ def _by_modes(
     model: Any,
     weights: Weights,
     release: Release,
-    tilt: ReleasedTilt,
-    plan: SamplingSettings,
-    deal: ComponentAssignment,
+    settings: SamplingSettings,
+    assignment: ComponentAssignment,
     rng: np.random.Generator,
 ) -> dict[str, xr.Dataset] | None:
     """Make the groups of the result by draws around the modes; None where there is no mode and NUTS may do."""
@@ -150,30 +147,20 @@ def _by_modes(
 
     terms = ModelPosterior(model)
     try:
-        start = terms.mode()
-        at_mode = mode_reference(
-            likelihood_terms(terms, start), prior=terms.prior, n_private=release.n_private, tilt=tilt
-        )
-        parts = modal_parts(terms, weights.draw_values, start, plan, deal.n_each, rng)
+        at = terms.mode()
+        at_mode = reference_at(terms, at, release)
+        located = terms.modes(weights.draw_values * (release.n_private / len(weights)), at.theta)
     except (RuntimeError, ValueError, NotImplementedError):  # the last: no second derivatives
-        if plan.method == "laplace":
+        if settings.method == "laplace":
             raise
         return None
-    each, divergences = [part.draws for part in parts], None
-    if not all(draws.size for draws in each):
-        scaled = np.stack([part.terms.weights for part in parts])
-        values = terms.constrain(start[None])
-        at_start = {rv.name: values[rv.name][0] for rv in model.free_RVs}
-        runs = sample_each(model, scaled, plan, deal.n_each, rng, start=at_start)
-        each = [terms.unconstrain(group).reshape(plan.chains, deal.n_each, -1) for group in runs]
-        divergences = sum(group.attrs["divergences"] for group in runs)
-    theta = deal.take(each).reshape(-1, terms.size)
-    names, part = list(terms.names), deal.part.ravel()
+    components = draw_components(located, settings, assignment.n_each, rng)
+    theta, record = pool_components(components, assignment, release, at_mode)
     return {
-        "posterior": _constrained_dataset(model, terms.constrain(theta), plan.chains, plan.draws),
-        "sample_stats": _statistics(deal, parts, divergences),
+        "posterior": posterior_dataset(terms, theta),
+        "sample_stats": sample_statistics([one.draws for one in components], assignment),
         "observed_data": _observed_dataset(model),
-        "calibration": pool_record(names, theta, part, release, tilt, n_parts=weights.n_draws, at_mode=at_mode),
+        "calibration": record,
     }
 
 
@@ -181,43 +168,30 @@ def _by_runs(
     model: Any,
     weights: Weights,
     release: Release,
-    tilt: ReleasedTilt,
-    plan: SamplingSettings,
-    deal: ComponentAssignment,
+    settings: SamplingSettings,
+    assignment: ComponentAssignment,
     rng: np.random.Generator,
 ) -> dict[str, xr.Dataset]:
     """Make the groups of the result by a run of PyMC's sampler for each draw of the weights."""
+    tilt = ReleasedTilt.of(release)
+    assert tilt is not None  # noqa: S101 - the weights are draws of it
     if callable(model):
-        each = sample_tables(model, weights, release, tilt, plan, deal.n_each, rng)
+        each = sample_tables(model, weights, release, tilt, settings, assignment.n_each, rng)
     else:
-        each = sample_each(model, weights.draw_values * (release.n_private / len(weights)), plan, deal.n_each, rng)
-    first = each[0]
-    coords: dict[Any, Any] = {**first.coords, "chain": np.arange(plan.chains), "draw": np.arange(plan.draws)}
+        scaled = weights.draw_values * (release.n_private / len(weights))
+        each = sample_each(model, scaled, settings, assignment.n_each, rng)
+    first, grid = each[0], {"chain": np.arange(settings.chains), "draw": np.arange(settings.draws)}
     variables = {
-        name: (first[name].dims, deal.take([one[name].to_numpy() for one in each])) for name in first.data_vars
+        name: (first[name].dims, assignment.take([one[name].to_numpy() for one in each])) for name in first.data_vars
     }
-    posterior = xr.Dataset(variables, coords=coords)
+    posterior = xr.Dataset(variables, coords={**first.coords, **grid})
     judged = list(posterior.data_vars) if callable(model) else [rv.name for rv in model.free_RVs]
     names, flat = _flat_draws(posterior, [str(name) for name in judged])
-    record = pool_record(names, flat, deal.part.ravel(), release, tilt, n_parts=weights.n_draws, at_mode=None)
-    statistics = _statistics(deal, [], sum(one.attrs["divergences"] for one in each))
+    record = pool_record(names, flat, assignment.part.ravel(), release, tilt, n_parts=weights.n_draws, at_mode=None)
+    divergences = sum(one.attrs["divergences"] for one in each)
+    statistics = xr.Dataset({"weight_draw": (("chain", "draw"), assignment.part)}, grid, {"divergences": divergences})
     groups = {"posterior": posterior, "sample_stats": statistics, "calibration": record}
     return groups if callable(model) else {**groups, "observed_data": _observed_dataset(model)}
-
-
-def _statistics(deal: ComponentAssignment, parts: Sequence[ComponentPosterior], divergences: int | None) -> xr.Dataset:
-    """Make the group sample_stats."""
-    chains, draws = deal.part.shape
-    dataset = xr.Dataset(
-        {"weight_draw": (("chain", "draw"), deal.part)},
-        coords={"chain": np.arange(chains), "draw": np.arange(draws)},
-    )
-    tried = [part.pareto_k for part in parts if not np.isnan(part.pareto_k)]
-    if tried:
-        dataset.attrs["pareto_k"] = float(np.max(tried))
-    if divergences is not None:
-        dataset.attrs["divergences"] = divergences
-    return dataset
 
 
 def _check_pooled_model(model: Any, release: Release, method: str) -> bool:
@@ -259,20 +233,6 @@ def _check_pooled_model(model: Any, release: Release, method: str) -> bool:
     if discrete and method == "laplace":
         raise ValueError(f"discrete variables ({', '.join(discrete)}) have no mode to draw at. Use method='nuts'.")
     return bool(discrete)
-
-
-def _constrained_dataset(model: pm.Model, values: dict[str, Array], chains: int, draws: int) -> xr.Dataset:
-    """Posterior group of draws (sample, ...) by name, with the dims and coords of the model."""
-    variables, coords = {}, {"chain": np.arange(chains), "draw": np.arange(draws)}
-    for name, array in values.items():
-        array = array.reshape(chains, draws, *array.shape[1:])
-        own = model.named_vars_to_dims.get(name) or (None,) * (array.ndim - 2)
-        dims = [dim or f"{name}_dim_{index}" for index, dim in enumerate(own)]
-        for dim, length in zip(dims, array.shape[2:], strict=True):
-            labels = model.coords.get(dim)
-            coords[dim] = np.arange(length) if labels is None else np.asarray(labels)
-        variables[name] = (("chain", "draw", *dims), array)
-    return xr.Dataset(variables, coords=coords)
 
 
 def _observed_dataset(model: pm.Model) -> xr.Dataset:

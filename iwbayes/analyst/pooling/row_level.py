@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +30,7 @@ def sample_tables(
     weights: Weights,
     release: Release,
     tilt: ReleasedTilt,
-    plan: SamplingSettings,
+    settings: SamplingSettings,
     n_each: int,
     rng: np.random.Generator,
 ) -> list[xr.Dataset]:
@@ -44,7 +45,7 @@ def sample_tables(
     release : Release
     tilt : ReleasedTilt
         Of that release.
-    plan : SamplingSettings
+    settings : SamplingSettings
     n_each : int
         Draws of each chain for each table.
     rng : numpy.random.Generator
@@ -63,11 +64,11 @@ def sample_tables(
     """
     import pymc as pm
 
-    quiet = {"progressbar": False, "compute_convergence_checks": False, **plan.sampler}
-    settings = {"draws": n_each, "chains": plan.chains}
+    quiet = {"progressbar": False, "compute_convergence_checks": False, **settings.sampler}
+    sample = partial(pm.sample, draws=n_each, chains=settings.chains, nuts_sampler="pymc", **quiet)
     found = []
     for table, own in _tables(weights, release, tilt, rng):
-        idata = pm.sample(model=_model(build, table, own), random_seed=int(rng.integers(2**31)), **settings, **quiet)
+        idata = sample(model=_model(build, table, own), random_seed=int(rng.integers(2**31)))
         group = posterior_of(idata)
         kept = [name for name, values in group.data_vars.items() if len(table) not in values.shape[2:]]
         if not kept:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -12,7 +11,8 @@ import xarray as xr
 
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.calibration.record import calibration_record, warn_outside_domain
+from iwbayes.analyst.calibration.calibrated_components import calibrate_components, pool_components, reference_at
+from iwbayes.analyst.calibration.record import warn_outside_domain
 from iwbayes.analyst.checks import (
     check_count,
     check_enough_draws,
@@ -23,27 +23,21 @@ from iwbayes.analyst.checks import (
 )
 from iwbayes.analyst.fit_record import recorded_weights, weights_digest
 from iwbayes.analyst.inference.component_assignment import ComponentAssignment
-from iwbayes.analyst.inference.importance import WORK_LIMIT, ImportanceDraws, unsuited
-from iwbayes.analyst.inference.nuts import check_sampler
-from iwbayes.analyst.regression.compact_model import RegressionNuts
-from iwbayes.analyst.regression.datasets import log_likelihoods, observed_data, posterior_dataset
+from iwbayes.analyst.inference.components import draw_components, sample_statistics
+from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler
+from iwbayes.analyst.inference.weighted_posterior import posterior_dataset
+from iwbayes.analyst.pooling.noise_aware import noise_aware_weights
+from iwbayes.analyst.regression.design import Design
 from iwbayes.analyst.regression.design_record import record_design
 from iwbayes.analyst.regression.families import Family
-from iwbayes.analyst.regression.fit_calibration import (
-    asks_to_pool,
-    calibrate_parts,
-    pooled_record,
-    weights_to_pool,
-)
-from iwbayes.analyst.regression.modes import laplace
-from iwbayes.analyst.regression.priors import LogPrior
-from iwbayes.analyst.regression.problem import RegressionProblem, WeightedMode
+from iwbayes.analyst.regression.regression_posterior import RegressionProblem
+from iwbayes.analyst.regression.weighted_rows import WeightedRows
 from iwbayes.analyst.released_tilt import is_noise_aware
 from iwbayes.arrays import Array
 from iwbayes.release import Release
 from iwbayes.weights import Weights
 
-__all__ = ["LOG_LIKELIHOOD_LIMIT", "fit"]
+__all__ = ["LOG_LIKELIHOOD_LIMIT", "fit", "observed_data"]
 
 #: Bytes that log_likelihood and log_likelihood_weighted may take together before "auto" leaves them out.
 LOG_LIKELIHOOD_LIMIT = 256 * 2**20
@@ -101,17 +95,16 @@ def fit(
     progressbar : bool
         Show PyMC's.
     sampler : dict, optional
-        More arguments of ``pymc.sample`` for "nuts", such as ``{"tune": 500, "nuts_sampler": "nutpie"}``. For
-        weights with several draws PyMC's own NUTS is the default, and compiled once for all; it starts at the mode
-        and takes no ``init``. Other samplers compile the model for each draw.
+        More arguments of ``pymc.sample`` for "nuts", such as ``{"tune": 1000}``. PyMC's own NUTS samples in units of
+        the curvature at the mode, where it starts, and therefore needs fewer tuning steps than usual: 500, and 200
+        for each of several draws of the weights. It takes no ``init`` and no ``nuts_sampler``.
 
     Returns
     -------
     arviz.InferenceData or xarray.DataTree
         Groups ``posterior`` (coefficients named as Bambi names them), ``sample_stats`` (of the draws before
-        calibration: ``lp``, the log density of "laplace" up to a constant, or what NUTS records; of a mixture of
-        both, the former and ``diverging``; ``weight_draw``, the draw of the weights behind each where there are
-        several; attributes ``pareto_k``, ``importance_ess`` and ``n_proposals`` of the importance sampling,
+        calibration: ``lp``, the log density up to a constant, and what NUTS records; of a mixture of both, ``lp`` and
+        ``diverging``; ``weight_draw``, the draw of the weights behind each where there are several; attributes ``pareto_k``, ``importance_ess`` and ``n_proposals`` of the importance sampling,
         the worst over draws of the weights), ``observed_data``, ``calibration`` where calibrated,
         ``log_likelihood`` and ``log_likelihood_weighted`` (by the averaged weights) where stored. The attributes
         of ``posterior`` record formula, family, method, total, weights, weight_draws (their number), calibrated,
@@ -147,38 +140,33 @@ def fit(
     check_release(release)
     _check_options(method, draws, chains, total, log_likelihood)
     rng = np.random.default_rng(random_seed)
-    weights = weights_to_pool(weights, release, rng) if asks_to_pool(calibrate) else weights
+    weights = _weights_to_pool(weights, release, rng) if _asks_to_pool(calibrate) else weights
     problem = RegressionProblem.build(formula, release, family, priors, weights, total)
     n_parts, pooled = len(problem.draw_weights), bool(calibrate) and is_noise_aware(problem.weights, release)
     moving = bool(calibrate) and problem.weights is not None and not pooled
     if pooled:
         check_pool_total(problem.total, release.n_private, "Leave total out, or give calibrate=False.")
-    options = check_sampler(sampler, several=n_parts > 1)
-    deal = ComponentAssignment.random(n_parts, chains, draws, rng)
+    options = {"progressbar": progressbar, **check_sampler(sampler)}
+    assignment = ComponentAssignment.random(n_parts, chains, draws, rng)
     if moving:
         remedy = "Ask for more draws, or give calibrate=False."
         check_enough_draws(chains * draws, problem.design.n_parameters, remedy)
-    posteriors = problem.posteriors()
-    parts = _sample(problem, posteriors, _Sampling(method, deal.n_each, chains, progressbar, options), rng)
-    theta, record = deal.take([part.theta for part in parts]), None
+    averaged = problem.posterior
+    components = draw_components(
+        averaged.modes(problem.draw_weights), SamplingSettings(chains, draws, method, options), assignment.n_each, rng
+    )
+    record = None
     if moving:
-        before = theta
-        moved, normals, tilt = calibrate_parts(problem, posteriors, [part.theta for part in parts], release)
-        theta = deal.take(moved)
-        record = calibration_record(
-            problem.design.parameter_names,
-            normals,
-            before,
-            theta,
-            release,
-            tilt,
-            unmeasured=None if tilt is None else tilt.unmeasured(formula),
-        )
+        theta, record = calibrate_components(components, assignment, release, formula)
     elif pooled:
-        record = pooled_record(problem, theta, deal.part, release)
+        at_mode = reference_at(averaged, averaged.mode(), release)
+        theta, record = pool_components(components, assignment, release, at_mode, formula)
+    else:
+        theta = assignment.take([one.draws.theta for one in components])
+    each = [one.draws for one in components]
     groups = {
-        "posterior": posterior_dataset(problem.design, theta),
-        "sample_stats": _statistics(parts, deal),
+        "posterior": posterior_dataset(averaged, theta),
+        "sample_stats": sample_statistics(each, assignment),
         "observed_data": observed_data(problem.design),
     }
     if record is not None:
@@ -186,8 +174,8 @@ def fit(
         warn_outside_domain(record)
     size = 16 * theta.shape[0] * theta.shape[1] * len(problem.design.y)
     if log_likelihood is True or (log_likelihood == "auto" and size <= LOG_LIKELIHOOD_LIMIT):
-        groups |= log_likelihoods(problem.rows, theta)
-    used = "+".join(sorted({part.method for part in parts}))
+        groups |= _log_likelihoods(problem.rows, theta)
+    used = "+".join(sorted({draws.method for draws in each}))
     attrs = _attributes(problem, used, calibrated=record is not None)
     attrs["release_digest"] = weights_digest(release.weights)
     groups["posterior"].attrs.update(attrs | {"design": record_design(problem.design, release.synthetic.frame)})
@@ -203,91 +191,24 @@ def _check_options(method: str, draws: int, chains: int, total: float | None, lo
         raise ValueError(f"log_likelihood must be True, False or 'auto'; got {log_likelihood!r}.")
 
 
-@dataclass(frozen=True)
-class _Sampling:
-    """How to draw."""
-
-    method: str
-    draws: int
-    chains: int
-    progressbar: bool
-    options: Mapping[str, Any]
+def _asks_to_pool(calibrate: Any) -> bool:
+    """Whether the argument of `fit` is "pool"; refuse what is neither that nor a bool."""
+    if not isinstance(calibrate, bool | np.bool_) and calibrate != "pool":
+        raise ValueError(f"calibrate must be True, False or 'pool'; got {calibrate!r}.")
+    return calibrate == "pool"
 
 
-@dataclass(frozen=True, eq=False)
-class _Sampled:
-    theta: Array  # (chain, draw, p)
-    stats: dict[str, Array]  # each (chain, draw)
-    method: str
-    proposals: ImportanceDraws | None = None
-
-
-def _sample(
-    problem: RegressionProblem, posteriors: list[WeightedMode], plan: _Sampling, rng: np.random.Generator
-) -> list[_Sampled]:
-    """Draw from each posterior: by importance sampling, or by NUTS where that fails."""
-    several = len(posteriors) > 1
-    parts: dict[int, _Sampled] = {}
-    tried: dict[int, ImportanceDraws] = {}
-    for index, posterior in enumerate(posteriors if plan.method != "nuts" else []):
-        n, work = plan.chains * plan.draws, WORK_LIMIT / len(posteriors)
-        found = laplace(posterior.rows, problem.prior, posterior.mode, draws=n, rng=rng, work=work)
-        tried[index] = found
-        if found.reliable:
-            shape = (plan.chains, plan.draws)
-            stats = {"lp": found.log_density.reshape(shape)}
-            parts[index] = _Sampled(found.theta.reshape(*shape, -1), stats, "laplace", found)
-        elif plan.method == "laplace":
-            raise unsuited(found.pareto_k, index if several else None)
-    left = [index for index in range(len(posteriors)) if index not in parts]
-    if left:
-        rows = [posteriors[index].rows for index in left]
-        nuts = RegressionNuts(rows, problem.scales, problem.priors, plan.options, several=several)
-    for run, index in enumerate(left):
-        theta, statistics = nuts.sample(
-            run,
-            posteriors[index].mode.theta,
-            draws=plan.draws,
-            chains=plan.chains,
-            progressbar=plan.progressbar,
-            random_seed=int(rng.integers(2**31)),
+def _weights_to_pool(weights: Any, release: Any, rng: np.random.Generator) -> Weights:
+    """Noise-aware weights: those given, those of the release, or new draws."""
+    given = release.weights if isinstance(weights, str) and weights == "release" else weights
+    if is_noise_aware(given, release):
+        return given
+    if given is not release.weights:
+        raise ValueError(
+            "calibrate='pool' draws the weights from the release's own measurement and takes no others. Leave "
+            "weights out, or pass those of noise_aware_weights(release)."
         )
-        kept = {str(name): np.asarray(v) for name, v in statistics.data_vars.items() if v.dims == ("chain", "draw")}
-        if len(left) < len(posteriors):
-            kept["lp"] = _log_density(posteriors[index], problem.prior, theta)
-        parts[index] = _Sampled(theta, kept, "nuts", tried.get(index))
-    return [parts[index] for index in range(len(posteriors))]
-
-
-def _log_density(posterior: WeightedMode, prior: LogPrior, theta: Array) -> Array:
-    """Log density of draws (chain, draw, p) as "laplace" records it, which is not on the scale of PyMC's."""
-    flat = theta.reshape(-1, theta.shape[-1])
-    with one_blas_thread():
-        return (posterior.rows.values(flat) + prior.value(flat)).reshape(theta.shape[:2])
-
-
-def _statistics(parts: list[_Sampled], deal: ComponentAssignment) -> xr.Dataset:
-    """Group sample_stats: what all parts record of their draws, and the worst of what they record once."""
-    each = [part.stats for part in parts]
-    if {part.method for part in parts} == {"laplace", "nuts"}:
-        # independent draws have no trajectory that could diverge
-        none = np.zeros(parts[0].theta.shape[:2], dtype=bool)
-        each = [{"diverging": none, **part.stats} if part.method == "laplace" else part.stats for part in parts]
-    shared = sorted(set.intersection(*(set(stats) for stats in each)))
-    found: dict[str, Any] = {name: deal.take([stats[name] for stats in each]) for name in shared}
-    if len(parts) > 1:
-        found["weight_draw"] = deal.part
-    chains, draws = deal.part.shape
-    dataset = xr.Dataset(
-        {name: (("chain", "draw"), values) for name, values in found.items()},
-        coords={"chain": np.arange(chains), "draw": np.arange(draws)},
-    )
-    tried = [part.proposals for part in parts if part.proposals is not None]
-    if tried:
-        dataset.attrs["pareto_k"] = float(np.max([proposals.pareto_k for proposals in tried]))
-        dataset.attrs["importance_ess"] = float(np.min([proposals.ess for proposals in tried]))
-        dataset.attrs["n_proposals"] = int(np.min([proposals.n_proposals for proposals in tried]))
-    return dataset
+    return noise_aware_weights(release, random_seed=rng)
 
 
 def _attributes(problem: RegressionProblem, method: str, *, calibrated: bool) -> dict[str, Any]:
@@ -305,4 +226,28 @@ def _attributes(problem: RegressionProblem, method: str, *, calibrated: bool) ->
         "calibrated": "yes" if calibrated else "no",
         "inference_library": "iwbayes",
         "inference_library_version": version("iwbayes"),
+    }
+
+
+def observed_data(design: Design) -> xr.Dataset:
+    """Response of the rows used; codes where it has levels, which are an attribute."""
+    numbers = design.y if design.family.continuous else design.y.astype(np.int64)
+    dataset = xr.Dataset({design.name: ("row", numbers)}, coords={"row": design.rows})
+    if design.levels:
+        dataset[design.name].attrs["levels"] = list(design.levels)
+    return dataset
+
+
+def _log_likelihoods(rows: WeightedRows, theta: Array) -> dict[str, xr.Dataset]:
+    """Unweighted and weighted log likelihood of each row used, at the final draws."""
+    design, weights = rows.design, rows.weights
+    values = np.empty((*theta.shape[:2], len(weights)))
+    with one_blas_thread():
+        for chain, draw in np.ndindex(*theta.shape[:2]):
+            values[chain, draw] = rows.row_values(theta[chain, draw])
+    coords = {"chain": np.arange(theta.shape[0]), "draw": np.arange(theta.shape[1]), "row": design.rows}
+    dims = ("chain", "draw", "row")
+    return {
+        "log_likelihood": xr.Dataset({design.name: (dims, values)}, coords=coords),
+        "log_likelihood_weighted": xr.Dataset({design.name: (dims, values * weights)}, coords=coords),
     }

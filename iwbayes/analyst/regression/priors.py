@@ -176,27 +176,36 @@ class LogPrior:
             total = total + prior.value(theta)
         return total
 
+    def gradient(self, theta: Array) -> Array:
+        """Gradient (p,) at theta (p,)."""
+        gradient, n = np.zeros(self._size), self._shape[0] * self._shape[1]
+        away = self._forms @ theta[:n].reshape(self._shape) - self._means[:, None]
+        gradient[:n] = -(self._forms.T @ (away / np.square(self._sds)[:, None])).ravel()
+        if self._sigma is not None:
+            gradient[-1] += 1 - (SIGMA_DOF + 1) * self._ratio(theta[-1])
+        for prior in self._given:
+            gradient[prior.indices] += prior.derivatives(theta)[0]
+        return gradient
+
     def derivatives(self, theta: Array) -> tuple[Array, Array]:
         """Gradient (p,) and Hessian (p, p) at theta (p,)."""
-        gradient, hessian = np.zeros(self._size), np.zeros((self._size, self._size))
-        n = self._shape[0] * self._shape[1]
-        beta = theta[:n].reshape(self._shape)
+        hessian, n = np.zeros((self._size, self._size)), self._shape[0] * self._shape[1]
         scaled = self._forms / self._sds[:, None]
-        gradient[:n] = -(scaled.T @ (scaled @ beta - (self._means / self._sds)[:, None])).ravel()
         hessian[:n, :n] = -np.kron(scaled.T @ scaled, np.eye(self._shape[1]))
         if self._sigma is not None:
-            ratio = 1 / (1 + np.exp(-self._log_ratio(theta[-1])))
-            gradient[-1] += 1 - (SIGMA_DOF + 1) * ratio
+            ratio = self._ratio(theta[-1])
             hessian[-1, -1] -= 2 * (SIGMA_DOF + 1) * ratio * (1 - ratio)
         for prior in self._given:
-            indices, (first, second) = prior.indices, prior.derivatives(theta)
-            gradient[indices] += first
-            hessian[np.ix_(indices, indices)] += second
-        return gradient, hessian
+            hessian[np.ix_(prior.indices, prior.indices)] += prior.derivatives(theta)[1]
+        return self.gradient(theta), hessian
 
     def _log_ratio(self, u: Any) -> Any:
         # log of sigma^2 / (nu s^2)
         return 2 * u - np.log(SIGMA_DOF * float(self._sigma or 1.0) ** 2)
+
+    def _ratio(self, u: float) -> float:
+        """Share 1/(1 + nu s^2/sigma^2), by which the tails of the half t pull."""
+        return float(1 / (1 + np.exp(-self._log_ratio(u))))
 
 
 def _default_forms(design: Design, scales: PriorScales, given: Mapping[str, Any]) -> tuple[Array, Array, Array]:

@@ -62,6 +62,22 @@ class WeightedRows:
             scores[:, -1] = score[k]
         return scores
 
+    def gradient(self, theta: Array) -> tuple[float, Array]:
+        """Weighted log likelihood at theta (p,), with the constant of `values`, and its gradient (p,)."""
+        design, (eta, aux) = self.design, self._predictors(theta)
+        score = design.family.score(eta, design.y, aux) * self.weights
+        gradient, n = np.empty(design.n_parameters), design.x.shape[1] * design.n_predictors
+        gradient[:n] = (design.x.T @ score[: design.n_predictors].T).ravel()
+        if design.auxiliary:
+            gradient[-1] = score[-1].sum()
+        return float(self.weights @ design.family.log_density(eta, design.y, aux)) - self._constant, gradient
+
+    @cached_property
+    def _constant(self) -> float:
+        """Part of the log likelihood that `values` leaves out."""
+        origin = np.zeros(self.design.n_parameters)
+        return float(self.weights @ self.row_values(origin) - self.values(origin[None])[0])
+
     def derivatives(self, theta: Array) -> tuple[float, Array, Array]:
         """Weighted log likelihood, its gradient (p,) and Hessian (p, p) at theta (p,)."""
         [value], [gradient], [hessian] = derivatives_each([self], theta[None])

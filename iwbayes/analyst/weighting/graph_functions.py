@@ -41,13 +41,13 @@ class CompiledWhenUsed:
     ----------
     inputs : list of Variable
     outputs : Variable or list of Variable
-    n_rows : int
-        Rows that a call loops over: some operations do so in Python.
+    n_rows : int or None
+        Rows that a call loops over: some operations do so in Python. None: compile at the first call.
     """
 
-    def __init__(self, inputs: list[Any], outputs: Any, *, n_rows: int) -> None:
+    def __init__(self, inputs: list[Any], outputs: Any, *, n_rows: int | None) -> None:
         self._graph = inputs, outputs
-        calls = _WORK_IN_PYTHON // (_ROWS_OF_A_CALL + n_rows)
+        calls = 0 if n_rows is None else _WORK_IN_PYTHON // (_ROWS_OF_A_CALL + n_rows)
         self._calls, self._calls_in_python = 0, calls if calls >= _FEWEST_CALLS else 0
         self._function: Any = None
 

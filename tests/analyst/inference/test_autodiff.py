@@ -126,12 +126,12 @@ def test_names_and_start(terms):
 @pytest.mark.parametrize("name", ["logistic", "gaussian"])
 def test_mode_is_stationary_and_maximal(terms, name):
     model = terms[name]
-    mode = model.mode()
+    mode = model.mode().theta
     gradient = WEIGHTS @ model.scores(mode) + model.prior(mode)[0]
     np.testing.assert_allclose(gradient, 0, atol=1e-9)
     found = optimize.minimize(lambda theta: -model.log_density(theta), model.start(), method="BFGS")
     np.testing.assert_allclose(mode, found.x, atol=1e-4)
-    np.testing.assert_allclose(model.mode(mode + 3), mode, atol=1e-9)
+    np.testing.assert_allclose(model.mode(mode + 3).theta, mode, atol=1e-9)
 
 
 @pytest.fixture(scope="module")
@@ -158,6 +158,11 @@ def test_hierarchical_model_against_finite_differences(deep):
         terms.likelihood_hessian(theta), differences(lambda t: terms.weights @ terms.scores(t), theta), atol=1e-6
     )
     gradient, hessian = terms.prior(theta)
+    value, slope = terms.gradient(theta)
+    np.testing.assert_allclose(value, terms.log_density(theta), rtol=1e-12)
+    np.testing.assert_allclose(slope, differences(terms.log_density, theta), atol=1e-6)
+    np.testing.assert_allclose(terms.prior_gradient(theta)[1], gradient, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(terms.prior_gradient(theta)[0], terms.log_prior(theta), rtol=1e-12)
 
     def prior(t):
         return terms.log_density(t) - terms.weights @ row_log_likelihood(terms, t)
@@ -249,10 +254,10 @@ def test_rows_of_weight_zero_stay_out():
 def test_mode_comes_with_its_hessians(terms):
     for name in ("logistic", "gaussian"):
         model = terms[name]
-        mode, likelihood, prior = model.peak()
-        np.testing.assert_array_equal(mode, model.mode())
-        np.testing.assert_allclose(likelihood, model.likelihood_hessian(mode), rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(prior, model.prior(mode)[1], rtol=1e-5, atol=1e-5)
+        mode = model.mode()
+        curvature = -model.likelihood_hessian(mode.theta)
+        np.testing.assert_allclose(mode.curvature, curvature, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(mode.precision, curvature - model.prior(mode.theta)[1], rtol=1e-5, atol=1e-5)
 
 
 def test_trailing_axes_are_summed():

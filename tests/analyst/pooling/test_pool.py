@@ -15,7 +15,6 @@ from weighted_tools import STATEMENT, make_release, tilted_release
 
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.inference import tilt_posterior
 from iwbayes.analyst.inference.tilt_posterior import TiltPosterior, draw_tilts, row_noise
 from iwbayes.analyst.older_tilts import recover_coefficients
 from iwbayes.analyst.pooling.noise_aware import noise_aware_weights
@@ -103,6 +102,8 @@ def test_derivatives_of_the_log_density():
     posterior = posterior_of(3)
     b, step = np.array([0.4, -0.2, 0.1]), 1e-5
     gradient, hessian = posterior.derivatives(b)
+    assert_allclose(posterior.gradient(b)[1], gradient, rtol=1e-12)
+    assert_allclose(posterior.gradient(b)[0], posterior.log_density(b), rtol=1e-12)
     ends = [(b + step * e, b - step * e) for e in np.eye(3)]
     slopes = [(posterior.log_density(u) - posterior.log_density(v)) / (2 * step) for u, v in ends]
     bends = [(posterior.derivatives(u)[0] - posterior.derivatives(v)[0]) / (2 * step) for u, v in ends]
@@ -138,7 +139,7 @@ def test_draws_of_the_tilt_against_a_grid(k, method):
     # so much noise that the posterior is skewed
     posterior = posterior_of(k, noise_sd=0.8, tau=2.0)
     mean, covariance = grid_moments(posterior, [np.linspace(-8, 8, 401 if k == 2 else 4001)] * k)
-    sampler = {"cores": 1, "tune": 300, "draws": 250} if method == "nuts" else {}
+    sampler = {"cores": 1, "tune": 300} if method == "nuts" else {}
     rng = np.random.default_rng(3)
     draws = draw_tilts(posterior, np.zeros(k), 600, method=method, sampler=sampler, rng=rng)
     sd = np.sqrt(np.diag(covariance))
@@ -157,12 +158,17 @@ def test_nuts_takes_over_where_importance_sampling_fails(monkeypatch):
     monkeypatch.setattr("iwbayes.analyst.inference.importance.K_HAT_LIMIT", -np.inf)
     with pytest.raises(RuntimeError, match="pareto_k"):
         draw_tilts(posterior, np.zeros(1), 5, method="laplace", sampler={}, rng=np.random.default_rng(0))
-    called = []
-    monkeypatch.setattr(tilt_posterior, "_nuts", lambda *args: called.append(args) or np.arange(50.0)[:, None])
+    called = np.arange(200.0).reshape(2, 100, 1) % 17
+    monkeypatch.setattr("iwbayes.analyst.inference.components.WhitenedNuts.sample", lambda *_, **__: (called, {}))
     draws = draw_tilts(posterior, np.zeros(1), 5, method="auto", sampler={}, rng=np.random.default_rng(0))
-    assert len(called) == 1 and len(draws) == 5
     # five draws with the moments of all
-    assert_allclose([draws.mean(), draws.var(ddof=1)], [24.5, np.arange(50).var(ddof=1)], rtol=1e-10)
+    assert_allclose([draws.mean(), draws.var(ddof=1)], [called.mean(), called.var(ddof=1)], rtol=1e-10)
+    monkeypatch.setattr(
+        "iwbayes.analyst.inference.components.WhitenedNuts.sample",
+        lambda *_, **__: (np.arange(200.0).reshape(2, 100, 1), {}),
+    )
+    with pytest.raises(RuntimeError, match=r"r_hat \d.* is not below 1.05"):
+        draw_tilts(posterior, np.zeros(1), 5, method="auto", sampler={}, rng=np.random.default_rng(0))
 
 
 # weights
@@ -482,7 +488,7 @@ def test_runs_without_a_mode_are_the_exact_mixture(monkeypatch):
     def no_mode(*args):
         raise RuntimeError("the mode was not found")
 
-    monkeypatch.setattr("iwbayes.analyst.pooling.pool.modal_parts", no_mode)
+    monkeypatch.setattr("iwbayes.analyst.inference.model_posterior.ModelPosterior.modes", no_mode)
     rng = np.random.default_rng(6)
     release = tilted_bits(bits(rng, 60, schema=ONE), 0.2, rng, schema=ONE, n_synthetic=200)
     with pm.Model() as plain:

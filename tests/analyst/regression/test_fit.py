@@ -10,12 +10,11 @@ from scipy.special import expit, logsumexp
 
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat, row_merging
-from iwbayes.analyst.regression.compact_model import centred, shift_intercept
+from iwbayes.analyst.inference.importance import importance_draws
 from iwbayes.analyst.regression.design import build_design
 from iwbayes.analyst.regression.fit import fit
-from iwbayes.analyst.regression.modes import Mode, find_modes, laplace
 from iwbayes.analyst.regression.priors import LogPrior, prior_scales
-from iwbayes.analyst.regression.problem import RegressionProblem
+from iwbayes.analyst.regression.regression_posterior import RegressionProblem, find_modes
 from iwbayes.analyst.regression.weighted_rows import WeightedRows, merge_draws
 from iwbayes.features import FeatureMap
 from iwbayes.features.formulas import model_terms
@@ -73,6 +72,14 @@ def rows_and_prior(formula, family, release, weights):
     design = build_design(formula, release.synthetic.frame, SCHEMA, family)
     prior = LogPrior(design, prior_scales(design, weights[design.rows]))
     return WeightedRows(design, weights[design.rows]), prior
+
+
+def laplace(rows, prior, *, n, sign=1.0, **options):
+    """Importance sampling around the mode of some rows."""
+    mode = find_modes([rows], prior)[0]
+    return importance_draws(
+        lambda theta: rows.values(theta) + prior.value(theta), mode.theta, sign * mode.precision, n=n, **options
+    )
 
 
 def draws_of(idata, name):
@@ -183,7 +190,7 @@ def test_laplace_draws_have_the_moments_of_the_posterior(formula, family):
     rows, prior = rows_and_prior(formula, family, release, w)
     rows = merge_draws(rows.design, rows.weights[None])[0]
     mean, covariance = grid_moments(rows, prior)
-    drawn = laplace(rows, prior, find_modes([rows], prior)[0], draws=4000, rng=np.random.default_rng(3))
+    drawn = laplace(rows, prior, draws=4000, n=16_000, rng=np.random.default_rng(3))
     assert drawn.pareto_k < 0.5
     sd = np.sqrt(np.diag(covariance))
     error = 1 / np.sqrt(4000) + 1 / np.sqrt(drawn.ess)
@@ -196,26 +203,24 @@ def test_laplace_draws_have_the_moments_of_the_posterior(formula, family):
 def test_draws_are_not_repeated_without_need():
     release = make_release()
     rows, prior = rows_and_prior("y ~ x", "bernoulli", release, release.weights.values)
-    drawn = laplace(rows, prior, find_modes([rows], prior)[0], draws=400, rng=np.random.default_rng(0))
+    drawn = laplace(rows, prior, draws=400, n=1600, rng=np.random.default_rng(0))
     assert len(np.unique(drawn.theta, axis=0)) > 360
-    assert drawn.n_proposals == 1600
 
 
-def test_few_proposals_where_rows_are_many():
-    release = make_release()
-    rows, prior = rows_and_prior("y ~ x", "bernoulli", release, release.weights.values)
-    mode = find_modes([rows], prior)[0]
-    drawn = laplace(rows, prior, mode, draws=4000, rng=np.random.default_rng(0), work=700 * 300)
-    assert drawn.n_proposals == 700
-    assert drawn.theta.shape == (4000, 2)
+def test_few_proposals_where_rows_are_many(monkeypatch):
+    statistics = []
+    for work in (4e8, 700 * 300):
+        monkeypatch.setattr("iwbayes.analyst.inference.components.WORK_LIMIT", work)
+        idata = quick("y ~ x", make_release(), "bernoulli")
+        statistics.append(arviz_compat.group(idata, "sample_stats").attrs["n_proposals"])
+        assert draws_of(idata, "x").shape == (4, 1000)
+    assert statistics == [16_000, 700]
 
 
 def test_a_proposal_that_can_not_be_made_is_a_failure():
     release = make_release()
     rows, prior = rows_and_prior("y ~ x", "bernoulli", release, release.weights.values)
-    mode = find_modes([rows], prior)[0]
-    broken = Mode(mode.theta, mode.value, -mode.precision, mode.curvature)
-    assert not laplace(rows, prior, broken, draws=10, rng=np.random.default_rng(0)).reliable
+    assert not laplace(rows, prior, sign=-1.0, draws=10, n=250, rng=np.random.default_rng(0)).reliable
 
 
 @pytest.mark.parametrize(
@@ -241,18 +246,14 @@ def test_laplace_agrees_with_nuts(formula, family):
 
 
 @pytest.mark.parametrize(("formula", "family"), FORMULAS)
-def test_nuts_samples_the_same_posterior_on_centred_columns(formula, family):
-    release = make_release(n=50)
-    problem = RegressionProblem.build(formula, release, family, None, "release", None)
-    rows = problem.posteriors()[0].rows
-    moved, scales, center = centred(rows, problem.scales, problem.priors)
-    assert np.abs(center).max() > 0.01
-    theta = np.random.default_rng(0).normal(size=(5, rows.design.n_parameters)) * 0.5
-    shifted = shift_intercept(rows.design, theta, center)
-    expected = rows.values(theta) + problem.prior.value(theta)
-    found = moved.values(shifted) + LogPrior(moved.design, scales).value(shifted)
-    np.testing.assert_allclose(found, expected, rtol=1e-9)
-    np.testing.assert_allclose(shift_intercept(rows.design, shifted, -center), theta, atol=1e-12)
+def test_what_nuts_asks_for_is_the_density_of_the_proposals_and_its_gradient(formula, family):
+    posterior = RegressionProblem.build(formula, make_release(n=50), family, None, "release", None).posterior
+    theta = np.random.default_rng(0).normal(size=len(posterior.names)) * 0.4
+    value, gradient = posterior.gradient(theta)
+    np.testing.assert_allclose(value, posterior.log_densities(theta[None])[0], rtol=1e-12)
+    steps = 1e-5 * np.eye(len(theta))
+    numeric = (posterior.log_densities(theta + steps) - posterior.log_densities(theta - steps)) / 2e-5
+    np.testing.assert_allclose(gradient, numeric, rtol=1e-5, atol=1e-5)
 
 
 def test_auto_falls_back_to_nuts_and_laplace_refuses(monkeypatch):

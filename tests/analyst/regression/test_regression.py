@@ -6,13 +6,10 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 import pytest
-import xarray as xr
 
-from iwbayes.analyst.regression.compact_model import CompactRegression, centred
 from iwbayes.analyst.regression.design import build_design
 from iwbayes.analyst.regression.model import build_model, regression
 from iwbayes.analyst.regression.priors import LogPrior, prior_scales, python_mode
-from iwbayes.analyst.regression.weighted_rows import WeightedRows
 from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
 from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights
@@ -211,35 +208,6 @@ def test_numpy_posterior_is_the_density_of_the_pymc_model(formula, family, kind)
     difference = pymc_values - ours - prior.value(theta)
     # constants of the default priors are left out
     np.testing.assert_allclose(difference, difference[0], rtol=0, atol=1e-9 * np.abs(pymc_values).max())
-
-
-@pytest.mark.parametrize("swapped", [False, True])
-@pytest.mark.parametrize(("formula", "family", "kind"), CASES)
-def test_the_compact_model_of_nuts_has_the_same_density(formula, family, kind, swapped):
-    found, priors = design(formula, family), given_priors(kind) if kind else None
-    rows = WeightedRows(found, np.ones(len(found.y)))
-    rows, scales, _ = centred(rows, prior_scales(found, RELEASE.weights.values), priors)
-    moved = rows.design
-    compact = CompactRegression(moved, scales, priors, swapped=swapped)
-    prior = LogPrior(moved, scales, priors)
-    theta = np.random.default_rng(1).normal(size=(3, moved.n_parameters)) * 0.3
-    density = compact.model.compile_logp(mode=python_mode())
-    transforms = compact.model.rvs_to_transforms
-    points = []
-    for values in map(compact.values, theta):
-        point = {}
-        for rv in compact.model.free_RVs:
-            name, transform = compact.model.rvs_to_values[rv].name, transforms[rv]
-            value = values[rv.name]
-            point[name] = transform.forward(value, *rv.owner.inputs).eval() if transform else value
-        points.append(density(point))
-    difference = np.array(points) - [rows.values(t[None])[0] for t in theta] - prior.value(theta)
-    np.testing.assert_allclose(difference, difference[0], rtol=0, atol=1e-9 * np.abs(points).max())
-    draws = {name: np.stack([compact.values(t)[name] for t in theta])[None] for name in compact.values(theta[0])}
-    posterior = xr.Dataset(
-        {n: (("chain", "draw", *(f"{n}{i}" for i in range(v.ndim - 2))), v) for n, v in draws.items()}
-    )
-    np.testing.assert_allclose(compact.theta(posterior)[0], theta, rtol=1e-12)
 
 
 @pytest.mark.parametrize(("formula", "family", "kind"), CASES)

@@ -1,0 +1,100 @@
+"""Calibrated posteriors under draws of the weights: the sandwich of each component, their mixture and its record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import xarray as xr
+
+from iwbayes.analyst.calibration.mixture import map_parts
+from iwbayes.analyst.calibration.record import ModeReference, calibration_record, mode_reference, pool_record
+from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, calibrate_normal
+from iwbayes.analyst.inference.component_assignment import ComponentAssignment
+from iwbayes.analyst.inference.components import Component
+from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior
+from iwbayes.analyst.released_tilt import ReleasedTilt
+from iwbayes.arrays import Array
+from iwbayes.release import Release
+
+__all__ = ["calibrate_components", "likelihood_terms", "pool_components", "reference_at"]
+
+
+def likelihood_terms(posterior: WeightedPosterior, mode: Mode) -> LikelihoodTerms:
+    """Differentiate the rows of a posterior at its mode."""
+    total = posterior.weights.sum()
+    return LikelihoodTerms(
+        mode.theta,
+        posterior.scores(mode.theta),
+        mode.curvature / total,
+        posterior.weights / total,
+        posterior.gradients_at,
+    )
+
+
+def calibrate_components(
+    components: Sequence[Component], assignment: ComponentAssignment, release: Release, formula: str | None = None
+) -> tuple[Array, xr.Dataset]:
+    """Move the draws under each draw of the weights to its own calibrated posterior, and mix them.
+
+    Parameters
+    ----------
+    components : sequence of Component
+    assignment : ComponentAssignment
+    release : Release
+    formula : str, optional
+        Of a regression, to name the terms that the release did not measure.
+
+    Returns
+    -------
+    theta : ndarray, shape (chain, draw, p)
+    record : xarray.Dataset
+    """
+    tilt = ReleasedTilt.of(release)
+    applies = tilt is not None and len(components) == 1 and tilt.applies_to(components[0].posterior.weights)
+    normals = [
+        calibrate_normal(
+            likelihood_terms(one.posterior, one.mode),
+            prior=one.posterior.prior,
+            n_private=release.n_private,
+            tilt=tilt if applies else None,
+        )
+        for one in components
+    ]
+    each = [one.draws.theta for one in components]
+    flat = [theta.reshape(-1, theta.shape[-1]) for theta in each]
+    modes = [one.mode for one in components]
+    moved = map_parts(flat, [mode.theta for mode in modes], [mode.precision for mode in modes], normals)
+    theta = assignment.take([own.reshape(before.shape) for own, before in zip(moved, each, strict=True)])
+    names, unmeasured = components[0].posterior.names, _unmeasured(tilt, formula)
+    record = calibration_record(names, normals, assignment.take(each), theta, release, tilt, unmeasured=unmeasured)
+    return theta, record
+
+
+def pool_components(
+    components: Sequence[Component],
+    assignment: ComponentAssignment,
+    release: Release,
+    at_mode: ModeReference,
+    formula: str | None = None,
+) -> tuple[Array, xr.Dataset]:
+    """Mix the draws under noise-aware weights as they are; arguments as of `calibrate_components`.
+
+    `at_mode` is the sandwich at the mode under the averaged weights, from `reference_at`.
+    """
+    tilt, n_parts = ReleasedTilt.of(release), len(components)
+    assert tilt is not None  # noqa: S101 - noise-aware weights have one behind them
+    theta = assignment.take([one.draws.theta for one in components])
+    names, flat, part = components[0].posterior.names, theta.reshape(-1, theta.shape[-1]), assignment.part.ravel()
+    unmeasured = _unmeasured(tilt, formula)
+    return theta, pool_record(names, flat, part, release, tilt, n_parts=n_parts, at_mode=at_mode, unmeasured=unmeasured)
+
+
+def reference_at(posterior: WeightedPosterior, mode: Mode, release: Release) -> ModeReference:
+    """Evaluate the sandwich of a posterior under averaged weights at its mode."""
+    terms, tilt = likelihood_terms(posterior, mode), ReleasedTilt.of(release)
+    return mode_reference(terms, prior=posterior.prior, n_private=release.n_private, tilt=tilt)
+
+
+def _unmeasured(tilt: ReleasedTilt | None, formula: str | None) -> str | None:
+    """Say which terms of a formula the release did not measure."""
+    return None if tilt is None or formula is None else tilt.unmeasured(formula)

@@ -1,0 +1,142 @@
+"""The engine: draws from posteriors at whose modes we are, by importance sampling or NUTS, one for each weight draw."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from iwbayes._threads import one_blas_thread
+from iwbayes.analyst.inference.component_assignment import ComponentAssignment
+from iwbayes.analyst.inference.importance import WORK_LIMIT, ImportanceDraws, importance_draws, n_proposals, unsuited
+from iwbayes.analyst.inference.nuts import SamplingSettings, WhitenedNuts
+from iwbayes.analyst.inference.weighted_posterior import LogDensity, Mode, WeightedPosterior
+from iwbayes.arrays import Array
+
+__all__ = ["Component", "Draws", "draw_components", "draw_densities", "sample_statistics"]
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """Draws from a log density.
+
+    Parameters
+    ----------
+    theta : ndarray, shape (chain, draw, p)
+    statistics : dict of str to ndarray, shape (chain, draw)
+        ``lp``, the log density of each, and what NUTS records.
+    method : {"laplace", "nuts"}
+    proposals : ImportanceDraws or None
+        Of the importance sampling, where it was tried.
+    """
+
+    theta: Array
+    statistics: Mapping[str, Array]
+    method: str
+    proposals: ImportanceDraws | None
+
+
+@dataclass(frozen=True, eq=False)
+class Component:
+    """Posterior under one draw of the weights: where its mode is, and draws from it."""
+
+    posterior: WeightedPosterior
+    mode: Mode
+    draws: Draws
+
+
+def draw_components(
+    located: Sequence[tuple[WeightedPosterior, Mode]], settings: SamplingSettings, n_each: int, rng: np.random.Generator
+) -> list[Component]:
+    """Draw from each of the posteriors that `WeightedPosterior.modes` returns.
+
+    Parameters
+    ----------
+    located : sequence of (WeightedPosterior, Mode)
+    settings : SamplingSettings
+    n_each : int
+        Draws of each chain.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    list of Component
+
+    Raises
+    ------
+    RuntimeError
+        k-hat is too large with method="laplace".
+    """
+    cost = max(posterior.cost for posterior, _ in located)
+    n = n_proposals(settings.chains * n_each, cost, WORK_LIMIT / len(located))
+    densities = [(posterior, mode.theta, mode.precision) for posterior, mode in located]
+    found = draw_densities(densities, settings, n_each, rng, proposals=n)
+    return [Component(posterior, mode, draws) for (posterior, mode), draws in zip(located, found, strict=True)]
+
+
+def draw_densities(
+    densities: Sequence[tuple[LogDensity, Array, Array]],
+    settings: SamplingSettings,
+    n_each: int,
+    rng: np.random.Generator,
+    *,
+    proposals: int,
+) -> list[Draws]:
+    """Draw from several log densities of one dimension: by importance sampling, or by NUTS where that does not suit.
+
+    Parameters
+    ----------
+    densities : sequence of (LogDensity, ndarray of shape (p,), ndarray of shape (p, p))
+        Each with a point near its mode and its precision there.
+    settings : SamplingSettings
+    n_each : int
+        Draws of each chain.
+    rng : numpy.random.Generator
+    proposals : int
+        Of the importance sampling of each.
+    """
+    shape, found, tried = (settings.chains, n_each), {}, {}
+    for index, (density, center, precision) in enumerate(densities if settings.method != "nuts" else []):
+        n = settings.chains * n_each
+        with one_blas_thread():
+            one = importance_draws(density.log_densities, center, precision, n=proposals, draws=n, rng=rng)
+        tried[index] = one
+        if one.reliable:
+            statistics = {"lp": one.log_density.reshape(shape)}
+            found[index] = Draws(one.theta.reshape(*shape, -1), statistics, "laplace", one)
+        elif settings.method == "laplace":
+            raise unsuited(one.pareto_k, index if len(densities) > 1 else None)
+    left = [index for index in range(len(densities)) if index not in found]
+    if left:
+        nuts = WhitenedNuts(len(densities[0][1]), settings, n_runs=len(left))
+    for index in left:
+        theta, statistics = nuts.sample(*densities[index], draws=n_each, rng=rng)
+        found[index] = Draws(theta, statistics, "nuts", tried.get(index))
+    return [found[index] for index in range(len(densities))]
+
+
+def sample_statistics(each: Sequence[Draws], assignment: ComponentAssignment) -> xr.Dataset:
+    """Group sample_stats of a mixture: what all parts record of their draws, and the worst of what they record once."""
+    records = [dict(draws.statistics) for draws in each]
+    if {draws.method for draws in each} == {"laplace", "nuts"}:
+        for draws, record in zip(each, records, strict=True):
+            # independent draws have no trajectory that could diverge
+            record.setdefault("diverging", np.zeros(draws.theta.shape[:2], dtype=bool))
+    shared = sorted(set.intersection(*(set(record) for record in records)))
+    values: dict[str, Any] = {name: assignment.take([record[name] for record in records]) for name in shared}
+    if len(each) > 1:
+        values["weight_draw"] = assignment.part
+    chains, draws_each = assignment.part.shape
+    dataset = xr.Dataset(
+        {name: (("chain", "draw"), array) for name, array in values.items()},
+        coords={"chain": np.arange(chains), "draw": np.arange(draws_each)},
+    )
+    tried = [draws.proposals for draws in each if draws.proposals is not None]
+    if tried:
+        dataset.attrs["pareto_k"] = float(np.max([proposals.pareto_k for proposals in tried]))
+        dataset.attrs["importance_ess"] = float(np.min([proposals.ess for proposals in tried]))
+        dataset.attrs["n_proposals"] = int(np.min([proposals.n_proposals for proposals in tried]))
+    return dataset

@@ -1,0 +1,46 @@
+"""A PyTensor operation that asks a Python function for a log density and its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+
+from iwbayes.arrays import Array
+
+__all__ = ["DensityOp"]
+
+
+class DensityOp(Op):
+    """Log density, a scalar, of a vector: whatever `function`, which may be exchanged between runs, says it is.
+
+    Attributes
+    ----------
+    function : callable
+        theta (p,) -> (log density, gradient (p,)).
+    """
+
+    def __init__(self) -> None:
+        self.function: Callable[[Array], tuple[float, Array]]
+
+    def make_node(self, *inputs: Any) -> Apply:
+        """Apply to a vector: the log density, and its gradient, which only the derivative looks at."""
+        return Apply(self, [pt.as_tensor_variable(theta) for theta in inputs], [pt.dscalar(), pt.dvector()])
+
+    def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
+        """Evaluate."""
+        value, gradient = self.function(inputs[0])
+        output_storage[0][0] = np.asarray(value, dtype=np.float64)
+        output_storage[1][0] = np.asarray(gradient, dtype=np.float64)
+
+    def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> list[Any]:
+        """Differentiate the log density."""
+        return [cotangents[0] * outputs[1]]
+
+    def L_op(self, inputs: Any, outputs: Any, output_grads: Any) -> list[Any]:  # noqa: N802 - PyTensor's older name
+        """Differentiate the log density."""
+        return self.pullback(inputs, outputs, output_grads)

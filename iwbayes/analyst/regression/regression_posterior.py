@@ -1,0 +1,252 @@
+"""The weighted posterior of a regression: design, prior and weights of a release, modes by a batched Newton method."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iwbayes._threads import one_blas_thread
+from iwbayes.analyst.inference.importance import OF_A_DRAW
+from iwbayes.analyst.inference.newton import NotReachedError, maximise_many
+from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior
+from iwbayes.analyst.regression.design import Design, build_design
+from iwbayes.analyst.regression.priors import LogPrior, prior_scales
+from iwbayes.analyst.regression.weighted_rows import WeightedRows, derivatives_each, merge_draws
+from iwbayes.arrays import Array
+from iwbayes.weights import Weights, kish_ess
+
+__all__ = ["RegressionPosterior", "RegressionProblem", "find_modes"]
+
+
+@dataclass(frozen=True, eq=False)
+class RegressionProblem:
+    """All that a fit needs of the release: arrays of the rows used, the prior and the weights.
+
+    Parameters
+    ----------
+    design : Design
+    prior : LogPrior
+    weights : Weights or None
+        None: uniform.
+    draw_weights : ndarray, shape (draw of the weights, row)
+        Of all rows; each draw sums to the total.
+    total : float
+    """
+
+    design: Design
+    prior: LogPrior
+    weights: Weights | None
+    draw_weights: Array
+    total: float
+
+    @classmethod
+    def build(
+        cls, formula: str, release: Any, family: Any, priors: Any, weights: Any, total: float | None
+    ) -> RegressionProblem:
+        """Read the rows that a formula uses and find their priors and weights; arguments as of `fit`."""
+        synthetic = release.synthetic
+        design = build_design(formula, synthetic.frame, synthetic.schema, family)
+        chosen = _chosen_weights(weights, release, design.n_rows)
+        total = float(release.n_private if total is None else total)
+        values = np.ones((1, design.n_rows)) if chosen is None else np.asarray(chosen.draw_values)
+        values = values * (total / values.sum(axis=1, keepdims=True))
+        if not np.all(values[:, design.rows].sum(axis=1) > 0):
+            raise ValueError("the weights must not all be zero on the rows used; check columns with missing cells.")
+        scales = prior_scales(design, values.mean(axis=0)[design.rows])
+        return cls(design, LogPrior(design, scales, priors), chosen, values, total)
+
+    @property
+    def rows(self) -> WeightedRows:
+        """Rows used, one by one, with the averaged weights."""
+        return WeightedRows(self.design, self.draw_weights.mean(axis=0)[self.design.rows])
+
+    @property
+    def share_left_out(self) -> float:
+        """Share of the averaged weights that rows with missing cells in the columns used have."""
+        averaged = self.draw_weights.mean(axis=0)
+        averaged[self.design.rows] = 0.0
+        return float(averaged.sum() / self.total)
+
+    @property
+    def posterior(self) -> RegressionPosterior:
+        """Posterior under the averaged weights."""
+        return RegressionPosterior(self.design, self.prior, self.draw_weights.mean(axis=0))
+
+
+class RegressionPosterior(WeightedPosterior):
+    """A regression as a `WeightedPosterior`: numpy on rows merged where they are identical.
+
+    Parameters
+    ----------
+    design : Design
+        Of the rows used.
+    prior : LogPrior
+    weights : ndarray, shape (row,)
+        Of all rows of the table; those left out have scores of zero.
+    merged : WeightedRows, optional
+        The rows used under these weights, where they are merged already.
+    """
+
+    def __init__(self, design: Design, prior: LogPrior, weights: Array, merged: WeightedRows | None = None) -> None:
+        self.design, self.log_prior, self.weights = design, prior, weights
+        self.names = tuple(design.parameter_names)
+        self.dims = {term.name: design.dims(term) for term in design.terms}
+        self.coords = design.coords
+        self.merged = merge_draws(design, weights[None, design.rows])[0] if merged is None else merged
+        self.cost = float(len(self.merged.weights) * design.n_predictors)
+
+    def with_weights(self, weights: Array) -> RegressionPosterior:
+        """Return the same regression under other weights of all rows, shape (row,)."""
+        return RegressionPosterior(self.design, self.log_prior, weights)
+
+    def log_densities(self, theta: Array) -> Array:
+        """Log density, shape (sample,), at many points, shape (sample, p)."""
+        return self.merged.values(theta) + self.log_prior.value(theta)
+
+    def gradient(self, theta: Array) -> tuple[float, Array]:
+        """Log density at theta (p,) and its gradient (p,)."""
+        value, gradient = self.merged.gradient(theta)
+        return value + float(self.log_prior.value(theta[None])[0]), gradient + self.log_prior.gradient(theta)
+
+    def scores(self, theta: Array) -> Array:
+        """Gradient of each row's unweighted log likelihood at theta (p,), shape (row, p); zeros for rows left out."""
+        with one_blas_thread():
+            used = WeightedRows(self.design, self.weights).row_scores(theta)
+        if len(used) == self.design.n_rows:
+            return used
+        scores = np.zeros((self.design.n_rows, self.design.n_parameters))
+        scores[self.design.rows] = used
+        return scores
+
+    def prior(self, theta: Array) -> tuple[Array, Array]:
+        """Gradient (p,) and Hessian (p, p) of the log prior at theta (p,)."""
+        return self.log_prior.derivatives(theta)
+
+    def constrain(self, theta: Array) -> dict[str, Array]:
+        """Coefficients and sigma by name, each (sample, ...), of points (sample, p)."""
+        return self.design.unpack(theta)
+
+    def gradients_at(self, rows: NDArray[np.intp], shares: Array, thetas: Array) -> Array:
+        """Gradients (draw, p) of mean log likelihoods at thetas (draw, p), under shares (draw, n) of some rows (n,)."""
+        index = np.full(self.design.n_rows, -1)
+        index[self.design.rows] = np.arange(len(self.design.rows))
+        kept = index[rows] >= 0
+        used = index[rows][kept]
+        part = WeightedRows(self.design.with_rows(self.design.x[used], self.design.y[used]), shares[0, kept])
+        with one_blas_thread():
+            each = [share[kept] @ part.row_scores(theta) for share, theta in zip(shares, thetas, strict=True)]
+        return np.stack(each)
+
+    def mode(self, start: Array | None = None) -> Mode:
+        """Maximise the log density from a start (p,)."""
+        return self._modes([self], start)[0]
+
+    def modes(self, weights: Array, start: Array | None = None) -> list[tuple[WeightedPosterior, Mode]]:
+        """Find the posterior and its mode under each of several weight vectors (draw, row), in one batch."""
+        complete = len(self.design.rows) == self.design.n_rows
+        merged = merge_draws(self.design, weights if complete else weights[:, self.design.rows])
+        own = [RegressionPosterior(self.design, self.log_prior, *one) for one in zip(weights, merged, strict=True)]
+        if start is None and len(own) > 1:
+            start = self.mode().theta  # the modes of several draws lie close together
+        return list(zip(own, self._modes(own, start), strict=True))
+
+    def _modes(self, each: Sequence[RegressionPosterior], start: Array | None) -> list[Mode]:
+        starts = None if start is None else np.tile(start, (len(each), 1))
+        try:
+            return find_modes([one.merged for one in each], self.log_prior, starts)
+        except NotReachedError as error:
+            p = self.design.n_parameters
+            with np.errstate(divide="ignore"):  # a weight of zero
+                carrying = kish_ess(np.log(self.weights[self.design.rows]))
+            if carrying > p:
+                raise
+            raise RuntimeError(
+                f"the posterior has no mode that can be found: the weights are worth {carrying:.1f} rows, for {p} "
+                "parameters. Look at release.weights; temper() or truncate() them, or fit fewer terms."
+            ) from error
+
+
+def find_modes(each: Sequence[WeightedRows], prior: LogPrior, starts: Array | None = None) -> list[Mode]:
+    """Maximise several weighted log posteriors with one prior by Newton's method with a line search.
+
+    Parameters
+    ----------
+    each : sequence of WeightedRows
+        One a posterior. Where they share a design, one pass over its rows serves all that have not converged.
+    prior : LogPrior
+    starts : ndarray, shape (posterior, p), optional
+
+    Returns
+    -------
+    list of Mode
+
+    Raises
+    ------
+    RuntimeError
+        When 200 steps do not reach a mode; of several posteriors it names the first that failed as a draw of the
+        weights.
+    """
+
+    def derivatives(theta: Array, indices: NDArray[np.intp]) -> tuple[Array, Array, Array, Array]:
+        value, gradient, hessian = derivatives_each([each[index] for index in indices], theta)
+        curvature = -(hessian + hessian.transpose(0, 2, 1)) / 2
+        precision = curvature.copy()
+        for i, point in enumerate(theta):
+            prior_gradient, prior_hessian = prior.derivatives(point)
+            gradient[i] += prior_gradient
+            precision[i] -= (prior_hessian + prior_hessian.T) / 2
+        return value + prior.value(theta), gradient, precision, curvature
+
+    # steps that are too long overflow, and are then shortened
+    with one_blas_thread(), np.errstate(all="ignore"):
+        starts = np.stack([_start(rows) for rows in each]) if starts is None else starts
+        try:
+            found = maximise_many(derivatives, starts)
+        except NotReachedError as error:
+            if len(each) == 1:
+                raise
+            raise RuntimeError(_unreached(each, error)) from error
+    return [Mode(*one) for one in zip(found.theta, found.precision, found.extra, strict=True)]
+
+
+def _unreached(each: Sequence[WeightedRows], error: NotReachedError) -> str:
+    """Say which draws of the weights have no mode, and what their weights look like."""
+    first = int(error.indices[0])
+    return (
+        f"Newton's method did not reach the mode of the posterior under draw {first} of the weights (it failed under "
+        f"{len(error.indices)} of {len(each)} draws). {OF_A_DRAW} Else scale the columns, drop collinear terms or give "
+        "smoother priors."
+    )
+
+
+def _start(rows: WeightedRows) -> Array:
+    """Start at least squares, or at the model without columns as far as the design has an intercept."""
+    design = rows.design
+    theta = np.zeros(design.n_parameters)
+    if design.family.start is None:
+        beta, *_ = np.linalg.lstsq(design.x, design.y, rcond=None)
+        theta[:-1] = beta
+        variance = float(np.mean(np.square(design.y - design.x @ beta)))
+        theta[-1] = 0.5 * np.log(max(variance, 1e-12 * float(np.mean(np.square(design.y))), 1e-100))
+        return theta
+    predictors = design.family.start(design.y, rows.weights, design.n_predictors)
+    for term in design.terms:
+        if term.name == "Intercept":
+            theta[: len(predictors)] = predictors
+    return theta
+
+
+def _chosen_weights(weights: Any, release: Any, n_rows: int) -> Weights | None:
+    if isinstance(weights, str):
+        if weights not in ("release", "uniform"):
+            raise ValueError(f"weights must be 'release', 'uniform' or a Weights; got {weights!r}.")
+        weights = release.weights if weights == "release" else None
+    if weights is not None and not isinstance(weights, Weights):
+        raise TypeError(f"weights must be 'release', 'uniform' or a Weights; got {type(weights).__name__}.")
+    if weights is not None and len(weights) != n_rows:
+        raise ValueError(f"weights must have one value for each of the {n_rows} synthetic rows; got {len(weights)}.")
+    return weights
