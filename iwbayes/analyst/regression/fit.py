@@ -104,8 +104,9 @@ def fit(
     arviz.InferenceData or xarray.DataTree
         Groups ``posterior`` (coefficients named as Bambi names them), ``sample_stats`` (of the draws before
         calibration: ``lp``, the log density up to a constant, and what NUTS records; of a mixture of both, ``lp`` and
-        ``diverging``; ``weight_draw``, the draw of the weights behind each where there are several; attributes ``pareto_k``, ``importance_ess`` and ``n_proposals`` of the importance sampling,
-        the worst over draws of the weights), ``observed_data``, ``calibration`` where calibrated,
+        ``diverging``; ``weight_draw``, the draw of the weights behind each where there are several; attributes
+        ``pareto_k``, ``importance_ess`` and ``n_proposals`` of the importance sampling, the worst over draws of the
+        weights), ``observed_data``, ``calibration`` where calibrated,
         ``log_likelihood`` and ``log_likelihood_weighted`` (by the averaged weights) where stored. The attributes
         of ``posterior`` record formula, family, method, total, weights, weight_draws (their number), calibrated,
         rows_left_out (number of rows with missing cells in the columns used), share_left_out (of the weights), digests
