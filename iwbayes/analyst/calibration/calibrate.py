@@ -15,7 +15,7 @@ import numpy as np
 import xarray as xr
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.calibration.calibrated_components import calibrate_components, pool_components, reference_at
+from iwbayes.analyst.calibration.calibrated_components import calibrate_components, pool_draws, reference_at
 from iwbayes.analyst.calibration.hierarchical import Hierarchy, nonquadraticity
 from iwbayes.analyst.calibration.mixture import map_parts
 from iwbayes.analyst.calibration.record import calibration_record, warn_outside_domain
@@ -173,11 +173,12 @@ def _mixed(
     assignment = ComponentAssignment.random(len(values), settings.chains, settings.draws, rng)
     located = terms.modes(values * (total / values.sum(axis=1, keepdims=True)), at.theta)
     components = draw_components(located, settings, assignment.n_each, rng)
+    each = [one.draws for one in components]
     if pooled:
-        theta, record = pool_components(components, assignment, release, reference_at(terms, at, release))
+        theta, record = pool_draws(terms.names, each, assignment, release, reference_at(terms, at, release))
     else:
         theta, record = calibrate_components(components, assignment, release)
-    return theta.reshape(-1, terms.size), record, sample_statistics([one.draws for one in components], assignment)
+    return theta.reshape(-1, terms.size), record, sample_statistics(each, assignment)
 
 
 def _single(

@@ -10,13 +10,13 @@ from iwbayes.analyst.calibration.mixture import map_parts
 from iwbayes.analyst.calibration.record import ModeReference, calibration_record, mode_reference, pool_record
 from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, calibrate_normal
 from iwbayes.analyst.inference.component_assignment import ComponentAssignment
-from iwbayes.analyst.inference.components import Component
+from iwbayes.analyst.inference.components import Component, Draws
 from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.arrays import Array
 from iwbayes.release import Release
 
-__all__ = ["calibrate_components", "likelihood_terms", "pool_components", "reference_at"]
+__all__ = ["calibrate_components", "likelihood_terms", "pool_draws", "reference_at"]
 
 
 def likelihood_terms(posterior: WeightedPosterior, mode: Mode) -> LikelihoodTerms:
@@ -70,22 +70,22 @@ def calibrate_components(
     return theta, record
 
 
-def pool_components(
-    components: Sequence[Component],
+def pool_draws(
+    names: Sequence[str],
+    each: Sequence[Draws],
     assignment: ComponentAssignment,
     release: Release,
-    at_mode: ModeReference,
+    at_mode: ModeReference | None,
     formula: str | None = None,
 ) -> tuple[Array, xr.Dataset]:
-    """Mix the draws under noise-aware weights as they are; arguments as of `calibrate_components`.
+    """Mix the draws under noise-aware weights as they are; else as `calibrate_components`.
 
-    `at_mode` is the sandwich at the mode under the averaged weights, from `reference_at`.
+    `at_mode` is the sandwich at the mode under the averaged weights, from `reference_at`; None where there is no mode.
     """
-    tilt, n_parts = ReleasedTilt.of(release), len(components)
+    tilt, n_parts = ReleasedTilt.of(release), len(each)
     assert tilt is not None  # noqa: S101 - noise-aware weights have one behind them
-    theta = assignment.take([one.draws.theta for one in components])
-    names, flat, part = components[0].posterior.names, theta.reshape(-1, theta.shape[-1]), assignment.part.ravel()
-    unmeasured = _unmeasured(tilt, formula)
+    theta = assignment.take([draws.theta for draws in each])
+    flat, part, unmeasured = theta.reshape(-1, theta.shape[-1]), assignment.part.ravel(), _unmeasured(tilt, formula)
     return theta, pool_record(names, flat, part, release, tilt, n_parts=n_parts, at_mode=at_mode, unmeasured=unmeasured)
 
 

@@ -134,6 +134,9 @@ def sample_statistics(each: Sequence[Draws], assignment: ComponentAssignment) ->
         {name: (("chain", "draw"), array) for name, array in values.items()},
         coords={"chain": np.arange(chains), "draw": np.arange(draws_each)},
     )
+    sampled = [draws.statistics["diverging"] for draws in each if "diverging" in draws.statistics]
+    if sampled:
+        dataset.attrs["divergences"] = int(np.sum(sampled))
     tried = [draws.proposals for draws in each if draws.proposals is not None]
     if tried:
         dataset.attrs["pareto_k"] = float(np.max([proposals.pareto_k for proposals in tried]))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,17 @@ from iwbayes.analyst.weighting.weighted_op import WeightedRandomVariable, row_we
 
 # A row of a compiled graph costs about as much as so many numbers in numpy, in which `WORK_LIMIT` counts.
 _GRAPH_COST = 4
+
+
+def _shared(make: Callable[[Any], Any]) -> Any:
+    """Property that is made when it is first asked for, and that copies of the object then have as well."""
+
+    def get(self: ModelPosterior) -> Any:
+        if make.__name__ not in self._made:
+            self._made[make.__name__] = make(self)
+        return self._made[make.__name__]
+
+    return property(get, doc=make.__doc__)
 
 
 class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
@@ -76,6 +86,7 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
         # what else may loop over the rows
         others = len(model.observed_RVs) > len(rows) or model.potentials or model.deterministics
         self._rows_of_others = self.n_rows if others else 0
+        self._made: dict[str, Any] = {}
         self.cost = float(_GRAPH_COST * self.n_rows)
         self.coords = {dim: labels for dim, labels in model.coords.items() if labels is not None}
         self.dims = {
@@ -110,9 +121,6 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
                 f"{np.count_nonzero(weights[self._left_out])} rows of weight zero, which are out of the likelihood, "
                 "must keep weight zero. Make the terms of a model with positive weights."
             )
-        # what is compiled is kept in the object's dictionary: copies have it when it is there before
-        _ = self._value_function, self._scores_function, self._likelihood_function
-        _ = self._prior_value_function, self._prior_function, self._compiled_gradient
         other = copy(self)
         other.weights = weights
         return other
@@ -261,7 +269,7 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
         _, gradient, hessian = self._likelihood(theta)
         return (gradient != 0) | (hessian != 0).any(axis=0)
 
-    @cached_property
+    @_shared
     def _row_graph(self) -> tuple[Any, Any]:
         """Graph of the unweighted log likelihood of each row, shape (row,), and its theta."""
         variables = [self._model.named_vars[name] for name in self._row_names]
@@ -270,7 +278,7 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
         [rows], theta = self._join([rows])
         return rows, theta
 
-    @cached_property
+    @_shared
     def _value_function(self) -> Callable[..., np.ndarray]:
         """Weighted log likelihood; rows that only these weights leave out may have density zero."""
         rows, theta = self._row_graph
@@ -278,7 +286,7 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
         value = pt.sum(pt.switch(weights > 0, weights * rows, 0.0))
         return CompiledWhenUsed([theta, weights], value, n_rows=self.n_rows)
 
-    @cached_property
+    @_shared
     def _scores_function(self) -> Callable[..., np.ndarray]:
         """All rows' derivatives along a direction: forward mode by differentiating backward mode twice."""
         rows, theta = self._row_graph
@@ -288,20 +296,20 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
         along = pt.grad(pt.dot(gradient, direction), ones, disconnected_inputs="ignore")
         return CompiledWhenUsed([theta, direction], along, n_rows=self.n_rows)
 
-    @cached_property
+    @_shared
     def _likelihood_function(self) -> Callable[..., list[np.ndarray]]:
         rows, theta = self._row_graph
         weights = pt.vector("weights", shape=(self.n_rows,))
         return value_gradient_curvature(pt.sum(weights * rows), [theta, weights], n_rows=self.n_rows)
 
-    @cached_property
+    @_shared
     def _prior_graph(self) -> tuple[Any, Any]:
         """Graph of all else in the log density, and its theta."""
         others = [rv for rv in self._model.basic_RVs if rv.name not in self._row_names]
         [density], theta = self._join([self._model.logp(vars=[*others, *self._model.potentials])])
         return density, theta
 
-    @cached_property
+    @_shared
     def _compiled_gradient(self) -> Callable[..., list[np.ndarray]]:
         """Log density and gradient, compiled at once: whoever asks does so thousands of times, and in processes."""
         rows, theta = self._row_graph
@@ -310,17 +318,17 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
         value = pt.sum(pt.switch(weights > 0, weights * rows, 0.0)) + graph_replace(prior, {own: theta}, strict=False)
         return _with_gradient(value, theta, [theta, weights])
 
-    @cached_property
+    @_shared
     def _compiled_prior_gradient(self) -> Callable[..., list[np.ndarray]]:
         density, theta = self._prior_graph
         return _with_gradient(density, theta, [theta])
 
-    @cached_property
+    @_shared
     def _prior_value_function(self) -> Callable[..., np.ndarray]:
         density, theta = self._prior_graph
         return CompiledWhenUsed([theta], density, n_rows=self._rows_of_others)
 
-    @cached_property
+    @_shared
     def _prior_function(self) -> Callable[..., list[np.ndarray]]:
         density, theta = self._prior_graph
         return value_gradient_curvature(density, [theta], n_rows=self._rows_of_others)

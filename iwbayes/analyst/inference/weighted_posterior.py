@@ -17,6 +17,10 @@ from iwbayes.arrays import Array
 __all__ = ["LogDensity", "Mode", "WeightedPosterior", "posterior_dataset"]
 
 
+# Steps with the curvature at another mode, and the squared distance in standard deviations at which they end.
+_STEPS, _NEAR = 10, 1e-12
+
+
 @dataclass(frozen=True, eq=False)
 class Mode:
     """Mode of a weighted posterior in unconstrained space.
@@ -113,7 +117,8 @@ class WeightedPosterior(LogDensity):
 
         Notes
         -----
-        Each search starts one Newton step from `start`, where one pass over the rows' scores serves all of them.
+        Each search starts near its end: from `start` by steps with the curvature there, of which the first takes one
+        pass over the rows' scores for all of them.
         """
         each = [self.with_weights(own) for own in weights]
         if len(each) == 1:
@@ -122,14 +127,28 @@ class WeightedPosterior(LogDensity):
         gradient, _ = self.prior(at.theta)
         steps = np.linalg.solve(at.precision, (weights @ self.scores(at.theta) + gradient).T).T
         found = []
-        for index, (own, near) in enumerate(zip(each, at.theta + steps, strict=True)):
-            before, after = own.log_densities(np.stack([at.theta, near]))
+        for index, (own, step) in enumerate(zip(each, steps, strict=True)):
             try:
-                found.append((own, own.mode(near if after > before else at.theta)))
+                found.append((own, own.mode(_nearer(own, at, step))))
             except (RuntimeError, ValueError) as error:
                 why = str(error).splitlines()[0]  # what follows in errors of compiled graphs is their source
                 raise RuntimeError(f"no mode under draw {index} of the weights: {why} {OF_A_DRAW}") from error
         return found
+
+
+def _nearer(own: LogDensity, at: Mode, step: Array) -> Array:
+    """Climb from a mode to that under other weights, by steps with the curvature at the first as far as they rise."""
+    theta: Array = at.theta
+    value, _ = own.gradient(theta)
+    for _ in range(_STEPS):
+        reached, gradient = own.gradient(theta + step)
+        if not (np.isfinite(gradient).all() and reached >= value - 1e-12 * abs(value)):
+            break
+        theta, value = np.asarray(theta + step), reached
+        step = np.asarray(np.linalg.solve(at.precision, gradient))
+        if gradient @ step < _NEAR:
+            break
+    return theta
 
 
 def posterior_dataset(posterior: WeightedPosterior, theta: Array) -> xr.Dataset:

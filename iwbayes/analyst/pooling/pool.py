@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.calibration.calibrated_components import pool_components, reference_at
+from iwbayes.analyst.calibration.calibrated_components import pool_draws, reference_at
 from iwbayes.analyst.calibration.record import pool_record, warn_outside_domain
 from iwbayes.analyst.checks import check_count, check_method, check_pool_total, check_release, grows_with_rows
 from iwbayes.analyst.fit_record import weights_digest
 from iwbayes.analyst.inference.component_assignment import ComponentAssignment
-from iwbayes.analyst.inference.components import draw_components, sample_statistics
-from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler, sample_each
+from iwbayes.analyst.inference.components import draw_components, draw_densities, sample_statistics
+from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler, sample_model
 from iwbayes.analyst.inference.weighted_posterior import posterior_dataset
 from iwbayes.analyst.pooling.noise_aware import noise_aware_weights
 from iwbayes.analyst.pooling.row_level import ModelOfTable, sample_tables
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     import pymc as pm
 
 __all__ = ["pool"]
+
+# Draws in each chain of a first run, where there is no mode: they show where the posteriors are, and how wide.
+_FIRST_DRAWS = 500
 
 
 def pool(
@@ -105,8 +109,8 @@ def pool(
     do not span the scores, the choice of rows adds to the spread, by as much as the private rows' own sampling.
 
     With NUTS there is a run for each draw of the weights: with `sampler` choose a short ``tune``, or take fewer
-    draws of the weights. Its log density is compiled once, unless there are discrete variables. A function's models are
-    compiled each.
+    draws of the weights. Where there is no mode, a first run shows where the posteriors are. The log density is
+    compiled once, unless there are discrete variables. A function's models are compiled each.
 
     Examples
     --------
@@ -124,9 +128,7 @@ def pool(
     if not is_noise_aware(weights, release):
         weights = noise_aware_weights(release, n_draws, random_seed=rng)
     assignment = ComponentAssignment.random(weights.n_draws, chains, draws, rng)
-    groups = None if by_runs else _by_modes(model, weights, release, settings, assignment, rng)
-    if groups is None:
-        groups = _by_runs(model, weights, release, settings, assignment, rng)
+    groups = (_by_runs if by_runs else _by_densities)(model, weights, release, settings, assignment, rng)
     groups["posterior"] = groups["posterior"].assign_attrs(
         weights="noise-aware", weights_digest=weights_digest(weights), release_digest=weights_digest(release.weights)
     )
@@ -134,34 +136,44 @@ def pool(
     return arviz_compat.make(groups)
 
 
-def _by_modes(
+def _by_densities(
     model: Any,
     weights: Weights,
     release: Release,
     settings: SamplingSettings,
     assignment: ComponentAssignment,
     rng: np.random.Generator,
-) -> dict[str, xr.Dataset] | None:
-    """Make the groups of the result by draws around the modes; None where there is no mode and NUTS may do."""
+) -> dict[str, xr.Dataset]:
+    """Make the groups of the result by draws around the modes or, where there is none, around those of a first run."""
     from iwbayes.analyst.inference.model_posterior import ModelPosterior
 
-    terms = ModelPosterior(model)
+    terms, scaled = ModelPosterior(model), _scaled(weights, release)
     try:
         at = terms.mode()
         at_mode = reference_at(terms, at, release)
-        located = terms.modes(weights.draw_values * (release.n_private / len(weights)), at.theta)
+        located = terms.modes(scaled, at.theta)
     except (RuntimeError, ValueError, NotImplementedError):  # the last: no second derivatives
         if settings.method == "laplace":
             raise
-        return None
-    components = draw_components(located, settings, assignment.n_each, rng)
-    theta, record = pool_components(components, assignment, release, at_mode)
+        first = terms.unconstrain(sample_model(model, settings, _FIRST_DRAWS, rng))
+        center, precision = first.mean(axis=0), np.linalg.inv(np.atleast_2d(np.cov(first, rowvar=False)))
+        densities = [(terms.with_weights(own), center, precision) for own in scaled]
+        each = draw_densities(densities, replace(settings, method="nuts"), assignment.n_each, rng, proposals=0)
+        theta, record = pool_draws(terms.names, each, assignment, release, None)
+    else:
+        each = [one.draws for one in draw_components(located, settings, assignment.n_each, rng)]
+        theta, record = pool_draws(terms.names, each, assignment, release, at_mode)
     return {
         "posterior": posterior_dataset(terms, theta),
-        "sample_stats": sample_statistics([one.draws for one in components], assignment),
+        "sample_stats": sample_statistics(each, assignment),
         "observed_data": _observed_dataset(model),
         "calibration": record,
     }
+
+
+def _scaled(weights: Weights, release: Release) -> Array:
+    """Weights (draw, row) with the sum of the private rows' number."""
+    return weights.draw_values * (release.n_private / len(weights))
 
 
 def _by_runs(
@@ -178,8 +190,7 @@ def _by_runs(
     if callable(model):
         each = sample_tables(model, weights, release, tilt, settings, assignment.n_each, rng)
     else:
-        scaled = weights.draw_values * (release.n_private / len(weights))
-        each = sample_each(model, scaled, settings, assignment.n_each, rng)
+        each = _swapped(model, _scaled(weights, release), settings, assignment.n_each, rng)
     first, grid = each[0], {"chain": np.arange(settings.chains), "draw": np.arange(settings.draws)}
     variables = {
         name: (first[name].dims, assignment.take([one[name].to_numpy() for one in each])) for name in first.data_vars
@@ -192,6 +203,24 @@ def _by_runs(
     statistics = xr.Dataset({"weight_draw": (("chain", "draw"), assignment.part)}, grid, {"divergences": divergences})
     groups = {"posterior": posterior, "sample_stats": statistics, "calibration": record}
     return groups if callable(model) else {**groups, "observed_data": _observed_dataset(model)}
+
+
+def _swapped(
+    model: Any, weights: Array, settings: SamplingSettings, n_each: int, rng: np.random.Generator
+) -> list[xr.Dataset]:
+    """Sample a model with discrete variables under each of several weight vectors; its own are put back."""
+    import pymc as pm
+
+    from iwbayes.analyst.weighting.reweight import weights_data
+
+    old, found = weights_data(model, zeros=not np.all(weights > 0)), []
+    try:
+        for own in weights:
+            pm.set_data(dict.fromkeys(old, own), model=model)
+            found.append(sample_model(model, settings, n_each, rng))
+    finally:
+        pm.set_data(old, model=model)
+    return found
 
 
 def _check_pooled_model(model: Any, release: Release, method: str) -> bool:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
-from iwbayes.analyst.inference.nuts import SamplingSettings, posterior_of
+from iwbayes.analyst.inference.nuts import SamplingSettings, sample_model
 from iwbayes.analyst.inference.tilt_posterior import TiltPosterior, move_to_mean
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.arrays import Array
@@ -53,7 +52,7 @@ def sample_tables(
     Returns
     -------
     list of xarray.Dataset
-        Posterior groups (see `posterior_of`), without the variables that have an axis of N: their rows are others in
+        Posterior groups (see `sample_model`), without the variables that have an axis of N: their rows are others in
         each table.
 
     Notes
@@ -62,14 +61,9 @@ def sample_tables(
     are therefore weighted by the tilt that restores it, with weights that differ from one by about
     ``|phi|/sqrt(N)``. So a row's own variable counts once for each private row, as its likelihood does.
     """
-    import pymc as pm
-
-    quiet = {"progressbar": False, "compute_convergence_checks": False, **settings.sampler}
-    sample = partial(pm.sample, draws=n_each, chains=settings.chains, nuts_sampler="pymc", **quiet)
     found = []
     for table, own in _tables(weights, release, tilt, rng):
-        idata = sample(model=_model(build, table, own), random_seed=int(rng.integers(2**31)))
-        group = posterior_of(idata)
+        group = sample_model(_model(build, table, own), settings, n_each, rng)
         kept = [name for name, values in group.data_vars.items() if len(table) not in values.shape[2:]]
         if not kept:
             raise ValueError("all variables of the model have an axis of the rows, so that nothing is left to pool.")

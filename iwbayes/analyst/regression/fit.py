@@ -11,7 +11,7 @@ import xarray as xr
 
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.calibration.calibrated_components import calibrate_components, pool_components, reference_at
+from iwbayes.analyst.calibration.calibrated_components import calibrate_components, pool_draws, reference_at
 from iwbayes.analyst.calibration.record import warn_outside_domain
 from iwbayes.analyst.checks import (
     check_count,
@@ -156,15 +156,14 @@ def fit(
     components = draw_components(
         averaged.modes(problem.draw_weights), SamplingSettings(chains, draws, method, options), assignment.n_each, rng
     )
-    record = None
+    each, record = [one.draws for one in components], None
     if moving:
         theta, record = calibrate_components(components, assignment, release, formula)
     elif pooled:
         at_mode = reference_at(averaged, averaged.mode(), release)
-        theta, record = pool_components(components, assignment, release, at_mode, formula)
+        theta, record = pool_draws(averaged.names, each, assignment, release, at_mode, formula)
     else:
-        theta = assignment.take([one.draws.theta for one in components])
-    each = [one.draws for one in components]
+        theta = assignment.take([draws.theta for draws in each])
     groups = {
         "posterior": posterior_dataset(averaged, theta),
         "sample_stats": sample_statistics(each, assignment),

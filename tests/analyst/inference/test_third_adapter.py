@@ -7,7 +7,7 @@ from scipy import optimize, stats
 from weighted_tools import make_release
 
 import iwbayes as iw
-from iwbayes.analyst.calibration.calibrated_components import calibrate_components, pool_components, reference_at
+from iwbayes.analyst.calibration.calibrated_components import calibrate_components, pool_draws, reference_at
 from iwbayes.analyst.inference.component_assignment import ComponentAssignment
 from iwbayes.analyst.inference.components import draw_components, sample_statistics
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
@@ -116,12 +116,13 @@ def test_it_is_pooled(release):
     weights = iw.noise_aware_weights(release, 25, random_seed=1).draw_values
     at, assignment = posterior.mode(), ComponentAssignment.random(25, 2, 500, rng)
     components = draw_components(posterior.modes(weights, at.theta), SETTINGS, assignment.n_each, rng)
-    theta, record = pool_components(components, assignment, release, reference_at(posterior, at, release))
+    each, at_mode = [one.draws for one in components], reference_at(posterior, at, release)
+    theta, record = pool_draws(posterior.names, each, assignment, release, at_mode)
     _, moved, formula = calibrated(posterior, release)
     assert record.attrs["method"] == "pool" and record.attrs["weight_draws"] == 25
     np.testing.assert_array_equal(record["kappa"], formula["kappa"])
     assert np.all(np.abs(theta.mean(axis=(0, 1)) - moved.mean(axis=(0, 1))) < 0.5 * moved.std(axis=(0, 1)))
-    statistics = sample_statistics([one.draws for one in components], assignment)
+    statistics = sample_statistics(each, assignment)
     assert set(statistics) == {"lp", "weight_draw"} and statistics.attrs["pareto_k"] < 0.7
 
 
