@@ -58,7 +58,7 @@ def nonquadraticity(terms: ModelPosterior, mode: Array, curvature: Array, draws:
     used = draws[np.linspace(0, len(draws) - 1, min(_COMPARED, len(draws))).astype(int)]
     away = used - mode
     quadratic = away @ terms.likelihood_gradient(mode) - 0.5 * np.einsum("ij,jk,ik->i", away, curvature, away)
-    left = np.array([terms.log_likelihood(theta) for theta in used]) - quadratic
+    left = terms.log_likelihoods(used) - quadratic
     return float(np.std(left)) if np.isfinite(left).all() else float("inf")
 
 
@@ -185,8 +185,7 @@ class _CalibratedDensity(LogDensity):
 
     def log_densities(self, theta: Array) -> Array:
         away = theta - self._mean
-        prior = np.array([self._terms.log_prior(point) for point in theta])
-        return prior - 0.5 * np.einsum("ij,jk,ik->i", away, self._precision, away)
+        return self._terms.log_priors(theta) - 0.5 * np.einsum("ij,jk,ik->i", away, self._precision, away)
 
     def gradient(self, theta: Array) -> tuple[float, Array]:
         prior, slope = self._terms.prior_gradient(theta)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,14 +18,18 @@ from pymc.pytensorf import floatX
 from pytensor.graph.replace import graph_replace
 
 from iwbayes.analyst.inference.newton import maximise
-from iwbayes.analyst.inference.pymc_transform import UnconstrainedVariables
+from iwbayes.analyst.inference.pymc_transform import UnconstrainedVariables, draw_blocks
 from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior
-from iwbayes.analyst.weighting.graph_functions import CompiledWhenUsed, by_columns, evaluate, value_gradient_curvature
-from iwbayes.analyst.weighting.minibatch import draws_rows
+from iwbayes.analyst.weighting.graph_functions import (
+    CompiledWhenUsed,
+    batched,
+    by_columns,
+    value_gradient_curvature,
+)
 from iwbayes.analyst.weighting.model_transform import transform_model
 from iwbayes.analyst.weighting.observed_variables import observed_variables
-from iwbayes.analyst.weighting.reweight import is_weighted, unweight
-from iwbayes.analyst.weighting.weighted_op import WeightedRandomVariable, row_weights
+from iwbayes.analyst.weighting.reweight import common_weights, is_weighted, unweight
+from iwbayes.analyst.weighting.weighted_op import WeightedRandomVariable
 
 # A row of a compiled graph costs about as much as so many numbers in numpy, in which `WORK_LIMIT` counts.
 _GRAPH_COST = 4
@@ -160,13 +165,21 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
         """Gradient of the weighted log likelihood sum_i w_i l_i, shape (p,), at theta (p,)."""
         return np.array(self._likelihood_function(self._checked(theta), self.weights, np.zeros(self.size))[1])
 
+    def log_likelihoods(self, theta: np.ndarray) -> np.ndarray:
+        """Weighted log likelihoods, shape (sample,), at points (sample, p)."""
+        return _scalars(partial(self._value_function, self.weights), theta, self.n_rows)
+
+    def log_priors(self, theta: np.ndarray) -> np.ndarray:
+        """Everything else in the log density, shape (sample,), at points (sample, p)."""
+        return _scalars(self._prior_value_function, theta, self._rows_of_others)
+
     def log_likelihood(self, theta: np.ndarray) -> float:
         """Weighted log likelihood sum_i w_i l_i at theta (p,)."""
-        return float(self._value_function(self._checked(theta), self.weights))
+        return float(self.log_likelihoods(self._checked(theta)[None])[0])
 
     def log_prior(self, theta: np.ndarray) -> float:
         """Everything in the log density that is not the weighted likelihood, at theta (p,)."""
-        return float(self._prior_value_function(self._checked(theta)))
+        return float(self.log_priors(self._checked(theta)[None])[0])
 
     def prior(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Differentiate everything in the log density that is not the weighted likelihood.
@@ -203,7 +216,7 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
         -------
         ndarray, shape (sample,)
         """
-        return np.array([self.log_density(point) for point in theta])
+        return self.log_likelihoods(theta) + self.log_priors(theta)
 
     def gradient(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
         """Weighted log density of the model at theta (p,), and its gradient (p,), by compiled functions."""
@@ -284,7 +297,7 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
         rows, theta = self._row_graph
         weights = pt.vector("weights", shape=(self.n_rows,))
         value = pt.sum(pt.switch(weights > 0, weights * rows, 0.0))
-        return CompiledWhenUsed([theta, weights], value, n_rows=self.n_rows)
+        return batched([weights, theta], value, over=[theta], n_rows=self.n_rows)
 
     @_shared
     def _scores_function(self) -> Callable[..., np.ndarray]:
@@ -326,7 +339,7 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
     @_shared
     def _prior_value_function(self) -> Callable[..., np.ndarray]:
         density, theta = self._prior_graph
-        return CompiledWhenUsed([theta], density, n_rows=self._rows_of_others)
+        return batched([theta], density, over=[theta], n_rows=self._rows_of_others)
 
     @_shared
     def _prior_function(self) -> Callable[..., list[np.ndarray]]:
@@ -338,6 +351,13 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
 
     def _prior(self, theta: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         return by_columns(self._prior_function, self._checked(theta))
+
+
+def _scalars(function: Callable[[np.ndarray], Any], theta: np.ndarray, n_rows: int) -> np.ndarray:
+    """Values, shape (sample,), of a batched function at points (sample, p), in blocks."""
+    theta = np.asarray(theta, dtype=np.float64)
+    blocks = list(draw_blocks(len(theta), n_rows))
+    return np.concatenate([np.broadcast_to(function(theta[block]), (len(theta[block]),)) for block in blocks])
 
 
 def _with_gradient(value: Any, theta: Any, inputs: list[Any]) -> Callable[..., list[np.ndarray]]:
@@ -366,31 +386,3 @@ def check_free(model: pm.Model) -> None:
             f"the free variables {', '.join(discrete)} are discrete, and a log density has no derivative in "
             "them. Sum them out of the model, for example by pm.Mixture."
         )
-
-
-def common_weights(model: pm.Model, rows: list[Any]) -> np.ndarray:
-    """Weights (row,) of the likelihood, the same for all the observed variables in it."""
-    if not rows:
-        raise ValueError("the model has no observed variables, so there is no likelihood.")
-    weights: dict[str, np.ndarray] = {}
-    for rv in rows:
-        if rv.type.ndim == 0:
-            raise ValueError(f"the observed variable {rv.name!r} is a scalar; it needs a row axis.")
-        if draws_rows(model.rvs_to_values[rv]):
-            raise ValueError(f"the observed variable {rv.name!r} is a minibatch. Use a model of the whole table.")
-        n_rows = int(evaluate(model.rvs_to_values[rv].shape)[0])
-        weights[rv.name] = np.array(evaluate(row_weights(rv))) if is_weighted(rv) else np.ones(n_rows)
-    lengths = {name: len(vector) for name, vector in weights.items()}
-    if len(set(lengths.values())) > 1:
-        listed = ", ".join(f"{name}: {length}" for name, length in lengths.items())
-        raise ValueError(
-            f"the observed variables have different numbers of rows ({listed}), so a row has no single score. "
-            "Use a model whose observed variables share their rows."
-        )
-    first, *others = weights.values()
-    if any(not np.array_equal(first, other) for other in others):
-        raise ValueError(
-            f"the observed variables {', '.join(weights)} have different weights, so a row has no single score. "
-            "Give them the same weights."
-        )
-    return first

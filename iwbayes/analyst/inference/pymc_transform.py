@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -13,9 +13,19 @@ import xarray as xr
 from pymc.pytensorf import join_nonshared_inputs
 from pytensor.graph.replace import graph_replace
 
-from iwbayes.analyst.weighting.graph_functions import CompiledWhenUsed
+from iwbayes.analyst.weighting.graph_functions import batched
+from iwbayes.arrays import row_blocks
 
 __all__ = ["UnconstrainedVariables"]
+
+
+# Numbers of a block of draws and rows: intermediate values of many rows would not fit all at once.
+_BLOCK = 2**17
+
+
+def draw_blocks(n_draws: int, n_rows: int) -> Iterator[slice]:
+    """Blocks of draws for functions that loop over so many rows for each."""
+    return row_blocks(n_draws, max(1, _BLOCK // max(1, n_rows)))
 
 
 class UnconstrainedVariables:
@@ -71,11 +81,11 @@ class UnconstrainedVariables:
         missing = [name for name in names if name not in posterior]
         if missing:
             raise KeyError(f"the posterior lacks the free variables {', '.join(missing)} of the model.")
-        draws = {}
+        draws = []
         for rv in self._model.free_RVs:
             values = posterior[rv.name].transpose("chain", "draw", ...).to_numpy()
-            draws[rv.name] = values.reshape(-1, *values.shape[2:]).astype(rv.dtype)
-        return np.array([self._forward(*sample) for sample in zip(*draws.values(), strict=True)])
+            draws.append(values.reshape(-1, *values.shape[2:]).astype(rv.dtype))
+        return np.array(self._forward(*draws))
 
     def constrain(self, theta: np.ndarray) -> dict[str, np.ndarray]:
         """Map unconstrained draws back, and recompute the deterministics.
@@ -97,10 +107,14 @@ class UnconstrainedVariables:
         theta = np.asarray(theta, dtype=np.float64)
         if theta.ndim != 2 or theta.shape[1] != self.size:
             raise ValueError(f"theta must have shape (sample, {self.size}); got {theta.shape}.")
-        names, function = self._backward
-        # One draw at a time: the intermediate values of a deterministic over many rows would not fit all at once.
-        results = [[np.array(value) for value in function(row)] for row in theta]
-        return {name: np.stack(values) for name, values in zip(names, zip(*results, strict=True), strict=True)}
+        variables, function = self._backward
+        found: dict[str, list[np.ndarray]] = {var.name: [] for var in variables}
+        for block in draw_blocks(len(theta), self._rows_of_others):
+            part = theta[block]
+            for var, values in zip(variables, function(part), strict=True):
+                alike = np.ndim(values) == var.ndim  # for all draws
+                found[var.name].append(np.broadcast_to(values, (len(part), *np.shape(values))) if alike else values)
+        return {name: np.concatenate(values) for name, values in found.items()}
 
     def _checked(self, theta: np.ndarray) -> np.ndarray:
         theta = np.asarray(theta, dtype=np.float64)
@@ -128,14 +142,15 @@ class UnconstrainedVariables:
         # A transform may depend on other free variables (bounds); those have values, too.
         outputs = list(graph_replace(outputs, values, strict=False))
         flat = pt.concatenate([output.ravel() for output in outputs])
-        return CompiledWhenUsed(list(values.values()), flat, n_rows=0)
+        inputs = list(values.values())
+        return batched(inputs, flat, over=inputs, n_rows=0)
 
     @cached_property
-    def _backward(self) -> tuple[list[str], Callable[..., list[np.ndarray]]]:
-        """Names and values of the free variables and deterministics, from theta (p,)."""
+    def _backward(self) -> tuple[list[Any], Callable[..., list[np.ndarray]]]:
+        """Free variables and deterministics, and their values from theta (p,)."""
         variables = [*self._model.free_RVs, *self._model.deterministics]
         outputs, theta = self._join(self._model.replace_rvs_by_values(variables))
-        return [var.name for var in variables], CompiledWhenUsed([theta], outputs, n_rows=self._rows_of_others)
+        return variables, batched([theta], outputs, over=[theta], n_rows=self._rows_of_others)
 
 
 def flat_names(model: pm.Model, rv: Any, point: dict[str, np.ndarray]) -> list[str]:

@@ -235,8 +235,7 @@ def _check_pooled_model(model: Any, release: Release, method: str) -> bool:
     """
     import pymc as pm
 
-    from iwbayes.analyst.inference.model_posterior import common_weights
-    from iwbayes.analyst.weighting.reweight import check_weighted_rows, is_weighted
+    from iwbayes.analyst.weighting.reweight import check_weighted_rows, common_weights, is_weighted
 
     if not isinstance(model, pm.Model):
         if not callable(model):

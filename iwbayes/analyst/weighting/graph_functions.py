@@ -10,6 +10,7 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import vectorize_graph
 
 _INTERPRETER: Any = Mode(linker="py", optimizer=cast(Any, None))
 
@@ -76,6 +77,22 @@ def evaluate(variable: Variable) -> np.ndarray:
     return np.asarray(interpreted([], variable)())
 
 
+def batched(inputs: list[Any], outputs: Any, *, over: list[Any], n_rows: int) -> CompiledWhenUsed:
+    """Make the function of a graph that takes many values of some inputs at once, along a first axis.
+
+    Parameters
+    ----------
+    inputs : list of Variable
+    outputs : Variable or list of Variable
+        They have that axis as well, but for those that do not depend on `over`.
+    over : list of Variable
+    n_rows : int
+        See `CompiledWhenUsed`.
+    """
+    many = {var: pt.tensor(shape=(None, *var.type.shape), dtype=var.type.dtype) for var in over}
+    return CompiledWhenUsed([many.get(var, var) for var in inputs], vectorize_graph(outputs, many), n_rows=n_rows)
+
+
 def value_gradient_curvature(value: Any, inputs: list[Any], *, n_rows: int) -> Callable[..., list[np.ndarray]]:
     """Make the function of a scalar, its gradient, and its Hessian times a direction, which is the last argument."""
     theta = inputs[0]
@@ -88,7 +105,10 @@ def value_gradient_curvature(value: Any, inputs: list[Any], *, n_rows: int) -> C
 def by_columns(
     function: Callable[..., list[np.ndarray]], theta: np.ndarray, *inputs: np.ndarray
 ) -> tuple[float, np.ndarray, np.ndarray]:
-    """Value, gradient (p,) and symmetrised Hessian (p, p) from Hessian-vector products."""
+    """Value, gradient (p,) and symmetrised Hessian (p, p) from Hessian-vector products.
+
+    One at a time: graphs of derivatives in many directions at once can take minutes to make.
+    """
     columns = []
     for direction in np.eye(len(theta)):
         value, gradient, column = function(theta, *inputs, direction)

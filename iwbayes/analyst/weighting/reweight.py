@@ -20,12 +20,13 @@ from pytensor.graph.traversal import ancestors
 
 from iwbayes.analyst.arviz_compat import ArvizObject, has_group, with_groups
 from iwbayes.analyst.checks import check_numbers, check_total
-from iwbayes.analyst.weighting.minibatch import batch_weights, drop_batch_weights, minibatch_node
+from iwbayes.analyst.weighting.graph_functions import evaluate
+from iwbayes.analyst.weighting.minibatch import batch_weights, draws_rows, drop_batch_weights, minibatch_node
 from iwbayes.analyst.weighting.model_transform import drop_data, transform_model
 from iwbayes.analyst.weighting.observed_variables import ObservedRows, observed_rows, observed_variables
 from iwbayes.analyst.weighting.row_independence import row_refusal
 from iwbayes.analyst.weighting.weight_checks import LENGTH, CheckWeights, checked_values
-from iwbayes.analyst.weighting.weighted_op import WeightedRandomVariable
+from iwbayes.analyst.weighting.weighted_op import WeightedRandomVariable, row_weights
 from iwbayes.arrays import Array
 from iwbayes.release import Release
 
@@ -322,3 +323,31 @@ def weights_data(model: pm.Model, *, zeros: bool) -> dict[str, Array]:
         )
     above = set(ancestors([rv.owner.inputs[1] for rv in weighted]))
     return {var.name: var.get_value() for var in model.data_vars if var in above}
+
+
+def common_weights(model: pm.Model, rows: list[Any]) -> np.ndarray:
+    """Weights (row,) of the likelihood, the same for all the observed variables in it."""
+    if not rows:
+        raise ValueError("the model has no observed variables, so there is no likelihood.")
+    weights: dict[str, np.ndarray] = {}
+    for rv in rows:
+        if rv.type.ndim == 0:
+            raise ValueError(f"the observed variable {rv.name!r} is a scalar; it needs a row axis.")
+        if draws_rows(model.rvs_to_values[rv]):
+            raise ValueError(f"the observed variable {rv.name!r} is a minibatch. Use a model of the whole table.")
+        n_rows = int(evaluate(model.rvs_to_values[rv].shape)[0])
+        weights[rv.name] = np.array(evaluate(row_weights(rv))) if is_weighted(rv) else np.ones(n_rows)
+    lengths = {name: len(vector) for name, vector in weights.items()}
+    if len(set(lengths.values())) > 1:
+        listed = ", ".join(f"{name}: {length}" for name, length in lengths.items())
+        raise ValueError(
+            f"the observed variables have different numbers of rows ({listed}), so a row has no single score. "
+            "Use a model whose observed variables share their rows."
+        )
+    first, *others = weights.values()
+    if any(not np.array_equal(first, other) for other in others):
+        raise ValueError(
+            f"the observed variables {', '.join(weights)} have different weights, so a row has no single score. "
+            "Give them the same weights."
+        )
+    return first
