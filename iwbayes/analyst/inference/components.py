@@ -11,7 +11,14 @@ import xarray as xr
 
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst.inference.component_assignment import ComponentAssignment
-from iwbayes.analyst.inference.importance import WORK_LIMIT, ImportanceDraws, importance_draws, n_proposals, unsuited
+from iwbayes.analyst.inference.importance import (
+    ADAPTING_DRAWS,
+    WORK_LIMIT,
+    ImportanceDraws,
+    importance_draws,
+    n_proposals,
+    unsuited,
+)
 from iwbayes.analyst.inference.nuts import SamplingSettings, WhitenedNuts
 from iwbayes.analyst.inference.weighted_posterior import LogDensity, Mode, WeightedPosterior
 from iwbayes.arrays import Array
@@ -71,9 +78,10 @@ def draw_components(
         k-hat is too large with method="laplace".
     """
     cost = max(posterior.cost for posterior, _ in located)
-    n = n_proposals(settings.chains * n_each, cost, WORK_LIMIT / len(located))
+    work = WORK_LIMIT / len(located)
+    n, n_adapted = (n_proposals(draws, cost, work) for draws in (settings.chains * n_each, ADAPTING_DRAWS))
     densities = [(posterior, mode.theta, mode.precision) for posterior, mode in located]
-    found = draw_densities(densities, settings, n_each, rng, proposals=n)
+    found = draw_densities(densities, settings, n_each, rng, proposals=n, adapted=n_adapted)
     return [Component(posterior, mode, draws) for (posterior, mode), draws in zip(located, found, strict=True)]
 
 
@@ -84,6 +92,7 @@ def draw_densities(
     rng: np.random.Generator,
     *,
     proposals: int,
+    adapted: int = 0,
 ) -> list[Draws]:
     """Draw from several log densities of one dimension: by importance sampling, or by NUTS where that does not suit.
 
@@ -95,14 +104,16 @@ def draw_densities(
     n_each : int
         Draws of each chain.
     rng : numpy.random.Generator
-    proposals : int
-        Of the importance sampling of each.
+    proposals, adapted : int
+        Of the importance sampling of each at the mode, and in further rounds; see `importance_draws`.
     """
     shape, found, tried = (settings.chains, n_each), {}, {}
     for index, (density, center, precision) in enumerate(densities if settings.method != "nuts" else []):
         n = settings.chains * n_each
         with one_blas_thread():
-            one = importance_draws(density.log_densities, center, precision, n=proposals, draws=n, rng=rng)
+            one = importance_draws(
+                density.log_densities, center, precision, n=proposals, draws=n, rng=rng, n_adapted=adapted
+            )
         tried[index] = one
         if one.reliable:
             statistics = {"lp": one.log_density.reshape(shape)}

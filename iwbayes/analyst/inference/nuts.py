@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +34,14 @@ _OF_THE_START = ("init", "jitter_max_retries", "n_init", "nuts_sampler")
 _TUNE = 500
 # The same for each of several runs, of which none reports on itself.
 _SHORT_TUNE, _QUIET = 200, {"quiet": True, "compute_convergence_checks": False}
+#: Seconds after which NUTS stops, if it is not told otherwise; after which it says how long it will take, and how long
+#: that must be for it to do so.
+TIME_LIMIT, SAY_AFTER, WORTH_SAYING = 600.0, 30.0, 120.0
+_FASTER = (
+    "Ask for fewer draws or chains, merge levels that hardly occur, give tighter priors, or look for a parameter that "
+    "the data say nothing about"
+)
+_LONGER = "; or let it go on by sampler={'max_seconds': 3600}."
 # Arguments of pymc.sample that belong to the step method.
 _OF_THE_STEP = ("target_accept", "max_treedepth")
 
@@ -51,7 +62,7 @@ def check_sampler(sampler: Any) -> dict[str, Any]:
     TypeError
         It is no mapping.
     ValueError
-        It holds what is set for each run, or how to start it.
+        It holds what is set for each run, or how to start it; ``max_seconds`` is no positive number.
     """
     if sampler is not None and not isinstance(sampler, Mapping):
         raise TypeError(
@@ -71,7 +82,87 @@ def check_sampler(sampler: Any) -> dict[str, Any]:
             f"sampler must not hold {lost}: PyMC's own NUTS starts at the mode, in units of the curvature there. Leave "
             "it out; to sample in another way, give the model its weights by reweight() and call pymc.sample."
         )
+    seconds = options.get("max_seconds", TIME_LIMIT)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+        raise ValueError(
+            f"sampler's max_seconds must be a number above 0; got {seconds!r}. Leave it out for {TIME_LIMIT:g}."
+        )
     return options
+
+
+class _Clock:
+    """Callback of ``pymc.sample`` that says how long a run will take, and ends it when its time is over.
+
+    Parameters
+    ----------
+    options : dict
+        Of the run; ``max_seconds`` is taken out of it.
+    draws : int
+        Of each chain.
+    n_runs : int
+        Runs that share the time.
+    """
+
+    def __init__(self, options: dict[str, Any], draws: int, n_runs: int = 1) -> None:
+        self._seconds = options.pop("max_seconds", TIME_LIMIT) / n_runs
+        self._chains, self._draws, self._n_runs = options["chains"], draws, n_runs
+        self._steps = options["chains"] * (draws + options.get("tune", 1000))
+        self._began, self._done, self._said, self._then = 0.0, 0, False, options.get("callback")
+        options["callback"] = self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        """Count a step."""
+        if self._then is not None:
+            self._then(*args, **kwargs)
+        self._began = self._began or monotonic()  # what is compiled before the first step does not count
+        self._done += 1
+        passed = monotonic() - self._began
+        if passed > self._seconds:
+            raise KeyboardInterrupt  # by which PyMC lets callbacks end a run; it keeps the draws
+        whole = passed * self._steps / self._done * self._n_runs
+        if passed > SAY_AFTER and whole > WORTH_SAYING and not self._said:
+            self._said = True
+            stops = self._seconds * self._n_runs
+            warnings.warn(
+                f"NUTS will take about {math.ceil(whole / 60)} minutes: {self._done:,} of {self._steps:,} steps"
+                f"{' of the first run' if self._n_runs > 1 else ''} took {passed:.0f} s. It stops after {stops:g} s "
+                f"and keeps its draws, as when it is interrupted; sampler={{'max_seconds': ...}} sets that. {_FASTER}.",
+                stacklevel=2,
+            )
+
+    def sample(self, options: dict[str, Any]) -> Any:
+        """Run ``pymc.sample``; RuntimeError where it was ended before its first draw."""
+        import pymc as pm
+
+        try:
+            return pm.sample(self._draws, **options)
+        except ValueError as error:
+            if "Not enough samples" not in str(error):
+                raise
+            raise RuntimeError(
+                f"NUTS was ended after {monotonic() - self._began:.0f} s and {self._done:,} steps, before its first "
+                f"draw. {_FASTER}{_LONGER}"
+            ) from error
+
+    def fill(self, values: Array) -> Array:
+        """Draws (chain, draw, ...) as many as were asked for: of a run that was ended each comes several times."""
+        shape = self._chains, self._draws
+        if values.shape[:2] == shape:
+            return values
+        flat = values.reshape(-1, *values.shape[2:])
+        # one after the other, so that the effective sample size is that of the draws made
+        index = np.arange(math.prod(shape)) * len(flat) // math.prod(shape)
+        return np.asarray(flat[index].reshape(*shape, *values.shape[2:]))
+
+    def report(self, shape: tuple[int, ...]) -> None:
+        """Warn where a run was ended, of which so many chains and draws are left."""
+        made, asked = math.prod(shape[:2]), self._chains * self._draws
+        if made < asked:
+            warnings.warn(
+                f"NUTS was ended after {monotonic() - self._began:.0f} s, with {made:,} of {asked:,} draws: they are "
+                f"repeated to fill the result, and its effective sample size is theirs. {_FASTER}{_LONGER}",
+                stacklevel=2,
+            )
 
 
 @dataclass(frozen=True)
@@ -115,6 +206,7 @@ class WhitenedNuts:
 
         tuning = {"tune": _SHORT_TUNE, **_QUIET} if n_runs > 1 else {"tune": _TUNE}
         self._options = {"chains": settings.chains, "progressbar": False, **tuning, **settings.sampler}
+        self._n_runs = n_runs
         of_step = {name: self._options.pop(name) for name in _OF_THE_STEP if name in self._options}
         self._of_step = {**self._options.pop("nuts", {}), **of_step}
         self._density = DensityOp()
@@ -144,11 +236,14 @@ class WhitenedNuts:
                 self._step = pm.NUTS(model=self._model, rng=np.random.default_rng(seed), **self._of_step)
                 self._fresh = deepcopy(self._step.sampling_state)
             self._step.sampling_state = deepcopy(self._fresh)
-            run = pm.sample(draws, model=self._model, step=self._step, random_seed=seed, **self._options)
+            options = {**self._options, "model": self._model, "step": self._step, "random_seed": seed}
+            clock = _Clock(options, draws, self._n_runs)
+            run = clock.sample(options)
         z = arviz_compat.group(run, "posterior")["z"].transpose("chain", "draw", ...).to_numpy()
+        clock.report(z.shape)
         statistics = arviz_compat.group(run, "sample_stats").data_vars.items()
         kept = {str(name): np.asarray(values) for name, values in statistics if values.dims == ("chain", "draw")}
-        return center + z @ back.T, kept
+        return center + clock.fill(z) @ back.T, {name: clock.fill(values) for name, values in kept.items()}
 
 
 def _root_of_inverse(precision: Array) -> Array:
@@ -159,7 +254,9 @@ def _root_of_inverse(precision: Array) -> Array:
         return np.diag(1 / np.sqrt(np.maximum(np.abs(np.diag(precision)), 1e-300)))
 
 
-def sample_model(model: pm.Model, settings: SamplingSettings, draws: int, rng: np.random.Generator) -> xr.Dataset:
+def sample_model(
+    model: pm.Model, settings: SamplingSettings, draws: int, rng: np.random.Generator, *, n_runs: int = 1
+) -> xr.Dataset:
     """Sample a PyMC model as it is, by the steps that PyMC chooses.
 
     Parameters
@@ -170,17 +267,24 @@ def sample_model(model: pm.Model, settings: SamplingSettings, draws: int, rng: n
     draws : int
         Of each chain.
     rng : numpy.random.Generator
+    n_runs : int
+        Runs that share the time.
 
     Returns
     -------
     xarray.Dataset
         Posterior group, in memory, with the number of ``divergences`` among its attributes.
     """
-    import pymc as pm
-
-    options = {**_QUIET, **settings.sampler}
-    run = pm.sample(draws, model=model, chains=settings.chains, nuts_sampler="pymc", random_seed=_seed(rng), **options)
-    group = arviz_compat.group(run, "posterior").transpose("chain", "draw", ...).load()
+    options = {**_QUIET, "chains": settings.chains, **settings.sampler}
+    options |= {"model": model, "nuts_sampler": "pymc", "random_seed": _seed(rng)}
+    clock = _Clock(options, draws, n_runs)
+    run = clock.sample(options)
+    drawn = arviz_compat.group(run, "posterior").transpose("chain", "draw", ...).load()
+    clock.report((drawn.sizes["chain"], drawn.sizes["draw"]))
+    group = xr.Dataset({name: (values.dims, clock.fill(values.to_numpy())) for name, values in drawn.data_vars.items()})
+    group = group.assign_coords(
+        {name: values for name, values in drawn.coords.items() if name not in ("chain", "draw")}
+    )
     statistics = arviz_compat.group(run, "sample_stats")
     diverging = int(statistics["diverging"].sum()) if "diverging" in statistics else 0
     return group.assign_attrs(divergences=diverging)

@@ -217,7 +217,7 @@ def _swapped(
     try:
         for own in weights:
             pm.set_data(dict.fromkeys(old, own), model=model)
-            found.append(sample_model(model, settings, n_each, rng))
+            found.append(sample_model(model, settings, n_each, rng, n_runs=len(weights)))
     finally:
         pm.set_data(old, model=model)
     return found

@@ -63,7 +63,7 @@ def sample_tables(
     """
     found = []
     for table, own in _tables(weights, release, tilt, rng):
-        group = sample_model(_model(build, table, own), settings, n_each, rng)
+        group = sample_model(_model(build, table, own), settings, n_each, rng, n_runs=weights.n_draws)
         kept = [name for name, values in group.data_vars.items() if len(table) not in values.shape[2:]]
         if not kept:
             raise ValueError("all variables of the model have an axis of the rows, so that nothing is left to pool.")

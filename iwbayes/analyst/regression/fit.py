@@ -69,8 +69,9 @@ def fit(
     release : Release
     family : {"gaussian", "bernoulli", "categorical", "poisson"}
     method : {"auto", "laplace", "nuts"}
-        "laplace": Newton's method, a t proposal at the mode and Pareto smoothed importance weights; "nuts":
-        PyMC's sampler; "auto": the first where its k-hat is below 0.7, else the second.
+        "laplace": Newton's method, a t proposal at the mode and Pareto smoothed importance weights; where k-hat is 0.7
+        or more the proposal learns from its draws for some rounds. "nuts": PyMC's sampler. "auto": the first where its
+        k-hat is low enough (below 0.7, or 0.5 of a proposal that has learned), else the second.
     priors : dict of str to distribution, optional
         Replace default priors by name; see :func:`~iwbayes.analyst.regression.model.regression`.
     weights : "release", "uniform" or Weights
@@ -97,7 +98,9 @@ def fit(
     sampler : dict, optional
         More arguments of ``pymc.sample`` for "nuts", such as ``{"tune": 1000}``. PyMC's own NUTS samples in units of
         the curvature at the mode, where it starts, and therefore needs fewer tuning steps than usual: 500, and 200
-        for each of several draws of the weights. It takes no ``init`` and no ``nuts_sampler``.
+        for each of several draws of the weights. It takes no ``init`` and no ``nuts_sampler``. After 30 s it says how
+        long it will take; after ``max_seconds``, 600 if not given, or when it is interrupted, it ends with a warning
+        and the draws that it has, each repeated as often as fills the result.
 
     Returns
     -------
@@ -117,12 +120,12 @@ def fit(
     TypeError, ValueError
         Arguments that do not fit: rule, value and remedy.
     RuntimeError
-        The mode was not found, or with method="laplace" k-hat is 0.7 or more.
+        The mode was not found, with method="laplace" k-hat is 0.7 or more, or NUTS was ended before its first draw.
 
     Warns
     -----
     UserWarning
-        See :func:`~iwbayes.analyst.regression.design.build_design`.
+        See :func:`~iwbayes.analyst.regression.design.build_design`; NUTS takes long or was ended.
     CalibrationWarning
         When the intervals are outside the domain in which calibration was shown to hold.
 
