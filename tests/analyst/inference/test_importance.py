@@ -24,7 +24,7 @@ def log_gammas(theta):
 
 def skewed(p, rng, **options):
     mode, precision = np.full(p, np.log(SHAPE)), SHAPE * np.eye(p)
-    return importance_draws(log_gammas, mode, precision, n=16_000, draws=4000, rng=rng, **options)
+    return importance_draws(log_gammas, mode, precision, n=100_000, draws=40_000, rng=rng, **options)
 
 
 def test_a_skewed_density_has_its_exact_moments(monkeypatch):
@@ -32,7 +32,7 @@ def test_a_skewed_density_has_its_exact_moments(monkeypatch):
         patch.setattr(importance, "_ROUNDS", 0)
         assert not skewed(8, np.random.default_rng(1)).reliable
     drawn = skewed(8, np.random.default_rng(1))
-    assert drawn.pareto_k < 0.5 and drawn.n_proposals == 16_000
+    assert drawn.pareto_k < 0.5 and drawn.n_proposals == 100_000
     sd, excess = np.sqrt(polygamma(1, SHAPE)), polygamma(3, SHAPE) / polygamma(1, SHAPE) ** 2
     assert np.all(np.abs(drawn.theta.mean(axis=0) - digamma(SHAPE)) < 5 * sd / np.sqrt(drawn.ess))
     error = np.sqrt((excess + 2) / drawn.ess)  # of a variance, relative
@@ -41,7 +41,7 @@ def test_a_skewed_density_has_its_exact_moments(monkeypatch):
 
 
 def test_proposals_that_have_to_learn_are_as_many_as_are_affordable():
-    assert skewed(8, np.random.default_rng(2), n_adapted=20_000).n_proposals == 20_000
+    assert skewed(8, np.random.default_rng(2), n_adapted=120_000).n_proposals == 120_000
 
 
 def test_a_density_that_no_t_suits_is_a_failure():
