@@ -5,12 +5,14 @@ What the defaults are says :mod:`iwbayes.analyst.regression.model`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from iwbayes.analyst.regression.design import Design, Term
 from iwbayes.arrays import Array
@@ -153,7 +155,8 @@ class LogPrior:
         given = checked_priors(design, priors)
         self._shape = (design.x.shape[1], design.n_predictors)
         self._size = design.n_parameters
-        self._forms, self._means, self._sds = _default_forms(design, scales, given)
+        forms, means, sds = _default_forms(design, scales, given)
+        self._scaled, self._shift = forms / sds[:, None], (means / sds)[:, None]
         self._sigma = scales.response_sd if design.auxiliary and design.auxiliary not in given else None
         self._given = [
             _GivenPrior(given[term.name], term_places(design, term), design.shape(term), positive=False)
@@ -167,7 +170,7 @@ class LogPrior:
     def value(self, theta: Array) -> Array:
         """Log density of each row of theta, shape (draw, p) -> (draw,)."""
         beta = theta[:, : self._shape[0] * self._shape[1]].reshape(-1, *self._shape)
-        z = (np.einsum("qj,sjk->sqk", self._forms, beta) - self._means[:, None]) / self._sds[:, None]
+        z = np.einsum("qj,sjk->sqk", self._scaled, beta) - self._shift
         total = -0.5 * np.square(z).sum(axis=(1, 2))
         if self._sigma is not None:
             u = theta[:, -1]
@@ -176,36 +179,39 @@ class LogPrior:
             total = total + prior.value(theta)
         return total
 
-    def gradient(self, theta: Array) -> Array:
-        """Gradient (p,) at theta (p,)."""
+    def gradient(self, theta: Array) -> tuple[float, Array]:
+        """Log density at theta (p,) and its gradient (p,)."""
         gradient, n = np.zeros(self._size), self._shape[0] * self._shape[1]
-        away = self._forms @ theta[:n].reshape(self._shape) - self._means[:, None]
-        gradient[:n] = -(self._forms.T @ (away / np.square(self._sds)[:, None])).ravel()
+        z = self._scaled @ theta[:n].reshape(self._shape) - self._shift
+        value = -0.5 * float(np.vdot(z, z))
+        gradient[:n] = -(self._scaled.T @ z).ravel()
         if self._sigma is not None:
-            gradient[-1] += 1 - (SIGMA_DOF + 1) * self._ratio(theta[-1])
+            u = float(theta[-1])
+            value += u - (SIGMA_DOF + 1) / 2 * float(np.logaddexp(0.0, self._log_ratio(u)))
+            gradient[-1] += 1 - (SIGMA_DOF + 1) * self._ratio(u)
         for prior in self._given:
+            value += float(prior.value(theta[None])[0])
             gradient[prior.indices] += prior.derivatives(theta)[0]
-        return gradient
+        return value, gradient
 
     def derivatives(self, theta: Array) -> tuple[Array, Array]:
         """Gradient (p,) and Hessian (p, p) at theta (p,)."""
         hessian, n = np.zeros((self._size, self._size)), self._shape[0] * self._shape[1]
-        scaled = self._forms / self._sds[:, None]
-        hessian[:n, :n] = -np.kron(scaled.T @ scaled, np.eye(self._shape[1]))
+        hessian[:n, :n] = -np.kron(self._scaled.T @ self._scaled, np.eye(self._shape[1]))
         if self._sigma is not None:
             ratio = self._ratio(theta[-1])
             hessian[-1, -1] -= 2 * (SIGMA_DOF + 1) * ratio * (1 - ratio)
         for prior in self._given:
             hessian[np.ix_(prior.indices, prior.indices)] += prior.derivatives(theta)[1]
-        return self.gradient(theta), hessian
+        return self.gradient(theta)[1], hessian
 
     def _log_ratio(self, u: Any) -> Any:
         # log of sigma^2 / (nu s^2)
-        return 2 * u - np.log(SIGMA_DOF * float(self._sigma or 1.0) ** 2)
+        return 2 * u - math.log(SIGMA_DOF * float(self._sigma or 1.0) ** 2)
 
     def _ratio(self, u: float) -> float:
         """Share 1/(1 + nu s^2/sigma^2), by which the tails of the half t pull."""
-        return float(1 / (1 + np.exp(-self._log_ratio(u))))
+        return float(expit(self._log_ratio(u)))
 
 
 def _default_forms(design: Design, scales: PriorScales, given: Mapping[str, Any]) -> tuple[Array, Array, Array]:

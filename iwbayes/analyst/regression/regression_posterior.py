@@ -110,7 +110,8 @@ class RegressionPosterior(WeightedPosterior):
     def gradient(self, theta: Array) -> tuple[float, Array]:
         """Log density at theta (p,) and its gradient (p,)."""
         value, gradient = self.merged.gradient(theta)
-        return value + float(self.log_prior.value(theta[None])[0]), gradient + self.log_prior.gradient(theta)
+        prior, of_prior = self.log_prior.gradient(theta)
+        return value + prior, gradient + of_prior
 
     def scores(self, theta: Array) -> Array:
         """Gradient of each row's unweighted log likelihood at theta (p,), shape (row, p); zeros for rows left out."""
