@@ -103,7 +103,7 @@ def criticism(name: str, idata: Any, release: iw.Release) -> Found:
     loo = iw.loo(idata, release)
     found = drawn(f"{name}/loo/pointwise", np.asarray(loo.pointwise)[:, None] if hasattr(loo, "pointwise") else [[0.0]])
     found |= {f"{name}/loo/elpd": {"near": [float(loo.elpd), float(loo.se)]}}
-    table = iw.ppc(idata, release, draws=100, random_seed=2)
+    table = iw.ppc(release, idata, draws=100, random_seed=2)
     numeric = table.select_dtypes("number")
     observed = [column for column in numeric if "observed" in str(column) or str(column) in ("se", "weighted")]
     return found | exact(f"{name}/ppc/observed", numeric[observed].to_numpy())

@@ -28,6 +28,7 @@ from iwbayes.release import Release
 from iwbayes.tables import PrivateTable
 
 if TYPE_CHECKING:
+    from iwbayes.analyst.regression.family import FamilyName
     from iwbayes.schema import Schema
 
 __all__ = ["METHODS", "MODELS", "DemoResult", "run_demo"]
@@ -38,7 +39,7 @@ N_SYNTHETIC = 100_000
 LEVEL = 0.9
 _COVARIATES = "lncoins + idp + lpi + fmde + physlm + disea + health"
 #: What is analysed: title, formula and family.
-MODELS = {
+MODELS: dict[str, tuple[str, FamilyName]] = {
     "any doctor visit (logistic)": (f"any_visit ~ {_COVARIATES}", "bernoulli"),
     "number of visits (Poisson)": (f"visits ~ {_COVARIATES}", "poisson"),
 }
@@ -214,7 +215,7 @@ def _publish(private: PrivateTable, seed: int, n_synthetic: int) -> Release:
 
 
 def _private_estimate(
-    formula: str, frame: pd.DataFrame, schema: Schema, family: str
+    formula: str, frame: pd.DataFrame, schema: Schema, family: FamilyName
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Maximum likelihood with sandwich intervals, by statsmodels: an implementation that is not ours."""
     from statsmodels.genmod import families

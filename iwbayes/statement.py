@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 from iwbayes.schema.cells import check_on_undeclared
 
@@ -35,8 +35,9 @@ _RULES = {
 #: An infinite epsilon in a file: JSON has no such number.
 INFINITE = "infinite"
 #: What may differ between neighbours when every person owns one row; and when a person may own several.
-ROW_ADJACENCIES = ("replace-one", "zero-out")
-ADJACENCIES = (*ROW_ADJACENCIES, "replace-user")
+RowAdjacency = Literal["replace-one", "zero-out"]
+Adjacency = Literal["replace-one", "zero-out", "replace-user"]
+ROW_ADJACENCIES, ADJACENCIES = get_args(RowAdjacency), get_args(Adjacency)
 
 #: What a statement says where cells that do not fit refuse the table.
 _AMONG_CONFORMING = (
@@ -166,7 +167,7 @@ class PrivacyStatement:
 
     epsilon: float
     delta: float
-    adjacency: str
+    adjacency: Adjacency
     events: tuple[Event, ...]
     noise: str
     certified: bool

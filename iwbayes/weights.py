@@ -80,6 +80,17 @@ class Weights:
         """Count the rows."""
         return self.log_weights.shape[1]
 
+    def __getitem__(self, rows: Any) -> Weights:
+        """Weights of some rows, by a slice, a boolean mask or positions; their mean is one again.
+
+        They stand for a part of the private rows: of the total, `reweight` should get their share,
+        ``release.n_private * weights.values[rows].sum() / len(weights)``. The measurement, which is of all rows, goes.
+        """
+        if np.ndim(rows) == 0 and not isinstance(rows, slice):
+            raise TypeError(f"weights are taken by a slice, a mask or positions of rows; got {rows!r}.")
+        kept = self.log_weights[:, rows if isinstance(rows, slice) else np.asarray(rows)]
+        return replace(self, log_weights=kept, steps=(*self.steps, f"{kept.shape[1]} rows"), measurement=None)
+
     def __repr__(self) -> str:
         """Show method, shape and the two diagnostics."""
         steps = "".join(f" > {step}" for step in self.steps)

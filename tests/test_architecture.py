@@ -191,7 +191,7 @@ def test_every_public_name_resolves():
 
     for name in iwbayes.__all__:
         assert getattr(iwbayes, name) is not None
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+    with pytest.raises(AttributeError, match="No iwbayes attribute nothing"):
         _ = iwbayes.nothing
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from numbers import Real
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from iwbayes.release import Release
 
 __all__ = [
     "METHODS",
+    "Method",
     "check_count",
     "check_enough_draws",
     "check_method",
@@ -23,7 +24,8 @@ __all__ = [
 ]
 
 #: Ways to draw from a posterior.
-METHODS = ("auto", "laplace", "nuts")
+Method = Literal["auto", "laplace", "nuts"]
+METHODS = get_args(Method)
 
 
 def check_total(total: Any, remedy: str = "Use release.n_private.") -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -66,13 +66,16 @@ def inspect(release: ReleaseFile, as_json: Json = False, debug: Debug = False) -
 
 @app.command(
     epilog="Examples:\n\n\b\n"
-    '  iwbayes fit people.iwb "income ~ age + sex" --family bernoulli\n'
+    '  iwbayes fit people.iwb "income ~ age + sex"\n'
     '  iwbayes fit people.iwb "visits ~ age" --family poisson --seed 1 -o posterior.nc --json'
 )
 def fit(
     release: ReleaseFile,
     formula: Annotated[str, typer.Argument(help='Regression, such as "y ~ x + z".', show_default=False)],
-    family: Annotated[str, typer.Option(help="bernoulli, gaussian, categorical or poisson.")] = "gaussian",
+    family: Annotated[
+        str | None,
+        typer.Option(help="bernoulli, gaussian, categorical or poisson; else by the column.", show_default=False),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Posterior to write, netCDF.", show_default=False)
     ] = None,
@@ -105,23 +108,24 @@ def fit(
         idata = fit_posterior(
             formula,
             found,
-            family=family,
-            method=method,
+            family=cast(Any, family),
+            method=cast(Any, method),
             draws=draws,
             chains=chains,
             random_seed=seed,
             calibrate=calibrate,
             progressbar=sys.stderr.isatty(),
         )
-        shown, checks = arviz_compat.summary(idata)[_SUMMARY], diagnose(idata, found)
+        used = arviz_compat.group(idata, "posterior").attrs["family"]
+        shown, checks = arviz_compat.summary(idata)[_SUMMARY], diagnose(found, idata)
         index = None if output is None else save_or_rescue(lambda path: arviz_compat.save(idata, path), output)
         if as_json:
             facts = _fit_facts(shown, checks)
             typer.echo(
-                json.dumps({"formula": formula, "family": family, **facts, "path": index and str(index)}, indent=1)
+                json.dumps({"formula": formula, "family": used, **facts, "path": index and str(index)}, indent=1)
             )
             return
-        print_table(shown, f"{formula} ({family}), 90 % intervals")
+        print_table(shown, f"{formula} ({used}), 90 % intervals")
         print_table(checks, "diagnostics")
         if index is not None:
             typer.echo(f"written to {index}")

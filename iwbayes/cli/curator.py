@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -117,7 +117,7 @@ def plan(
             delta=delta,
             for_models=for_model or (),
             share=share,
-            adjacency=adjacency,
+            adjacency=cast(Any, adjacency),
         )
         if as_json:
             names = ("epsilon_generator", "epsilon_weights", "terms", "n_features", "noise_sd", "noise_over_spread")
@@ -206,7 +206,7 @@ def publish(
                 private.n_users,
                 epsilon=planned,
                 delta=delta,
-                adjacency=adjacency if own is None else own.adjacency,
+                adjacency=cast(Any, adjacency) if own is None else own.adjacency,
                 rows_per_user=max(grid, default=1),
                 **options,  # type: ignore[arg-type]
             )
@@ -255,7 +255,7 @@ def ledger(
     with errors(debug):
         from iwbayes.curator.privacy.ledger import Ledger
 
-        found = Ledger.open(file, epsilon=epsilon, delta=delta, adjacency=adjacency, rule=rule)
+        found = Ledger.open(file, epsilon=epsilon, delta=delta, adjacency=cast(Any, adjacency), rule=rule)
         statement = found.statement()
         if as_json:
             facts = {"path": str(file), "budget": {"epsilon": found.epsilon, "delta": found.delta}, "rule": found.rule}

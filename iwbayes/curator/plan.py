@@ -29,7 +29,7 @@ from iwbayes.curator.protocols import (
 )
 from iwbayes.features.formulas import check_formulas
 from iwbayes.schema import Schema
-from iwbayes.statement import Event
+from iwbayes.statement import Adjacency, Event
 from iwbayes.tables import PrivateTable, SyntheticTable
 
 #: Synthetic rows for each private row by default.
@@ -112,7 +112,7 @@ def plan(
     weights: TiltWeights | None = None,
     for_models: Sequence[str] = (),
     share: float = 0.3,
-    adjacency: str = "replace-one",
+    adjacency: Adjacency = "replace-one",
     rows_per_user: int = 1,
 ) -> Plan:
     """Tell the expected noise and features of `publish` before any private row is touched.

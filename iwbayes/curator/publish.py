@@ -35,6 +35,7 @@ from iwbayes.curator.protocols import (
     WeightEstimator,
 )
 from iwbayes.release import Release
+from iwbayes.statement import RowAdjacency
 from iwbayes.tables import PrivateTable, SyntheticTable
 
 #: Stages of `publish`, and about how long they take beside each other with default settings.
@@ -57,7 +58,7 @@ def publish(
     weights: WeightEstimator | None = None,
     for_models: Sequence[str] = (),
     share: float = 0.3,
-    adjacency: str = "replace-one",
+    adjacency: RowAdjacency = "replace-one",
     ledger: Ledger | None = None,
     noise: NoiseSource | None = None,
     rng: int | np.random.Generator | None = None,
@@ -172,7 +173,7 @@ def _check_arguments(
     n_synthetic: int | None,
     share: float,
     ledger: Ledger | None,
-    adjacency: str,
+    adjacency: RowAdjacency,
     noise: NoiseSource | None,
     delta: float,
 ) -> int:

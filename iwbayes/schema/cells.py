@@ -7,6 +7,7 @@ whole numbers floats. Everything here depends on the cell alone, so that no cell
 from __future__ import annotations
 
 import numbers as abstract
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -51,7 +52,7 @@ def numbers(values: pd.Series) -> NDArray[np.float64]:
     return np.where(np.isfinite(found), found, np.nan)
 
 
-def indices(values: pd.Series, levels: tuple[Any, ...]) -> NDArray[np.int64]:
+def indices(values: pd.Series, levels: Sequence[Any]) -> NDArray[np.int64]:
     """Position of each cell among the levels, -1 where it is none of them: text by text, all others by number."""
     if isinstance(levels[0], str):
         cells = map(_plain, values.to_numpy(dtype=object))

@@ -7,7 +7,7 @@ holds a value of the data.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -201,7 +201,7 @@ class Integer(_Numeric):
 class _Levels(Column):
     """Shared by `Binary` and `Categorical`: declared levels."""
 
-    levels: tuple[Level, ...]
+    levels: Sequence[Level]
 
     def _check_levels(self) -> None:
         self._check_name()
@@ -222,14 +222,13 @@ class _Levels(Column):
         self._check_missing(absent)
         table = {level: code for code, level in enumerate(self.levels)}
         try:
-            found = values.astype(object).map(table)
-        except TypeError:  # a cell that cannot be hashed, such as a list
+            # True is 1, as in Python
+            codes = np.fromiter((table.get(cell, -1) for cell in values.astype(object)), np.int64, len(values))
+        except Exception:  # a cell that cannot be hashed, such as a list; one of a foreign class may raise anything
             raise TypeError(
                 f"column {self.name!r} (dtype {dtype_name(values)}) has cells that are no levels. Recode the column. "
                 f"{AFTER_REFUSAL}"
             ) from None
-        codes = found.to_numpy(dtype=np.float64, na_value=-1.0)
-        codes = np.where(np.isnan(codes), -1.0, codes).astype(np.int64)
         if (codes[~absent] < 0).any():
             kind = type(self.levels[0]).__name__
             raise ValueError(
@@ -272,7 +271,7 @@ class Binary(_Levels):
     """
 
     name: str
-    levels: tuple[Level, ...] = (0, 1)
+    levels: Sequence[Level] = (0, 1)
     missing: bool = False
     kind: ClassVar[str] = "binary"
 
@@ -324,7 +323,7 @@ class Categorical(_Levels):
     """
 
     name: str
-    levels: tuple[Level, ...]
+    levels: Sequence[Level]
     missing: bool = False
     kind: ClassVar[str] = "categorical"
 

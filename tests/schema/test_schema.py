@@ -429,3 +429,15 @@ missing = true
 def test_a_wrong_schema_file_is_refused(text, error, message):
     with pytest.raises(error, match=message):
         Schema.from_toml(text)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "boolean", "object"])
+def test_truth_values_are_zeros_and_ones(dtype):
+    values = pd.Series([True, False, True], dtype=dtype)
+    assert Binary("a").conform(values).tolist() == [1, 0, 1]
+    assert Binary("a", (1, 0)).conform(values).tolist() == [1, 0, 1]
+    assert Binary("a", (True, False)).conform(pd.Series([1, 0, 1], dtype=object)).tolist() == [True, False, True]
+    with pytest.raises(ValueError, match="outside its declared str levels"):
+        Binary("a", ("no", "yes")).conform(values)
+    with pytest.raises(ValueError, match="outside its declared int levels"):
+        Categorical("a", (0, 2, 3)).conform(values)

@@ -70,6 +70,20 @@ def test_weights_have_mean_one(log_weights):
     assert weights.pareto_k == max(psislw(draw)[1] for draw in raw)
 
 
+def test_weights_of_some_rows():
+    weights = Weights(np.random.default_rng(1).normal(size=(3, 6)), "made", ("psis",))
+    mask = np.array([True, False, True, True, False, True])
+    for rows in (mask, np.flatnonzero(mask), list(np.flatnonzero(mask)), pd.Series(mask)):
+        some = weights[rows]
+        np.testing.assert_array_equal(some.log_weights, weights.log_weights[:, mask])
+        expected = weights.draw_values[:, mask]
+        np.testing.assert_allclose(some.draw_values, expected / expected.mean(axis=1, keepdims=True), rtol=1e-13)
+        assert some.steps == ("psis", "4 rows") and some.measurement is None and some.source is None
+    np.testing.assert_array_equal(weights[1:3].log_weights, weights.log_weights[:, 1:3])
+    with pytest.raises(TypeError, match="by a slice, a mask or positions of rows; got 2"):
+        weights[2]
+
+
 def test_weights_do_not_change():
     raw = np.zeros((2, 3))
     weights = Weights(raw, "test", steps=["a"])

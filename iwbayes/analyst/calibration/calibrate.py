@@ -19,7 +19,7 @@ from iwbayes.analyst.calibration.calibrated_components import calibrate_componen
 from iwbayes.analyst.calibration.hierarchical import Hierarchy, nonquadraticity
 from iwbayes.analyst.calibration.mixture import map_parts
 from iwbayes.analyst.calibration.record import calibration_record, warn_outside_domain
-from iwbayes.analyst.checks import check_enough_draws, check_method, check_pool_total, grows_with_rows
+from iwbayes.analyst.checks import Method, check_enough_draws, check_method, check_pool_total, grows_with_rows
 from iwbayes.analyst.fit_record import weights_digest
 from iwbayes.analyst.inference.component_assignment import ComponentAssignment
 from iwbayes.analyst.inference.components import draw_components, sample_statistics
@@ -52,7 +52,7 @@ def calibrate(
     weighted_model: pm.Model,
     release: Release,
     *,
-    method: str = "auto",
+    method: Method = "auto",
     random_seed: int | np.random.Generator | None = None,
     sampler: Mapping[str, Any] | None = None,
 ) -> arviz_compat.ArvizObject:
@@ -134,10 +134,12 @@ def calibrate(
     check_method(method)
     options = check_sampler(sampler)
     posterior = _checked_posterior(idata)
-    _check_model(weighted_model, posterior, release)
+    free = [rv.name for rv in weighted_model.free_RVs if rv.name in posterior]
+    check_model(weighted_model, release, {name: posterior[name].shape[2:] for name in free})
+    _check_variables(weighted_model, posterior)
     from iwbayes.analyst.inference.model_posterior import ModelPosterior
 
-    terms = ModelPosterior(weighted_model)
+    terms = ModelPosterior(weighted_model, release.weights.n_draws)
     draws = terms.unconstrain(posterior)
     check_enough_draws(len(draws), terms.size, "Sample more.")
     groups = {
@@ -214,33 +216,45 @@ def _checked_posterior(idata: arviz_compat.ArvizObject) -> xr.Dataset:
     return posterior.transpose("chain", "draw", ...)
 
 
-def _check_model(model: pm.Model, posterior: xr.Dataset, release: Release) -> None:
-    """Refuse what cannot be calibrated, before anything is compiled."""
-    from iwbayes.analyst.weighting.reweight import check_weighted_rows
+def check_model(model: pm.Model, release: Release, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse a model that cannot be calibrated, before anything is compiled.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    release : Release
+    shapes : dict of str to tuple of int
+        Of the free variables.
+
+    Raises
+    ------
+    ValueError
+        Its rows are not weighted or not those of the release; it has discrete variables, or one that grows with the
+        rows.
+    """
+    from iwbayes.analyst.weighting.release_rows import check_weighted_rows
 
     check_weighted_rows(model, release)
     if model.discrete_value_vars:
         names = ", ".join(sorted(var.name for var in model.discrete_value_vars))
         raise ValueError(f"discrete variables ({names}) cannot be calibrated. Marginalise them out, or use pool().")
-    _check_free_variables(model, posterior, len(release.synthetic))
+    for name, shape in shapes.items():
+        if grows_with_rows(name, shape, len(release.synthetic)):
+            raise ValueError(
+                f"the free variable {name!r} ({int(np.prod(shape))} values) grows with the rows: it has no normal "
+                "limit that a sandwich could describe. Marginalise row-level effects out, or drop rows with missing "
+                "values by giving them weight zero."
+            )
 
 
-def _check_free_variables(model: pm.Model, posterior: xr.Dataset, n_rows: int) -> None:
-    """Check that the draws hold the free variables, no others, and that these do not grow with the rows."""
+def _check_variables(model: pm.Model, posterior: xr.Dataset) -> None:
+    """Check that the draws hold the free variables and no others."""
     free = {rv.name for rv in model.free_RVs}
     absent, unknown = free - set(posterior.data_vars), set(map(str, posterior.data_vars)) - set(model.named_vars)
     if absent:
         raise ValueError(f"the posterior lacks the free variables {sorted(absent)}. Sample without var_names.")
     if unknown:
         raise ValueError(f"the model has no variables {sorted(unknown)} of the posterior. Pass the model of the draws.")
-    for name in sorted(free):
-        shape = posterior[name].shape[2:]
-        if grows_with_rows(name, shape, n_rows):
-            raise ValueError(
-                f"the free variable {name!r} ({int(np.prod(shape))} values) grows with the rows: it has no normal "
-                "limit that a sandwich could describe. Marginalise row-level effects out, or drop rows with missing "
-                "values by giving them weight zero."
-            )
 
 
 def _replace_draws(posterior: xr.Dataset, values: dict[str, Array]) -> xr.Dataset:

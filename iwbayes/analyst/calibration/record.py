@@ -87,7 +87,7 @@ def calibration_record(
         ``sd_between`` (of the calibrated means over draws of the weights, and part of ``sd_calibrated``; NaN for a
         single draw). Attributes: ``method``
         ("tilt" or "row sandwich"), ``weight_draws`` (their number), ``verdict`` ("calibrated" or "not calibrated"),
-        ``reasons`` (list of sentences, or "" when there is none), ``kappa_max``, ``explained_min``,
+        ``reasons`` (text, one a line, empty where there is none), ``kappa_max``, ``explained_min``,
         ``second_order_max``, ``misfit_share_max``, ``misfit``, ``kappa0``, ``skew`` (of the parameters that rows
         inform, where draws were sampled), ``nonquadraticity``, ``likelihood_ess``, ``cut_directions``,
         ``prior_directions``, ``pareto_k``, ``ess``, ``n_private``, ``n_synthetic``, ``clipped_private``,
@@ -327,7 +327,7 @@ def _dataset(
     reasons: list[str],
 ) -> xr.Dataset:
     """Put a record together."""
-    attrs = {**facts, "verdict": "not calibrated" if reasons else "calibrated", "reasons": reasons or ""}
+    attrs = {**facts, "verdict": "not calibrated" if reasons else "calibrated", "reasons": "\n".join(reasons)}
     for name in ("kappa0", "misfit", "likelihood_ess"):
         attrs[name] = NAN if normal is None else getattr(normal, name)
     for name in ("cut_directions", "prior_directions"):
@@ -339,4 +339,6 @@ def _dataset(
 def warn_outside_domain(record: xr.Dataset) -> None:
     """Issue a CalibrationWarning with the reasons of a record whose verdict is "not calibrated"."""
     if record.attrs["verdict"] == "not calibrated":
-        warnings.warn("not calibrated: " + "; ".join(record.attrs["reasons"]), CalibrationWarning, stacklevel=3)
+        warnings.warn(
+            "not calibrated: " + record.attrs["reasons"].replace("\n", "; "), CalibrationWarning, stacklevel=3
+        )

@@ -36,17 +36,14 @@ __all__ = ["diagnose"]
 NAN = float("nan")
 
 
-def diagnose(idata_or_release: Any, release: Release | None = None) -> pd.DataFrame:
-    """Judge a release, a fit, or both.
+def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) -> pd.DataFrame:
+    """Judge a release, and a posterior that was fitted to it.
 
     Parameters
     ----------
-    idata_or_release : Release, arviz.InferenceData or xarray.DataTree
-        A release alone, before anything is fitted; or the result of :func:`~iwbayes.fit` or
-        :func:`~iwbayes.calibrate`.
-    release : Release, optional
-        With an ArviZ object: the release that it was fitted to. Without it, what the calibration record holds
-        about the weights is judged and privacy is left out.
+    release : Release
+    idata : arviz.InferenceData or xarray.DataTree, optional
+        The result of :func:`~iwbayes.fit` or :func:`~iwbayes.calibrate`. Without it the release alone is judged.
 
     Returns
     -------
@@ -79,7 +76,7 @@ def diagnose(idata_or_release: Any, release: Release | None = None) -> pd.DataFr
     Raises
     ------
     TypeError
-        If the arguments are neither a release nor an ArviZ object.
+        If release is no Release or idata no ArviZ object.
 
     Notes
     -----
@@ -89,26 +86,20 @@ def diagnose(idata_or_release: Any, release: Release | None = None) -> pd.DataFr
     Examples
     --------
     >>> diagnose(release)  # doctest: +SKIP
-    >>> diagnose(idata, release).query("verdict == 'fail'")  # doctest: +SKIP
+    >>> diagnose(release, idata).query("verdict == 'fail'")  # doctest: +SKIP
     """
-    if isinstance(idata_or_release, Release):
-        if release is not None:
-            raise TypeError("pass a release alone, or an ArviZ object and its release; got two releases.")
-        own_facts = weight_facts(idata_or_release, ReleasedTilt.of(idata_or_release))
-        return _table([*_weights(own_facts, idata_or_release), *_privacy(idata_or_release.statement)])
-    if release is not None:
-        check_release(release)
-    idata = idata_or_release
+    check_release(release)
+    if idata is None:
+        return _table(
+            [*_weights(weight_facts(release, ReleasedTilt.of(release)), release), *_privacy(release.statement)]
+        )
     record = arviz_compat.group(idata, "calibration") if arviz_compat.has_group(idata, "calibration") else None
-    own = None if release is None else _weights_of_fit(idata, release)
+    own = _weights_of_fit(idata, release)
     checks = _calibration(record, of_another=own is not None and own.verdict == "fail")
     if own is not None:
         checks.insert(0, own)
-    if release is not None:
-        facts = weight_facts(release, ReleasedTilt.of(release)) if record is None else record.attrs
-        checks += [*_weights(facts, release, scale=_may_have_scale(idata)), *_privacy(release.statement)]
-    elif record is not None:
-        checks += _weights(record.attrs, None, scale=_may_have_scale(idata))
+    facts = weight_facts(release, ReleasedTilt.of(release)) if record is None else record.attrs
+    checks += [*_weights(facts, release, scale=_may_have_scale(idata)), *_privacy(release.statement)]
     if arviz_compat.has_group(idata, "posterior"):
         checks += _sampler(idata)
     return _table(checks)
@@ -159,8 +150,7 @@ def _calibration(record: xr.Dataset | None, *, of_another: bool) -> list[Check]:
         )
         return [Check("calibration", "uncalibrated", "calibrated", "fail" if of_another else "warn", advice)]
     attrs = record.attrs
-    reasons = attrs["reasons"]
-    text = reasons if isinstance(reasons, str) else "; ".join(map(str, reasons))
+    text = attrs["reasons"].replace("\n", "; ")
     good = attrs["verdict"] == "calibrated" and not of_another
     value = attrs["verdict"]
     if of_another:
@@ -205,13 +195,12 @@ def _may_have_scale(idata: arviz_compat.ArvizObject) -> bool:
     return _recorded(idata).get("family") not in {name for name, family in FAMILIES.items() if not family.auxiliary}
 
 
-def _weights(facts: Any, release: Release | None, *, scale: bool = True) -> list[Check]:
+def _weights(facts: Any, release: Release, *, scale: bool = True) -> list[Check]:
     """Judge weights and row numbers."""
     checks = weight_checks(facts, scale=scale)
     checks.append(_info("ess", float(facts["ess"])))
-    if release is not None:
-        smoothed = min(kish_ess(psislw(draw)[0]) for draw in release.weights.log_weights)
-        checks.append(_info("psis_ess", float(smoothed)))
+    smoothed = min(kish_ess(psislw(draw)[0]) for draw in release.weights.log_weights)
+    checks.append(_info("psis_ess", float(smoothed)))
     checks.append(
         above(
             "n_synthetic",

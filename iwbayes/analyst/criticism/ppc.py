@@ -26,8 +26,8 @@ MOST_GROUPS = 100
 
 
 def ppc(
-    idata: arviz_compat.ArvizObject,
     release: Release,
+    idata: arviz_compat.ArvizObject,
     *,
     var_name: str | None = None,
     columns: Mapping[str, str] | None = None,
@@ -100,7 +100,7 @@ def ppc(
     Examples
     --------
     >>> idata = iw.fit("y ~ x", release)  # doctest: +SKIP
-    >>> iw.ppc(idata, release, by="region")  # doctest: +SKIP
+    >>> iw.ppc(release, idata, by="region")  # doctest: +SKIP
     """
     _check_options(release, columns, draws, prob)
     custom = custom_summaries(statistics)

@@ -57,6 +57,8 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
     Parameters
     ----------
     model : pymc.Model
+    n_weights : int
+        Weight vectors, each of which will need a mode.
 
     Attributes
     ----------
@@ -79,7 +81,7 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
     the derivative of all rows along v is d/du (G . v), as G is linear in u. Hessians are built by columns.
     """
 
-    def __init__(self, model: pm.Model):
+    def __init__(self, model: pm.Model, n_weights: int = 1):
         check_free(model)
         weighted = [rv for rv in observed_variables(model) if is_weighted(rv)]
         rows = weighted or observed_variables(model)
@@ -92,6 +94,7 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
         others = len(model.observed_RVs) > len(rows) or model.potentials or model.deterministics
         self._rows_of_others = self.n_rows if others else 0
         self._made: dict[str, Any] = {}
+        self._n_columns = n_weights * self.size  # of Hessians, at the least
         self.cost = float(_GRAPH_COST * self.n_rows)
         self.coords = {dim: labels for dim, labels in model.coords.items() if labels is not None}
         self.dims = {
@@ -313,7 +316,9 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
     def _likelihood_function(self) -> Callable[..., list[np.ndarray]]:
         rows, theta = self._row_graph
         weights = pt.vector("weights", shape=(self.n_rows,))
-        return value_gradient_curvature(pt.sum(weights * rows), [theta, weights], n_rows=self.n_rows)
+        return value_gradient_curvature(
+            pt.sum(weights * rows), [theta, weights], n_rows=self.n_rows, n_calls=self._n_columns
+        )
 
     @_shared
     def _prior_graph(self) -> tuple[Any, Any]:
@@ -344,7 +349,7 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
     @_shared
     def _prior_function(self) -> Callable[..., list[np.ndarray]]:
         density, theta = self._prior_graph
-        return value_gradient_curvature(density, [theta], n_rows=self._rows_of_others)
+        return value_gradient_curvature(density, [theta], n_rows=self._rows_of_others, n_calls=self._n_columns)
 
     def _likelihood(self, theta: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         return by_columns(self._likelihood_function, self._checked(theta), self.weights)

@@ -17,7 +17,7 @@ from iwbayes.arrays import Array
 __all__ = ["LogDensity", "Mode", "WeightedPosterior", "posterior_dataset"]
 
 
-# Steps with the curvature at another mode, and the squared distance in standard deviations at which they end.
+# Steps towards the mode under other weights, and the squared distance in standard deviations at which they end.
 _STEPS, _NEAR = 10, 1e-12
 
 
@@ -137,15 +137,22 @@ class WeightedPosterior(LogDensity):
 
 
 def _nearer(own: LogDensity, at: Mode, step: Array) -> Array:
-    """Climb from a mode to that under other weights, by steps with the curvature at the first as far as they rise."""
-    theta: Array = at.theta
-    value, _ = own.gradient(theta)
+    """Climb from a mode to that under other weights, as far as the steps rise.
+
+    BFGS from the curvature at the first mode (Nocedal & Wright 2006, equation 6.17), in unit steps.
+    """
+    theta, covariance = at.theta, np.linalg.inv(at.precision)
+    value, gradient = own.gradient(theta)
     for _ in range(_STEPS):
-        reached, gradient = own.gradient(theta + step)
-        if not (np.isfinite(gradient).all() and reached >= value - 1e-12 * abs(value)):
+        reached, following = own.gradient(theta + step)
+        if not (np.isfinite(following).all() and reached >= value - 1e-12 * abs(value)):
             break
-        theta, value = np.asarray(theta + step), reached
-        step = np.asarray(np.linalg.solve(at.precision, gradient))
+        bend = step @ (gradient - following)
+        if bend > 0:
+            projection = np.eye(len(theta)) - np.outer(step, gradient - following) / bend
+            covariance = projection @ covariance @ projection.T + np.outer(step, step) / bend
+        theta, value, gradient = theta + step, reached, following
+        step = covariance @ gradient
         if gradient @ step < _NEAR:
             break
     return theta

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
-from iwbayes.analyst.checks import check_count, check_method, check_release
+from iwbayes.analyst.checks import Method, check_count, check_method, check_release
 from iwbayes.analyst.inference.nuts import check_sampler
 from iwbayes.analyst.inference.tilt_posterior import TiltPosterior, draw_tilts, row_noise
 from iwbayes.analyst.released_tilt import HARMLESS_STEPS, NOISE_AWARE, ReleasedTilt, is_noise_aware
@@ -23,7 +23,7 @@ def noise_aware_weights(
     release: Release,
     n_draws: int = 100,
     *,
-    method: str = "auto",
+    method: Method = "auto",
     random_seed: int | np.random.Generator | None = None,
     sampler: Mapping[str, Any] | None = None,
 ) -> Weights:

@@ -12,7 +12,7 @@ import xarray as xr
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.calibrated_components import pool_draws, reference_at
 from iwbayes.analyst.calibration.record import pool_record, warn_outside_domain
-from iwbayes.analyst.checks import check_count, check_method, check_pool_total, check_release, grows_with_rows
+from iwbayes.analyst.checks import Method, check_count, check_method, check_pool_total, check_release, grows_with_rows
 from iwbayes.analyst.fit_record import weights_digest
 from iwbayes.analyst.inference.component_assignment import ComponentAssignment
 from iwbayes.analyst.inference.components import draw_components, draw_densities, sample_statistics
@@ -41,7 +41,7 @@ def pool(
     n_draws: int = 100,
     draws: int = 1000,
     chains: int = 4,
-    method: str = "auto",
+    method: Method = "auto",
     random_seed: int | np.random.Generator | None = None,
     sampler: Mapping[str, Any] | None = None,
 ) -> arviz_compat.ArvizObject:
@@ -235,7 +235,8 @@ def _check_pooled_model(model: Any, release: Release, method: str) -> bool:
     """
     import pymc as pm
 
-    from iwbayes.analyst.weighting.reweight import check_weighted_rows, common_weights, is_weighted
+    from iwbayes.analyst.weighting.release_rows import check_weighted_rows
+    from iwbayes.analyst.weighting.reweight import common_weights, is_weighted
 
     if not isinstance(model, pm.Model):
         if not callable(model):

@@ -13,7 +13,7 @@ from formulaic.parser.types import Factor
 
 from iwbayes.analyst.quantities.column_slopes import column_slopes
 from iwbayes.analyst.regression.design_spec import DesignSpec
-from iwbayes.analyst.regression.families import Family
+from iwbayes.analyst.regression.family import Family
 from iwbayes.arrays import Array, row_blocks
 from iwbayes.schema import Binary
 

@@ -15,7 +15,8 @@ from formulaic.parser.types import Term as FormulaTerm
 from numpy.typing import NDArray
 
 from iwbayes.analyst.regression.design_spec import DesignSpec, Term, evaluate
-from iwbayes.analyst.regression.families import Family, Response, get_family
+from iwbayes.analyst.regression.families import get_family
+from iwbayes.analyst.regression.family import Family, FamilyName, Response, default_family
 from iwbayes.arrays import Array
 from iwbayes.features.formula_text import formula_hints, read_formula
 from iwbayes.schema import Schema
@@ -59,7 +60,7 @@ class Design(DesignSpec):
         return replace(self, x=x, response=replace(self.response, values=y), rows=rows, n_rows=len(y))
 
 
-def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: str | Family) -> Design:
+def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: FamilyName | Family | None) -> Design:
     """Evaluate a formula on a canonical table.
 
     Parameters
@@ -72,7 +73,8 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: str 
     frame : pandas.DataFrame, shape (row, column)
         In the schema's canonical form.
     schema : Schema
-    family : str or Family
+    family : {"bernoulli", "gaussian", "categorical", "poisson"}, Family or None
+        None: by the response's declared column; see `default_family`. An expression of columns is gaussian.
 
     Returns
     -------
@@ -97,8 +99,7 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: str 
     Levels are coded against the first declared one. Levels of a categorical response that never occur are
     left out in the same way.
     """
-    family = get_family(family)
-    parsed, lhs = _parse(formula, schema, family)
+    parsed, lhs, family = _parse(formula, schema, family)
     used = _used_columns(formula, parsed, schema)
     predictors = _named_columns(formula.partition("~")[2], parsed.rhs, schema)
     complete = frame[used].notna().all(axis=1).to_numpy()
@@ -141,7 +142,7 @@ def _warn(message: str) -> None:
     warnings.warn(message, UserWarning, stacklevel=4)
 
 
-def _parse(formula: str, schema: Schema, family: Family) -> tuple[Any, str]:
+def _parse(formula: str, schema: Schema, asked: FamilyName | Family | None) -> tuple[Any, str, Family]:
     """Parse, and check that the response is one column of the schema, or for gaussian an expression."""
     if not isinstance(formula, str):
         raise TypeError(f"formula must be a string such as 'y ~ a + b'; got {type(formula).__name__}.")
@@ -152,6 +153,9 @@ def _parse(formula: str, schema: Schema, family: Family) -> tuple[Any, str]:
     if not isinstance(getattr(parsed, "rhs", None), Formula):
         raise ValueError(f"formula {formula!r} must have one part on its right.{formula_hints(formula, schema)}")
     lhs = str(terms[0].factors[0].expr)
+    if asked is None:
+        asked = default_family(schema[lhs]) if lhs in schema.names else "gaussian"
+    family = get_family(asked)
     if lhs not in schema.names and not family.continuous and lhs.isidentifier():
         raise ValueError(f"the response {lhs!r} is no column of the schema; it has {list(schema.names)}.")
     if lhs not in schema.names and not family.continuous:
@@ -159,7 +163,7 @@ def _parse(formula: str, schema: Schema, family: Family) -> tuple[Any, str]:
             f"family {family.name!r} takes a column as its response, not the expression {lhs!r}. "
             f"Use one of {list(schema.names)}, or family='gaussian'."
         )
-    return parsed, lhs
+    return parsed, lhs, family
 
 
 def _used_columns(formula: str, parsed: Any, schema: Schema) -> list[str]:

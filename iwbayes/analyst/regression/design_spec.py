@@ -12,7 +12,7 @@ import pandas as pd
 import xarray as xr
 from formulaic.errors import DataMismatchWarning, FormulaicError
 
-from iwbayes.analyst.regression.families import Family
+from iwbayes.analyst.regression.family import Family
 from iwbayes.arrays import Array
 from iwbayes.schema import Schema
 from iwbayes.schema.columns import Binary, Integer, Real

@@ -10,18 +10,16 @@ the reference first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from scipy.special import gammaln
 
+from iwbayes.analyst.regression.family import Family, indicators
 from iwbayes.arrays import Array
-from iwbayes.schema import Binary, Categorical, Column, Integer, Real
+from iwbayes.schema import Binary, Categorical, Integer, Real
 
-__all__ = ["FAMILIES", "Family", "Response", "get_family"]
+__all__ = ["FAMILIES", "get_family"]
 
 # what other packages call these families
 _OTHER_NAMES = dict.fromkeys(("binomial", "logistic", "logit"), "bernoulli") | {
@@ -34,133 +32,6 @@ _OTHER_NAMES = dict.fromkeys(("binomial", "logistic", "logit"), "bernoulli") | {
 _LARGEST_EXPONENT = 600.0
 # numpy's Poisson sampler takes means up to about 9.2e18
 _LARGEST_MEAN = 1e18
-
-
-@dataclass(frozen=True)
-class Response:
-    """Numeric form of a response column.
-
-    Parameters
-    ----------
-    values : ndarray, shape (row,)
-        Numbers; codes 0, 1, ... of the levels for bernoulli and categorical.
-    levels : tuple
-        Levels behind the codes, reference first; empty for numbers.
-    """
-
-    values: Array
-    levels: tuple[Any, ...] = ()
-
-
-@dataclass(frozen=True)
-class Family:
-    """A family of regressions.
-
-    Parameters
-    ----------
-    name, link : str
-        As Bambi names them.
-    columns : tuple of type
-        Schema columns that can be the response.
-    suits : callable
-        Column of these types -> whether it can be the response.
-    needs : str
-        The same in words, for messages.
-    log_density : callable
-        (eta (predictor, ...), y (...), aux) -> (...), the log density with all its constants.
-    mean : callable
-        eta (predictor, ...) -> E[y] (outcome, ...).
-    mean_gradient : callable
-        eta (predictor, ...) -> dE[y]/d eta (outcome, predictor, ...).
-    draw : callable
-        (eta (predictor, draw, row), sigma (draw,), rng) -> responses (draw, row); codes of levels where there are any.
-    observe : callable
-        (name, eta, y, aux) -> None: adds the observed variable of dimension "row" to the current PyMC model;
-        ``eta`` is a tensor (row,), or (row, predictor) where there is one for each level.
-    start : callable or None
-        (y (row,), w (row,), n_predictors) -> predictors of the model without columns. None: least squares.
-    cumulant : callable or None
-        The A(eta), shape (...), of a canonical log density sum_k T_k(y) eta_k - A(eta) + c(y); it may use the
-        memory of its argument. None where the log density is not canonical.
-    derivatives : tuple of callable or None
-        Score and Hessian where the log density is not canonical; see `score` and `hessian`.
-    auxiliary : str or None
-        Name of the auxiliary parameter.
-    ratio : str or None
-        What the exponential of a coefficient is called; None where it says nothing.
-    continuous : bool
-        Whether the response is a number on a continuous scale, which may be an expression of columns. Its rows have the
-        likelihood of their Gram matrix.
-    by_level : bool
-        Whether each level of the response but the first has a predictor.
-    """
-
-    name: str
-    link: str
-    columns: tuple[type[Column], ...]
-    suits: Callable[[Any], bool]
-    needs: str
-    log_density: Callable[[Array, Array, Any], Array]
-    mean: Callable[[Array], Array]
-    mean_gradient: Callable[[Array], Array]
-    draw: Callable[[Array, Array, np.random.Generator], Array]
-    observe: Callable[[str, Any, Array, Any], None]
-    start: Callable[[Array, Array, int], Array] | None = None
-    cumulant: Callable[[Array], Array] | None = None
-    derivatives: tuple[Callable[..., Array], Callable[..., Array]] | None = None
-    auxiliary: str | None = None
-    ratio: str | None = None
-    continuous: bool = False
-    by_level: bool = False
-
-    def score(self, eta: Array, y: Array, aux: Any) -> Array:
-        """Gradient of the log density, shape (predictor + aux, ...); of a canonical one T(y) less its mean."""
-        if self.derivatives is not None:
-            return self.derivatives[0](eta, y, aux)
-        return self.statistic(y, len(eta)) - self.mean(eta)[-len(eta) :]
-
-    def hessian(self, eta: Array, y: Array, aux: Any) -> Array:
-        """Hessian of the log density, shape (predictor + aux, predictor + aux, ...)."""
-        if self.derivatives is not None:
-            return self.derivatives[1](eta, y, aux)
-        return -self.mean_gradient(eta)[-len(eta) :]
-
-    def n_predictors(self, levels: Sequence[Any]) -> int:
-        """Count the linear predictors: levels less one where each has its own, else one."""
-        return len(levels) - 1 if self.by_level else 1
-
-    def statistic(self, y: Array, n_predictors: int) -> Array:
-        """Return T(y), shape (predictor, ...), the sufficient statistic of a canonical family."""
-        return _indicators(y, n_predictors) if self.by_level else y[None]
-
-    def response(self, column: Column, values: pd.Series) -> Response:
-        """Check a response column and return its numeric form.
-
-        Parameters
-        ----------
-        column : Real, Integer, Binary or Categorical
-            Its declaration.
-        values : pandas.Series, shape (row,)
-            Canonical values without missing cells.
-
-        Raises
-        ------
-        ValueError
-            When the column does not suit the family.
-        """
-        self.check_column(column)
-        if isinstance(column, Binary | Categorical):
-            levels = () if self.continuous else tuple(column.levels)
-            return Response(column.codes(values).astype(np.float64), levels)
-        return Response(values.to_numpy(dtype=np.float64))
-
-    def check_column(self, column: Column) -> None:
-        """Refuse a column whose type does not suit the family with a ValueError."""
-        if not (isinstance(column, self.columns) and self.suits(column)):
-            raise ValueError(
-                f"family {self.name!r} requires as its response {self.needs}; "
-                f"{column.name!r} is {_describe(column)}. {_suggest(column)}"
-            )
 
 
 def get_family(family: str | Family) -> Family:
@@ -178,21 +49,6 @@ def get_family(family: str | Family) -> Family:
         remedy = f"Use family={other!r}." if other else "Choose by the type of the response."
         raise ValueError(f"family must be one of {sorted(FAMILIES)}; got {family!r}. {remedy}")
     return FAMILIES[family]
-
-
-def _describe(column: Column) -> str:
-    if isinstance(column, Binary | Categorical):
-        return f"{type(column).__name__} with levels {list(column.levels)!r}"
-    return f"{type(column).__name__} in [{column.lower}, {column.upper}]"  # type: ignore[attr-defined]
-
-
-def _suggest(column: Column) -> str:
-    if isinstance(column, Binary) or (isinstance(column, Categorical) and len(column.levels) == 2):
-        return "Use family='bernoulli'."
-    if isinstance(column, Categorical):
-        return "Use family='categorical'."
-    count = isinstance(column, Integer) and column.lower >= 0
-    return "Use family='poisson' for a count, or family='gaussian'." if count else "Use family='gaussian'."
 
 
 # bernoulli, logit link: y in {0, 1}
@@ -330,11 +186,6 @@ _POISSON = Family(
 # categorical, softmax link: the first level is the reference, with predictor 0; y holds codes
 
 
-def _indicators(y: Array, n_predictors: int) -> Array:
-    levels = np.arange(1, n_predictors + 1).reshape((-1,) + (1,) * np.ndim(y))
-    return (y == levels).astype(np.float64)
-
-
 def _log_sum(eta: Array) -> Array:
     largest = np.maximum(eta.max(axis=0), 0.0)
     return largest + np.log(np.exp(-largest) + np.exp(eta - largest).sum(axis=0))
@@ -384,7 +235,7 @@ _CATEGORICAL = Family(
     columns=(Binary, Categorical),
     suits=lambda column: True,
     needs="a Categorical or Binary column (its first level is the reference)",
-    log_density=lambda eta, y, aux: (_indicators(y, len(eta)) * eta).sum(axis=0) - _log_sum(eta),
+    log_density=lambda eta, y, aux: (indicators(y, len(eta)) * eta).sum(axis=0) - _log_sum(eta),
     mean=_softmax,
     mean_gradient=_softmax_gradient,
     draw=_categorical_draw,

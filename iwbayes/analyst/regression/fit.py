@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
@@ -14,6 +14,7 @@ from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.calibrated_components import calibrate_components, pool_draws, reference_at
 from iwbayes.analyst.calibration.record import warn_outside_domain
 from iwbayes.analyst.checks import (
+    Method,
     check_count,
     check_enough_draws,
     check_method,
@@ -29,7 +30,7 @@ from iwbayes.analyst.inference.weighted_posterior import posterior_dataset
 from iwbayes.analyst.pooling.noise_aware import noise_aware_weights
 from iwbayes.analyst.regression.design import Design
 from iwbayes.analyst.regression.design_record import record_design
-from iwbayes.analyst.regression.families import Family
+from iwbayes.analyst.regression.family import Family, FamilyName
 from iwbayes.analyst.regression.regression_posterior import RegressionProblem
 from iwbayes.analyst.regression.weighted_rows import WeightedRows
 from iwbayes.analyst.released_tilt import is_noise_aware
@@ -47,16 +48,16 @@ def fit(
     formula: str,
     release: Release,
     *,
-    family: str | Family = "gaussian",
-    method: str = "auto",
+    family: FamilyName | Family | None = None,
+    method: Method = "auto",
     priors: Mapping[str, Any] | None = None,
-    weights: str | Weights = "release",
+    weights: Literal["release", "uniform"] | Weights = "release",
     total: float | None = None,
-    calibrate: bool | str = True,
+    calibrate: bool | Literal["pool"] = True,
     draws: int = 1000,
     chains: int = 4,
     random_seed: int | np.random.Generator | None = None,
-    log_likelihood: bool | str = "auto",
+    log_likelihood: bool | Literal["auto"] = "auto",
     progressbar: bool = True,
     sampler: Mapping[str, Any] | None = None,
 ) -> arviz_compat.ArvizObject:
@@ -67,7 +68,10 @@ def fit(
     formula : str
         ``response ~ terms``; see :func:`~iwbayes.analyst.regression.design.build_design`.
     release : Release
-    family : {"gaussian", "bernoulli", "categorical", "poisson"}
+    family : {"bernoulli", "gaussian", "categorical", "poisson"}, optional
+        By default that of the response's declared column: bernoulli for `Binary` and two levels, categorical for more,
+        gaussian for `Real` and for expressions of columns. For an `Integer` it must be given, as it may be a count
+        or a measurement.
     method : {"auto", "laplace", "nuts"}
         "laplace": Newton's method, a t proposal at the mode and Pareto smoothed importance weights; where k-hat is 0.7
         or more the proposal learns from its draws for some rounds. "nuts": PyMC's sampler. "auto": the first where its

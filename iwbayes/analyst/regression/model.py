@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from iwbayes.analyst.regression.design import Design, Term, build_design
-from iwbayes.analyst.regression.families import Family
+from iwbayes.analyst.regression.family import Family, FamilyName
 from iwbayes.analyst.regression.priors import SIGMA_DOF, Priors, PriorScales, checked_priors, prior_scales, sized
 
 if TYPE_CHECKING:
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 __all__ = ["build_model", "regression"]
 
 
-def regression(formula: str, release: Any, *, family: str | Family, priors: Priors | None = None) -> pm.Model:
+def regression(
+    formula: str, release: Any, *, family: FamilyName | Family | None = None, priors: Priors | None = None
+) -> pm.Model:
     """Build an unweighted PyMC regression on the synthetic rows of a release.
 
     Parameters
@@ -40,7 +42,8 @@ def regression(formula: str, release: Any, *, family: str | Family, priors: Prio
         See :func:`~iwbayes.analyst.regression.design.build_design`.
     release : Release
         Its weights enter only the scales of the default priors.
-    family : {"bernoulli", "gaussian", "categorical", "poisson"}
+    family : {"bernoulli", "gaussian", "categorical", "poisson"}, optional
+        By default that of the response's declared column; see :func:`~iwbayes.fit`.
     priors : dict of str to distribution, optional
         Replace default priors by name: ``{"age": pm.Normal.dist(0, 1), "sigma": pm.Exponential.dist(1)}``.
 

@@ -79,7 +79,7 @@ def report(release: Release, idata: Any = None, *, title: str | None = None) -> 
     if idata is not None and not arviz_compat.has_group(idata, "posterior"):
         raise ValueError("idata has no posterior. Pass the result of fit(), calibrate() or pm.sample().")
     own = diagnose(release)
-    fitted = None if idata is None else diagnose(idata, release)
+    fitted = None if idata is None else diagnose(release, idata)
     warned = _warnings(release, own if fitted is None else fitted)
     if fitted is not None and _of_another_release(fitted):
         warnings.warn(warned[0], CalibrationWarning, stacklevel=2)

@@ -63,7 +63,13 @@ def observed_rows(model: pm.Model) -> list[ObservedRows]:
     """
     variables = observed_variables(model)
     if not variables:
-        raise ValueError("the model has no observed variables, so there is no likelihood to weight.")
+        remedy = (
+            "A likelihood in a pm.Potential has no rows that could be weighted: write it as an observed variable, for "
+            "example by pm.CustomDist(..., observed=y)."
+            if model.potentials
+            else "Give the likelihood its data by observed=."
+        )
+        raise ValueError(f"the model has no observed variables, so there is no likelihood to weight. {remedy}")
     return [_rows_of(model, rv) for rv in variables]
 
 

@@ -7,6 +7,7 @@ likelihood of row i, by a transform of the model's function graph: the result is
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,12 +19,14 @@ from pymc.pytensorf import floatX
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.traversal import ancestors
 
+from iwbayes._warnings import WeightsWarning
 from iwbayes.analyst.arviz_compat import ArvizObject, has_group, with_groups
 from iwbayes.analyst.checks import check_numbers, check_total
 from iwbayes.analyst.weighting.graph_functions import evaluate
 from iwbayes.analyst.weighting.minibatch import batch_weights, draws_rows, drop_batch_weights, minibatch_node
 from iwbayes.analyst.weighting.model_transform import drop_data, transform_model
 from iwbayes.analyst.weighting.observed_variables import ObservedRows, observed_rows, observed_variables
+from iwbayes.analyst.weighting.release_rows import check_rows
 from iwbayes.analyst.weighting.row_independence import row_refusal
 from iwbayes.analyst.weighting.weight_checks import LENGTH, CheckWeights, checked_values
 from iwbayes.analyst.weighting.weighted_op import WeightedRandomVariable, row_weights
@@ -41,7 +44,7 @@ DATA_NAME = "likelihood_weights"
 
 def reweight(
     model: pm.Model,
-    weights: WeightsLike | Mapping[str, WeightsLike],
+    weights: Release | WeightsLike | Mapping[str, WeightsLike],
     *,
     total: float | None = None,
     allow_zero: bool | None = None,
@@ -53,10 +56,12 @@ def reweight(
     model : pymc.Model
         Any model with observed variables that have one density a row, rows on their first axis. It is not
         changed.
-    weights : Weights, ndarray of shape (row,), or dict by the name of an observed variable
-        Finite and not negative, one a row by position (an index is not looked at). One vector is shared by all
-        observed variables, which must then have the same number of rows; variables that a dict leaves out keep
-        weight one. For data that are batches of ``pm.Minibatch`` give the weights of all rows of the table.
+    weights : Release, Weights, ndarray of shape (row,), or dict by the name of an observed variable
+        Of a release its weights, with ``release.n_private`` as `total`; variables with the name of a column must then
+        have its rows, in their order. Others are finite and not negative, one a row by position (an index is not
+        looked at). One vector is shared by all observed variables, which must then have the same number of rows;
+        variables that a dict leaves out keep weight one. For data that are batches of ``pm.Minibatch`` give the weights
+        of all rows of the table.
     total : float, optional
         Sum of the weights over the rows, usually the size of the private table (``release.n_private``): the
         weights are used as w * total / sum(w). By default they are used as they are; those of a
@@ -71,24 +76,29 @@ def reweight(
     -------
     pymc.Model
         With the weights as a ``pm.Data`` named ``likelihood_weights`` (``likelihood_weights_<variable>`` for a
-        dict), which ``pm.set_data`` swaps without compiling anew; `total` is then applied to the new ones. At
-        every evaluation it raises a ValueError if the weights are not one a row of the data then set, or are
-        negative, infinite or NaN, or zero without the guard. (JAX, which has no errors, skips these checks; with a
-        `total` negative weights and zeros without the guard then give NaN.)
+        dict), of the first dimension of their observed variable, which ``pm.set_data`` swaps without compiling anew;
+        `total` is then applied to the new ones. At every evaluation it raises a ValueError if the weights are not one
+        a row of the data then set, or are negative, infinite or NaN, or zero without the guard. (JAX, which has no
+        errors, skips these checks; with a `total` negative weights and zeros without the guard then give NaN.)
 
     Raises
     ------
     ValueError
-        If the model is nested in another, there is no observed variable, one has no rows (a scalar; a joint
-        density such as one multivariate normal, a Gaussian process or a random walk over all rows; a
-        pm.Simulator; terms that depend on other rows; a `total_size` whose rows cannot be traced to
+        If rows are not those of the release, the model is nested in another, there is no observed variable, one has no
+        rows (a scalar; a joint density such as one multivariate normal, a Gaussian process or a random walk over all
+        rows; a pm.Simulator; terms that depend on other rows; a `total_size` whose rows cannot be traced to
         ``pm.Minibatch``), the model is weighted already, weights have the wrong length or are negative, infinite,
         NaN or masked, or all zero, or zero with ``allow_zero=False``, `total` is not positive and finite, or missing
         cells among the data leave a row without a density.
     TypeError
-        If weights or `total` are not numbers (a release in the place of its weights, say), or `allow_zero` is no bool.
+        If weights or `total` are not numbers, or `allow_zero` is no bool.
     KeyError
         If a dict names a variable that is not observed.
+
+    Warns
+    -----
+    WeightsWarning
+        If a ``pm.Potential`` has one term a row: potentials keep weight one.
 
     Notes
     -----
@@ -107,11 +117,15 @@ def reweight(
     sense of Bissiri et al. (JRSS-B, 2016).
     """
     check_total(total)
-    _check_kind(weights)
     if model.parent is not None:
         raise ValueError("the model is nested in another, whose variables it may share. Reweight the outermost one.")
     targets = observed_rows(model)
+    if isinstance(weights, Release):
+        check_rows(model, targets, weights)
+        total = weights.n_private if total is None else total
+        weights = weights.weights
     vectors = _match(model, weights, targets)
+    _warn_of_potentials(model, targets)
     guards = {name: _guard(name, vector, allow_zero) for name, vector in vectors.items()}
     shared = {name: pytensor.shared(floatX(vector), name, shape=(None,)) for name, vector in vectors.items()}
     known = {target.observed: target for target in targets}
@@ -132,8 +146,9 @@ def reweight(
         return WeightedRandomVariable(guard)(rv, checked)
 
     new = transform_model(model, weigh)
-    for variable in shared.values():
-        new.register_data_var(variable)
+    for name, variable in shared.items():
+        dims = {_row_dim(model, target) for target in targets if _data_name(target, weights) == name}
+        new.register_data_var(variable, None if len(dims) > 1 or None in dims else (*dims,))
     return new
 
 
@@ -209,13 +224,26 @@ def log_likelihood(idata: ArvizObject, weighted: pm.Model, *, progressbar: bool 
     return with_groups(idata, groups)
 
 
-def _check_kind(weights: Any) -> None:
-    """Refuse a release in the place of its weights."""
-    for given in weights.values() if isinstance(weights, Mapping) else [weights]:
-        if isinstance(given, Release):
-            raise TypeError(
-                "weights must be Weights or one number a row; got a Release. Pass release.weights, with "
-                "total=release.n_private."
+def _row_dim(model: pm.Model, target: ObservedRows) -> str | None:
+    """Name of the dimension of an observed variable's rows; None where it has none, and of a batch."""
+    dims = model.named_vars_to_dims.get(target.name) or (None,)
+    return None if target.minibatch else dims[0]
+
+
+def _warn_of_potentials(model: pm.Model, targets: list[ObservedRows]) -> None:
+    """Warn of potentials with one term a row, which may be a likelihood that its author takes for weighted."""
+    for potential in model.potentials:
+        if not potential.type.ndim:
+            continue
+        n_terms = potential.type.shape[0] or int(evaluate(potential.shape)[0])
+        alike = [target.name for target in targets if target.n_rows == n_terms]
+        if alike:
+            warnings.warn(
+                f"the potential {potential.name!r} has {n_terms} terms, one for each row of {alike[0]!r}. They keep "
+                "weight one, because only observed variables are weighted. If they are a likelihood, write it as an "
+                "observed variable, for example by pm.CustomDist; if not, sum them.",
+                WeightsWarning,
+                stacklevel=3,
             )
 
 
@@ -294,23 +322,6 @@ def _vector(weights: Any, target: ObservedRows) -> np.ndarray:
     if not vector.any():
         raise ValueError(f"the weights for {target.name!r} are all zero. Leave at least one row in.")
     return vector
-
-
-def check_weighted_rows(model: pm.Model, release: Release) -> None:
-    """Refuse a model whose likelihood is not weighted, or has other rows than the release."""
-    weighted = {rv.name for rv in model.observed_RVs if is_weighted(rv)}
-    if not weighted:
-        raise ValueError(
-            "the model has no weighted likelihood. Make one by reweight(model, release.weights, "
-            "total=release.n_private) and sample it."
-        )
-    n_rows = len(release.synthetic)
-    for rows in observed_rows(model):
-        if rows.observed in weighted and rows.n_rows != n_rows:
-            raise ValueError(
-                f"the observed variable {rows.name!r} has {rows.n_rows} rows; the release has {n_rows}. Observe "
-                "all synthetic rows of this release, in their order."
-            )
 
 
 def weights_data(model: pm.Model, *, zeros: bool) -> dict[str, Array]:

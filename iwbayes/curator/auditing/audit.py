@@ -43,7 +43,7 @@ from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier
 from iwbayes.curator.privacy.noise import NoiseSource, SeededNoise
 from iwbayes.curator.protocols import Generator, WeightEstimator, is_generator, is_weight_estimator
 from iwbayes.schema import Schema
-from iwbayes.statement import ROW_ADJACENCIES, Event
+from iwbayes.statement import ROW_ADJACENCIES, Event, RowAdjacency
 from iwbayes.tables import PrivateTable, SyntheticTable
 
 #: Fewest runs that can say anything.
@@ -146,7 +146,7 @@ def audit(
     epsilon: float,
     delta: float = 0.0,
     synthetic: SyntheticTable | None = None,
-    adjacency: str = "replace-one",
+    adjacency: RowAdjacency = "replace-one",
     n_runs: int = 20_000,
     confidence: float = 0.999,
     noise: Callable[[int], NoiseSource] = SeededNoise,

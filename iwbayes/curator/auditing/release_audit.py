@@ -36,7 +36,7 @@ from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.noise import NoiseSource, SeededNoise
 from iwbayes.curator.publish import publish
 from iwbayes.release import Release
-from iwbayes.statement import ROW_ADJACENCIES, Event, PrivacyStatement
+from iwbayes.statement import ROW_ADJACENCIES, Adjacency, Event, PrivacyStatement
 from iwbayes.tables import PrivateTable, SyntheticTable
 
 #: Losses may pass charges by this relative amount, which is rounding.
@@ -118,7 +118,7 @@ def audit_release(
     *,
     epsilon: float,
     delta: float,
-    adjacency: str = "replace-one",
+    adjacency: Adjacency = "replace-one",
     users: ArrayLike | tuple[ArrayLike, ArrayLike] | None = None,
     release: Publisher | None = None,
     noise: Callable[[int], NoiseSource] = SeededNoise,

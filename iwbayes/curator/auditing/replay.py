@@ -16,7 +16,7 @@ from iwbayes.curator.auditing.recorder import Departed, Recorder, RecordingLedge
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.noise import NoiseSource
 from iwbayes.release import Release
-from iwbayes.statement import Event, count_uses
+from iwbayes.statement import Adjacency, Event, count_uses
 from iwbayes.tables import PrivateTable
 
 Publisher = Callable[[PrivateTable, Ledger], "Release | Sequence[Release]"]
@@ -42,7 +42,7 @@ class ReleaseRun:
     publish: Publisher
     epsilon: float
     delta: float
-    adjacency: str
+    adjacency: Adjacency
     noise: Callable[[int], NoiseSource]
 
     def play(self, private: PrivateTable, seed: int, script: Recorder | None = None) -> Played:

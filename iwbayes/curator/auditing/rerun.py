@@ -17,7 +17,7 @@ from iwbayes.curator.auditing.recorder import Departed, Draw, Recorder, Recordin
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.noise import NoiseSource
 from iwbayes.curator.protocols import FittedGenerator
-from iwbayes.statement import Event
+from iwbayes.statement import Event, RowAdjacency
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.weights import Weights
 
@@ -47,7 +47,7 @@ class Subject:
     synthetic: SyntheticTable | None
     epsilon: float
     delta: float
-    adjacency: str
+    adjacency: RowAdjacency
     noise: Callable[[int], NoiseSource]
     observe: Callable[[Any], ArrayLike] | None
 

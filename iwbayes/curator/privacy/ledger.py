@@ -18,7 +18,7 @@ from iwbayes.curator.privacy.ledger_file import LedgerFile
 from iwbayes.curator.privacy.ledger_record import BudgetExceeded, LedgerRecord
 from iwbayes.curator.privacy.noise import NoiseSource, SystemNoise
 from iwbayes.curator.privacy.permit import Permit, noise_kind, source_name
-from iwbayes.statement import ADJACENCIES, Event, PrivacyStatement, count_uses
+from iwbayes.statement import ADJACENCIES, Adjacency, Event, PrivacyStatement, count_uses
 
 __all__ = ["BudgetExceeded", "Ledger"]
 
@@ -77,7 +77,7 @@ class Ledger:
         self,
         epsilon: float,
         delta: float,
-        adjacency: str = "replace-one",
+        adjacency: Adjacency = "replace-one",
         *,
         rule: str | None = None,
         plan: Sequence[Any] = (),
@@ -100,7 +100,7 @@ class Ledger:
         *,
         epsilon: float | None = None,
         delta: float | None = None,
-        adjacency: str | None = None,
+        adjacency: Adjacency | None = None,
         rule: str | None = None,
         plan: Sequence[Any] = (),
         noise: NoiseSource | None = None,
@@ -178,7 +178,7 @@ class Ledger:
         return self._record.delta
 
     @property
-    def adjacency(self) -> str:
+    def adjacency(self) -> Adjacency:
         """Which tables are neighbours; it does not change."""
         return self._record.adjacency
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from iwbayes.curator.privacy.accounting import ROUNDING, check_claim, price
 from iwbayes.curator.privacy.filters import BasicRule, Cost, Rule, accepts, total
-from iwbayes.statement import FLOATING_POINT, NOISE_KINDS, Event, PrivacyStatement, count_uses
+from iwbayes.statement import FLOATING_POINT, NOISE_KINDS, Adjacency, Event, PrivacyStatement, count_uses
 
 
 class BudgetExceeded(ValueError):  # noqa: N818 - the name users know
@@ -72,7 +72,7 @@ class LedgerRecord:
 
     epsilon: float
     delta: float
-    adjacency: str
+    adjacency: Adjacency
     rule: Rule
     plan: tuple[Charge, ...] = ()
     charges: tuple[Charge, ...] = ()

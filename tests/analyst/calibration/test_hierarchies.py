@@ -128,9 +128,9 @@ def test_hyperparameters_have_the_posterior_of_calibrated_likelihood_times_prior
     record = arviz_compat.group(calibrated, "calibration")
     assert record.attrs["prior_directions"] == 2 and record.attrs["nonquadraticity"] < 1e-6
     assert_allclose(record["sd_calibrated"], sd, rtol=5 / np.sqrt(n_effective))
-    assert iw.diagnose(calibrated).loc["nonquadraticity", "verdict"] == "ok"
-    assert iw.diagnose(calibrated, release).loc["weights", "verdict"] == "ok"
-    assert iw.diagnose(calibrated, release_of(0.5 * EFFECTS)).loc["weights", "verdict"] == "fail"
+    assert iw.diagnose(release, calibrated).loc["nonquadraticity", "verdict"] == "ok"
+    assert iw.diagnose(release, calibrated).loc["weights", "verdict"] == "ok"
+    assert iw.diagnose(release_of(0.5 * EFFECTS), calibrated).loc["weights", "verdict"] == "fail"
 
 
 def test_groups_that_hardly_differ_have_no_joint_mode_and_a_posterior():
@@ -164,7 +164,7 @@ def test_effects_that_are_not_centred_bend_the_likelihood(release):
         calibrated = iw.calibrate(idata, model, release, random_seed=1)
     record = arviz_compat.group(calibrated, "calibration")
     assert record.attrs["verdict"] == "not calibrated" and record.attrs["nonquadraticity"] > 2
-    assert iw.diagnose(calibrated).loc["nonquadraticity", "verdict"] == "fail"
+    assert iw.diagnose(release, calibrated).loc["nonquadraticity", "verdict"] == "fail"
 
 
 def test_a_straight_ridge_is_no_bend(release):

@@ -96,7 +96,7 @@ def test_influence_functions_are_derivatives(levels):
 
 
 def test_standard_errors_know_rows_groups_and_noise(linear, release):
-    table = iw.ppc(linear, release, random_seed=1)
+    table = iw.ppc(release, linear, random_seed=1)
     assert table.attrs["noise_included"]
     y, w = release.synthetic.frame["y"].to_numpy(), release.weights.values
     sample = WeightedSample(w, np.arange(300), release)
@@ -107,7 +107,7 @@ def test_standard_errors_know_rows_groups_and_noise(linear, release):
     bare = iw.Release(
         release.synthetic, iw.Weights(release.weights.log_weights, "bare"), release.statement, n_private=200
     )
-    table = iw.ppc(linear, bare, random_seed=1, by="g")
+    table = iw.ppc(bare, linear, random_seed=1, by="g")
     assert not table.attrs["noise_included"]
     for level in "uvw":
         inside = (release.synthetic.frame["g"] == level).to_numpy()
@@ -156,7 +156,7 @@ def test_replicates_have_the_law_of_the_family(formula, family, release):
 
 def test_replicated_mean_has_its_law(release):
     idata = iw.fit("y ~ 1", release, **{**FIT, "draws": 2000})
-    table = iw.ppc(idata, release, draws=4000, random_seed=5, prob=0.5)
+    table = iw.ppc(release, idata, draws=4000, random_seed=5, prob=0.5)
     posterior = arviz_compat.group(idata, "posterior")
     mean, sigma = posterior["Intercept"].to_numpy().ravel(), posterior["sigma"].to_numpy().ravel()
     shares = release.weights.values / 300
@@ -173,21 +173,21 @@ def test_a_true_model_passes_and_a_wrong_one_does_not():
     rng = np.random.default_rng(8)
     frame = simulate(rng, 600)
     release = make_release(600, 500, frame=frame)
-    assert iw.ppc(iw.fit("y ~ x", release, **FIT), release, random_seed=1)["p_value"].min() > 0.05
-    assert iw.ppc(iw.fit("k ~ x", release, family="poisson", **FIT), release, random_seed=1)["p_value"].min() > 0.05
+    assert iw.ppc(release, iw.fit("y ~ x", release, **FIT), random_seed=1)["p_value"].min() > 0.05
+    assert iw.ppc(release, iw.fit("k ~ x", release, family="poisson", **FIT), random_seed=1)["p_value"].min() > 0.05
     # counts with more spread than a Poisson law has
     frame["k"] = np.minimum(rng.poisson(np.exp(0.3 + 0.4 * frame["x"]) * rng.gamma(0.7, 1 / 0.7, 600)), 60)
     release = make_release(600, 500, frame=frame)
-    table = iw.ppc(iw.fit("k ~ x", release, family="poisson", **FIT), release, random_seed=1)
+    table = iw.ppc(release, iw.fit("k ~ x", release, family="poisson", **FIT), random_seed=1)
     assert table.loc[("k", "sd"), "p_value"] < 0.01 and table.loc[("k", "mean"), "p_value"] > 0.1
     # a group of its own that the model does not know
     frame["y"] = np.clip(frame["y"] + 1.0 * (frame["g"] == "w"), -9, 9)
     release = make_release(600, 500, frame=frame)
     idata = iw.fit("y ~ x", release, **FIT)
-    assert iw.ppc(idata, release, random_seed=1).loc[("y", "mean"), "p_value"] > 0.1
-    by = iw.ppc(idata, release, by="g", random_seed=1).xs("mean", level="statistic")["p_value"]
+    assert iw.ppc(release, idata, random_seed=1).loc[("y", "mean"), "p_value"] > 0.1
+    by = iw.ppc(release, idata, by="g", random_seed=1).xs("mean", level="statistic")["p_value"]
     assert by[("y", "w")] < 0.01
-    known = iw.ppc(iw.fit("y ~ x + g", release, **FIT), release, by="g", random_seed=1)
+    known = iw.ppc(release, iw.fit("y ~ x + g", release, **FIT), by="g", random_seed=1)
     assert known.xs("mean", level="statistic")["p_value"].min() > 0.1
 
 
@@ -196,7 +196,7 @@ def test_calibrated_draws_and_missing_rows_are_welcome(release):
     with pytest.warns(UserWarning, match="missing cells"), pytest.warns(iw.CalibrationWarning, match="of x:m"):
         idata = iw.fit("m ~ x", release, random_seed=1, draws=200)
     assert arviz_compat.has_group(idata, "calibration")
-    table = iw.ppc(idata, release, random_seed=2)
+    table = iw.ppc(release, idata, random_seed=2)
     rows = release.synthetic.frame["m"].notna().to_numpy()
     expected = np.average(release.synthetic.frame["m"][rows], weights=release.weights.values[rows])
     assert_allclose(table.loc[("m", "mean"), "observed"], expected, rtol=1e-12)
@@ -211,7 +211,7 @@ def test_levels_that_do_not_occur_are_left_out():
     release = make_release(200, 150, frame=frame)
     with pytest.warns(UserWarning, match="occur in no row"):
         idata = iw.fit("g ~ x", release, family="categorical", **FIT)
-    table = iw.ppc(idata, release, random_seed=1)
+    table = iw.ppc(release, idata, random_seed=1)
     assert list(table.loc["g"].index) == ["share[u]", "share[w]"]
     expected = np.average(frame["g"] == "w", weights=release.weights.values)
     assert_allclose(table.loc[("g", "share[w]"), "observed"], expected, rtol=1e-12)
@@ -234,30 +234,30 @@ def test_columns_of_every_kind():
     weights = release.weights.values
     idata = iw.fit("b ~ 1", release, family="bernoulli", **FIT)
     with pytest.raises(ValueError, match="another column than the response; within the levels of 'b'"):
-        iw.ppc(idata, release, by="b")
+        iw.ppc(release, idata, by="b")
     for by in ("c", "n"):
-        table = iw.ppc(idata, release, by=by, random_seed=1).xs("share[1]", level="statistic")["observed"]
+        table = iw.ppc(release, idata, by=by, random_seed=1).xs("share[1]", level="statistic")["observed"]
         levels = sorted(frame[by].dropna().unique())
         assert list(table.loc["b"].index) == levels
         for level in levels:
             inside = (frame[by] == level).fillna(False).to_numpy(dtype=bool)
             expected = np.average(frame["b"][inside], weights=weights[inside])
             assert_allclose(table[("b", level)], expected, rtol=1e-12)
-    gaussian = iw.ppc(iw.fit("b ~ 1", release, **FIT), release, random_seed=1)
+    gaussian = iw.ppc(release, iw.fit("b ~ 1", release, family="gaussian", **FIT), random_seed=1)
     assert list(gaussian.loc["b"].index[:2]) == ["mean", "sd"]
     assert_allclose(gaussian.loc[("b", "mean"), "observed"], np.average(frame["b"], weights=weights), rtol=1e-12)
 
 
 def test_seed_draws_and_own_statistics(linear, release):
     options = {"statistics": {"mid": lambda v, w: np.average(v, weights=w), "top": lambda v, w: v.max()}}
-    one = iw.ppc(linear, release, random_seed=4, **options)
-    pd.testing.assert_frame_equal(one, iw.ppc(linear, release, random_seed=4, **options))
-    assert not one.equals(iw.ppc(linear, release, random_seed=5, **options))
+    one = iw.ppc(release, linear, random_seed=4, **options)
+    pd.testing.assert_frame_equal(one, iw.ppc(release, linear, random_seed=4, **options))
+    assert not one.equals(iw.ppc(release, linear, random_seed=5, **options))
     columns = ["observed", "mean", "eti90_lb", "eti90_ub", "p_value"]
     assert_allclose(one.loc[("y", "mid"), columns].astype(float), one.loc[("y", "mean"), columns].astype(float))
     assert one.loc[("y", "top"), "observed"] == release.synthetic.frame["y"].max()
     assert np.isnan(one.loc[("y", "top"), "se"])
-    single = iw.ppc(linear, release, random_seed=4, draws=1)
+    single = iw.ppc(release, linear, random_seed=4, draws=1)
     assert set(single["p_value"]) <= {0.0, 1.0} and (single["eti90_lb"] == single["eti90_ub"]).all()
 
 
@@ -265,7 +265,7 @@ def test_seed_draws_and_own_statistics(linear, release):
 
 
 def test_replicates_of_pymc(predictive, release):
-    table = iw.ppc(predictive, release, columns={"yes": "z"}, draws=1000)
+    table = iw.ppc(release, predictive, columns={"yes": "z"}, draws=1000)
     frame, weights = release.synthetic.frame, release.weights.values
     replicated = arviz_compat.group(predictive, "posterior_predictive")
     means = replicated["y"].to_numpy().reshape(300, 300) @ weights / weights.sum()
@@ -279,10 +279,10 @@ def test_replicates_of_pymc(predictive, release):
     row = table.loc[("yes", "share[yes]")]
     assert_allclose(row["observed"], np.average(frame["z"] == "yes", weights=weights), rtol=1e-12)
     assert_allclose(row["mean"], shares.mean(), rtol=1e-10)
-    only = iw.ppc(predictive, release, var_name="y", draws=1000)
+    only = iw.ppc(release, predictive, var_name="y", draws=1000)
     pd.testing.assert_frame_equal(only, table.loc[["y"]])
     # y depends on x, which this model does not know, but not on the groups
-    by = iw.ppc(predictive, release, var_name="y", by="k")
+    by = iw.ppc(release, predictive, var_name="y", by="k")
     assert by.index.names == ["variable", "k", "statistic"]
     assert by.xs("mean", level="statistic")["p_value"].min() < 0.05
 
@@ -304,8 +304,8 @@ def test_rows_in_another_order_are_found_by_their_coordinate(release):
     rng = np.random.default_rng(7)
     y, order = release.synthetic.frame["y"].to_numpy(), rng.permutation(300)
     replicated = rng.normal(0.3, 1.2, (40, 300))
-    straight = iw.ppc(predicted_object(y, replicated), release, by="g")
-    turned = iw.ppc(predicted_object(y[order], replicated[:, order], order), release, by="g")
+    straight = iw.ppc(release, predicted_object(y, replicated), by="g")
+    turned = iw.ppc(release, predicted_object(y[order], replicated[:, order], order), by="g")
     pd.testing.assert_frame_equal(turned, straight, rtol=1e-12)
 
 
@@ -317,12 +317,12 @@ def test_replicates_that_are_not_finite_are_refused(release):
         idata = predicted_object(y, replicated)
         for by in (None, "g"):
             with pytest.raises(ValueError, match="replicates of 'y' must be finite; row 17 has NaN"):
-                iw.ppc(idata, release, by=by)
+                iw.ppc(release, idata, by=by)
     # rows without weight take no part
     log_weights = release.weights.log_weights.copy()
     log_weights[:, 17] = -np.inf
     without = replace(release, weights=iw.Weights(log_weights, "without"))
-    assert np.isfinite(iw.ppc(idata, without)["p_value"]).all()
+    assert np.isfinite(iw.ppc(without, idata)["p_value"]).all()
 
 
 def test_draws_of_other_weights_are_refused(linear, release):
@@ -336,94 +336,94 @@ def test_draws_of_other_weights_are_refused(linear, release):
     own = {"other": of_other, "uniform": replace(release, weights=iw.Weights(np.zeros(300), "even"))}
     for name, idata in fitted.items():
         with pytest.raises(ValueError, match=r"log_likelihood_weighted shows for 'y' differ in (299|300) of 300"):
-            iw.ppc(idata, release)
-        assert np.isfinite(iw.ppc(idata, own[name], random_seed=1)["p_value"]).all()
+            iw.ppc(release, idata)
+        assert np.isfinite(iw.ppc(own[name], idata, random_seed=1)["p_value"]).all()
         # without log likelihoods there is the recorded name
         bare = arviz_compat.make({group: arviz_compat.group(idata, group) for group in ("posterior", "observed_data")})
         with pytest.raises(ValueError, match=f"they are 'TiltWeights' and the fit's '{name}'"):
-            iw.ppc(bare, release)
-        pd.testing.assert_frame_equal(iw.ppc(bare, own[name], random_seed=1), iw.ppc(idata, own[name], random_seed=1))
+            iw.ppc(release, bare)
+        pd.testing.assert_frame_equal(iw.ppc(own[name], bare, random_seed=1), iw.ppc(own[name], idata, random_seed=1))
     # a PyMC model's draws tell by their log likelihoods alone
     groups = {name: arviz_compat.group(linear, name) for name in ("log_likelihood", "log_likelihood_weighted")}
     y = frame["y"].to_numpy()
     idata = arviz_compat.with_groups(predicted_object(y, np.random.default_rng(9).normal(size=(40, 300))), groups)
-    assert len(iw.ppc(idata, release)) == 7
+    assert len(iw.ppc(release, idata)) == 7
     with pytest.raises(ValueError, match="differ in"):
-        iw.ppc(idata, of_other)
+        iw.ppc(of_other, idata)
 
 
 def test_arguments_that_would_be_ignored_are_refused(predictive, linear, release):
     for columns in ({"y": "y"}, {"q": "k"}):
         with pytest.raises(ValueError, match="columns must be left out for a result of fit"):
-            iw.ppc(linear, release, columns=columns)
+            iw.ppc(release, linear, columns=columns)
     with pytest.raises(KeyError, match="columns names 'q', which is no observed variable"):
-        iw.ppc(predictive, release, columns={"yes": "z", "q": "k"})
+        iw.ppc(release, predictive, columns={"yes": "z", "q": "k"})
     for idata in (linear, predictive):
         with pytest.raises(TypeError, match="columns must be a dict of .*; got list"):
-            iw.ppc(idata, release, columns=["y"])
+            iw.ppc(release, idata, columns=["y"])
     with pytest.raises(ValueError, match="'mean', 'q5' would occur twice"):
-        iw.ppc(linear, release, statistics={"mean": np.average, "q5": np.average, "top": np.average})
+        iw.ppc(release, linear, statistics={"mean": np.average, "q5": np.average, "top": np.average})
     with pytest.raises(ValueError, match="'1' would occur twice"):
-        iw.ppc(linear, release, statistics={1: np.average, "1": np.average})
+        iw.ppc(release, linear, statistics={1: np.average, "1": np.average})
     with pytest.raises(TypeError, match="prob must be a number; got str"):
-        iw.ppc(linear, release, prob="a")
+        iw.ppc(release, linear, prob="a")
     idata = predicted_object(release.synthetic.frame["g"].to_numpy().astype(str), np.zeros((4, 300), int), name="g")
     with pytest.raises(TypeError, match="observed values of 'g' must be numbers, .* codes"):
-        iw.ppc(idata, release)
+        iw.ppc(release, idata)
 
 
 def test_a_response_is_not_checked_within_its_own_levels(predictive, release):
     with pytest.raises(ValueError, match="levels of 'z' the responses of 'yes' are all the same"):
-        iw.ppc(predictive, release, columns={"yes": "z"}, by="z")
+        iw.ppc(release, predictive, columns={"yes": "z"}, by="z")
     logged = iw.fit("np.log1p(k) ~ x", release, **FIT)
     with pytest.raises(ValueError, match="levels of 'k' the responses of 'np.log1p\\(k\\)' are all the same"):
-        iw.ppc(logged, release, by="k")
-    assert len(iw.ppc(logged, release, by="z")) == 14
+        iw.ppc(release, logged, by="k")
+    assert len(iw.ppc(release, logged, by="z")) == 14
     schema = Schema(Binary("b"), Categorical("c", ["p", "q"], missing=True))
     frame = pd.DataFrame({"b": [0, 1, 1, 0], "c": pd.Series([None, None, "p", "q"], dtype=object)})
     weights = iw.Weights(np.array([0.0, 0.0, -np.inf, -np.inf]), "w")
     small = iw.Release(SyntheticTable(frame, schema), weights, STATEMENT, n_private=4)
     idata = predicted_object(frame["b"].to_numpy(), np.zeros((4, 4), int), name="b")
     with pytest.raises(ValueError, match="'c' is missing in all of them"):
-        iw.ppc(idata, small, by="c")
+        iw.ppc(small, idata, by="c")
 
 
 def test_what_does_not_fit_is_refused(predictive, linear, release):
     other = make_release(seed=4)
     with pytest.raises(ValueError, match="300 of 300 differ"):
-        iw.ppc(linear, other)
+        iw.ppc(other, linear)
     with pytest.raises(ValueError, match="300 of 300 differ"):
-        iw.ppc(predictive, other, var_name="y")
+        iw.ppc(other, predictive, var_name="y")
     with pytest.raises(ValueError, match="no column 'yes'.*columns="):
-        iw.ppc(predictive, release)
+        iw.ppc(release, predictive)
     with pytest.raises(ValueError, match="of 300 differ"):
-        iw.ppc(predictive, release, columns={"yes": "k"})
+        iw.ppc(release, predictive, columns={"yes": "k"})
     with pytest.raises(ValueError, match="has missing cells"):
-        iw.ppc(predictive, release, columns={"y": "m"}, var_name="y")
+        iw.ppc(release, predictive, columns={"y": "m"}, var_name="y")
     with pytest.raises(KeyError, match="'q' has no observed values"):
-        iw.ppc(predictive, release, var_name="q")
+        iw.ppc(release, predictive, var_name="q")
     with pytest.raises(ValueError, match="no posterior_predictive group"):
         groups = {name: arviz_compat.group(predictive, name) for name in ("posterior", "observed_data")}
-        iw.ppc(arviz_compat.make(groups), release)
+        iw.ppc(release, arviz_compat.make(groups))
     with pytest.raises(ValueError, match="no observed_data"):
-        iw.ppc(arviz_compat.make({"posterior": arviz_compat.group(predictive, "posterior")}), release)
+        iw.ppc(release, arviz_compat.make({"posterior": arviz_compat.group(predictive, "posterior")}))
     with pytest.raises(ValueError, match="one number a row"):
         two = arviz_compat.group(predictive, "posterior_predictive")["y"].expand_dims(axis=3, part=2)
-        iw.ppc(arviz_compat.with_groups(predictive, {"posterior_predictive": xr.Dataset({"y": two})}), release)
+        iw.ppc(release, arviz_compat.with_groups(predictive, {"posterior_predictive": xr.Dataset({"y": two})}))
     with pytest.raises(TypeError, match="release must be a Release"):
-        iw.ppc(linear, release.weights)
+        iw.ppc(release.weights, linear)
     with pytest.raises(KeyError, match="column of the release; got 'q'"):
-        iw.ppc(linear, release, by="q")
+        iw.ppc(release, linear, by="q")
     with pytest.raises(ValueError, match="'x' is Real"):
-        iw.ppc(linear, release, by="x")
+        iw.ppc(release, linear, by="x")
     with pytest.raises(TypeError, match="dict of name to function"):
-        iw.ppc(linear, release, statistics={"mean": "mean"})
+        iw.ppc(release, linear, statistics={"mean": "mean"})
     with pytest.raises(ValueError, match="'all' must return one number"):
-        iw.ppc(linear, release, statistics={"all": lambda v, w: v})
+        iw.ppc(release, linear, statistics={"all": lambda v, w: v})
     for options, match in (
         ({"draws": 0}, "draws must be"),
         ({"draws": True}, "draws must be"),
         ({"prob": 1}, "prob must"),
     ):
         with pytest.raises(ValueError, match=match):
-            iw.ppc(linear, release, **options)
+            iw.ppc(release, linear, **options)

@@ -8,7 +8,7 @@ import pytensor.tensor as pt
 import pytest
 import xarray as xr
 from pytensor.link.basic import PerformLinker
-from scipy import optimize
+from scipy import optimize, special
 
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
 from iwbayes.analyst.inference.newton import maximise
@@ -344,3 +344,43 @@ def test_graphs_are_compiled_when_they_have_been_used(n_rows, calls_in_python):
         value = function(np.array([1000.0, -2.0]))  # no overflow, in neither way
         np.testing.assert_allclose(value, 1000 + np.log1p(np.exp(-2.0)), rtol=1e-14)
         assert (type(function._function.maker.linker) is PerformLinker) == (call < calls_in_python)
+
+
+def test_both_outcomes_take_one_softplus():
+    y, x = pt.lvector("y"), pt.matrix("x")
+    density = pt.switch(pt.eq(y, 1), -pt.softplus(-x), -pt.softplus(x))
+    function = CompiledWhenUsed([y, x], density, n_rows=None)
+    points = np.array([[-800.0, 3.0, 0.5], [2.0, 800.0, -0.1]])
+    expected = -np.logaddexp(0, points * [1, -1, 1])
+    np.testing.assert_allclose(function(np.array([0, 1, 0]), points), expected, rtol=1e-14)
+    assert str(function._function.maker.fgraph).count("softplus") == 1
+    # a branch that is larger than what it is made of stays: f of the sum would be evaluated more often
+    small = pt.switch(pt.eq(y, 1), pt.softplus(x[0][None]), pt.softplus(x))
+    np.testing.assert_allclose(
+        CompiledWhenUsed([y, x], small, n_rows=None)(np.array([0, 1, 0]), points),
+        np.logaddexp(0, np.where([0, 1, 0], points[:1], points)),
+    )
+
+
+def test_a_sigmoid_is_not_evaluated_to_check_that_it_is_a_probability():
+    x = pt.vector("x")
+    checks = [pt.all(pt.ge(pt.sigmoid(x), 0.0)), pt.all(pt.le(pt.sigmoid(x), 1.0))]
+    others = [pt.ge(pt.sigmoid(x), 0.5), pt.le(pt.sigmoid(x), 0.0), pt.gt(pt.sigmoid(x), 0.0)]
+    points = np.array([-800.0, 0.0, 3.0, 800.0])
+    function = CompiledWhenUsed([x], checks, n_rows=None)
+    assert all(function(points)) and "sigmoid" not in str(function._function.maker.fgraph)
+    found = CompiledWhenUsed([x], others, n_rows=None)(points)
+    share = special.expit(points)
+    np.testing.assert_array_equal(found, [share >= 0.5, share <= 0, share > 0])
+
+
+def test_modes_under_other_weights_need_one_hessian_each(monkeypatch):
+    model, draws = reweight(logistic(), np.ones(ROWS)), np.random.default_rng(2).gamma(8, size=(6, ROWS)) / 8
+    terms, calls = ModelPosterior(model), []
+    start = terms.mode().theta
+    original = ModelPosterior._likelihood
+    monkeypatch.setattr(ModelPosterior, "_likelihood", lambda self, theta: calls.append(0) or original(self, theta))
+    found = terms.modes(draws, start)
+    assert len(calls) == 1 + len(draws)
+    for own, mode in found:
+        np.testing.assert_allclose(mode.theta, own.mode(terms.start()).theta, atol=1e-8)

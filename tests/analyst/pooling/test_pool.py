@@ -470,7 +470,7 @@ def test_a_hierarchy_of_eight_groups(grouped, centred):
     tau = posterior["tau"].to_numpy().ravel()
     # the noise of the weights moves the groups by less than their own spread: it hardly shows in tau
     assert abs(tau.mean() - mean) < 0.5 * sd and abs(tau.std() / sd - 1) < 0.4
-    assert len(record.attrs["reasons"]) == 1 and np.isnan(record.attrs["skew"])
+    assert record.attrs["reasons"].count("\n") == 0 and np.isnan(record.attrs["skew"])
     assert np.all(np.abs(posterior["theta"].mean(("chain", "draw")).to_numpy() - 1 - EFFECTS) < 5 * 0.11)
     if centred:
         # the formula, on draws of about this shape: the groups as the pool has them, tau positive

@@ -12,6 +12,7 @@ import iwbayes as iw
 from iwbayes.analyst import arviz_compat, row_merging
 from iwbayes.analyst.inference.importance import importance_draws
 from iwbayes.analyst.regression.design import build_design
+from iwbayes.analyst.regression.family import default_family
 from iwbayes.analyst.regression.fit import fit
 from iwbayes.analyst.regression.priors import LogPrior, prior_scales
 from iwbayes.analyst.regression.regression_posterior import RegressionProblem, find_modes
@@ -376,6 +377,39 @@ def test_what_is_no_release_or_family_is_refused():
             fit("y ~ x", release, family=family)
     with pytest.raises(ValueError, match=r"got \['bernoulli'\]. Choose by the type of the response."):
         fit("y ~ x", release, family=["bernoulli"])
+
+
+@pytest.mark.parametrize(
+    ("response", "family"),
+    [("y", "bernoulli"), ("two", "bernoulli"), ("g", "categorical"), ("x", "gaussian"), ("np.exp(x)", "gaussian")],
+)
+def test_the_declared_column_decides_the_family(response, family):
+    schema = Schema(*SCHEMA.columns, Categorical("two", ("a", "b")))
+    frame = make_release().synthetic.frame.assign(two=["a", "b"] * 150)
+    synthetic = SyntheticTable(frame, schema)
+    release = replace(make_release(), synthetic=synthetic, weights=Weights(np.zeros(300), "uniform"))
+    idata = quick(f"{response} ~ z", release, None, draws=10, chains=1, calibrate=False)
+    assert arviz_compat.group(idata, "posterior").attrs["family"] == family
+    asked = quick(f"{response} ~ z", release, family, draws=10, chains=1, calibrate=False)
+    for name, values in arviz_compat.group(asked, "posterior").items():
+        np.testing.assert_array_equal(values, arviz_compat.group(idata, "posterior")[name])
+    assert (
+        iw.regression(f"{response} ~ z", release)
+        .observed_RVs[0]
+        .owner.op.name.startswith(
+            {"bernoulli": "bernoulli", "categorical": "categorical", "gaussian": "normal"}[family]
+        )
+    )
+
+
+def test_whole_numbers_ask_for_the_family():
+    message = r"a family must be given for 'k', Integer in \[0, 60\]: .* Use family='poisson' for a count, or"
+    with pytest.raises(ValueError, match=message):
+        fit("k ~ x", make_release())
+    with pytest.raises(ValueError, match="a family must be given .* Use family='gaussian'."):
+        default_family(Integer("k", -5, 60))
+    with pytest.raises(ValueError, match=r"names \['q'\], which the schema lacks"):
+        fit("q ~ x", make_release())
 
 
 def test_only_columns_with_missing_cells_are_named():

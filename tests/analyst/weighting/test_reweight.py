@@ -12,8 +12,9 @@ from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from pytensor.graph.rewriting.utils import rewrite_graph
-from weighted_tools import make_release
+from weighted_tools import make_release, simulate
 
+from iwbayes._warnings import WeightsWarning
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.weighting.reweight import log_likelihood, reweight, unweight
 from iwbayes.analyst.weighting.weighted_op import WeightedRandomVariable
@@ -126,11 +127,89 @@ def test_missing_cells_are_named_and_the_remedies_agree(builder):
     np.testing.assert_allclose(density(kept)(at)[1], density(whole)(at)[1], rtol=1e-12)
 
 
-def test_a_release_is_not_its_weights():
+def test_a_potential_with_a_term_a_row_is_warned_of():
+    y = np.random.default_rng(1).normal(size=ROWS)
+
+    def model(terms):
+        with pm.Model() as model:
+            mu = pm.Normal("mu")
+            pm.Potential("other", terms(-0.5 * (pm.Data("y2", y) - mu) ** 2))
+            pm.Normal("y", mu, observed=y)
+        return model
+
+    with pytest.warns(WeightsWarning, match=f"'other' has {ROWS} terms, one for each row of 'y'.* pm.CustomDist; if"):
+        reweight(model(lambda terms: terms), np.ones(ROWS))
+    for terms in (pt.sum, lambda terms: terms[:3]):
+        reweight(model(terms), np.ones(ROWS))  # no warning
+
+
+def test_a_likelihood_in_a_potential_needs_another_form():
+    with pm.Model() as model:
+        pm.Potential("y", pm.logp(pm.Normal.dist(pm.Normal("mu"), 1), np.arange(5.0)))
+    with pytest.raises(ValueError, match=r"no observed variables.*pm.Potential has no rows.*pm.CustomDist\("):
+        reweight(model, np.ones(5))
+
+
+def test_weights_have_the_dimension_of_their_rows():
+    coords = {"person": list("abc"), "visit": range(4)}
+    with pm.Model(coords=coords) as model:
+        mu = pm.Normal("mu")
+        pm.Normal("y", mu, observed=np.arange(3.0), dims="person")
+        pm.Normal("z", mu, observed=np.ones((3, 4)), dims=("person", "visit"))
+    assert reweight(model, np.ones(3)).named_vars_to_dims["likelihood_weights"] == ("person",)
+    own = reweight(model, {"z": np.ones(3)})
+    assert own.named_vars_to_dims["likelihood_weights_z"] == ("person",)
+    with pm.Model(coords=coords | {"other": range(3)}) as mixed:
+        pm.Normal("y", pm.Normal("mu"), observed=np.arange(3.0), dims="person")
+        pm.Normal("u", mixed["mu"], observed=np.arange(3.0), dims="other")
+    assert "likelihood_weights" not in reweight(mixed, np.ones(3)).named_vars_to_dims
+
+
+def rows_model(frame, *, response="y", predictor="x", change=lambda values: values):
+    """A model of named data, of which one is changed."""
+    with pm.Model() as model:
+        x = pm.Data(predictor, change(frame["x"].to_numpy()))
+        pm.Normal(response, pm.Normal("b") * x, observed=frame["y"])
+    return model
+
+
+def test_a_release_gives_its_weights_and_their_total():
     release = make_release()
-    for wrong in (release, {"y": release}):
-        with pytest.raises(TypeError, match=r"got a Release. Pass release.weights, with total=release.n_private."):
-            reweight(build(normal), wrong)
+    model = rows_model(release.synthetic.frame)
+    weighted = reweight(model, release)
+    other = reweight(model, release.weights, total=release.n_private)
+    at = {"b": 0.3}
+    assert weighted.compile_logp()(at) == other.compile_logp()(at)
+    assert reweight(model, release, total=7).compile_logp()(at) == reweight(
+        model, release.weights, total=7
+    ).compile_logp()(at)
+    with pytest.raises(TypeError, match="the weights for 'y' are not numbers"):
+        reweight(model, {"y": release})
+
+
+def test_rows_of_a_release_in_another_order_are_refused():
+    release, rng = make_release(), np.random.default_rng(1)
+    frame = release.synthetic.frame
+    for values in (np.log, lambda x: (x - x.mean()) / x.std(), np.negative):  # still one number for each cell
+        reweight(rows_model(frame.assign(x=frame["x"] + 5), change=values), release)
+    reweight(rows_model(frame, predictor="u", change=np.sort), release)  # of another name
+    refused = "are not those of column {} of the release: they are of other rows, or in another order"
+    for wrong in (frame.sample(frac=1, random_state=1), frame.sort_values("x"), simulate(rng, len(frame))):
+        with pytest.raises(ValueError, match=refused.format("'y'")):
+            reweight(rows_model(wrong), release)
+        with pytest.raises(ValueError, match=refused.format("'x'")):
+            reweight(rows_model(wrong, response="u"), release)
+    coded = {"g": "codes", "z": "codes", "k": "numbers", "m": "with gaps"}
+    for name in coded:
+        cells = frame[name].cat.codes if name in "gz" else frame[name]
+        with pm.Model() as model:
+            pm.Data(name, cells.fillna(0.0).to_numpy())
+            pm.Normal("u", pm.Normal("b"), observed=frame["y"])
+        reweight(model, release)
+        with model:
+            pm.set_data({name: np.roll(cells.fillna(0.0).to_numpy(), 1)})
+        with pytest.raises(ValueError, match=refused.format(f"'{name}'")):
+            reweight(model, release)
 
 
 @pytest.mark.parametrize("builder", BUILDERS, ids=lambda builder: builder.__name__)
@@ -338,7 +417,7 @@ def test_everything_else_survives_and_the_original_is_untouched():
     before, density_before = structure(model), model.compile_logp()(point(model))
     variables = dict(model.named_vars)
     weighted = reweight(model, INTEGERS)
-    assert structure(weighted) == before
+    assert structure(weighted) == before | {"dims": before["dims"] | {"likelihood_weights": ("row",)}}
     assert weighted.initial_point(0)["s_log__"] == np.log(0.7)
     assert {rv.name: v for rv, v in weighted.rvs_to_initial_values.items()}["b"] == "prior"
     assert structure(model) == before and dict(model.named_vars) == variables
