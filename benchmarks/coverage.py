@@ -58,8 +58,8 @@ TABLES = 5
 CELLS, SEED = 54, 0x4255D45
 
 
-def logistic(l2: float, mechanism: str, debias: bool) -> iw.LogisticWeights:
-    return iw.LogisticWeights(l2=l2, mechanism=mechanism, debias=debias)
+def logistic(l2: float, mechanism: str, debias: bool) -> iw.paper.LogisticWeights:
+    return iw.paper.LogisticWeights(l2=l2, mechanism=mechanism, debias=debias)
 
 
 #: Estimators beside ours, by the name of the method, with the fit of the weighted posterior.
@@ -126,7 +126,7 @@ def run(cell: Cell, name: str, replications: int, *, arguments: argparse.Namespa
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            found = iw.coverage_study(
+            found = iw.validation.coverage_study(
                 **studies(cell)[name], n_replications=replications, levels=LEVELS, n_jobs=1,
                 path=file_of(cell, name, arguments), progressbar=False,
             )  # fmt: skip
@@ -139,7 +139,7 @@ def run(cell: Cell, name: str, replications: int, *, arguments: argparse.Namespa
     return summary(cell, found)
 
 
-def summary(cell: Cell, study: iw.CoverageStudy) -> pd.DataFrame:
+def summary(cell: Cell, study: iw.validation.CoverageStudy) -> pd.DataFrame:
     """One row a method of a study: coverage at each level, lengths, and the medians of the diagnostics."""
     main = study.summary(LEVELS[0])
     for level in LEVELS[1:]:

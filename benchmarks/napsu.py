@@ -131,7 +131,7 @@ def adult_studies(arguments: argparse.Namespace) -> None:
     truth = adult_truth(table)
     print(f"{'epsilon':>7}{'coverage':>16}{'worst':>7}{'width':>7}{'warned':>8}{'unwarned':>12}{'failed':>8}  theirs")
     for epsilon, widest in chosen(ADULT_PUBLISHED, arguments).items():
-        study = iw.coverage_study(
+        study = iw.validation.coverage_study(
             partial(fixed_rows, table=table), iw.BayesNet(), iw.TiltWeights(for_models=[ADULT_FORMULA]),
             {"calibrated": fit_adult}, truth=truth, levels=(LEVEL,), n_jobs=arguments.jobs,
             publish={"epsilon": epsilon, "delta": len(table) ** -2.0, "n_synthetic": len(table)},
@@ -172,7 +172,7 @@ def main() -> None:
     methods = {name: partial(fit, calibrate=kinds[name]) for name in arguments.methods}
     print(f"{'epsilon':>7} {'method':<11}{'coverage':>16}{'worst':>7}{'width':>7}{'warned':>8}{'theirs':>8}  target")
     for epsilon, (theirs, widest) in chosen(PUBLISHED, arguments).items():
-        study = iw.coverage_study(
+        study = iw.validation.coverage_study(
             simulate, uniform, iw.TiltWeights(for_models=[FORMULA]), methods, truth=TRUTH, levels=(LEVEL,),
             publish={"epsilon": epsilon, "delta": N**-2}, n_replications=arguments.replications or 200,
             n_jobs=arguments.jobs, random_seed=arguments.seed, progressbar=False,

@@ -48,7 +48,7 @@ def measure(name: str, epsilon: float, delta: float) -> tuple[float, float, floa
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     start = time.perf_counter()
     ledger = iw.Ledger(epsilon, delta)
-    iw.NeuralWeights(random_seed=1, **settings).fit(private, synthetic, ledger, epsilon=epsilon, delta=delta)
+    iw.paper.NeuralWeights(random_seed=1, **settings).fit(private, synthetic, ledger, epsilon=epsilon, delta=delta)
     seconds = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     return seconds, peak - before, peak

@@ -1,5 +1,9 @@
 """Public names and their homes. `__init__.py` reads this file to load each on its first use."""
 
+from . import datasets as datasets
+from . import paper as paper
+from . import plots as plots
+from . import validation as validation
 from ._read import read_table as read_table
 from ._warnings import CalibrationWarning as CalibrationWarning
 from ._warnings import PrivacyWarning as PrivacyWarning
@@ -8,7 +12,6 @@ from .analyst.calibration.calibrate import calibrate as calibrate
 from .analyst.calibration.sample import sample as sample
 from .analyst.criticism.compare import compare as compare
 from .analyst.criticism.diagnose import diagnose as diagnose
-from .analyst.criticism.loo import WeightedLOO as WeightedLOO
 from .analyst.criticism.loo import loo as loo
 from .analyst.criticism.ppc import ppc as ppc
 from .analyst.pooling.noise_aware import noise_aware_weights as noise_aware_weights
@@ -18,40 +21,15 @@ from .analyst.quantities.predict import predict as predict
 from .analyst.quantities.ratios import odds_ratios as odds_ratios
 from .analyst.regression.fit import fit as fit
 from .analyst.regression.model import regression as regression
-from .analyst.reporting.plots import plot_budget as plot_budget
-from .analyst.reporting.plots import plot_comparison as plot_comparison
-from .analyst.reporting.plots import plot_marginals as plot_marginals
-from .analyst.reporting.plots import plot_overlap as plot_overlap
-from .analyst.reporting.plots import plot_weights as plot_weights
 from .analyst.reporting.report import report as report
 from .analyst.weighting.reweight import log_likelihood as log_likelihood
 from .analyst.weighting.reweight import reweight as reweight
-from .beta_calibration import BetaCalibration as BetaCalibration
-from .beta_calibration import beta_calibrate as beta_calibrate
-from .coverage.study import CoverageStudy as CoverageStudy
-from .coverage.study import coverage_study as coverage_study
-from .curator.auditing.audit import AuditResult as AuditResult
-from .curator.auditing.audit import audit as audit
-from .curator.auditing.audit import opposite_corners as opposite_corners
-from .curator.auditing.release_audit import ReleaseAudit as ReleaseAudit
-from .curator.auditing.release_audit import audit_release as audit_release
 from .curator.contribution import bound_contributions as bound_contributions
-from .curator.estimators.beta import BetaCalibratedWeights as BetaCalibratedWeights
-from .curator.estimators.discriminator import DiscriminatorWeights as DiscriminatorWeights
 from .curator.estimators.fixed import KnownRatioWeights as KnownRatioWeights
 from .curator.estimators.fixed import UniformWeights as UniformWeights
-from .curator.estimators.logistic import LogisticWeights as LogisticWeights
-from .curator.estimators.neural import NeuralWeights as NeuralWeights
-from .curator.estimators.output import OutputNoiseWeights as OutputNoiseWeights
 from .curator.estimators.tilting.tilt import TiltWeights as TiltWeights
-from .curator.generators.adversarial.gan import CGAN as CGAN
-from .curator.generators.adversarial.gan import DPCGAN as DPCGAN
-from .curator.generators.adversarial.gan import DPGAN as DPGAN
-from .curator.generators.adversarial.gan import GAN as GAN
 from .curator.generators.bayesnet.bayesnet import BayesNet as BayesNet
 from .curator.generators.mixture.mixture import Mixture as Mixture
-from .curator.generators.pate.pate import PATEGAN as PATEGAN
-from .curator.paper import PAPER_METHODS as PAPER_METHODS
 from .curator.plan import Plan as Plan
 from .curator.plan import plan as plan
 from .curator.privacy.ledger import BudgetExceeded as BudgetExceeded
@@ -61,9 +39,6 @@ from .curator.privacy.noise import SeededNoise as SeededNoise
 from .curator.privacy.noise import SystemNoise as SystemNoise
 from .curator.publish import publish as publish
 from .curator.publish_users import publish_users as publish_users
-from .curator.queries import PrivateLogisticRegression as PrivateLogisticRegression
-from .features import FeatureMap as FeatureMap
-from .measurement import Measurement as Measurement
 from .release import Release as Release
 from .release import ReleaseError as ReleaseError
 from .release import load as load
@@ -77,11 +52,5 @@ from .statement import PrivacyStatement as PrivacyStatement
 from .tables import PrivateTable as PrivateTable
 from .tables import SyntheticTable as SyntheticTable
 from .weights import Weights as Weights
-from .weights import finite_variance_test as finite_variance_test
-from .weights import normalize as normalize
-from .weights import psis as psis
-from .weights import resample as resample
-from .weights import temper as temper
-from .weights import truncate as truncate
 
 __version__: str

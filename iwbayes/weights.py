@@ -129,6 +129,110 @@ class Weights:
         """Kish effective sample size (sum w)**2 / sum w**2, the smallest over draws, in rows."""
         return min(kish_ess(draw) for draw in self.log_weights)
 
+    def finite_variance_test(self, *, tail: int | None = None) -> FiniteVarianceTest:
+        """Test that each draw has a finite variance (Koopman, Shephard & Creal 2009); see `variance_test`.
+
+        Parameters
+        ----------
+        tail : int, optional
+            Number of largest weights to use, by default as many as `psislw` smooths.
+
+        Returns
+        -------
+        FiniteVarianceTest
+            Of the worst draw: the one with the smallest ``p_value``. A small one says that importance sampling with
+            these weights has no central limit theorem; with several draws it is the smallest of as many p-values.
+
+        Raises
+        ------
+        ValueError
+            When the rows are too few for a tail, or ``tail`` is out of range.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> Weights(np.random.default_rng(1).normal(size=5000), "log-normal").finite_variance_test().p_value > 0.05
+        True
+        """
+        return max((variance_test(draw, tail=tail) for draw in self.log_weights), key=lambda test: test.score)
+
+    def psis(self) -> Weights:
+        """Pareto-smooth each draw's largest weights; see `psislw`. Returns new self."""
+        return self._stepped(np.stack([psislw(draw)[0] for draw in self.log_weights]), "psis")
+
+    def temper(self, *, power: float) -> Weights:
+        """Raise the weights to a power in (0, 1]: less variance, more bias.
+
+        Raises
+        ------
+        ValueError
+            When the power is outside (0, 1].
+        """
+        if not 0 < power <= 1:
+            raise ValueError(f"power must be in (0, 1]; got {power!r}. Use 1 to leave weights unchanged.")
+        return self._stepped(self.log_weights * power, f"temper({power:g})")
+
+    def truncate(self, *, threshold: float | None = None) -> Weights:
+        """Cut weights above a threshold (Ionides 2008).
+
+        Parameters
+        ----------
+        threshold : float, optional
+            In units of the mean weight; the default is the square root of the number of rows.
+
+        Raises
+        ------
+        ValueError
+            When the threshold is not above 0.
+        """
+        level = np.sqrt(len(self)) if threshold is None else float(threshold)
+        if not level > 0:
+            raise ValueError(f"threshold must be above 0 (in mean weights); got {threshold!r}.")
+        log_mean = logsumexp(self.log_weights, axis=1, keepdims=True) - np.log(len(self))
+        return self._stepped(np.minimum(self.log_weights, log_mean + np.log(level)), f"truncate({level:g})")
+
+    def normalize(self) -> Weights:
+        """Shift the log weights so that each draw's weights have mean one over the rows."""
+        log_mean = logsumexp(self.log_weights, axis=1, keepdims=True) - np.log(len(self))
+        return self._stepped(self.log_weights - log_mean, "normalize")
+
+    def resample(
+        self,
+        synthetic: SyntheticTable,
+        *,
+        n: int | None = None,
+        random_seed: int | np.random.Generator | None = None,
+    ) -> SyntheticTable:
+        """Draw synthetic rows by weight, for tools that take no weights (sampling importance resampling).
+
+        Parameters
+        ----------
+        synthetic : SyntheticTable
+            The rows of these weights, whose several draws are averaged.
+        n : int, optional
+            Rows to draw, by default as many as there are. Rows drawn more than once are copies: an interval
+            from the resampled rows knows nothing of the noise in the self.
+        random_seed : int or numpy.random.Generator, optional
+
+        Raises
+        ------
+        ValueError
+            When lengths differ or ``n`` is below 1.
+
+        Notes
+        -----
+        Systematic resampling: each row's count differs from its expectation by less than one.
+        """
+        n = len(synthetic) if n is None else n
+        if len(self) != len(synthetic):
+            raise ValueError(f"there are {len(self)} weights for {len(synthetic)} rows; they must agree.")
+        if n < 1:
+            raise ValueError(f"n must be at least 1; got {n}.")
+        rng = np.random.default_rng(random_seed)
+        chosen = systematic_indices(self.values, n, rng)
+        frame = synthetic.frame.iloc[rng.permutation(chosen)].reset_index(drop=True)
+        return SyntheticTable(frame, synthetic.schema, origin=synthetic.origin)
+
     def _stepped(self, log_weights: Array, step: str) -> Weights:
         return replace(self, log_weights=log_weights, steps=(*self.steps, step))._from_source(self.source)
 
@@ -142,7 +246,7 @@ class Weights:
     def source(self) -> str | None:
         """Digest of the weights as an estimator made them, by which its ledger knows them; else None.
 
-        The post-processing of this module keeps it. `dataclasses.replace`, a release file and a change in place do not.
+        The methods of this class keep it. `dataclasses.replace`, a release file and a change in place do not.
         """
         return self._maker if self._maker is not None and self._made_as == self.fingerprint() else None
 
@@ -168,120 +272,6 @@ def kish_ess(log_weights: ArrayLike) -> float:
 def pareto_k_threshold(n: int) -> float:
     """Largest acceptable Pareto shape for n weights: min(1 - 1/log10(n), 0.7) (Vehtari et al. 2024)."""
     return min(1 - 1 / np.log10(max(n, 10)), 0.7)
-
-
-def finite_variance_test(weights: Weights, *, tail: int | None = None) -> FiniteVarianceTest:
-    """Test that the weights have a finite variance (Koopman, Shephard & Creal 2009); see `variance_test`.
-
-    Parameters
-    ----------
-    weights : Weights
-        Each draw is tested by itself.
-    tail : int, optional
-        Number of largest weights to use, by default as many as `psislw` smooths.
-
-    Returns
-    -------
-    FiniteVarianceTest
-        Of the worst draw: the one with the smallest ``p_value``. A small one says that importance sampling with
-        these weights has no central limit theorem; with several draws it is the smallest of as many p-values.
-
-    Raises
-    ------
-    ValueError
-        When the rows are too few for a tail, or ``tail`` is out of range.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> finite_variance_test(Weights(np.random.default_rng(1).normal(size=5000), "log-normal")).p_value > 0.05
-    True
-    """
-    return max((variance_test(draw, tail=tail) for draw in weights.log_weights), key=lambda test: test.score)
-
-
-def psis(weights: Weights) -> Weights:
-    """Pareto-smooth each draw's largest weights; see `psislw`. Returns new weights."""
-    return weights._stepped(np.stack([psislw(draw)[0] for draw in weights.log_weights]), "psis")
-
-
-def temper(weights: Weights, *, power: float) -> Weights:
-    """Raise the weights to a power in (0, 1]: less variance, more bias.
-
-    Raises
-    ------
-    ValueError
-        When the power is outside (0, 1].
-    """
-    if not 0 < power <= 1:
-        raise ValueError(f"power must be in (0, 1]; got {power!r}. Use 1 to leave weights unchanged.")
-    return weights._stepped(weights.log_weights * power, f"temper({power:g})")
-
-
-def truncate(weights: Weights, *, threshold: float | None = None) -> Weights:
-    """Cut weights above a threshold (Ionides 2008).
-
-    Parameters
-    ----------
-    weights : Weights
-    threshold : float, optional
-        In units of the mean weight; the default is the square root of the number of rows.
-
-    Raises
-    ------
-    ValueError
-        When the threshold is not above 0.
-    """
-    level = np.sqrt(len(weights)) if threshold is None else float(threshold)
-    if not level > 0:
-        raise ValueError(f"threshold must be above 0 (in mean weights); got {threshold!r}.")
-    log_mean = logsumexp(weights.log_weights, axis=1, keepdims=True) - np.log(len(weights))
-    return weights._stepped(np.minimum(weights.log_weights, log_mean + np.log(level)), f"truncate({level:g})")
-
-
-def normalize(weights: Weights) -> Weights:
-    """Shift the log weights so that each draw's weights have mean one over the rows."""
-    log_mean = logsumexp(weights.log_weights, axis=1, keepdims=True) - np.log(len(weights))
-    return weights._stepped(weights.log_weights - log_mean, "normalize")
-
-
-def resample(
-    weights: Weights,
-    synthetic: SyntheticTable,
-    *,
-    n: int | None = None,
-    rng: int | np.random.Generator | None = None,
-) -> SyntheticTable:
-    """Draw synthetic rows by weight, for tools that take no weights (sampling importance resampling).
-
-    Parameters
-    ----------
-    weights : Weights
-        Of the rows of ``synthetic``; several draws are averaged.
-    synthetic : SyntheticTable
-    n : int, optional
-        Rows to draw, by default as many as there are. Rows drawn more than once are copies: an interval
-        from the resampled rows knows nothing of the noise in the weights.
-    rng : int or numpy.random.Generator, optional
-
-    Raises
-    ------
-    ValueError
-        When lengths differ or ``n`` is below 1.
-
-    Notes
-    -----
-    Systematic resampling: each row's count differs from its expectation by less than one.
-    """
-    n = len(synthetic) if n is None else n
-    if len(weights) != len(synthetic):
-        raise ValueError(f"there are {len(weights)} weights for {len(synthetic)} rows; they must agree.")
-    if n < 1:
-        raise ValueError(f"n must be at least 1; got {n}.")
-    rng = np.random.default_rng(rng)
-    chosen = systematic_indices(weights.values, n, rng)
-    frame = synthetic.frame.iloc[rng.permutation(chosen)].reset_index(drop=True)
-    return SyntheticTable(frame, synthetic.schema, origin=synthetic.origin)
 
 
 def systematic_indices(weights: Array, n: int, rng: np.random.Generator) -> NDArray[np.intp]:

@@ -81,6 +81,6 @@ def shorten(patch: pytest.MonkeyPatch, page: Path, config: pytest.Config) -> Non
         import nutpie
 
         cap(nutpie, "sample", draws=(MOST_STEPS, 1000), tune=(MOST_STEPS, 300))
-    cap(iwbayes, "audit", n_runs=(MOST_RUNS, 20_000))
+    cap(iwbayes.validation, "audit", n_runs=(MOST_RUNS, 20_000))
     cap(iwbayes, "publish", unless="generator", n_synthetic=(MOST_ROWS, MOST_ROWS))  # a given table has its rows
     cap(iwbayes, "fit", draws=(MOST_DRAWS, 1000))

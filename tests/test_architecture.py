@@ -24,7 +24,8 @@ LAYERS = [
     {"release"},
     {"datasets"},
     {"curator", "analyst"},
-    {"coverage", "demo", "_read"},
+    {"coverage", "demo", "_read", "paper", "plots"},
+    {"validation"},
     {"cli"},
     {"__main__"},
 ]

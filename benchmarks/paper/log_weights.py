@@ -75,7 +75,7 @@ class Problem:
 
 def providers(problem: Problem) -> dict[str, Callable[[float], Any]]:
     """From a name to what makes the estimator from lambda; those without lambda do not look at it."""
-    logistic, paper = iw.LogisticWeights, iw.PAPER_METHODS
+    logistic, paper = iw.paper.LogisticWeights, iw.paper.METHODS
     return {
         "None": lambda l2: paper["None"](),
         "True": lambda l2: paper["True"](problem.log_ratio),
@@ -85,9 +85,9 @@ def providers(problem: Problem) -> dict[str, Callable[[float], Any]]:
         "logistic, spherical": lambda l2: logistic(l2, "spherical"),
         "logistic, gaussian": lambda l2: logistic(l2, "gaussian"),
         "logistic, objective": lambda l2: logistic(l2, "objective"),
-        "logistic, beta-calibrated": lambda l2: iw.BetaCalibratedWeights(logistic(l2, "gaussian")),
-        "output noise, laplace": lambda l2: iw.OutputNoiseWeights(l2, "laplace"),
-        "output noise, gaussian": lambda l2: iw.OutputNoiseWeights(l2, "gaussian"),
+        "logistic, beta-calibrated": lambda l2: iw.paper.BetaCalibratedWeights(logistic(l2, "gaussian")),
+        "output noise, laplace": lambda l2: iw.paper.OutputNoiseWeights(l2, "laplace"),
+        "output noise, gaussian": lambda l2: iw.paper.OutputNoiseWeights(l2, "gaussian"),
         "tilt, gaussian": lambda l2: iw.TiltWeights("gaussian", "linear"),
         "tilt, cube": lambda l2: iw.TiltWeights("cube", "linear"),
         "tilt on logistic": lambda l2: iw.TiltWeights("gaussian", "linear", base=logistic(l2, "gaussian")),
@@ -100,9 +100,9 @@ def neural(seed: int) -> dict[str, Callable[[float], Any]]:
         return {}
     options = {"random_seed": seed, "progressbar": False}
     return {
-        "MLP (no privacy)": lambda l2: iw.PAPER_METHODS["MLP"](**options),
-        "DP-MLP": lambda l2: iw.PAPER_METHODS["DP-MLP"](**options),
-        "tilt on DP-MLP": lambda l2: iw.TiltWeights("gaussian", "linear", base=iw.PAPER_METHODS["DP-MLP"](**options)),
+        "MLP (no privacy)": lambda l2: iw.paper.METHODS["MLP"](**options),
+        "DP-MLP": lambda l2: iw.paper.METHODS["DP-MLP"](**options),
+        "tilt on DP-MLP": lambda l2: iw.TiltWeights("gaussian", "linear", base=iw.paper.METHODS["DP-MLP"](**options)),
     }
 
 
@@ -150,12 +150,12 @@ def against_logreg(name: str, seed: int, folder: str) -> list[dict[str, Any]]:
     synthetic = generator.fit(rows.private, spent, epsilon=EPSILON * share).sample(len(rows.train), rng=seed)
     found = []
     for l2 in PAPER_LAMBDAS:
-        estimator = iw.PAPER_METHODS["LogReg"](l2=l2)
+        estimator = iw.paper.METHODS["LogReg"](l2=l2)
         weights = estimator.fit(rows.private, synthetic, iw.Ledger(math.inf, rows.delta), epsilon=EPSILON, delta=0.0)
         for method in POSTER:
             ledger = iw.Ledger(math.inf, rows.delta, noise=iw.SeededNoise(1000 + seed))
             ledger.charge(*spent.statement().events)
-            estimator, epsilon = iw.PAPER_METHODS[method](l2=l2), EPSILON * (1 - share)
+            estimator, epsilon = iw.paper.METHODS[method](l2=l2), EPSILON * (1 - share)
             errors = measure(estimator, rows.private, synthetic, ledger, epsilon, log_weights(weights))
             found.append({"provider": method, "l2": l2, **errors})
     return found

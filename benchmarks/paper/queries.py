@@ -5,9 +5,9 @@
 
 On Adult: each question is the logistic regression of income over 50K on another random half of the other columns,
 judged by its accuracy on 20 % of the rows that nobody trained on. The tailored mechanism
-(`iw.PrivateLogisticRegression`) splits epsilon = 1, delta = 1e-6 over 1 to 20 questions, priced jointly; the release
-(`iw.publish`, same budget, once) answers every one by a logistic regression on its synthetic rows, weighted or not, and
-weighted for the one regression of income on all columns ("for_models": the curator knows the response).
+(`iw.paper.PrivateLogisticRegression`) splits epsilon = 1, delta = 1e-6 over 1 to 20 questions, priced jointly; the
+release (`iw.publish`, same budget, once) answers every one by a logistic regression on its synthetic rows, weighted
+or not, and weighted for the one regression of income on all columns ("for_models": the curator knows the response).
 Reported: mean accuracy over the same 20 questions (in groups that share a budget) and over seeds. The tailored
 mechanism is shown at the best of three penalties, which flatters it: nobody could choose so without looking.
 """
@@ -104,7 +104,7 @@ def questions(rng: np.random.Generator) -> list[tuple[str, ...]]:
     return [tuple(rng.choice(others, len(others) // 2, replace=False)) for _ in range(COUNTS[-1])]
 
 
-def shares(queries: list[iw.PrivateLogisticRegression], facts: PublicFacts) -> dict[str, float]:
+def shares(queries: list[iw.paper.PrivateLogisticRegression], facts: PublicFacts) -> dict[str, float]:
     """Budget of one of several queries, such that all together cost what there is."""
     count = len(queries)
     if not queries[0].pure:
@@ -131,7 +131,7 @@ class Split:
         """Mean accuracy over questions that are asked ``count`` at a time, each group under a budget of its own."""
         facts, found = PublicFacts(SCHEMA, len(self.private), 0), []
         for start in range(0, len(asked), count):
-            queries = [iw.PrivateLogisticRegression(TARGET, f, **settings) for f in asked[start : start + count]]
+            queries = [iw.paper.PrivateLogisticRegression(TARGET, f, **settings) for f in asked[start : start + count]]
             budget = shares(queries, facts)
             ledger = iw.Ledger(EPSILON, DELTA, noise=iw.SeededNoise(1000 * seed + start))
             for query in queries:

@@ -53,16 +53,16 @@ def true_ratio(table: iw.SyntheticTable) -> np.ndarray:
 def providers(seed: int) -> dict[str, Any]:
     """Panels in the order of the figure."""
     found: dict[str, Any] = {
-        "None": iw.PAPER_METHODS["None"](),
-        "True": iw.PAPER_METHODS["True"](true_ratio),
-        "LogReg (no privacy)": iw.PAPER_METHODS["LogReg"](l2=L2),
-        "BetaNoised": iw.PAPER_METHODS["BetaNoised"](l2=L2),
-        "BetaDebiased": iw.PAPER_METHODS["BetaDebiased"](l2=L2),
+        "None": iw.paper.METHODS["None"](),
+        "True": iw.paper.METHODS["True"](true_ratio),
+        "LogReg (no privacy)": iw.paper.METHODS["LogReg"](l2=L2),
+        "BetaNoised": iw.paper.METHODS["BetaNoised"](l2=L2),
+        "BetaDebiased": iw.paper.METHODS["BetaDebiased"](l2=L2),
     }
     if find_spec("torch"):
         options = {"random_seed": seed, "progressbar": False}
-        found["MLP (no privacy)"] = iw.PAPER_METHODS["MLP"](**options)
-        found["DP-MLP"] = iw.PAPER_METHODS["DP-MLP"](**options)
+        found["MLP (no privacy)"] = iw.paper.METHODS["MLP"](**options)
+        found["DP-MLP"] = iw.paper.METHODS["DP-MLP"](**options)
     found["tilt, linear"] = iw.TiltWeights(features="linear")
     found[OURS] = iw.TiltWeights(features="quadratic")
     return found
@@ -117,7 +117,7 @@ def draw(rows: pd.DataFrame, settings: Any) -> None:
     errors = rows.pivot(index="seed", columns="provider", values="error")
     figure, axes = harness.panels(math.ceil(len(weights) / 3), 3, 3.2, 3.4)
     for axis, (name, found) in zip(axes.flat, weights.items(), strict=False):
-        drawn = iw.resample(found, synthetic, n=1500, rng=0).frame
+        drawn = found.resample(synthetic, n=1500, random_seed=0).frame
         axis.scatter(drawn["x"], drawn["y"], s=4, alpha=0.5, linewidths=0, color="C0")
         axis.plot([0, 1, 1, 0], [0, 0, 1, 0], color="C1", linewidth=1.5)
         axis.set_title(f"{name}\n{errors.loc[0, name]:.3f} ({errors[name].median():.3f})", fontsize=11)

@@ -35,7 +35,7 @@ PRIVATE_METHODS = ("None", "BetaNoised", "BetaDebiased", "DP-MLP", "Discriminato
 METHODS = (*PRIVATE_METHODS, "LogReg", "MLP", "tilt", *OURS)
 #: No noise: what they cost is infinite.
 NO_PRIVACY = ("GAN", "CGAN")
-_GANS = {"DPGAN": iw.DPGAN, "DPCGAN": iw.DPCGAN, "GAN": iw.GAN, "CGAN": iw.CGAN}
+_GANS = {"DPGAN": iw.paper.DPGAN, "DPCGAN": iw.paper.DPCGAN, "GAN": iw.paper.GAN, "CGAN": iw.paper.CGAN}
 
 
 class Split(NamedTuple):
@@ -96,7 +96,7 @@ def make_estimator(name: str, seed: int) -> Any:
     if name == "tilt":
         return iw.TiltWeights()
     neural = {"random_seed": seed, "progressbar": False} if "MLP" in name else {}
-    return iw.PAPER_METHODS[name](**neural)
+    return iw.paper.METHODS[name](**neural)
 
 
 class Outcome(NamedTuple):
@@ -202,7 +202,7 @@ class Methods:
         fitted, table = self._fitted(self._epsilon, ledger)
         yield self._outcome("None", table, iw.Weights(np.zeros(self._n), "none"), ledger, start)
         if discriminator:
-            estimator = iw.DiscriminatorWeights(fitted)
+            estimator = iw.paper.DiscriminatorWeights(fitted)
             weights = estimator.fit(self._rows.private, table, ledger, epsilon=self._epsilon, delta=0.0)
             yield self._outcome("Discriminator", table, weights, ledger, start)
 

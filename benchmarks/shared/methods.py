@@ -102,12 +102,12 @@ def fit_release(release: Any, *, random_seed: int, formula: str, family: str, ki
     return iw.fit(formula, release, family=family, progressbar=False, **options)
 
 
-def silent_part(study: iw.CoverageStudy, method: str) -> tuple[iw.CoverageStudy | None, int]:
+def silent_part(study: iw.validation.CoverageStudy, method: str) -> tuple[iw.validation.CoverageStudy | None, int]:
     """Replications in which the fits of a method do not warn, and their number; None where there is none."""
     rows = study.replications
     quiet = rows.loc[(rows["method"] == method) & ~rows["warned"].astype(bool), "replication"].unique()
     part = rows[rows["replication"].isin(quiet)]
-    return (iw.CoverageStudy(part, study.failures, study.levels) if len(quiet) else None), len(quiet)
+    return (iw.validation.CoverageStudy(part, study.failures, study.levels) if len(quiet) else None), len(quiet)
 
 
 def combine_tables(release: Any, *, random_seed: int, formula: str, family: str, tables: int) -> Any:

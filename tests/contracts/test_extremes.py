@@ -72,9 +72,9 @@ def test_small_and_odd_tables_are_published(make, n, epsilon, tmp_path):
     ("generator", "weights"),
     [
         (lambda: iw.Mixture(n_components=2, n_draws=2, starts=1, progressbar=False), iw.UniformWeights),
-        (lambda: iw.BayesNet(max_parents=1), lambda: iw.LogisticWeights(mechanism="objective")),
+        (lambda: iw.BayesNet(max_parents=1), lambda: iw.paper.LogisticWeights(mechanism="objective")),
         (iw.BayesNet, lambda: iw.TiltWeights("cube", "linear")),
-        (iw.BayesNet, lambda: iw.BetaCalibratedWeights(iw.LogisticWeights())),
+        (iw.BayesNet, lambda: iw.paper.BetaCalibratedWeights(iw.paper.LogisticWeights())),
     ],
 )
 def test_other_parts_take_them_too(make, n, generator, weights):

@@ -394,11 +394,11 @@ GENERATORS = {
 ESTIMATORS = {
     "TiltWeights": (lambda: iw.TiltWeights(features="linear"), 1e-6, 0.5),
     "TiltWeights, cube": (lambda: iw.TiltWeights("cube", "quadratic"), 0.0, 0.5),
-    "LogisticWeights": (lambda: iw.LogisticWeights(10.0), 1e-6, 0.3),
-    "LogisticWeights, laplace": (lambda: iw.LogisticWeights(10.0, "laplace", debias=False), 0.0, 0.1),
-    "LogisticWeights, spherical": (lambda: iw.LogisticWeights(10.0, "spherical", debias=False), 0.0, 0.3),
-    "OutputNoiseWeights": (lambda: iw.OutputNoiseWeights(10.0, "gaussian"), 1e-6, 0.01),
-    "BetaCalibratedWeights": (lambda: iw.BetaCalibratedWeights(iw.LogisticWeights(10.0)), 1e-6, 0.02),
+    "LogisticWeights": (lambda: iw.paper.LogisticWeights(10.0), 1e-6, 0.3),
+    "LogisticWeights, laplace": (lambda: iw.paper.LogisticWeights(10.0, "laplace", debias=False), 0.0, 0.1),
+    "LogisticWeights, spherical": (lambda: iw.paper.LogisticWeights(10.0, "spherical", debias=False), 0.0, 0.3),
+    "OutputNoiseWeights": (lambda: iw.paper.OutputNoiseWeights(10.0, "gaussian"), 1e-6, 0.01),
+    "BetaCalibratedWeights": (lambda: iw.paper.BetaCalibratedWeights(iw.paper.LogisticWeights(10.0)), 1e-6, 0.02),
 }
 
 

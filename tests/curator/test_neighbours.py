@@ -177,7 +177,7 @@ def test_a_neighbour_never_costs_logistic_weights_more_than_their_charge(mechani
     rng = np.random.default_rng(7)
     delta, worst = (1e-6 if mechanism == "gaussian" else 0.0), 0.0
     for seed in range(20):
-        estimator = iw.LogisticWeights(float(rng.choice([0.05, 1.0])), mechanism, debias=False)
+        estimator = iw.paper.LogisticWeights(float(rng.choice([0.05, 1.0])), mechanism, debias=False)
         synthetic = iw.SyntheticTable(random_frame(60, rng), SCHEMA, origin="simulation", already_spent=(0, 0))
 
         def run(table, ledger, synthetic=synthetic, estimator=estimator):
@@ -192,7 +192,7 @@ def test_a_neighbour_never_costs_logistic_weights_more_than_their_charge(mechani
 
 def test_a_neighbour_never_costs_a_tilt_on_a_base_more_than_their_charges():
     rng = np.random.default_rng(8)
-    estimator = iw.TiltWeights(features="linear", base=iw.LogisticWeights(0.5, debias=False))
+    estimator = iw.TiltWeights(features="linear", base=iw.paper.LogisticWeights(0.5, debias=False))
     for seed in range(10):
         synthetic = iw.SyntheticTable(random_frame(60, rng), SCHEMA, origin="simulation", already_spent=(0, 0))
 

@@ -34,7 +34,7 @@ def test_a_declared_cost_is_charged_once_and_the_release_certified():
     ]
     iw.TiltWeights().fit(private(), table, book, **BUDGET)
     same = pickle.loads(pickle.dumps(table))
-    iw.TiltWeights(base=iw.LogisticWeights()).fit(private(), same, book, **BUDGET)
+    iw.TiltWeights(base=iw.paper.LogisticWeights()).fit(private(), same, book, **BUDGET)
     assert sum(e.mechanism == "declared" for e in book.events) == 1
     assert book.statement().certified and book.statement().epsilon < 2.0
     release = iw.Release(table, weights, book.statement(), n_private=400)
@@ -141,12 +141,12 @@ def test_publish_takes_a_table_in_the_place_of_a_generator():
 
 def test_publish_refuses_weights_that_the_generator_cannot_give():
     book = ledger()
-    for weights in (iw.DiscriminatorWeights(), iw.TiltWeights(base=iw.DiscriminatorWeights())):
+    for weights in (iw.paper.DiscriminatorWeights(), iw.TiltWeights(base=iw.paper.DiscriminatorWeights())):
         with pytest.raises(ValueError, match="discriminator"):
             iw.publish(private(), epsilon=1.0, delta=1e-6, weights=weights, ledger=book)
     assert book.events == ()
     with pytest.raises(ValueError, match="no discriminator"):
-        iw.DiscriminatorWeights().fit(private(), outside(), book, epsilon=1.0)
+        iw.paper.DiscriminatorWeights().fit(private(), outside(), book, epsilon=1.0)
 
 
 class GanLike:
@@ -174,12 +174,14 @@ class GanLike:
 
 
 def test_publish_hands_the_generator_to_the_weights_that_wait_for_it():
-    release = iw.publish(private(), epsilon=1.0, delta=1e-6, generator=GanLike(), weights=iw.DiscriminatorWeights())
+    release = iw.publish(
+        private(), epsilon=1.0, delta=1e-6, generator=GanLike(), weights=iw.paper.DiscriminatorWeights()
+    )
     assert release.weights.method == "DiscriminatorWeights(GanLike)" and release.certified
     np.testing.assert_array_equal(release.weights.log_weights[0], GanLike().log_ratio(release.synthetic))
     (event,) = release.statement.events
     assert event.epsilon == pytest.approx(1.0, rel=5e-3)  # the weights are free, so that the generator gets it all
-    tilt = iw.TiltWeights(features="linear", base=iw.DiscriminatorWeights())
+    tilt = iw.TiltWeights(features="linear", base=iw.paper.DiscriminatorWeights())
     release = iw.publish(private(), epsilon=1.0, delta=1e-6, generator=GanLike(), weights=tilt)
     assert len(release.statement.events) == 2 and "DiscriminatorWeights" in release.weights.method
 
@@ -208,7 +210,7 @@ def test_a_release_put_together_by_hand_is_certified_for_what_its_ledger_made():
     table = iw.BayesNet().fit(own, book, epsilon=0.5).sample(400, rng=1)
     weights = iw.TiltWeights().fit(own, table, book, **BUDGET)
     good = assembled(table, weights, book)
-    assert good.certified and assembled(table, iw.psis(weights), book).certified
+    assert good.certified and assembled(table, weights.psis(), book).certified
     rows = iw.SyntheticTable(own.frame, SCHEMA, origin="CTGAN")
     for release, words in (
         (assembled(rows, weights, book), "rows come from outside"),
@@ -347,7 +349,7 @@ def test_weights_that_were_changed_in_place_are_nobodys():
     book = ledger(3.0)
     table = iw.BayesNet().fit(private(), book, epsilon=1.0, delta=1e-6).sample(40, rng=1)
     weights = iw.TiltWeights(features="linear").fit(private(), table, book, epsilon=1.0, delta=1e-6)
-    tempered = weights.temper(power=0.5) if hasattr(weights, "temper") else iw.temper(weights, power=0.5)
+    tempered = weights.temper(power=0.5)
     assert book.holds(weights.source) and book.holds(tempered.source)
     weights.log_weights.setflags(write=True)
     weights.log_weights[0, 0] += 1e-3

@@ -46,7 +46,7 @@ def table(n=400, seed=0, extreme=False):
 
 
 def query(**settings):
-    return iw.PrivateLogisticRegression("y", **settings)
+    return iw.paper.PrivateLogisticRegression("y", **settings)
 
 
 def coefficients(private, l2=0.05, mechanism="none", epsilon=1.0, delta=0.0, adjacency="replace-one", noise=None):
@@ -283,16 +283,16 @@ def test_wrong_settings_are_refused(settings, error, text):
     with pytest.raises(error, match=text):
         query(**settings)
     with pytest.raises(TypeError, match="target"):
-        iw.PrivateLogisticRegression(3)
+        iw.paper.PrivateLogisticRegression(3)
 
 
 @pytest.mark.parametrize(
     ("asked", "text"),
     [
-        (iw.PrivateLogisticRegression("income"), r"no columns \['income'\]"),
-        (iw.PrivateLogisticRegression("y", ["x", "z"]), r"no columns \['z'\]"),
-        (iw.PrivateLogisticRegression("g"), "Binary column; 'g' is Categorical"),
-        (iw.PrivateLogisticRegression("y", mechanism="gaussian"), "delta"),
+        (iw.paper.PrivateLogisticRegression("income"), r"no columns \['income'\]"),
+        (iw.paper.PrivateLogisticRegression("y", ["x", "z"]), r"no columns \['z'\]"),
+        (iw.paper.PrivateLogisticRegression("g"), "Binary column; 'g' is Categorical"),
+        (iw.paper.PrivateLogisticRegression("y", mechanism="gaussian"), "delta"),
     ],
 )
 def test_a_query_that_the_schema_or_the_budget_cannot_answer_charges_nothing(asked, text):

@@ -399,7 +399,11 @@ def test_tables_that_are_private_or_no_neighbours_are_refused():
         ({"release": bounded_release(TAU, epsilon=0.01), "share": 0.5}, TypeError, "belong into release="),
         ({"release": lambda private, ledger: 1}, TypeError, "must return a Release"),
         ({"generator": iw.Mixture(2, 1, starts=1, progressbar=False)}, ValueError, "Give rng="),
-        ({"weights": iw.LogisticWeights(mechanism="objective")}, ValueError, "objective loses cannot be read off"),
+        (
+            {"weights": iw.paper.LogisticWeights(mechanism="objective")},
+            ValueError,
+            "objective loses cannot be read off",
+        ),
         ({"share": 2.0}, ValueError, "share must be"),
     ],
 )

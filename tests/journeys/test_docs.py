@@ -136,9 +136,12 @@ def test_the_documentation_builds_without_a_warning(tmp_path, execute):
 
 
 def test_every_public_name_is_in_the_reference():
-    listed = re.findall(r"^   (\w+)$", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), re.M)
+    listed = re.findall(r"^   ([\w.]+)$", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), re.M)
     assert len(listed) == len(set(listed))
-    assert set(listed) == set(iwbayes.__all__) - {"__version__", "PAPER_METHODS"}
+    spaces = {name: getattr(iwbayes, name) for name in ("paper", "plots", "validation")}
+    inside = {f"{space}.{name}" for space, module in spaces.items() for name in module.__all__}
+    shown = {name for name in listed if not name.startswith(("analyst.", "features.", "measurement."))}  # of results
+    assert shown == (set(iwbayes.__all__) | inside) - {"__version__", "datasets", "paper.METHODS", *spaces}
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from iwbayes.curator.privacy.mechanisms import gaussian, laplace
 from iwbayes.curator.privacy.noise import SeededNoise
 from iwbayes.curator.protocols import LogRatio, PublicFacts, RatioEstimator, WeightEstimator
 from iwbayes.statement import Event
-from iwbayes.weights import Weights, normalize
+from iwbayes.weights import Weights
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
 
@@ -240,7 +240,7 @@ def test_wrong_public_rows_are_refused(public, l2, message):
 
 
 def test_calibration_comes_before_other_steps():
-    weights = normalize(Weights(np.arange(5.0), "test"))
+    weights = Weights(np.arange(5.0), "test").normalize()
     with pytest.raises(ValueError, match="went through normalize"):
         beta_calibrate(weights, public=[1.0, 2.0])
 
@@ -387,7 +387,7 @@ def test_miscalibrated_weights_come_nearer_to_the_truth(slope):
         after.append(estimator.fit(private, synthetic, seeded(seed=seed), epsilon=1.0, delta=1e-6))
 
     def rmse(weights):
-        found, exact = (normalize(w).log_weights[0] for w in (weights, Weights(truth, "truth")))
+        found, exact = (w.normalize().log_weights[0] for w in (weights, Weights(truth, "truth")))
         return np.sqrt(np.mean((found - exact) ** 2))
 
     errors = np.array([rmse(weights) for weights in after])

@@ -11,17 +11,7 @@ from hypothesis import strategies as st
 from iwbayes.schema import Categorical, Real, Schema
 from iwbayes.tables import SyntheticTable
 from iwbayes.tails import psislw, variance_test
-from iwbayes.weights import (
-    Weights,
-    finite_variance_test,
-    kish_ess,
-    normalize,
-    pareto_k_threshold,
-    psis,
-    resample,
-    temper,
-    truncate,
-)
+from iwbayes.weights import Weights, kish_ess, pareto_k_threshold
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
 finite = st.floats(-50, 50)
@@ -129,17 +119,17 @@ def test_wrong_weights_are_refused(wrong, message):
 @given(matrices, st.floats(0.01, 1))
 def test_temper_raises_to_a_power_and_levels(log_weights, power):
     weights = Weights(log_weights, "test")
-    tempered = temper(weights, power=power)
+    tempered = weights.temper(power=power)
     np.testing.assert_array_equal(tempered.log_weights, weights.log_weights * power)
     assert tempered.ess >= weights.ess * (1 - 1e-9)
     assert tempered.steps == (f"temper({power:g})",) and weights.steps == ()
-    np.testing.assert_array_equal(temper(weights, power=1).log_weights, weights.log_weights)
+    np.testing.assert_array_equal(weights.temper(power=1).log_weights, weights.log_weights)
 
 
 @pytest.mark.parametrize("power", [0, -1, 1.1, np.nan, np.inf])
 def test_temper_refuses_other_powers(power):
     with pytest.raises(ValueError, match=r"power must be in \(0, 1\].*Use 1"):
-        temper(Weights([0.0, 1.0], "test"), power=power)
+        Weights([0.0, 1.0], "test").temper(power=power)
 
 
 @quick
@@ -147,7 +137,7 @@ def test_temper_refuses_other_powers(power):
 def test_truncate_cuts_what_is_above_and_nothing_else(log_weights, threshold):
     weights = Weights(log_weights, "test")
     level = np.sqrt(len(weights)) if threshold is None else threshold
-    cut = truncate(weights, threshold=threshold)
+    cut = weights.truncate(threshold=threshold)
     raw, before = np.exp(cut.log_weights), np.exp(weights.log_weights)
     mean = before.mean(axis=1, keepdims=True)
     np.testing.assert_allclose(raw, np.minimum(before, level * mean), rtol=1e-9)
@@ -158,22 +148,22 @@ def test_truncate_cuts_what_is_above_and_nothing_else(log_weights, threshold):
 @pytest.mark.parametrize("threshold", [0, -2, np.nan])
 def test_truncate_refuses_other_thresholds(threshold):
     with pytest.raises(ValueError, match="threshold must be above 0"):
-        truncate(Weights([0.0, 1.0], "test"), threshold=threshold)
+        Weights([0.0, 1.0], "test").truncate(threshold=threshold)
 
 
 @quick
 @given(matrices)
 def test_normalize_changes_the_scale_only(log_weights):
     weights = Weights(log_weights, "test")
-    normal = normalize(weights)
+    normal = weights.normalize()
     np.testing.assert_allclose(np.exp(normal.log_weights).mean(axis=1), 1, rtol=1e-9)
     np.testing.assert_allclose(normal.draw_values, weights.draw_values, rtol=1e-9)
-    np.testing.assert_allclose(normalize(normal).log_weights, normal.log_weights, atol=1e-9)
+    np.testing.assert_allclose(normal.normalize().log_weights, normal.log_weights, atol=1e-9)
 
 
 def test_psis_smooths_each_draw():
     raw = np.random.default_rng(2).normal(0, 2, (3, 400))
-    smoothed = psis(Weights(raw, "test"))
+    smoothed = Weights(raw, "test").psis()
     for draw, row in zip(smoothed.log_weights, raw, strict=True):
         np.testing.assert_array_equal(draw, psislw(row)[0])
     assert smoothed.steps == ("psis",)
@@ -182,18 +172,18 @@ def test_psis_smooths_each_draw():
 def test_the_worst_draw_is_tested_for_a_finite_variance():
     rng = np.random.default_rng(1)
     draws = np.stack([rng.normal(0, 0.5, 800), rng.exponential(1.5, 800), rng.normal(0, 1, 800)])
-    worst = finite_variance_test(Weights(draws, "test"))
+    worst = Weights(draws, "test").finite_variance_test()
     assert worst == variance_test(draws[1]) and worst.p_value < 0.001
     assert worst.p_value == min(variance_test(draw).p_value for draw in draws)
-    assert finite_variance_test(Weights(draws[0], "test"), tail=50) == variance_test(draws[0], tail=50)
+    assert Weights(draws[0], "test").finite_variance_test(tail=50) == variance_test(draws[0], tail=50)
     with pytest.raises(ValueError, match="the tail must hold"):
-        finite_variance_test(Weights([0.0, 1.0], "test"))
+        Weights([0.0, 1.0], "test").finite_variance_test()
 
 
 def test_steps_are_kept_in_order_and_the_measurement_with_them():
     marker = object()
     weights = Weights(np.random.default_rng(1).normal(size=50), "test", measurement=marker)
-    done = normalize(truncate(temper(psis(weights), power=0.5), threshold=3))
+    done = weights.psis().temper(power=0.5).truncate(threshold=3).normalize()
     assert done.steps == ("psis", "temper(0.5)", "truncate(3)", "normalize")
     assert done.method == "test" and done.measurement is marker
     assert "psis > temper(0.5)" in repr(done)
@@ -214,24 +204,26 @@ def numbered(n: int) -> SyntheticTable:
 def test_resampling_is_systematic(log_weights, n, seed):
     """Each row's count is its expectation, rounded down or up."""
     weights, table = Weights(log_weights, "test"), numbered(len(log_weights))
-    drawn = resample(weights, table, n=n, rng=seed)
+    drawn = weights.resample(table, n=n, random_seed=seed)
     assert len(drawn) == n and drawn.schema == SCHEMA and drawn.origin == "test"
     counts = np.bincount(drawn.frame["x"].astype(int), minlength=len(table))
     assert (np.abs(counts - n * weights.values / len(table)) < 1 + 1e-6).all()
-    pd.testing.assert_frame_equal(drawn.frame, resample(weights, table, n=n, rng=np.random.default_rng(seed)).frame)
+    pd.testing.assert_frame_equal(
+        drawn.frame, weights.resample(table, n=n, random_seed=np.random.default_rng(seed)).frame
+    )
 
 
 def test_resampling_has_the_weighted_mean():
     log_weights = np.random.default_rng(1).normal(size=300)
     weights, table = Weights(log_weights, "test"), numbered(300)
-    means = [resample(weights, table, n=50, rng=seed).frame["x"].mean() for seed in range(400)]
+    means = [weights.resample(table, n=50, random_seed=seed).frame["x"].mean() for seed in range(400)]
     expected = np.average(np.arange(300), weights=weights.values)
     assert abs(np.mean(means) - expected) < 5 * np.std(means) / np.sqrt(len(means))
 
 
 def test_equal_weights_and_the_same_number_give_every_row_once_in_another_order():
     table = numbered(60)
-    drawn = resample(Weights(np.zeros(60), "test"), table, rng=1).frame
+    drawn = Weights(np.zeros(60), "test").resample(table, random_seed=1).frame
     assert sorted(drawn["x"]) == list(range(60)) and drawn["x"].tolist() != list(range(60))
     pd.testing.assert_frame_equal(drawn.sort_values("x", ignore_index=True), table.frame)
 
@@ -239,11 +231,11 @@ def test_equal_weights_and_the_same_number_give_every_row_once_in_another_order(
 def test_rows_without_weight_are_never_drawn():
     weights = Weights([-np.inf, 0.0, -np.inf, 0.0, -np.inf], "test")
     for seed in range(50):
-        assert set(resample(weights, numbered(5), n=30, rng=seed).frame["x"]) == {1.0, 3.0}
+        assert set(weights.resample(numbered(5), n=30, random_seed=seed).frame["x"]) == {1.0, 3.0}
 
 
 def test_resampling_refuses_what_does_not_fit():
     with pytest.raises(ValueError, match="2 weights for 3 rows"):
-        resample(Weights([0.0, 1.0], "test"), numbered(3))
+        Weights([0.0, 1.0], "test").resample(numbered(3))
     with pytest.raises(ValueError, match="n must be at least 1"):
-        resample(Weights([0.0, 1.0], "test"), numbered(2), n=0)
+        Weights([0.0, 1.0], "test").resample(numbered(2), n=0)

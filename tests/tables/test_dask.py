@@ -94,16 +94,16 @@ def test_what_needs_rows_in_memory_is_refused_before_anything_is_charged():
     with pytest.raises(ValueError, match=r"Mixture needs the private rows in memory.*frame.compute\(\)"):
         iw.publish(private, generator=iw.Mixture(), **options)
     with pytest.raises(ValueError, match="LogisticWeights needs the private rows in memory"):
-        iw.publish(private, weights=iw.LogisticWeights(), **options)
+        iw.publish(private, weights=iw.paper.LogisticWeights(), **options)
     with pytest.raises(ValueError, match="TiltWeights needs the private rows in memory"):
-        iw.publish(private, weights=iw.TiltWeights(base=iw.LogisticWeights()), **options)
+        iw.publish(private, weights=iw.TiltWeights(base=iw.paper.LogisticWeights()), **options)
     with pytest.raises(ValueError, match="Give n_synthetic"):
         iw.publish(private, **{**options, "n_synthetic": None})
     with pytest.raises(ValueError, match="Mixture needs the private rows in memory"):
         iw.Mixture().fit(private, ledger, epsilon=1.0, delta=1e-6)
     synthetic = iw.SyntheticTable(rows(), SCHEMA, already_spent=(0, 0))
     with pytest.raises(ValueError, match="LogisticWeights needs the private rows in memory"):
-        iw.LogisticWeights().fit(private, synthetic, ledger, epsilon=1.0, delta=1e-6)
+        iw.paper.LogisticWeights().fit(private, synthetic, ledger, epsilon=1.0, delta=1e-6)
     with pytest.raises(ValueError, match="this needs them in memory"):
         private.frame  # noqa: B018
     assert ledger.statement().events == ()

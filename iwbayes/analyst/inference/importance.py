@@ -46,7 +46,7 @@ ADAPTING_DRAWS = 4000
 #: What to do where the posterior under one of several draws of the weights has no mode that can be found.
 OF_A_DRAW = (
     "Weights with nearly all of their sum on a few rows can leave a posterior without a usable mode: look at the "
-    "weights of that draw, and temper them (iwbayes.temper) or leave the draw out."
+    "weights of that draw, and temper them (weights.temper) or leave the draw out."
 )
 #: Evaluations row x proposal that a fit spends before it takes fewer proposals (about a second).
 WORK_LIMIT = 4e8

@@ -171,7 +171,7 @@ def audit_release(
     Examples
     --------
     >>> import iwbayes as iw
-    >>> first, second = iw.opposite_corners(iw.Schema(iw.Binary("y"), iw.Binary("z")), 50)
+    >>> first, second = iw.validation.opposite_corners(iw.Schema(iw.Binary("y"), iw.Binary("z")), 50)
     >>> print(audit_release(first, second, epsilon=1.0, delta=1e-6, n_synthetic=100, random_seed=1))
     Audit of a release by replay
       stated: epsilon 0.9996 at delta 1e-06 under replace-one

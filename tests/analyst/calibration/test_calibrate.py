@@ -28,7 +28,7 @@ from iwbayes.release import Release
 from iwbayes.schema import Binary, Real, Schema
 from iwbayes.statement import PrivacyStatement
 from iwbayes.tables import SyntheticTable
-from iwbayes.weights import Weights, normalize, temper
+from iwbayes.weights import Weights
 
 N, M = 3000, 4000
 SCHEMA = Schema(Real("x", -1, 1), Real("y", -4, 4), Binary("z"))
@@ -232,8 +232,8 @@ def test_weights_without_a_known_noise_law(release):
     ("change", "applies"),
     [
         (lambda w: w, True),
-        (normalize, True),
-        (lambda w: temper(w, power=0.5), False),
+        (Weights.normalize, True),
+        (lambda w: w.temper(power=0.5), False),
         (lambda w: Weights(np.vstack([w.log_weights, w.log_weights]), w.method, (), w.measurement), False),
     ],
 )

@@ -28,7 +28,7 @@ from iwbayes.measurement import GaussianDistribution
 from iwbayes.release import Release
 from iwbayes.schema import Binary, Categorical, Real, Schema
 from iwbayes.tables import SyntheticTable
-from iwbayes.weights import Weights, normalize, temper
+from iwbayes.weights import Weights
 
 BITS = Schema(Binary("a"), Binary("b"), Binary("y"))
 ONE = Schema(Binary("y"))
@@ -569,7 +569,7 @@ def test_refusals_of_releases(saturated):
         noise_aware_weights({})
     for weights, message in [
         (Weights(np.zeros(len(rows)), "mine"), "mine weights carry no noisy mean of features"),
-        (temper(own, power=0.5), r"changed by temper\(0.5\)"),
+        (own.temper(power=0.5), r"changed by temper\(0.5\)"),
         (replace(own, log_weights=np.tile(own.log_weights, (3, 1))), "these are 3 draws"),
         (noise_aware_weights(saturated, 2, random_seed=1), "noise-aware draws already"),
     ]:
@@ -577,7 +577,7 @@ def test_refusals_of_releases(saturated):
             noise_aware_weights(other(weights))
     with pytest.raises(ValueError, match="carry no noisy mean"):
         fit("y ~ a", other(Weights(np.zeros(len(rows)), "mine")), family="bernoulli", calibrate="pool")
-    assert noise_aware_weights(other(normalize(own)), 2, random_seed=1).steps == ("normalize",)
+    assert noise_aware_weights(other(own.normalize()), 2, random_seed=1).steps == ("normalize",)
 
 
 def test_refusals_of_arguments(saturated):

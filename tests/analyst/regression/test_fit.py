@@ -481,7 +481,7 @@ def test_log_likelihoods_belong_to_the_calibrated_draws():
 def test_weights_of_unknown_noise_warn():
     release = make_release(n_private=2000)
     with pytest.warns(iw.CalibrationWarning):
-        idata = quick("y ~ x", release, "bernoulli", weights=iw.temper(release.weights, power=0.5), calibrate=True)
+        idata = quick("y ~ x", release, "bernoulli", weights=release.weights.temper(power=0.5), calibrate=True)
     assert arviz_compat.group(idata, "calibration").attrs["method"] == "row sandwich"
 
 

@@ -26,21 +26,21 @@ def ax():
 
 
 def test_weights(release, ax):
-    assert iw.plot_weights(release, ax=ax) is ax and ax.get_xscale() == "log"
+    assert iw.plots.weights(release, ax=ax) is ax and ax.get_xscale() == "log"
     assert sum(bar.get_height() for bar in ax.patches) == len(release.synthetic)
     assert f"{release.weights.pareto_k:.2f}" in ax.get_title() and f"{release.weights.ess:,.0f}" in ax.get_title()
-    some = iw.plot_weights(iw.Weights([0.0, 0.0, -np.inf], "two rows"))
+    some = iw.plots.weights(iw.Weights([0.0, 0.0, -np.inf], "two rows"))
     assert sum(bar.get_height() for bar in some.patches) == 2 and "1 rows without weight" in some.get_title()
-    tiny = iw.plot_weights(iw.Weights([-80.0, -70.0, 0.0, 0.1, 0.2], "tiny"))
+    tiny = iw.plots.weights(iw.Weights([-80.0, -70.0, 0.0, 0.1, 0.2], "tiny"))
     assert sum(bar.get_height() for bar in tiny.patches) == 5 and tiny.patches[0].get_height() == 2
     assert tiny.get_xlim()[0] > 1e-4 and "2 rows below 0.001" in tiny.get_xlabel()
-    assert sum(bar.get_height() for bar in iw.plot_weights(iw.Weights(np.zeros(9), "equal")).patches) == 9
+    assert sum(bar.get_height() for bar in iw.plots.weights(iw.Weights(np.zeros(9), "equal")).patches) == 9
     with pytest.raises(TypeError, match="Release or Weights"):
-        iw.plot_weights(release.synthetic)
+        iw.plots.weights(release.synthetic)
 
 
 def test_a_notebook_shows_figures_that_pyplot_does_not_know(release):
-    for own in (iw.plot_weights(release), iw.plot_marginals(release)[0]):
+    for own in (iw.plots.weights(release), iw.plots.marginals(release)[0]):
         assert own.figure._repr_png_().startswith(b"\x89PNG")
 
 
@@ -60,7 +60,7 @@ def test_overlap_shows_the_measured_means_and_where_the_weights_go(release, ax):
     own_release = iw.Release(
         release.synthetic, replace(weights, measurement=own), release.statement, n_private=len(frame)
     )
-    iw.plot_overlap(own_release, ax=ax)
+    iw.plots.overlap(own_release, ax=ax)
     encoded = schema.encode(frame)
     sd = encoded.std(axis=0)
     labels = [tick.get_text() for tick in ax.get_yticklabels()]
@@ -79,15 +79,15 @@ def test_overlap_shows_the_measured_means_and_where_the_weights_go(release, ax):
 
 
 def test_overlap_shows_those_that_moved_most_and_needs_a_measurement(release, ax):
-    iw.plot_overlap(release, most=4, ax=ax)
+    iw.plots.overlap(release, most=4, ax=ax)
     assert len(ax.get_yticklabels()) == 4 and "4 of " in ax.get_title()
     with pytest.raises(ValueError, match="carry no measurement"):
-        iw.plot_overlap(replace(release, weights=iw.Weights(np.zeros(3000), "equal")))
+        iw.plots.overlap(replace(release, weights=iw.Weights(np.zeros(3000), "equal")))
 
 
 def test_marginals(release):
     schema = release.synthetic.schema
-    axes = iw.plot_marginals(release)
+    axes = iw.plots.marginals(release)
     assert [ax.get_title() for ax in axes] == list(schema.names)
     shares = release.weights.values / 3000
     for ax, column in zip(axes, schema, strict=True):
@@ -97,13 +97,13 @@ def test_marginals(release):
             k = len(column.levels)
             np.testing.assert_allclose(heights[:k], [shares[values == level].sum() for level in column.levels])
             np.testing.assert_allclose(heights[k:], [(values == level).mean() for level in column.levels])
-    some = iw.plot_marginals(release, ["x"], axes=[Figure().subplots()])
+    some = iw.plots.marginals(release, ["x"], axes=[Figure().subplots()])
     assert len(some) == 1
     for wrong in (["nothing"], []):
         with pytest.raises(ValueError, match="columns must be some of"):
-            iw.plot_marginals(release, wrong)
+            iw.plots.marginals(release, wrong)
     with pytest.raises(ValueError, match="1 axes for 2 columns"):
-        iw.plot_marginals(release, ["x", "y"], axes=[some[0]])
+        iw.plots.marginals(release, ["x", "y"], axes=[some[0]])
 
 
 def test_marginals_with_missing_cells_and_many_levels():
@@ -115,15 +115,15 @@ def test_marginals_with_missing_cells_and_many_levels():
     table = iw.SyntheticTable(frame, schema, origin="a", already_spent=(0, 0))
     statement = iw.Ledger(1.0, 0.0).statement()
     release = iw.Release(table, iw.Weights(np.log([1, 2, 3, 4]), "w"), statement, n_private=4)
-    first, second = iw.plot_marginals(release)
+    first, second = iw.plots.marginals(release)
     assert first.get_title() == r"\$g\$, missing 20% (unweighted 25%)" and "missing 30%" in second.get_title()
     first.figure.canvas.draw()
     with pytest.raises(ValueError, match="nothing was charged"):
-        iw.plot_budget(release)
+        iw.plots.budget(release)
 
 
 def test_budget(release, ax):
-    iw.plot_budget(release, ax=ax)
+    iw.plots.budget(release, ax=ax)
     labels = [tick.get_text() for tick in ax.get_yticklabels()]
     assert labels == [*dict.fromkeys(e.label for e in release.statement.events), "together"]
     widths = [bar.get_width() for bar in ax.patches]
@@ -132,10 +132,10 @@ def test_budget(release, ax):
         assert width == pytest.approx(sum(own) if own else release.statement.epsilon)
     ledger = iw.Ledger(np.inf, 1e-6)
     ledger.charge(iw.Event("a", "none", np.inf), iw.Event("b", "laplace", 0.5))
-    free = iw.plot_budget(ledger.statement())
+    free = iw.plots.budget(ledger.statement())
     assert [text.get_text() for text in free.texts] == ["infinite", "0.5", "infinite"]
     with pytest.raises(TypeError, match="Release or a PrivacyStatement"):
-        iw.plot_budget(release.weights)
+        iw.plots.budget(release.weights)
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ def test_the_solver_meets_its_tolerance_on_separated_and_on_tiny_tables(scale):
 
 def test_logreg_is_scikit_learns_with_class_weights_and_a_penalised_constant():
     private, synthetic = tables()
-    weights, _ = fit(iw.LogisticWeights(0.05, "none"), private, synthetic)
+    weights, _ = fit(iw.paper.LogisticWeights(0.05, "none"), private, synthetic)
     reach = encoded_reach(SCHEMA)
     x = np.vstack([design(private, reach), design(synthetic, reach)])
     label = np.repeat([1, 0], [len(private), len(synthetic)])
@@ -78,8 +78,8 @@ def test_copies_of_the_synthetic_rows_change_nothing():
     twice = iw.SyntheticTable(
         pd.concat([synthetic.frame] * 2, ignore_index=True), SCHEMA, origin="test", already_spent=(0, 0)
     )
-    once, _ = fit(iw.LogisticWeights(0.1, "none"), private, synthetic)
-    again, _ = fit(iw.LogisticWeights(0.1, "none"), private, twice)
+    once, _ = fit(iw.paper.LogisticWeights(0.1, "none"), private, synthetic)
+    again, _ = fit(iw.paper.LogisticWeights(0.1, "none"), private, twice)
     np.testing.assert_allclose(again.log_weights[0, : len(synthetic)], once.log_weights[0], atol=1e-10)
 
 
@@ -159,7 +159,7 @@ def test_worst_neighbours_come_near_the_sensitivity():
 @pytest.mark.filterwarnings("ignore::iwbayes._warnings.PrivacyWarning")
 def test_the_measurement_carries_the_noise_that_was_planned(mechanism, adjacency):
     private, synthetic = tables()
-    estimator = iw.LogisticWeights(0.2, mechanism)
+    estimator = iw.paper.LogisticWeights(0.2, mechanism)
     weights, ledger = fit(estimator, private, synthetic, adjacency=adjacency)
     facts = PublicFacts(SCHEMA, len(private), len(synthetic), adjacency)
     distribution = estimator.noise_law(facts, epsilon=1.0, delta=0.0 if estimator.pure else 1e-6)
@@ -182,15 +182,17 @@ def test_debiased_weights_are_unbiased_over_the_noise(mechanism, monkeypatch):
     # every run minimises the same objective: once is enough
     found = minimise(*(design(rows, encoded_reach(SCHEMA)) for rows in (private, synthetic)), 0.1, n_private=200)
     monkeypatch.setattr(logistic, "minimise", lambda *_, **__: found)
-    exact, _ = fit(iw.LogisticWeights(0.1, "none"), private, synthetic)
-    estimator, runs = iw.LogisticWeights(0.1, mechanism), 600
+    exact, _ = fit(iw.paper.LogisticWeights(0.1, "none"), private, synthetic)
+    estimator, runs = iw.paper.LogisticWeights(0.1, mechanism), 600
     noise = iw.SeededNoise(5)
     drawn = np.array(
         [fit(estimator, private, synthetic, epsilon=8.0, noise=noise)[0].log_weights[0] for _ in range(runs)]
     )
     ratio = np.exp(drawn - exact.log_weights[0])
     assert (np.abs(ratio.mean(axis=0) - 1) < 5 * ratio.std(axis=0) / math.sqrt(runs)).all()
-    plain = fit(iw.LogisticWeights(0.1, mechanism, debias=False), private, synthetic, epsilon=8.0, noise=SilentNoise())
+    plain = fit(
+        iw.paper.LogisticWeights(0.1, mechanism, debias=False), private, synthetic, epsilon=8.0, noise=SilentNoise()
+    )
     np.testing.assert_allclose(plain[0].log_weights, exact.log_weights, atol=1e-4)
     distribution = plain[0].measurement.noise
     rows = design(synthetic, encoded_reach(SCHEMA))
@@ -205,21 +207,21 @@ def test_without_a_debias_factor_nothing_is_charged(mechanism):
     private, synthetic = tables(50, 100)
     ledger = iw.Ledger(1.0, 0.0, noise=iw.SeededNoise(1))
     with pytest.raises(ValueError, match=r"does not exist.*debias=False\. Nothing was charged"):
-        iw.LogisticWeights(0.01, mechanism).fit(private, synthetic, ledger, epsilon=1.0)
+        iw.paper.LogisticWeights(0.01, mechanism).fit(private, synthetic, ledger, epsilon=1.0)
     assert ledger.events == ()
-    iw.LogisticWeights(0.01, mechanism, debias=False).fit(private, synthetic, ledger, epsilon=1.0)
+    iw.paper.LogisticWeights(0.01, mechanism, debias=False).fit(private, synthetic, ledger, epsilon=1.0)
 
 
 def test_a_warning_from_half_of_the_existence_range_on():
     """Laplace: scale times the largest coordinate, the constant 1, so that the place is the scale itself."""
     private, synthetic = tables(400, 100)
     facts = PublicFacts(SCHEMA, 400, 100)
-    at = iw.LogisticWeights(1.0, "laplace").noise_law(facts, epsilon=1.0).scale
+    at = iw.paper.LogisticWeights(1.0, "laplace").noise_law(facts, epsilon=1.0).scale
     with pytest.warns(iw.WeightsWarning, match=r"at 0\.52.*l2"):
-        fit(iw.LogisticWeights(at / 0.52, "laplace"), private, synthetic)
-    fit(iw.LogisticWeights(at / 0.49, "laplace"), private, synthetic)
+        fit(iw.paper.LogisticWeights(at / 0.52, "laplace"), private, synthetic)
+    fit(iw.paper.LogisticWeights(at / 0.49, "laplace"), private, synthetic)
     with pytest.raises(ValueError, match="does not exist"):
-        fit(iw.LogisticWeights(at / 1.01, "laplace"), private, synthetic)
+        fit(iw.paper.LogisticWeights(at / 1.01, "laplace"), private, synthetic)
 
 
 @pytest.mark.filterwarnings("ignore::iwbayes._warnings.PrivacyWarning")
@@ -228,9 +230,9 @@ def test_a_warning_from_half_of_the_existence_range_on():
 def test_noisy_log_weights_have_the_noise_of_the_farthest_row(mechanism, adjacency):
     """A log weight b.x moves by |x| times as much as b; the shift that keeps weights unbiased tells the scale."""
     private, synthetic = tables()
-    exact, _ = fit(iw.LogisticWeights(0.3, "none"), private, synthetic)
+    exact, _ = fit(iw.paper.LogisticWeights(0.3, "none"), private, synthetic)
     silent, ledger = fit(
-        iw.OutputNoiseWeights(0.3, mechanism), private, synthetic, noise=SilentNoise(), adjacency=adjacency
+        iw.paper.OutputNoiseWeights(0.3, mechanism), private, synthetic, noise=SilentNoise(), adjacency=adjacency
     )
     shift = float((silent.log_weights - exact.log_weights).mean())
     reach = encoded_reach(SCHEMA)
@@ -253,13 +255,13 @@ def test_the_published_noise_is_as_printed_and_charged_at_its_true_cost(d):
     synthetic = iw.SyntheticTable(cube(d, 200, rng)[1], schema, origin="test", already_spent=(0, 0))
     true = math.sqrt(d + 1) * math.sqrt(d) / (2 * math.sqrt(d))  # S1 over the printed scale, at nominal epsilon 1
     with pytest.warns(iw.PrivacyWarning) as caught:
-        weights, ledger = fit(iw.LogisticWeights(0.1, "paper"), private, synthetic)
+        weights, ledger = fit(iw.paper.LogisticWeights(0.1, "paper"), private, synthetic)
     text = str(caught[0].message)
     assert "nominally epsilon 1;" in text and f"{ledger.events[0].epsilon:.4g}" in text
     assert ledger.events[0].epsilon == pytest.approx(true, rel=1e-6) and ledger.events[0].mechanism == "laplace"
     assert weights.measurement.noise.scale == pytest.approx(2 * math.sqrt(d) / (500 * 0.1 * 1.0), rel=1e-4)
     with pytest.warns(iw.PrivacyWarning), pytest.raises(iw.BudgetExceeded, match=re.escape(f"{true:.5g}"[:4])):
-        iw.LogisticWeights(0.1, "paper").fit(private, synthetic, iw.Ledger(1.0, 1e-6), epsilon=1.0)
+        iw.paper.LogisticWeights(0.1, "paper").fit(private, synthetic, iw.Ledger(1.0, 1e-6), epsilon=1.0)
 
 
 # --- objective perturbation
@@ -281,7 +283,7 @@ def test_the_perturbed_minimiser_gives_the_noise_back(l2, adjacency):
     radii = []
     for seed in range(300):
         ledger = iw.Ledger(1.0, 0.0, adjacency, noise=iw.SeededNoise(seed))
-        ratio = iw.LogisticWeights(l2, "objective").fit_ratio(private, synthetic, ledger, epsilon=epsilon)
+        ratio = iw.paper.LogisticWeights(l2, "objective").fit_ratio(private, synthetic, ledger, epsilon=epsilon)
         b = ratio.coefficients
         radii.append(np.linalg.norm(n * logistic_loss._objective(b, *rows, used, 0 * b, 0 * b)[1]))
     assert stats.kstest(radii, stats.gamma(k, scale=scale).cdf).pvalue > 1e-6
@@ -291,11 +293,11 @@ def test_the_perturbed_minimiser_gives_the_noise_back(l2, adjacency):
 
 def test_objective_perturbation_beats_output_perturbation_at_the_same_epsilon():
     private, synthetic = tables(1000, 2000)
-    exact, _ = fit(iw.LogisticWeights(0.01, "none"), private, synthetic)
+    exact, _ = fit(iw.paper.LogisticWeights(0.01, "none"), private, synthetic)
     errors = {}
     for mechanism in ("objective", "spherical"):
         runs = [
-            fit(iw.LogisticWeights(0.01, mechanism, debias=False), private, synthetic, noise=iw.SeededNoise(s))[0]
+            fit(iw.paper.LogisticWeights(0.01, mechanism, debias=False), private, synthetic, noise=iw.SeededNoise(s))[0]
             for s in range(40)
         ]
         errors[mechanism] = np.mean([np.mean((w.log_weights - exact.log_weights) ** 2) for w in runs])
@@ -306,7 +308,7 @@ def test_noise_without_a_hardened_sampler_is_recorded():
     private, synthetic = tables(50, 60)
     for mechanism, kind in (("spherical", "floating-point"), ("objective", "floating-point"), ("laplace", "hardened")):
         ledger = iw.Ledger(5.0, 0.0)
-        iw.LogisticWeights(2.0, mechanism).fit(private, synthetic, ledger, epsilon=5.0)
+        iw.paper.LogisticWeights(2.0, mechanism).fit(private, synthetic, ledger, epsilon=5.0)
         assert ledger.statement().noise == kind and ledger.statement().certified == (kind == "hardened")
 
 
@@ -316,7 +318,7 @@ def test_noise_without_a_hardened_sampler_is_recorded():
 @pytest.mark.parametrize("mechanism", [*NOISY, "objective", "none"])
 def test_the_log_ratio_at_the_synthetic_rows_is_the_weights(mechanism):
     private, synthetic = tables()
-    estimator = iw.LogisticWeights(0.3, mechanism)
+    estimator = iw.paper.LogisticWeights(0.3, mechanism)
     weights, _ = fit(estimator, private, synthetic)
     ledger = iw.Ledger(math.inf, 1e-5, noise=iw.SeededNoise(1))
     ratio = estimator.fit_ratio(private, synthetic, ledger, epsilon=1.0, delta=0.0 if estimator.pure else 1e-6)
@@ -344,7 +346,7 @@ def test_the_log_ratio_at_the_synthetic_rows_is_the_weights(mechanism):
 )
 def test_wrong_settings_are_refused(settings, error):
     with pytest.raises(error, match=next(iter(settings))):
-        iw.LogisticWeights(**settings)
+        iw.paper.LogisticWeights(**settings)
 
 
 def test_rounding_does_not_grow_with_the_number_of_rows():
@@ -361,7 +363,7 @@ def test_rounding_does_not_grow_with_the_number_of_rows():
 def test_a_perturbed_minimiser_is_released_on_its_grid():
     """The solver's last digits would tell the rows apart: what is left is a multiple of a public step."""
     private, synthetic = tables(100, 200)
-    estimator = iw.LogisticWeights(0.3, "objective")
+    estimator = iw.paper.LogisticWeights(0.3, "objective")
     grid = estimator._split(PublicFacts(SCHEMA, 100, 200), 1.0).grid
     ledger = iw.Ledger(1.0, 0.0, noise=iw.SeededNoise(1))
     b = estimator.fit_ratio(private, synthetic, ledger, epsilon=1.0).coefficients
@@ -376,7 +378,9 @@ def test_objective_perturbation_of_users_has_the_noise_of_all_their_rows(l2):
     n, tau, epsilon = 5000, 4, 1.0
     reach = encoded_reach(SCHEMA)
     r2 = reach.radius**2 + 1
-    plan = iw.LogisticWeights(l2, "objective")._split(PublicFacts(SCHEMA, n, 0, "replace-user", tau, n // 2), epsilon)
+    plan = iw.paper.LogisticWeights(l2, "objective")._split(
+        PublicFacts(SCHEMA, n, 0, "replace-user", tau, n // 2), epsilon
+    )
     used = max(l2, r2 / (4 * n * (math.exp(epsilon / (2 * tau)) - 1)))
     left = epsilon - tau * math.log1p(r2 / (4 * n * used))
     assert plan.l2 == pytest.approx(used) and left >= epsilon / 2 - 1e-12
@@ -386,7 +390,7 @@ def test_objective_perturbation_of_users_has_the_noise_of_all_their_rows(l2):
 
 def test_a_fingerprint_covers_all_that_a_ratio_depends_on():
     private, synthetic = tables(100, 120)
-    ratio = iw.LogisticWeights(0.3).fit_ratio(
+    ratio = iw.paper.LogisticWeights(0.3).fit_ratio(
         private, synthetic, iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(1)), epsilon=1.0, delta=1e-6
     )
     changed = [
@@ -406,12 +410,14 @@ def test_objective_perturbation_solves_under_huge_noise(d, n, epsilon):
     synthetic = iw.SyntheticTable(cube(d, 50, np.random.default_rng(6))[1], schema, origin="test", already_spent=(0, 0))
     for seed in range(5):
         ledger = iw.Ledger(1.0, 0.0, noise=iw.SeededNoise(seed))
-        iw.LogisticWeights(0.1, "objective").fit(iw.PrivateTable(rows, schema), synthetic, ledger, epsilon=epsilon)
+        iw.paper.LogisticWeights(0.1, "objective").fit(
+            iw.PrivateTable(rows, schema), synthetic, ledger, epsilon=epsilon
+        )
 
 
 def test_rounding_is_taken_off_epsilon_and_refused_where_it_takes_too_much():
     facts = PublicFacts(cube(400, 1, np.random.default_rng(7))[0], 1000, 1000)
-    estimator = iw.LogisticWeights(0.1, "objective")
+    estimator = iw.paper.LogisticWeights(0.1, "objective")
     split = estimator._split(facts, 1.0)
     reach = encoded_reach(facts.schema)
     curvature = (reach.radius**2 + 1) / (4 * 1000 * split.l2)

@@ -55,7 +55,7 @@ def tables():
 
 
 def neural(**settings):
-    return iw.NeuralWeights(**{"steps": 8, "hidden": (6,), "random_seed": 3, "progressbar": False, **settings})
+    return iw.paper.NeuralWeights(**{"steps": 8, "hidden": (6,), "random_seed": 3, "progressbar": False, **settings})
 
 
 def ledger_of(epsilon=1.0, noise=None, **settings):
@@ -143,7 +143,7 @@ def test_defaults_learn_under_privacy():
     for seed in range(3):
         b = np.random.default_rng(seed).normal(size=4)
         private, synthetic, truth = tilted(4, 1000, 5000, 1.5 * b / np.linalg.norm(b), seed=10 + seed)
-        estimator = iw.NeuralWeights(random_seed=seed, progressbar=False)
+        estimator = iw.paper.NeuralWeights(random_seed=seed, progressbar=False)
         weights = estimator.fit(private, synthetic, ledger_of(noise=iw.SeededNoise(seed)), **BUDGET)
         found.append((weights.log_weights[0] - truth).std() / truth.std())
     assert np.median(found) < 0.5
@@ -355,12 +355,12 @@ def test_with_system_noise_it_is_floating_point_and_rows_from_outside_are_noted(
 def test_wrong_settings_are_refused(settings):
     (name,) = settings
     with pytest.raises(ValueError, match=name):
-        iw.NeuralWeights(**settings)
+        iw.paper.NeuralWeights(**settings)
 
 
 def test_settings_are_values():
-    assert iw.NeuralWeights(hidden=[8, 4]) == iw.NeuralWeights(hidden=(8, 4)) != iw.NeuralWeights()
-    assert hash(iw.NeuralWeights()) == hash(iw.NeuralWeights())
+    assert iw.paper.NeuralWeights(hidden=[8, 4]) == iw.paper.NeuralWeights(hidden=(8, 4)) != iw.paper.NeuralWeights()
+    assert hash(iw.paper.NeuralWeights()) == hash(iw.paper.NeuralWeights())
 
 
 def test_refusals_spend_nothing(tables):

@@ -63,32 +63,32 @@ def test_a_discriminator_is_free_when_and_only_when_the_ledger_holds_its_trainin
     gan = Ratio()
     ledger = iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(1))
     with pytest.raises(ValueError, match="holds no training of exactly this discriminator"):
-        iw.DiscriminatorWeights(gan).fit(private, synthetic, ledger, epsilon=1.0)
+        iw.paper.DiscriminatorWeights(gan).fit(private, synthetic, ledger, epsilon=1.0)
     ledger._register(gan.fingerprint())  # as the training loop does when its charged steps are done
-    weights = iw.DiscriminatorWeights(gan).fit(private, synthetic, ledger, epsilon=1.0)
+    weights = iw.paper.DiscriminatorWeights(gan).fit(private, synthetic, ledger, epsilon=1.0)
     np.testing.assert_array_equal(weights.log_weights[0], gan.log_ratio(synthetic))
     assert ledger.events == () and ledger.statement().notes == ()
     gan.slope = 1.5  # fine-tuned since, perhaps on private rows
     with pytest.raises(ValueError, match="exactly this discriminator"):
-        iw.DiscriminatorWeights(gan).fit(private, synthetic, ledger, epsilon=1.0)
+        iw.paper.DiscriminatorWeights(gan).fit(private, synthetic, ledger, epsilon=1.0)
 
 
 def test_a_logistic_ratio_serves_as_a_discriminator_under_its_own_ledger_only():
     private, synthetic = tables()
     ledger = iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(1))
-    ratio = iw.LogisticWeights().fit_ratio(private, synthetic, ledger, epsilon=1.0, delta=1e-6)
+    ratio = iw.paper.LogisticWeights().fit_ratio(private, synthetic, ledger, epsilon=1.0, delta=1e-6)
     spent = ledger.spent
-    weights = iw.DiscriminatorWeights(ratio).fit(private, synthetic, ledger, epsilon=1.0)
+    weights = iw.paper.DiscriminatorWeights(ratio).fit(private, synthetic, ledger, epsilon=1.0)
     np.testing.assert_array_equal(weights.log_weights[0], ratio.log_ratio(synthetic))
     assert ledger.spent == spent
     with pytest.raises(ValueError, match="holds no training"):
-        fit(iw.DiscriminatorWeights(ratio), private, synthetic)
+        fit(iw.paper.DiscriminatorWeights(ratio), private, synthetic)
 
 
 @pytest.mark.parametrize("critic", [object(), Ratio, iw.BayesNet()])
 def test_a_critic_without_log_odds_is_refused(critic):
     with pytest.raises(TypeError, match="Wasserstein"):
-        iw.DiscriminatorWeights(critic)
+        iw.paper.DiscriminatorWeights(critic)
 
 
 # --- noise on each weight
@@ -97,7 +97,7 @@ def test_a_critic_without_log_odds_is_refused(critic):
 @pytest.mark.parametrize("mechanism", ["laplace", "gaussian"])
 def test_noise_on_each_weight_costs_one_use_a_row_and_says_so(mechanism):
     private, synthetic = tables(200, 90)
-    estimator = iw.OutputNoiseWeights(0.5, mechanism)
+    estimator = iw.paper.OutputNoiseWeights(0.5, mechanism)
     with pytest.warns(iw.PrivacyWarning, match="90 times the budget"):
         _, ledger = fit(estimator, private, synthetic)
     (event,) = ledger.events
@@ -116,11 +116,13 @@ def test_noise_on_each_weight_costs_one_use_a_row_and_says_so(mechanism):
 def test_noisy_weights_stay_unbiased_with_the_stated_variance(mechanism):
     private, synthetic = tables(400, 3000)
     n, epsilon = len(synthetic), 20.0
-    exact, _ = fit(iw.LogisticWeights(0.5, "none"), private, synthetic)
-    noisy, _ = fit(iw.OutputNoiseWeights(0.5, mechanism), private, synthetic, epsilon=epsilon)
+    exact, _ = fit(iw.paper.LogisticWeights(0.5, "none"), private, synthetic)
+    noisy, _ = fit(iw.paper.OutputNoiseWeights(0.5, mechanism), private, synthetic, epsilon=epsilon)
     factor = np.exp(noisy.log_weights[0] - exact.log_weights[0])
     assert abs(factor.mean() - 1) < 5 * factor.std() / math.sqrt(n)
-    shift = fit(iw.OutputNoiseWeights(0.5, mechanism), private, synthetic, epsilon=epsilon, noise=SilentNoise())[0]
+    shift = fit(iw.paper.OutputNoiseWeights(0.5, mechanism), private, synthetic, epsilon=epsilon, noise=SilentNoise())[
+        0
+    ]
     down = float((shift.log_weights - exact.log_weights).mean())
     variance = math.expm1(-2 * down) if mechanism == "gaussian" else None
     if mechanism == "laplace":
@@ -136,8 +138,8 @@ def test_a_log_weight_moves_by_no_more_than_its_sensitivity():
     reach, worst = encoded_reach(SCHEMA), 0.0
     synthetic = design(iw.SyntheticTable(frame(40, rng, True), SCHEMA), reach)
     private, table = tables(12, 40)
-    weights, _ = fit(iw.OutputNoiseWeights(2.0), private, table, noise=SilentNoise(), epsilon=4.0)
-    exact, _ = fit(iw.LogisticWeights(2.0, "none"), private, table)
+    weights, _ = fit(iw.paper.OutputNoiseWeights(2.0), private, table, noise=SilentNoise(), epsilon=4.0)
+    exact, _ = fit(iw.paper.LogisticWeights(2.0, "none"), private, table)
     rho = math.sqrt(-math.expm1(float((weights.log_weights - exact.log_weights).mean())))
     for _ in range(100):
         rows = design(iw.SyntheticTable(frame(12, rng, True), SCHEMA), reach)
@@ -153,16 +155,16 @@ def test_wide_laplace_noise_on_weights_is_refused_before_a_charge():
     private, synthetic = tables(50, 30)
     ledger = iw.Ledger(math.inf, 0.0, noise=iw.SeededNoise(1))
     with pytest.raises(ValueError, match="rho.*Nothing was charged"):
-        iw.OutputNoiseWeights(0.01).fit(private, synthetic, ledger, epsilon=1.0)
+        iw.paper.OutputNoiseWeights(0.01).fit(private, synthetic, ledger, epsilon=1.0)
     assert ledger.events == ()
     with pytest.warns(iw.WeightsWarning, match="infinite variance"):
-        iw.OutputNoiseWeights(0.15).fit(private, synthetic, ledger, epsilon=1.0)
+        iw.paper.OutputNoiseWeights(0.15).fit(private, synthetic, ledger, epsilon=1.0)
 
 
 @pytest.mark.parametrize("settings", [{"l2": 0}, {"l2": math.nan}, {"mechanism": "cube"}])
 def test_wrong_settings_of_output_noise_are_refused(settings):
     with pytest.raises(ValueError, match=next(iter(settings))):
-        iw.OutputNoiseWeights(**settings)
+        iw.paper.OutputNoiseWeights(**settings)
 
 
 # --- a tilt on a base
@@ -215,7 +217,7 @@ def test_a_tilt_on_a_base_reaches_the_private_means_and_keeps_its_measurement():
 
 def test_a_base_shares_the_budget_through_the_ledger():
     private, synthetic = tables()
-    estimator = iw.TiltWeights(features="linear", base=iw.LogisticWeights(), base_share=0.4)
+    estimator = iw.TiltWeights(features="linear", base=iw.paper.LogisticWeights(), base_share=0.4)
     ledger = iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(1))
     estimator.fit(private, synthetic, ledger, epsilon=1.0, delta=1e-6)
     assert [event.label for event in ledger.events] == ["LogisticWeights", "TiltWeights"]
@@ -228,8 +230,8 @@ def test_a_base_shares_the_budget_through_the_ledger():
 def test_given_weights_as_a_base_are_known_to_the_ledger_that_made_them():
     private, synthetic = tables()
     ledger = iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(1))
-    base = iw.LogisticWeights(mechanism="spherical", l2=0.3).fit(private, synthetic, ledger, epsilon=0.4)
-    iw.TiltWeights("cube", "linear", base=iw.psis(base)).fit(private, synthetic, ledger, epsilon=0.6)
+    base = iw.paper.LogisticWeights(mechanism="spherical", l2=0.3).fit(private, synthetic, ledger, epsilon=0.4)
+    iw.TiltWeights("cube", "linear", base=base.psis()).fit(private, synthetic, ledger, epsilon=0.6)
     assert ledger.statement().notes == () and ledger.spent[0] == pytest.approx(1.0, rel=1e-5)
     stranger = iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(1))
     iw.TiltWeights("cube", "linear", base=base).fit(private, synthetic, stranger, epsilon=0.6)
@@ -239,10 +241,10 @@ def test_given_weights_as_a_base_are_known_to_the_ledger_that_made_them():
 def test_weights_changed_by_other_rows_are_no_longer_the_ledgers_own():
     private, synthetic = tables()
     ledger = iw.Ledger(math.inf, 1e-6, noise=iw.SeededNoise(1))
-    weights = iw.LogisticWeights().fit(private, synthetic, ledger, epsilon=1.0, delta=1e-6)
-    assert ledger.holds(weights.source) and ledger.holds(iw.temper(iw.psis(weights), power=0.5).source)
+    weights = iw.paper.LogisticWeights().fit(private, synthetic, ledger, epsilon=1.0, delta=1e-6)
+    assert ledger.holds(weights.source) and ledger.holds(weights.psis().temper(power=0.5).source)
     for other in (
-        iw.beta_calibrate(weights, public=weights.log_weights[0, :50] + 0.1),  # nobody knows what these rows are
+        iw.paper.beta_calibrate(weights, public=weights.log_weights[0, :50] + 0.1),  # nobody knows what these rows are
         dataclasses.replace(weights, log_weights=weights.log_weights + 1.0),
     ):
         assert other.source is None and not ledger.holds(other.source)
@@ -263,7 +265,7 @@ def test_a_base_of_another_length_or_kind_is_refused():
     with pytest.raises(ValueError, match="3 weights for 900"):
         iw.TiltWeights(base=iw.Weights(np.zeros(3), "outside")).fit(private, synthetic, ledger, epsilon=1.0, delta=1e-6)
     assert ledger.events == ()
-    for base in (iw.LogisticWeights, "LogReg"):
+    for base in (iw.paper.LogisticWeights, "LogReg"):
         with pytest.raises(TypeError, match="base must be"):
             iw.TiltWeights(base=base)
     with pytest.raises(ValueError, match="base_share"):
@@ -304,17 +306,17 @@ def test_where_no_row_can_be_clipped_no_share_is_released():
 
 
 def test_the_papers_methods_by_name():
-    methods = iw.PAPER_METHODS
+    methods = iw.paper.METHODS
     assert list(methods) == [
         "None", "True", "LogReg", "BetaNoised", "BetaDebiased", "MLP", "DP-MLP", "Discriminator",
     ]  # fmt: skip
     assert methods["None"]() == iw.UniformWeights()
-    assert methods["LogReg"]() == iw.LogisticWeights(0.1, "none")
-    assert methods["BetaNoised"]() == iw.LogisticWeights(0.1, "paper", debias=False)
-    assert methods["BetaDebiased"](l2=0.01) == iw.LogisticWeights(0.01, "paper")
+    assert methods["LogReg"]() == iw.paper.LogisticWeights(0.1, "none")
+    assert methods["BetaNoised"]() == iw.paper.LogisticWeights(0.1, "paper", debias=False)
+    assert methods["BetaDebiased"](l2=0.01) == iw.paper.LogisticWeights(0.01, "paper")
     assert methods["MLP"]().mechanism == "none" and methods["DP-MLP"]().mechanism == "dp-sgd"
     gan = Ratio()
-    assert methods["Discriminator"](gan) == iw.DiscriminatorWeights(gan)
+    assert methods["Discriminator"](gan) == iw.paper.DiscriminatorWeights(gan)
     assert methods["True"](gan.log_ratio) == iw.KnownRatioWeights(gan.log_ratio)
     with pytest.raises(TypeError):
         methods["None"] = None
@@ -329,9 +331,9 @@ def publish(weights, **settings):
 @pytest.mark.parametrize(
     "weights",
     [
-        iw.LogisticWeights(0.3),
-        iw.LogisticWeights(0.3, "objective"),
-        iw.TiltWeights(features="linear", base=iw.LogisticWeights(0.3)),
+        iw.paper.LogisticWeights(0.3),
+        iw.paper.LogisticWeights(0.3, "objective"),
+        iw.TiltWeights(features="linear", base=iw.paper.LogisticWeights(0.3)),
     ],
     ids=repr,
 )
@@ -348,7 +350,7 @@ def test_publish_takes_any_estimator_and_the_file_keeps_it(weights, tmp_path):
 
 @quiet
 def test_publish_keeps_to_its_budget_where_a_mechanism_costs_more_than_it_is_called():
-    release = publish(iw.LogisticWeights(0.5, "paper"))
+    release = publish(iw.paper.LogisticWeights(0.5, "paper"))
     assert 0.98 < release.statement.epsilon <= 1.0
     assert release.recipe["calibration"] < 1
 
@@ -361,12 +363,12 @@ def test_publish_gives_the_generator_everything_when_weights_are_free():
 
 def test_publish_refuses_weights_without_noise():
     with pytest.raises(iw.BudgetExceeded, match=r"Ledger\(math\.inf"):
-        publish(iw.LogisticWeights(mechanism="none"))
+        publish(iw.paper.LogisticWeights(mechanism="none"))
 
 
 def test_an_infinite_release_can_be_saved_and_says_so(tmp_path):
     private, synthetic = tables()
-    weights, ledger = fit(iw.LogisticWeights(mechanism="none"), private, synthetic)
+    weights, ledger = fit(iw.paper.LogisticWeights(mechanism="none"), private, synthetic)
     statement = ledger.statement()
     assert statement.epsilon == math.inf and not statement.certified
     release = iw.Release(synthetic, weights, statement, n_private=len(private))
@@ -376,12 +378,12 @@ def test_an_infinite_release_can_be_saved_and_says_so(tmp_path):
 
 def test_the_plan_of_other_weights_is_not_guessed():
     facts = PublicFacts(SCHEMA, 1000, 5000)
-    assert [e.mechanism for e in iw.LogisticWeights().events(facts, epsilon=1.0, delta=1e-6)] == ["gaussian"]
+    assert [e.mechanism for e in iw.paper.LogisticWeights().events(facts, epsilon=1.0, delta=1e-6)] == ["gaussian"]
     plain, base = (
         iw.plan(SCHEMA, 1000, epsilon=0.2, delta=1e-6, weights=iw.TiltWeights(features="linear", base=base))
-        for base in (None, iw.LogisticWeights())
+        for base in (None, iw.paper.LogisticWeights())
     )
     assert base.noise_sd > 1.2 * plain.noise_sd  # the base takes its part of the budget
     assert [event.label for event in base.events[-2:]] == ["LogisticWeights", "TiltWeights"]
     with pytest.raises(TypeError, match="plan"):
-        iw.plan(SCHEMA, 1000, epsilon=1.0, delta=1e-6, weights=iw.LogisticWeights())
+        iw.plan(SCHEMA, 1000, epsilon=1.0, delta=1e-6, weights=iw.paper.LogisticWeights())

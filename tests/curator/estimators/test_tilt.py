@@ -188,7 +188,7 @@ def test_models_that_cannot_be_measured_cost_nothing(for_models, error, message,
         if through == "publish":
             iw.publish(private, epsilon=1.0, delta=1e-6, for_models=for_models, ledger=ledger)
         else:
-            base = iw.LogisticWeights() if through == "base" else None
+            base = iw.paper.LogisticWeights() if through == "base" else None
             estimator = iw.TiltWeights(for_models=for_models, base=base)
             estimator.fit(private, synthetic, ledger, epsilon=1.0, delta=1e-6)
     assert ledger.events == ()

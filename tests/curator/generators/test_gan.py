@@ -63,7 +63,7 @@ def private():
     return iw.PrivateTable(frame(400, 1), SCHEMA)
 
 
-def quick(kind=iw.DPGAN, **settings):
+def quick(kind=iw.paper.DPGAN, **settings):
     options = {"steps": 20, "batch_size": 64, "generator_hidden": (8,), "discriminator_hidden": (6,)}
     return kind(**{**options, "random_seed": 3, "progressbar": False, **settings})
 
@@ -313,7 +313,7 @@ def test_the_log_ratio_is_that_of_private_rows_to_the_released_generator():
     schema = iw.Schema(iw.Real("x", -0.5, 0.5))
     x = rng.beta(2, 2, n) - 0.5
     private = iw.PrivateTable(pd.DataFrame({"x": x}), schema)
-    gan = iw.GAN(
+    gan = iw.paper.GAN(
         steps=300, generator_rate=1e-12, sampling_probability=1.0, batch_size=4096, random_seed=1, progressbar=False,
         frozen_share=0.9,
     )  # fmt: skip
@@ -331,7 +331,7 @@ def test_the_log_ratio_is_that_of_private_rows_to_the_released_generator():
 def test_a_gan_learns_what_goes_together():
     """Before training number and level are independent: the sign of x agrees with y for half of the rows."""
     private = iw.PrivateTable(frame(2000, 3), SCHEMA)
-    gan = iw.GAN(random_seed=1, progressbar=False, batch_size=512, sampling_probability=0.25)
+    gan = iw.paper.GAN(random_seed=1, progressbar=False, batch_size=512, sampling_probability=0.25)
     drawn = gan.fit(private, free(), **BUDGET).sample(5000, rng=1).frame
     assert ((drawn["x"] > 0) == (drawn["y"] == 1)).mean() > 0.85
     for level, center in ((0, -0.25), (1, 0.25)):
@@ -344,7 +344,7 @@ def test_private_training_learns_at_a_usual_budget():
     private = iw.PrivateTable(frame(1000, 4), SCHEMA)
     for seed in range(2):
         ledger = iw.Ledger(2.0, 1e-5, noise=SeededNoise(seed))
-        gan = iw.DPGAN(random_seed=seed, progressbar=False, batch_size=512, steps=400)
+        gan = iw.paper.DPGAN(random_seed=seed, progressbar=False, batch_size=512, steps=400)
         drawn = gan.fit(private, ledger, epsilon=2.0, delta=1e-5).sample(5000, rng=1).frame
         assert ((drawn["x"] > 0) == (drawn["y"] == 1)).mean() > 0.8
 
@@ -355,7 +355,7 @@ def test_private_training_learns_at_a_usual_budget():
 def test_a_conditional_generator_draws_its_levels_by_their_noisy_law(private):
     noise = SeededNoise(5)
     ledger = ledger_of(noise=noise)
-    fitted = quick(iw.DPCGAN, condition="y", condition_share=0.3).fit(private, ledger, **BUDGET)
+    fitted = quick(iw.paper.DPCGAN, condition="y", condition_share=0.3).fit(private, ledger, **BUDGET)
     counts = private.frame["y"].value_counts().sort_index().to_numpy()
     # the same noise again: discrete Laplace of scale 2/.3 on each count, drawn first
     noisy = SeededNoise(5).laplace(counts * 2**10, 2 / 0.3 * 2**10) / 2**10
@@ -391,7 +391,7 @@ def test_the_law_of_a_condition_has_the_noise_of_its_sensitivity(private, adjace
         owned = iw.PrivateTable(private.frame.assign(owner=np.arange(400) // 3), SCHEMA, user="owner")
         private = owned._bounded(np.arange(400), rows_per_user=3, n_private=390, source="test")
     ledger = iw.Ledger(1.0, 1e-6, adjacency, noise=Counts())
-    quick(iw.DPCGAN, condition="y", condition_share=0.3, steps=10).fit(private, ledger, **BUDGET)
+    quick(iw.paper.DPCGAN, condition="y", condition_share=0.3, steps=10).fit(private, ledger, **BUDGET)
     ((counts, found),) = asked
     assert counts == np.bincount(private.frame["y"]).tolist()
     assert scale / 0.3 <= found <= scale / 0.3 * (1 + 1e-9)
@@ -399,7 +399,7 @@ def test_the_law_of_a_condition_has_the_noise_of_its_sensitivity(private, adjace
 
 def test_without_noise_the_law_is_exact():
     table = MIXED.decode(MIXED_ROWS)
-    fitted = quick(iw.CGAN, condition="g").fit(iw.PrivateTable(table, MIXED), free(), **BUDGET)
+    fitted = quick(iw.paper.CGAN, condition="g").fit(iw.PrivateTable(table, MIXED), free(), **BUDGET)
     counts = [(table["g"] == level).sum() for level in "abc"] + [table["g"].isna().sum()]
     np.testing.assert_allclose(fitted.distribution, np.array(counts) / len(table), atol=1e-12)
     assert fitted.sample(4000, rng=1).frame["g"].isna().mean() > 0
@@ -410,7 +410,7 @@ MIXED_ROWS = MIXED_HEADS.rows(*draws(MIXED_HEADS, 300, 9)).numpy()
 
 
 def test_levels_may_be_given(private):
-    fitted = quick(iw.CGAN, condition="y").fit(private, free(), **BUDGET)
+    fitted = quick(iw.paper.CGAN, condition="y").fit(private, free(), **BUDGET)
     wanted = np.arange(500) % 3 // 2
     table = fitted.sample(500, rng=1, condition=wanted)
     # the caller had a part in these rows: no ledger takes them for the generator's alone
@@ -421,12 +421,12 @@ def test_levels_may_be_given(private):
     with pytest.raises(ValueError, match="outside its declared"):
         fitted.sample(2, condition=[0, 7])
     with pytest.raises(ValueError, match="without a condition"):
-        quick(iw.GAN).fit(private, free(), **BUDGET).sample(2, condition=[0, 1])
+        quick(iw.paper.GAN).fit(private, free(), **BUDGET).sample(2, condition=[0, 1])
 
 
 def test_a_conditional_gan_learns_what_a_level_means():
     private = iw.PrivateTable(frame(1000, 5), SCHEMA)
-    gan = iw.CGAN(condition="y", random_seed=1, progressbar=False, batch_size=256, steps=300)
+    gan = iw.paper.CGAN(condition="y", random_seed=1, progressbar=False, batch_size=256, steps=300)
     fitted = gan.fit(private, free(), **BUDGET)
     for level, center in ((0, -0.25), (1, 0.25)):
         x = fitted.sample(2000, rng=1, condition=np.full(2000, level)).frame["x"]
@@ -439,7 +439,7 @@ def test_a_conditional_gan_learns_what_a_level_means():
 )
 def test_a_condition_must_be_a_column_of_levels_beside_others(schema, condition):
     with pytest.raises(ValueError, match="condition"):
-        quick(iw.DPCGAN, condition=condition).events(PublicFacts(schema, 100, 0), **BUDGET)
+        quick(iw.paper.DPCGAN, condition=condition).events(PublicFacts(schema, 100, 0), **BUDGET)
 
 
 # --- images
@@ -478,7 +478,7 @@ def test_images_of_any_shape(kind, shape):
 
 def test_a_conditional_gan_learns_images():
     private = images(600, (8, 8), 2)
-    gan = iw.CGAN(
+    gan = iw.paper.CGAN(
         condition="label", image_shape=(8, 8), steps=600, batch_size=64, sampling_probability=0.2,
         generator_hidden=(16, 8), discriminator_hidden=(8,), random_seed=1, progressbar=False, discriminator_steps=3,
         generator_rate=0.01,
@@ -514,7 +514,7 @@ def test_a_critic_has_clipped_weights_and_no_log_ratio(private):
     with pytest.raises(TypeError, match="no log odds.*NeuralWeights or TiltWeights"):
         fitted.log_ratio(fitted.sample(5, rng=1))
     with pytest.raises(TypeError, match="no log odds"):
-        iw.DiscriminatorWeights(fitted)
+        iw.paper.DiscriminatorWeights(fitted)
     with pytest.raises(AttributeError, match="anything"):
         _ = fitted.anything
     copied = pickle.loads(pickle.dumps(fitted))
@@ -541,22 +541,22 @@ def test_the_discriminator_weights_are_free_under_the_same_ledger_and_no_other(p
     assert isinstance(quick(), Generator) and isinstance(fitted, LogRatio)
     synthetic = fitted.sample(300, rng=1)
     spent = ledger.spent
-    weights = iw.DiscriminatorWeights(fitted).fit(private, synthetic, ledger, **BUDGET)
+    weights = iw.paper.DiscriminatorWeights(fitted).fit(private, synthetic, ledger, **BUDGET)
     np.testing.assert_allclose(weights.log_weights[0], fitted.log_ratio(synthetic))
     assert ledger.spent == spent and ledger.holds(synthetic.source)
     with pytest.raises(ValueError, match="no training of exactly this discriminator"):
-        iw.DiscriminatorWeights(fitted).fit(private, synthetic, ledger_of(), **BUDGET)
+        iw.paper.DiscriminatorWeights(fitted).fit(private, synthetic, ledger_of(), **BUDGET)
     moved = {**fitted.trained.discriminator}
     moved["linear.bias"] = moved["linear.bias"] + 1e-6
     changed = replace(fitted, trained=fitted.trained._replace(discriminator=moved))
     with pytest.raises(ValueError, match="no training of exactly this discriminator"):
-        iw.DiscriminatorWeights(changed).fit(private, synthetic, ledger, **BUDGET)
+        iw.paper.DiscriminatorWeights(changed).fit(private, synthetic, ledger, **BUDGET)
     with pytest.raises(ValueError, match="another schema"):
         fitted.log_ratio(iw.SyntheticTable(pd.DataFrame({"x": [0.1]}), iw.Schema(SCHEMA["x"])))
 
 
 def test_a_fingerprint_covers_all_that_rows_and_ratios_depend_on(private):
-    fitted = quick(iw.DPCGAN, condition="y").fit(private, ledger_of(), **BUDGET)
+    fitted = quick(iw.paper.DPCGAN, condition="y").fit(private, ledger_of(), **BUDGET)
 
     def nudged(array):
         return array + 1e-9 * (np.arange(array.size).reshape(array.shape) == 0)
@@ -581,25 +581,25 @@ def test_a_fingerprint_covers_all_that_rows_and_ratios_depend_on(private):
 
 
 def test_seeds(private):
-    def fitted(random_seed, noise_seed, kind=iw.DPGAN):
-        ledger = free() if kind is iw.GAN else ledger_of(noise=SeededNoise(noise_seed))
+    def fitted(random_seed, noise_seed, kind=iw.paper.DPGAN):
+        ledger = free() if kind is iw.paper.GAN else ledger_of(noise=SeededNoise(noise_seed))
         return quick(kind, random_seed=random_seed).fit(private, ledger, **BUDGET).sample(40, rng=1).frame
 
     pd.testing.assert_frame_equal(fitted(1, 2), fitted(1, 2))
     assert not fitted(1, 2).equals(fitted(1, 3)) and not fitted(1, 2).equals(fitted(2, 2))
-    pd.testing.assert_frame_equal(fitted(1, 2, iw.GAN), fitted(1, 3, iw.GAN))
-    assert not fitted(None, 2, iw.GAN).equals(fitted(None, 2, iw.GAN))
+    pd.testing.assert_frame_equal(fitted(1, 2, iw.paper.GAN), fitted(1, 3, iw.paper.GAN))
+    assert not fitted(None, 2, iw.paper.GAN).equals(fitted(None, 2, iw.paper.GAN))
 
 
 def test_global_random_states_stay_as_they_are(private):
     state, legacy, threads = torch.get_rng_state(), np.random.get_state()[1].copy(), torch.get_num_threads()  # noqa: NPY002
-    quick(iw.DPCGAN, condition="y").fit(private, ledger_of(), **BUDGET).sample(10)
+    quick(iw.paper.DPCGAN, condition="y").fit(private, ledger_of(), **BUDGET).sample(10)
     assert torch.equal(torch.get_rng_state(), state) and torch.get_num_threads() == threads
     np.testing.assert_array_equal(np.random.get_state()[1], legacy)  # noqa: NPY002
 
 
 def test_without_privacy_nothing_is_certified(private):
-    for gan in (quick(iw.GAN), quick(iw.CGAN, condition="y")):
+    for gan in (quick(iw.paper.GAN), quick(iw.paper.CGAN, condition="y")):
         assert gan.pure
         ledger = iw.Ledger(math.inf, 1e-6)
         gan.fit(private, ledger, epsilon=1.0)
@@ -618,9 +618,9 @@ def test_users_are_protected_as_a_whole():
     private = iw.PrivateTable(table, SCHEMA, user="owner")
     bounded = iw.bound_contributions(private, ledger, epsilon=2.0, grid=(1, 2, 4))
     noise = ledger._noise
-    fitted = quick(iw.DPCGAN, condition="y").fit(bounded, ledger, epsilon=2.0, delta=1e-6)
+    fitted = quick(iw.paper.DPCGAN, condition="y").fit(bounded, ledger, epsilon=2.0, delta=1e-6)
     facts = PublicFacts.of(bounded, None, ledger)
-    events = quick(iw.DPCGAN, condition="y").events(facts, epsilon=2.0, delta=1e-6)
+    events = quick(iw.paper.DPCGAN, condition="y").events(facts, epsilon=2.0, delta=1e-6)
     assert ledger.events[-2:] == events and noise is ledger._noise
     assert fitted.sample(10, rng=1).frame.shape == (10, 2)
 
@@ -639,7 +639,9 @@ def test_what_is_public_knows_of_the_rows_by_the_answers_alone():
     found, scales = set(), []
     for rows in (frame(400, 1), frame(400, 2).assign(x=0.5)):
         ledger = ledger_of(noise=Script(1))
-        found.add(quick(iw.DPCGAN, condition="y").fit(iw.PrivateTable(rows, SCHEMA), ledger, **BUDGET).fingerprint())
+        found.add(
+            quick(iw.paper.DPCGAN, condition="y").fit(iw.PrivateTable(rows, SCHEMA), ledger, **BUDGET).fingerprint()
+        )
     assert len(found) == 1 and len(scales) == 40 and scales[:20] == scales[20:]
 
 
@@ -707,25 +709,25 @@ def test_large_tables_are_sampled():
 def test_wrong_settings_are_refused(settings):
     (name,) = settings
     with pytest.raises(ValueError, match=name):
-        iw.DPGAN(**settings)
+        iw.paper.DPGAN(**settings)
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, math.nan])
 def test_a_condition_takes_a_part_of_the_budget(share):
     with pytest.raises(ValueError, match="condition_share"):
-        iw.DPCGAN(condition="y", condition_share=share)
+        iw.paper.DPCGAN(condition="y", condition_share=share)
 
 
 def test_settings_are_values():
-    assert iw.DPGAN(generator_hidden=[8, 4]) == iw.DPGAN(generator_hidden=(8, 4)) != iw.DPGAN()
-    assert hash(iw.DPCGAN(condition="y")) == hash(iw.DPCGAN(condition="y"))
+    assert iw.paper.DPGAN(generator_hidden=[8, 4]) == iw.paper.DPGAN(generator_hidden=(8, 4)) != iw.paper.DPGAN()
+    assert hash(iw.paper.DPCGAN(condition="y")) == hash(iw.paper.DPCGAN(condition="y"))
     with pytest.raises(TypeError):
-        iw.GAN(condition="y")
+        iw.paper.GAN(condition="y")
 
 
-@pytest.mark.parametrize("kind", [iw.GAN, iw.DPGAN])
+@pytest.mark.parametrize("kind", [iw.paper.GAN, iw.paper.DPGAN])
 def test_a_training_that_diverges_says_so_and_stays_charged(private, kind):
-    ledger = free() if kind is iw.GAN else ledger_of()
+    ledger = free() if kind is iw.paper.GAN else ledger_of()
     with pytest.raises(RuntimeError, match="diverged.*learning rate.*stays charged"):
         quick(kind, discriminator_rate=1e30).fit(private, ledger, **BUDGET)
     assert len(ledger.events) == 1 and ledger.spent[0] >= 1.0
@@ -740,7 +742,7 @@ def test_noise_that_breaks_leaves_the_charge(private):
 
     ledger = ledger_of(noise=Broken())
     with pytest.raises(OSError, match="broke"):
-        quick(iw.DPCGAN, condition="y").fit(private, ledger, **BUDGET)
+        quick(iw.paper.DPCGAN, condition="y").fit(private, ledger, **BUDGET)
     assert [event.mechanism for event in ledger.events] == ["laplace", "dp-sgd"]
 
 
@@ -751,7 +753,7 @@ def test_refusals_spend_nothing(private):
         (ValueError, "delta above 0", quick(), {"epsilon": 0.5}),
         (iw.BudgetExceeded, "DPGAN", quick(), {"epsilon": 2.0, "delta": 1e-6}),
         (ValueError, "cannot compute on device 'abacus'", quick(device="abacus"), BUDGET),
-        (ValueError, "condition", quick(iw.DPCGAN, condition="x"), BUDGET),
+        (ValueError, "condition", quick(iw.paper.DPCGAN, condition="x"), BUDGET),
     ):
         with pytest.raises(error, match=match):
             gan.fit(private, ledger, **budget)

@@ -34,7 +34,7 @@ def frame(n, seed, shift=1.0):
 
 def pate(**settings):
     quick = {"teachers": 12, "rounds": 6, "votes": 20, "batch_size": 32, "random_seed": 1, "progressbar": False}
-    return iw.PATEGAN(**{**quick, **settings})
+    return iw.paper.PATEGAN(**{**quick, **settings})
 
 
 def owned(rows, owners, tau, n_private):
@@ -255,7 +255,7 @@ def test_rows_come_nearer_to_the_private_ones():
     for seed in range(2):
         for rounds, found in ((4, before), (60, after)):
             ledger = iw.Ledger(1000.0, 1e-5, noise=iw.SeededNoise(seed))
-            generator = iw.PATEGAN(
+            generator = iw.paper.PATEGAN(
                 teachers=60, rounds=rounds, votes=128, batch_size=128, random_seed=seed, progressbar=False
             )
             drawn = generator.fit(private, ledger, epsilon=1000.0, delta=1e-5).sample(4000, rng=1).frame
@@ -272,7 +272,7 @@ def test_the_log_ratio_is_larger_where_private_rows_are():
     pytest.importorskip("torch")
     rows = frame(600, 1).assign(x=np.random.default_rng(2).uniform(1, 2, 600))
     settings = {"teachers": 30, "rounds": 20, "votes": 128, "student_steps": 50, "random_seed": 1}
-    generator = iw.PATEGAN(generator_rate=1e-9, progressbar=False, **settings)
+    generator = iw.paper.PATEGAN(generator_rate=1e-9, progressbar=False, **settings)
     ledger = iw.Ledger(1000.0, 1e-5, noise=iw.SeededNoise(1))
     private = iw.PrivateTable(rows, SCHEMA)
     fitted = generator.fit(private, ledger, epsilon=1000.0, delta=1e-5)
@@ -280,7 +280,7 @@ def test_the_log_ratio_is_larger_where_private_rows_are():
     ratio, inside = fitted.log_ratio(table), table.frame["x"].to_numpy() > 1
     assert ratio.shape == (2000,)
     assert np.mean(ratio[inside][:, None] > ratio[~inside]) > 0.9
-    weights = iw.DiscriminatorWeights(fitted).fit(private, table, ledger, epsilon=1.0)
+    weights = iw.paper.DiscriminatorWeights(fitted).fit(private, table, ledger, epsilon=1.0)
     np.testing.assert_allclose(weights.log_weights[0], ratio)
     assert np.average(inside, weights=weights.values) > 2 * inside.mean()
 

@@ -1,0 +1,15 @@
+"""Checks of the promises: audits of privacy, and studies of how often intervals cover."""
+
+from iwbayes.coverage.study import CoverageStudy, coverage_study
+from iwbayes.curator.auditing.audit import AuditResult, audit, opposite_corners
+from iwbayes.curator.auditing.release_audit import ReleaseAudit, audit_release
+
+__all__ = [
+    "AuditResult",
+    "CoverageStudy",
+    "ReleaseAudit",
+    "audit",
+    "audit_release",
+    "coverage_study",
+    "opposite_corners",
+]
