@@ -87,12 +87,17 @@ class Entry(NamedTuple):
     delta: float | None = None  # given delta although it would do without
 
     @property
+    def kind(self) -> Any:
+        """Its class: one of the package's own, or one of ``iw.paper``."""
+        return getattr(iw.paper if self.name in iw.paper.__all__ else iw, self.name)
+
+    @property
     def why_not(self) -> str | None:
         """Why it cannot run here; None when it can."""
         if self.torch and not find_spec("torch"):
             return 'needs torch: pip install "iwbayes[torch]"'
         try:
-            getattr(iw, self.name)
+            _ = self.kind
         except (AttributeError, ImportError) as reason:
             return str(reason)
         return None
@@ -100,9 +105,9 @@ class Entry(NamedTuple):
     def make(self, condition: str, seed: int) -> Any:
         """Build the generator, seeded where it takes a seed."""
         settings = dict(self.settings) | ({"condition": condition} if self.conditional else {})
-        names = {field.name for field in fields(getattr(iw, self.name))}
+        names = {field.name for field in fields(self.kind)}
         options = {"random_seed": seed, "progressbar": False}
-        return getattr(iw, self.name)(**settings, **{k: v for k, v in options.items() if k in names})
+        return self.kind(**settings, **{k: v for k, v in options.items() if k in names})
 
     def sample(self, data: Data, private: iw.PrivateTable, epsilon: float, seed: int) -> iw.SyntheticTable:
         """Fit, and draw as many rows as there are private ones."""
@@ -111,7 +116,7 @@ class Entry(NamedTuple):
         ledger = iw.Ledger(epsilon, DELTA, noise=iw.SeededNoise(seed))
         # a generator without privacy takes any epsilon and charges infinity
         fitted = generator.fit(private, ledger, epsilon=epsilon if self.private else 1.0, delta=delta)
-        return fitted.sample(len(private), rng=seed)
+        return fitted.sample(len(private), random_seed=seed)
 
 
 GENERATORS: dict[str, Entry] = {

@@ -97,7 +97,7 @@ def replicate(job: tuple[str, int]) -> pd.DataFrame:
             n_synthetic=N_SYNTHETIC,
             for_models=["y ~ x + group"],
             noise=iw.SeededNoise(seed),
-            rng=rng,
+            random_seed=rng,
             progressbar=False,
         )
         weighted = iw.reweight(

@@ -109,7 +109,7 @@ def nearness(arguments: argparse.Namespace) -> Iterator[str]:
                     start = time.perf_counter()
                     mixture = fitted(method, private, epsilon, seed, TABLES)
                     seconds = time.perf_counter() - start
-                    for table in mixture.sample_tables(n, 3, rng=seed):
+                    for table in mixture.sample_tables(n, 3, random_seed=seed):
                         codes = cells(table.frame, schema)[0]
                         found.append([*(total_variation(truth, codes, sizes, ways) for ways in (1, 2)), seconds])
                 means = np.mean(found, axis=0)
@@ -139,7 +139,7 @@ def coverage(arguments: argparse.Namespace) -> Iterator[str]:
             for seed in range(arguments.runs):
                 frame = simulate(arguments.rows, np.random.default_rng([2, seed]))
                 mixture = fitted(method, iw.PrivateTable(frame, SIMULATED), epsilon, seed, TABLES)
-                tables = [estimates(t.frame) for t in mixture.sample_tables(2 * len(frame), TABLES, rng=seed)]
+                tables = [estimates(t.frame) for t in mixture.sample_tables(2 * len(frame), TABLES, random_seed=seed)]
                 means, within = (np.array(part) for part in zip(*tables, strict=True))
                 errors.append(means.mean(axis=0) - truth)
                 total = (1 + 1 / TABLES) * means.var(axis=0, ddof=1) - within.mean(axis=0)

@@ -81,7 +81,7 @@ def main() -> None:
     else:
         private = iw.PrivateTable(simulate(arguments.rows, np.random.default_rng(1)), SCHEMA)
         start = time.perf_counter()
-    release = iw.publish(private, epsilon=1.0, delta=1e-6, n_synthetic=arguments.synthetic, rng=1)
+    release = iw.publish(private, epsilon=1.0, delta=1e-6, n_synthetic=arguments.synthetic, random_seed=1)
     seconds = time.perf_counter() - start
     gigabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"publish {arguments.rows} x {len(SCHEMA)} -> {arguments.synthetic} rows: {release.weights!r}")

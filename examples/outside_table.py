@@ -81,7 +81,7 @@ def synthesize(frame: pd.DataFrame, schema: iw.Schema, n: int, folder: Path) -> 
 
 def main() -> None:
     """Make, weight, save, load and analyse a table."""
-    data = simulate_table("bernoulli", 4000, rng=1)
+    data = simulate_table("bernoulli", 4000, random_seed=1)
     private = iw.PrivateTable(data.frame, data.schema)
     with tempfile.TemporaryDirectory() as folder:
         rows = synthesize(data.frame, data.schema, 20_000, Path(folder))

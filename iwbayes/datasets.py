@@ -124,7 +124,7 @@ class Simulated:
 
 
 def simulate_table(
-    family: str, n: int, *, rng: int | np.random.Generator | None = None, scale: float = 1.0
+    family: str, n: int, *, random_seed: int | np.random.Generator | None = None, scale: float = 1.0
 ) -> Simulated:
     """Simulate rows of four covariates and a response of a known regression.
 
@@ -141,7 +141,7 @@ def simulate_table(
     family : {"bernoulli", "gaussian", "poisson"}
     n : int
         Number of rows.
-    rng : int or numpy.random.Generator, optional
+    random_seed : int or numpy.random.Generator, optional
     scale : float
         Multiplies every slope, in [0, 1]; 0 makes the response independent of the covariates.
 
@@ -160,7 +160,7 @@ def simulate_table(
         raise ValueError(f"n must be at least 1; got {n}.")
     if not 0 <= scale <= 1:
         raise ValueError(f"scale must be in [0, 1]; got {scale!r}.")
-    rng = np.random.default_rng(rng)
+    rng = np.random.default_rng(random_seed)
     frame = _covariates(n, rng)
     column, factor, draw = _RESPONSES[family]
     slopes = {"x": 0.8, "z": -0.5, "treated": 0.6, "group[b]": 0.4, "group[c]": -0.7}

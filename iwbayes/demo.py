@@ -209,7 +209,7 @@ def _publish(private: PrivateTable, seed: int, n_synthetic: int) -> Release:
         delta=DELTA,
         n_synthetic=n_synthetic,
         noise=SeededNoise(seed),
-        rng=seed,
+        random_seed=seed,
         progressbar=False,
     )
 

@@ -105,7 +105,7 @@ def apart(n: int, m: int):
 class Released:
     value: np.ndarray
 
-    def sample(self, n, *, rng=None):
+    def sample(self, n, *, random_seed=None):
         return table(np.tile(np.clip(self.value, 0, 1), (n, 1)), reals(len(self.value)))
 
 

@@ -52,7 +52,7 @@ def release(frame: pd.DataFrame, grid: tuple[int, ...], epsilon: float, seed: in
     private = iw.PrivateTable(frame, SCHEMA, user="person")
     ledger = iw.Ledger(epsilon, DELTA, "replace-user", noise=iw.SeededNoise(seed))
     bounded = iw.bound_contributions(private, ledger, epsilon=CHOICE * epsilon, grid=grid)
-    synthetic = uniform_table(SCHEMA, 5000, rng=seed)
+    synthetic = uniform_table(SCHEMA, 5000, random_seed=seed)
     tilt = iw.TiltWeights(features="linear")
     weights = tilt.fit(bounded, synthetic, ledger, epsilon=(1 - CHOICE) * epsilon, delta=DELTA)
     truth = SCHEMA.encode(private.frame).mean(axis=0)

@@ -132,7 +132,7 @@ def publish(method: str, epsilon: float, seed: int) -> iw.Release:
     if models is None:
         how = {"n_synthetic": len(private), "weights": iw.UniformWeights()}
     return iw.publish(
-        private, epsilon=epsilon, delta=harness.OUR_DELTA, generator=made, noise=iw.SeededNoise(seed), rng=seed,
+        private, epsilon=epsilon, delta=harness.OUR_DELTA, generator=made, noise=iw.SeededNoise(seed), random_seed=seed,
         progressbar=False, **how,
     )  # fmt: skip
 

@@ -147,7 +147,7 @@ def against_logreg(name: str, seed: int, folder: str) -> list[dict[str, Any]]:
     rows, share = harness.split(name, folder, seed), harness.GENERATOR_SHARE
     spent = iw.Ledger(math.inf, rows.delta, noise=iw.SeededNoise(seed))
     generator = harness.make_generator("PrivBayes", rows.data, seed)
-    synthetic = generator.fit(rows.private, spent, epsilon=EPSILON * share).sample(len(rows.train), rng=seed)
+    synthetic = generator.fit(rows.private, spent, epsilon=EPSILON * share).sample(len(rows.train), random_seed=seed)
     found = []
     for l2 in PAPER_LAMBDAS:
         estimator = iw.paper.METHODS["LogReg"](l2=l2)

@@ -187,7 +187,7 @@ class Methods:
             ledger.charge(*made.events(facts, epsilon=epsilon, delta=delta))
             return self._kept
         found = made.fit(self._rows.private, ledger, epsilon=epsilon, delta=delta)
-        table = found.sample(self._n, rng=self._seed)
+        table = found.sample(self._n, random_seed=self._seed)
         self._kept = (found, table) if self._free else None
         return found, table
 
@@ -224,7 +224,8 @@ class Methods:
         """Release by `publish` with its defaults, or other ``settings``."""
         start = time.perf_counter()
         release = iw.publish(
-            self._rows.private, epsilon=self._epsilon, delta=delta, noise=iw.SeededNoise(self._seed), rng=self._seed,
+            self._rows.private, epsilon=self._epsilon, delta=delta,
+            noise=iw.SeededNoise(self._seed), random_seed=self._seed,
             generator=self._made(), progressbar=False, n_synthetic=self._n_synthetic, **settings,
         )  # fmt: skip
         return Outcome(method, release, release.statement.epsilon, time.perf_counter() - start)

@@ -72,12 +72,12 @@ class _FittedTables:
     fitted: Any
     tables: int
 
-    def sample(self, n: int, *, rng: Any = None) -> iw.SyntheticTable:
+    def sample(self, n: int, *, random_seed: Any = None) -> iw.SyntheticTable:
         if not hasattr(self.fitted, "sample_tables"):
-            return self.fitted.sample(n, rng=rng)
+            return self.fitted.sample(n, random_seed=random_seed)
         import pandas as pd
 
-        drawn = self.fitted.sample_tables(n // self.tables, self.tables, rng=rng)
+        drawn = self.fitted.sample_tables(n // self.tables, self.tables, random_seed=random_seed)
         rows = pd.concat([table.frame for table in drawn], ignore_index=True)
         return iw.SyntheticTable(rows, drawn[0].schema, origin="tables", already_spent=(0.0, 0.0))
 
@@ -126,7 +126,7 @@ def combine_tables(release: Any, *, random_seed: int, formula: str, family: str,
         table = iw.SyntheticTable(rows, release.synthetic.schema, origin="one of several")
         part = iw.Release(table, iw.Weights(np.zeros(n), "none"), release.statement, n_private=n)
         idata = iw.fit(
-            formula, part, family=family, calibrate=False, log_likelihood=False, draws=250, random_seed=rng,
+            formula, part, family=family, calibrate=False, log_likelihood=False, draws=250, random_seed=random_seed,
             progressbar=False,
         )  # fmt: skip
         each.append(arviz_compat.group(idata, "posterior"))

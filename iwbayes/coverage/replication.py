@@ -93,7 +93,7 @@ def _rows(settings: StudySettings, number: int) -> list[dict[str, Any]]:
         generator=_seeded(generator, train),
         weights=_seeded(settings.weights, train),
         noise=SeededNoise(noise),
-        rng=sample,
+        random_seed=sample,
         progressbar=False,
         **settings.publish,
     )

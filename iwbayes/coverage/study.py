@@ -346,7 +346,7 @@ def _check(
         raise ValueError(f"fit must hold at least one method, and none called {REFERENCE!r}.")
     if not isinstance(publish, Mapping) or {"epsilon", "delta"} - set(publish):
         raise TypeError("publish must be a dict with epsilon and delta, such as {'epsilon': 1.0, 'delta': 1e-6}.")
-    taken = sorted({"generator", "weights", "noise", "rng", "ledger", "progressbar"} & set(publish))
+    taken = sorted({"generator", "weights", "noise", "random_seed", "ledger", "progressbar"} & set(publish))
     if taken:
         raise ValueError(f"publish must not hold {taken}: the study sets them.")
     for name, value in (("n_replications", n), ("n_jobs", n_jobs)):

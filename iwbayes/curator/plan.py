@@ -155,7 +155,7 @@ def plan(
     warn_of_delta(delta, "users" if adjacency == "replace-user" else "rows", int(n))
     part = (1 - share) * t * epsilon
     own = tilt.parts(facts, epsilon=part, delta=0.0 if tilt.pure else delta)
-    reference = uniform_table(schema, _PLAN_ROWS, rng=0)
+    reference = uniform_table(schema, _PLAN_ROWS, random_seed=0)
     design = tilt.design(reference, facts, epsilon=own.epsilon, delta=own.delta)
     return Plan(
         share * t * epsilon,
@@ -170,11 +170,11 @@ def plan(
     )
 
 
-def uniform_table(schema: Schema, n: int, *, rng: int | np.random.Generator | None = None) -> SyntheticTable:
+def uniform_table(schema: Schema, n: int, *, random_seed: int | np.random.Generator | None = None) -> SyntheticTable:
     """Rows drawn uniformly within the schema's bounds and levels: a public reference, no data."""
     from iwbayes.curator.generators.tables.bins import ColumnBins
 
-    rng = np.random.default_rng(rng)
+    rng = np.random.default_rng(random_seed)
     columns = {}
     for column in schema:
         bins = ColumnBins.of(column, 128)
@@ -297,7 +297,7 @@ class GivenTable:
         admit(self.table, ledger)
         return self
 
-    def sample(self, n: int, *, rng: int | np.random.Generator | None = None) -> SyntheticTable:
+    def sample(self, n: int, *, random_seed: int | np.random.Generator | None = None) -> SyntheticTable:
         """Return the table."""
         return self.table
 

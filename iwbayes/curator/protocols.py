@@ -104,7 +104,7 @@ class PublicFacts:
 class FittedGenerator(Protocol):
     """A fitted generator: public, it keeps nothing private."""
 
-    def sample(self, n: int, *, rng: int | np.random.Generator | None = None) -> SyntheticTable:
+    def sample(self, n: int, *, random_seed: int | np.random.Generator | None = None) -> SyntheticTable:
         """Draw n synthetic rows; costs no privacy."""
         ...
 

@@ -61,7 +61,7 @@ def publish(
     adjacency: RowAdjacency = "replace-one",
     ledger: Ledger | None = None,
     noise: NoiseSource | None = None,
-    rng: int | np.random.Generator | None = None,
+    random_seed: int | np.random.Generator | None = None,
     progressbar: bool = True,
 ) -> Release:
     """Publish a synthetic table with private weights under one budget.
@@ -97,7 +97,7 @@ def publish(
         release is charged before its first noise is drawn. The ledger is held until the release is made: others wait.
     noise : NoiseSource, optional
         For a new ledger; `SystemNoise()` by default.
-    rng : int or numpy.random.Generator, optional
+    random_seed : int or numpy.random.Generator, optional
         Seeds the sampling of synthetic rows only, never privacy noise.
     progressbar : bool
         Show the steps where the error stream is a terminal.
@@ -125,7 +125,7 @@ def publish(
     weights = weights_for(weights, for_models)
     epsilon, delta = check_budget(epsilon, delta)
     n = _check_arguments(private, generator, weights, n_synthetic, share, ledger, adjacency, noise, delta)
-    sampler = np.random.default_rng(rng)
+    sampler = np.random.default_rng(random_seed)
     warn_of_delta(delta, *(("rows", private.n_private) if private.users is None else ("users", private.n_users)))
     if ledger is None:
         ledger = Ledger(epsilon, delta, adjacency, noise=noise)
@@ -142,7 +142,7 @@ def publish(
             own = share * t * epsilon if share > 0 else epsilon
             fitted = generator.fit(private, account, epsilon=own, delta=generators_delta(generator, delta))
             step("sampling synthetic rows")
-            synthetic = fitted.sample(n, rng=sampler)
+            synthetic = fitted.sample(n, random_seed=sampler)
             step("weighting synthetic rows")
             if needs_generator(weights):
                 weights = weights.with_generator(fitted)  # type: ignore[attr-defined]

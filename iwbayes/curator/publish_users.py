@@ -35,7 +35,7 @@ def publish_users(
     for_models: Sequence[str] = (),
     share: float = 0.3,
     ledger: Ledger | None = None,
-    rng: int | np.random.Generator | None = None,
+    random_seed: int | np.random.Generator | None = None,
     progressbar: bool = True,
 ) -> Release:
     """Publish a table in which people own several rows, so that what is released protects people.
@@ -53,7 +53,7 @@ def publish_users(
         Candidates for tau, increasing, chosen without looking at the rows.
     bound_share : float
         Part of epsilon that chooses tau and counts the rows, in (0, 1).
-    n_synthetic, generator, weights, for_models, share, rng, progressbar
+    n_synthetic, generator, weights, for_models, share, random_seed, progressbar
         As in `publish`.
     ledger : Ledger, optional
         With adjacency "replace-user"; a new one of this budget by default.
@@ -99,7 +99,7 @@ def publish_users(
         weights=estimator,
         share=share,
         ledger=ledger,
-        rng=rng,
+        random_seed=random_seed,
         progressbar=progressbar,
     )
 

@@ -96,10 +96,10 @@ def test_weights_that_are_no_tilt_say_nothing():
 
 
 def test_through_publish_and_a_file(tmp_path):
-    simulated = simulate_table("bernoulli", 400, rng=1)
+    simulated = simulate_table("bernoulli", 400, random_seed=1)
     private = iw.PrivateTable(simulated.frame, simulated.schema)
     release = iw.publish(
-        private, epsilon=1.0, delta=1e-6, for_models=["y ~ x"], n_synthetic=600, noise=SeededNoise(1), rng=1
+        private, epsilon=1.0, delta=1e-6, for_models=["y ~ x"], n_synthetic=600, noise=SeededNoise(1), random_seed=1
     )
     back = iw.load(release.save(tmp_path / "r.iwb", allow_uncertified=True))
     for found in (release, back):

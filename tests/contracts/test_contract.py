@@ -381,7 +381,7 @@ def one_by_one(events: tuple[Event, ...]) -> list[tuple[Any, ...]]:
 
 def result_of(fitted: Any) -> Any:
     """What comes out, in a form that can be compared."""
-    return fitted.log_weights if isinstance(fitted, Weights) else fitted.sample(200, rng=5).frame
+    return fitted.log_weights if isinstance(fitted, Weights) else fitted.sample(200, random_seed=5).frame
 
 
 def assert_same(left: Any, right: Any) -> None:
@@ -399,7 +399,7 @@ def test_a_generator_draws_rows_under_the_schema(entry, runs):
     assert isinstance(entry.make(), Generator) and is_generator(entry.make())
     fitted, _, _ = runs.of(entry)
     assert isinstance(fitted, FittedGenerator)
-    table = fitted.sample(3000, rng=1)
+    table = fitted.sample(3000, random_seed=1)
     assert isinstance(table, SyntheticTable)
     assert table.schema == SCHEMA and table.origin is not None and len(table) == 3000
     assert list(table.frame.columns) == list(SCHEMA.names)
@@ -420,16 +420,16 @@ def test_a_generator_draws_rows_under_the_schema(entry, runs):
 @pytest.mark.parametrize("n", [0, -1, 2.5, True])
 def test_a_generator_refuses_a_wrong_number_of_rows(entry, runs, n):
     with pytest.raises(ValueError, match="n must be"):
-        runs.of(entry)[0].sample(n, rng=1)
+        runs.of(entry)[0].sample(n, random_seed=1)
 
 
 @every_generator
 def test_sampling_follows_its_rng_and_nothing_else(entry, runs):
     fitted, _, _ = runs.of(entry)
-    first = fitted.sample(300, rng=3).frame
-    pd.testing.assert_frame_equal(first, fitted.sample(300, rng=3).frame)
-    pd.testing.assert_frame_equal(first, fitted.sample(300, rng=np.random.default_rng(3)).frame)
-    assert not first.equals(fitted.sample(300, rng=4).frame)
+    first = fitted.sample(300, random_seed=3).frame
+    pd.testing.assert_frame_equal(first, fitted.sample(300, random_seed=3).frame)
+    pd.testing.assert_frame_equal(first, fitted.sample(300, random_seed=np.random.default_rng(3)).frame)
+    assert not first.equals(fitted.sample(300, random_seed=4).frame)
     assert not fitted.sample(300).frame.equals(fitted.sample(300).frame)
 
 
@@ -439,7 +439,7 @@ def test_a_generator_keeps_missing_cells(entry, private):
     make = entry.sharp or entry.make
     fitted = make().fit(private, recorded(max(100, entry.room), 1e-5)[0], epsilon=100, delta=entry.delta)
     n = 4000
-    drawn = fitted.sample(n, rng=1).frame.isna().mean()
+    drawn = fitted.sample(n, random_seed=1).frame.isna().mean()
     truth = private.frame.isna().mean()
     se = np.sqrt(MISSING_SHARE * (1 - MISSING_SHARE) / n)
     assert (np.abs(drawn - truth) < 5 * se + entry.missing_tolerance).all()
@@ -450,7 +450,7 @@ def test_a_generator_keeps_missing_cells(entry, private):
 def test_the_ledger_knows_its_generator_and_the_rows_that_it_draws(entry, private):
     ledger, _ = recorded(entry.room, 1e-5)
     fitted = entry.make().fit(private, ledger, **entry.budget)
-    table = fitted.sample(50, rng=1)
+    table = fitted.sample(50, random_seed=1)
     assert ledger.holds(fitted.fingerprint()) and table.source == fitted.fingerprint()
     spent = ledger.events
     UniformWeights().fit(private, table, ledger, epsilon=1.0)

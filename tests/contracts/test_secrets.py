@@ -309,7 +309,7 @@ def drive_bound(said):
 
 def drive_generator(said, settings, epsilon=1.0, **budget):
     fitted = said.returned(settings.fit(table(), ledger(epsilon), **{"epsilon": 1.0, "delta": 1e-6, **budget}))
-    said.returned(fitted.sample(100, rng=1))
+    said.returned(fitted.sample(100, random_seed=1))
     said.returned(settings)
     said.fails(lambda: settings.fit(table(), ledger(1e-3), epsilon=1.0, delta=1e-6))
     for broken in (Interrupted(0), Interrupted(0, MemoryError)):

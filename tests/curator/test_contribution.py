@@ -540,7 +540,7 @@ def test_a_release_of_users_end_to_end(tmp_path):
     private = people(counts.tolist(), seed=2)
     ledger = iw.Ledger(2.0, 1e-6, "replace-user")
     bounded = iw.bound_contributions(private, ledger, epsilon=0.2, grid=[1, 2, 4, 8])
-    release = iw.publish(bounded, epsilon=1.8, delta=1e-6, ledger=ledger, rng=1)
+    release = iw.publish(bounded, epsilon=1.8, delta=1e-6, ledger=ledger, random_seed=1)
     assert release.certified and release.statement.adjacency == "replace-user"
     assert release.n_private == bounded.n_private == release.weights.measurement.n_private
     loaded = iw.load(release.save(tmp_path / "users.iwb"))
@@ -583,7 +583,7 @@ def own_table():
 
 
 def test_publish_users_is_the_two_steps_within_one_budget():
-    private, settings = own_table(), {"n_synthetic": 80, "rng": 3, "progressbar": False}
+    private, settings = own_table(), {"n_synthetic": 80, "random_seed": 3, "progressbar": False}
     ledger = iw.Ledger(2.0, 1e-6, "replace-user", noise=iw.SeededNoise(5))
     release = iw.publish_users(private, epsilon=2.0, delta=1e-6, grid=[1, 2, 4], ledger=ledger, **settings)
     by_hand = iw.Ledger(2.0, 1e-6, "replace-user", noise=iw.SeededNoise(5))

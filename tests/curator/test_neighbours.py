@@ -211,7 +211,7 @@ def test_a_neighbour_never_costs_publish_more_than_its_budget(for_models):
 
         def run(table, ledger, seed=seed):
             settings = {"epsilon": 1.0, "delta": 1e-6, "n_synthetic": 80}
-            iw.publish(table, for_models=for_models, ledger=ledger, rng=seed, **settings)
+            iw.publish(table, for_models=for_models, ledger=ledger, random_seed=seed, **settings)
 
         pairs = shares_of_claims(run, neighbours(30, rng), seed, delta=1e-6)
         assert max(share for _, share in pairs) <= 1 + 1e-12

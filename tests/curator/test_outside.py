@@ -163,7 +163,7 @@ class GanLike:
         ledger._register("gan-like")
         return self
 
-    def sample(self, n, *, rng=None):
+    def sample(self, n, *, random_seed=None):
         return outside(n, origin="gan-like")._from_source("gan-like")
 
     def log_ratio(self, table):
@@ -195,7 +195,7 @@ def assembled(table, weights, book, n=400):
 
 def test_rows_that_were_edited_after_they_were_drawn_are_outside_rows():
     own, book = private(), ledger()
-    table = iw.BayesNet().fit(own, book, epsilon=0.5).sample(400, rng=1)
+    table = iw.BayesNet().fit(own, book, epsilon=0.5).sample(400, random_seed=1)
     for edited in (table, pickle.loads(pickle.dumps(table))):
         assert book.holds(edited.source)
         edited.frame["k"] = own.frame["k"].to_numpy()
@@ -207,7 +207,7 @@ def test_rows_that_were_edited_after_they_were_drawn_are_outside_rows():
 
 def test_a_release_put_together_by_hand_is_certified_for_what_its_ledger_made():
     own, book = private(), ledger()
-    table = iw.BayesNet().fit(own, book, epsilon=0.5).sample(400, rng=1)
+    table = iw.BayesNet().fit(own, book, epsilon=0.5).sample(400, random_seed=1)
     weights = iw.TiltWeights().fit(own, table, book, **BUDGET)
     good = assembled(table, weights, book)
     assert good.certified and assembled(table, weights.psis(), book).certified
@@ -305,7 +305,7 @@ def test_a_drawn_table_that_was_overwritten_with_its_row_hashes_kept_is_no_longe
     rng = np.random.default_rng(1)
     rows = iw.PrivateTable(pd.DataFrame(rng.random((200, 2)), columns=["x", "z"]), schema)
     book = iw.Ledger(5.0, 1e-6)
-    table = iw.BayesNet().fit(rows, book, epsilon=1.0, delta=1e-6).sample(50, rng=1)
+    table = iw.BayesNet().fit(rows, book, epsilon=1.0, delta=1e-6).sample(50, random_seed=1)
     weights = iw.TiltWeights(features="linear").fit(rows, table, book, epsilon=1.0, delta=1e-6)
     assert iw.Release(table, weights, book.statement(), n_private=200).certified
     before = pd.util.hash_pandas_object(table.frame, index=False)
@@ -339,7 +339,7 @@ def _swapped(frame):
 )
 def test_any_change_in_place_takes_the_source_away(change):
     book = ledger(3.0)
-    table = iw.BayesNet().fit(private(), book, epsilon=1.0, delta=1e-6).sample(40, rng=1)
+    table = iw.BayesNet().fit(private(), book, epsilon=1.0, delta=1e-6).sample(40, random_seed=1)
     assert book.holds(table.source)
     change(table.frame)
     assert table.source is None
@@ -347,7 +347,7 @@ def test_any_change_in_place_takes_the_source_away(change):
 
 def test_weights_that_were_changed_in_place_are_nobodys():
     book = ledger(3.0)
-    table = iw.BayesNet().fit(private(), book, epsilon=1.0, delta=1e-6).sample(40, rng=1)
+    table = iw.BayesNet().fit(private(), book, epsilon=1.0, delta=1e-6).sample(40, random_seed=1)
     weights = iw.TiltWeights(features="linear").fit(private(), table, book, epsilon=1.0, delta=1e-6)
     tempered = weights.temper(power=0.5)
     assert book.holds(weights.source) and book.holds(tempered.source)

@@ -69,7 +69,9 @@ class CountingNoise(SeededNoise):
     [(0.3, 1e-6, 0.3), (1.0, 1e-6, 0.1), (1.0, 1e-6, 0.8), (5.0, 1e-9, 0.3), (1.0, 1e-3, 0.3)],
 )
 def test_the_joint_price_is_the_budget_and_close_below(private, epsilon, delta, share):
-    release = publish(private, epsilon=epsilon, delta=delta, share=share, n_synthetic=500, noise=SeededNoise(1), rng=1)
+    release = publish(
+        private, epsilon=epsilon, delta=delta, share=share, n_synthetic=500, noise=SeededNoise(1), random_seed=1
+    )
     statement = release.statement
     cost = price(statement.events, delta, scale=epsilon)
     assert cost[0] <= epsilon * (1 + 1e-12) and cost[1] <= delta
@@ -81,7 +83,7 @@ def test_the_joint_price_is_the_budget_and_close_below(private, epsilon, delta, 
 
 
 def test_each_part_gets_its_share(private):
-    release = publish(private, epsilon=1.0, delta=1e-6, share=0.2, n_synthetic=300, noise=SeededNoise(1), rng=1)
+    release = publish(private, epsilon=1.0, delta=1e-6, share=0.2, n_synthetic=300, noise=SeededNoise(1), random_seed=1)
     own = [event for event in release.statement.events if event.label.startswith("BayesNet")]
     gaussians = [event for event in own if event.mechanism == "gaussian"]
     # Gaussians of one guarantee: as one they have its epsilon at its delta
@@ -93,7 +95,9 @@ def test_each_part_gets_its_share(private):
 
 def test_a_pure_release(private):
     weights = TiltWeights(mechanism="cube", features="linear")
-    release = publish(private, epsilon=1.0, delta=0.0, weights=weights, n_synthetic=500, noise=SeededNoise(1), rng=1)
+    release = publish(
+        private, epsilon=1.0, delta=0.0, weights=weights, n_synthetic=500, noise=SeededNoise(1), random_seed=1
+    )
     assert release.statement.delta == 0
     assert 0.98 < release.statement.epsilon <= 1
     assert {event.mechanism for event in release.statement.events} == {"laplace", "exponential", "cube"}
@@ -102,7 +106,9 @@ def test_a_pure_release(private):
 
 def test_cube_weights_beside_delta_spend_no_delta_of_their_own(private):
     weights = TiltWeights(mechanism="cube", features="linear")
-    release = publish(private, epsilon=1.0, delta=1e-6, weights=weights, n_synthetic=500, noise=SeededNoise(1), rng=1)
+    release = publish(
+        private, epsilon=1.0, delta=1e-6, weights=weights, n_synthetic=500, noise=SeededNoise(1), random_seed=1
+    )
     (tilt,) = [event for event in release.statement.events if event.label == "TiltWeights"]
     assert tilt.mechanism == "cube" and tilt.delta == 0
     assert 0.98 < release.statement.epsilon <= 1
@@ -112,7 +118,7 @@ def test_cube_weights_beside_delta_spend_no_delta_of_their_own(private):
 
 
 def test_the_release_holds_together_and_its_recipe_is_plain(private):
-    release = publish(private, epsilon=1.0, delta=1e-6, noise=SeededNoise(1), rng=1)
+    release = publish(private, epsilon=1.0, delta=1e-6, noise=SeededNoise(1), random_seed=1)
     assert release.n_private == N
     assert len(release.synthetic) == len(release.weights) == 5 * N
     assert release.synthetic.schema == SCHEMA and release.synthetic.origin is not None
@@ -125,7 +131,7 @@ def test_the_release_holds_together_and_its_recipe_is_plain(private):
 
 def test_the_release_says_what_it_was_made_for(private):
     models = ["insured ~ age + region", "visits ~ age"]
-    settings = {"epsilon": 1.0, "delta": 1e-6, "n_synthetic": 800, "rng": 1}
+    settings = {"epsilon": 1.0, "delta": 1e-6, "n_synthetic": 800, "random_seed": 1}
     release = publish(private, for_models=models, noise=SeededNoise(1), **settings)
     assert release.recipe["for_models"] == models and all(model in str(release) for model in models)
     # naming them in the weights is the same
@@ -136,7 +142,7 @@ def test_the_release_says_what_it_was_made_for(private):
 
 
 def test_only_system_noise_is_certified(private):
-    arguments = {"epsilon": 1.0, "delta": 1e-6, "n_synthetic": 300, "rng": 1}
+    arguments = {"epsilon": 1.0, "delta": 1e-6, "n_synthetic": 300, "random_seed": 1}
     assert publish(private, **arguments).statement.certified
     assert publish(private, noise=SystemNoise(), **arguments).statement.noise == "hardened"
     seeded = publish(private, noise=SeededNoise(1), **arguments).statement
@@ -145,7 +151,7 @@ def test_only_system_noise_is_certified(private):
 
 def test_zero_out_is_stated(private):
     release = publish(
-        private, epsilon=1.0, delta=1e-6, adjacency="zero-out", n_synthetic=300, noise=SeededNoise(1), rng=1
+        private, epsilon=1.0, delta=1e-6, adjacency="zero-out", n_synthetic=300, noise=SeededNoise(1), random_seed=1
     )
     assert release.statement.adjacency == "zero-out"
 
@@ -155,7 +161,7 @@ def test_zero_out_is_stated(private):
 
 def test_rng_repeats_a_release_under_seeded_noise(private):
     first, again, other = (
-        publish(private, epsilon=1.0, delta=1e-6, n_synthetic=400, noise=SeededNoise(5), rng=rng)
+        publish(private, epsilon=1.0, delta=1e-6, n_synthetic=400, noise=SeededNoise(5), random_seed=rng)
         for rng in (3, np.random.default_rng(3), 4)
     )
     pd.testing.assert_frame_equal(first.synthetic.frame, again.synthetic.frame)
@@ -169,7 +175,7 @@ def test_rng_never_seeds_the_privacy_noise(private):
     table = PrivateTable(private.frame[["insured"]], schema)
     values, noisy = set(), set()
     for _ in range(3):
-        release = publish(table, epsilon=1.0, delta=1e-6, n_synthetic=2000, rng=3)
+        release = publish(table, epsilon=1.0, delta=1e-6, n_synthetic=2000, random_seed=3)
         assert release.statement.certified
         values.add(release.weights.measurement.value.tobytes())
         noisy.add(release.synthetic.frame["insured"].sum())
@@ -180,7 +186,7 @@ def test_rng_never_seeds_the_privacy_noise(private):
 def test_neither_rng_nor_noise_touches_the_global_state(private):
     np.random.seed(1)  # noqa: NPY002 - the global state is what is watched
     before = np.random.get_state()[1].copy()  # noqa: NPY002
-    publish(private, epsilon=1.0, delta=1e-6, n_synthetic=300, noise=SeededNoise(1), rng=1)
+    publish(private, epsilon=1.0, delta=1e-6, n_synthetic=300, noise=SeededNoise(1), random_seed=1)
     np.testing.assert_array_equal(before, np.random.get_state()[1])  # noqa: NPY002
 
 
@@ -190,7 +196,7 @@ def test_neither_rng_nor_noise_touches_the_global_state(private):
 def test_a_given_ledger_is_continued(private):
     ledger = Ledger(2.0, 1e-6, noise=SeededNoise(1))
     ledger.charge(Event("a count before", "laplace", 0.5))
-    release = publish(private, epsilon=1.0, delta=1e-6, n_synthetic=300, ledger=ledger, rng=1)
+    release = publish(private, epsilon=1.0, delta=1e-6, n_synthetic=300, ledger=ledger, random_seed=1)
     assert release.statement.events == ledger.events
     assert release.statement.events[0].label == "a count before" and len(ledger.events) > 2
     assert 1.0 < release.statement.epsilon <= 1.5
@@ -199,8 +205,8 @@ def test_a_given_ledger_is_continued(private):
 
 def test_two_releases_under_one_ledger_add_up(private):
     ledger = Ledger(2.0, 2e-6, noise=SeededNoise(1))
-    first = publish(private, epsilon=1.0, delta=1e-6, n_synthetic=300, ledger=ledger, rng=1)
-    second = publish(private, epsilon=0.5, delta=1e-6, n_synthetic=300, ledger=ledger, rng=2)
+    first = publish(private, epsilon=1.0, delta=1e-6, n_synthetic=300, ledger=ledger, random_seed=1)
+    second = publish(private, epsilon=0.5, delta=1e-6, n_synthetic=300, ledger=ledger, random_seed=2)
     assert first.statement.epsilon < second.statement.epsilon <= 2
     assert len(second.statement.events) > len(first.statement.events)
 
@@ -218,14 +224,14 @@ def test_a_spent_ledger_refuses_and_nothing_is_drawn_or_charged(private, before,
         ledger.charge(Event("earlier", "laplace", before))
     events = ledger.events
     with pytest.raises(BudgetExceeded, match="nothing was drawn") as caught:
-        publish(private, epsilon=1.0, delta=delta, n_synthetic=300, ledger=ledger, rng=1)
+        publish(private, epsilon=1.0, delta=delta, n_synthetic=300, ledger=ledger, random_seed=1)
     assert ledger.events == events and noise.draws == 0
     assert str(CANARY)[:8] not in "".join(traceback.format_exception(caught.value))
 
 
 def test_the_counting_source_counts(private):
     noise = CountingNoise(1)
-    publish(private, epsilon=1.0, delta=1e-6, n_synthetic=300, noise=noise, rng=1)
+    publish(private, epsilon=1.0, delta=1e-6, n_synthetic=300, noise=noise, random_seed=1)
     assert noise.draws > 3
 
 
@@ -270,7 +276,7 @@ WRONG = {
     "rows for models": ({"for_models": pd.DataFrame({"age": [CANARY]})}, TypeError, "list of formulas"),
     "rows for an estimator": ({"weights": pd.DataFrame({"age": [CANARY]})}, TypeError, "weights"),
     "rows for a ledger": ({"ledger": pd.DataFrame({"age": [CANARY]})}, TypeError, "ledger"),
-    "a negative seed": ({"rng": -1}, ValueError, "non-negative"),
+    "a negative seed": ({"random_seed": -1}, ValueError, "non-negative"),
 }
 
 
@@ -301,7 +307,7 @@ def test_a_wrong_noise_source_is_refused(private):
 
 def test_the_plan_is_near_the_release(private):
     expected = plan(SCHEMA, N, epsilon=2.0, delta=1e-6)
-    release = publish(private, epsilon=2.0, delta=1e-6, noise=SeededNoise(1), rng=1)
+    release = publish(private, epsilon=2.0, delta=1e-6, noise=SeededNoise(1), random_seed=1)
     assert expected.events == release.statement.events  # what is planned is what is charged
     np.testing.assert_allclose(
         expected.epsilon_generator / (expected.epsilon_generator + expected.epsilon_weights), 0.3, rtol=1e-12
@@ -325,7 +331,7 @@ def test_the_plan_for_models_has_fewer_features(private):
     )
     # at this budget the default keeps no product of response and predictor at all
     assert plan(SCHEMA, N, epsilon=0.4, delta=1e-6).terms == "squares"
-    release = publish(private, epsilon=0.4, delta=1e-6, for_models=[model], noise=SeededNoise(1), rng=1)
+    release = publish(private, epsilon=0.4, delta=1e-6, for_models=[model], noise=SeededNoise(1), random_seed=1)
     assert abs(release.weights.measurement.features.dim - expected.n_features) <= 1
     sd = float(np.sqrt(release.weights.measurement.noise.covariance[0, 0]))
     assert 0.7 < expected.noise_sd / sd < 1.4
@@ -379,7 +385,7 @@ def test_the_plan_advises_to_name_the_regressions_where_that_helps():
 
 def test_a_delta_above_one_in_the_rows_is_warned_of(private):
     with pytest.warns(PrivacyWarning, match=r"above one in the number of rows \(800\).*such as 1e-05") as caught:
-        publish(private, epsilon=1.0, delta=0.002, n_synthetic=300, noise=SeededNoise(1), rng=1)
+        publish(private, epsilon=1.0, delta=0.002, n_synthetic=300, noise=SeededNoise(1), random_seed=1)
     assert [warning.filename for warning in caught] == [__file__]
     with pytest.warns(PrivacyWarning, match=r"number of rows \(100\).*well below 0.01, such as 0.0001"):
         plan(SCHEMA, 100, epsilon=1.0, delta=0.02)
@@ -401,7 +407,7 @@ def test_the_plan_refuses_an_unknown_adjacency():
 
 def test_the_uniform_table_is_uniform_within_the_bounds():
     n = 20_000
-    frame = uniform_table(SCHEMA, n, rng=1).frame
+    frame = uniform_table(SCHEMA, n, random_seed=1).frame
     for name, levels in (("visits", range(13)), ("insured", (0, 1)), ("region", ("north", "south", "east"))):
         p = 1 / len(levels)
         share = frame[name].value_counts(normalize=True)
@@ -412,7 +418,15 @@ def test_the_uniform_table_is_uniform_within_the_bounds():
 
 def test_the_stages_are_shown_on_terminals_only(private, monkeypatch):
     def run(progressbar):
-        publish(private, epsilon=1.0, delta=1e-6, n_synthetic=800, noise=SeededNoise(1), rng=1, progressbar=progressbar)
+        publish(
+            private,
+            epsilon=1.0,
+            delta=1e-6,
+            n_synthetic=800,
+            noise=SeededNoise(1),
+            random_seed=1,
+            progressbar=progressbar,
+        )
 
     outputs = progress_outputs(monkeypatch, run)
     assert outputs[False, True] == outputs[True, False] == ""

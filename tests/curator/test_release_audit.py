@@ -115,7 +115,7 @@ def bounded_release(*grid: int, epsilon: float) -> Callable[[iw.PrivateTable, iw
     def release(private: iw.PrivateTable, ledger: iw.Ledger) -> iw.Release:
         bounded = iw.bound_contributions(private, ledger, epsilon=epsilon, grid=grid, threshold=5)
         assert bounded.rows_per_user == TAU
-        settings = {"n_synthetic": 300, "rng": 1, "progressbar": False, "weights": linear(test_of_fit=False)}
+        settings = {"n_synthetic": 300, "random_seed": 1, "progressbar": False, "weights": linear(test_of_fit=False)}
         return iw.publish(bounded, epsilon=0.8, delta=1e-6, ledger=ledger, **settings)
 
     return release
@@ -147,7 +147,7 @@ def test_several_releases_under_one_ledger():
     first = gathered(500, 2)
 
     def twice(private: iw.PrivateTable, ledger: iw.Ledger) -> list[iw.Release]:
-        settings = {"ledger": ledger, "n_synthetic": 200, "rng": 1, "progressbar": False}
+        settings = {"ledger": ledger, "n_synthetic": 200, "random_seed": 1, "progressbar": False}
         return [iw.publish(private, epsilon=part, delta=1e-6, **settings) for part in (0.4, 0.3)]
 
     found = run(first, without_first(first), adjacency="zero-out", release=twice)
@@ -233,8 +233,8 @@ class Wrapped:
     def __init__(self, fitted, seed):
         self._fitted, self._seed = fitted, seed
 
-    def sample(self, n, *, rng=None):
-        return self._fitted.sample(n, rng=self._seed)
+    def sample(self, n, *, random_seed=None):
+        return self._fitted.sample(n, random_seed=self._seed)
 
     def __repr__(self):
         return repr(self._fitted)
@@ -395,10 +395,10 @@ def test_tables_that_are_private_or_no_neighbours_are_refused():
         ({"adjacency": "replace-user"}, ValueError, "For users pass users="),
         ({"users": np.arange(300)}, ValueError, "bounds contributions first"),
         ({"ledger": iw.Ledger(1.0, 1e-6)}, TypeError, "leave it out"),
-        ({"rng": np.random.default_rng(1)}, TypeError, "rng must be"),
+        ({"random_seed": np.random.default_rng(1)}, TypeError, "random_seed must be"),
         ({"release": bounded_release(TAU, epsilon=0.01), "share": 0.5}, TypeError, "belong into release="),
         ({"release": lambda private, ledger: 1}, TypeError, "must return a Release"),
-        ({"generator": iw.Mixture(2, 1, starts=1, progressbar=False)}, ValueError, "Give rng="),
+        ({"generator": iw.Mixture(2, 1, starts=1, progressbar=False)}, ValueError, "Give random_seed="),
         (
             {"weights": iw.paper.LogisticWeights(mechanism="objective")},
             ValueError,
@@ -448,7 +448,7 @@ class Published:
         raise NotImplementedError
 
     def fit(self, private, ledger, *, epsilon, delta=0.0):
-        options = dict(self.settings) | {"n_synthetic": 100, "rng": 0, "progressbar": False}
+        options = dict(self.settings) | {"n_synthetic": 100, "random_seed": 0, "progressbar": False}
         return iw.publish(private, epsilon=epsilon, delta=delta, ledger=ledger, **options).weights
 
 

@@ -164,7 +164,7 @@ def test_the_bound_is_the_95_percent_quantile(synthetic, terms, order):
 def test_rows_that_tie_with_the_bound_are_not_flagged(monkeypatch, order, size):
     """All of a discrete table's rows at the quantile share one norm, whatever way their sums are rounded."""
     schema = Schema(Binary("a"), Binary("b"), Categorical("c", levels=("u", "v", "w")))
-    rows = uniform_table(schema, 900, rng=1)
+    rows = uniform_table(schema, 900, random_seed=1)
     mapped = FeatureMap.whitened(rows, "linear", order=order)
     monkeypatch.setattr(module, "_CHUNK", size)  # other products of matrices, rounded another way
     tied = np.isclose(mapped.norms(rows.frame), mapped.bound, rtol=1e-12)
@@ -180,7 +180,7 @@ def corners(n: int = 400) -> pd.DataFrame:
     grid = pd.MultiIndex.from_product([[0.0, 10.0, np.nan, 5.0], [0, 5, 2], [0, 1], ["u", "v", "w"]])
     frame = grid.to_frame(index=False)
     frame.columns = list(SCHEMA.names)
-    return SCHEMA.conform(pd.concat([frame, uniform_table(SCHEMA, n, rng=3).frame.astype(frame.dtypes)]))
+    return SCHEMA.conform(pd.concat([frame, uniform_table(SCHEMA, n, random_seed=3).frame.astype(frame.dtypes)]))
 
 
 @every_terms

@@ -50,7 +50,7 @@ def failed(result, match, code=1):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cli")
-    simulated = simulate_table("bernoulli", 600, rng=1)
+    simulated = simulate_table("bernoulli", 600, random_seed=1)
     simulated.frame.to_csv(folder / "t.csv", index=False)
     simulated.frame.to_parquet(folder / "t.parquet", index=False)
     (folder / "s.toml").write_text(simulated.schema.to_toml(), encoding="utf-8")
@@ -686,9 +686,9 @@ def seeded(folder):
     from iwbayes.curator.privacy.noise import SeededNoise
     from iwbayes.curator.publish import publish
 
-    simulated = simulate_table("bernoulli", 8000, rng=1)
+    simulated = simulate_table("bernoulli", 8000, random_seed=1)
     private = PrivateTable(simulated.frame, simulated.schema)
-    release = publish(private, epsilon=2, delta=1e-6, n_synthetic=8000, noise=SeededNoise(3), rng=3)
+    release = publish(private, epsilon=2, delta=1e-6, n_synthetic=8000, noise=SeededNoise(3), random_seed=3)
     return release.save(folder / "seeded.iwb", allow_uncertified=True)
 
 

@@ -283,7 +283,7 @@ def test_scalars_are_named_by_their_labels():
         ({"fit": {REFERENCE: exact_posterior}}, ValueError, "none called 'private rows'"),
         ({"simulate": 3}, TypeError, "simulate must be callable"),
         ({"publish": {"epsilon": 1.0}}, TypeError, "with epsilon and delta"),
-        ({"publish": {**PUBLISH, "rng": 1}}, ValueError, r"must not hold \['rng'\]"),
+        ({"publish": {**PUBLISH, "random_seed": 1}}, ValueError, r"must not hold \['random_seed'\]"),
         ({"n_replications": 0}, ValueError, "n_replications must be a whole number"),
         ({"n_jobs": 1.5}, ValueError, "n_jobs must be a whole number"),
         ({"levels": (90,)}, ValueError, r"levels must be in \(0, 1\)"),

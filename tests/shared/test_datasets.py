@@ -26,7 +26,7 @@ def design_of(simulated):
 @pytest.mark.parametrize("family", ["bernoulli", "gaussian", "poisson"])
 @pytest.mark.parametrize("scale", [1.0, 0.3])
 def test_truth_is_the_maximum_likelihood_estimate_within_its_error(family, scale):
-    simulated = simulate_table(family, 20_000, rng=3, scale=scale)
+    simulated = simulate_table(family, 20_000, random_seed=3, scale=scale)
     X, y = design_of(simulated), simulated.frame["y"].to_numpy(dtype=float)
     truth = np.array(list(simulated.truth.values()))
     result = minimize(lambda b: NEGATIVE_LOG_LIKELIHOODS[family](X @ b, y).sum(), truth * 0, method="BFGS")
@@ -41,9 +41,9 @@ def test_truth_is_the_maximum_likelihood_estimate_within_its_error(family, scale
 
 @pytest.mark.parametrize("family", ["bernoulli", "gaussian", "poisson"])
 def test_simulations_conform_and_repeat(family):
-    first, second = (simulate_table(family, 500, rng=np.random.default_rng(8)) for _ in range(2))
+    first, second = (simulate_table(family, 500, random_seed=np.random.default_rng(8)) for _ in range(2))
     assert first.frame.equals(second.frame)
-    assert not first.frame.equals(simulate_table(family, 500, rng=9).frame)
+    assert not first.frame.equals(simulate_table(family, 500, random_seed=9).frame)
     assert first.frame["y"].equals(PrivateTable(first.frame, first.schema).frame["y"])
     assert (first.family, first.formula) == (family, "y ~ x + z + treated + group")
 

@@ -45,7 +45,7 @@ def lazy(frame, blocks=7):
 
 
 def release_of(private, **options):
-    settings = {"epsilon": 1.0, "delta": 1e-6, "n_synthetic": 2000, "noise": iw.SeededNoise(3), "rng": 4}
+    settings = {"epsilon": 1.0, "delta": 1e-6, "n_synthetic": 2000, "noise": iw.SeededNoise(3), "random_seed": 4}
     return iw.publish(private, **{**settings, **options}, progressbar=False)
 
 

@@ -206,7 +206,7 @@ def audit_release(
     if run.compare(one, _private(first, owners and owners[0], first), seed)[1]:
         raise ValueError(
             "the same rows and the same outcomes of the noise gave another release: it draws public randomness of its "
-            "own. Give rng=, and random_seed= to generator and weights."
+            "own. Give random_seed= to publish, generator and weights."
         )
     found, departures = run.compare(one, _private(second, owners and owners[1], first), seed)
     lost = math.inf if departures else price_of_losses(one.ledger, found)
@@ -225,9 +225,9 @@ def _publisher(
         return release
     if users is not None:
         raise ValueError("a release of users' rows bounds contributions first. Give both steps as release=.")
-    options = {"rng": 0 if seed is None else seed, **settings, "progressbar": False}
-    if isinstance(options["rng"], np.random.Generator):
-        raise TypeError("rng must be a whole number: each run begins with it anew.")
+    if isinstance(seed, np.random.Generator):
+        raise TypeError("random_seed must be a whole number: each run begins with it anew.")
+    options = {**settings, "random_seed": 0 if seed is None else seed, "progressbar": False}
     return lambda private, ledger: publish(private, epsilon=epsilon, delta=delta, ledger=ledger, **options)
 
 

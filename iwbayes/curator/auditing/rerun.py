@@ -124,7 +124,7 @@ def _same_result(left: Any, right: Any) -> bool:
         alike = np.array_equal(left.log_weights, right.log_weights)
         return alike and np.array_equal(result_of(left), result_of(right))
     if isinstance(left, FittedGenerator):
-        frames: list[pd.DataFrame] = [fitted.sample(_SAMPLE_ROWS, rng=0).frame for fitted in (left, right)]
+        frames: list[pd.DataFrame] = [fitted.sample(_SAMPLE_ROWS, random_seed=0).frame for fitted in (left, right)]
         return frames[0].equals(frames[1])
     return False
 

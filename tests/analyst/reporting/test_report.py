@@ -53,9 +53,9 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def release():
-    simulated = simulate_table("bernoulli", 2000, rng=1)
+    simulated = simulate_table("bernoulli", 2000, random_seed=1)
     private = iw.PrivateTable(simulated.frame, simulated.schema)
-    return iw.publish(private, epsilon=3, delta=1e-6, n_synthetic=4000, noise=iw.SeededNoise(3), rng=3)
+    return iw.publish(private, epsilon=3, delta=1e-6, n_synthetic=4000, noise=iw.SeededNoise(3), random_seed=3)
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,9 @@ from iwbayes.datasets import simulate_table
 
 @pytest.fixture(scope="module")
 def release():
-    simulated = simulate_table("poisson", 1500, rng=1)
+    simulated = simulate_table("poisson", 1500, random_seed=1)
     private = iw.PrivateTable(simulated.frame, simulated.schema)
-    return iw.publish(private, epsilon=2, delta=1e-6, n_synthetic=3000, noise=iw.SeededNoise(1), rng=1)
+    return iw.publish(private, epsilon=2, delta=1e-6, n_synthetic=3000, noise=iw.SeededNoise(1), random_seed=1)
 
 
 @pytest.fixture

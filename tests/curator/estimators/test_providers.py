@@ -324,7 +324,7 @@ def test_the_papers_methods_by_name():
 
 def publish(weights, **settings):
     private, _ = tables(600)
-    options = {"epsilon": 1.0, "delta": 1e-6, "n_synthetic": 1500, "rng": 1, "noise": iw.SeededNoise(1)}
+    options = {"epsilon": 1.0, "delta": 1e-6, "n_synthetic": 1500, "random_seed": 1, "noise": iw.SeededNoise(1)}
     return iw.publish(private, weights=weights, **{**options, **settings})
 
 

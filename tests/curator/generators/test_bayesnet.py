@@ -44,7 +44,7 @@ def fitted(n: int = 4000, epsilon: float = 1e5, **settings):
 
 def test_without_noise_pairs_of_the_network_are_recovered():
     private, net = fitted()
-    sample = net.sample(40_000, rng=1).frame
+    sample = net.sample(40_000, random_seed=1).frame
     for pair in (["g", "y"], ["k", "y"]):
         exact = private.frame.astype(object).fillna("-").groupby(pair).size() / len(private)
         drawn = sample.astype(object).fillna("-").groupby(pair).size() / len(sample)
@@ -54,7 +54,7 @@ def test_without_noise_pairs_of_the_network_are_recovered():
 
 def test_without_noise_a_numeric_column_keeps_its_law():
     private, net = fitted()
-    sample = net.sample(40_000, rng=1).frame["x"]
+    sample = net.sample(40_000, random_seed=1).frame["x"]
     indices = np.linspace(0, 100, 41)
     exact = np.searchsorted(np.sort(private.frame["x"]), indices) / len(private)
     drawn = np.searchsorted(np.sort(sample), indices) / len(sample)
@@ -71,7 +71,7 @@ def test_the_structure_prefers_the_true_parents():
 
 def test_sampled_rows_respect_levels_bounds_and_missing_cells():
     _, net = fitted(n=300, epsilon=0.5)
-    sample = net.sample(5000, rng=2)
+    sample = net.sample(5000, random_seed=2)
     assert sample.origin == "BayesNet"
     pd.testing.assert_frame_equal(sample.frame, SCHEMA.conform(sample.frame))
     assert sample.frame["x"].between(0, 100).all()
@@ -101,11 +101,11 @@ def test_a_fingerprint_covers_all_that_rows_depend_on():
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_tiny_tables_and_single_columns(n: int):
     private, net = fitted(n=n, epsilon=1.0)
-    assert len(net.sample(7, rng=0)) == 7
+    assert len(net.sample(7, random_seed=0)) == 7
     for column in SCHEMA:
         one = iw.PrivateTable(private.frame[[column.name]], iw.Schema(column))
         ledger = iw.Ledger(1.0, 0.0, noise=iw.SeededNoise(1))
-        assert len(iw.BayesNet().fit(one, ledger, epsilon=1.0).sample(3, rng=0)) == 3
+        assert len(iw.BayesNet().fit(one, ledger, epsilon=1.0).sample(3, random_seed=0)) == 3
 
 
 def test_gaussian_tables_where_delta_is_given():
@@ -113,7 +113,7 @@ def test_gaussian_tables_where_delta_is_given():
     ledger = iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(1))
     net = iw.BayesNet().fit(private, ledger, epsilon=1.0, delta=1e-6)
     assert {event.mechanism for event in ledger.events} == {"gaussian", "exponential"}
-    assert len(net.sample(10, rng=0)) == 10
+    assert len(net.sample(10, random_seed=0)) == 10
     assert ledger.spent[0] <= 1.0
 
 
@@ -219,7 +219,7 @@ def test_an_amount_that_is_mostly_zero_stays_so():
     schema = iw.Schema(iw.Integer("amount", 0, 99_999), iw.Real("share", 0, 1))
     frame = pd.DataFrame({"amount": amount, "share": np.where(rng.random(3000) < 0.3, 1.0, rng.random(3000))})
     ledger = iw.Ledger(1.0, 0.0, noise=iw.SeededNoise(1))
-    sample = iw.BayesNet().fit(iw.PrivateTable(frame, schema), ledger, epsilon=1.0).sample(3000, rng=1).frame
+    sample = iw.BayesNet().fit(iw.PrivateTable(frame, schema), ledger, epsilon=1.0).sample(3000, random_seed=1).frame
     # one count of Laplace noise of scale 2 * 2/0.25 = 16 and one of 2 * 2/0.65 = 6.2; sampling error is smaller
     for name, value in (("amount", 0), ("share", 1.0)):
         assert abs((sample[name] == value).mean() - (frame[name] == value).mean()) < 5 * 0.009 + 5 * 16 / 3000

@@ -317,7 +317,7 @@ def test_the_log_ratio_is_that_of_private_rows_to_the_released_generator():
         steps=300, generator_rate=1e-12, sampling_probability=1.0, batch_size=4096, random_seed=1, progressbar=False,
         frozen_share=0.9,
     )  # fmt: skip
-    rows = (fitted := gan.fit(private, free(), **BUDGET)).sample(5000, rng=2)
+    rows = (fitted := gan.fit(private, free(), **BUDGET)).sample(5000, random_seed=2)
     x = rows.frame["x"].to_numpy()
     z = np.arctanh(2 * x) / START_SPREAD
     log_start = -(z**2) / 2 - math.log(math.sqrt(2 * math.pi) * START_SPREAD) + math.log(2) - np.log1p(-4 * x**2)
@@ -332,7 +332,7 @@ def test_a_gan_learns_what_goes_together():
     """Before training number and level are independent: the sign of x agrees with y for half of the rows."""
     private = iw.PrivateTable(frame(2000, 3), SCHEMA)
     gan = iw.paper.GAN(random_seed=1, progressbar=False, batch_size=512, sampling_probability=0.25)
-    drawn = gan.fit(private, free(), **BUDGET).sample(5000, rng=1).frame
+    drawn = gan.fit(private, free(), **BUDGET).sample(5000, random_seed=1).frame
     assert ((drawn["x"] > 0) == (drawn["y"] == 1)).mean() > 0.85
     for level, center in ((0, -0.25), (1, 0.25)):
         assert abs(drawn["x"][drawn["y"] == level].mean() - center) < 0.08
@@ -345,7 +345,7 @@ def test_private_training_learns_at_a_usual_budget():
     for seed in range(2):
         ledger = iw.Ledger(2.0, 1e-5, noise=SeededNoise(seed))
         gan = iw.paper.DPGAN(random_seed=seed, progressbar=False, batch_size=512, steps=400)
-        drawn = gan.fit(private, ledger, epsilon=2.0, delta=1e-5).sample(5000, rng=1).frame
+        drawn = gan.fit(private, ledger, epsilon=2.0, delta=1e-5).sample(5000, random_seed=1).frame
         assert ((drawn["x"] > 0) == (drawn["y"] == 1)).mean() > 0.8
 
 
@@ -366,7 +366,7 @@ def test_a_conditional_generator_draws_its_levels_by_their_noisy_law(private):
     )
     assert noisy.shape == fitted.distribution.shape
     n = 20_000
-    share = fitted.sample(n, rng=1).frame["y"].mean()
+    share = fitted.sample(n, random_seed=1).frame["y"].mean()
     assert abs(share - fitted.distribution[1]) < 5 * math.sqrt(0.25 / n)
     distribution, steps = ledger.events
     assert (distribution.label, distribution.mechanism, distribution.epsilon) == (
@@ -402,7 +402,7 @@ def test_without_noise_the_law_is_exact():
     fitted = quick(iw.paper.CGAN, condition="g").fit(iw.PrivateTable(table, MIXED), free(), **BUDGET)
     counts = [(table["g"] == level).sum() for level in "abc"] + [table["g"].isna().sum()]
     np.testing.assert_allclose(fitted.distribution, np.array(counts) / len(table), atol=1e-12)
-    assert fitted.sample(4000, rng=1).frame["g"].isna().mean() > 0
+    assert fitted.sample(4000, random_seed=1).frame["g"].isna().mean() > 0
 
 
 MIXED_HEADS = Heads(MIXED)
@@ -412,9 +412,9 @@ MIXED_ROWS = MIXED_HEADS.rows(*draws(MIXED_HEADS, 300, 9)).numpy()
 def test_levels_may_be_given(private):
     fitted = quick(iw.paper.CGAN, condition="y").fit(private, free(), **BUDGET)
     wanted = np.arange(500) % 3 // 2
-    table = fitted.sample(500, rng=1, condition=wanted)
+    table = fitted.sample(500, random_seed=1, condition=wanted)
     # the caller had a part in these rows: no ledger takes them for the generator's alone
-    assert table.source is None and fitted.sample(5, rng=1).source == fitted.fingerprint()
+    assert table.source is None and fitted.sample(5, random_seed=1).source == fitted.fingerprint()
     np.testing.assert_array_equal(table.frame["y"], wanted)
     with pytest.raises(ValueError, match="one level a row, 500 in all; got 3"):
         fitted.sample(500, condition=[0, 1, 1])
@@ -429,7 +429,7 @@ def test_a_conditional_gan_learns_what_a_level_means():
     gan = iw.paper.CGAN(condition="y", random_seed=1, progressbar=False, batch_size=256, steps=300)
     fitted = gan.fit(private, free(), **BUDGET)
     for level, center in ((0, -0.25), (1, 0.25)):
-        x = fitted.sample(2000, rng=1, condition=np.full(2000, level)).frame["x"]
+        x = fitted.sample(2000, random_seed=1, condition=np.full(2000, level)).frame["x"]
         assert abs(x.mean() - center) < 0.08
 
 
@@ -464,13 +464,13 @@ def images(n, shape, seed):
 def test_images_of_any_shape(kind, shape):
     private = images(40, shape, 1)
     settings = {} if kind == "DPGAN" else {"condition": "label"}
-    gan = getattr(iw, kind)(
+    gan = getattr(iw.paper, kind)(
         image_shape=shape, steps=10, batch_size=16, generator_hidden=(8, 4), discriminator_hidden=(4, 6),
         random_seed=1, progressbar=False, **settings,
     )  # fmt: skip
     ledger = free() if gan.pure else ledger_of()
     fitted = gan.fit(private, ledger, **BUDGET)
-    table = fitted.sample(30, rng=1)
+    table = fitted.sample(30, random_seed=1)
     assert table.frame.shape == (30, math.prod(shape) + 1)
     assert fitted.log_ratio(table).shape == (30,) and np.isfinite(fitted.log_ratio(private)).all()
     pickle.loads(pickle.dumps(fitted))
@@ -486,7 +486,7 @@ def test_a_conditional_gan_learns_images():
     fitted = gan.fit(private, free(), **BUDGET)
     halves = []
     for level in range(3):
-        drawn = fitted.sample(200, rng=1, condition=np.full(200, level)).frame.to_numpy()[:, :64].astype(float)
+        drawn = fitted.sample(200, random_seed=1, condition=np.full(200, level)).frame.to_numpy()[:, :64].astype(float)
         halves.append((drawn[:, :32].mean(), drawn[:, 32:].mean()))
     dark, upper, lower = halves
     assert max(dark) < 0.2 and upper[0] > upper[1] + 0.1 and lower[1] > lower[0] + 0.3
@@ -512,13 +512,13 @@ def test_a_critic_has_clipped_weights_and_no_log_ratio(private):
     assert 0.9 * 0.07 < largest <= 0.07 * (1 + 1e-6)
     assert not hasattr(fitted, "log_ratio") and not isinstance(fitted, LogRatio)
     with pytest.raises(TypeError, match="no log odds.*NeuralWeights or TiltWeights"):
-        fitted.log_ratio(fitted.sample(5, rng=1))
+        fitted.log_ratio(fitted.sample(5, random_seed=1))
     with pytest.raises(TypeError, match="no log odds"):
         iw.paper.DiscriminatorWeights(fitted)
     with pytest.raises(AttributeError, match="anything"):
         _ = fitted.anything
     copied = pickle.loads(pickle.dumps(fitted))
-    pd.testing.assert_frame_equal(copied.sample(20, rng=1).frame, fitted.sample(20, rng=1).frame)
+    pd.testing.assert_frame_equal(copied.sample(20, random_seed=1).frame, fitted.sample(20, random_seed=1).frame)
     assert ledger.holds(copied.fingerprint())
 
 
@@ -539,7 +539,7 @@ def test_the_discriminator_weights_are_free_under_the_same_ledger_and_no_other(p
     ledger = ledger_of()
     fitted = quick().fit(private, ledger, **BUDGET)
     assert isinstance(quick(), Generator) and isinstance(fitted, LogRatio)
-    synthetic = fitted.sample(300, rng=1)
+    synthetic = fitted.sample(300, random_seed=1)
     spent = ledger.spent
     weights = iw.paper.DiscriminatorWeights(fitted).fit(private, synthetic, ledger, **BUDGET)
     np.testing.assert_allclose(weights.log_weights[0], fitted.log_ratio(synthetic))
@@ -583,7 +583,7 @@ def test_a_fingerprint_covers_all_that_rows_and_ratios_depend_on(private):
 def test_seeds(private):
     def fitted(random_seed, noise_seed, kind=iw.paper.DPGAN):
         ledger = free() if kind is iw.paper.GAN else ledger_of(noise=SeededNoise(noise_seed))
-        return quick(kind, random_seed=random_seed).fit(private, ledger, **BUDGET).sample(40, rng=1).frame
+        return quick(kind, random_seed=random_seed).fit(private, ledger, **BUDGET).sample(40, random_seed=1).frame
 
     pd.testing.assert_frame_equal(fitted(1, 2), fitted(1, 2))
     assert not fitted(1, 2).equals(fitted(1, 3)) and not fitted(1, 2).equals(fitted(2, 2))
@@ -622,7 +622,7 @@ def test_users_are_protected_as_a_whole():
     facts = PublicFacts.of(bounded, None, ledger)
     events = quick(iw.paper.DPCGAN, condition="y").events(facts, epsilon=2.0, delta=1e-6)
     assert ledger.events[-2:] == events and noise is ledger._noise
-    assert fitted.sample(10, rng=1).frame.shape == (10, 2)
+    assert fitted.sample(10, random_seed=1).frame.shape == (10, 2)
 
 
 def test_what_is_public_knows_of_the_rows_by_the_answers_alone():
@@ -765,7 +765,7 @@ def test_cuda_where_there_is_none_is_refused_before_the_charge(private):
     if torch.cuda.is_available():
         fitted = quick(device="cuda").fit(private, ledger, **BUDGET)
         on_cpu = quick().fit(private, ledger_of(noise=Silence()), **BUDGET)
-        rows = on_cpu.sample(50, rng=1)
+        rows = on_cpu.sample(50, random_seed=1)
         np.testing.assert_allclose(fitted.log_ratio(rows), on_cpu.log_ratio(rows), atol=1e-2)
     else:
         with pytest.raises(ValueError, match="device 'cuda'"):

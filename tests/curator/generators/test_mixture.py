@@ -315,7 +315,7 @@ def test_atoms_at_the_bounds_are_seen_and_kept(ends):
     bins = ColumnBins.of(schema["x"], 20)
     assert gathers_at_bounds(bins, np.bincount(bins.codes(frame["x"]), minlength=bins.size), 9.0) == ends
     fitted = fit(frame, epsilon=5.0, schema=schema)
-    drawn = fitted.sample(5000, rng=1).frame["x"]
+    drawn = fitted.sample(5000, random_seed=1).frame["x"]
     for value in (0.0, 10.0):
         share = (x == value).mean()
         assert abs((drawn == value).mean() - share) <= 5 * math.sqrt(share * (1 - share) * (1 / n + 1 / 5000)) + 0.01
@@ -449,7 +449,7 @@ def test_users_are_protected_as_a_whole():
     ledger = iw.Ledger(50.0, 1e-6, "replace-user", noise=iw.SeededNoise(1))
     bounded = iw.bound_contributions(table, ledger, epsilon=10.0, grid=(1, 2, 4))
     fitted = Mixture(n_components=2, n_draws=2, progressbar=False, random_seed=0).fit(bounded, ledger, epsilon=10.0)
-    assert len(fitted.sample(20, rng=0)) == 20
+    assert len(fitted.sample(20, random_seed=0)) == 20
     assert [event.label for event in ledger.events][-2:] == ["Mixture columns", "Mixture pairs"]
 
 
@@ -469,7 +469,7 @@ def test_a_known_mixture_is_recovered_at_a_huge_epsilon():
     assert_allclose(own["count"]["missing"], MISSING, atol=0.03)
     assert_allclose(own["group"]["shares"][:, :4], LEVELS, atol=0.03)
     assert_allclose(own["y"]["shares"][:, 1], SUCCESS, atol=0.03)
-    drawn = fitted.sample(n, rng=1).frame
+    drawn = fitted.sample(n, random_seed=1).frame
     joint, exact = (f["x"].gt(0).to_numpy() & f["y"].eq(1).to_numpy() for f in (drawn, frame))
     assert abs(joint.mean() - exact.mean()) < 5 * math.sqrt(exact.mean() / n * 3)
 
@@ -505,7 +505,7 @@ def interval_error(epsilon, seed, *, m=8, n=400):
     frame = simulate(n, rng)[["x", "y"]]
     settings = {"n_components": 2, "n_draws": m, "starts": 1, "max_bins": 32, "schema": NARROW}
     fitted = fit(frame, epsilon=epsilon, delta=1e-6, seed=seed, **settings)
-    tables = [table.frame["x"] for table in fitted.sample_tables(4 * n, m, rng=seed)]
+    tables = [table.frame["x"] for table in fitted.sample_tables(4 * n, m, random_seed=seed)]
     means = np.array([x.mean() for x in tables])
     within = np.mean([x.var() / len(x) for x in tables])
     total = max((1 + 1 / m) * means.var(ddof=1) - within, 1e-12)
@@ -535,20 +535,20 @@ def test_intervals_from_several_tables_cover_and_widen_as_epsilon_falls():
 def test_the_same_seeds_give_the_same_rows_and_others_do_not():
     frame = simulate(300, np.random.default_rng(19))
     first, again, other = (fit(frame, seed=seed) for seed in (1, 1, 2))
-    pd.testing.assert_frame_equal(first.sample(50, rng=3).frame, again.sample(50, rng=3).frame)
+    pd.testing.assert_frame_equal(first.sample(50, random_seed=3).frame, again.sample(50, random_seed=3).frame)
     assert first.fingerprint() == again.fingerprint() != other.fingerprint()
-    assert not first.sample(50, rng=3).frame.equals(first.sample(50, rng=4).frame)
+    assert not first.sample(50, random_seed=3).frame.equals(first.sample(50, random_seed=4).frame)
 
 
 def test_each_of_several_tables_comes_from_another_draw():
     fitted = fit(simulate(300, np.random.default_rng(20)), epsilon=0.2, n_draws=5)
-    tables = fitted.sample_tables(2000, 5, rng=1)
+    tables = fitted.sample_tables(2000, 5, random_seed=1)
     assert len(tables) == 5 and all(table.origin == "Mixture" for table in tables)
     means = sorted(table.frame["x"].mean() for table in tables)
     exact = []
     for draw in range(5):
         one = FittedMixture(SCHEMA, fitted.layout, fitted.draws[draw : draw + 1])
-        exact.append(one.sample(20_000, rng=2).frame["x"].mean())
+        exact.append(one.sample(20_000, random_seed=2).frame["x"].mean())
     assert_allclose(means, sorted(exact), atol=5 * 1.2 / 2000**0.5)
     for m in (0, 6, True, 2.0):
         with pytest.raises(ValueError, match="m must be a whole number from 1 to 5"):
@@ -592,7 +592,7 @@ def test_degenerate_tables_are_fitted(case, epsilon):
     for delta in (0.0, 1e-6):
         fitted = fit(frame, epsilon=epsilon, delta=delta, schema=schema, n_draws=1, starts=1)
         assert np.isfinite(fitted.draws).all()
-        table = fitted.sample(30, rng=1)
+        table = fitted.sample(30, random_seed=1)
         assert len(table) == 30
     if case == "all missing" and epsilon == 1e3:
         assert table.frame.isna().to_numpy().mean() > 0.9
@@ -661,7 +661,7 @@ def test_the_variational_route_learns_and_is_priced_before_it_starts():
     fitted = generator.fit(private, ledger, epsilon=50.0, delta=1e-5)
     assert ledger.events == declared and ledger.holds(fitted.fingerprint())
     assert [event.mechanism for event in declared] == ["dp-sgd"] and ledger.statement().noise == "seeded"
-    frame = fitted.sample(4000, rng=1).frame
+    frame = fitted.sample(4000, random_seed=1).frame
     assert abs(frame["x"].mean() - TRUTH) < 0.2 and abs(frame["count"].isna().mean() - 0.2) < 0.1
     assert np.corrcoef(frame["x"], frame["y"])[0, 1] > 0.3
     with pytest.raises(ValueError, match="delta"):

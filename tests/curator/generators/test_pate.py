@@ -258,7 +258,7 @@ def test_rows_come_nearer_to_the_private_ones():
             generator = iw.paper.PATEGAN(
                 teachers=60, rounds=rounds, votes=128, batch_size=128, random_seed=seed, progressbar=False
             )
-            drawn = generator.fit(private, ledger, epsilon=1000.0, delta=1e-5).sample(4000, rng=1).frame
+            drawn = generator.fit(private, ledger, epsilon=1000.0, delta=1e-5).sample(4000, random_seed=1).frame
             share = drawn["g"].astype(object).value_counts(normalize=True).reindex(["a", "b", "c"], fill_value=0.0)
             truth = private.frame["g"].astype(object).value_counts(normalize=True)
             cuts = np.linspace(-2, 2, 11)
@@ -276,7 +276,7 @@ def test_the_log_ratio_is_larger_where_private_rows_are():
     ledger = iw.Ledger(1000.0, 1e-5, noise=iw.SeededNoise(1))
     private = iw.PrivateTable(rows, SCHEMA)
     fitted = generator.fit(private, ledger, epsilon=1000.0, delta=1e-5)
-    table = fitted.sample(2000, rng=1)
+    table = fitted.sample(2000, random_seed=1)
     ratio, inside = fitted.log_ratio(table), table.frame["x"].to_numpy() > 1
     assert ratio.shape == (2000,)
     assert np.mean(ratio[inside][:, None] > ratio[~inside]) > 0.9

@@ -61,7 +61,7 @@ class _Fitted:
         return self.architecture.heads.condition
 
     def sample(
-        self, n: int, *, rng: int | np.random.Generator | None = None, condition: ArrayLike | None = None
+        self, n: int, *, random_seed: int | np.random.Generator | None = None, condition: ArrayLike | None = None
     ) -> SyntheticTable:
         """Draw synthetic rows.
 
@@ -69,7 +69,7 @@ class _Fitted:
         ----------
         n : int
             Number of rows, at least 1.
-        rng : int or numpy.random.Generator, optional
+        random_seed : int or numpy.random.Generator, optional
             Seeds the sampling; it costs no privacy.
         condition : array_like, shape (n,), optional
             Level of the condition column for each row; None draws them by their released law. Given levels are in the
@@ -86,7 +86,7 @@ class _Fitted:
         """
         n = check_sample_size(n)
         torch = import_torch(self.name)
-        rng = np.random.default_rng(rng)
+        rng = np.random.default_rng(random_seed)
         codes = self._codes(n, condition, rng)
         source = torch.Generator().manual_seed(int(rng.integers(2**62)))
         module = _restored(make_generator(self.architecture, np.random.default_rng(0)), self.trained.generator)

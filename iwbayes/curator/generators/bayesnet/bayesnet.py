@@ -288,17 +288,17 @@ class FittedBayesNet:
     nodes: tuple[Node, ...]
     tables: tuple[Array, ...]
 
-    def sample(self, n: int, *, rng: int | np.random.Generator | None = None) -> SyntheticTable:
+    def sample(self, n: int, *, random_seed: int | np.random.Generator | None = None) -> SyntheticTable:
         """Draw synthetic rows.
 
         Parameters
         ----------
         n : int
             Number of rows, at least 1.
-        rng : int or numpy.random.Generator, optional
+        random_seed : int or numpy.random.Generator, optional
             Seeds the sampling; it costs no privacy.
         """
-        n, rng = check_sample_size(n), np.random.default_rng(rng)
+        n, rng = check_sample_size(n), np.random.default_rng(random_seed)
         sizes = [g.size for g in self.groups]
         codes = np.zeros((n, len(sizes)), dtype=np.int64)
         for node, table in zip(self.nodes, self.tables, strict=True):

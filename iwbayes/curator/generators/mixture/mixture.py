@@ -274,20 +274,22 @@ class FittedMixture:
         blocks = self.layout.by_column(self.layout.split(self.draws)[1])
         return {f.bins.column.name: f.natural(block) for f, block in zip(self.layout.families, blocks, strict=True)}
 
-    def sample(self, n: int, *, rng: int | np.random.Generator | None = None) -> SyntheticTable:
+    def sample(self, n: int, *, random_seed: int | np.random.Generator | None = None) -> SyntheticTable:
         """Draw synthetic rows, all from one posterior draw.
 
         Parameters
         ----------
         n : int
             Number of rows, at least 1.
-        rng : int or numpy.random.Generator, optional
+        random_seed : int or numpy.random.Generator, optional
             Chooses the posterior draw and seeds the sampling; it costs no privacy.
         """
-        n, rng = check_sample_size(n), np.random.default_rng(rng)
+        n, rng = check_sample_size(n), np.random.default_rng(random_seed)
         return self._table(n, int(rng.integers(self.n_draws)), rng)
 
-    def sample_tables(self, n: int, m: int, *, rng: int | np.random.Generator | None = None) -> list[SyntheticTable]:
+    def sample_tables(
+        self, n: int, m: int, *, random_seed: int | np.random.Generator | None = None
+    ) -> list[SyntheticTable]:
         """Draw m synthetic tables of n rows, each from another posterior draw.
 
         Together they show what is known of the private rows' law: an analysis that is done on each table and combined
@@ -298,7 +300,7 @@ class FittedMixture:
         ValueError
             When m is not between 1 and the number of posterior draws.
         """
-        n, rng = check_sample_size(n), np.random.default_rng(rng)
+        n, rng = check_sample_size(n), np.random.default_rng(random_seed)
         if isinstance(m, bool) or not isinstance(m, int | np.integer) or not 1 <= m <= self.n_draws:
             raise ValueError(
                 f"m must be a whole number from 1 to {self.n_draws}, the number of posterior draws; got {m!r}. "
