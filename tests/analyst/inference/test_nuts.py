@@ -32,9 +32,7 @@ class SlowNormal(LogDensity):
 
 def run(settings, draws, seconds=0.001, n_runs=1):
     sampler = WhitenedNuts(2, settings, n_runs=n_runs)
-    return sampler.sample(
-        SlowNormal(seconds), np.zeros(2), np.eye(2), draws=draws, random_seed=np.random.default_rng(1)
-    )
+    return sampler.sample(SlowNormal(seconds), np.zeros(2), np.eye(2), draws=draws, rng=np.random.default_rng(1))
 
 
 def test_a_run_that_is_ended_keeps_its_draws():
