@@ -95,7 +95,7 @@ class Weights:
     def __repr__(self) -> str:
         """Show method, shape and the two diagnostics."""
         steps = "".join(f" > {step}" for step in self.steps)
-        return (
+        return wrapped(
             f"Weights({self.method}{steps}: {self.n_draws} draw(s) x {len(self)} rows, "
             f"pareto_k {self.pareto_k:.2f}, ess {self.ess:.0f})"
         )

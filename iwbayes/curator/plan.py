@@ -41,7 +41,7 @@ _PLAN_ROWS = 4096
 _FEATURES_OF_ONE_PREDICTOR = 4
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """What a release would look like, from public quantities only.
 
@@ -78,6 +78,8 @@ class Plan:
         title, facts = self._facts()
         lines = [title, *(f"  {name}: {value}" for name, value in facts)]
         return wrapped("\n".join([*lines, f"  {self.advice}"] if self.advice else lines))
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         """Show the same in a notebook."""

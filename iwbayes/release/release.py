@@ -145,7 +145,7 @@ class Release:
         kind = "certified" if self.certified else "NOT certified"
         return (
             f"Release({len(self.synthetic)} synthetic rows x {len(self.synthetic.schema)} columns for "
-            f"{self.n_private} private rows, epsilon {self.statement.epsilon:.4g}, "
+            f"{self.n_private} private rows,\n    epsilon {self.statement.epsilon:.4g}, "
             f"delta {self.statement.delta:.3g}, {kind})"
         )
 

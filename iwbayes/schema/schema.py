@@ -7,13 +7,14 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
+from pprint import pformat
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from iwbayes.arrays import Array
-from iwbayes.display import html_table, text_table
+from iwbayes.display import WIDTH, html_table, text_table
 from iwbayes.schema.cells import check_on_undeclared
 from iwbayes.schema.columns import COLUMN_TYPES, Binary, Categorical, Column, Integer, Level, Real
 
@@ -112,7 +113,7 @@ class Schema:
 
     def __repr__(self) -> str:
         """List the columns."""
-        return "Schema(\n" + "".join(f"    {column!r},\n" for column in self.columns) + ")"
+        return "Schema(\n" + "".join(f"{_code(column)},\n" for column in self.columns) + ")"
 
     def __str__(self) -> str:
         """Table of the columns."""
@@ -317,6 +318,17 @@ def column_table(schema: Schema) -> tuple[tuple[str, ...], list[tuple[str, ...]]
 
 def _count(schema: Schema) -> str:
     return f"{len(schema)} column{'s' * (len(schema) != 1)}"
+
+
+def _code(column: Column) -> str:
+    """Return the code of a column inside a schema's, in lines that are short where their literals can be broken."""
+    line = f"    {column!r}"
+    if len(line) < WIDTH:
+        return line
+    values = {field.name: getattr(column, field.name) for field in fields(column)}  # type: ignore[arg-type]
+    parts = (f"        {name}={pformat(value, width=WIDTH - 12, compact=True)},\n" for name, value in values.items())
+    inner = "".join(part.replace("\n ", "\n         ") for part in parts)
+    return f"    {type(column).__name__}(\n{inner}    )"
 
 
 def _described(column: Column) -> tuple[str, str, str, str]:

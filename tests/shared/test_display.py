@@ -1,13 +1,17 @@
 """What objects show of themselves: no line beyond 88 columns, no broken number, and valid, escaped HTML."""
 
+import ast
 import re
+import warnings
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
 import iwbayes as iw
+from iwbayes._warnings import IwbayesWarning
 from iwbayes.analyst.criticism.diagnostics import Diagnostics
 from iwbayes.display import WIDTH, cell, fill, html_table, text_table, wrapped
 from iwbayes.statement import Event, PrivacyStatement
@@ -77,6 +81,28 @@ def shown(private):
     }
 
 
+def test_warnings_are_wrapped_wherever_they_are_issued(monkeypatch):
+    monkeypatch.setattr(IwbayesWarning, "columns", WIDTH)
+    with pytest.warns(iw.CalibrationWarning) as caught:
+        warnings.warn("not calibrated: " + "a reason " * 50, iw.CalibrationWarning, stacklevel=1)
+    lines = str(caught[0].message).split("\n")
+    assert len(lines) > 4 and max(map(len, lines)) <= WIDTH
+    ours = {kind.__name__ for kind in (IwbayesWarning, *IwbayesWarning.__subclasses__())}
+    for path in Path(iw.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "warnings.warn":
+                names = {ast.unparse(argument) for argument in node.args[1:]}
+                assert names & (ours | {"warning.category"}), f"{path}:{node.lineno} warns in lines of any width"
+
+
+def test_code_of_a_schema_is_short_and_makes_it_again():
+    levels = [f"level {index}, of a region's name" for index in range(30)]
+    schema = iw.Schema(iw.Categorical("region", levels), iw.Real("x" * 60, 0, 1, missing=True), iw.Binary("b"))
+    assert max(map(len, repr(schema).split("\n"))) <= WIDTH
+    names = {kind: getattr(iw, kind) for kind in ("Schema", "Categorical", "Real", "Binary")}
+    assert eval(repr(schema), names) == schema  # noqa: S307 - a repr that can be pasted
+
+
 KINDS = ("schema", "plan", "release", "uncertified", "weights", "statement", "seeded", "diagnostics")
 
 
@@ -85,6 +111,7 @@ KINDS = ("schema", "plan", "release", "uncertified", "weights", "statement", "se
 def test_objects_show_themselves_in_short_lines_and_valid_html(shown, private, kind):
     thing = shown[kind]
     lines = str(thing).split("\n")
+    assert kind in ("seeded", "statement") or max(map(len, repr(thing).split("\n"))) <= WIDTH
     assert len(lines) > 2 and max(map(len, lines)) <= WIDTH
     html = thing._repr_html_()
     assert len(texts(html)) > 4 and "<script" not in html and "<b>" not in html and len(html) < 20_000
