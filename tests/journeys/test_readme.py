@@ -51,3 +51,8 @@ def test_ci_finds_the_test_command():
 
 def test_torch_is_pinned_for_development():
     assert "torch==2.13.0" in (ROOT / "constraints.txt").read_text(encoding="utf-8").split()
+
+
+def test_what_is_out_of_scope_is_said():
+    said = " ".join(README.read_text(encoding="utf-8").split())
+    assert "Out of scope are survey weights of private rows, and calibrated intervals where people own several" in said
