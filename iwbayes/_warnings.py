@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-__all__ = ["CalibrationWarning", "PrivacyWarning", "WeightsWarning"]
+from typing import ClassVar
+
+from iwbayes.display import WIDTH, wrapped
+
+__all__ = ["CalibrationWarning", "IwbayesWarning", "PrivacyWarning", "WeightsWarning"]
 
 
-class CalibrationWarning(UserWarning):
+class IwbayesWarning(UserWarning):
+    """Any warning of iwbayes: what it says is shown in lines of at most so many columns."""
+
+    columns: ClassVar[int] = WIDTH
+
+    def __str__(self) -> str:
+        """Return the message, wrapped."""
+        return wrapped(super().__str__(), width=self.columns)
+
+
+class CalibrationWarning(IwbayesWarning):
     """The intervals of a posterior are outside the domain in which calibration was shown to hold."""
 
 
-class PrivacyWarning(UserWarning):
+class PrivacyWarning(IwbayesWarning):
     """A mechanism costs more than its name or its published description says, or a budget protects less than it may."""
 
 
-class WeightsWarning(UserWarning):
+class WeightsWarning(IwbayesWarning):
     """Weights are likely to be poor: their variance is infinite, or they were cut."""

@@ -24,6 +24,7 @@ from scipy.stats import norm
 from iwbayes._archive import write_atomically
 from iwbayes._warnings import CalibrationWarning
 from iwbayes.datasets import load_rand_health
+from iwbayes.display import fill
 from iwbayes.release import Release
 from iwbayes.tables import PrivateTable
 
@@ -43,6 +44,8 @@ MODELS: dict[str, tuple[str, FamilyName]] = {
     "any doctor visit (logistic)": (f"any_visit ~ {_COVARIATES}", "bernoulli"),
     "number of visits (Poisson)": (f"visits ~ {_COVARIATES}", "poisson"),
 }
+#: Width of what the demonstration says.
+_COLUMNS = 80
 PRIVATE, UNWEIGHTED, WEIGHTED, CALIBRATED = METHODS = (
     "private rows",
     "synthetic, unweighted",
@@ -99,39 +102,41 @@ class DemoResult:
         )
 
     def __str__(self) -> str:
-        """Tables for reading, about 110 characters wide."""
+        """Tables for reading, on a terminal of 80 columns."""
         shares = self.contained()
         lines = [
-            "RAND health insurance experiment: every coefficient with its 90 % interval.",
-            f"Release: epsilon {EPSILON:g}, delta {DELTA:g}, {len(self.release.synthetic)} synthetic rows for "
-            f"{self.release.n_private} private ones; seed {self.seed}.",
+            "RAND health insurance experiment: the 90 % interval of every coefficient.",
+            f"Release: epsilon {EPSILON:g}, delta {DELTA:g}, seed {self.seed}; "
+            f"{len(self.release.synthetic)} synthetic rows for {self.release.n_private}.",
         ]
         for model in MODELS:
             lines += ["", *_model_lines(self.table[self.table["model"] == model], model)]
             ratio = self.model_based.loc[self.model_based["model"] == model, "ratio"].median()
-            lines.append(
-                f"  Private intervals use sandwich standard errors, {ratio:.1f} times the model-based ones (median)."
-            )
-        lines += ["", "Intervals that contain the private estimate:"]
+            lines.append(f"  Private intervals: sandwich errors, {ratio:.1f} times the model-based ones (median).")
+        lines += ["", "Intervals that contain the estimate of the private rows:"]
         lines += [f"  {method:<24}{shares[method].sum():>3} of {len(shares)}" for method in shares]
-        lines += [f"Warning: {message}" for message in self.messages]
+        lines += [fill(f"Warning: {message}", later="  ", width=_COLUMNS) for message in self.messages]
         lines += [
             "",
-            "The seeds are fixed for this demonstration, those of the privacy noise too: whoever knows them can",
-            "undo it, so this release is marked as not certified. Publish real data with the default noise.",
+            fill(
+                "The seeds are fixed for this demonstration, those of the privacy noise too: whoever knows them can "
+                "undo it, so this release is marked as not certified. Publish real data with the default noise.",
+                width=_COLUMNS,
+            ),
         ]
         return "\n".join(lines)
 
 
 def _model_lines(table: pd.DataFrame, model: str) -> list[str]:
-    lines = [model, f"  {'':<13}" + "".join(f"{method:<25}" for method in METHODS).rstrip()]
+    heads = [method.partition(" ")[::2] for method in METHODS]  # two lines each
+    lines = [model, *(f"  {'':<12} " + " ".join(f"{head[i]:<15}" for head in heads).rstrip() for i in (0, 1))]
     rows = table.set_index(["coefficient", "method"])
     for name in dict.fromkeys(table["coefficient"]):
         cells = []
         for method in METHODS:
-            mean, lower, upper = rows.loc[(name, method), ["mean", "lower", "upper"]]
-            cells.append(f"{mean:6.3f} [{lower:6.3f},{upper:6.3f}]".ljust(25))
-        lines.append(f"  {name:<13}" + "".join(cells).rstrip())
+            lower, upper = rows.loc[(name, method), ["lower", "upper"]]
+            cells.append(f"[{lower:6.3f},{upper:6.3f}]")
+        lines.append(f"  {name:<12} " + " ".join(cells))
     return lines
 
 
@@ -190,7 +195,9 @@ def run_demo(
             with clock(f"{method}: {model}"), warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", CalibrationWarning)
                 posterior = _fit(formula, release, family=family, random_seed=seed, **options)
-            messages += [f"{model}: {w.message}" for w in caught if w.category is CalibrationWarning]
+            messages += [
+                f"{model}: {' '.join(str(w.message).split())}" for w in caught if w.category is CalibrationWarning
+            ]
             tables.append(posterior.assign(model=model, method=method))
     columns = ["model", "coefficient", "method", "mean", "lower", "upper"]
     table = pd.concat(tables, ignore_index=True)[columns]

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
+from iwbayes.display import fill, html_table, wrapped
 from iwbayes.schema.cells import check_on_undeclared
 
 #: From the best to the worst source of privacy noise; a statement shows the worst that was used.
@@ -41,9 +42,16 @@ ROW_ADJACENCIES, ADJACENCIES = get_args(RowAdjacency), get_args(Adjacency)
 
 #: What a statement says where cells that do not fit refuse the table.
 _AMONG_CONFORMING = (
-    "  The promise holds among tables that conform to the schema; amending a schema after",
-    "  a refusal is a look at private rows.",
+    "The promise holds among tables that conform to the schema; amending a schema after a refusal is a look at private "
+    "rows."
 )
+#: What every statement says of its reach.
+_COVERS = (
+    "It covers the uses above and no others: costs under other ledgers add up, and choosing settings by looking at the "
+    "private rows is not covered."
+)
+#: Width of these paragraphs, so that they fit on a terminal of 80 columns where they are indented.
+_PARAGRAPH = 76
 
 
 @dataclass(frozen=True)
@@ -195,10 +203,14 @@ class PrivacyStatement:
 
     def __str__(self) -> str:
         """Say the guarantee in plain words."""
-        kind = "certified" if self.certified else "NOT certified"
-        lines = [
-            f"({self.epsilon:.6g}, {self.delta:.3g})-differential privacy under {self.adjacency} adjacency.",
-            f"  {self.noise} noise, {kind}.",
+        return wrapped("\n".join(self.lines()))
+
+    def lines(self) -> list[str]:
+        """Return the lines of that text; not wrapped, as others indent them."""
+        first, second, *others = self._terms()
+        return [
+            first,
+            second,
             *(
                 f"  {e.label}: {e.mechanism}, epsilon {e.epsilon:.4g}, delta {e.delta:.3g}"
                 + (f", {e.steps} steps with sampling probability {e.sampling_probability:.4g}" if e.steps else "")
@@ -206,13 +218,27 @@ class PrivacyStatement:
                 + (f", {count} times" if count > 1 else "")
                 for e, count in self.uses.items()
             ),
+            *others,
+        ]
+
+    def _repr_html_(self) -> str:
+        """Show the same in a notebook."""
+        header = ("use of the private rows", "mechanism", "times", "epsilon each", "delta each", "noise multiplier")
+        rows = [(e.label, e.mechanism, n, e.epsilon, e.delta, e.noise_multiplier) for e, n in self.uses.items()]
+        first, second, *others = (" ".join(line.split()) for line in self._terms())
+        return html_table(f"{first} {second}", header, rows, notes=others)
+
+    def _terms(self) -> list[str]:
+        """Say the guarantee, the noise, and what it covers and does not: all but the uses."""
+        kind = "certified" if self.certified else "NOT certified"
+        return [
+            f"({self.epsilon:.6g}, {self.delta:.3g})-differential privacy under {self.adjacency} adjacency.",
+            f"  {self.noise} noise, {kind}.",
             *(f"  Note: {note}" for note in self.notes),
             *self._composition(),
-            "  It covers the uses above and no others: costs under other ledgers add up, and choosing",
-            "  settings by looking at the private rows is not covered.",
-            *(_AMONG_CONFORMING if self.on_undeclared == "refuse" else ()),
+            fill(_COVERS, first="  ", width=_PARAGRAPH),
+            *([fill(_AMONG_CONFORMING, first="  ", width=_PARAGRAPH)] if self.on_undeclared == "refuse" else []),
         ]
-        return "\n".join(lines)
 
     def _composition(self) -> list[str]:
         """Say by which rule the uses were priced together."""

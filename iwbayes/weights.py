@@ -15,6 +15,7 @@ from scipy.special import logsumexp
 
 from iwbayes._digest import digest
 from iwbayes.arrays import Array
+from iwbayes.display import html_table, number, wrapped
 from iwbayes.tables import SyntheticTable
 from iwbayes.tails import FiniteVarianceTest, psislw, variance_test
 
@@ -94,10 +95,32 @@ class Weights:
     def __repr__(self) -> str:
         """Show method, shape and the two diagnostics."""
         steps = "".join(f" > {step}" for step in self.steps)
-        return (
+        return wrapped(
             f"Weights({self.method}{steps}: {self.n_draws} draw(s) x {len(self)} rows, "
             f"pareto_k {self.pareto_k:.2f}, ess {self.ess:.0f})"
         )
+
+    def __str__(self) -> str:
+        """Say the method, sizes and diagnostics in a few lines."""
+        return wrapped("\n".join(["Weights", *(f"  {name}: {value}" for name, value in self._facts())]))
+
+    def _repr_html_(self) -> str:
+        """Show the same in a notebook."""
+        return html_table("Weights", ("", "value"), self._facts())
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """Names and values for reading."""
+        limit, positive = pareto_k_threshold(len(self)), self.draw_values
+        k, share = self.pareto_k, self.ess / len(self)
+        verdict = "" if k != k else f" ({'good below' if k < limit else 'NOT good: its limit is'} {limit:.2f})"
+        facts = [
+            ("method", " > ".join((self.method, *self.steps))),
+            ("size", f"{len(self):,} rows, {self.n_draws} draw{'s' * (self.n_draws != 1)}"),
+            ("range", f"{number(float(positive.min()))} to {number(float(positive.max()))}, mean 1"),
+            ("ess", f"{self.ess:,.0f} ({share:.0%})"),
+            ("pareto_k", f"{k:.2f}{verdict}"),
+        ]
+        return facts if self.measurement is None else [*facts, ("measured", self.measurement.name)]
 
     @property
     def n_draws(self) -> int:

@@ -1,14 +1,18 @@
 """Settings of all tests: one thread for torch, since the tests themselves run side by side; the long tests wait.
 
 PyTensor does not note in which line a variable was made, which takes a sixth of the time of building a model.
+Warnings are not wrapped, so that tests find words beside each other; those of the documentation wrap them.
 """
 
 import os
 
 import pytest
 
+from iwbayes._warnings import IwbayesWarning
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("PYTENSOR_FLAGS", "traceback__limit=0,traceback__compile_limit=0")
+IwbayesWarning.columns = 100_000
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

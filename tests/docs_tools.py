@@ -1,13 +1,19 @@
 """Code of the project's pages and notebooks."""
 
+import ast
+import contextlib
 import importlib.util
 import json
 import re
 import sys
+import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from iwbayes._warnings import IwbayesWarning
 
 ROOT = Path(__file__).parent.parent
 _FENCE = re.compile(
@@ -45,8 +51,34 @@ def blocks(page: Path, language: str) -> list[Block]:
 
 
 def run(block: Block, page: Path, space: dict) -> None:
-    """Run a block in a namespace; tracebacks show the lines of the page."""
-    exec(compile("\n" * (block.line - 1) + block.code, str(page), "exec"), space)
+    """Run a block in a namespace, and print its last value as a notebook does; tracebacks show the page's lines."""
+    tree = ast.parse("\n" * (block.line - 1) + block.code, str(page))
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, str(page), "exec"), space)
+    if last is not None:
+        value = eval(compile(ast.Expression(last.value), str(page), "eval"), space)
+        if value is not None:
+            print(repr(value))
+
+
+#: Longest line that a page may print.
+COLUMNS = 88
+
+
+@contextlib.contextmanager
+def warnings_shown(*kinds: type[Warning]) -> Iterator[None]:
+    """Print the warnings of some kinds, as readers of a page see them; all others stay errors."""
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(IwbayesWarning, "columns", COLUMNS)
+        for kind in kinds:
+            warnings.simplefilter("always", kind)
+        warnings.showwarning = lambda message, category, *_: print(f"{category.__name__}:\n{message}")
+        yield
+
+
+def too_long(shown: str) -> list[str]:
+    """Lines that are wider than a page may print."""
+    return [line for line in shown.split("\n") if len(line) > COLUMNS]
 
 
 #: Most that a page asks for in the tests that do not wait for ``--all``: steps of a chain, of tuning and of draws each;

@@ -12,20 +12,24 @@ import typer
 from iwbayes.cli.app import Debug, Force, Json, ReleaseFile, app
 from iwbayes.cli.output import (
     check_output,
+    columns,
     errors,
     facts_of,
     finite,
-    print_table,
+    posterior_lines,
     records,
     save_or_rescue,
     working,
 )
+from iwbayes.display import fill, text_table, wrapped
 
 if TYPE_CHECKING:
     import pandas as pd
 
 #: What is shown of each parameter.
 _SUMMARY = ["mean", "sd", "eti90_lb", "eti90_ub", "ess_bulk", "r_hat"]
+#: Lines that a fit fills at most, unless its advice leaves less than a few for the parameters.
+_MOST_LINES, _FEWEST_PARAMETERS = 40, 6
 
 
 @app.command(epilog="Examples:\n\n\b\n  iwbayes inspect people.iwb\n  iwbayes inspect people.iwb --json")
@@ -37,6 +41,7 @@ def inspect(release: ReleaseFile, as_json: Json = False, debug: Debug = False) -
     with errors(debug):
         from iwbayes.analyst.reporting.html import settings
         from iwbayes.release import load
+        from iwbayes.schema.schema import column_table
 
         found = load(release)
         if as_json:
@@ -44,7 +49,8 @@ def inspect(release: ReleaseFile, as_json: Json = False, debug: Debug = False) -
             facts["schema"], facts["recipe"] = found.synthetic.schema.to_dict(), found.recipe
             typer.echo(json.dumps(facts, indent=1))
             return
-        lines = [found.summary(), "  schema:", *(f"    {column!r}" for column in found.synthetic.schema)]
+        columns_of = text_table(*column_table(found.synthetic.schema), indent="    ", width=columns())
+        lines = []
         measurement = found.weights.measurement
         if measurement is not None:
             clipped = measurement.clipped_private
@@ -61,7 +67,8 @@ def inspect(release: ReleaseFile, as_json: Json = False, debug: Debug = False) -
             if measurement.held_back is not None:
                 lines.append(f"  held back as a test of fit: {measurement.held_back.noise.dim} coordinates")
         lines += [f"  {name}: {value}" for name, value in settings(found.recipe or {})]
-        typer.echo("\n".join(lines))
+        typer.echo(f"{found.summary(width=columns())}\n  schema:\n{columns_of}")
+        typer.echo(wrapped("\n".join(lines), width=columns()))
 
 
 @app.command(
@@ -125,10 +132,11 @@ def fit(
                 json.dumps({"formula": formula, "family": used, **facts, "path": index and str(index)}, indent=1)
             )
             return
-        print_table(shown, f"{formula} ({used}), 90 % intervals")
-        print_table(checks, "diagnostics")
-        if index is not None:
-            typer.echo(f"written to {index}")
+        title = fill(f"{formula} ({used}), 90 % intervals", later="  ", width=columns()).split("\n")
+        below = ["", "diagnostics", *checks.brief(width=columns()).split("\n")]
+        below += [] if index is None else [f"written to {index}"]
+        room = max(_MOST_LINES - len(title) - len(below) - 1, _FEWEST_PARAMETERS)
+        typer.echo("\n".join([*title, "", *posterior_lines(shown, most=room), *below]))
 
 
 @app.command(
@@ -158,9 +166,17 @@ def report(
         found = load(release)
         with working("drawing"):
             from iwbayes.analyst import arviz_compat
+            from iwbayes.analyst.criticism.diagnose import diagnose
+            from iwbayes.analyst.reporting.report import of_another_release
             from iwbayes.analyst.reporting.report import report as describe
 
-            content = describe(found, None if posterior is None else arviz_compat.load(posterior), title=title)
+            idata = None if posterior is None else arviz_compat.load(posterior)
+            if idata is not None and of_another_release(diagnose(found, idata)):
+                raise ValueError(
+                    f"{posterior} was fitted with the weights of another release than {release}. Pass the release that "
+                    "it was fitted with; nothing was written."
+                )
+            content = describe(found, idata, title=title)
         write_atomically(output, content.encode("utf-8"), overwrite=force)
         typer.echo(f"written to {output}")
 

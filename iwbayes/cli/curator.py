@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from iwbayes.cli.app import Debug, Force, Json, SchemaFile, app
-from iwbayes.cli.output import check_output, errors, facts_of, save_or_rescue
+from iwbayes.cli.output import check_output, columns, errors, facts_of, save_or_rescue
+from iwbayes.display import text_table, wrapped
 
 if TYPE_CHECKING:
     from iwbayes.curator.privacy.ledger import Ledger
@@ -80,9 +81,9 @@ def schema(
             typer.echo(TEMPLATE, nl=False)
             return
         from iwbayes.schema import Schema
+        from iwbayes.schema.schema import column_table
 
-        for column in Schema.from_toml(file):
-            typer.echo(repr(column))
+        typer.echo(text_table(*column_table(Schema.from_toml(file)), width=columns()))
 
 
 @app.command(
@@ -125,7 +126,7 @@ def plan(
             facts["events"] = [event.to_dict() for event in expected.events]
             typer.echo(json.dumps(facts, indent=1))
         else:
-            typer.echo(str(expected))
+            typer.echo(wrapped(str(expected), width=columns()))
 
 
 @app.command(
@@ -227,7 +228,7 @@ def publish(
         if as_json:
             typer.echo(json.dumps({"path": str(written), **facts_of(release)}, indent=1))
         else:
-            typer.echo(f"{release.summary()}\nwritten to {written}")
+            typer.echo(f"{release.summary(width=columns())}\nwritten to {written}")
 
 
 @app.command(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import shutil
 import sys
 import tempfile
 import traceback
@@ -14,12 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from iwbayes.display import WIDTH, text_table, wrapped
+
 if TYPE_CHECKING:
     import pandas as pd
 
     from iwbayes.release import Release
 
 PACKAGE = Path(__file__).parent.parent
+_NOT_CALIBRATED = "not calibrated:"
 
 
 def facts_of(release: Release) -> dict[str, Any]:
@@ -114,22 +119,34 @@ def save_or_rescue(save: Callable[[Path], Any], path: Path) -> Path:
     raise refused
 
 
-def print_table(table: pd.DataFrame, title: str) -> None:
-    """Print a table for reading."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def columns() -> int:
+    """Width to print in: the terminal's, at most that of all output."""
+    return max(40, min(shutil.get_terminal_size((WIDTH, 24)).columns, WIDTH))
 
-    from iwbayes.analyst.reporting.html import number
 
-    shown = Table(title=Text(title), title_justify="left")
-    shown.add_column("", no_wrap=True)
-    for name in table.columns:
-        shown.add_column(Text(str(name)), overflow="fold")
-    for label, row in table.iterrows():
-        cells = [number(cell) if isinstance(cell, float) else str(cell) for cell in row]
-        shown.add_row(*(Text(text) for text in (str(label), *cells)))
-    Console(highlight=False).print(shown)
+def posterior_lines(table: pd.DataFrame, *, most: int) -> list[str]:
+    """Lines on the parameters of a posterior, each to two digits of its standard deviation.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame
+        Of `arviz_compat.summary`.
+    most : int
+        Most lines; parameters that have no place are counted in the last.
+    """
+    header = ("parameter", "mean", "sd", "5 %", "95 %")
+    rows = []
+    for label, row in table[["mean", "sd", "eti90_lb", "eti90_ub"]].iterrows():
+        sd = float(row["sd"])
+        digits = 1 - math.floor(math.log10(sd)) if 0 < sd < math.inf else 9
+        texts = [f"{value:,.{max(digits, 0)}f}" if digits <= 6 else f"{value:.3g}" for value in row]
+        rows.append((str(label), *(text if value == value else "" for text, value in zip(texts, row, strict=True))))
+    for shown in range(len(rows), 0, -1):
+        lines = text_table(header, rows[:shown], width=columns(), right=4).split("\n")
+        hidden = len(rows) - shown
+        if len(lines) + bool(hidden) <= most:
+            break
+    return [*lines, f"and {hidden} more: --json shows all, and -o writes all"] if hidden else lines
 
 
 def records(table: pd.DataFrame, index: str) -> list[dict[str, Any]]:
@@ -163,7 +180,10 @@ def errors(debug: bool, *, private: bool = False) -> Iterator[None]:
     def show_warning(message: Any, category: type[Warning], filename: str, *_: Any) -> None:
         ours = Path(filename).is_relative_to(PACKAGE)
         text = str(message) if ours or not private else f"a {category.__name__} of a library"
-        typer.echo(f"warning: {' '.join(text.split())}", err=True)
+        said = " ".join(text.split())
+        if said.startswith(_NOT_CALIBRATED):  # its reasons stand in the diagnostics, with what to do
+            said = f"{_NOT_CALIBRATED} see what the diagnostics advise"
+        typer.echo(_for_reading(f"warning: {said}"), err=True)
 
     with warnings.catch_warnings():
         warnings.showwarning = show_warning  # type: ignore[assignment]
@@ -182,8 +202,13 @@ def errors(debug: bool, *, private: bool = False) -> Iterator[None]:
         except Exception as error:  # the outermost frame of a program
             if debug:
                 typer.echo("".join(traceback.format_tb(error.__traceback__)), err=True, nl=False)
-            typer.echo(f"error: {message_of(error, private)}", err=True)
+            typer.echo(_for_reading(f"error: {message_of(error, private)}"), err=True)
             raise typer.Exit(1) from None
+
+
+def _for_reading(line: str) -> str:
+    """One line for programs; on a terminal words are not broken at its edge."""
+    return wrapped(line, width=columns()) if sys.stderr.isatty() else line
 
 
 def message_of(error: Exception, private: bool) -> str:

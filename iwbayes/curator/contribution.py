@@ -73,6 +73,8 @@ def bound_contributions(
     are drawn with secret randomness, from that user's rows alone. Replacing a user changes their number by at most tau.
     The number of users is public.
 
+    What is published of the result protects people; calibrated intervals for it are out of scope, see `publish_users`.
+
     References
     ----------
     Amin, Kulesza, Munoz Medina & Vassilvitskii (ICML 2019).

@@ -27,6 +27,7 @@ from iwbayes.curator.protocols import (
     is_weight_estimator,
     prefers_delta,
 )
+from iwbayes.display import html_table, wrapped
 from iwbayes.features.formulas import check_formulas
 from iwbayes.schema import Schema
 from iwbayes.statement import Adjacency, Event
@@ -40,7 +41,7 @@ _PLAN_ROWS = 4096
 _FEATURES_OF_ONE_PREDICTOR = 4
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """What a release would look like, from public quantities only.
 
@@ -74,14 +75,27 @@ class Plan:
 
     def __str__(self) -> str:
         """Say the plan in words."""
+        title, facts = self._facts()
+        lines = [title, *(f"  {name}: {value}" for name, value in facts)]
+        return wrapped("\n".join([*lines, f"  {self.advice}"] if self.advice else lines))
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """Show the same in a notebook."""
+        title, facts = self._facts()
+        return html_table(title, ("", "value"), facts, notes=[self.advice] if self.advice else [])
+
+    def _facts(self) -> tuple[str, list[tuple[str, str]]]:
+        """Return its budget, and names and values for reading."""
         verdict = "within" if self.noise_over_spread <= NOISE_TARGET else "ABOVE"
-        text = (
-            f"generator epsilon {self.epsilon_generator:.4g}, weights epsilon {self.epsilon_weights:.4g} (each alone; "
-            f"jointly within epsilon {self.epsilon:g} at delta {self.delta:g}); "
-            f"{self.terms} terms, {self.n_features} features, noise sd {self.noise_sd:.4g} each; "
-            f"noise over spread {self.noise_over_spread:.3g}, {verdict} the target of {NOISE_TARGET}."
-        )
-        return f"{text} {self.advice}".rstrip()
+        return f"Plan of a release at epsilon {self.epsilon:g} and delta {self.delta:g}", [
+            ("generator", f"epsilon {self.epsilon_generator:.4g} on its own"),
+            ("weights", f"epsilon {self.epsilon_weights:.4g} on their own"),
+            ("measured", f"{self.terms} terms, {self.n_features} features"),
+            ("noise", f"sd {self.noise_sd:.4g} in each feature"),
+            ("noise over spread", f"{self.noise_over_spread:.3g}, {verdict} the target of {NOISE_TARGET}"),
+        ]
 
     @property
     def advice(self) -> str:

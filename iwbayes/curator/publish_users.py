@@ -69,6 +69,11 @@ def publish_users(
     TypeError, ValueError
         For a wrong argument; see `bound_contributions` and `publish`.
 
+    Notes
+    -----
+    Calibrated intervals for such a release are out of scope: rows of one person are alike, and no interval here
+    accounts for that. Every fit of it says "not calibrated", and describes the rows, not the people.
+
     Examples
     --------
     >>> import pandas as pd

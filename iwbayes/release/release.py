@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from iwbayes._archive import ArchiveError, write_atomically
+from iwbayes.display import WIDTH, html_table, wrapped
 from iwbayes.release.file import FORMAT_VERSION, from_bytes, to_bytes
 from iwbayes.statement import PrivacyStatement
 from iwbayes.tables import SyntheticTable
@@ -144,7 +145,7 @@ class Release:
         kind = "certified" if self.certified else "NOT certified"
         return (
             f"Release({len(self.synthetic)} synthetic rows x {len(self.synthetic.schema)} columns for "
-            f"{self.n_private} private rows, epsilon {self.statement.epsilon:.4g}, "
+            f"{self.n_private} private rows,\n    epsilon {self.statement.epsilon:.4g}, "
             f"delta {self.statement.delta:.3g}, {kind})"
         )
 
@@ -152,23 +153,39 @@ class Release:
         """Return the summary."""
         return self.summary()
 
-    def summary(self) -> str:
-        """Sizes, origin, weights and privacy in a few lines of plain text."""
+    def summary(self, *, width: int = WIDTH) -> str:
+        """Sizes, origin, weights and privacy in a few lines of plain text, of at most so many columns."""
+        title, facts = self._facts()
+        lines = [title, *(f"  {name}: {value}" for name, value in facts)]
+        lines.append("  privacy: " + "\n".join(self.statement.lines()).replace("\n", "\n  "))
+        lines += [] if self.certified else [f"  NOT certified: {'; '.join(self.reasons)}"]
+        return wrapped("\n".join(lines), width=width)
+
+    def _repr_html_(self) -> str:
+        """Show the same in a notebook."""
+        title, facts = self._facts()
+        notes = [] if self.certified else [f"NOT certified: {'; '.join(self.reasons)}"]
+        return html_table(title, ("", "value"), facts, notes=notes) + self.statement._repr_html_()
+
+    def _facts(self) -> tuple[str, list[tuple[str, str]]]:
+        """Return its sizes, and names and values for reading."""
         weights, n_rows = self.weights, len(self.synthetic)
         limit = pareto_k_threshold(n_rows)
+        title = (
+            f"Release of {n_rows} synthetic rows x {len(self.synthetic.schema)} columns for {self.n_private} private "
+            "rows"
+        )
         steps = "".join(f", {step}" for step in weights.steps)
-        lines = [
-            f"Release of {n_rows} synthetic rows x {len(self.synthetic.schema)} columns "
-            f"for {self.n_private} private rows",
-            f"  columns: {', '.join(self.synthetic.schema.names)}",
-            f"  rows from: {self.synthetic.origin or 'unknown'}",
-            f"  weights: {weights.method}{steps}; {weights.n_draws} draw(s), ess {weights.ess:.0f} "
-            f"({weights.ess / n_rows:.0%}), pareto_k {weights.pareto_k:.2f} "
-            f"({'good below' if weights.pareto_k < limit else 'NOT good: its limit is'} {limit:.2f})",
-            "  privacy: " + str(self.statement).replace("\n", "\n  "),
+        return title, [
+            ("columns", ", ".join(self.synthetic.schema.names)),
+            ("rows from", self.synthetic.origin or "unknown"),
+            (
+                "weights",
+                f"{weights.method}{steps}; {weights.n_draws} draw(s), ess {weights.ess:.0f} "
+                f"({weights.ess / n_rows:.0%}), pareto_k {weights.pareto_k:.2f} "
+                f"({'good below' if weights.pareto_k < limit else 'NOT good: its limit is'} {limit:.2f})",
+            ),
         ]
-        lines += [] if self.certified else [f"  NOT certified: {'; '.join(self.reasons)}"]
-        return "\n".join(lines)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False, allow_uncertified: bool = False) -> Path:
         """Write the release file, atomically.

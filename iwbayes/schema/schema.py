@@ -7,16 +7,22 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
+from pprint import pformat
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from iwbayes.arrays import Array
+from iwbayes.display import WIDTH, html_table, text_table
 from iwbayes.schema.cells import check_on_undeclared
 from iwbayes.schema.columns import COLUMN_TYPES, Binary, Categorical, Column, Integer, Level, Real
 
-__all__ = ["Binary", "Categorical", "Column", "Integer", "Level", "Real", "Schema"]
+__all__ = ["Binary", "Categorical", "Column", "Integer", "Level", "Real", "Schema", "column_table"]
+
+_HEADER = ("column", "type", "bounds or levels", "missing")
+#: Levels beyond these are counted where a column is described.
+_MOST_LEVELS = 40
 
 
 class Schema:
@@ -107,7 +113,15 @@ class Schema:
 
     def __repr__(self) -> str:
         """List the columns."""
-        return "Schema(\n" + "".join(f"    {column!r},\n" for column in self.columns) + ")"
+        return "Schema(\n" + "".join(f"{_code(column)},\n" for column in self.columns) + ")"
+
+    def __str__(self) -> str:
+        """Table of the columns."""
+        return f"Schema of {_count(self)}\n{text_table(*column_table(self), indent='  ')}"
+
+    def _repr_html_(self) -> str:
+        """Show the same table in a notebook."""
+        return html_table(f"Schema of {_count(self)}", *column_table(self))
 
     def admitting(self, on_undeclared: str) -> Schema:
         """Return the schema under which `PrivateTable` publishes, which depends on no row.
@@ -295,6 +309,37 @@ def _check_keys(entry: Mapping[str, Any], name: Any) -> None:
     if wrong:
         column = f"column {name!r}" if "name" in entry else "a column"
         raise TypeError(f"{column} of type {entry['type']!r}: {', '.join(wrong)}. Its keys are {', '.join(allowed)}.")
+
+
+def column_table(schema: Schema) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Header and rows of a schema for reading: name, type, bounds or levels, whether cells may be missing."""
+    return _HEADER, [_described(column) for column in schema]
+
+
+def _count(schema: Schema) -> str:
+    return f"{len(schema)} column{'s' * (len(schema) != 1)}"
+
+
+def _code(column: Column) -> str:
+    """Return the code of a column inside a schema's, in lines that are short where their literals can be broken."""
+    line = f"    {column!r}"
+    if len(line) < WIDTH:
+        return line
+    values = {field.name: getattr(column, field.name) for field in fields(column)}  # type: ignore[arg-type]
+    parts = (f"        {name}={pformat(value, width=WIDTH - 12, compact=True)},\n" for name, value in values.items())
+    inner = "".join(part.replace("\n ", "\n         ") for part in parts)
+    return f"    {type(column).__name__}(\n{inner}    )"
+
+
+def _described(column: Column) -> tuple[str, str, str, str]:
+    if isinstance(column, Real | Integer):
+        how = f", encoded as {column.transform}" if isinstance(column, Real) and column.transform else ""
+        values = f"{column.lower:g} to {column.upper:g}{how}"
+    else:
+        levels = [str(level) for level in column.levels]  # type: ignore[attr-defined]
+        more = f" and {len(levels) - _MOST_LEVELS} more" if len(levels) > _MOST_LEVELS else ""
+        values = ", ".join(levels[:_MOST_LEVELS]) + more
+    return column.name, column.kind, values, "allowed" if column.missing else ""
 
 
 def _toml(value: Any) -> str:

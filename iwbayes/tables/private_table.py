@@ -33,7 +33,7 @@ class PrivateTable:
         the level "other" of a Categorical whose levels are text, and a missing cell elsewhere. Both round fractions in
         an Integer column. Fix it before the rows are read, for it changes the published schema: see Notes.
     survey_weights : None
-        Refused when given: see Raises.
+        Out of scope, and refused when given: see Raises.
 
     Attributes
     ----------
@@ -106,7 +106,7 @@ class PrivateTable:
         published = _published(schema, on_undeclared)
         if survey_weights is not None:
             raise ValueError(
-                "survey design weights on private rows are not supported: a row's influence would be its "
+                "survey design weights of private rows are out of scope: a row's influence would be its "
                 "weight, which no stated sensitivity bounds, and the weights are private themselves. "
                 "Declare the design variables as columns and model them, or publish the rows unweighted."
             )

@@ -133,7 +133,7 @@ def test_the_release_says_what_it_was_made_for(private):
     models = ["insured ~ age + region", "visits ~ age"]
     settings = {"epsilon": 1.0, "delta": 1e-6, "n_synthetic": 800, "random_seed": 1}
     release = publish(private, for_models=models, noise=SeededNoise(1), **settings)
-    assert release.recipe["for_models"] == models and all(model in str(release) for model in models)
+    assert release.recipe["for_models"] == models and all(model in " ".join(str(release).split()) for model in models)
     # naming them in the weights is the same
     again = publish(private, weights=TiltWeights(for_models=models), noise=SeededNoise(1), **settings)
     np.testing.assert_array_equal(again.weights.log_weights, release.weights.log_weights)
@@ -364,8 +364,8 @@ def test_the_plan_follows_the_settings():
 def test_the_plan_says_its_verdict():
     good = plan(SCHEMA, 10**6, epsilon=1.0, delta=1e-6)
     assert "within the target" in str(good) and good.advice == ""
-    assert "(each alone; jointly within epsilon 1 at delta 1e-06); quadratic terms" in str(good)
-    assert f"noise over spread {good.noise_over_spread:.3g}, within" in str(good)
+    assert str(good).startswith("Plan of a release at epsilon 1 and delta 1e-06\n") and "quadratic terms" in str(good)
+    assert f"noise over spread: {good.noise_over_spread:.3g}, within" in str(good)
     poor = str(plan(SCHEMA, 50, epsilon=0.1, delta=1e-6))
     assert "ABOVE the target" in poor and "it takes more rows or a larger epsilon" in poor and "for_models" not in poor
 

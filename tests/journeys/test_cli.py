@@ -5,6 +5,7 @@ import gzip
 import importlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -243,7 +244,12 @@ def test_the_template_is_a_schema(tmp_path):
     shown = run("schema").stdout
     assert Schema.from_toml(shown).names == ("age", "income", "children", "region", "insured")
     (tmp_path / "s.toml").write_text(shown, encoding="utf-8")
-    assert "Categorical(name='region'" in run("schema", tmp_path / "s.toml").stdout
+    shown_table = run("schema", tmp_path / "s.toml").stdout
+    assert (
+        "region" in shown_table
+        and "north, south, east, west" in shown_table
+        and "0 to 500000, encoded as log1p" in shown_table
+    )
     (tmp_path / "s.toml").write_text(shown.replace("upper = 12", "upper = -1"), encoding="utf-8")
     failed(run("schema", tmp_path / "s.toml"), "children")
 
@@ -648,8 +654,8 @@ def test_columns_are_dropped_by_name(folder, tmp_path, kind):
 def test_inspect_shows_what_an_analyst_must_know(released):
     result = run("inspect", released)
     assert result.exit_code == 0
-    for part in ("hardened noise, certified", "Categorical(name='group'", "clipped private rows", "share: 0.3"):
-        assert part in result.stdout
+    for part in ("hardened noise, certified", "categorical", "clipped private rows", "share: 0.3"):
+        assert part in " ".join(result.stdout.split())
 
 
 def test_inspect_json(released):
@@ -724,14 +730,118 @@ def test_a_fit_outside_the_domain_warns_in_one_line(seeded, tmp_path):
     )
     result = run("fit", path, "y ~ x", "--family", "bernoulli", "--method", "laplace", "--seed", 1)
     assert result.exit_code == 0, result.stderr
-    assert result.stderr.startswith("warning: not calibrated")
-    assert result.stderr.count("\n") == 1
+    assert result.stderr == "warning: not calibrated: see what the diagnostics advise\n"
+    advice = " ".join(result.stdout.partition("diagnostics\n")[2].split())
+    assert advice.count("the synthetic rows are far from the private ones") == 1
+    assert "ess_share" in advice.split("calibration:")[0]
 
 
 def test_fit_errors_name_the_remedy(released):
     result = failed(run("fit", released, "y ~ unknown", "--family", "bernoulli"), "unknown")
     assert "the schema lacks" in result.stderr
     failed(run("fit", released, "y ~ x", "--family", "cauchy"), "cauchy")
+
+
+@pytest.fixture(scope="module")
+def long_names(folder):
+    """Build a release of columns with long names, the same in every run."""
+    from iwbayes.curator.privacy.noise import SeededNoise
+    from iwbayes.curator.publish import publish
+
+    rng = np.random.default_rng(1)
+    levels = ("north-eastern coast", "south-western plains", "central highlands")
+    schema = Schema(
+        Real("household_income_in_thousands", 0, 100),
+        Integer("years_of_schooling_completed", 0, 20),
+        Real("distance_to_the_nearest_hospital", 0, 50),
+        Categorical("region_of_residence", levels),
+        Binary("ever_diagnosed_with_diabetes"),
+    )
+    frame = pd.DataFrame(
+        {
+            "household_income_in_thousands": rng.normal(50, 12, 3000),
+            "years_of_schooling_completed": rng.integers(0, 20, 3000),
+            "distance_to_the_nearest_hospital": rng.uniform(0, 50, 3000),
+            "region_of_residence": rng.choice(levels, 3000),
+            "ever_diagnosed_with_diabetes": rng.integers(0, 2, 3000),
+        }
+    )
+    table = PrivateTable(frame, schema)
+    release = publish(table, epsilon=1, delta=1e-6, n_synthetic=6000, noise=SeededNoise(3), random_seed=3)
+    return release.save(folder / "long.iwb", allow_uncertified=True)
+
+
+MODELS = {
+    "all columns": "ever_diagnosed_with_diabetes ~ household_income_in_thousands + years_of_schooling_completed + "
+    "distance_to_the_nearest_hospital + region_of_residence",
+    "products": "ever_diagnosed_with_diabetes ~ (household_income_in_thousands + years_of_schooling_completed + "
+    "distance_to_the_nearest_hospital) * region_of_residence",
+}
+
+
+@pytest.mark.filterwarnings("default::iwbayes._warnings.CalibrationWarning")
+@pytest.mark.parametrize("model", MODELS)
+def test_a_fit_fits_on_a_terminal(long_names, tmp_path, monkeypatch, model):
+    """80 columns and 40 lines, no number in two lines, and no advice twice."""
+    from iwbayes.analyst import arviz_compat
+
+    monkeypatch.setenv("COLUMNS", "80")
+    result = run("fit", long_names, MODELS[model], "--seed", 1, "-o", tmp_path / "p.nc")
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 40 or model == "products"  # whose advice names long products
+    posterior, _, below = result.stdout.partition("\ndiagnostics\n")
+    summary = arviz_compat.summary(arviz_compat.load(tmp_path / "p.nc"))
+    rows = [line for line in posterior.splitlines() if re.fullmatch(r"\S.*?( +-?[\d.,]+(e[-+]\d+)?){4}", line)]
+    assert rows[0].startswith("Intercept")
+    for line, (_, row) in zip(rows, summary.iterrows(), strict=False):
+        numbers = [float(text.replace(",", "")) for text in line.split()[-4:]]
+        np.testing.assert_allclose(
+            numbers, row[["mean", "sd", "eti90_lb", "eti90_ub"]].astype(float), atol=row["sd"] / 9
+        )
+    assert len(rows) == len(summary) or f"and {len(summary) - len(rows)} more: --json shows all" in posterior
+    assert len(rows) == 6 if model == "all columns" else len(rows) >= 4
+    advice = [sentence for sentence in re.findall(r"[^.]+\.", " ".join(below.split())) if len(sentence) > 40]
+    assert len(advice) == len(set(advice))
+
+
+def test_other_commands_fit_on_a_terminal(long_names, folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    budget = ("--epsilon", 0.5, "--delta", 1e-6)
+    (tmp_path / "s.toml").write_text(load(long_names).synthetic.schema.to_toml(), encoding="utf-8")
+    for line in (
+        ("inspect", long_names),
+        ("schema", tmp_path / "s.toml"),
+        ("plan", "-s", tmp_path / "s.toml", "--n", 300, *budget),
+        ("ledger", tmp_path / "l", "--epsilon", 2, "--delta", 1e-6),
+        ("publish", folder / "t.csv", "-s", folder / "s.toml", *budget, "-o", tmp_path / "r.iwb"),
+    ):
+        result = run(*line)
+        said = result.stdout.replace(str(tmp_path), "FOLDER")
+        assert result.exit_code == 0 and max(map(len, said.splitlines())) <= 80, said
+    assert "household_income_in_thousands" in run("inspect", long_names).stdout
+
+
+def test_a_report_of_another_release_is_refused(seeded, released, tmp_path):
+    posterior, page = tmp_path / "p.nc", tmp_path / "page.html"
+    assert run("fit", seeded, "y ~ x", "-o", posterior, "--draws", 50, "--chains", 2, "--seed", 1).exit_code == 0
+    for line in ((released, posterior), (posterior,), (tmp_path / "absent.iwb",)):
+        result = run("report", *line, "-o", page)
+        assert result.exit_code == 1 and result.stdout == "" and result.stderr.count("error: ") == 1
+        assert not page.exists()
+    failed(run("report", released, posterior, "-o", page), "was fitted with the weights of another release")
+    assert run("report", seeded, posterior, "-o", page).exit_code == 0 and page.exists()
+
+
+def test_errors_are_wrapped_on_a_terminal_only(monkeypatch, tmp_path):
+    from iwbayes.cli import output
+
+    line = "error: " + "word " * 40 + "end"
+    assert output._for_reading(line) == line
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "60")
+    assert max(map(len, output._for_reading(line).split("\n"))) <= 60
 
 
 def test_version_and_help():

@@ -8,14 +8,13 @@ import re
 import shutil
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 
 import matplotlib
 import numpy as np
 import pymc as pm
 import pytest
-from docs_tools import ROOT, blocks, run, shorten
+from docs_tools import ROOT, blocks, run, shorten, too_long, warnings_shown
 
 import iwbayes
 from iwbayes._warnings import CalibrationWarning, WeightsWarning
@@ -61,17 +60,16 @@ def run_page(page, folder, config):
     matplotlib.use("Agg")
     space: dict = {}
     shown = []
-    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+    # the noise of a release is never seeded: now and then one lies outside the domain of calibration
+    with pytest.MonkeyPatch.context() as patch, warnings_shown(CalibrationWarning, WeightsWarning):
         patch.chdir(folder)
         shorten(patch, page, config)
-        # the noise of a release is never seeded: now and then one lies outside the domain of calibration
-        warnings.simplefilter("ignore", CalibrationWarning)
-        warnings.simplefilter("ignore", WeightsWarning)
         for block in blocks(page, "python"):
             if not block.missing:
                 with contextlib.redirect_stdout(io.StringIO()) as out:
                     run(block, page, space)
                 shown.append(out.getvalue())
+    assert too_long("".join(shown)) == []
     return space, "".join(shown)
 
 
@@ -103,6 +101,7 @@ def test_the_start_page_runs_in_python_and_in_a_shell(tmp_path, pytestconfig):
         assert done.returncode == 0, done.stderr
         shown += done.stdout
     assert "hardened noise, certified" in shown and "written to page.html" in shown
+    assert too_long(shown) == []
     for name in ("people.iwb", "small.iwb", "report.html", "posterior.nc", "page.html"):
         assert (tmp_path / name).stat().st_size > 1000
 

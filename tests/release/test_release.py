@@ -138,7 +138,7 @@ def test_parts_must_belong_together():
 def test_printed_forms():
     release = make_release()
     assert repr(release) == (
-        "Release(60 synthetic rows x 7 columns for 41 private rows, epsilon 1, delta 1e-06, certified)"
+        "Release(60 synthetic rows x 7 columns for 41 private rows,\n    epsilon 1, delta 1e-06, certified)"
     )
     assert str(release) == release.summary()
     for part in ("BayesNet structure: exponential", "7 times", "rows from: BayesNet", "pareto_k", "psis"):

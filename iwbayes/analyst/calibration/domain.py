@@ -216,8 +216,9 @@ def weight_facts(release: Release, tilt: ReleasedTilt | None) -> dict[str, Any]:
 def weight_checks(facts: Mapping[str, Any], *, scale: bool = True) -> list[Check]:
     """Judge the facts of `weight_facts` that bound the domain; `scale` says whether the response may have a scale."""
     advice = (
-        "people may own several rows, and rows of one person are alike: intervals that take the rows for independent "
-        "are too narrow. Read them as descriptions of the rows, not of the population."
+        "calibrated intervals are out of scope where people own several rows: rows of one person are alike, and "
+        "intervals that take the rows for independent are too narrow. Read them as descriptions of the rows, not of "
+        "the population."
     )
     several = facts.get("unit", "row") == "user"
     return [

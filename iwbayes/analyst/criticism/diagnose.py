@@ -23,6 +23,7 @@ from iwbayes.analyst.calibration.domain import (
     weight_facts,
 )
 from iwbayes.analyst.checks import check_release
+from iwbayes.analyst.criticism.diagnostics import Diagnostics
 from iwbayes.analyst.fit_record import weights_digest
 from iwbayes.analyst.inference.nuts import DRAWS_PER_CHAIN, RHAT_FAILURE, RHAT_LIMIT
 from iwbayes.analyst.regression.families import FAMILIES
@@ -36,7 +37,7 @@ __all__ = ["diagnose"]
 NAN = float("nan")
 
 
-def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) -> pd.DataFrame:
+def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) -> Diagnostics:
     """Judge a release, and a posterior that was fitted to it.
 
     Parameters
@@ -47,7 +48,8 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
 
     Returns
     -------
-    pandas.DataFrame
+    Diagnostics
+        A pandas.DataFrame that prints what to do once, below.
         Index ``check``; columns ``value`` (number or text), ``threshold`` (NaN where there is none), ``verdict``
         ("ok", "warn", "fail", "info") and ``what_to_do`` (empty where nothing needs doing). The checks:
 
@@ -105,10 +107,10 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
     return _table(checks)
 
 
-def _table(checks: Iterable[Check]) -> pd.DataFrame:
+def _table(checks: Iterable[Check]) -> Diagnostics:
     rows = [(c.name, c.value, c.threshold, c.verdict, c.what_to_do) for c in checks]
     frame = pd.DataFrame(rows, columns=["check", "value", "threshold", "verdict", "what_to_do"])
-    return frame.astype({"value": object, "threshold": object}).set_index("check")
+    return Diagnostics(frame.astype({"value": object, "threshold": object}).set_index("check"))
 
 
 def _info(name: str, value: Any, threshold: Any = NAN, what_to_do: str = "") -> Check:

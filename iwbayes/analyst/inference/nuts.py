@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
+from iwbayes._warnings import IwbayesWarning
 from iwbayes.analyst import arviz_compat
 from iwbayes.arrays import Array
 
@@ -127,6 +128,7 @@ class _Clock:
                 f"NUTS will take about {math.ceil(whole / 60)} minutes: {self._done:,} of {self._steps:,} steps"
                 f"{' of the first run' if self._n_runs > 1 else ''} took {passed:.0f} s. It stops after {stops:g} s "
                 f"and keeps its draws, as when it is interrupted; sampler={{'max_seconds': ...}} sets that. {_FASTER}.",
+                IwbayesWarning,
                 stacklevel=2,
             )
 
@@ -161,6 +163,7 @@ class _Clock:
             warnings.warn(
                 f"NUTS was ended after {monotonic() - self._began:.0f} s, with {made:,} of {asked:,} draws: they are "
                 f"repeated to fill the result, and its effective sample size is theirs. {_FASTER}{_LONGER}",
+                IwbayesWarning,
                 stacklevel=2,
             )
 

@@ -14,6 +14,7 @@ from formulaic import Formula
 from formulaic.parser.types import Term as FormulaTerm
 from numpy.typing import NDArray
 
+from iwbayes._warnings import IwbayesWarning
 from iwbayes.analyst.regression.design_spec import DesignSpec, Term, evaluate
 from iwbayes.analyst.regression.families import get_family
 from iwbayes.analyst.regression.family import Family, FamilyName, Response, default_family
@@ -139,7 +140,7 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: Fami
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, UserWarning, stacklevel=4)
+    warnings.warn(message, IwbayesWarning, stacklevel=4)
 
 
 def _parse(formula: str, schema: Schema, asked: FamilyName | Family | None) -> tuple[Any, str, Family]:

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-__all__ = ["bullets", "number", "page", "paragraph", "picture", "section", "settings", "table"]
+from iwbayes.display import number
+
+__all__ = ["bullets", "page", "paragraph", "picture", "section", "settings", "table"]
 
 #: Keys of a recipe that do not say what they are, and what they are.
 _SETTINGS = {"calibration": "joint scale of the parts' epsilons"}
@@ -112,13 +114,6 @@ def _cell(value: Any) -> str:
         text = "" if value is None else str(value)
         return f"<td{' class=long' if len(text) > 40 else ''}>{escape(text)}</td>"
     return f'<td class="number">{escape(number(value))}</td>'
-
-
-def number(value: float) -> str:
-    """Four digits, all digits before the point, and nothing for NaN."""
-    if value != value:
-        return ""
-    return f"{value:,.0f}" if isinstance(value, int) or 1000 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
 def settings(recipe: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -14,13 +14,14 @@ from iwbayes._warnings import CalibrationWarning
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.checks import check_release
 from iwbayes.analyst.criticism.diagnose import diagnose
-from iwbayes.analyst.reporting.html import bullets, number, page, paragraph, picture, settings, table
+from iwbayes.analyst.reporting.html import bullets, page, paragraph, picture, settings, table
 from iwbayes.analyst.reporting.plots import plot_budget, plot_comparison, plot_marginals, plot_overlap, plot_weights
+from iwbayes.display import number
 from iwbayes.release import Release
-from iwbayes.schema.columns import Column, Real
+from iwbayes.schema.schema import column_table
 from iwbayes.weights import pareto_k_threshold
 
-__all__ = ["report"]
+__all__ = ["of_another_release", "report"]
 
 _NEIGHBOURS = {
     "replace-one": "if any one row of the private table had been any other row",
@@ -81,7 +82,7 @@ def report(release: Release, idata: Any = None, *, title: str | None = None) -> 
     own = diagnose(release)
     fitted = None if idata is None else diagnose(release, idata)
     warned = _warnings(release, own if fitted is None else fitted)
-    if fitted is not None and _of_another_release(fitted):
+    if fitted is not None and of_another_release(fitted):
         warnings.warn(warned[0], CalibrationWarning, stacklevel=2)
     sections = [
         ("warnings", "Warnings", _warning_box(warned)),
@@ -104,14 +105,14 @@ def report(release: Release, idata: Any = None, *, title: str | None = None) -> 
     return page(title or f"{kind}: {some}", summary, sections)
 
 
-def _of_another_release(checks: pd.DataFrame) -> bool:
+def of_another_release(checks: pd.DataFrame) -> bool:
     """Whether a posterior was fitted with the weights of another release than the one it is described with."""
     return "weights" in checks.index and checks.loc["weights", "verdict"] == "fail"
 
 
 def _warnings(release: Release, checks: pd.DataFrame) -> list[str]:
     """All that speaks against taking the numbers as they are, the gravest first."""
-    found = [str(checks.loc["weights", "what_to_do"])] if _of_another_release(checks) else []
+    found = [str(checks.loc["weights", "what_to_do"])] if of_another_release(checks) else []
     found += [f"The release is not certified: {reason}." for reason in release.reasons]
     order = {"fail": 0, "warn": 1}
     bad = checks[checks["verdict"].isin(order)]
@@ -176,20 +177,7 @@ def _privacy(release: Release) -> str:
 
 
 def _schema(release: Release) -> str:
-    rows = [
-        (column.name, column.kind, _range(column), "allowed" if column.missing else "")
-        for column in release.synthetic.schema
-    ]
-    return table("Declared from public knowledge", ("column", "kind", "bounds or levels", "missing cells"), rows)
-
-
-def _range(column: Column) -> str:
-    if column.kind in ("real", "integer"):
-        how = f", encoded as {column.transform}" if isinstance(column, Real) and column.transform else ""
-        return f"{column.lower:g} to {column.upper:g}{how}"  # type: ignore[attr-defined]
-    levels = [str(level) for level in column.levels]  # type: ignore[attr-defined]
-    more = f" and {len(levels) - 40} more" if len(levels) > 40 else ""
-    return ", ".join(levels[:40]) + more
+    return table("Declared from public knowledge", *column_table(release.synthetic.schema))
 
 
 def _checks(caption: str, checks: pd.DataFrame) -> str:

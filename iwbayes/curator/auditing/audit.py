@@ -42,6 +42,7 @@ from iwbayes.curator.plan import check_whole
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier, joint_multiplier
 from iwbayes.curator.privacy.noise import NoiseSource, SeededNoise
 from iwbayes.curator.protocols import Generator, WeightEstimator, is_generator, is_weight_estimator
+from iwbayes.display import wrapped
 from iwbayes.schema import Schema
 from iwbayes.statement import ROW_ADJACENCIES, Event, RowAdjacency
 from iwbayes.tables import PrivateTable, SyntheticTable
@@ -123,7 +124,7 @@ class AuditResult:
             f"  from {self.n_runs} runs on each table, observing {self.observed}",
             *(self._verdict()),
         ]
-        return "\n".join(lines)
+        return wrapped("\n".join(lines))
 
     def _verdict(self) -> list[str]:
         if self.passed:

@@ -4,7 +4,6 @@ import base64
 import re
 import shutil
 import subprocess
-import warnings
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -177,20 +176,15 @@ def test_a_calibrated_posterior_is_not_that_of_another_release(html, release, id
     assert "account for" not in page.sections["posterior"] and "NOT calibrated" in page.sections["posterior"]
 
 
-def test_the_command_says_that_a_posterior_is_of_another_release(release, idata, tmp_path, words_only):
+def test_the_command_refuses_a_posterior_of_another_release(release, idata, tmp_path, words_only):
     weights = replace(release.weights, log_weights=release.weights.log_weights * 0.9)
     replace(release, weights=weights).save(tmp_path / "other.iwb", allow_uncertified=True)
     arviz_compat.save(idata, tmp_path / "idata.nc")
     paths = [str(tmp_path / name) for name in ("other.iwb", "idata.nc", "report.html")]
-    with warnings.catch_warnings():
-        warnings.simplefilter("default")
-        done = CliRunner().invoke(cli.app, ["report", *paths[:2], "-o", paths[2]])
-    assert done.exit_code == 0, done.stderr
-    assert done.stderr == (
-        "warning: The posterior was fitted with other weights than those of this release. Pass the release that the "
-        "posterior was fitted with.\n"
-    )
-    assert "NOT calibrated" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    done = CliRunner().invoke(cli.app, ["report", *paths[:2], "-o", paths[2]])
+    assert done.exit_code == 1 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+    assert "was fitted with the weights of another release" in done.stderr
+    assert not (tmp_path / "report.html").exists()
 
 
 def test_rows_left_out_for_missing_cells_are_counted(html, release, idata, words_only):

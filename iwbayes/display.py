@@ -1,0 +1,157 @@
+"""What objects show of themselves: lines of at most 88 columns, tables of text, and small HTML tables for notebooks."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+__all__ = ["WIDTH", "cell", "fill", "html_table", "number", "text_table", "wrapped"]
+
+#: Longest line of any output.
+WIDTH = 88
+#: Spaces between two columns of a table, and the least width that a column of words is squeezed to.
+_GAP, _LEAST = 2, 12
+
+
+def number(value: float) -> str:
+    """Four digits, all digits before the point, and nothing for NaN."""
+    if value != value:
+        return ""
+    return f"{value:,.0f}" if isinstance(value, int) or 1000 <= abs(value) < 1e15 else f"{value:.4g}"
+
+
+def cell(value: Any) -> str:
+    """Text of a table's cell: numbers have four digits, None and NaN are empty."""
+    if value is None:
+        return ""
+    return str(value) if isinstance(value, bool) or not isinstance(value, int | float) else number(value)
+
+
+def fill(text: str, *, first: str = "", later: str | None = None, width: int = WIDTH) -> str:
+    """Wrap a paragraph.
+
+    Parameters
+    ----------
+    text : str
+        White space and line ends in it count as one space.
+    first, later : str
+        What its first and its later lines begin with; the later ones as the first unless given.
+    width : int
+        Longest line. A longer word is broken.
+    """
+    later = first if later is None else later
+    return textwrap.fill(
+        " ".join(text.split()), width, initial_indent=first, subsequent_indent=later, break_on_hyphens=False
+    )
+
+
+def wrapped(text: str, *, width: int = WIDTH) -> str:
+    """Wrap the lines of a text that are too long; what is left of a line is indented further."""
+    lines = []
+    for line in text.split("\n"):
+        indent = line[: len(line) - len(line.lstrip())]
+        lines.append(line if len(line) <= width else fill(line, first=indent, later=f"{indent}  ", width=width))
+    return "\n".join(lines)
+
+
+def text_table(
+    header: Sequence[str], rows: Iterable[Sequence[Any]], *, indent: str = "", width: int = WIDTH, right: int = 0
+) -> str:
+    """Table in plain text. Numbers stand to the right and are never broken; columns of words are folded.
+
+    Parameters
+    ----------
+    header : sequence of str
+    rows : iterable of sequences
+        Text and numbers, as `cell` shows them.
+    indent : str
+        What each line begins with.
+    width : int
+        Longest line, as long as the numbers fit in it.
+    right : int
+        So many of the last columns hold numbers that are text already.
+    """
+    body = [list(row) for row in rows]
+    numeric = [
+        index >= len(header) - right
+        or (index > 0 and all(_is_number(row[index]) for row in body) and any(row[index] is not None for row in body))
+        for index in range(len(header))
+    ]
+    shown = [[cell(value) for value in row] for row in body]
+    widths = [max(map(len, column)) for column in zip(header, *shown, strict=True)]
+    least = []
+    for index, name in enumerate(header):
+        # a number is not folded, also where the column holds words as well
+        whole = [len(texts[index]) for texts, row in zip(shown, body, strict=True) if _is_number(row[index])]
+        least.append(widths[index] if numeric[index] else max([_LEAST if index else len(name), *whole]))
+    # the first column, which names the rows, is squeezed less than the others
+    excess = len(indent) + sum(widths) + _GAP * (len(widths) - 1) - width
+    while excess > 0:
+        index = max(range(len(widths)), key=lambda i: (widths[i] > least[i], widths[i] * (2 if i else 1)))
+        if widths[index] <= least[index]:
+            break
+        widths[index] -= 1
+        excess -= 1
+    lines = []
+    for texts in ([*header], *shown):
+        folded = [_folded(text, size) for text, size in zip(texts, widths, strict=True)]
+        for line in range(max(map(len, folded))):
+            parts = [column[line] if line < len(column) else "" for column in folded]
+            parts = [
+                part.rjust(size) if aside else part.ljust(size)
+                for part, size, aside in zip(parts, widths, numeric, strict=True)
+            ]
+            lines.append((indent + (" " * _GAP).join(parts)).rstrip())
+    return "\n".join(lines)
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _folded(text: str, width: int) -> list[str]:
+    """Lines of a cell; later ones are indented, so that nobody takes them for a row."""
+    lines = [""]
+    for piece in re.findall(r"[^\s:*\[]*(?:[\s:*]+|\[[^\s:*\[]*|$)", text):  # names stay whole where they can
+        if len((lines[-1] + piece).rstrip()) <= width:
+            lines[-1] += piece
+            continue
+        start = " " if lines[-1] else ""
+        rest = start + piece
+        while len(rest.rstrip()) > width > 1:
+            lines.append(rest[:width])
+            rest = " " + rest[width:]
+        lines.append(rest)
+    return [line.rstrip() for line in lines if line.strip()] or [""]
+
+
+def html_table(caption: str, header: Sequence[str], rows: Iterable[Sequence[Any]], *, notes: Iterable[str] = ()) -> str:
+    """Small HTML table for a notebook, as pandas draws one: the first cell of each row is its header.
+
+    Parameters
+    ----------
+    caption : str
+    header : sequence of str
+    rows : iterable of sequences
+        Text and numbers, as `cell` shows them.
+    notes : iterable of str
+        Paragraphs under the table.
+    """
+    head = "".join(f'<th scope="col">{escape(str(name))}</th>' for name in header)
+    body = "".join(
+        f'<tr><th scope="row">{escape(cell(row[0]))}</th>' + "".join(_html_cell(value) for value in row[1:]) + "</tr>"
+        for row in rows
+    )
+    under = "".join(f"<p>{escape(note)}</p>" for note in notes)
+    return (
+        f'<div><table border="1" class="dataframe"><caption>{escape(caption)}</caption>'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{under}</div>"
+    )
+
+
+def _html_cell(value: Any) -> str:
+    side = "right" if _is_number(value) else "left"
+    return f'<td style="text-align: {side}">{escape(cell(value))}</td>'
