@@ -19,6 +19,7 @@ STEPS = {
     "import iwbayes": "import iwbayes",
     "iwbayes.Schema": "import iwbayes; iwbayes.Schema",
     "iwbayes.publish": "import iwbayes; iwbayes.publish",
+    "what publish needs (limit 0.8 s)": "import iwbayes; iwbayes.publish, iwbayes.PrivateTable, iwbayes.Schema",
     "iwbayes.load": "import iwbayes; iwbayes.load",
     "iwbayes.fit (PyMC, ArviZ)": "import iwbayes; iwbayes.fit",
     "iwbayes --help": "import sys; sys.argv = ['iwbayes', '--help']; from iwbayes.cli import main; main()",

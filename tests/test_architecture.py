@@ -187,6 +187,15 @@ def test_importing_the_package_loads_no_side():
     assert out.stdout.strip() == "[]"
 
 
+def test_publishing_is_imported_without_what_only_its_run_needs():
+    code = (
+        "import sys, iwbayes; iwbayes.publish, iwbayes.plan, iwbayes.PrivateTable; "
+        "print([m for m in ('pymc', 'arviz', 'torch', 'sklearn', 'scipy.stats', 'dp_accounting') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
 def test_every_public_name_resolves():
     import iwbayes
 

@@ -11,10 +11,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
-from dp_accounting.pld import common, privacy_loss_distribution
-from dp_accounting.privacy_accountant import NeighboringRelation
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
@@ -22,10 +21,10 @@ from iwbayes.statement import Event
 
 #: dp-accounting's names. A null row is REPLACE_SPECIAL; a replaced one moves a clipped sum by twice the clip norm.
 _RELATIONS = {
-    "replace-one": NeighboringRelation.REPLACE_ONE,
-    "zero-out": NeighboringRelation.REPLACE_SPECIAL,
+    "replace-one": "REPLACE_ONE",
+    "zero-out": "REPLACE_SPECIAL",
     # users are sampled and clipped as rows are otherwise
-    "replace-user": NeighboringRelation.REPLACE_ONE,
+    "replace-user": "REPLACE_ONE",
 }
 #: Discretisation of the privacy loss, as a share of the budget's epsilon.
 INTERVAL_SHARE = 1e-4
@@ -55,14 +54,17 @@ def check_budget(epsilon: float, delta: float, *, infinite: bool = False) -> tup
 
 
 @lru_cache(maxsize=16)
-def event_pld(event: Event, interval: float, adjacency: str) -> privacy_loss_distribution.PrivacyLossDistribution:
+def event_pld(event: Event, interval: float, adjacency: str) -> Any:
     """Pessimistic privacy loss distribution of an event that is not Gaussian, on a grid of that interval."""
+    from dp_accounting.pld import common, privacy_loss_distribution
+    from dp_accounting.privacy_accountant import NeighboringRelation
+
     if event.mechanism == "dp-sgd":
         pld = privacy_loss_distribution.from_gaussian_mechanism(
             event.noise_multiplier,
             sensitivity=1.0,
             sampling_prob=event.sampling_probability,
-            neighboring_relation=_RELATIONS[adjacency],
+            neighboring_relation=NeighboringRelation[_RELATIONS[adjacency]],
             value_discretization_interval=interval,
         ).self_compose(event.steps)
     else:
@@ -73,10 +75,10 @@ def event_pld(event: Event, interval: float, adjacency: str) -> privacy_loss_dis
     return pld if event.count == 1 else pld.self_compose(event.count)
 
 
-def _gaussian_pld(multiplier: float, interval: float) -> privacy_loss_distribution.PrivacyLossDistribution:
-    return privacy_loss_distribution.from_gaussian_mechanism(
-        multiplier, sensitivity=1.0, value_discretization_interval=interval
-    )
+def _gaussian_pld(multiplier: float, interval: float) -> Any:
+    from dp_accounting.pld import privacy_loss_distribution
+
+    return privacy_loss_distribution.from_gaussian_mechanism(multiplier, 1.0, value_discretization_interval=interval)
 
 
 def noise_event(label: str, epsilon: float, delta: float) -> Event:
