@@ -116,7 +116,7 @@ class Weights:
         facts = [
             ("method", " > ".join((self.method, *self.steps))),
             ("size", f"{len(self):,} rows, {self.n_draws} draw{'s' * (self.n_draws != 1)}"),
-            ("range", f"{number(float(positive.min()))} to {number(float(positive.max()))}, mean 1"),
+            ("range", f"{number(float(np.min(positive)))} to {number(float(np.max(positive)))}, mean 1"),
             ("ess", f"{self.ess:,.0f} ({share:.0%})"),
             ("pareto_k", f"{k:.2f}{verdict}"),
         ]
