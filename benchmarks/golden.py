@@ -28,7 +28,7 @@ import xarray as xr  # noqa: E402
 import iwbayes as iw  # noqa: E402
 
 FOLDER = HERE / "golden"
-RELEASES = ("default_format4", "default_format3", "named_format3", "logistic_format1")
+RELEASES = ("default_format4", "default_format3", "named_format3", "named_format2", "logistic_format1")
 MODELS = {
     "gaussian": "y ~ x + g",
     "bernoulli": "z ~ x + g",
