@@ -1,10 +1,13 @@
 """Settings of all tests: one thread for torch, since the tests themselves run side by side; the long tests wait.
 
+Pages run once in CI, guides with the oldest Python and notebooks with a newer one; ``--all-pages`` runs them all.
+
 PyTensor does not note in which line a variable was made, which takes a sixth of the time of building a model.
 Warnings are not wrapped, so that tests find words beside each other; those of the documentation wrap them.
 """
 
 import os
+import sys
 
 import pytest
 
@@ -13,18 +16,35 @@ from iwbayes._warnings import IwbayesWarning
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("PYTENSOR_FLAGS", "traceback__limit=0,traceback__compile_limit=0")
 IwbayesWarning.columns = 100_000
+#: Files that take longest, in the order in which they begin.
+LONGEST = (
+    "test_pages", "test_pool", "test_notebooks", "test_privacy", "test_calibrate", "test_several_draws",
+    "test_reweight", "test_backends", "test_reweight_kinds", "test_docs", "test_gan", "test_audit", "test_mixture",
+    "test_hierarchies", "test_autodiff", "test_contract", "test_cli", "test_secrets", "test_effects", "test_ledger",
+    "test_contribution", "test_logistic",
+)  # fmt: skip
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--all", action="store_true", help="run the tests that are marked as slow, too")
+    parser.addoption("--all", action="store_true", help="run the tests that are marked as slow, too, and all pages")
+    parser.addoption("--all-pages", action="store_true", help="run the pages that another Python of CI runs, too")
+
+
+def left_out(item: pytest.Item) -> bool:
+    """Whether a test waits for ``--all``, or runs a page that another Python of CI runs."""
+    pages = item.get_closest_marker("pages")
+    elsewhere = pages is not None and f"{sys.version_info.major}.{sys.version_info.minor}" not in pages.args
+    return item.get_closest_marker("slow") is not None or (elsewhere and not item.config.getoption("--all-pages"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    # what takes longest begins first, so that no worker is left with it at the end
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
     if config.getoption("--all") or config.getoption("-m"):
         return
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    config.hook.pytest_deselected(items=slow)
-    items[:] = [item for item in items if not item.get_closest_marker("slow")]
+    waiting = [item for item in items if left_out(item)]
+    config.hook.pytest_deselected(items=waiting)
+    items[:] = [item for item in items if item not in set(waiting)]
 
 
 @pytest.fixture(autouse=True)

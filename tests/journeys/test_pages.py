@@ -1,0 +1,101 @@
+"""The pages run as printed, block after block, and show what they say."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pymc as pm
+import pytest
+from docs_tools import EXECUTED, ROOT, blocks, run_page, too_long
+
+from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.regression.fit import fit
+
+pytestmark = pytest.mark.pages("3.11")
+GUIDE = ROOT / "docs" / "user_guide" / "weight_your_own_pymc_model.md"
+
+
+@pytest.mark.parametrize("page", EXECUTED, ids=lambda page: page.stem)
+def test_cells_run(page, tmp_path, pytestconfig):
+    assert run_page(page, tmp_path, pytestconfig)[0]
+
+
+def test_the_start_page_runs_in_python_and_in_a_shell(tmp_path, pytestconfig):
+    page = ROOT / "docs" / "start.md"
+    run_page(page, tmp_path, pytestconfig)
+    settings = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    shown = ""
+    for block in blocks(page, "bash"):
+        line = ["bash", "-euo", "pipefail", "-c", block.code]
+        done = subprocess.run(line, cwd=tmp_path, env=settings, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        shown += done.stdout
+    assert "hardened noise, certified" in shown and "written to page.html" in shown
+    assert too_long(shown) == []
+    for name in ("people.iwb", "small.iwb", "report.html", "posterior.nc", "page.html"):
+        assert (tmp_path / name).stat().st_size > 1000
+
+
+@pytest.fixture(scope="module")
+def guide(tmp_path_factory, pytestconfig):
+    return run_page(GUIDE, tmp_path_factory.mktemp("guide"), pytestconfig)
+
+
+def test_intervals_that_cover(tmp_path, pytestconfig):
+    space, shown = run_page(GUIDE.with_name("intervals_that_cover.md"), tmp_path, pytestconfig)
+    assert space["named"].noise_sd < space["everything"].noise_sd
+    assert "not calibrated: " in shown and "the release was made for other models" in shown
+    assert list(space["study"].table().index.get_level_values("method").unique()) == ["private rows", "calibrated"]
+
+
+def test_predict_and_compare(tmp_path, pytestconfig):
+    space, shown = run_page(GUIDE.with_name("predict_and_compare.md"), tmp_path, pytestconfig)
+    assert "group[b]" in shown and shown.rstrip().endswith("fail")
+    replies = arviz_compat.group(space["replies"], "predictions")
+    assert set(np.unique(replies[list(replies.data_vars)[0]])) <= {0, 1}
+
+
+def test_the_guide_runs_and_shows_what_it_says(guide):
+    space, shown = guide
+    release = space["release"]
+    assert "likelihood_weights_visits" in shown
+    assert "'y' cannot be weighted by row" in shown
+    assert space["part"]["likelihood_weights_visits"].get_value().shape == (len(release.synthetic),)
+    assert list(space["scores"]) == ["clinic and age", "clinic"]
+    assert space["scores"]["clinic and age"].elpd > space["scores"]["clinic"].elpd
+
+
+def test_the_guides_intervals_hold_the_truth(guide):
+    """The slope that made the private table is -0.3 a decade: within 5 calibrated standard deviations."""
+    space, _ = guide
+    slopes = [np.asarray(arviz_compat.group(space[name], "posterior")["slope"]) for name in ("idata", "calibrated")]
+    assert abs(slopes[1].mean() + 0.3) < 5 * slopes[1].std()
+    assert slopes[1].std() != slopes[0].std()
+    odds = np.asarray(arviz_compat.group(space["calibrated"], "posterior")["odds_ratio"])
+    np.testing.assert_allclose(odds, np.exp(slopes[1]), rtol=1e-12)
+
+
+def test_the_guides_minibatch_is_near_the_exact_mode(guide):
+    """ADVI with a decaying step: its mean within 3 posterior standard deviations of the weighted mode."""
+    space, _ = guide
+    release = space["release"]
+    idata = fit(
+        "well ~ I((age - 50) * 0.1)",
+        release,
+        family="bernoulli",
+        calibrate=False,
+        log_likelihood=False,
+        random_seed=1,
+        priors={"Intercept": pm.Normal.dist(0, 1), "I((age - 50) * 0.1)": pm.Normal.dist(0, 1)},
+    )
+    posterior = arviz_compat.group(idata, "posterior")
+    found = space["approximation"].mean.eval()
+    for value, name in zip(found, posterior.data_vars, strict=True):
+        assert abs(value - float(posterior[name].mean())) < 3 * float(posterior[name].std())
+
+
+def test_bambis_names(guide):
+    pytest.importorskip("bambi")
+    assert [rv.name for rv in guide[0]["from_bambi"].free_RVs] == ["Intercept", "age", "clinic"]
