@@ -376,7 +376,7 @@ def test_the_plan_advises_to_name_the_regressions_where_that_helps():
 
 def test_a_delta_above_one_in_the_rows_is_warned_of(private):
     with pytest.warns(PrivacyWarning, match=r"above one in the number of rows \(800\).*such as 1e-05") as caught:
-        seeded_release(private, delta=0.002, n_synthetic=300)
+        publish(private, epsilon=1.0, delta=0.002, n_synthetic=300, noise=SeededNoise(1), random_seed=1)
     assert [warning.filename for warning in caught] == [__file__]
     with pytest.warns(PrivacyWarning, match=r"number of rows \(100\).*well below 0.01, such as 0.0001"):
         plan(SCHEMA, 100, epsilon=1.0, delta=0.02)
