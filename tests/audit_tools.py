@@ -1,4 +1,4 @@
-"""A defective noise source, adversarial tables and small algorithms, shared by the tests of and by audits."""
+"""A defective noise source, small algorithms and an adversary who knows the release, for tests of and by audits."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from factories import real_schema, synthetic_table
 
 import iwbayes as iw
-from iwbayes.curator.auditing.audit import AuditResult, audit, opposite_corners
+from iwbayes.curator.auditing.audit import AuditResult, audit
 from iwbayes.curator.estimators.logistic import LogisticWeights
 from iwbayes.curator.privacy import mechanisms
 from iwbayes.curator.privacy.noise import SeededNoise
@@ -37,67 +38,6 @@ class HalvedNoise(SeededNoise):
         return super().noisy_max(scores, scale / 2)
 
 
-# --- tables
-
-
-def reals(d: int) -> iw.Schema:
-    return iw.Schema(*(iw.Real(f"x{index}", 0, 1) for index in range(d)))
-
-
-def table(rows: Any, schema: iw.Schema) -> iw.SyntheticTable:
-    return iw.SyntheticTable(
-        pd.DataFrame(np.asarray(rows), columns=schema.names), schema, origin="test", already_spent=(0, 0)
-    )
-
-
-def one_row(first: list[float], second: list[float]):
-    """Two tables of one row each."""
-    schema = reals(len(first))
-    return table([first], schema), table([second], schema), None
-
-
-def corners(schema: iw.Schema, n: int):
-    return *opposite_corners(schema, n), None
-
-
-def around_the_middle(mechanism_columns: int = 1):
-    """Few private rows, one of them at either end; synthetic rows close to the middle, so that both ends clip."""
-    schema = reals(mechanism_columns)
-    first = np.full((8, mechanism_columns), 0.5)
-    second = first.copy()
-    first[0], second[0] = 1.0, 0.0
-    rng = np.random.default_rng(0)
-    return table(first, schema), table(second, schema), table(rng.uniform(0.4, 0.6, (60, mechanism_columns)), schema)
-
-
-def surprising(d: int, n: int):
-    """A row that the regression takes for synthetic, at opposite corners of features where no other row stands.
-
-    Private rows stand at one end of the first feature, synthetic ones and the differing row at the other, so that
-    its residual is nearly one; all the others are in the middle of the other features, so that only the penalty
-    curves the objective there.
-    """
-    schema = reals(d)
-    private, synthetic = np.full((n, d), 0.5), np.full((2, d), 0.5)
-    private[:, 0], synthetic[:, 0] = 0.0, 1.0
-    first, second = private.copy(), private.copy()
-    first[0], second[0], second[0, 0] = 1.0, 0.0, 1.0
-    return table(first, schema), table(second, schema), table(synthetic, schema)
-
-
-def row_of_ends():
-    """One private row at either end, with two synthetic rows to weight."""
-    schema = reals(1)
-    return table([[0.0]], schema), table([[1.0]], schema), table([[0.0], [1.0]], schema)
-
-
-def apart(n: int, m: int):
-    """Private rows at one corner, synthetic ones at the other but for one, one private row at either."""
-    schema = reals(1)
-    first, second = opposite_corners(schema, n)
-    return first, second, table([[0.0]] + [[1.0]] * (m - 1), schema)
-
-
 # --- mechanisms as algorithms: a generator that releases one statistic of one row
 
 
@@ -106,7 +46,7 @@ class Released:
     value: np.ndarray
 
     def sample(self, n, *, random_seed=None):
-        return table(np.tile(np.clip(self.value, 0, 1), (n, 1)), reals(len(self.value)))
+        return synthetic_table(np.tile(np.clip(self.value, 0, 1), (n, 1)), real_schema(len(self.value)))
 
 
 @dataclass(frozen=True)
@@ -153,3 +93,55 @@ class Case:
 
 def logistic(mechanism: str, l2: float = 0.01) -> Callable[[], LogisticWeights]:
     return lambda: LogisticWeights(l2=l2, mechanism=mechanism, debias=False)
+
+
+# --- whole releases: the row that gives itself away most when the release is known
+
+#: Candidates at once, and how often the search comes closer to the best of them.
+CANDIDATES, STEPS = 300, 70
+
+
+def tilt_loss(release: iw.Release, row: pd.DataFrame, others: pd.DataFrame) -> np.ndarray:
+    """Squared mu, or epsilon, of a tilt and its test of fit when the row becomes each of the others."""
+    measured = release.weights.measurement
+    parts = [part for part in (measured, measured.held_back) if part is not None]
+    total = np.zeros(len(others))
+    for part in parts:
+        moved = part.features.transform(others) - part.features.transform(row)
+        total += (np.linalg.norm(moved, ord=part.features.order, axis=1) / part.noise.scale) ** 2
+    return total
+
+
+def farthest_row(table: iw.SyntheticTable, release: iw.Release) -> pd.DataFrame:
+    """One row that moves the released features by about as much as any does when it takes the first row's place."""
+    schema, row, rng = table.schema, table.frame.iloc[[0]], np.random.default_rng(0)
+    real = [column.name for column in schema if column.kind == "real"]
+    others = pd.concat([row] * 20 * CANDIDATES, ignore_index=True)
+    others[real] = rng.uniform(0, 1, (len(others), len(real)))
+    if "y" in schema.names:
+        others["y"] = 1 - int(row["y"].iloc[0])
+
+    def best(rows: pd.DataFrame) -> pd.DataFrame:
+        return rows.iloc[[int(np.argmax(tilt_loss(release, row, synthetic_table(rows, schema).frame)))]]
+
+    found = best(others)
+    for step in range(STEPS):
+        near = pd.concat([found] * CANDIDATES, ignore_index=True)
+        near[real] = (near[real] + rng.normal(0, 0.4 * 0.77**step, (CANDIDATES, len(real)))).clip(0, 1)
+        found = best(pd.concat([found, near], ignore_index=True))
+    return found
+
+
+def replaced(table: iw.SyntheticTable, n: int = 1) -> Callable[[iw.Release], iw.SyntheticTable]:
+    """Neighbours whose first n rows, all alike, become the worst row."""
+
+    def choose(release: iw.Release) -> iw.SyntheticTable:
+        rows = pd.concat([farthest_row(table, release)] * n)
+        return synthetic_table(pd.concat([rows, table.frame.iloc[n:]], ignore_index=True), table.schema)
+
+    return choose
+
+
+def without_first(table: iw.SyntheticTable) -> iw.SyntheticTable:
+    """The same table where the first row is the null row."""
+    return synthetic_table(table.frame.iloc[1:].reset_index(drop=True), table.schema)

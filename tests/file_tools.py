@@ -1,10 +1,16 @@
-"""Folders that cannot be written to, also for a test that runs as root."""
+"""Folders that cannot be written to, also for a test that runs as root; contents of release files, and forged ones."""
 
+import hashlib
+import io
+import json
 import os
 import shutil
 import tempfile
+import zipfile
 from contextlib import contextmanager
 from pathlib import Path
+
+from iwbayes.release import file
 
 
 @contextmanager
@@ -30,3 +36,31 @@ def as_nobody():
         yield
     finally:
         os.seteuid(0)
+
+
+def members_of(path):
+    """Contents of a release file by their names."""
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def zipped(members, **options):
+    """Bytes of a file with these members."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", **options) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def sealed(members, change=None):
+    """Members with a changed manifest and checksums that fit again: what a careful forger would write."""
+    manifest = json.loads(members["manifest.json"])
+    if change is not None:
+        change(manifest)
+    others = {name: content for name, content in members.items() if name != "manifest.json"}
+    manifest["members"] = {
+        name: {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)} for name, content in others.items()
+    }
+    manifest["sha256"] = file._digest(manifest)
+    return {"manifest.json": json.dumps(manifest).encode(), **others}

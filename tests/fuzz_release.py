@@ -6,20 +6,19 @@ valid release or raise `ReleaseError`. Prints what came of them, and the growth 
 """
 
 import contextlib
-import hashlib
 import io
 import json
 import random
 import resource
 import sys
 import tempfile
-import zipfile
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
+from file_tools import members_of, sealed, zipped
 
-from iwbayes.release import Release, ReleaseError, file, load
+from iwbayes.release import Release, ReleaseError, load
 
 #: More address space than this, in bytes, is never needed to load a small file, whatever it says.
 MEMORY = 2**30
@@ -77,45 +76,22 @@ def mutate_values(content, rng):
         node[key] = rng.choice(ODD)
 
 
-def seal(members):
-    """Give a manifest the checksums of the other members, and its own."""
-    manifest = members["manifest.json"]
-    manifest["members"] = {
-        name: {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
-        for name, content in members.items()
-        if name != "manifest.json"
-    }
-    manifest["sha256"] = file._digest(manifest)
-    return {**members, "manifest.json": json.dumps(manifest).encode()}
-
-
 def forge(good, rng):
     """Bytes of a sealed file with one member changed inside."""
-    with zipfile.ZipFile(io.BytesIO(good)) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    members["manifest.json"] = json.loads(members["manifest.json"])
+    members = members_of(io.BytesIO(good))
     name = rng.choice(["manifest.json", "manifest.json", *members])
     if name == "manifest.json":
-        mutate_values(members[name], rng)
-    elif name.endswith(".npz") and rng.random() < 0.7:  # past the checks of the inner archive
-        with zipfile.ZipFile(io.BytesIO(members[name])) as archive:
-            arrays = {inner: archive.read(inner) for inner in archive.namelist()}
+        with contextlib.suppress(ValueError, RecursionError):  # a value that contains itself has no JSON
+            return zipped(sealed(members, lambda manifest: mutate_values(manifest, rng)))
+        return good
+    if name.endswith(".npz") and rng.random() < 0.7:  # past the checks of the inner archive
+        arrays = members_of(io.BytesIO(members[name]))
         inner = rng.choice(list(arrays))
         arrays[inner] = mutate_bytes(arrays[inner], rng)
         members[name] = zipped(arrays)
     else:
         members[name] = mutate_bytes(members[name], rng)
-    with contextlib.suppress(ValueError, RecursionError):  # a value that contains itself has no JSON
-        return zipped(seal(members))
-    return good
-
-
-def zipped(members):
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for name, content in members.items():
-            archive.writestr(name, content)
-    return buffer.getvalue()
+    return zipped(sealed(members))
 
 
 def same(first, second):

@@ -4,12 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from weighted_tools import SCHEMA, make_release
+from factories import SCHEMA, make_release, seeded_release, simulated_table
 
 import iwbayes as iw
 from iwbayes.analyst.released_tilt import ReleasedTilt
-from iwbayes.curator.privacy.noise import SeededNoise
-from iwbayes.datasets import simulate_table
 from iwbayes.features.formulas import model_options
 
 
@@ -96,11 +94,7 @@ def test_weights_that_are_no_tilt_say_nothing():
 
 
 def test_through_publish_and_a_file(tmp_path):
-    simulated = simulate_table("bernoulli", 400, random_seed=1)
-    private = iw.PrivateTable(simulated.frame, simulated.schema)
-    release = iw.publish(
-        private, epsilon=1.0, delta=1e-6, for_models=["y ~ x"], n_synthetic=600, noise=SeededNoise(1), random_seed=1
-    )
+    release = seeded_release(simulated_table("bernoulli", 400), for_models=["y ~ x"], n_synthetic=600)
     back = iw.load(release.save(tmp_path / "r.iwb", allow_uncertified=True))
     for found in (release, back):
         assert unmeasured(found, "y ~ x") is None

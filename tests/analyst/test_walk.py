@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pymc as pm
 import pytest
-from weighted_tools import make_release, start_of
+from factories import make_release
+from posterior_tools import start_of
 
 import iwbayes as iw
 

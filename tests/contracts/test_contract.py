@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from factories import synthetic_table
 
 from iwbayes.curator.contribution import bound_contributions
 from iwbayes.curator.estimators.beta import BetaCalibratedWeights
@@ -295,7 +296,7 @@ def private() -> PrivateTable:
 @pytest.fixture(scope="module")
 def synthetic() -> SyntheticTable:
     frame = rows(1500, seed=2, missing=0.1).drop(index=0)
-    return SyntheticTable(frame, SCHEMA, origin="test", already_spent=(0, 0))
+    return synthetic_table(frame, SCHEMA)
 
 
 class RecordingNoise:
@@ -657,9 +658,7 @@ def test_a_wrong_budget_is_refused_before_anything_happens(entry, private, synth
 
 @every_estimator
 def test_an_estimator_refuses_another_schema(entry, private):
-    other = SyntheticTable(
-        pd.DataFrame({"age": [1.0, 2.0]}), Schema(Real("age", 0, 100)), origin="test", already_spent=(0, 0)
-    )
+    other = synthetic_table({"age": [1.0, 2.0]}, Schema(Real("age", 0, 100)))
     ledger, noise = recorded(entry.room, 1e-5)
     with pytest.raises(ValueError, match="schema") as caught:
         run(entry, private, other, ledger)

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from factories import unit_rows, unit_schema
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -12,13 +13,11 @@ EPSILONS = (1e-4, 1e-2, 1.0, 1e3)
 
 
 def one_column(n, rng):
-    return iw.Schema(iw.Real("x", 0, 1)), pd.DataFrame({"x": rng.random(n)})
+    return unit_schema("x"), unit_rows(n, rng, "x")
 
 
 def mixed(n, rng):
-    schema = iw.Schema(iw.Real("x", 0, 1), iw.Binary("y"), iw.Categorical("z", ("a", "b", "c")), iw.Integer("k", 0, 9))
-    columns = {"x": rng.random(n), "y": rng.integers(0, 2, n), "z": rng.choice(list("abc"), n)}
-    return schema, pd.DataFrame({**columns, "k": rng.integers(0, 10, n)})
+    return unit_schema("xyzk"), unit_rows(n, rng, "xyzk")
 
 
 def constant(n, rng):

@@ -7,20 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from audit_tools import (
-    Case,
-    HalvedNoise,
-    Release,
-    Released,
-    apart,
-    around_the_middle,
-    corners,
-    logistic,
-    one_row,
-    reals,
-    row_of_ends,
-    table,
-)
+from audit_tools import Case, HalvedNoise, Release, Released, logistic
+from factories import apart, around_the_middle, corners, one_row, real_schema, row_of_ends, synthetic_table
 from scipy.stats import binomtest, laplace, norm
 
 import iwbayes as iw
@@ -289,7 +277,7 @@ def test_tables_that_are_no_neighbours_are_refused():
         (rows((1.0, 0), (0.5, 1)), "differ in 2"),
         (rows((np.nan, 1), (0.0, 0)), "at the same place"),
         (rows((0.0, 0)), "same number of rows"),
-        (table([[0.0], [1.0]], reals(1)), "one schema"),
+        (synthetic_table([[0.0], [1.0]], real_schema(1)), "one schema"),
     ]:
         with pytest.raises(ValueError, match=message):
             audit(BayesNet(), base, other, epsilon=1.0)
@@ -398,9 +386,7 @@ class LeakyTilt(TiltWeights):
 def test_a_leak_beside_an_honest_measurement_is_seen():
     schema = iw.Schema(iw.Real("x", 0, 1))
     first, second = opposite_corners(schema, 5)
-    synthetic = iw.SyntheticTable(
-        pd.DataFrame({"x": np.linspace(0, 1, 20)}), schema, origin="simulated", already_spent=(0, 0)
-    )
+    synthetic = synthetic_table({"x": np.linspace(0, 1, 20)}, schema)
     settings = {"epsilon": 1.0, "delta": 1e-5, "synthetic": synthetic, "n_runs": 400, "random_seed": 1}
     assert not audit(LeakyTilt(features="linear"), first, second, **settings).passed
     assert audit(TiltWeights(features="linear"), first, second, **settings).passed
@@ -424,9 +410,7 @@ class SometimesLeaky:
 
 def test_a_leak_that_only_some_outcomes_show_is_seen_from_either_side():
     first, second = opposite_corners(iw.Schema(iw.Real("x", 0, 1)), 5)
-    synthetic = iw.SyntheticTable(
-        pd.DataFrame({"x": [0.2, 0.4]}), first.schema, origin="simulated", already_spent=(0, 0)
-    )
+    synthetic = synthetic_table({"x": [0.2, 0.4]}, first.schema)
     for pair in ((first, second), (second, first)):
         found = audit(SometimesLeaky(), *pair, epsilon=0.5, synthetic=synthetic, n_runs=2000, random_seed=1)
         assert not found.passed and found.observed == "the noisy values and the result"

@@ -1,10 +1,13 @@
 """People who own several rows: the table, the choice of the bound, and sensitivities that scale with it."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
+from factories import MIXED_G, bounded_table, seeded_ledger, synthetic_table, wide_rows
+from noise_sources import ScriptedNoise, shares_of_claims
 from scipy import stats
 
 import iwbayes as iw
@@ -16,43 +19,19 @@ from iwbayes.curator.privacy.mechanisms import above_threshold
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.curator.publish_users import release_epsilon
 
-SCHEMA = iw.Schema(
-    iw.Real("x", -2, 2),
-    iw.Integer("count", 0, 9),
-    iw.Binary("y"),
-    iw.Categorical("group", ("a", "b", "c"), missing=True),
-)
 SECRET = "patient-8273645"
-
-
-def random_frame(n, rng, *, corner=False):
-    frame = pd.DataFrame(
-        {
-            "x": rng.normal(0, 1.5, n),
-            "count": rng.poisson(3, n),
-            "y": rng.integers(0, 2, n),
-            "group": pd.Series(rng.choice(np.array(["a", "b", "c", None], dtype=object), n), dtype=object),
-        }
-    )
-    if corner and n:  # all rows of a user alike and on the bounds, as an adversary would have them
-        frame["x"], frame["count"] = rng.choice([-2.0, 2.0]), rng.choice([0, 9])
-        frame["y"], frame["group"] = rng.integers(0, 2), rng.choice(["a", "b", "c"])
-    return frame
+user_ledger = partial(seeded_ledger, adjacency="replace-user")
 
 
 def owned(counts, rng):
     """Rows of users who own these numbers of them, in a random order, with their owners."""
-    frame = random_frame(sum(counts), rng)
+    frame = wide_rows(sum(counts), rng)
     frame["person"] = [f"person {user}" for user, count in enumerate(counts) for _ in range(count)]
     return frame.sample(frac=1, random_state=int(rng.integers(2**31))).reset_index(drop=True)
 
 
 def people(counts=(3, 1, 5, 2), seed=0):
-    return iw.PrivateTable(owned(counts, np.random.default_rng(seed)), SCHEMA, user="person")
-
-
-def user_ledger(epsilon=1.0, delta=1e-6, seed=1):
-    return iw.Ledger(epsilon, delta, "replace-user", noise=iw.SeededNoise(seed))
+    return iw.PrivateTable(owned(counts, np.random.default_rng(seed)), MIXED_G, user="person")
 
 
 # --- the table
@@ -67,28 +46,28 @@ def test_a_table_of_users_tells_their_number_and_not_that_of_the_rows():
     with pytest.raises(ValueError, match="bound_contributions"):
         _ = private.n_private
     assert private  # truth asks for no length
-    plain = iw.PrivateTable(random_frame(5, np.random.default_rng(0)), SCHEMA)
+    plain = iw.PrivateTable(wide_rows(5, np.random.default_rng(0)), MIXED_G)
     assert (plain.n_private, plain.n_users, plain.rows_per_user, plain.users) == (5, 5, 1, None)
 
 
 def test_a_wrong_user_column_is_refused_without_showing_it():
     frame = owned((2, 2), np.random.default_rng(0))
     with pytest.raises(ValueError, match="in the schema, so it would be published"):
-        iw.PrivateTable(frame, iw.Schema(*SCHEMA, iw.Categorical("person", ("a", "b"))), user="person")
+        iw.PrivateTable(frame, iw.Schema(*MIXED_G, iw.Categorical("person", ("a", "b"))), user="person")
     for wrong in (frame.drop(columns="person"), pd.concat([frame, frame["person"]], axis=1)):
         with pytest.raises(ValueError, match="one user column"):
-            iw.PrivateTable(wrong, SCHEMA, user="person")
+            iw.PrivateTable(wrong, MIXED_G, user="person")
     frame["person"] = [SECRET, None, [SECRET], SECRET]
     for rows in (frame, frame.iloc[:2].reset_index(drop=True)):
         with pytest.raises(ValueError, match="every row needs an owner") as caught:
-            iw.PrivateTable(rows, SCHEMA, user="person")
+            iw.PrivateTable(rows, MIXED_G, user="person")
         assert SECRET not in str(caught.value) and caught.value.__cause__ is None
     with pytest.raises(TypeError, match="DataFrame"):
-        iw.PrivateTable([1, 2], SCHEMA, user="person")
+        iw.PrivateTable([1, 2], MIXED_G, user="person")
 
 
 def test_table_and_ledger_must_protect_the_same():
-    private, plain = people(), iw.PrivateTable(random_frame(30, np.random.default_rng(0)), SCHEMA)
+    private, plain = people(), iw.PrivateTable(wide_rows(30, np.random.default_rng(0)), MIXED_G)
     for table, ledger, words in (
         (plain, user_ledger(), "names none"),
         (private, user_ledger(), "bound_contributions"),
@@ -280,7 +259,7 @@ def test_wrong_tables_and_ledgers_are_refused():
         iw.bound_contributions(people(), iw.Ledger(1.0, 0.0), **options)
     with pytest.raises(ValueError, match="names no users"):
         iw.bound_contributions(
-            iw.PrivateTable(random_frame(3, np.random.default_rng(0)), SCHEMA), user_ledger(), **options
+            iw.PrivateTable(wide_rows(3, np.random.default_rng(0)), MIXED_G), user_ledger(), **options
         )
     bounded = iw.bound_contributions(people(), user_ledger(), **options)
     with pytest.raises(ValueError, match="bounded already"):
@@ -301,52 +280,14 @@ def test_a_bound_of_another_ledger_leaves_the_release_uncertified():
 # --- sensitivities: a user's rows are replaced by another number of other rows
 
 
-class ScriptedNoise:
-    """Outputs that depend on the order of the calls only, so that neighbours take the same path."""
-
-    kind = "seeded"
-
-    def __init__(self, seed):
-        self.rng, self.calls = np.random.default_rng(seed), []
-
-    def _script(self, name, values, scale):
-        self.calls.append((name, np.array(values), float(scale)))
-        return self.rng.integers(0, 30, len(values))
-
-    def noisy_max(self, scores, scale):
-        self._script("noisy_max", scores, scale)
-        return int(self.rng.integers(len(scores)))
-
-    def poisson_sample(self, n, rate):
-        return np.flatnonzero(self.rng.random(n) < rate)
-
-    def permutation(self, n):
-        raise AssertionError("a random order of a private number of rows would part the paths of neighbours")
-
-    def __getattr__(self, name):
-        if name not in ("gaussian", "laplace", "cube", "spherical", "floating_gaussian"):
-            raise AttributeError(name)
-        parts = 30.0 if name in ("spherical", "floating_gaussian") else 1
-        return lambda values, scale: (
-            self._script(name, values, scale) / parts if parts > 1 else self._script(name, values, scale)
-        )
-
-
-NORMS = {
-    "gaussian": np.linalg.norm,
-    "spherical": np.linalg.norm,
-    "floating_gaussian": lambda change: np.linalg.norm(change) / 2,  # the accountant knows of both clip norms
-    "laplace": lambda change: np.abs(change).sum(),
-    "cube": lambda change: np.abs(change).max(),
-    "noisy_max": lambda change: 2 * np.abs(change).max(),
-}
+OF_USERS = {"epsilon": math.inf, "delta": 1e-5, "adjacency": "replace-user"}
 
 
 def bounded_neighbours(tau, rng):
     """Two tables with the same public facts that differ in all rows of one user, also in their number."""
     n_users = int(rng.integers(2, 12))
     counts = rng.integers(1, tau + 1, n_users)
-    common = random_frame(int(counts[1:].sum()), rng)
+    common = wide_rows(int(counts[1:].sum()), rng)
     if rng.random() < 0.4:
         common = common.iloc[[0] * len(common)]
     users = np.concatenate([np.repeat(user, count) for user, count in enumerate(counts) if user])
@@ -354,35 +295,13 @@ def bounded_neighbours(tau, rng):
     tables = []
     for _ in range(2):
         size = tau if rng.random() < 0.7 else int(rng.integers(1, tau + 1))
-        own = random_frame(size, rng, corner=True)
+        own = wide_rows(size, rng)  # all rows of a user alike and on the bounds, as an adversary would have them
+        own["x"], own["k"] = rng.choice([-2.0, 2.0]), rng.choice([0, 9])
+        own["y"], own["g"] = rng.integers(0, 2), rng.choice(["a", "b", "c"])
         frame = pd.concat([own, common], ignore_index=True)
-        frame["person"] = np.concatenate([np.zeros(size, dtype=int), users])
-        table = iw.PrivateTable(frame, SCHEMA, user="person")
-        facts = {"rows_per_user": tau, "n_private": n_private, "source": "a test's"}
-        tables.append(table._bounded(np.arange(len(frame)), **facts))
+        owners = np.concatenate([np.zeros(size, dtype=int), users])
+        tables.append(bounded_table(frame, MIXED_G, owners, tau, n_private))
     return tables
-
-
-def shares_of_claims(run, tables, seed):
-    """By event, what replacing a user really costs over what was charged for it."""
-    calls = []
-    for table in tables:
-        noise = ScriptedNoise(seed)
-        ledger = iw.Ledger(math.inf, 1e-5, "replace-user", noise=noise)
-        run(table, ledger)
-        calls.append(noise.calls)
-    if len(calls[0]) < ledger.events[0].count:  # a release of its own for each coordinate of one draw
-        calls = [[(name, v[[k]], scale) for name, v, scale in part for k in range(len(v))] for part in calls]
-    events = [event for event in ledger.events for _ in range(event.count * (event.steps or 1))]
-    assert len(events) == len(calls[0]) == len(calls[1]) > 0
-    for event, (name, a, scale), (other, b, same) in zip(events, *calls, strict=True):
-        assert (name, len(a), scale) == (other, len(b), same), event
-        claim = 1 / event.noise_multiplier if event.noise_multiplier else event.epsilon
-        yield event.label, NORMS[name]((a - b).astype(float)) / scale / claim
-
-
-def synthetic(rng, n=60):
-    return iw.SyntheticTable(random_frame(n, rng), SCHEMA, already_spent=(0, 0))
 
 
 GENERATORS = {
@@ -410,12 +329,12 @@ def test_replacing_a_user_never_costs_more_than_each_charge(name):
     single = 0.0
     for seed in range(30):
         tau = taus[seed % 3]
-        inputs = (synthetic(rng),) if name in ESTIMATORS else ()
+        inputs = (synthetic_table(wide_rows(60, rng), MIXED_G),) if name in ESTIMATORS else ()
 
         def run(table, ledger, inputs=inputs):
             make().fit(table, *inputs, ledger, epsilon=1.0, delta=delta)
 
-        for _, share in shares_of_claims(run, bounded_neighbours(tau, rng), seed):
+        for _, share in shares_of_claims(run, bounded_neighbours(tau, rng), seed, **OF_USERS):
             assert share <= 1 + 1e-9
             worst = max(worst, share)
             # what it would be of a claim for one row: without the factor tau the bound would be passed
@@ -433,7 +352,7 @@ def test_gradient_steps_sample_users_and_clip_their_sums():
         calls = []
         for table in (first, second):
             noise = ScriptedNoise(seed)
-            ledger = iw.Ledger(math.inf, 1e-5, "replace-user", noise=noise)
+            ledger = iw.Ledger(noise=noise, **OF_USERS)
             rows = torch.from_numpy(table.schema.encode(table.frame) * 5).float()
             options = {"epsilon": 1.0, "delta": 1e-6, "users": table.users, "n_private": table.n_private}
             steps = PrivateSteps(3, 0.5, clip_norm=0.7).charge(ledger, "steps", (rows,), **options)
@@ -553,13 +472,13 @@ def test_a_release_of_users_end_to_end(tmp_path):
 
 def test_plan_knows_users():
     options = {"epsilon": 1.0, "delta": 1e-6}
-    one = iw.plan(SCHEMA, 5000, **options)
-    many = iw.plan(SCHEMA, 5000, **options, adjacency="replace-user", rows_per_user=4)
+    one = iw.plan(MIXED_G, 5000, **options)
+    many = iw.plan(MIXED_G, 5000, **options, adjacency="replace-user", rows_per_user=4)
     assert many.noise_sd > 2 * one.noise_sd
     with pytest.raises(ValueError, match="everybody owns one row"):
-        iw.plan(SCHEMA, 5000, **options, rows_per_user=4)
+        iw.plan(MIXED_G, 5000, **options, rows_per_user=4)
     with pytest.raises(ValueError, match="whole number"):
-        iw.plan(SCHEMA, 5000, **options, adjacency="replace-user", rows_per_user=0)
+        iw.plan(MIXED_G, 5000, **options, adjacency="replace-user", rows_per_user=0)
 
 
 def test_public_facts_of_users():

@@ -5,12 +5,13 @@ numbers that reach the noise can be compared, call by call, with the events of t
 """
 
 import math
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pandas as pd
 import pytest
+from factories import MIXED_G, synthetic_table, wide_rows
+from noise_sources import shares_of_claims
 
 import iwbayes as iw
 from iwbayes.curator.estimators.tilting.exponential import STEPS_PER_BOUND, integer_total
@@ -19,111 +20,26 @@ from iwbayes.curator.privacy.accounting import gaussian_delta, price
 from iwbayes.curator.privacy.mechanisms import gaussian, power_of_two_below
 from iwbayes.features import FeatureMap
 
-SCHEMA = iw.Schema(
-    iw.Real("x", -2, 2),
-    iw.Integer("count", 0, 9),
-    iw.Binary("y"),
-    iw.Categorical("group", ("a", "b", "c"), missing=True),
-)
 
-
-def random_frame(n, rng):
-    group = rng.choice(np.array(["a", "b", "c", None], dtype=object), n)
-    return pd.DataFrame(
-        {
-            "x": rng.normal(0, 1.5, n),
-            "count": rng.poisson(3, n),
-            "y": rng.integers(0, 2, n),
-            "group": pd.Series(group, dtype=object),
-        }
-    )
+def rows(n, rng):
+    return wide_rows(n, rng, "gxky")
 
 
 def replaced(frame, index, rng):
     """The table with one row replaced, more often than not by one on the bounds, as an adversary would."""
-    row = random_frame(1, rng)
+    row = rows(1, rng)
     if rng.random() < 0.6:
-        row["x"], row["count"] = rng.choice([-2.0, 2.0]), rng.choice([0, 9])
+        row["x"], row["k"] = rng.choice([-2.0, 2.0]), rng.choice([0, 9])
     return pd.concat([frame.iloc[:index], row, frame.iloc[index + 1 :]], ignore_index=True)
 
 
 def neighbours(n, rng):
     """Two tables that differ in one row; now and then all other rows are alike."""
-    frame = random_frame(n, rng)
+    frame = rows(n, rng)
     if rng.random() < 0.3:
         frame = frame.iloc[[0] * n].reset_index(drop=True)
     index = int(rng.integers(n))
-    return tuple(iw.PrivateTable(replaced(frame, index, rng), SCHEMA) for _ in range(2))
-
-
-class ScriptedNoise:
-    """Outputs that depend on the order of the calls only, so that neighbouring tables take the same path."""
-
-    kind = "seeded"
-
-    def __init__(self, seed):
-        self.rng = np.random.default_rng(seed)
-        self.calls = []
-
-    def _script(self, name, values, scale):
-        self.calls.append((name, np.array(values), float(scale)))
-        return self.rng.integers(0, 30, len(values))
-
-    def gaussian(self, values, scale):
-        return self._script("gaussian", values, scale)
-
-    def laplace(self, values, scale):
-        return self._script("laplace", values, scale)
-
-    def cube(self, values, scale):
-        return self._script("cube", values, scale)
-
-    def spherical(self, values, scale):
-        return self._script("spherical", values, scale) / 30.0
-
-    def floating_gaussian(self, values, scale):
-        return self._script("floating_gaussian", values, scale) / 30.0
-
-    def poisson_sample(self, n, rate):
-        return np.flatnonzero(self.rng.random(n) < rate)
-
-    def noisy_max(self, scores, scale):
-        self._script("noisy_max", scores, scale)
-        return int(self.rng.integers(len(scores)))
-
-
-NORMS = {
-    "gaussian": lambda change: np.linalg.norm(change),
-    "spherical": lambda change: np.linalg.norm(change),
-    "laplace": lambda change: np.abs(change).sum(),
-    "cube": lambda change: np.abs(change).max(),
-    "noisy_max": lambda change: 2 * np.abs(change).max(),
-}
-
-
-def cost(first, second):
-    """What one pair of calls really costs: epsilon of a pure mechanism, 1/multiplier of a Gaussian one."""
-    (name, a, scale), (other, b, same) = first, second
-    assert (name, len(a), scale) == (other, len(b), same)
-    return NORMS[name]((a - b).astype(float)) / scale
-
-
-def claim(event):
-    """The same as charged."""
-    return 1 / event.noise_multiplier if event.noise_multiplier else event.epsilon
-
-
-def shares_of_claims(run, tables, seed, *, delta):
-    """By event, what a change of one row really costs over what was charged for it."""
-    calls = []
-    for table in tables:
-        noise = ScriptedNoise(seed)
-        ledger = iw.Ledger(2.0, delta, noise=noise)
-        run(table, ledger)
-        calls.append(noise.calls)
-    events = [replace(event, count=1) for event in ledger.events for _ in range(event.count)]
-    assert len(events) == len(calls[0]) == len(calls[1]) > 0
-    return [(event, cost(a, b) / claim(event)) for event, a, b in zip(events, *calls, strict=True)]
+    return tuple(iw.PrivateTable(replaced(frame, index, rng), MIXED_G) for _ in range(2))
 
 
 @pytest.mark.parametrize("delta", [0.0, 1e-6])
@@ -136,7 +52,7 @@ def test_a_neighbour_never_costs_bayesnet_more_than_each_charge(delta):
             iw.BayesNet(theta=0.5).fit(table, ledger, epsilon=1.0, delta=delta)
 
         tables = neighbours(int(rng.integers(3, 40)), rng)
-        for event, share in shares_of_claims(run, tables, seed, delta=1e-6):
+        for event, share in shares_of_claims(run, tables, seed):
             assert share <= 1 + 1e-12, event
             worst[event.label] = max(worst.get(event.label, 0.0), share)
     # the fuzzing comes near the claims, where a row can move every table
@@ -146,7 +62,7 @@ def test_a_neighbour_never_costs_bayesnet_more_than_each_charge(delta):
 TILTS = {
     "linear": {"features": "linear"},
     "quadratic": {"features": "quadratic"},
-    "models": {"for_models": ["y ~ x + group", "count ~ x:y + I(x**3)"]},
+    "models": {"for_models": ["y ~ x + g", "k ~ x:y + I(x**3)"]},
 }
 
 
@@ -158,7 +74,7 @@ def test_a_neighbour_never_costs_the_tilt_more_than_its_charge(mechanism, featur
     delta = 1e-6 if mechanism == "gaussian" else 0.0
     worst = 0.0
     for seed in range(20):
-        synthetic = iw.SyntheticTable(random_frame(60, rng), SCHEMA, origin="simulation", already_spent=(0, 0))
+        synthetic = synthetic_table(rows(60, rng), MIXED_G)
 
         def run(table, ledger, synthetic=synthetic):
             estimator.fit(table, synthetic, ledger, epsilon=1.0, delta=delta)
@@ -178,12 +94,13 @@ def test_a_neighbour_never_costs_logistic_weights_more_than_their_charge(mechani
     delta, worst = (1e-6 if mechanism == "gaussian" else 0.0), 0.0
     for seed in range(20):
         estimator = iw.paper.LogisticWeights(float(rng.choice([0.05, 1.0])), mechanism, debias=False)
-        synthetic = iw.SyntheticTable(random_frame(60, rng), SCHEMA, origin="simulation", already_spent=(0, 0))
+        synthetic = synthetic_table(rows(60, rng), MIXED_G)
 
         def run(table, ledger, synthetic=synthetic, estimator=estimator):
             estimator.fit(table, synthetic, ledger, epsilon=0.5, delta=delta)
 
-        for event, share in shares_of_claims(run, neighbours(int(rng.integers(1, 30)), rng), seed, delta=delta):
+        tables = neighbours(int(rng.integers(1, 30)), rng)
+        for event, share in shares_of_claims(run, tables, seed, delta=delta):
             assert share <= 1 + 1e-12, event
             worst = max(worst, share)
     # the slopes s and the data's own curvature keep random rows from the bound, and most the L1 one
@@ -194,17 +111,17 @@ def test_a_neighbour_never_costs_a_tilt_on_a_base_more_than_their_charges():
     rng = np.random.default_rng(8)
     estimator = iw.TiltWeights(features="linear", base=iw.paper.LogisticWeights(0.5, debias=False))
     for seed in range(10):
-        synthetic = iw.SyntheticTable(random_frame(60, rng), SCHEMA, origin="simulation", already_spent=(0, 0))
+        synthetic = synthetic_table(rows(60, rng), MIXED_G)
 
         def run(table, ledger, synthetic=synthetic):
             estimator.fit(table, synthetic, ledger, epsilon=1.0, delta=1e-6)
 
-        pairs = shares_of_claims(run, neighbours(int(rng.integers(5, 40)), rng), seed, delta=1e-6)
+        pairs = shares_of_claims(run, neighbours(int(rng.integers(5, 40)), rng), seed)
         assert [event.label for event, _ in pairs] == ["LogisticWeights", "TiltWeights"]
         assert max(share for _, share in pairs) <= 1 + 1e-12
 
 
-@pytest.mark.parametrize("for_models", [(), ["y ~ x + group"]], ids=["all", "one model"])
+@pytest.mark.parametrize("for_models", [(), ["y ~ x + g"]], ids=["all", "one model"])
 def test_a_neighbour_never_costs_publish_more_than_its_budget(for_models):
     rng = np.random.default_rng(3)
     for seed in range(5):
@@ -213,7 +130,7 @@ def test_a_neighbour_never_costs_publish_more_than_its_budget(for_models):
             settings = {"epsilon": 1.0, "delta": 1e-6, "n_synthetic": 80}
             iw.publish(table, for_models=for_models, ledger=ledger, random_seed=seed, **settings)
 
-        pairs = shares_of_claims(run, neighbours(30, rng), seed, delta=1e-6)
+        pairs = shares_of_claims(run, neighbours(30, rng), seed)
         assert max(share for _, share in pairs) <= 1 + 1e-12
         assert price([event for event, _ in pairs], 1e-6, scale=1.0)[0] <= 1.0 + 1e-9
 
@@ -240,7 +157,7 @@ def test_worst_neighbours_of_the_tilt_reach_its_sensitivity_and_no_more(adjacenc
 @pytest.mark.parametrize("order", [2, math.inf])
 def test_integer_total_refuses_rows_beyond_their_bound(bad, order):
     rng = np.random.default_rng(4)
-    synthetic = iw.SyntheticTable(random_frame(200, rng), SCHEMA)
+    synthetic = iw.SyntheticTable(rows(200, rng), MIXED_G)
     features = FeatureMap.whitened(synthetic, "quadratic", order=order)
     phi = features.transform(synthetic.frame)
     step = power_of_two_below(features.bound / STEPS_PER_BOUND)
@@ -258,7 +175,7 @@ def test_integer_total_refuses_rows_beyond_their_bound(bad, order):
 
 def test_integer_total_is_the_sum_of_the_rows_within_a_step_each_in_any_order():
     rng = np.random.default_rng(5)
-    synthetic = iw.SyntheticTable(random_frame(300, rng), SCHEMA)
+    synthetic = iw.SyntheticTable(rows(300, rng), MIXED_G)
     features = FeatureMap.whitened(synthetic, "quadratic")
     phi = features.transform(synthetic.frame)
     step = power_of_two_below(features.bound / STEPS_PER_BOUND)

@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pandas as pd
 import pytest
-from estimator_tools import SCHEMA, frame
+from factories import MIXED, mixed_rows
 
 import iwbayes as iw
 
@@ -14,11 +14,11 @@ BUDGET = {"epsilon": 0.5, "delta": 1e-6}
 
 
 def outside(m=300, seed=2, **settings):
-    return iw.SyntheticTable(frame(m, np.random.default_rng(seed)), SCHEMA, **settings)
+    return iw.SyntheticTable(mixed_rows(m, np.random.default_rng(seed)), MIXED, **settings)
 
 
 def private(n=400):
-    return iw.PrivateTable(frame(n, np.random.default_rng(1)), SCHEMA)
+    return iw.PrivateTable(mixed_rows(n, np.random.default_rng(1)), MIXED)
 
 
 def ledger(epsilon=2.0, **settings):
@@ -167,7 +167,7 @@ class GanLike:
         return outside(n, origin="gan-like")._from_source("gan-like")
 
     def log_ratio(self, table):
-        return SCHEMA.encode(table.frame)[:, 0]
+        return MIXED.encode(table.frame)[:, 0]
 
     def fingerprint(self):
         return "gan-like"
@@ -211,7 +211,7 @@ def test_a_release_put_together_by_hand_is_certified_for_what_its_ledger_made():
     weights = iw.TiltWeights().fit(own, table, book, **BUDGET)
     good = assembled(table, weights, book)
     assert good.certified and assembled(table, weights.psis(), book).certified
-    rows = iw.SyntheticTable(own.frame, SCHEMA, origin="CTGAN")
+    rows = iw.SyntheticTable(own.frame, MIXED, origin="CTGAN")
     for release, words in (
         (assembled(rows, weights, book), "rows come from outside"),
         (assembled(table, iw.Weights(np.zeros(400), "mine"), book), "weights come from outside"),
@@ -238,7 +238,7 @@ class Undeclared:
         return ()
 
     def fit(self, private, synthetic, ledger, *, epsilon, delta=0.0):
-        return iw.Weights(np.resize(SCHEMA.encode(private.frame)[:, 1], len(synthetic)), "Undeclared")
+        return iw.Weights(np.resize(MIXED.encode(private.frame)[:, 1], len(synthetic)), "Undeclared")
 
 
 def test_weights_of_an_estimator_that_registers_nothing_are_not_certified():
@@ -267,7 +267,7 @@ def test_publish_counts_a_declared_cost_once_and_checks_the_schema_first():
     declared = [event for event in book.events if event.mechanism == "declared"]
     tilts = [event for event in book.events if event.mechanism != "declared"]
     assert len(declared) == 1 and tilts[1].epsilon > tilts[0].epsilon * 1.3
-    other = iw.SyntheticTable(table.frame[["x"]], iw.Schema(SCHEMA["x"]), already_spent=(0.7, 0.0))
+    other = iw.SyntheticTable(table.frame[["x"]], iw.Schema(MIXED["x"]), already_spent=(0.7, 0.0))
     book = ledger()
     with pytest.raises(ValueError, match="share one schema"):
         iw.publish(private(), epsilon=1.5, delta=1e-6, generator=other, ledger=book)

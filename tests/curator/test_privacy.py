@@ -7,20 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import pytest
-from audit_tools import (
-    Case,
-    HalvedNoise,
-    Release,
-    apart,
-    around_the_middle,
-    corners,
-    logistic,
-    one_row,
-    reals,
-    row_of_ends,
-    surprising,
-    table,
-)
+from audit_tools import Case, HalvedNoise, Release, logistic
+from factories import apart, around_the_middle, corners, one_row, real_schema, row_of_ends, surprising, synthetic_table
 
 import iwbayes as iw
 from iwbayes._warnings import PrivacyWarning
@@ -72,7 +60,7 @@ def calibrated_rows(n: int):
     """All rows at the upper end of the base's log ratio, but for the one that goes to the lower end."""
     rows = np.ones((n, 1))
     rows[0] = 0.0
-    return table(np.ones((n, 1)), reals(1)), table(rows, reals(1)), table([[1.0]] * 4, reals(1))
+    return tuple(synthetic_table(each, real_schema(1)) for each in (np.ones((n, 1)), rows, [[1.0]] * 4))
 
 
 @dataclass(frozen=True)
@@ -260,7 +248,7 @@ MODEL_TERMS = ((1,), (3,), (8,), (1, 3), (1, 1, 1), (3, 3, 8), (0, 1, 3, 8))
 def test_no_neighbours_move_the_tilts_total_by_more_than_its_sensitivity(terms, order: float):
     rng = np.random.default_rng(3)
     schema = mixed_schema()
-    synthetic = iw.SyntheticTable(random_frame(rng, 400, extreme=False), schema, origin="test", already_spent=(0, 0))
+    synthetic = synthetic_table(random_frame(rng, 400, extreme=False), schema)
     features = FeatureMap.whitened(synthetic, terms, order=order)
     step = power_of_two_below(features.bound / STEPS_PER_BOUND)
     pool = pd.concat([random_frame(rng, 150, extreme) for extreme in (False, True)], ignore_index=True)

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from estimator_tools import progress_outputs
+from factories import seeded_release
 
 from iwbayes._warnings import PrivacyWarning
 from iwbayes.curator.estimators.logistic import LogisticWeights
@@ -69,9 +70,7 @@ class CountingNoise(SeededNoise):
     [(0.3, 1e-6, 0.3), (1.0, 1e-6, 0.1), (1.0, 1e-6, 0.8), (5.0, 1e-9, 0.3), (1.0, 1e-3, 0.3)],
 )
 def test_the_joint_price_is_the_budget_and_close_below(private, epsilon, delta, share):
-    release = publish(
-        private, epsilon=epsilon, delta=delta, share=share, n_synthetic=500, noise=SeededNoise(1), random_seed=1
-    )
+    release = seeded_release(private, epsilon=epsilon, delta=delta, share=share, n_synthetic=500)
     statement = release.statement
     cost = price(statement.events, delta, scale=epsilon)
     assert cost[0] <= epsilon * (1 + 1e-12) and cost[1] <= delta
@@ -83,7 +82,7 @@ def test_the_joint_price_is_the_budget_and_close_below(private, epsilon, delta, 
 
 
 def test_each_part_gets_its_share(private):
-    release = publish(private, epsilon=1.0, delta=1e-6, share=0.2, n_synthetic=300, noise=SeededNoise(1), random_seed=1)
+    release = seeded_release(private, share=0.2, n_synthetic=300)
     own = [event for event in release.statement.events if event.label.startswith("BayesNet")]
     gaussians = [event for event in own if event.mechanism == "gaussian"]
     # Gaussians of one guarantee: as one they have its epsilon at its delta
@@ -95,9 +94,7 @@ def test_each_part_gets_its_share(private):
 
 def test_a_pure_release(private):
     weights = TiltWeights(mechanism="cube", features="linear")
-    release = publish(
-        private, epsilon=1.0, delta=0.0, weights=weights, n_synthetic=500, noise=SeededNoise(1), random_seed=1
-    )
+    release = seeded_release(private, delta=0.0, weights=weights, n_synthetic=500)
     assert release.statement.delta == 0
     assert 0.98 < release.statement.epsilon <= 1
     assert {event.mechanism for event in release.statement.events} == {"laplace", "exponential", "cube"}
@@ -106,9 +103,7 @@ def test_a_pure_release(private):
 
 def test_cube_weights_beside_delta_spend_no_delta_of_their_own(private):
     weights = TiltWeights(mechanism="cube", features="linear")
-    release = publish(
-        private, epsilon=1.0, delta=1e-6, weights=weights, n_synthetic=500, noise=SeededNoise(1), random_seed=1
-    )
+    release = seeded_release(private, weights=weights, n_synthetic=500)
     (tilt,) = [event for event in release.statement.events if event.label == "TiltWeights"]
     assert tilt.mechanism == "cube" and tilt.delta == 0
     assert 0.98 < release.statement.epsilon <= 1
@@ -118,7 +113,7 @@ def test_cube_weights_beside_delta_spend_no_delta_of_their_own(private):
 
 
 def test_the_release_holds_together_and_its_recipe_is_plain(private):
-    release = publish(private, epsilon=1.0, delta=1e-6, noise=SeededNoise(1), random_seed=1)
+    release = seeded_release(private)
     assert release.n_private == N
     assert len(release.synthetic) == len(release.weights) == 5 * N
     assert release.synthetic.schema == SCHEMA and release.synthetic.origin is not None
@@ -150,9 +145,7 @@ def test_only_system_noise_is_certified(private):
 
 
 def test_zero_out_is_stated(private):
-    release = publish(
-        private, epsilon=1.0, delta=1e-6, adjacency="zero-out", n_synthetic=300, noise=SeededNoise(1), random_seed=1
-    )
+    release = seeded_release(private, adjacency="zero-out", n_synthetic=300)
     assert release.statement.adjacency == "zero-out"
 
 
@@ -160,10 +153,8 @@ def test_zero_out_is_stated(private):
 
 
 def test_rng_repeats_a_release_under_seeded_noise(private):
-    first, again, other = (
-        publish(private, epsilon=1.0, delta=1e-6, n_synthetic=400, noise=SeededNoise(5), random_seed=rng)
-        for rng in (3, np.random.default_rng(3), 4)
-    )
+    seeds = 3, np.random.default_rng(3), 4
+    first, again, other = (seeded_release(private, 5, n_synthetic=400, random_seed=seed) for seed in seeds)
     pd.testing.assert_frame_equal(first.synthetic.frame, again.synthetic.frame)
     np.testing.assert_array_equal(first.weights.log_weights, again.weights.log_weights)
     assert not first.synthetic.frame.equals(other.synthetic.frame)
@@ -186,7 +177,7 @@ def test_rng_never_seeds_the_privacy_noise(private):
 def test_neither_rng_nor_noise_touches_the_global_state(private):
     np.random.seed(1)  # noqa: NPY002 - the global state is what is watched
     before = np.random.get_state()[1].copy()  # noqa: NPY002
-    publish(private, epsilon=1.0, delta=1e-6, n_synthetic=300, noise=SeededNoise(1), random_seed=1)
+    seeded_release(private, n_synthetic=300)
     np.testing.assert_array_equal(before, np.random.get_state()[1])  # noqa: NPY002
 
 
@@ -307,7 +298,7 @@ def test_a_wrong_noise_source_is_refused(private):
 
 def test_the_plan_is_near_the_release(private):
     expected = plan(SCHEMA, N, epsilon=2.0, delta=1e-6)
-    release = publish(private, epsilon=2.0, delta=1e-6, noise=SeededNoise(1), random_seed=1)
+    release = seeded_release(private, epsilon=2.0)
     assert expected.events == release.statement.events  # what is planned is what is charged
     np.testing.assert_allclose(
         expected.epsilon_generator / (expected.epsilon_generator + expected.epsilon_weights), 0.3, rtol=1e-12
@@ -331,7 +322,7 @@ def test_the_plan_for_models_has_fewer_features(private):
     )
     # at this budget the default keeps no product of response and predictor at all
     assert plan(SCHEMA, N, epsilon=0.4, delta=1e-6).terms == "squares"
-    release = publish(private, epsilon=0.4, delta=1e-6, for_models=[model], noise=SeededNoise(1), random_seed=1)
+    release = seeded_release(private, epsilon=0.4, for_models=[model])
     assert abs(release.weights.measurement.features.dim - expected.n_features) <= 1
     sd = float(np.sqrt(release.weights.measurement.noise.covariance[0, 0]))
     assert 0.7 < expected.noise_sd / sd < 1.4
@@ -417,18 +408,7 @@ def test_the_uniform_table_is_uniform_within_the_bounds():
 
 
 def test_the_stages_are_shown_on_terminals_only(private, monkeypatch):
-    def run(progressbar):
-        publish(
-            private,
-            epsilon=1.0,
-            delta=1e-6,
-            n_synthetic=800,
-            noise=SeededNoise(1),
-            random_seed=1,
-            progressbar=progressbar,
-        )
-
-    outputs = progress_outputs(monkeypatch, run)
+    outputs = progress_outputs(monkeypatch, lambda **show: seeded_release(private, n_synthetic=800, **show))
     assert outputs[False, True] == outputs[True, False] == ""
     assert "weighting synthetic rows" in outputs[True, True] and "left:" in outputs[True, True]
     assert str(CANARY) not in outputs[True, True]

@@ -6,7 +6,8 @@ import traceback
 import numpy as np
 import pandas as pd
 import pytest
-from estimator_tools import SilentNoise
+from factories import bounded_table
+from noise_sources import SilentNoise
 from scipy import stats
 from scipy.optimize import minimize
 
@@ -156,12 +157,6 @@ def test_worst_neighbours_come_near_the_sensitivity(adjacency):
     assert 0.8 * most < np.linalg.norm(found[0] - found[1]) <= most
 
 
-def owned(rows, owners, tau, n_private):
-    """A table whose users own at most tau rows each, with a public count."""
-    private = iw.PrivateTable(rows.assign(owner=owners), SCHEMA, user="owner")
-    return private._bounded(np.arange(len(rows)), rows_per_user=tau, n_private=n_private, source="test")
-
-
 def test_no_user_moves_the_coefficients_by_more_than_the_sensitivity():
     """All rows of a user change, and their number too; the divisor is the public count in both tables."""
     rng, tau, n, l2 = np.random.default_rng(5), 3, 10, 0.3
@@ -173,7 +168,7 @@ def test_no_user_moves_the_coefficients_by_more_than_the_sensitivity():
             own = frame(3, rng, extreme=True).iloc[[0] * count if trial % 3 else range(count)]
             rows = pd.concat([rest, own], ignore_index=True)
             owners = np.append(np.repeat([0, 1, 2], 3), np.full(count, 3))
-            found.append(coefficients(owned(rows, owners, tau, n), l2, adjacency="replace-user"))
+            found.append(coefficients(bounded_table(rows, SCHEMA, owners, tau, n), l2, adjacency="replace-user"))
         moved = np.linalg.norm(found[0] - found[1])
         assert moved <= bound(n, l2, "replace-one", tau)
         worst = max(worst, moved / bound(n, l2, "replace-one", tau))
@@ -182,20 +177,18 @@ def test_no_user_moves_the_coefficients_by_more_than_the_sensitivity():
 
 def test_noise_grows_with_the_rows_of_a_user():
     rows, owners = frame(300, np.random.default_rng(6)), np.repeat(np.arange(100), 3)
-    exact = coefficients(owned(rows, owners, 3, 290), 0.05, adjacency="replace-user")
+    exact = coefficients(bounded_table(rows, SCHEMA, owners, 3, 290), 0.05, adjacency="replace-user")
 
-    class Recorder(SilentNoise):
-        def gaussian(self, values, scale):
-            self.scale, self.values = scale, values
-            return values
-
-    noise = Recorder()
-    silent = coefficients(owned(rows, owners, 3, 290), 0.05, "gaussian", adjacency="replace-user", noise=noise)
+    noise = SilentNoise()
+    silent = coefficients(
+        bounded_table(rows, SCHEMA, owners, 3, 290), 0.05, "gaussian", adjacency="replace-user", noise=noise
+    )
     np.testing.assert_allclose(silent, exact, atol=1e-4)
     index = np.argmax(np.abs(exact))
-    step = exact[index] / noise.values[index]
+    [(values, scale)] = noise.calls
+    step = exact[index] / values[index]
     expected = gaussian_multiplier(1.0, 1e-6) * bound(290, 0.05, "replace-one", 3)
-    assert noise.scale * step == pytest.approx(expected, rel=1e-4)
+    assert scale * step == pytest.approx(expected, rel=1e-4)
 
 
 # --- noise

@@ -4,14 +4,14 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import permutations
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from audit_tools import HalvedNoise
-from release_audit_tools import gathered, replaced, simulated, without_first
+from audit_tools import HalvedNoise, replaced, without_first
+from factories import gathered, synthetic_table
+from noise_tools import permute_and_flip
 
 import iwbayes as iw
 from iwbayes.curator.auditing.audit import audit
@@ -108,7 +108,9 @@ def people(n_users: int = 400) -> tuple[iw.SyntheticTable, np.ndarray]:
     table = gathered(2 * n_users + TAU, 3, binary=False)
     frame = table.frame.copy()
     frame.iloc[:TAU] = frame.iloc[:1].to_numpy()
-    return simulated(frame, table.schema), np.r_[np.zeros(TAU, int), 1 + np.arange(len(frame) - TAU) % (n_users - 1)]
+    return synthetic_table(frame, table.schema), np.r_[
+        np.zeros(TAU, int), 1 + np.arange(len(frame) - TAU) % (n_users - 1)
+    ]
 
 
 def bounded_release(*grid: int, epsilon: float) -> Callable[[iw.PrivateTable, iw.Ledger], iw.Release]:
@@ -133,8 +135,8 @@ def test_all_rows_of_a_user_together_lose_what_is_stated():
 def test_a_user_with_fewer_rows_moves_the_number_of_rows_and_the_bound():
     table, users = people()
     order = np.r_[TAU : len(users), 0:TAU]
-    first, owners = simulated(table.frame.iloc[order].reset_index(drop=True), table.schema), users[order]
-    second = simulated(first.frame.iloc[: 1 - TAU], first.schema)
+    first, owners = synthetic_table(table.frame.iloc[order].reset_index(drop=True), table.schema), users[order]
+    second = synthetic_table(first.frame.iloc[: 1 - TAU], first.schema)
     release = bounded_release(1, TAU, epsilon=0.2)
     found = run(first, second, users=(owners, owners[: 1 - TAU]), release=release)
     shares = {loss.event.label: loss.share for loss in found.losses}
@@ -274,7 +276,9 @@ class Leaky(iw.BayesNet):
 def test_what_differs_beside_the_noise_is_found(way: str, named: str):
     first = gathered(300, 2)
     found = run(
-        first, simulated(first.frame.assign(x0=[0.4, *first.frame["x0"][1:]]), first.schema), generator=Leaky(way=way)
+        first,
+        synthetic_table(first.frame.assign(x0=[0.4, *first.frame["x0"][1:]]), first.schema),
+        generator=Leaky(way=way),
     )
     assert not found.passed and found.epsilon == found.ratio == math.inf
     assert any(named in departure for departure in found.departures), found.departures
@@ -295,23 +299,11 @@ def test_a_scale_that_follows_the_rows_is_found(monkeypatch):
 # --- exact losses
 
 
-def by_permute_and_flip(scores: np.ndarray, scale: float) -> np.ndarray:
-    """The algorithm itself: candidates in random order, each taken with probability exp((s - max s)/scale)."""
-    chance, total = np.exp((scores - scores.max()) / scale), np.zeros(len(scores))
-    orders = list(permutations(range(len(scores))))
-    for order in orders:
-        left = 1.0 / len(orders)
-        for index in order:
-            total[index] += left * chance[index]
-            left *= 1 - chance[index]
-    return total
-
-
 def test_probabilities_of_a_selection_are_exact():
     rng = np.random.default_rng(0)
     for k in (1, 2, 3, 6):
         scores, scale = rng.integers(0, 12, k), 2.5
-        np.testing.assert_allclose(np.exp(selection(scores, scale)), by_permute_and_flip(scores, scale), rtol=1e-12)
+        np.testing.assert_allclose(np.exp(selection(scores, scale)), permute_and_flip(scores, scale), rtol=1e-12)
     many = rng.integers(0, 10**6, 500)
     assert np.exp(selection(many, 1e4)).sum() == pytest.approx(1, abs=1e-12)
 
@@ -380,7 +372,7 @@ def test_tables_that_are_private_or_no_neighbours_are_refused():
     with pytest.raises(ValueError, match="exactly one row"):
         run(first, gathered(50, 1, seed=2))
     with pytest.raises(ValueError, match="lacks one row"):
-        run(first, simulated(first.frame.iloc[2:], first.schema), adjacency="zero-out")
+        run(first, synthetic_table(first.frame.iloc[2:], first.schema), adjacency="zero-out")
     users = np.arange(50) // 2
     with pytest.raises(ValueError, match="rows of exactly one"):
         run(first, gathered(50, 1, seed=2), users=users, release=bounded_release(TAU, epsilon=0.01))
@@ -426,9 +418,8 @@ def test_the_summary_fits_a_terminal_and_the_same_seed_gives_the_same_result():
 
 def test_a_public_table_in_the_place_of_a_generator_costs_what_it_declares():
     first = gathered(300, 1)
-    outside = iw.SyntheticTable(
-        gathered(200, 1, seed=3).frame, first.schema, origin="elsewhere", already_spent=(0.25, 0.0)
-    )
+    rows = gathered(200, 1, seed=3).frame
+    outside = synthetic_table(rows, first.schema, origin="elsewhere", already_spent=(0.25, 0.0))
     found = run(first, without_first(first), adjacency="zero-out", n_synthetic=None, generator=outside)
     assert found.passed and found.ratio > 0.99
     assert found.losses[0].event.mechanism == "declared" and found.losses[0].share == 1
@@ -467,7 +458,7 @@ RERUN = {
 def test_reruns_find_no_more_than_is_claimed_and_halved_noise_breaks_the_claim(name: str):
     settings, epsilon, delta, n_runs = RERUN[name]
     schema, levels = iw.Schema(iw.Binary("y")), np.arange(100) % 2
-    first, second = (simulated(pd.DataFrame({"y": [end, *levels[1:]]}), schema) for end in (0, 1))
+    first, second = (synthetic_table(pd.DataFrame({"y": [end, *levels[1:]]}), schema) for end in (0, 1))
     options = {"epsilon": epsilon, "delta": delta, "n_runs": n_runs, "random_seed": 1}
     full = audit(Published(settings), first, second, **options)
     half = audit(Published(settings), first, second, noise=HalvedNoise, **options)

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from factories import seeded_release, simulated_table
 from file_tools import as_nobody, open_folder
 from typer.testing import CliRunner
 
@@ -689,12 +690,7 @@ def test_broken_releases(tmp_path):
 @pytest.fixture(scope="module")
 def seeded(folder):
     """Build a release that is the same in every run, since a verdict hangs on the noise."""
-    from iwbayes.curator.privacy.noise import SeededNoise
-    from iwbayes.curator.publish import publish
-
-    simulated = simulate_table("bernoulli", 8000, random_seed=1)
-    private = PrivateTable(simulated.frame, simulated.schema)
-    release = publish(private, epsilon=2, delta=1e-6, n_synthetic=8000, noise=SeededNoise(3), random_seed=3)
+    release = seeded_release(simulated_table("bernoulli", 8000), 3, epsilon=2, n_synthetic=8000)
     return release.save(folder / "seeded.iwb", allow_uncertified=True)
 
 
@@ -745,9 +741,6 @@ def test_fit_errors_name_the_remedy(released):
 @pytest.fixture(scope="module")
 def long_names(folder):
     """Build a release of columns with long names, the same in every run."""
-    from iwbayes.curator.privacy.noise import SeededNoise
-    from iwbayes.curator.publish import publish
-
     rng = np.random.default_rng(1)
     levels = ("north-eastern coast", "south-western plains", "central highlands")
     schema = Schema(
@@ -766,8 +759,7 @@ def long_names(folder):
             "ever_diagnosed_with_diabetes": rng.integers(0, 2, 3000),
         }
     )
-    table = PrivateTable(frame, schema)
-    release = publish(table, epsilon=1, delta=1e-6, n_synthetic=6000, noise=SeededNoise(3), random_seed=3)
+    release = seeded_release(PrivateTable(frame, schema), 3, epsilon=1, n_synthetic=6000)
     return release.save(folder / "long.iwb", allow_uncertified=True)
 
 

@@ -1,6 +1,5 @@
 """Release files: exact round trips, certification, atomic writing, and one error for every broken file."""
 
-import hashlib
 import io
 import json
 import math
@@ -13,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from file_tools import members_of, sealed, zipped
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -425,29 +425,9 @@ def good(tmp_path_factory):
     return make_release(recipe={"a": 1}).save(tmp_path_factory.mktemp("good") / "r.iwb")
 
 
-def members_of(path):
-    with zipfile.ZipFile(path) as archive:
-        return {name: archive.read(name) for name in archive.namelist()}
-
-
 def write(path, members, **options):
-    with zipfile.ZipFile(path, "w", **options) as archive:
-        for name, content in members.items():
-            archive.writestr(name, content)
+    path.write_bytes(zipped(members, **options))
     return path
-
-
-def sealed(members, change=None):
-    """Members with a changed manifest and checksums that fit again: what a careful forger would write."""
-    manifest = json.loads(members["manifest.json"])
-    if change is not None:
-        change(manifest)
-    others = {name: content for name, content in members.items() if name != "manifest.json"}
-    manifest["members"] = {
-        name: {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)} for name, content in others.items()
-    }
-    manifest["sha256"] = file._digest(manifest)
-    return {"manifest.json": json.dumps(manifest).encode(), **others}
 
 
 def refused(path, match):

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import pytest
+from factories import synthetic_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from noise_sources import SilentNoise
 from scipy.optimize import minimize
 from scipy.special import expit, logsumexp
 
@@ -315,7 +317,7 @@ def tables(n_private, n_synthetic, seed=0):
     """Private N(1, 1), synthetic N(0, 1)."""
     rng = np.random.default_rng(seed)
     z, x = rng.normal(1, 1, n_private).clip(-6, 6), rng.normal(0, 1, n_synthetic).clip(-6, 6)
-    return table(z), iw.SyntheticTable(pd.DataFrame({"x": x}), SCHEMA, origin="test", already_spent=(0, 0))
+    return table(z), synthetic_table({"x": x}, SCHEMA)
 
 
 def table(x):
@@ -548,21 +550,6 @@ def test_the_features_have_the_stated_reach(limit):
     np.testing.assert_allclose(x @ t, BetaCalibration(a, b, c)(r), atol=1e-10)
 
 
-class ScriptedNoise:
-    """Writes down what reaches the noise, and returns it unchanged."""
-
-    kind = "seeded"
-
-    def __init__(self):
-        self.calls = []
-
-    def _record(self, values, scale):
-        self.calls.append((np.array(values, dtype=np.float64), float(scale)))
-        return values
-
-    gaussian = laplace = cube = spherical = _record
-
-
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_a_neighbour_never_costs_more_than_the_charge(mechanism):
     """From tables to the noise source: the change of what reaches it, in the mechanism's norm, over its scale."""
@@ -577,7 +564,7 @@ def test_a_neighbour_never_costs_more_than_the_charge(mechanism):
         estimator = BetaCalibratedWeights(KnownBase(Line(rng.choice([0.2, 1, 5]))), l2=1.0, mechanism=mechanism)
         reached = []
         for x in (rows, changed):
-            noise = ScriptedNoise()
+            noise = SilentNoise()
             ledger = Ledger(1.0, 1e-6, noise=noise)
             estimator.fit(table(x), synthetic, ledger, epsilon=1.0, delta=deltas(mechanism))
             (call,) = noise.calls
@@ -634,7 +621,7 @@ def test_a_null_row_needs_less_noise():
     estimator = BetaCalibratedWeights(KnownBase(), l2=0.5, mechanism="spherical")
     scales = []
     for adjacency in ("replace-one", "zero-out"):
-        noise = ScriptedNoise()
+        noise = SilentNoise()
         ratio = estimator.fit_ratio(private, synthetic, Ledger(1.0, 0.0, adjacency, noise=noise), epsilon=1.0)
         scales.append(noise.calls[0][1])
     own = 0.3  # of epsilon, by default
@@ -701,9 +688,7 @@ def test_messages_hold_no_private_value():
     with pytest.raises(ValueError, match=r"one number a row, shape \(row,\)") as caught:
         BetaCalibratedWeights(short).fit(private, synthetic, ledger, epsilon=1, delta=1e-6)
     assert "4.12" not in str(caught.value) and ledger.events == ()
-    other = iw.SyntheticTable(
-        pd.DataFrame({"x": [1.0]}), iw.Schema(iw.Real("x", 0, 9)), origin="test", already_spent=(0, 0)
-    )
+    other = synthetic_table({"x": [1.0]}, iw.Schema(iw.Real("x", 0, 9)))
     with pytest.raises(ValueError, match="schema"):
         BetaCalibratedWeights(KnownBase()).fit(private, other, ledger, epsilon=1, delta=1e-6)
     assert "4.12" not in repr(

@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pandas as pd
 import pytest
+from factories import synthetic_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -196,7 +197,7 @@ SCHEMA = Schema(Real("x", 0, 1000), Categorical("c", levels=("a", "b"), missing=
 
 def numbered(n: int) -> SyntheticTable:
     frame = pd.DataFrame({"x": np.arange(float(n)), "c": ["a", None] * (n // 2) + ["b"] * (n % 2)})
-    return SyntheticTable(frame, SCHEMA, origin="test", already_spent=(0, 0))
+    return synthetic_table(frame, SCHEMA)
 
 
 @quick

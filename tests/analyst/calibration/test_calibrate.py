@@ -10,29 +10,25 @@ import pandas as pd
 import pymc as pm
 import pytest
 import xarray as xr
+from factories import noisy_release, release_of, stretched_features
 from numpy.testing import assert_allclose
+from posterior_tools import normal_of
 
 from iwbayes._warnings import CalibrationWarning
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.calibrate import calibrate
 from iwbayes.analyst.calibration.domain import weight_checks
 from iwbayes.analyst.calibration.record import calibration_record
-from iwbayes.analyst.calibration.sandwich import CalibratedNormal, LikelihoodTerms, calibrate_normal
+from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, calibrate_normal
 from iwbayes.analyst.inference.transport import map_draws
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.analyst.weighting.reweight import reweight
-from iwbayes.curator.estimators.tilting.tilt import tilt
-from iwbayes.features import FeatureMap
-from iwbayes.measurement import GaussianDistribution, Measurement
-from iwbayes.release import Release
 from iwbayes.schema import Binary, Real, Schema
-from iwbayes.statement import PrivacyStatement
 from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights
 
 N, M = 3000, 4000
 SCHEMA = Schema(Real("x", -1, 1), Real("y", -4, 4), Binary("z"))
-STATEMENT = PrivacyStatement(1.0, 1e-6, "replace-one", (), "seeded", False)
 
 
 def simulate(rng, n, slope):
@@ -46,17 +42,8 @@ def make_release(noise_sd=0.01, **weights):
     """Release tilted to noisy moments by hand, so that no curator's defaults matter here."""
     rng = np.random.default_rng(7)
     private, synthetic = simulate(rng, N, 0.9), SyntheticTable(simulate(rng, M, 0.6), SCHEMA)
-    features = FeatureMap.whitened(synthetic, "quadratic")
-    features = features.with_bound(1.4 * features.bound)
-    value = features.transform(SCHEMA.conform(private)).mean(axis=0)
-    distribution = GaussianDistribution(noise_sd, features.dim)
-    value = value + noise_sd * rng.normal(size=features.dim)
-    measurement = Measurement("mean of features", value, distribution, 1e-3, features, N)
-    columns = measurement.tilt_columns
-    phi = features.transform(synthetic.frame)[:, columns]
-    log_weights, _ = tilt(phi, value[columns], distribution.covariance[columns, columns], N)
-    settings = {"log_weights": log_weights, "method": "TiltWeights(quadratic)", "measurement": measurement}
-    return Release(synthetic, Weights(**{**settings, **weights}), STATEMENT, n_private=N)
+    release = noisy_release(rng, synthetic, stretched_features(synthetic, "quadratic", 1.4), private, noise_sd)
+    return replace(release, weights=replace(release.weights, **{"method": "TiltWeights(quadratic)", **weights}))
 
 
 @pytest.fixture(scope="module")
@@ -239,7 +226,7 @@ def test_weights_without_a_known_noise_law(release):
 )
 def test_the_tilt_formulas_apply_to_unchanged_tilt_weights_only(release, change, applies):
     changed = change(release.weights)
-    other = Release(release.synthetic, changed, STATEMENT, n_private=N)
+    other = replace(release, weights=changed)
     assert (ReleasedTilt.behind(changed.values, other) is not None) == applies
 
 
@@ -258,7 +245,7 @@ def test_rows_of_weight_zero_may_have_density_zero(n_draws):
     log_weights = 0.2 * rng.normal(size=(n_draws, 300))
     log_weights[:, :5] = -np.inf
     table = SyntheticTable(pd.DataFrame({"x": wait}), Schema(Real("x", -9, 90)))
-    other = Release(table, Weights(log_weights, "mine"), STATEMENT, n_private=300)
+    other = release_of(table, log_weights, "mine")
     with pm.Model() as model:
         pm.Exponential("x", pm.LogNormal("rate", 0, 100.0), observed=wait)
     draws = np.exp(0.1 * rng.normal(size=(2, 200)))
@@ -279,26 +266,8 @@ def test_rows_of_weight_zero_may_have_density_zero(n_draws):
         assert abs(record["sd_calibrated"].item() / expected - 1) < 5 * np.sqrt(1 / (2 * 300))
 
 
-def fake_normal(kappa, mode=0.0):
-    p = len(kappa)
-    eye, zero = np.eye(p), np.zeros(p)
-    return CalibratedNormal(
-        zero + mode,
-        zero,
-        eye,
-        zero,
-        eye,
-        eye,
-        np.array(kappa),
-        0.1,
-        np.ones(p),
-        np.zeros(p),
-        np.nan,
-        np.zeros(p),
-        3500.0,
-        0,
-        0,
-    )
+def fake_normal(kappa, **changes):
+    return normal_of(np.zeros(2), np.eye(2), kappa=np.array(kappa), **changes)
 
 
 @pytest.mark.parametrize(
@@ -313,7 +282,7 @@ def fake_normal(kappa, mode=0.0):
 )
 def test_verdict(release, kappa, mode, explained, reason):
     draws = centred_draws(np.zeros(2), np.eye(2))
-    normal = replace(fake_normal(kappa, mode), explained=np.array(explained))
+    normal = fake_normal(kappa, mode=np.full(2, mode), explained=np.array(explained))
     record = calibration_record(["a", "b"], normal, draws, draws, release, ReleasedTilt.of(release))
     assert record.attrs["verdict"] == ("not calibrated" if reason else "calibrated")
     assert record.attrs["reasons"].startswith(reason)
@@ -323,7 +292,7 @@ def test_verdict(release, kappa, mode, explained, reason):
 
 def test_verdict_on_what_the_rows_miss(release):
     draws = centred_draws(np.zeros(2), np.eye(2))
-    normal = replace(fake_normal([0.01, 0.02], 0.0), misfit=0.1, misfit_share=np.array([np.nan, 0.5]))
+    normal = fake_normal([0.01, 0.02], misfit=0.1, misfit_share=np.array([np.nan, 0.5]))
     record = calibration_record(["a", "b"], normal, draws, draws, release, ReleasedTilt.of(release))
     assert record.attrs["misfit_share_max"] == 0.5
     [reason] = record.attrs["reasons"].split("\n")
@@ -370,7 +339,7 @@ def test_refusals_of_models(release):
     refused("no weighted likelihood", idata, logistic_model(release), release)
     frame = release.synthetic.frame
     short = reweight(logistic_model(release), release.weights, total=N)
-    part = Release(SyntheticTable(frame.iloc[:100], SCHEMA), Weights(np.zeros(100), "mine"), STATEMENT, n_private=N)
+    part = release_of(SyntheticTable(frame.iloc[:100], SCHEMA), n_private=N)
     refused("has 4000 rows; the release has 100", idata, short, part)
     with pm.Model() as latent:
         b = pm.Normal("b", shape=M)

@@ -3,65 +3,35 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 
 import numpy as np
 import pandas as pd
 import pymc as pm
 import pytest
+from factories import grouped_release
 from numpy.testing import assert_allclose
+from posterior_tools import as_idata, grouped_model, start_of
 from scipy.special import logsumexp
-from weighted_tools import as_idata, start_of, tilted_release
 
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, calibrate_normal
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
 from iwbayes.analyst.released_tilt import ReleasedTilt
-from iwbayes.features import FeatureMap
-from iwbayes.measurement import GaussianDistribution
-from iwbayes.schema import Categorical, Real, Schema
-from iwbayes.tables import SyntheticTable
 
 LEVELS = list("abcde")
-GROUPS = Schema(Categorical("g", LEVELS), Real("y", -9, 9))
 EFFECTS = np.array([-1.1, -0.4, 0.1, 0.5, 1.6])
 N, M = 600, 1500
 MU_SD, TAU_SD = 2.0, 1.0
+model_of = partial(grouped_model, sigma=1.0, mu_sd=MU_SD)
+release_of = partial(grouped_release, n=M, n_private=N, shrink=0.6, seed=12)
 FAST = {"tune": 500, "cores": 1, "progressbar": False, "compute_convergence_checks": False}
 
 
 @pytest.fixture(scope="module")
 def release():
     return release_of(EFFECTS)
-
-
-def release_of(effects):
-    rng = np.random.default_rng(12)
-
-    def rows(n, effects):
-        g = rng.integers(0, len(LEVELS), n)
-        y = np.clip(1 + effects[g] + rng.normal(size=n), -9, 9)
-        return GROUPS.conform(pd.DataFrame({"g": np.array(LEVELS)[g], "y": y}))
-
-    synthetic = SyntheticTable(rows(M, 0.6 * effects), GROUPS)
-    features = FeatureMap.whitened(synthetic, "quadratic")
-    features = features.with_bound(1.5 * features.bound)
-    value = features.transform(rows(N, effects)).mean(axis=0) + 0.02 * rng.normal(size=features.dim)
-    return tilted_release(synthetic, features, value, GaussianDistribution(0.02, features.dim), N)
-
-
-def model_of(release, *, centred=True):
-    """Groups with one common, known spread of rows, so that the likelihood is a normal in their levels."""
-    frame = release.synthetic.frame
-    codes = pd.Categorical(frame["g"], categories=LEVELS).codes
-    with pm.Model(coords={"group": LEVELS}) as model:
-        mu, tau = pm.Normal("mu", 0, MU_SD), pm.HalfNormal("tau", TAU_SD)
-        if centred:
-            theta = pm.Normal("theta", mu, tau, dims="group")
-        else:
-            theta = pm.Deterministic("theta", mu + tau * pm.Normal("z", 0, 1, dims="group"), dims="group")
-        pm.Normal("y", theta[codes], 1.0, observed=frame["y"].to_numpy())
-    return iw.reweight(model, release.weights, total=release.n_private)
 
 
 def on_a_grid(release, mode):

@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from factories import synthetic_table
 from numpy.testing import assert_allclose
-from weighted_tools import as_tilt
+from posterior_tools import as_tilt
 
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
@@ -38,7 +39,7 @@ def frame(n: int, seed: int) -> pd.DataFrame:
 
 def public(n: int = 4000, schema: iw.Schema = SCHEMA) -> iw.SyntheticTable:
     rows = frame(n, 2)[list(schema.names)]
-    return iw.SyntheticTable(rows, schema, origin="test", already_spent=(0, 0))
+    return synthetic_table(rows, schema)
 
 
 def facts(n: int = 2000, schema: iw.Schema = SCHEMA, **others) -> PublicFacts:
@@ -84,7 +85,7 @@ def test_held_back_features_are_white_and_beside_the_tilts(terms):
 
 
 def held_back_of_rows(rows: pd.DataFrame, schema: iw.Schema, terms="auto", shares=None):
-    synthetic = iw.SyntheticTable(rows, schema, origin="test", already_spent=(0, 0))
+    synthetic = synthetic_table(rows, schema)
     shares = np.full(len(rows), 1 / len(rows)) if shares is None else shares
     return synthetic, held_back_features(synthetic, FeatureMap.whitened(synthetic, terms, shares=shares), shares)
 

@@ -7,9 +7,10 @@ import pandas as pd
 import pymc as pm
 import pytest
 import xarray as xr
+from factories import make_release
 from numpy.testing import assert_allclose
+from posterior_tools import start_of
 from scipy.special import expit
-from weighted_tools import make_release, start_of
 
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat

@@ -3,7 +3,7 @@
 import numpy as np
 import pymc as pm
 import pytest
-from weighted_tools import make_release
+from factories import make_release
 
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat

@@ -5,16 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from posterior_tools import as_tilt, flat
 from scipy import integrate, stats
-from weighted_tools import as_tilt
 
 from iwbayes.analyst.calibration import moments
 from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, _newton, calibrate_normal
 from iwbayes.analyst.inference.transport import map_draws
-
-
-def flat(theta):
-    return np.zeros(theta.size), np.zeros((theta.size, theta.size))
 
 
 def normal_prior(mean, precision):

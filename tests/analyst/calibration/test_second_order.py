@@ -7,17 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from posterior_tools import as_tilt, flat
 from scipy.special import expit, softmax
-from weighted_tools import as_tilt
 
 from iwbayes.analyst.calibration import second_order
 from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, calibrate_normal
 
 N = 300
-
-
-def flat(theta):
-    return np.zeros(theta.size), np.zeros((theta.size, theta.size))
 
 
 def linear_rows(n=2000, seed=1):

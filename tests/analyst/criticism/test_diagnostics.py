@@ -6,21 +6,19 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from factories import make_statement, release_of, reweighted, synthetic_table
+from posterior_tools import normal_of
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.domain import above, below, skew_check
 from iwbayes.analyst.calibration.record import calibration_record
-from iwbayes.analyst.calibration.sandwich import CalibratedNormal
 from iwbayes.analyst.criticism.diagnose import diagnose
 from iwbayes.analyst.fit_record import weights_digest
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.features import FeatureMap
 from iwbayes.measurement import GaussianDistribution, Measurement
-from iwbayes.release import Release
 from iwbayes.schema import Real, Schema
-from iwbayes.statement import PrivacyStatement
-from iwbayes.tables import SyntheticTable
-from iwbayes.weights import Weights, kish_ess, psislw
+from iwbayes.weights import kish_ess, psislw
 
 SCHEMA = Schema(Real("x", -1, 1), Real("y", -1, 1))
 RELEASE_CHECKS = {
@@ -33,16 +31,13 @@ SAMPLER_CHECKS = {"r_hat", "ess_bulk", "ess_tail"}
 
 def make_release(noise="hardened", spread=0.3, clipped=0.01, n_private=1000):
     rng = np.random.default_rng(2)
-    synthetic = SyntheticTable(
-        pd.DataFrame(rng.uniform(-1, 1, (2000, 2)), columns=["x", "y"]), SCHEMA, origin="test", already_spent=(0, 0)
-    )
+    synthetic = synthetic_table(pd.DataFrame(rng.uniform(-1, 1, (2000, 2)), columns=["x", "y"]), SCHEMA)
     features = FeatureMap.whitened(synthetic, "linear")
     value = np.append(np.zeros(features.dim - 1), clipped * features.flag_height)
     distribution = GaussianDistribution(0.01, features.dim)
     measurement = Measurement("mean of features", value, distribution, 1e-3, features, n_private)
-    statement = PrivacyStatement(1.0, 1e-6, "replace-one", (), noise, noise == "hardened")
-    weights = Weights(spread * rng.normal(size=2000), "TiltWeights(linear)", (), measurement)
-    return Release(synthetic, weights, statement, n_private=n_private)
+    more = {"measurement": measurement, "n_private": n_private, "statement": make_statement(noise)}
+    return release_of(synthetic, spread * rng.normal(size=2000), "TiltWeights(linear)", **more)
 
 
 def make_idata(
@@ -54,23 +49,10 @@ def make_idata(
     posterior = xr.Dataset({"b": (("chain", "draw", "b_dim_0"), draws)}, coords={"chain": range(4), "draw": range(500)})
     groups = {"posterior": posterior}
     if calibrated:
-        normal = CalibratedNormal(
-            np.full(2, mode),
-            np.zeros(2),
-            np.eye(2),
-            np.zeros(2),
-            np.eye(2),
-            np.eye(2),
-            np.array(kappa),
-            7.0,
-            np.array(explained),
-            np.zeros(2),
-            np.nan,
-            np.zeros(2),
-            likelihood_ess,
-            1,
-            0,
-        )
+        normal = normal_of(
+            np.zeros(2), np.eye(2), mode=np.full(2, mode), kappa=np.array(kappa), kappa0=7.0,
+            explained=np.array(explained), likelihood_ess=likelihood_ess, cut_directions=1,
+        )  # fmt: skip
         flat = draws.reshape(-1, 2)
         groups["calibration"] = calibration_record(
             ["b[0]", "b[1]"], normal, flat, flat, release, ReleasedTilt.of(release)
@@ -168,7 +150,7 @@ def test_a_fit_that_is_not_calibrated():
 
 def test_weights_without_a_measurement():
     release = make_release()
-    plain = Release(release.synthetic, Weights(np.zeros(2000), "mine"), release.statement, n_private=1000)
+    plain = reweighted(release, np.zeros(2000), "mine")
     table = diagnose(plain)
     assert np.isnan(table.loc["clipped_private", "value"])
     assert table.loc["clipped_private", "verdict"] == "info"

@@ -8,10 +8,11 @@ import pandas as pd
 import pymc as pm
 import pytest
 import xarray as xr
+from factories import make_release, reweighted, tilted_release
 from numpy.testing import assert_allclose
+from posterior_tools import draws_object
 from scipy.special import logsumexp, ndtri
 from scipy.stats import norm
-from weighted_tools import draws_object, make_release, tilted_release
 
 import iwbayes as iw
 from iwbayes._warnings import WeightsWarning
@@ -573,9 +574,7 @@ def test_fits_that_lost_their_weighted_terms_are_refused(fits, release):
 
 def test_mixtures_over_draws_of_the_weights_are_refused(release):
     log_weights = release.weights.log_weights + np.array([[0.0], [0.0]])
-    several = Release(
-        release.synthetic, Weights(log_weights, "two draws"), release.statement, n_private=release.n_private
-    )
+    several = reweighted(release, log_weights, "two draws")
     idata = iw.fit("y ~ x", several, **FIT)
     with pytest.raises(ValueError, match="posteriors of 2 draws of the weights") as caught:
         iw.loo(idata, several)

@@ -7,9 +7,9 @@ import pandas as pd
 import pymc as pm
 import pytest
 import xarray as xr
+from factories import make_release, release_of, reweighted, simulate
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import expit, softmax
-from weighted_tools import STATEMENT, make_release, simulate
 
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
@@ -104,9 +104,7 @@ def test_standard_errors_know_rows_groups_and_noise(linear, release):
     assert_allclose(table.loc[("y", "mean"), "se"], np.sqrt(sample.covariance(deviations)[0, 0]), rtol=1e-10)
     assert table["se"].isna().tolist() == [False] * 2 + [True] * 5
     # without a measurement: the rows alone, in closed form, and a group is a sample of its own
-    bare = iw.Release(
-        release.synthetic, iw.Weights(release.weights.log_weights, "bare"), release.statement, n_private=200
-    )
+    bare = reweighted(release, release.weights.log_weights, "bare")
     table = iw.ppc(bare, linear, random_seed=1, by="g")
     assert not table.attrs["noise_included"]
     for level in "uvw":
@@ -230,7 +228,7 @@ def test_columns_of_every_kind():
         }
     )
     log_weights = np.append(-np.inf, 0.2 * rng.normal(size=79))
-    release = iw.Release(SyntheticTable(frame, schema), iw.Weights(log_weights, "w"), STATEMENT, n_private=60)
+    release = release_of(SyntheticTable(frame, schema), log_weights, n_private=60)
     weights = release.weights.values
     idata = iw.fit("b ~ 1", release, family="bernoulli", **FIT)
     with pytest.raises(ValueError, match="another column than the response; within the levels of 'b'"):
@@ -381,8 +379,7 @@ def test_a_response_is_not_checked_within_its_own_levels(predictive, release):
     assert len(iw.ppc(release, logged, by="z")) == 14
     schema = Schema(Binary("b"), Categorical("c", ["p", "q"], missing=True))
     frame = pd.DataFrame({"b": [0, 1, 1, 0], "c": pd.Series([None, None, "p", "q"], dtype=object)})
-    weights = iw.Weights(np.array([0.0, 0.0, -np.inf, -np.inf]), "w")
-    small = iw.Release(SyntheticTable(frame, schema), weights, STATEMENT, n_private=4)
+    small = release_of(SyntheticTable(frame, schema), np.array([0.0, 0.0, -np.inf, -np.inf]))
     idata = predicted_object(frame["b"].to_numpy(), np.zeros((4, 4), int), name="b")
     with pytest.raises(ValueError, match="'c' is missing in all of them"):
         iw.ppc(small, idata, by="c")

@@ -3,16 +3,14 @@
 import numpy as np
 import pandas as pd
 import pytest
+from factories import release_of
 from scipy.special import digamma, polygamma
-from weighted_tools import STATEMENT
 
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.inference import importance
 from iwbayes.analyst.inference.importance import importance_draws
-from iwbayes.release import Release
 from iwbayes.tables import SyntheticTable
-from iwbayes.weights import Weights
 
 SHAPE = 0.15
 
@@ -75,7 +73,7 @@ def rare_deaths(rng, n=2000):
     death = (rng.random(n) < 0.012 * np.exp(0.02 * (age - 55))) & (clinic != "e")
     frame = pd.DataFrame({"death": death.astype(int), "clinic": clinic, "age": age})
     schema = iw.Schema(iw.Binary("death"), iw.Categorical("clinic", list("abcde")), iw.Real("age", 18, 90))
-    return Release(SyntheticTable(frame, schema), Weights(np.zeros(n), "UniformWeights"), STATEMENT, n_private=n)
+    return release_of(SyntheticTable(frame, schema))
 
 
 def test_rare_deaths_at_a_separated_level():

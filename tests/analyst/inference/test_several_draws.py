@@ -5,18 +5,18 @@ import re
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pymc as pm
 import pytest
 import xarray as xr
-from scipy.special import expit, logsumexp
+from factories import OTHER_SCHEMA, release_of, reweighted, simulate_other
+from posterior_tools import columns_of, grid_posterior, normal_of
 
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.calibrate import calibrate
 from iwbayes.analyst.calibration.calibrated_components import likelihood_terms
 from iwbayes.analyst.calibration.mixture import map_parts, pool_normals
-from iwbayes.analyst.calibration.sandwich import CalibratedNormal, calibrate_normal
+from iwbayes.analyst.calibration.sandwich import calibrate_normal
 from iwbayes.analyst.inference import components
 from iwbayes.analyst.inference.component_assignment import ComponentAssignment
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
@@ -27,47 +27,23 @@ from iwbayes.analyst.regression.priors import LogPrior, prior_scales
 from iwbayes.analyst.regression.regression_posterior import find_modes
 from iwbayes.analyst.regression.weighted_rows import WeightedRows, derivatives_each, merge_draws
 from iwbayes.analyst.weighting.reweight import reweight
-from iwbayes.release import Release
-from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
-from iwbayes.statement import PrivacyStatement
 from iwbayes.tables import SyntheticTable
-from iwbayes.weights import Weights
 
-SCHEMA = Schema(
-    Real("x", -4, 4),
-    Real("z", -9, 9),
-    Real("m", -4, 4, missing=True),
-    Categorical("g", ["u", "v", "w"]),
-    Integer("k", 0, 60),
-    Binary("y", ("no", "yes")),
-)
-STATEMENT = PrivacyStatement(1.0, 1e-6, "replace-one", (), "seeded", False)
 FORMULAS = [("y ~ x + g", "bernoulli"), ("z ~ x*g", "gaussian"), ("g ~ x", "categorical"), ("k ~ x + g", "poisson")]
 N, M, K = 150, 300, 6
 
 
-def make_release(spread=0.3, n_draws=K, digits=None, seed=5):
-    """Rows, and draws of weights that tilt x by slopes of this standard deviation."""
-    rng = np.random.default_rng(seed)
-    x = np.clip(rng.normal(size=M), -4, 4)
-    x = x if digits is None else np.round(x, digits)
-    frame = pd.DataFrame(
-        {
-            "x": x,
-            "z": np.clip(0.5 + x + rng.normal(size=M), -9, 9) if digits is None else np.round(x),
-            "m": np.where(rng.random(M) < 0.3, np.nan, x),
-            "g": rng.choice(["u", "v", "w"], M, p=[0.5, 0.3, 0.2]),
-            "k": np.minimum(rng.poisson(np.exp(0.3 + 0.4 * x)), 60),
-            "y": np.where(rng.random(M) < expit(0.5 + x), "yes", "no"),
-        }
-    )
+def make_release(spread=0.3, n_draws=K, whole=False):
+    """Rows, and draws of weights that tilt x by slopes of this standard deviation; of whole numbers x and z."""
+    rng = np.random.default_rng(5)
+    frame = simulate_other(rng, M, digits=0 if whole else None, exact=whole)
     slopes = spread * rng.normal(size=(n_draws, 2))
-    log_weights = slopes[:, :1] * x + slopes[:, 1:] * (frame["y"] == "yes").to_numpy()
-    return Release(SyntheticTable(frame, SCHEMA), Weights(log_weights, "several"), STATEMENT, n_private=N)
+    log_weights = slopes[:, :1] * frame["x"].to_numpy() + slopes[:, 1:] * (frame["y"] == "yes").to_numpy()
+    return release_of(SyntheticTable(frame, OTHER_SCHEMA), log_weights, "several", n_private=N)
 
 
 def row_draws(formula, family, release):
-    design = build_design(formula, release.synthetic.frame, SCHEMA, family)
+    design = build_design(formula, release.synthetic.frame, OTHER_SCHEMA, family)
     return design, release.weights.draw_values[:, design.rows]
 
 
@@ -77,11 +53,6 @@ def quick(formula, release, family, **options):
 
 def uncalibrated_fit(formula, release, family, **options):
     return quick(formula, release, family, calibrate=False, **options)
-
-
-def flat(idata, *names):
-    group = arviz_compat.group(idata, "posterior")
-    return np.stack([np.asarray(group[name]).ravel() for name in names], axis=1)
 
 
 # batches: exact
@@ -104,7 +75,7 @@ def test_derivatives_of_a_batch_are_those_of_each(formula, family, n_draws):
 
 @pytest.mark.parametrize(("formula", "family"), FORMULAS)
 def test_merged_rows_keep_the_likelihood_of_every_draw(formula, family):
-    release = make_release(digits=0)
+    release = make_release(whole=True)
     design, weights = row_draws(formula, family, release)
     weights = weights * (np.random.default_rng(1).random(weights.shape) > 0.2)  # rows of weight zero in some draws
     weights[:, :20] = 0.0  # and in all
@@ -157,7 +128,7 @@ def test_weights_of_too_few_rows_are_named_where_there_is_no_mode():
     release = make_release(n_draws=1)
     log_weights = np.full((1, M), -60.0)
     log_weights[0, :2] = 0.0
-    few = Release(release.synthetic, Weights(log_weights, "two rows"), STATEMENT, n_private=N)
+    few = reweighted(release, log_weights, "two rows")
     with pytest.raises(RuntimeError, match=r"worth 2\.0 rows, for 4 parameters"):
         quick("z ~ x + k", few, "gaussian", calibrate=False)
 
@@ -195,27 +166,6 @@ def test_parts_are_dealt_evenly_and_no_draw_twice(parts, chains, draws):
     np.testing.assert_array_equal(taken // deal.n_each % chains, np.arange(chains)[:, None] + 0 * taken)
 
 
-def normal_of(mean, covariance):
-    p, nothing = len(mean), np.full(len(mean), np.nan)
-    return CalibratedNormal(
-        mean,
-        mean,
-        covariance,
-        mean,
-        covariance,
-        covariance,
-        nothing,
-        np.nan,
-        nothing,
-        nothing,
-        np.nan,
-        nothing,
-        9.0 * p,
-        0,
-        0,
-    )
-
-
 def test_moments_of_a_mixture():
     rng = np.random.default_rng(0)
     means, factors = rng.normal(size=(3, 2)), rng.normal(size=(3, 2, 2))
@@ -251,25 +201,15 @@ def grid_mixture(formula, family, release):
     design, weights = row_draws(formula, family, release)
     weights = weights * N / M
     prior = LogPrior(design, prior_scales(design, weights.mean(axis=0)))
-    first, second = [], []
-    for w in weights:
-        rows = WeightedRows(design, w)
-        [mode] = find_modes([rows], prior)
-        sd = np.sqrt(np.diag(np.linalg.inv(mode.precision)))
-        axes = [m + s * np.linspace(-7, 7, 81) for m, s in zip(mode.theta, sd, strict=True)]
-        theta = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
-        density = rows.values(theta) + prior.value(theta)
-        p = np.exp(density - logsumexp(density))
-        first.append(p @ theta)
-        second.append((theta * p[:, None]).T @ theta)
-    mean = np.mean(first, axis=0)
-    return mean, np.mean(second, axis=0) - np.outer(mean, mean), np.array(first)
+    found = [grid_posterior(WeightedRows(design, w), prior, 7, 81) for w in weights]
+    means, covariances = (np.array(part) for part in zip(*found, strict=True))
+    return means.mean(axis=0), covariances.mean(axis=0) + np.cov(means, rowvar=False, ddof=0), means
 
 
 def test_fit_is_the_mixture_of_the_posteriors():
     release = make_release(spread=1.0)
     idata = uncalibrated_fit("y ~ x", release, "bernoulli")
-    draws = flat(idata, "Intercept", "x")
+    draws = columns_of(idata, "Intercept", "x")
     mean, covariance, means = grid_mixture("y ~ x", "bernoulli", release)
     sd = np.sqrt(np.diag(covariance))
     assert means.std(axis=0)[0] > 0.5 * sd[0]  # the draws of the weights matter
@@ -296,7 +236,7 @@ def test_draws_without_weight_on_the_rows_used_are_refused():
     release = make_release()
     log_weights = release.weights.log_weights.copy()
     log_weights[2, release.synthetic.frame["m"].notna()] = -np.inf
-    other = Release(release.synthetic, Weights(log_weights, "some"), STATEMENT, n_private=N)
+    other = reweighted(release, log_weights, "some")
     with (
         pytest.warns(UserWarning, match="missing cells"),
         pytest.raises(ValueError, match="not all be zero on the rows used"),
@@ -309,7 +249,7 @@ def degenerate(draw=3, n_draws=5):
     release = make_release(n_draws=n_draws)
     log_weights = release.weights.log_weights.copy()
     log_weights[draw] = 300 * np.random.default_rng(3).normal(size=M)
-    return Release(release.synthetic, Weights(log_weights, "some"), STATEMENT, n_private=N)
+    return reweighted(release, log_weights, "some")
 
 
 def test_a_draw_without_a_mode_is_named():
@@ -403,7 +343,7 @@ def test_nuts_is_compiled_once_and_samples_each_draw(formula, family, compilatio
     names = ["Intercept", "x"] + ["sigma"] * (family == "gaussian")
     parts = [arviz_compat.group(idata, "sample_stats")["weight_draw"].to_numpy().ravel() for idata in (slow, fast)]
     for k in range(2):
-        one, other = flat(slow, *names)[parts[0] == k], flat(fast, *names)[parts[1] == k]
+        one, other = columns_of(slow, *names)[parts[0] == k], columns_of(fast, *names)[parts[1] == k]
         # NUTS of two chains x 100 draws: an effective size of 80 at least
         error = other.std(axis=0) * np.sqrt(1 / 80 + 1 / 800)
         assert np.all(np.abs(one.mean(axis=0) - other.mean(axis=0)) < 5 * error), k
@@ -424,7 +364,7 @@ def test_nuts_takes_the_failures_only(monkeypatch, compilations):
     stats = arviz_compat.group(idata, "sample_stats")
     assert stats.attrs["pareto_k"] == 0.9
     assert len(compilations) == 1 and set(stats.data_vars) == {"lp", "diverging", "weight_draw"}
-    part, lp, theta = stats["weight_draw"].to_numpy(), stats["lp"].to_numpy(), flat(idata, "Intercept", "x")
+    part, lp, theta = stats["weight_draw"].to_numpy(), stats["lp"].to_numpy(), columns_of(idata, "Intercept", "x")
     for k, log_density in enumerate(tried):
         np.testing.assert_allclose(lp[part == k], log_density(theta).reshape(part.shape)[part == k], rtol=1e-9)
     assert stats["diverging"].dtype == bool and not stats["diverging"].to_numpy()[part != 1].any()
@@ -539,7 +479,7 @@ def test_the_seed_decides(gaussian):
     found = []
     for seed in (1, 1, 2):
         with pytest.warns(iw.CalibrationWarning):
-            found.append(flat(calibrate(idata, model, release, random_seed=seed), "mu"))
+            found.append(columns_of(calibrate(idata, model, release, random_seed=seed), "mu"))
     np.testing.assert_array_equal(found[0], found[1])
     assert not np.array_equal(found[0], found[2])
 
@@ -603,13 +543,13 @@ def test_weights_of_zero_in_some_draws_need_no_guard(gaussian, method):
     release, _, idata = gaussian
     log_weights = release.weights.log_weights.copy()
     log_weights[1, :30] = -np.inf
-    other = Release(release.synthetic, Weights(log_weights, "some"), STATEMENT, n_private=N)
+    other = reweighted(release, log_weights, "some")
     model = reweight(gaussian_model(other), other.weights, total=N)
     sampler = {"cores": 1, "tune": 200}
     with pytest.warns(iw.CalibrationWarning):
         result = calibrate(idata, model, other, method=method, random_seed=1, sampler=sampler)
     _, _, means, variances = closed_forms(other)
-    check_mixture(flat(result, "mu")[:, 0], means, variances, 320)
+    check_mixture(columns_of(result, "mu")[:, 0], means, variances, 320)
 
 
 def test_other_weights_than_the_average_are_not_pooled(gaussian):

@@ -3,8 +3,8 @@
 import numpy as np
 import pymc as pm
 import pytest
+from factories import make_release
 from scipy import optimize, stats
-from weighted_tools import make_release
 
 import iwbayes as iw
 from iwbayes.analyst.calibration.calibrated_components import calibrate_components, pool_draws, reference_at

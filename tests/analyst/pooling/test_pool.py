@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 import pytest
+from factories import grouped_release, make_release, noisy_release, reweighted
 from numpy.testing import assert_allclose
+from posterior_tools import columns_of, grid_moments, grouped_model
 from scipy.special import expit, logsumexp
-from weighted_tools import STATEMENT, make_release, tilted_release
 
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
@@ -24,9 +25,7 @@ from iwbayes.analyst.released_tilt import ReleasedTilt, is_noise_aware
 from iwbayes.analyst.weighting.reweight import reweight
 from iwbayes.curator.estimators.tilting.tilt import tilt
 from iwbayes.features import FeatureMap
-from iwbayes.measurement import GaussianDistribution
-from iwbayes.release import Release
-from iwbayes.schema import Binary, Categorical, Real, Schema
+from iwbayes.schema import Binary, Schema
 from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights
 
@@ -53,9 +52,7 @@ def tilted_bits(private, noise_sd, rng, schema=BITS, n_synthetic=800):
     synthetic = uniform_bits(n_synthetic, schema)
     features = FeatureMap.whitened(synthetic, "quadratic")
     features = replace(features, bound=features.reach, flag=False)
-    exact = features.transform(schema.conform(private)).mean(axis=0)
-    value = exact + noise_sd * rng.normal(size=features.dim)
-    return tilted_release(synthetic, features, value, GaussianDistribution(noise_sd, features.dim), len(private))
+    return noisy_release(rng, synthetic, features, private, noise_sd)
 
 
 def some_rows(k=3, n=400, seed=0):
@@ -122,23 +119,24 @@ def test_merged_rows_keep_the_posterior():
     assert posterior.merged() is posterior
 
 
-def grid_moments(posterior, axes):
-    b = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes))
-    shares = np.exp(posterior.base + b @ posterior.phi.T)
-    shares /= shares.sum(axis=1, keepdims=True)
-    away = posterior.value - shares @ posterior.phi
-    density = -0.5 * np.einsum("si,ij,sj->s", away, np.linalg.inv(posterior.noise), away)
-    density -= 0.5 * (b**2).sum(axis=1) / posterior.tau**2
-    p = np.exp(density - logsumexp(density))
-    mean = p @ b
-    return mean, (b * p[:, None]).T @ b - np.outer(mean, mean)
+def log_density_of(posterior):
+    """Log density of a tilt's coefficients (point, feature), written out."""
+
+    def log_density(b):
+        shares = np.exp(posterior.base + b @ posterior.phi.T)
+        shares /= shares.sum(axis=1, keepdims=True)
+        away = posterior.value - shares @ posterior.phi
+        density = -0.5 * np.einsum("si,ij,sj->s", away, np.linalg.inv(posterior.noise), away)
+        return density - 0.5 * (b**2).sum(axis=1) / posterior.tau**2
+
+    return log_density
 
 
 @pytest.mark.parametrize(("k", "method"), [(1, "laplace"), (2, "laplace"), (2, "nuts")])
 def test_draws_of_the_tilt_against_a_grid(k, method):
     # so much noise that the posterior is skewed
     posterior = posterior_of(k, noise_sd=0.8, tau=2.0)
-    mean, covariance = grid_moments(posterior, [np.linspace(-8, 8, 401 if k == 2 else 4001)] * k)
+    mean, covariance = grid_moments(log_density_of(posterior), [np.linspace(-8, 8, 401 if k == 2 else 4001)] * k)
     sampler = {"cores": 1, "tune": 300} if method == "nuts" else {}
     rng = np.random.default_rng(3)
     draws = draw_tilts(posterior, np.zeros(k), 600, method=method, sampler=sampler, rng=rng)
@@ -204,8 +202,8 @@ def test_rows_of_weight_zero_keep_it():
     some = np.arange(800) >= 80
     log_weights = np.full(800, -np.inf)
     log_weights[some], b = tilt(phi[some], value, noise, 500)
-    own = Weights(log_weights, "TiltWeights", measurement=replace(release.weights.measurement, coefficients=b))
-    other = Release(release.synthetic, own, STATEMENT, n_private=500)
+    measurement = replace(release.weights.measurement, coefficients=b)
+    other = reweighted(release, log_weights, "TiltWeights", measurement=measurement)
     weights = noise_aware_weights(other, 10, random_seed=1)
     assert np.array_equal(np.isneginf(weights.log_weights), np.tile(np.isneginf(base), (10, 1)))
 
@@ -288,11 +286,6 @@ def test_fit_pools_to_the_exact_mixture():
     assert abs(record["sd_weighted"] ** 2 + record["sd_between"] ** 2 - record["sd_calibrated"] ** 2) < 0.02 * sd**2
 
 
-def coefficients(idata, names):
-    group = arviz_compat.group(idata, "posterior")
-    return np.stack([group[name].to_numpy().ravel() for name in names], axis=1)
-
-
 def agree(pooled, formula, n_draws, within=0.04):
     """Means and spreads of two records of one problem, as far as chance and second-order terms allow."""
     formula = formula.sel(parameter=pooled["parameter"])
@@ -335,7 +328,7 @@ def test_intervals_cover_the_truth():
         weights = noise_aware_weights(release, 30, random_seed=rng)
         options = {"draws": 150, "chains": 2, "progressbar": False, "log_likelihood": False}
         idata = fit("y ~ a + b", release, family="bernoulli", weights=weights, random_seed=rng, **options)
-        draws = coefficients(idata, ["a", "b"])
+        draws = columns_of(idata, "a", "b")
         assert arviz_compat.group(idata, "calibration").attrs["method"] == "pool"
         low, high = np.quantile(draws, [0.05, 0.95], axis=0)
         hits.append((low <= [1.0, 0.0]) & (high >= [1.0, 0.0]))
@@ -374,7 +367,7 @@ def test_pool_of_a_model_agrees_with_fit_and_calibrate(saturated):
     agree(record, formula, 1000, within=0.1)
     # noise-aware weights of the caller, through calibrate: the same mixture, without a sandwich
     weights = noise_aware_weights(saturated, 40, random_seed=5)
-    own = Release(saturated.synthetic, weights, STATEMENT, n_private=saturated.n_private)
+    own = replace(saturated, weights=weights)
     weighted = logistic(own)
     again = iw.calibrate(
         idata=arviz_compat.make({"posterior": posterior}), weighted_model=weighted, release=own, random_seed=1
@@ -410,36 +403,14 @@ def test_rows_with_missing_cells_are_left_out_with_their_weight():
 # models without a mode to calibrate at
 
 SHORT = {"tune": 300, "cores": 1, "progressbar": False, "compute_convergence_checks": False}
-GROUPS = Schema(Categorical("g", list("abcdefgh")), Real("y", -9, 9))
+
+
 EFFECTS = np.array([0.0, -0.2, 0.3, 0.1, -0.5, 0.0, 0.6, 0.4])
 
 
 @pytest.fixture(scope="module")
 def grouped():
-    rng = np.random.default_rng(0)
-
-    def rows(n, effects):
-        g = rng.integers(0, 8, n)
-        y = np.clip(1 + effects[g] + rng.normal(size=n), -9, 9)
-        return GROUPS.conform(pd.DataFrame({"g": np.array(list("abcdefgh"))[g], "y": y}))
-
-    synthetic = SyntheticTable(rows(1200, 0.5 * EFFECTS), GROUPS)
-    features = FeatureMap.whitened(synthetic, "quadratic")
-    features = features.with_bound(1.5 * features.bound)
-    value = features.transform(rows(1000, EFFECTS)).mean(axis=0) + 0.02 * rng.normal(size=features.dim)
-    return tilted_release(synthetic, features, value, GaussianDistribution(0.02, features.dim), 1000)
-
-
-def hierarchical(release, *, centred):
-    codes = pd.Categorical(release.synthetic.frame["g"], categories=list("abcdefgh")).codes
-    with pm.Model(coords={"group": list("abcdefgh")}) as model:
-        mu, tau = pm.Normal("mu", 0, 2), pm.HalfNormal("tau", 1.0)
-        if centred:
-            theta = pm.Normal("theta", mu, tau, dims="group")
-        else:
-            theta = pm.Deterministic("theta", mu + tau * pm.Normal("z", 0, 1, dims="group"), dims="group")
-        pm.Normal("y", theta[codes], pm.HalfNormal("sigma", 2.0), observed=release.synthetic.frame["y"].to_numpy())
-    return reweight(model, release.weights, total=release.n_private)
+    return grouped_release(EFFECTS, n=1200, n_private=1000, shrink=0.5, seed=0)
 
 
 def exact_tau(release, n=1000):
@@ -461,7 +432,7 @@ def exact_tau(release, n=1000):
 
 @pytest.mark.parametrize("centred", [True, False])
 def test_a_hierarchy_of_eight_groups(grouped, centred):
-    model = hierarchical(grouped, centred=centred)
+    model = grouped_model(grouped, centred=centred)
     with pytest.warns(iw.CalibrationWarning, match="weight_draws 6 <= 19: too few weight draws"):
         idata = pool(model, grouped, n_draws=6, draws=300, chains=2, random_seed=1, sampler=SHORT)
     posterior, record = arviz_compat.group(idata, "posterior"), arviz_compat.group(idata, "calibration")
@@ -563,7 +534,7 @@ def test_refusals_of_releases(saturated):
     rows, own = saturated.synthetic, saturated.weights
 
     def other(weights):
-        return Release(rows, weights, STATEMENT, n_private=saturated.n_private)
+        return replace(saturated, weights=weights)
 
     with pytest.raises(TypeError, match="release must be a Release; got dict"):
         noise_aware_weights({})

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from prediction_tools import coefficients, drawn_fit, values_of
+from factories import make_release, release_of, simulate
+from posterior_tools import coefficients, drawn_fit, flat, values_of
 from scipy.interpolate import BSpline
 from scipy.special import expit, softmax
-from weighted_tools import STATEMENT, make_release, simulate
 
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
@@ -131,7 +131,7 @@ def test_weights_are_repeated_rows():
         weights = Weights(np.log(counts), "counts")
     weighted = replace(RELEASE, weights=weights, n_private=int(counts.sum()))
     table = SyntheticTable(FRAME.loc[np.repeat(np.arange(len(FRAME)), counts)], RELEASE.synthetic.schema)
-    repeated = iw.Release(table, Weights(np.zeros(len(table)), "counts"), STATEMENT, n_private=len(table))
+    repeated = release_of(table)
     for formula, family in [("z ~ x*g + I(x**2)", "bernoulli"), ("g ~ x", "categorical")]:
         _, idata = drawn_fit(formula, family, weighted)
         _, other = drawn_fit(formula, family, repeated)
@@ -246,8 +246,7 @@ def test_derivatives_of_skewed_columns():
 
 
 def one_table(frame, *columns):
-    table = SyntheticTable(frame, Schema(Real("y", -9, 9), *columns))
-    return iw.Release(table, Weights(np.zeros(len(table)), "test"), STATEMENT, n_private=len(table))
+    return release_of(SyntheticTable(frame, Schema(Real("y", -9, 9), *columns)))
 
 
 def test_names_of_contrasts_are_those_of_coefficients():
@@ -300,14 +299,10 @@ def at_the_mode(formula, family, release, n_draws):
         theta = theta - np.linalg.solve(hessian, gradient)
     terms = LikelihoodTerms(theta, rows.row_scores(theta), -rows.derivatives(theta)[2] / weights.sum(), weights)
     tilt = ReleasedTilt.behind(release.weights.values, release)
-    normal = calibrate_normal(terms, prior=flat_prior, n_private=release.n_private, tilt=tilt)
+    normal = calibrate_normal(terms, prior=flat, n_private=release.n_private, tilt=tilt)
     draws = np.random.default_rng(2).multivariate_normal(theta, normal.likelihood_covariance, size=(4, n_draws // 4))
     _, idata = drawn_fit(formula, family, release, draws)
     return design, idata, terms, tilt
-
-
-def flat_prior(theta):
-    return np.zeros(len(theta)), np.zeros((len(theta), len(theta)))
 
 
 @pytest.mark.parametrize(
@@ -340,7 +335,7 @@ def test_draws_have_the_covariance_of_stacked_estimating_equations(formula, fami
     stacked = np.column_stack([terms.scores, effects - terms.shares @ effects])
     # the middle of the sandwich, read off a model with unit curvature
     unit = LikelihoodTerms(np.zeros(p + 1), stacked, np.eye(p + 1), terms.shares)
-    normal = calibrate_normal(unit, prior=flat_prior, n_private=release.n_private, tilt=tilt)
+    normal = calibrate_normal(unit, prior=flat, n_private=release.n_private, tilt=tilt)
     expected = (bread @ normal.likelihood_covariance @ bread.T)[p, p]
     found = iw.average_marginal_effects(idata, release, variables=["x"], random_seed=1)
     drawn, given = values_of(found, "x"), values_of(fixed(idata, release), "x")
@@ -499,8 +494,7 @@ def test_the_sampling_of_rows_is_part_of_the_error():
         rng = np.random.default_rng(seed)
         x = np.clip(0.5 + rng.normal(size=300), -5, 5)
         y = np.clip(0.5 * x + 0.8 * x**2 + rng.normal(size=300), -30, 30)
-        table = SyntheticTable(pd.DataFrame({"x": x, "y": y}), schema)
-        release = iw.Release(table, Weights(np.zeros(300), "none"), STATEMENT, n_private=300)
+        release = release_of(SyntheticTable(pd.DataFrame({"x": x, "y": y}), schema))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", iw.CalibrationWarning)  # of weights that are no tilt's
             idata = iw.fit("y ~ x + I(x**2)", release, draws=250, random_seed=seed, log_likelihood=False)

@@ -7,9 +7,9 @@ import arviz as az
 import numpy as np
 import pandas as pd
 import pytest
-from prediction_tools import coefficients, drawn_fit, values_of
+from factories import SCHEMA, make_release, release_of
+from posterior_tools import coefficients, drawn_fit, values_of
 from scipy.special import expit, softmax
-from weighted_tools import SCHEMA, make_release
 
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
@@ -228,8 +228,7 @@ def test_what_the_fit_has_not_seen_is_refused():
     with pytest.raises(ValueError, match=r"the rows must suit .*beyond upper"):
         iw.predict(idata, NEW.assign(x=-3.0))
     schema = Schema(Real("y", -9, 9), Integer("n", 0, 9))
-    table = SyntheticTable(pd.DataFrame({"y": [1.0, 2.0, 3.0], "n": [1, 2, 4]}), schema)
-    release = iw.Release(table, iw.Weights(np.zeros(3), "test"), RELEASE.statement, n_private=3)
+    release = release_of(SyntheticTable(pd.DataFrame({"y": [1.0, 2.0, 3.0], "n": [1, 2, 4]}), schema))
     _, idata = drawn_fit("y ~ np.log(n)", "gaussian", release)
     with pytest.raises(ValueError, match=r"'np.log\(n\)' must be finite; it is not in 1 rows"):
         iw.predict(idata, pd.DataFrame({"n": [0, 1]}))
@@ -273,7 +272,7 @@ def test_schemas_with_odd_names_are_recorded():
     schema = Schema(Real("my y", -9, 9), Real("my x", -9, 9), Binary("b", (False, True)))
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"my y": rng.normal(size=9), "my x": rng.normal(size=9), "b": rng.random(9) < 0.5})
-    release = iw.Release(SyntheticTable(frame, schema), iw.Weights(np.zeros(9), "t"), RELEASE.statement, n_private=9)
+    release = release_of(SyntheticTable(frame, schema))
     design, idata = drawn_fit("`my y` ~ `my x` + b", "gaussian", release)
     expected = coefficients(design, idata)[:, :, 0] @ design.x.T
     np.testing.assert_allclose(values_of(iw.predict(idata, frame[["my x", "b"]]), "my y"), expected, rtol=1e-12)

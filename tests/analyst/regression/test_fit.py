@@ -3,10 +3,12 @@
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pymc as pm
 import pytest
-from scipy.special import expit, logsumexp
+from factories import OTHER_SCHEMA as SCHEMA
+from factories import make_statement, release_of, simulate_other
+from posterior_tools import grid_posterior
+from scipy.special import expit
 
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat, row_merging
@@ -21,20 +23,10 @@ from iwbayes.features import FeatureMap
 from iwbayes.features.formulas import model_terms
 from iwbayes.features.terms import ordered_terms
 from iwbayes.measurement import GaussianDistribution, Measurement
-from iwbayes.release import Release
-from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
-from iwbayes.statement import PrivacyStatement
+from iwbayes.schema import Categorical, Integer, Schema
 from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights
 
-SCHEMA = Schema(
-    Real("x", -4, 4),
-    Real("z", -9, 9),
-    Real("m", -4, 4, missing=True),
-    Categorical("g", ["u", "v", "w"]),
-    Integer("k", 0, 60),
-    Binary("y", ("no", "yes")),
-)
 NUTS = {"tune": 500, "cores": 1}
 FORMULAS = [("y ~ x + g", "bernoulli"), ("z ~ x*g", "gaussian"), ("g ~ x", "categorical"), ("k ~ x + g", "poisson")]
 #: What the scores of these regressions use, to second order.
@@ -44,19 +36,7 @@ MEASURED = ordered_terms(frozenset().union(*(model_terms(formula, SCHEMA).second
 def make_release(n=300, seed=5, n_private=150, n_draws=1, digits=None, noise=None):
     """A release with a linear tilt as weights; `digits` rounds x so that rows coincide."""
     rng = np.random.default_rng(seed)
-    x = np.clip(rng.normal(size=n), -4, 4)
-    x = x if digits is None else np.round(x, digits)
-    frame = pd.DataFrame(
-        {
-            "x": x,
-            "z": np.clip(0.5 + x + rng.normal(size=n), -9, 9),
-            "m": np.where(rng.random(n) < 0.3, np.nan, x),
-            "g": rng.choice(["u", "v", "w"], n, p=[0.5, 0.3, 0.2]),
-            "k": np.minimum(rng.poisson(np.exp(0.3 + 0.4 * x)), 60),
-            "y": np.where(rng.random(n) < expit(0.5 + x), "yes", "no"),
-        }
-    )
-    synthetic = SyntheticTable(frame, SCHEMA)
+    synthetic = SyntheticTable(simulate_other(rng, n, digits=digits), SCHEMA)
     features = FeatureMap.whitened(synthetic, MEASURED)
     phi = features.transform(synthetic.frame)
     distribution = GaussianDistribution(noise or 0.02, phi.shape[1])
@@ -64,9 +44,8 @@ def make_release(n=300, seed=5, n_private=150, n_draws=1, digits=None, noise=Non
     value = np.append(phi[:, :-1].mean(axis=0), 0.0)
     measurement = Measurement("mean of features", value, distribution, 0.01, features, n_private)
     tilt = rng.normal(size=(n_draws, phi.shape[1] - 1)) * 0.45 / np.sqrt(phi.shape[1] - 1)
-    weights = Weights(tilt @ phi[:, :-1].T, "TiltWeights", measurement=measurement)
-    statement = PrivacyStatement(1.0, 1e-6, "replace-one", (), "hardened", True)
-    return Release(synthetic, weights, statement, n_private=n_private)
+    more = {"measurement": measurement, "n_private": n_private, "statement": make_statement("hardened")}
+    return release_of(synthetic, tilt @ phi[:, :-1].T, "TiltWeights", **more)
 
 
 def rows_and_prior(formula, family, release, weights):
@@ -163,18 +142,6 @@ def test_newton_needs_its_line_search_on_hard_starts():
 # draws against numerical integration: statistical, with a fixed seed and five standard errors
 
 
-def grid_moments(rows, prior, widths=7.0, n=161):
-    """Posterior mean and covariance by a product rule around the mode, 2 parameters."""
-    mode = find_modes([rows], prior)[0]
-    sd = np.sqrt(np.diag(np.linalg.inv(mode.precision)))
-    axes = [m + s * np.linspace(-widths, widths, n) for m, s in zip(mode.theta, sd, strict=True)]
-    theta = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(sd))
-    log_density = rows.values(theta) + prior.value(theta)
-    p = np.exp(log_density - logsumexp(log_density))
-    mean = p @ theta
-    return mean, (theta - mean).T @ ((theta - mean) * p[:, None])
-
-
 @pytest.mark.parametrize(
     ("formula", "family"),
     [
@@ -190,7 +157,7 @@ def test_laplace_draws_have_the_moments_of_the_posterior(formula, family):
     w = release.weights.values * 25 / 40
     rows, prior = rows_and_prior(formula, family, release, w)
     rows = merge_draws(rows.design, rows.weights[None])[0]
-    mean, covariance = grid_moments(rows, prior)
+    mean, covariance = grid_posterior(rows, prior, 7.0, 161)
     drawn = laplace(rows, prior, draws=4000, n=16_000, rng=np.random.default_rng(3))
     assert drawn.pareto_k < 0.5
     sd = np.sqrt(np.diag(covariance))

@@ -10,13 +10,13 @@ from html.parser import HTMLParser
 import numpy as np
 import pandas as pd
 import pytest
+from factories import seeded_release, simulated_table
 from typer.testing import CliRunner
 
 import iwbayes as iw
 from iwbayes import cli
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.reporting import report
-from iwbayes.datasets import simulate_table
 
 VOID = {"meta", "link", "img", "br"}
 
@@ -52,9 +52,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def release():
-    simulated = simulate_table("bernoulli", 2000, random_seed=1)
-    private = iw.PrivateTable(simulated.frame, simulated.schema)
-    return iw.publish(private, epsilon=3, delta=1e-6, n_synthetic=4000, noise=iw.SeededNoise(3), random_seed=3)
+    return seeded_release(simulated_table("bernoulli", 2000), 3, epsilon=3, n_synthetic=4000)
 
 
 @pytest.fixture(scope="module")

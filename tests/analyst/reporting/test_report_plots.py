@@ -5,19 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from factories import seeded_release, simulated_table
 from matplotlib.figure import Figure
 from scipy.stats import norm
 
 import iwbayes as iw
 from iwbayes.coverage.study import CoverageStudy
-from iwbayes.datasets import simulate_table
 
 
 @pytest.fixture(scope="module")
 def release():
-    simulated = simulate_table("poisson", 1500, random_seed=1)
-    private = iw.PrivateTable(simulated.frame, simulated.schema)
-    return iw.publish(private, epsilon=2, delta=1e-6, n_synthetic=3000, noise=iw.SeededNoise(1), random_seed=1)
+    return seeded_release(simulated_table("poisson", 1500), epsilon=2, n_synthetic=3000)
 
 
 @pytest.fixture

@@ -4,15 +4,13 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 import pytest
+from factories import release_of
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.regression.fit import fit
 from iwbayes.analyst.weighting.reweight import reweight
-from iwbayes.release import Release
 from iwbayes.schema import Categorical, Integer, Real, Schema
-from iwbayes.statement import PrivacyStatement
 from iwbayes.tables import SyntheticTable
-from iwbayes.weights import Weights
 
 bambi = pytest.importorskip("bambi", reason="Bambi is not installed")
 pytestmark = pytest.mark.interpreted
@@ -116,9 +114,7 @@ def test_fit_names_coefficients_as_bambi_does(formula, family):
         rv.name: [list(map(str, model.coords[dim])) for dim in model.named_vars_to_dims.get(rv.name) or ()]
         for rv in model.free_RVs
     }
-    synthetic = SyntheticTable(table(), SCHEMA)
-    statement = PrivacyStatement(1.0, 1e-6, "replace-one", (), "hardened", True)
-    release = Release(synthetic, Weights(np.zeros((1, ROWS)), "None"), statement, n_private=ROWS)
+    release = release_of(SyntheticTable(table(), SCHEMA))
     idata = fit(formula, release, family=family, calibrate=False, draws=50, chains=1, random_seed=1)
     posterior = arviz_compat.group(idata, "posterior")
     found = {

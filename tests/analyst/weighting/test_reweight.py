@@ -8,11 +8,11 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from factories import make_release, simulate
 from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from pytensor.graph.rewriting.utils import rewrite_graph
-from weighted_tools import make_release, simulate
 
 from iwbayes._warnings import WeightsWarning
 from iwbayes.analyst import arviz_compat

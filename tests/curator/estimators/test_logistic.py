@@ -7,7 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from estimator_tools import SCHEMA, SilentNoise, fit, frame, tables
+from estimator_tools import fit
+from factories import MIXED, mixed_rows, mixed_tables, real_schema, synthetic_table
+from noise_sources import SilentNoise
 from scipy import stats
 from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
@@ -21,10 +23,13 @@ ADJACENCIES = ("replace-one", "zero-out")
 NOISY = ("gaussian", "spherical", "laplace")
 
 
+def cube_schema(d):
+    return real_schema(d, -0.5, 0.5)
+
+
 def cube(d, n, rng):
     """Rows uniform on the cube [-1/2, 1/2]**d."""
-    schema = iw.Schema(*(iw.Real(f"x{j}", -0.5, 0.5) for j in range(d)))
-    return schema, pd.DataFrame(rng.uniform(-0.5, 0.5, (n, d)), columns=list(schema.names))
+    return pd.DataFrame(rng.uniform(-0.5, 0.5, (n, d)), columns=list(cube_schema(d).names))
 
 
 # --- the regression
@@ -61,9 +66,9 @@ def test_the_solver_meets_its_tolerance_on_separated_and_on_tiny_tables(scale):
 
 
 def test_logreg_is_scikit_learns_with_class_weights_and_a_penalised_constant():
-    private, synthetic = tables()
+    private, synthetic = mixed_tables()
     weights, _ = fit(iw.paper.LogisticWeights(0.05, "none"), private, synthetic)
-    reach = encoded_reach(SCHEMA)
+    reach = encoded_reach(MIXED)
     x = np.vstack([design(private, reach), design(synthetic, reach)])
     label = np.repeat([1, 0], [len(private), len(synthetic)])
     share = np.where(label == 1, 1 / len(private), 1 / len(synthetic))
@@ -74,10 +79,8 @@ def test_logreg_is_scikit_learns_with_class_weights_and_a_penalised_constant():
 
 
 def test_copies_of_the_synthetic_rows_change_nothing():
-    private, synthetic = tables()
-    twice = iw.SyntheticTable(
-        pd.concat([synthetic.frame] * 2, ignore_index=True), SCHEMA, origin="test", already_spent=(0, 0)
-    )
+    private, synthetic = mixed_tables()
+    twice = synthetic_table(pd.concat([synthetic.frame] * 2, ignore_index=True), MIXED)
     once, _ = fit(iw.paper.LogisticWeights(0.1, "none"), private, synthetic)
     again, _ = fit(iw.paper.LogisticWeights(0.1, "none"), private, twice)
     np.testing.assert_allclose(again.log_weights[0, : len(synthetic)], once.log_weights[0], atol=1e-10)
@@ -88,8 +91,8 @@ def test_copies_of_the_synthetic_rows_change_nothing():
 
 def test_the_reach_of_a_schema_is_that_of_its_rows():
     rng = np.random.default_rng(2)
-    reach = encoded_reach(SCHEMA)
-    rows = design(iw.SyntheticTable(frame(3000, rng, extreme=True), SCHEMA), reach)[:, :-1]
+    reach = encoded_reach(MIXED)
+    rows = design(iw.SyntheticTable(mixed_rows(3000, rng, extreme=True), MIXED), reach)[:, :-1]
     norms = np.linalg.norm(rows, axis=1)
     gaps = np.linalg.norm(rows[:300, None] - rows[None, :300], axis=2)
     assert norms.max() <= reach.radius * (1 + 1e-12) and norms.max() > 0.99 * reach.radius
@@ -98,7 +101,7 @@ def test_the_reach_of_a_schema_is_that_of_its_rows():
 
 def test_the_reach_of_real_columns_is_the_published_one():
     for d in (1, 2, 4, 10):
-        reach = encoded_reach(cube(d, 1, np.random.default_rng(0))[0])
+        reach = encoded_reach(cube_schema(d))
         assert gradient_reach(reach, "replace-one") == pytest.approx(max(math.sqrt(d), math.sqrt(d / 4 + 1)))
         assert gradient_reach(reach, "zero-out") == pytest.approx(math.sqrt(d / 4 + 1))
 
@@ -107,20 +110,22 @@ def test_the_reach_of_real_columns_is_the_published_one():
 @pytest.mark.parametrize("l2", [1e-3, 0.1])
 def test_no_neighbours_move_the_minimiser_by_more_than_its_sensitivity(adjacency, l2):
     rng = np.random.default_rng(3)
-    reach = encoded_reach(SCHEMA)
+    reach = encoded_reach(MIXED)
     bound = sensitivity(gradient_reach(reach, adjacency), 12, l2)
     worst = 0.0
     for trial in range(150):
-        rows = design(iw.SyntheticTable(frame(12, rng, extreme=trial % 2 == 0), SCHEMA), reach)
+        rows = design(iw.SyntheticTable(mixed_rows(12, rng, extreme=trial % 2 == 0), MIXED), reach)
         if trial % 3 == 0:
             rows[1:] = rows[1]
-        synthetic = design(iw.SyntheticTable(frame(12, rng, extreme=True), SCHEMA), reach)
+        synthetic = design(iw.SyntheticTable(mixed_rows(12, rng, extreme=True), MIXED), reach)
         if trial % 5 == 0:
             synthetic[:] = -rows[1]
             synthetic[:, -1] = 1.0
         other = rows.copy()
         # a null row has no features and no constant: it adds the same to the objective whatever b is
-        other[0] = design(iw.SyntheticTable(frame(1, rng, True), SCHEMA), reach)[0] if adjacency == "replace-one" else 0
+        other[0] = (
+            design(iw.SyntheticTable(mixed_rows(1, rng, True), MIXED), reach)[0] if adjacency == "replace-one" else 0
+        )
         moved = np.linalg.norm(minimise(rows, synthetic, l2) - minimise(other, synthetic, l2))
         assert moved <= bound
         worst = max(worst, moved / bound)
@@ -135,7 +140,7 @@ def test_the_sensitivity_holds_the_tolerance_of_the_solver():
 
 def test_worst_neighbours_come_near_the_sensitivity():
     """The rows' slope s is near 1 where a shared feature tells private from synthetic rows."""
-    schema, d = cube(30, 1, np.random.default_rng(0))[0], 30
+    schema, d = cube_schema(30), 30
     l2, n = 0.002, 4000
     rows = np.zeros((n, d + 1))
     rows[:, 0], rows[:, -1] = -0.5, 1.0
@@ -158,17 +163,17 @@ def test_worst_neighbours_come_near_the_sensitivity():
 @pytest.mark.parametrize("mechanism", [*NOISY, "paper"])
 @pytest.mark.filterwarnings("ignore::iwbayes._warnings.PrivacyWarning")
 def test_the_measurement_carries_the_noise_that_was_planned(mechanism, adjacency):
-    private, synthetic = tables()
+    private, synthetic = mixed_tables()
     estimator = iw.paper.LogisticWeights(0.2, mechanism)
     weights, ledger = fit(estimator, private, synthetic, adjacency=adjacency)
-    facts = PublicFacts(SCHEMA, len(private), len(synthetic), adjacency)
+    facts = PublicFacts(MIXED, len(private), len(synthetic), adjacency)
     distribution = estimator.noise_law(facts, epsilon=1.0, delta=0.0 if estimator.pure else 1e-6)
     found = weights.measurement
     assert type(found.noise) is type(distribution) and found.noise.scale == pytest.approx(distribution.scale, rel=1e-4)
     assert found.noise.scale >= distribution.scale * (1 - 1e-12)
     assert found.name == "logistic coefficients" and found.n_private == len(private) and found.features is None
-    dim = SCHEMA.n_features + 1
-    reach = sensitivity(gradient_reach(encoded_reach(SCHEMA), adjacency), len(private), 0.2)
+    dim = MIXED.n_features + 1
+    reach = sensitivity(gradient_reach(encoded_reach(MIXED), adjacency), len(private), 0.2)
     norm = math.sqrt(dim) if mechanism in ("laplace", "paper") else 1.0
     assert found.sensitivity == pytest.approx(norm * reach)
     event = ledger.events[0]
@@ -178,9 +183,9 @@ def test_the_measurement_carries_the_noise_that_was_planned(mechanism, adjacency
 
 @pytest.mark.parametrize("mechanism", NOISY)
 def test_debiased_weights_are_unbiased_over_the_noise(mechanism, monkeypatch):
-    private, synthetic = tables(200, 12)
+    private, synthetic = mixed_tables(200, 12)
     # every run minimises the same objective: once is enough
-    found = minimise(*(design(rows, encoded_reach(SCHEMA)) for rows in (private, synthetic)), 0.1, n_private=200)
+    found = minimise(*(design(rows, encoded_reach(MIXED)) for rows in (private, synthetic)), 0.1, n_private=200)
     monkeypatch.setattr(logistic, "minimise", lambda *_, **__: found)
     exact, _ = fit(iw.paper.LogisticWeights(0.1, "none"), private, synthetic)
     estimator, runs = iw.paper.LogisticWeights(0.1, mechanism), 600
@@ -195,7 +200,7 @@ def test_debiased_weights_are_unbiased_over_the_noise(mechanism, monkeypatch):
     )
     np.testing.assert_allclose(plain[0].log_weights, exact.log_weights, atol=1e-4)
     distribution = plain[0].measurement.noise
-    rows = design(synthetic, encoded_reach(SCHEMA))
+    rows = design(synthetic, encoded_reach(MIXED))
     debiased, _ = fit(estimator, private, synthetic, epsilon=8.0, noise=SilentNoise())
     np.testing.assert_allclose(
         debiased.log_weights[0] - plain[0].log_weights[0], np.log(distribution.debias_factor(rows))
@@ -204,7 +209,7 @@ def test_debiased_weights_are_unbiased_over_the_noise(mechanism, monkeypatch):
 
 @pytest.mark.parametrize("mechanism", ["spherical", "laplace"])
 def test_without_a_debias_factor_nothing_is_charged(mechanism):
-    private, synthetic = tables(50, 100)
+    private, synthetic = mixed_tables(50, 100)
     ledger = iw.Ledger(1.0, 0.0, noise=iw.SeededNoise(1))
     with pytest.raises(ValueError, match=r"does not exist.*debias=False\. Nothing was charged"):
         iw.paper.LogisticWeights(0.01, mechanism).fit(private, synthetic, ledger, epsilon=1.0)
@@ -214,8 +219,8 @@ def test_without_a_debias_factor_nothing_is_charged(mechanism):
 
 def test_a_warning_from_half_of_the_existence_range_on():
     """Laplace: scale times the largest coordinate, the constant 1, so that the place is the scale itself."""
-    private, synthetic = tables(400, 100)
-    facts = PublicFacts(SCHEMA, 400, 100)
+    private, synthetic = mixed_tables(400, 100)
+    facts = PublicFacts(MIXED, 400, 100)
     at = iw.paper.LogisticWeights(1.0, "laplace").noise_law(facts, epsilon=1.0).scale
     with pytest.warns(iw.WeightsWarning, match=r"at 0\.52.*l2"):
         fit(iw.paper.LogisticWeights(at / 0.52, "laplace"), private, synthetic)
@@ -229,13 +234,13 @@ def test_a_warning_from_half_of_the_existence_range_on():
 @pytest.mark.parametrize("mechanism", ["laplace", "gaussian"])
 def test_noisy_log_weights_have_the_noise_of_the_farthest_row(mechanism, adjacency):
     """A log weight b.x moves by |x| times as much as b; the shift that keeps weights unbiased tells the scale."""
-    private, synthetic = tables()
+    private, synthetic = mixed_tables()
     exact, _ = fit(iw.paper.LogisticWeights(0.3, "none"), private, synthetic)
     silent, ledger = fit(
         iw.paper.OutputNoiseWeights(0.3, mechanism), private, synthetic, noise=SilentNoise(), adjacency=adjacency
     )
     shift = float((silent.log_weights - exact.log_weights).mean())
-    reach = encoded_reach(SCHEMA)
+    reach = encoded_reach(MIXED)
     change = math.hypot(reach.radius, 1.0) * sensitivity(gradient_reach(reach, adjacency), len(private), 0.3)
     (event,) = ledger.events
     assert event.count == len(synthetic)
@@ -250,9 +255,9 @@ def test_noisy_log_weights_have_the_noise_of_the_farthest_row(mechanism, adjacen
 @pytest.mark.parametrize("d", [4, 30])
 def test_the_published_noise_is_as_printed_and_charged_at_its_true_cost(d):
     rng = np.random.default_rng(4)
-    schema, rows = cube(d, 500, rng)
+    schema, rows = cube_schema(d), cube(d, 500, rng)
     private = iw.PrivateTable(rows, schema)
-    synthetic = iw.SyntheticTable(cube(d, 200, rng)[1], schema, origin="test", already_spent=(0, 0))
+    synthetic = synthetic_table(cube(d, 200, rng), schema)
     true = math.sqrt(d + 1) * math.sqrt(d) / (2 * math.sqrt(d))  # S1 over the printed scale, at nominal epsilon 1
     with pytest.warns(iw.PrivacyWarning) as caught:
         weights, ledger = fit(iw.paper.LogisticWeights(0.1, "paper"), private, synthetic)
@@ -271,9 +276,9 @@ def test_the_published_noise_is_as_printed_and_charged_at_its_true_cost(d):
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 def test_the_perturbed_minimiser_gives_the_noise_back(l2, adjacency):
     """zeta = -N J'(b) has the law that the privacy proof needs: a Gamma radius in k dimensions."""
-    private, synthetic = tables(100, 200)
-    reach = encoded_reach(SCHEMA)
-    k, r2 = SCHEMA.n_features + 1, reach.radius**2 + 1
+    private, synthetic = mixed_tables(100, 200)
+    reach = encoded_reach(MIXED)
+    k, r2 = MIXED.n_features + 1, reach.radius**2 + 1
     epsilon, n = 1.0, len(private)
     used = max(l2, r2 / (4 * n * (math.exp(epsilon / 2) - 1)))
     left = epsilon - math.log(1 + r2 / (4 * n * used))
@@ -292,7 +297,7 @@ def test_the_perturbed_minimiser_gives_the_noise_back(l2, adjacency):
 
 
 def test_objective_perturbation_beats_output_perturbation_at_the_same_epsilon():
-    private, synthetic = tables(1000, 2000)
+    private, synthetic = mixed_tables(1000, 2000)
     exact, _ = fit(iw.paper.LogisticWeights(0.01, "none"), private, synthetic)
     errors = {}
     for mechanism in ("objective", "spherical"):
@@ -305,7 +310,7 @@ def test_objective_perturbation_beats_output_perturbation_at_the_same_epsilon():
 
 
 def test_noise_without_a_hardened_sampler_is_recorded():
-    private, synthetic = tables(50, 60)
+    private, synthetic = mixed_tables(50, 60)
     for mechanism, kind in (("spherical", "floating-point"), ("objective", "floating-point"), ("laplace", "hardened")):
         ledger = iw.Ledger(5.0, 0.0)
         iw.paper.LogisticWeights(2.0, mechanism).fit(private, synthetic, ledger, epsilon=5.0)
@@ -317,7 +322,7 @@ def test_noise_without_a_hardened_sampler_is_recorded():
 
 @pytest.mark.parametrize("mechanism", [*NOISY, "objective", "none"])
 def test_the_log_ratio_at_the_synthetic_rows_is_the_weights(mechanism):
-    private, synthetic = tables()
+    private, synthetic = mixed_tables()
     estimator = iw.paper.LogisticWeights(0.3, mechanism)
     weights, _ = fit(estimator, private, synthetic)
     ledger = iw.Ledger(math.inf, 1e-5, noise=iw.SeededNoise(1))
@@ -325,9 +330,7 @@ def test_the_log_ratio_at_the_synthetic_rows_is_the_weights(mechanism):
     np.testing.assert_allclose(ratio.log_ratio(synthetic), weights.log_weights[0], rtol=1e-12)
     assert ratio.log_ratio(private).shape == (len(private),)
     assert ledger.holds(ratio.fingerprint())
-    other = iw.SyntheticTable(
-        pd.DataFrame({"x": [0.0]}), iw.Schema(iw.Real("x", 0, 1)), origin="test", already_spent=(0, 0)
-    )
+    other = synthetic_table({"x": [0.0]}, iw.Schema(iw.Real("x", 0, 1)))
     with pytest.raises(ValueError, match="another schema"):
         ratio.log_ratio(other)
 
@@ -362,13 +365,13 @@ def test_rounding_does_not_grow_with_the_number_of_rows():
 
 def test_a_perturbed_minimiser_is_released_on_its_grid():
     """The solver's last digits would tell the rows apart: what is left is a multiple of a public step."""
-    private, synthetic = tables(100, 200)
+    private, synthetic = mixed_tables(100, 200)
     estimator = iw.paper.LogisticWeights(0.3, "objective")
-    grid = estimator._split(PublicFacts(SCHEMA, 100, 200), 1.0).grid
+    grid = estimator._split(PublicFacts(MIXED, 100, 200), 1.0).grid
     ledger = iw.Ledger(1.0, 0.0, noise=iw.SeededNoise(1))
     b = estimator.fit_ratio(private, synthetic, ledger, epsilon=1.0).coefficients
     np.testing.assert_array_equal(b / grid, np.rint(b / grid))
-    step = estimator._split(PublicFacts(SCHEMA, 100, 200), 1.0).tolerance / 0.3
+    step = estimator._split(PublicFacts(MIXED, 100, 200), 1.0).tolerance / 0.3
     assert 2**19 * step <= grid <= 2**20 * step
 
 
@@ -376,10 +379,10 @@ def test_a_perturbed_minimiser_is_released_on_its_grid():
 def test_objective_perturbation_of_users_has_the_noise_of_all_their_rows(l2):
     """With tau rows a user the change is tau R, and the ratio of determinants that of one row to the power of tau."""
     n, tau, epsilon = 5000, 4, 1.0
-    reach = encoded_reach(SCHEMA)
+    reach = encoded_reach(MIXED)
     r2 = reach.radius**2 + 1
     plan = iw.paper.LogisticWeights(l2, "objective")._split(
-        PublicFacts(SCHEMA, n, 0, "replace-user", tau, n // 2), epsilon
+        PublicFacts(MIXED, n, 0, "replace-user", tau, n // 2), epsilon
     )
     used = max(l2, r2 / (4 * n * (math.exp(epsilon / (2 * tau)) - 1)))
     left = epsilon - tau * math.log1p(r2 / (4 * n * used))
@@ -389,7 +392,7 @@ def test_objective_perturbation_of_users_has_the_noise_of_all_their_rows(l2):
 
 
 def test_a_fingerprint_covers_all_that_a_ratio_depends_on():
-    private, synthetic = tables(100, 120)
+    private, synthetic = mixed_tables(100, 120)
     ratio = iw.paper.LogisticWeights(0.3).fit_ratio(
         private, synthetic, iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(1)), epsilon=1.0, delta=1e-6
     )
@@ -397,7 +400,7 @@ def test_a_fingerprint_covers_all_that_a_ratio_depends_on():
         replace(ratio, coefficients=ratio.coefficients + 1e-12),
         replace(ratio, distribution=ratio.distribution.scaled(1 + 1e-12)),
         replace(ratio, distribution=None),
-        replace(ratio, schema=iw.Schema(iw.Real("x", -2, 3, missing=True), *list(SCHEMA)[1:])),
+        replace(ratio, schema=iw.Schema(iw.Real("x", -2, 3, missing=True), *list(MIXED)[1:])),
     ]
     prints = {other.fingerprint() for other in changed}
     assert len(prints) == len(changed) and ratio.fingerprint() not in prints
@@ -406,8 +409,8 @@ def test_a_fingerprint_covers_all_that_a_ratio_depends_on():
 
 @pytest.mark.parametrize(("d", "n", "epsilon"), [(30, 20, 1e-3), (100, 2, 0.01)])
 def test_objective_perturbation_solves_under_huge_noise(d, n, epsilon):
-    schema, rows = cube(d, n, np.random.default_rng(5))
-    synthetic = iw.SyntheticTable(cube(d, 50, np.random.default_rng(6))[1], schema, origin="test", already_spent=(0, 0))
+    schema, rows = cube_schema(d), cube(d, n, np.random.default_rng(5))
+    synthetic = synthetic_table(cube(d, 50, np.random.default_rng(6)), schema)
     for seed in range(5):
         ledger = iw.Ledger(1.0, 0.0, noise=iw.SeededNoise(seed))
         iw.paper.LogisticWeights(0.1, "objective").fit(
@@ -416,7 +419,7 @@ def test_objective_perturbation_solves_under_huge_noise(d, n, epsilon):
 
 
 def test_rounding_is_taken_off_epsilon_and_refused_where_it_takes_too_much():
-    facts = PublicFacts(cube(400, 1, np.random.default_rng(7))[0], 1000, 1000)
+    facts = PublicFacts(cube_schema(400), 1000, 1000)
     estimator = iw.paper.LogisticWeights(0.1, "objective")
     split = estimator._split(facts, 1.0)
     reach = encoded_reach(facts.schema)

@@ -9,29 +9,18 @@ import numpy as np
 import pandas as pd
 import pytest
 from estimator_tools import progress_outputs
+from factories import real_schema, seeded_ledger, synthetic_table
+from noise_sources import SilentSteps
 from scipy.optimize import minimize
 from scipy.special import softplus
 
 import iwbayes as iw
 from iwbayes.curator.estimators.neural import NeuralRatio
 from iwbayes.curator.privacy.accounting import dpsgd_multiplier
-from iwbayes.curator.privacy.noise import SeededNoise
 from iwbayes.curator.protocols import LogRatio, PublicFacts, RatioEstimator
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}
 SCHEMA = iw.Schema(iw.Real("x", -0.5, 0.5), iw.Real("z", -0.5, 0.5), iw.Categorical("g", ("a", "b", "c")))
-
-
-class Silence(SeededNoise):
-    """A source that adds nothing, and writes down what it was asked for."""
-
-    def __init__(self):
-        super().__init__(1)
-        self.asked = []
-
-    def floating_gaussian(self, values, scale):
-        self.asked.append(scale)
-        return values
 
 
 def frame(n, seed, shift=0.0):
@@ -50,7 +39,7 @@ def tables():
     pytest.importorskip("torch")
     return (
         iw.PrivateTable(frame(300, 1, 0.1), SCHEMA),
-        iw.SyntheticTable(frame(700, 2), SCHEMA, origin="test", already_spent=(0, 0)),
+        synthetic_table(frame(700, 2), SCHEMA),
     )
 
 
@@ -58,12 +47,8 @@ def neural(**settings):
     return iw.paper.NeuralWeights(**{"steps": 8, "hidden": (6,), "random_seed": 3, "progressbar": False, **settings})
 
 
-def ledger_of(epsilon=1.0, noise=None, **settings):
-    return iw.Ledger(epsilon, 1e-6, noise=noise or iw.SeededNoise(1), **settings)
-
-
 def free():
-    return ledger_of(math.inf)
+    return seeded_ledger(math.inf)
 
 
 def tilted(d, n, m, b, seed):
@@ -71,13 +56,13 @@ def tilted(d, n, m, b, seed):
     rng = np.random.default_rng(seed)
     u = rng.random((n, d))
     z = np.log(np.exp(-b / 2) + u * (np.exp(b / 2) - np.exp(-b / 2))) / b
-    schema = iw.Schema(*(iw.Real(f"x{index}", -0.5, 0.5) for index in range(d)))
+    schema = real_schema(d, -0.5, 0.5)
     x = rng.uniform(-0.5, 0.5, (m, d))
     truth = x @ b - np.log(np.sinh(b / 2) / (b / 2)).sum()
     private = iw.PrivateTable(pd.DataFrame(z, columns=schema.names), schema)
     return (
         private,
-        iw.SyntheticTable(pd.DataFrame(x, columns=schema.names), schema, origin="uniform", already_spent=(0, 0)),
+        synthetic_table(x, schema),
         truth,
     )
 
@@ -124,9 +109,7 @@ def test_a_log_ratio_that_is_not_linear_is_learned():
     density = np.exp(-0.5 * (x / 0.15) ** 2)
     z = x[rng.random(8000) < density]
     private = iw.PrivateTable(pd.DataFrame({"x": z}), schema)
-    synthetic = iw.SyntheticTable(
-        pd.DataFrame({"x": rng.uniform(-0.5, 0.5, 6000)}), schema, origin="uniform", already_spent=(0, 0)
-    )
+    synthetic = synthetic_table({"x": rng.uniform(-0.5, 0.5, 6000)}, schema)
     spread = {}
     for hidden in ((), (32,)):
         weights = neural(mechanism="none", hidden=hidden, steps=200).fit(private, synthetic, free(), **BUDGET)
@@ -144,16 +127,16 @@ def test_defaults_learn_under_privacy():
         b = np.random.default_rng(seed).normal(size=4)
         private, synthetic, truth = tilted(4, 1000, 5000, 1.5 * b / np.linalg.norm(b), seed=10 + seed)
         estimator = iw.paper.NeuralWeights(random_seed=seed, progressbar=False)
-        weights = estimator.fit(private, synthetic, ledger_of(noise=iw.SeededNoise(seed)), **BUDGET)
+        weights = estimator.fit(private, synthetic, seeded_ledger(noise=iw.SeededNoise(seed)), **BUDGET)
         found.append((weights.log_weights[0] - truth).std() / truth.std())
     assert np.median(found) < 0.5
 
 
 def test_private_training_without_noise_is_plain_training(tables):
     """All rows in each step, a source that adds nothing, a clip norm that no row reaches: the other code path."""
-    noise = Silence()
+    noise = SilentSteps()
     settings = {"learning_rate": 0.05, "steps": 30, "clip_norm": 1000.0, "weight_decay": 0.01}
-    private = neural(**settings).fit(*tables, ledger_of(noise=noise), **BUDGET).log_weights
+    private = neural(**settings).fit(*tables, seeded_ledger(noise=noise), **BUDGET).log_weights
     plain = neural(mechanism="none", **settings).fit(*tables, free(), **BUDGET).log_weights
     np.testing.assert_allclose(private, plain, atol=1e-4)
     assert plain.std() > 0.1 and len(noise.asked) == 30
@@ -163,7 +146,7 @@ def test_each_setting_of_the_training_counts(tables):
     """Learning rate, weight decay, batches, sampling and clip norm all reach the training."""
     base = {"learning_rate": 0.05, "clip_norm": 1.0}
     runs = {
-        name: neural(**{**base, **changed}).fit(*tables, ledger_of(noise=Silence()), **BUDGET).log_weights[0]
+        name: neural(**{**base, **changed}).fit(*tables, seeded_ledger(noise=SilentSteps()), **BUDGET).log_weights[0]
         for name, changed in {
             "base": {},
             "learning_rate": {"learning_rate": 0.1},
@@ -234,7 +217,7 @@ def test_the_last_three_of_ten_iterates_are_averaged(tables, monkeypatch):
 
 def test_the_ratio_is_public_registered_and_travels(tables):
     private, synthetic = tables
-    ledger, again = ledger_of(), ledger_of()
+    ledger, again = seeded_ledger(), seeded_ledger()
     ratio = neural(draws=2).fit_ratio(private, synthetic, ledger, **BUDGET)
     weights = neural(draws=2).fit(private, synthetic, again, **BUDGET)
     assert isinstance(ratio, LogRatio) and isinstance(neural(), RatioEstimator)
@@ -251,7 +234,7 @@ def test_the_ratio_is_public_registered_and_travels(tables):
 
 
 def test_a_fingerprint_covers_all_that_a_ratio_depends_on(tables):
-    ratio = neural(hidden=(4, 3)).fit_ratio(*tables, ledger_of(), **BUDGET)
+    ratio = neural(hidden=(4, 3)).fit_ratio(*tables, seeded_ledger(), **BUDGET)
 
     def nudged(array):
         return array + 1e-9 * (np.arange(array.size).reshape(array.shape) == 0)
@@ -276,7 +259,7 @@ def test_a_fingerprint_covers_all_that_a_ratio_depends_on(tables):
 
 def test_all_draws_are_one_event(tables):
     private, synthetic = tables
-    ledger = ledger_of()
+    ledger = seeded_ledger()
     facts = PublicFacts.of(private, synthetic, ledger)
     estimator = neural(draws=3, sampling_probability=0.5)
     weights = estimator.fit(private, synthetic, ledger, **BUDGET)
@@ -292,15 +275,15 @@ def test_all_draws_are_one_event(tables):
 
 
 def test_each_step_asks_for_the_noise_that_was_charged(tables):
-    noise = Silence()
-    ledger = ledger_of(noise=noise)
+    noise = SilentSteps()
+    ledger = seeded_ledger(noise=noise)
     neural(clip_norm=0.8, draws=2).fit(*tables, ledger, **BUDGET)
     assert noise.asked == [pytest.approx(0.8 * ledger.events[0].noise_multiplier)] * 16
 
 
 def test_seeds(tables):
     def fitted(random_seed, noise_seed, **settings):
-        ledger = ledger_of(math.inf if settings else 1.0, noise=iw.SeededNoise(noise_seed))
+        ledger = seeded_ledger(math.inf if settings else 1.0, noise=iw.SeededNoise(noise_seed))
         return neural(random_seed=random_seed, **settings).fit(*tables, ledger, **BUDGET).log_weights
 
     np.testing.assert_array_equal(fitted(1, 2), fitted(1, 2))
@@ -313,7 +296,7 @@ def test_seeds(tables):
 def test_global_random_states_stay_as_they_are(tables):
     torch = pytest.importorskip("torch")
     state, legacy, threads = torch.get_rng_state(), np.random.get_state()[1].copy(), torch.get_num_threads()  # noqa: NPY002
-    neural().fit(*tables, ledger_of(), **BUDGET)
+    neural().fit(*tables, seeded_ledger(), **BUDGET)
     assert torch.equal(torch.get_rng_state(), state) and torch.get_num_threads() == threads
     np.testing.assert_array_equal(np.random.get_state()[1], legacy)  # noqa: NPY002
 
@@ -365,9 +348,9 @@ def test_settings_are_values():
 
 def test_refusals_spend_nothing(tables):
     private, synthetic = tables
-    noise = Silence()
-    ledger = ledger_of(noise=noise)
-    other = iw.SyntheticTable(synthetic.frame[["x"]], iw.Schema(SCHEMA["x"]), origin="test", already_spent=(0, 0))
+    noise = SilentSteps()
+    ledger = seeded_ledger(noise=noise)
+    other = synthetic_table(synthetic.frame[["x"]], iw.Schema(SCHEMA["x"]))
     for error, match, estimator, table, budget in (
         (ValueError, "one schema", neural(), other, BUDGET),
         (ValueError, "delta above 0", neural(), synthetic, {"epsilon": 0.5}),
@@ -383,11 +366,11 @@ def test_refusals_spend_nothing(tables):
 def test_cuda_where_there_is_none_is_refused_before_the_charge(tables):
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
-        weights = neural(device="cuda").fit(*tables, ledger_of(noise=Silence()), **BUDGET)
-        on_cpu = neural().fit(*tables, ledger_of(noise=Silence()), **BUDGET)
+        weights = neural(device="cuda").fit(*tables, seeded_ledger(noise=SilentSteps()), **BUDGET)
+        on_cpu = neural().fit(*tables, seeded_ledger(noise=SilentSteps()), **BUDGET)
         np.testing.assert_allclose(weights.log_weights, on_cpu.log_weights, atol=1e-3)
     else:
-        ledger = ledger_of()
+        ledger = seeded_ledger()
         with pytest.raises(ValueError, match="device 'cuda'"):
             neural(device="cuda").fit(*tables, ledger, **BUDGET)
         assert ledger.events == ()
@@ -395,7 +378,7 @@ def test_cuda_where_there_is_none_is_refused_before_the_charge(tables):
 
 @pytest.mark.parametrize("settings", [{"learning_rate": 1e30}, {"learning_rate": 1e30, "clip_norm": 1.0}])
 def test_a_training_that_diverges_says_so_and_stays_charged(tables, settings):
-    ledger = ledger_of()
+    ledger = seeded_ledger()
     with pytest.raises(RuntimeError, match="diverged.*learning.rate.*stays charged"):
         neural(steps=30, **settings).fit(*tables, ledger, **BUDGET)
     assert ledger.spent == (1.0, 1e-6)
@@ -404,7 +387,7 @@ def test_a_training_that_diverges_says_so_and_stays_charged(tables, settings):
 def test_without_torch_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     private = iw.PrivateTable(frame(30, 1), SCHEMA)
-    ledger = ledger_of()
+    ledger = seeded_ledger()
     with pytest.raises(
         ImportError, match=r"NeuralWeights needs torch. Install it with: pip install 'iwbayes\[torch\]'"
     ):
@@ -416,7 +399,7 @@ def test_without_torch_it_says_what_to_install(monkeypatch):
 
 
 def test_the_progress_bar_is_for_terminals_and_shows_steps_only(tables, monkeypatch):
-    outputs = progress_outputs(monkeypatch, lambda **show: neural(**show).fit(*tables, ledger_of(), **BUDGET))
+    outputs = progress_outputs(monkeypatch, lambda **show: neural(**show).fit(*tables, seeded_ledger(), **BUDGET))
     assert outputs[False, True] == outputs[True, False] == ""
     assert "training" in outputs[True, True] and "/8" in outputs[True, True]
     assert "loss" not in outputs[True, True]

@@ -6,7 +6,9 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from estimator_tools import SCHEMA, SilentNoise, fit, frame, tables
+from estimator_tools import fit
+from factories import MIXED, mixed_rows, mixed_tables, seeded_release
+from noise_sources import SilentNoise
 from scipy.special import logsumexp
 
 import iwbayes as iw
@@ -36,14 +38,14 @@ class Ratio:
 
 
 def test_uniform_weights_are_one_and_read_nothing():
-    private, synthetic = tables()
+    private, synthetic = mixed_tables()
     weights, ledger = fit(iw.UniformWeights(), private, synthetic)
     assert (weights.log_weights == 0).all() and weights.method == "UniformWeights"
     assert ledger.events == () and ledger.statement().epsilon == 0 and ledger.statement().notes == ()
 
 
 def test_known_weights_are_the_given_ratio_and_not_certified():
-    private, synthetic = tables()
+    private, synthetic = mixed_tables()
     weights, ledger = fit(iw.KnownRatioWeights(Ratio(2.0).log_ratio), private, synthetic)
     np.testing.assert_array_equal(weights.log_weights[0], Ratio(2.0).log_ratio(synthetic))
     assert ledger.events == () and "log ratio" in ledger.statement().notes[0]
@@ -51,7 +53,7 @@ def test_known_weights_are_the_given_ratio_and_not_certified():
 
 @pytest.mark.parametrize("wrong", [lambda table: np.zeros(3), lambda table: np.full(len(table), np.nan)])
 def test_a_known_ratio_has_one_number_a_row(wrong):
-    private, synthetic = tables()
+    private, synthetic = mixed_tables()
     with pytest.raises(ValueError, match="shape|NaN"):
         fit(iw.KnownRatioWeights(wrong), private, synthetic)
     with pytest.raises(TypeError, match="callable"):
@@ -59,7 +61,7 @@ def test_a_known_ratio_has_one_number_a_row(wrong):
 
 
 def test_a_discriminator_is_free_when_and_only_when_the_ledger_holds_its_training():
-    private, synthetic = tables()
+    private, synthetic = mixed_tables()
     gan = Ratio()
     ledger = iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(1))
     with pytest.raises(ValueError, match="holds no training of exactly this discriminator"):
@@ -74,7 +76,7 @@ def test_a_discriminator_is_free_when_and_only_when_the_ledger_holds_its_trainin
 
 
 def test_a_logistic_ratio_serves_as_a_discriminator_under_its_own_ledger_only():
-    private, synthetic = tables()
+    private, synthetic = mixed_tables()
     ledger = iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(1))
     ratio = iw.paper.LogisticWeights().fit_ratio(private, synthetic, ledger, epsilon=1.0, delta=1e-6)
     spent = ledger.spent
@@ -96,7 +98,7 @@ def test_a_critic_without_log_odds_is_refused(critic):
 
 @pytest.mark.parametrize("mechanism", ["laplace", "gaussian"])
 def test_noise_on_each_weight_costs_one_use_a_row_and_says_so(mechanism):
-    private, synthetic = tables(200, 90)
+    private, synthetic = mixed_tables(200, 90)
     estimator = iw.paper.OutputNoiseWeights(0.5, mechanism)
     with pytest.warns(iw.PrivacyWarning, match="90 times the budget"):
         _, ledger = fit(estimator, private, synthetic)
@@ -114,7 +116,7 @@ def test_noise_on_each_weight_costs_one_use_a_row_and_says_so(mechanism):
 @quiet
 @pytest.mark.parametrize("mechanism", ["laplace", "gaussian"])
 def test_noisy_weights_stay_unbiased_with_the_stated_variance(mechanism):
-    private, synthetic = tables(400, 3000)
+    private, synthetic = mixed_tables(400, 3000)
     n, epsilon = len(synthetic), 20.0
     exact, _ = fit(iw.paper.LogisticWeights(0.5, "none"), private, synthetic)
     noisy, _ = fit(iw.paper.OutputNoiseWeights(0.5, mechanism), private, synthetic, epsilon=epsilon)
@@ -135,16 +137,16 @@ def test_noisy_weights_stay_unbiased_with_the_stated_variance(mechanism):
 @quiet
 def test_a_log_weight_moves_by_no_more_than_its_sensitivity():
     rng = np.random.default_rng(1)
-    reach, worst = encoded_reach(SCHEMA), 0.0
-    synthetic = design(iw.SyntheticTable(frame(40, rng, True), SCHEMA), reach)
-    private, table = tables(12, 40)
+    reach, worst = encoded_reach(MIXED), 0.0
+    synthetic = design(iw.SyntheticTable(mixed_rows(40, rng, True), MIXED), reach)
+    private, table = mixed_tables(12, 40)
     weights, _ = fit(iw.paper.OutputNoiseWeights(2.0), private, table, noise=SilentNoise(), epsilon=4.0)
     exact, _ = fit(iw.paper.LogisticWeights(2.0, "none"), private, table)
     rho = math.sqrt(-math.expm1(float((weights.log_weights - exact.log_weights).mean())))
     for _ in range(100):
-        rows = design(iw.SyntheticTable(frame(12, rng, True), SCHEMA), reach)
+        rows = design(iw.SyntheticTable(mixed_rows(12, rng, True), MIXED), reach)
         other = rows.copy()
-        other[0] = design(iw.SyntheticTable(frame(1, rng, True), SCHEMA), reach)[0]
+        other[0] = design(iw.SyntheticTable(mixed_rows(1, rng, True), MIXED), reach)[0]
         moved = np.abs(synthetic @ (minimise(rows, synthetic, 2.0) - minimise(other, synthetic, 2.0))).max()
         worst = max(worst, moved)
     assert 0.1 * 4.0 * rho < worst <= 4.0 * rho
@@ -152,7 +154,7 @@ def test_a_log_weight_moves_by_no_more_than_its_sensitivity():
 
 @quiet
 def test_wide_laplace_noise_on_weights_is_refused_before_a_charge():
-    private, synthetic = tables(50, 30)
+    private, synthetic = mixed_tables(50, 30)
     ledger = iw.Ledger(math.inf, 0.0, noise=iw.SeededNoise(1))
     with pytest.raises(ValueError, match="rho.*Nothing was charged"):
         iw.paper.OutputNoiseWeights(0.01).fit(private, synthetic, ledger, epsilon=1.0)
@@ -183,9 +185,9 @@ def test_a_tilt_of_weighted_rows_is_that_of_duplicated_rows():
 
 def test_weighted_features_are_those_of_duplicated_rows():
     rng = np.random.default_rng(3)
-    rows, counts = frame(80, rng), rng.integers(1, 4, 80)
-    once = iw.SyntheticTable(rows, SCHEMA)
-    repeated = iw.SyntheticTable(rows.loc[np.repeat(rows.index, counts)].reset_index(drop=True), SCHEMA)
+    rows, counts = mixed_rows(80, rng), rng.integers(1, 4, 80)
+    once = iw.SyntheticTable(rows, MIXED)
+    repeated = iw.SyntheticTable(rows.loc[np.repeat(rows.index, counts)].reset_index(drop=True), MIXED)
     weighted = FeatureMap.whitened(once, "quadratic", shares=counts / counts.sum())
     expected = FeatureMap.whitened(repeated, "quadratic")
     np.testing.assert_allclose(weighted.center, expected.center, atol=1e-14)
@@ -195,7 +197,7 @@ def test_weighted_features_are_those_of_duplicated_rows():
 
 
 def test_a_uniform_base_changes_nothing():
-    private, synthetic = tables()
+    private, synthetic = mixed_tables()
     plain, _ = fit(iw.TiltWeights(features="linear"), private, synthetic)
     based, _ = fit(iw.TiltWeights(features="linear", base=iw.UniformWeights()), private, synthetic)
     np.testing.assert_allclose(based.log_weights, plain.log_weights, rtol=1e-12, atol=1e-12)
@@ -203,20 +205,20 @@ def test_a_uniform_base_changes_nothing():
 
 
 def test_a_tilt_on_a_base_reaches_the_private_means_and_keeps_its_measurement():
-    private, synthetic = tables(2000, 4000)
+    private, synthetic = mixed_tables(2000, 4000)
     base = iw.KnownRatioWeights(Ratio(0.8).log_ratio)
     weights, _ = fit(
         iw.TiltWeights(features="linear", base=base), private, synthetic, epsilon=1000, noise=SilentNoise()
     )
-    truth = SCHEMA.encode(private.frame).mean(axis=0)
-    plain = SCHEMA.encode(synthetic.frame).mean(axis=0)
-    reached = weights.values @ SCHEMA.encode(synthetic.frame) / len(synthetic)
+    truth = MIXED.encode(private.frame).mean(axis=0)
+    plain = MIXED.encode(synthetic.frame).mean(axis=0)
+    reached = weights.values @ MIXED.encode(synthetic.frame) / len(synthetic)
     assert np.abs(reached - truth).max() < 0.15 * np.abs(plain - truth).max()
     assert weights.measurement.name == "mean of features"
 
 
 def test_a_base_shares_the_budget_through_the_ledger():
-    private, synthetic = tables()
+    private, synthetic = mixed_tables()
     estimator = iw.TiltWeights(features="linear", base=iw.paper.LogisticWeights(), base_share=0.4)
     ledger = iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(1))
     estimator.fit(private, synthetic, ledger, epsilon=1.0, delta=1e-6)
@@ -228,7 +230,7 @@ def test_a_base_shares_the_budget_through_the_ledger():
 
 
 def test_given_weights_as_a_base_are_known_to_the_ledger_that_made_them():
-    private, synthetic = tables()
+    private, synthetic = mixed_tables()
     ledger = iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(1))
     base = iw.paper.LogisticWeights(mechanism="spherical", l2=0.3).fit(private, synthetic, ledger, epsilon=0.4)
     iw.TiltWeights("cube", "linear", base=base.psis()).fit(private, synthetic, ledger, epsilon=0.6)
@@ -239,7 +241,7 @@ def test_given_weights_as_a_base_are_known_to_the_ledger_that_made_them():
 
 
 def test_weights_changed_by_other_rows_are_no_longer_the_ledgers_own():
-    private, synthetic = tables()
+    private, synthetic = mixed_tables()
     ledger = iw.Ledger(math.inf, 1e-6, noise=iw.SeededNoise(1))
     weights = iw.paper.LogisticWeights().fit(private, synthetic, ledger, epsilon=1.0, delta=1e-6)
     assert ledger.holds(weights.source) and ledger.holds(weights.psis().temper(power=0.5).source)
@@ -251,7 +253,7 @@ def test_weights_changed_by_other_rows_are_no_longer_the_ledgers_own():
 
 
 def test_a_base_of_several_draws_is_averaged():
-    private, synthetic = tables()
+    private, synthetic = mixed_tables()
     rng = np.random.default_rng(4)
     draws = iw.Weights(rng.normal(0, 0.3, (3, len(synthetic))), "outside")
     mean = iw.Weights(np.log(draws.draw_values.mean(axis=0)), "outside")
@@ -260,7 +262,7 @@ def test_a_base_of_several_draws_is_averaged():
 
 
 def test_a_base_of_another_length_or_kind_is_refused():
-    private, synthetic = tables()
+    private, synthetic = mixed_tables()
     ledger = iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(1))
     with pytest.raises(ValueError, match="3 weights for 900"):
         iw.TiltWeights(base=iw.Weights(np.zeros(3), "outside")).fit(private, synthetic, ledger, epsilon=1.0, delta=1e-6)
@@ -279,8 +281,8 @@ def test_a_base_of_another_length_or_kind_is_refused():
 @pytest.mark.parametrize("terms", ["linear", "quadratic"])
 def test_no_row_lies_beyond_the_reach_of_a_feature_map(terms, order):
     rng = np.random.default_rng(5)
-    features = FeatureMap.whitened(iw.SyntheticTable(frame(400, rng), SCHEMA), terms, order=order)
-    norms = features.norms(iw.SyntheticTable(frame(4000, rng, extreme=True), SCHEMA).frame)
+    features = FeatureMap.whitened(iw.SyntheticTable(mixed_rows(400, rng), MIXED), terms, order=order)
+    norms = features.norms(iw.SyntheticTable(mixed_rows(4000, rng, extreme=True), MIXED).frame)
     assert norms.max() <= features.reach
     # a bound, and not a wasteful one
     assert norms.max() > (0.85 if terms == "linear" and order == math.inf else 0.25) * features.reach
@@ -323,9 +325,7 @@ def test_the_papers_methods_by_name():
 
 
 def publish(weights, **settings):
-    private, _ = tables(600)
-    options = {"epsilon": 1.0, "delta": 1e-6, "n_synthetic": 1500, "random_seed": 1, "noise": iw.SeededNoise(1)}
-    return iw.publish(private, weights=weights, **{**options, **settings})
+    return seeded_release(mixed_tables(600)[0], weights=weights, **{"n_synthetic": 1500, **settings})
 
 
 @pytest.mark.parametrize(
@@ -367,7 +367,7 @@ def test_publish_refuses_weights_without_noise():
 
 
 def test_an_infinite_release_can_be_saved_and_says_so(tmp_path):
-    private, synthetic = tables()
+    private, synthetic = mixed_tables()
     weights, ledger = fit(iw.paper.LogisticWeights(mechanism="none"), private, synthetic)
     statement = ledger.statement()
     assert statement.epsilon == math.inf and not statement.certified
@@ -377,13 +377,13 @@ def test_an_infinite_release_can_be_saved_and_says_so(tmp_path):
 
 
 def test_the_plan_of_other_weights_is_not_guessed():
-    facts = PublicFacts(SCHEMA, 1000, 5000)
+    facts = PublicFacts(MIXED, 1000, 5000)
     assert [e.mechanism for e in iw.paper.LogisticWeights().events(facts, epsilon=1.0, delta=1e-6)] == ["gaussian"]
     plain, base = (
-        iw.plan(SCHEMA, 1000, epsilon=0.2, delta=1e-6, weights=iw.TiltWeights(features="linear", base=base))
+        iw.plan(MIXED, 1000, epsilon=0.2, delta=1e-6, weights=iw.TiltWeights(features="linear", base=base))
         for base in (None, iw.paper.LogisticWeights())
     )
     assert base.noise_sd > 1.2 * plain.noise_sd  # the base takes its part of the budget
     assert [event.label for event in base.events[-2:]] == ["LogisticWeights", "TiltWeights"]
     with pytest.raises(TypeError, match="plan"):
-        iw.plan(SCHEMA, 1000, epsilon=1.0, delta=1e-6, weights=iw.paper.LogisticWeights())
+        iw.plan(MIXED, 1000, epsilon=1.0, delta=1e-6, weights=iw.paper.LogisticWeights())

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from factories import synthetic_table
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 
@@ -26,7 +27,7 @@ def frame(n: int, seed: int, shift: float = 0.0) -> pd.DataFrame:
 
 def tables(n: int = 3000, m: int = 9000, shift: float = 0.3):
     private = iw.PrivateTable(frame(n, 1, shift), SCHEMA)
-    return private, iw.SyntheticTable(frame(m, 2), SCHEMA, origin="test", already_spent=(0, 0))
+    return private, synthetic_table(frame(m, 2), SCHEMA)
 
 
 def test_log_weights_minimise_the_objective():
@@ -244,7 +245,7 @@ def test_cube_noise_is_pure():
 @pytest.mark.parametrize("settings", [{}, {"mechanism": "cube"}, {"for_models": ["y ~ x"]}])
 def test_rows_that_are_all_alike_have_equal_weights_and_cost_nothing(settings):
     private, synthetic = tables(n=50, m=80)
-    alike = iw.SyntheticTable(synthetic.frame.iloc[[0] * 5], SCHEMA, origin="test", already_spent=(0, 0))
+    alike = synthetic_table(synthetic.frame.iloc[[0] * 5], SCHEMA)
     ledger = iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(1))
     weights = iw.TiltWeights(**settings).fit(private, alike, ledger, epsilon=0.5, delta=1e-6)
     assert ledger.events == () and weights.measurement is None and "all synthetic rows are alike" in weights.method
@@ -257,9 +258,7 @@ def test_rows_that_are_all_alike_have_equal_weights_and_cost_nothing(settings):
 def test_refusals_spend_nothing():
     private, synthetic = tables(n=50, m=80)
     ledger = iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(1))
-    other = iw.SyntheticTable(
-        synthetic.frame[["x", "y"]], iw.Schema(SCHEMA["x"], SCHEMA["y"]), origin="test", already_spent=(0, 0)
-    )
+    other = synthetic_table(synthetic.frame[["x", "y"]], iw.Schema(SCHEMA["x"], SCHEMA["y"]))
     with pytest.raises(ValueError, match="one schema"):
         iw.TiltWeights().fit(private, other, ledger, epsilon=0.5, delta=1e-6)
     with pytest.raises(ValueError, match="delta above 0"):
@@ -271,7 +270,7 @@ def test_refusals_spend_nothing():
     with pytest.raises(ValueError, match="Merge levels"):
         iw.TiltWeights().fit(
             iw.PrivateTable(rows, wide),
-            iw.SyntheticTable(rows, wide, origin="test", already_spent=(0, 0)),
+            synthetic_table(rows, wide),
             ledger,
             epsilon=0.5,
             delta=1e-6,

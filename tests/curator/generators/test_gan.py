@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from estimator_tools import progress_outputs
+from factories import bounded_table, real_schema, seeded_ledger
+from noise_sources import SilentSteps
 from scipy.special import softmax
 
 import iwbayes as iw
@@ -39,18 +41,6 @@ MIXED = iw.Schema(
 SCHEMA = iw.Schema(iw.Real("x", -0.5, 0.5), iw.Binary("y"))
 
 
-class Silence(SeededNoise):
-    """A source that adds nothing, and writes down what it was asked for."""
-
-    def __init__(self):
-        super().__init__(1)
-        self.asked = []
-
-    def floating_gaussian(self, values, scale):
-        self.asked.append(scale)
-        return values
-
-
 def frame(n, seed):
     """Two levels, and a number around -.25 or .25 by level."""
     rng = np.random.default_rng(seed)
@@ -68,12 +58,8 @@ def quick(kind=iw.paper.DPGAN, **settings):
     return kind(**{**options, "random_seed": 3, "progressbar": False, **settings})
 
 
-def ledger_of(epsilon=1.0, noise=None, **settings):
-    return iw.Ledger(epsilon, 1e-6, noise=noise or SeededNoise(1), **settings)
-
-
 def free():
-    return ledger_of(math.inf)
+    return seeded_ledger(math.inf)
 
 
 def draws(heads, n, seed):
@@ -211,7 +197,7 @@ def test_a_step_of_the_discriminator_is_dpsgd_on_private_rows_and_plain_descent_
     """Without noise and clipping it is one step along the gradient of the whole objective."""
     own = torch.from_numpy(SCHEMA.encode(private.frame).astype(np.float32))
     settings = PrivateSteps(3, 1.0, 1000.0)
-    gradients = settings.charge(ledger_of(noise=Silence()), "test", (own,), **BUDGET)
+    gradients = settings.charge(seeded_ledger(noise=SilentSteps()), "test", (own,), **BUDGET)
     run, twin = training(), training()
     before, descent = parameters(run._discriminator), torch.optim.SGD(run._discriminator.parameters(), lr=0.3)
     run._discriminate(gradients, descent, penalty)
@@ -245,8 +231,8 @@ def test_a_step_of_the_generator_moves_it_alone_and_reads_no_private_row():
 
 
 def test_all_charged_steps_are_taken_with_the_noise_that_was_charged(private):
-    noise = Silence()
-    ledger = ledger_of(noise=noise)
+    noise = SilentSteps()
+    ledger = seeded_ledger(noise=noise)
     quick(clip_norm=0.8, steps=23).fit(private, ledger, **BUDGET)
     (event,) = ledger.events
     assert event.noise_multiplier == dpsgd_multiplier(1.0, 1e-6, sampling_probability=1.0, steps=23)
@@ -256,7 +242,7 @@ def test_all_charged_steps_are_taken_with_the_noise_that_was_charged(private):
 def test_each_setting_of_the_training_counts(private):
     base = {"clip_norm": 1.0, "discriminator_rate": 0.02}
     fitted = {
-        str(changed): quick(**{**base, **changed}).fit(private, ledger_of(noise=Silence()), **BUDGET)
+        str(changed): quick(**{**base, **changed}).fit(private, seeded_ledger(noise=SilentSteps()), **BUDGET)
         for changed in (
             {},
             {"discriminator_rate": 0.04},
@@ -288,7 +274,7 @@ def test_the_generator_does_not_move_while_the_discriminator_settles(private, mo
         seen.append((inputs[-1], parameters(self._generator)))
 
     monkeypatch.setattr(Training, "_discriminate", recorded)
-    fitted = quick(steps=20, frozen_share=0.4, discriminator_steps=3).fit(private, ledger_of(), **BUDGET)
+    fitted = quick(steps=20, frozen_share=0.4, discriminator_steps=3).fit(private, seeded_ledger(), **BUDGET)
     assert len(seen) == 20
     frozen = [state for penalty, state in seen if penalty == 0.0]
     assert len(frozen) == 8
@@ -354,7 +340,7 @@ def test_private_training_learns_at_a_usual_budget():
 
 def test_a_conditional_generator_draws_its_levels_by_their_noisy_law(private):
     noise = SeededNoise(5)
-    ledger = ledger_of(noise=noise)
+    ledger = seeded_ledger(noise=noise)
     fitted = quick(iw.paper.DPCGAN, condition="y", condition_share=0.3).fit(private, ledger, **BUDGET)
     counts = private.frame["y"].value_counts().sort_index().to_numpy()
     # the same noise again: discrete Laplace of scale 2/.3 on each count, drawn first
@@ -382,14 +368,13 @@ def test_the_law_of_a_condition_has_the_noise_of_its_sensitivity(private, adjace
     """Replacing a row moves two counts by one, nulling it one; replacing a user of three rows moves six."""
     asked = []
 
-    class Counts(Silence):
+    class Counts(SilentSteps):
         def laplace(self, values, scale):
             asked.append((values.tolist(), scale))
             return values
 
     if adjacency == "replace-user":
-        owned = iw.PrivateTable(private.frame.assign(owner=np.arange(400) // 3), SCHEMA, user="owner")
-        private = owned._bounded(np.arange(400), rows_per_user=3, n_private=390, source="test")
+        private = bounded_table(private.frame, SCHEMA, np.arange(400) // 3, 3, 390)
     ledger = iw.Ledger(1.0, 1e-6, adjacency, noise=Counts())
     quick(iw.paper.DPCGAN, condition="y", condition_share=0.3, steps=10).fit(private, ledger, **BUDGET)
     ((counts, found),) = asked
@@ -452,9 +437,7 @@ def images(n, shape, seed):
     pixels = rng.uniform(0, 0.2, (n, *shape))
     pixels[label == 1, : shape[0] // 2] += 0.7
     pixels[label == 2, shape[0] // 2 :] += 0.7
-    schema = iw.Schema(
-        *(iw.Real(f"p{index}", 0, 1) for index in range(math.prod(shape))), iw.Categorical("label", (0, 1, 2))
-    )
+    schema = iw.Schema(*real_schema(math.prod(shape)), iw.Categorical("label", (0, 1, 2)))
     table = pd.DataFrame(pixels.reshape(n, -1), columns=schema.names[:-1])
     return iw.PrivateTable(table.assign(label=label), schema)
 
@@ -468,7 +451,7 @@ def test_images_of_any_shape(kind, shape):
         image_shape=shape, steps=10, batch_size=16, generator_hidden=(8, 4), discriminator_hidden=(4, 6),
         random_seed=1, progressbar=False, **settings,
     )  # fmt: skip
-    ledger = free() if gan.pure else ledger_of()
+    ledger = free() if gan.pure else seeded_ledger()
     fitted = gan.fit(private, ledger, **BUDGET)
     table = fitted.sample(30, random_seed=1)
     assert table.frame.shape == (30, math.prod(shape) + 1)
@@ -505,7 +488,7 @@ def test_image_columns_come_first_and_are_real():
 
 
 def test_a_critic_has_clipped_weights_and_no_log_ratio(private):
-    ledger = ledger_of()
+    ledger = seeded_ledger()
     fitted = quick(loss="wasserstein", weight_clip=0.07).fit(private, ledger, **BUDGET)
     assert isinstance(fitted, FittedWassersteinGAN) and isinstance(fitted, FittedGenerator)
     largest = max(np.abs(value).max() for value in fitted.trained.discriminator.values())
@@ -536,7 +519,7 @@ def test_losses_by_name():
 
 
 def test_the_discriminator_weights_are_free_under_the_same_ledger_and_no_other(private):
-    ledger = ledger_of()
+    ledger = seeded_ledger()
     fitted = quick().fit(private, ledger, **BUDGET)
     assert isinstance(quick(), Generator) and isinstance(fitted, LogRatio)
     synthetic = fitted.sample(300, random_seed=1)
@@ -545,7 +528,7 @@ def test_the_discriminator_weights_are_free_under_the_same_ledger_and_no_other(p
     np.testing.assert_allclose(weights.log_weights[0], fitted.log_ratio(synthetic))
     assert ledger.spent == spent and ledger.holds(synthetic.source)
     with pytest.raises(ValueError, match="no training of exactly this discriminator"):
-        iw.paper.DiscriminatorWeights(fitted).fit(private, synthetic, ledger_of(), **BUDGET)
+        iw.paper.DiscriminatorWeights(fitted).fit(private, synthetic, seeded_ledger(), **BUDGET)
     moved = {**fitted.trained.discriminator}
     moved["linear.bias"] = moved["linear.bias"] + 1e-6
     changed = replace(fitted, trained=fitted.trained._replace(discriminator=moved))
@@ -556,7 +539,7 @@ def test_the_discriminator_weights_are_free_under_the_same_ledger_and_no_other(p
 
 
 def test_a_fingerprint_covers_all_that_rows_and_ratios_depend_on(private):
-    fitted = quick(iw.paper.DPCGAN, condition="y").fit(private, ledger_of(), **BUDGET)
+    fitted = quick(iw.paper.DPCGAN, condition="y").fit(private, seeded_ledger(), **BUDGET)
 
     def nudged(array):
         return array + 1e-9 * (np.arange(array.size).reshape(array.shape) == 0)
@@ -582,7 +565,7 @@ def test_a_fingerprint_covers_all_that_rows_and_ratios_depend_on(private):
 
 def test_seeds(private):
     def fitted(random_seed, noise_seed, kind=iw.paper.DPGAN):
-        ledger = free() if kind is iw.paper.GAN else ledger_of(noise=SeededNoise(noise_seed))
+        ledger = free() if kind is iw.paper.GAN else seeded_ledger(noise=SeededNoise(noise_seed))
         return quick(kind, random_seed=random_seed).fit(private, ledger, **BUDGET).sample(40, random_seed=1).frame
 
     pd.testing.assert_frame_equal(fitted(1, 2), fitted(1, 2))
@@ -593,7 +576,7 @@ def test_seeds(private):
 
 def test_global_random_states_stay_as_they_are(private):
     state, legacy, threads = torch.get_rng_state(), np.random.get_state()[1].copy(), torch.get_num_threads()  # noqa: NPY002
-    quick(iw.paper.DPCGAN, condition="y").fit(private, ledger_of(), **BUDGET).sample(10)
+    quick(iw.paper.DPCGAN, condition="y").fit(private, seeded_ledger(), **BUDGET).sample(10)
     assert torch.equal(torch.get_rng_state(), state) and torch.get_num_threads() == threads
     np.testing.assert_array_equal(np.random.get_state()[1], legacy)  # noqa: NPY002
 
@@ -605,7 +588,7 @@ def test_without_privacy_nothing_is_certified(private):
         gan.fit(private, ledger, epsilon=1.0)
         assert {event.mechanism for event in ledger.events} == {"none"}
         assert not ledger.statement().certified
-        finite = ledger_of()
+        finite = seeded_ledger()
         with pytest.raises(iw.BudgetExceeded, match="math.inf"):
             gan.fit(private, finite, epsilon=1.0)
         assert finite.events == ()
@@ -638,7 +621,7 @@ def test_what_is_public_knows_of_the_rows_by_the_answers_alone():
 
     found, scales = set(), []
     for rows in (frame(400, 1), frame(400, 2).assign(x=0.5)):
-        ledger = ledger_of(noise=Script(1))
+        ledger = seeded_ledger(noise=Script(1))
         found.add(
             quick(iw.paper.DPCGAN, condition="y").fit(iw.PrivateTable(rows, SCHEMA), ledger, **BUDGET).fingerprint()
         )
@@ -657,8 +640,7 @@ def test_the_discriminator_clips_all_rows_of_a_user_together():
             return np.zeros_like(values)
 
     for rows in (table, table.assign(x=np.repeat([-0.5, 0.0], [40, 60]), y=0)):
-        private = iw.PrivateTable(rows.assign(owner=owners), SCHEMA, user="owner")
-        private = private._bounded(np.arange(100), rows_per_user=40, n_private=100, source="test")
+        private = bounded_table(rows, SCHEMA, owners, 40, 100)
         ledger = iw.Ledger(math.inf, 1e-6, "replace-user", noise=Noted(1))
         quick(clip_norm=0.01, sampling_probability=1.0).fit(private, ledger, **BUDGET)
     half = len(reached) // 2
@@ -727,28 +709,28 @@ def test_settings_are_values():
 
 @pytest.mark.parametrize("kind", [iw.paper.GAN, iw.paper.DPGAN])
 def test_a_training_that_diverges_says_so_and_stays_charged(private, kind):
-    ledger = free() if kind is iw.paper.GAN else ledger_of()
+    ledger = free() if kind is iw.paper.GAN else seeded_ledger()
     with pytest.raises(RuntimeError, match="diverged.*learning rate.*stays charged"):
         quick(kind, discriminator_rate=1e30).fit(private, ledger, **BUDGET)
     assert len(ledger.events) == 1 and ledger.spent[0] >= 1.0
 
 
 def test_noise_that_breaks_leaves_the_charge(private):
-    class Broken(Silence):
+    class Broken(SilentSteps):
         def floating_gaussian(self, values, scale):
             if len(self.asked) == 7:
                 raise OSError("the source of noise broke")
             return super().floating_gaussian(values, scale)
 
-    ledger = ledger_of(noise=Broken())
+    ledger = seeded_ledger(noise=Broken())
     with pytest.raises(OSError, match="broke"):
         quick(iw.paper.DPCGAN, condition="y").fit(private, ledger, **BUDGET)
     assert [event.mechanism for event in ledger.events] == ["laplace", "dp-sgd"]
 
 
 def test_refusals_spend_nothing(private):
-    noise = Silence()
-    ledger = ledger_of(noise=noise)
+    noise = SilentSteps()
+    ledger = seeded_ledger(noise=noise)
     for error, match, gan, budget in (
         (ValueError, "delta above 0", quick(), {"epsilon": 0.5}),
         (iw.BudgetExceeded, "DPGAN", quick(), {"epsilon": 2.0, "delta": 1e-6}),
@@ -761,10 +743,10 @@ def test_refusals_spend_nothing(private):
 
 
 def test_cuda_where_there_is_none_is_refused_before_the_charge(private):
-    ledger = ledger_of(noise=Silence())
+    ledger = seeded_ledger(noise=SilentSteps())
     if torch.cuda.is_available():
         fitted = quick(device="cuda").fit(private, ledger, **BUDGET)
-        on_cpu = quick().fit(private, ledger_of(noise=Silence()), **BUDGET)
+        on_cpu = quick().fit(private, seeded_ledger(noise=SilentSteps()), **BUDGET)
         rows = on_cpu.sample(50, random_seed=1)
         np.testing.assert_allclose(fitted.log_ratio(rows), on_cpu.log_ratio(rows), atol=1e-2)
     else:
@@ -775,14 +757,14 @@ def test_cuda_where_there_is_none_is_refused_before_the_charge(private):
 
 def test_without_torch_it_says_what_to_install(private, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    ledger = ledger_of()
+    ledger = seeded_ledger()
     with pytest.raises(ImportError, match=r"DPGAN needs torch. Install it with: pip install 'iwbayes\[torch\]'"):
         quick().fit(private, ledger, **BUDGET)
     assert ledger.events == ()
 
 
 def test_the_progress_bar_is_for_terminals_and_shows_steps_only(private, monkeypatch):
-    outputs = progress_outputs(monkeypatch, lambda **show: quick(**show).fit(private, ledger_of(), **BUDGET))
+    outputs = progress_outputs(monkeypatch, lambda **show: quick(**show).fit(private, seeded_ledger(), **BUDGET))
     assert outputs[False, True] == outputs[True, False] == ""
     assert "training DPGAN" in outputs[True, True] and "/20" in outputs[True, True]
     assert "loss" not in outputs[True, True]

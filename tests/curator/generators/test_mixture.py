@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from noise_sources import ScriptedNoise, shares_of_claims
 from numpy.testing import assert_allclose
 from scipy.optimize import approx_fprime
 from scipy.stats import kstest, norm, poisson, truncnorm
@@ -344,50 +345,22 @@ def test_pairs_are_left_out_where_they_would_be_noise():
     assert many.pairs is not None and many.columns.epsilon == pytest.approx(0.3)
 
 
-class Scripted:
-    """Noise that does not depend on what it is added to, and writes down what that was."""
-
-    kind = "seeded"
-
-    def __init__(self):
-        self.calls = []
-        self.rng = np.random.default_rng(0)
-
-    def _script(self, values, scale):
-        self.calls.append((np.array(values), scale))
-        return self.rng.integers(0, 30, len(values))
-
-    gaussian = laplace = _script
-
-
-def changes(tables, schema, adjacency, delta):
-    """Cost of a change of rows in each call, in units of the scale of its noise: L2 for Gaussian noise, else L1."""
-    calls, ledgers = [], []
-    for table in tables:
-        noise = Scripted()
-        ledgers.append(iw.Ledger(2.0, 1e-6, adjacency, noise=noise))
-        generator = Mixture(n_components=2, n_draws=1, starts=1, progressbar=False, random_seed=0)
-        generator.fit(table, ledgers[-1], epsilon=2.0, delta=delta)
-        calls.append(noise.calls)
-    assert ledgers[0].events == ledgers[1].events and len(calls[0]) == len(ledgers[0].events) == 2
-    found = []
-    for event, (a, scale), (b, same) in zip(ledgers[0].events, *calls, strict=True):
-        assert scale == same
-        claim = 1 / event.noise_multiplier if delta else event.epsilon
-        found.append(np.linalg.norm((a - b).astype(float), 2 if delta else 1) / scale / claim)
-    return found
-
-
 @pytest.mark.parametrize("delta", [0.0, 1e-6])
 def test_a_replaced_row_never_costs_more_than_each_charge_and_comes_near(delta):
     rng, worst = np.random.default_rng(13), np.zeros(2)
+    generator = Mixture(n_components=2, n_draws=1, starts=1, progressbar=False, random_seed=0)
+
+    def run(table, ledger):
+        generator.fit(table, ledger, epsilon=2.0, delta=delta)
+
     for _ in range(6):
         frame = simulate(400, rng)
         far = frame.copy()
         frame.loc[0] = [-2.0, 0, "a", 0]
         far.loc[0] = [2.0, np.nan, None, 1]
-        found = changes([iw.PrivateTable(t, SCHEMA) for t in (frame, far)], SCHEMA, "replace-one", delta)
-        assert max(found) <= 1 + 1e-12
+        tables = [iw.PrivateTable(rows, SCHEMA) for rows in (frame, far)]
+        found = [share for _, share in shares_of_claims(run, tables, 0)]
+        assert len(found) == 2 and max(found) <= 1 + 1e-12
         worst = np.maximum(worst, found)
     assert (worst > 1 - 1e-4).all()
 
@@ -399,7 +372,7 @@ def test_the_sensitivities_of_all_adjacencies(delta):
     for adjacency, tau in (("replace-one", 1), ("zero-out", 1), ("replace-user", 3)):
         facts = PublicFacts(SCHEMA, 5000, 0, adjacency, tau)
         plan = TableBudgets.of(facts, 1.0, delta, 0.3)
-        noise = Scripted()
+        noise = ScriptedNoise(0)
         ledger = iw.Ledger(1.0, 1e-6, adjacency, noise=noise)
         _, distribution = plan.pairs.measure(np.zeros(24, dtype=np.int64), ledger, facts)
         scales[adjacency] = distribution.scale
@@ -417,7 +390,7 @@ def test_what_is_public_knows_of_the_rows_by_the_answers_alone(delta):
     """Under noise that does not depend on what it is added to, rows that are all different give the same mixture."""
     found = []
     for rows in (simulate(400, np.random.default_rng(15)), simulate(400, np.random.default_rng(16)).assign(x=2.0)):
-        noise = Scripted()
+        noise = ScriptedNoise(0)
         generator = Mixture(n_components=2, n_draws=1, starts=1, progressbar=False, random_seed=0)
         ledger = iw.Ledger(2.0, 1e-6, noise=noise)
         found.append(generator.fit(iw.PrivateTable(rows, SCHEMA), ledger, epsilon=2.0, delta=delta).fingerprint())

@@ -7,6 +7,7 @@ import traceback
 import numpy as np
 import pandas as pd
 import pytest
+from factories import bounded_table, mixed_schema
 
 import iwbayes as iw
 from iwbayes.curator.generators.pate.teachers import NoisyVotes, Teachers, assign
@@ -14,9 +15,7 @@ from iwbayes.curator.privacy.accounting import gaussian_epsilon, gaussian_multip
 from iwbayes.curator.protocols import PublicFacts
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}
-SCHEMA = iw.Schema(
-    iw.Real("x", -2, 2), iw.Integer("k", 0, 9, missing=True), iw.Binary("y"), iw.Categorical("g", ("a", "b", "c"))
-)
+SCHEMA = mixed_schema("k")
 
 
 def frame(n, seed, shift=1.0):
@@ -35,12 +34,6 @@ def frame(n, seed, shift=1.0):
 def pate(**settings):
     quick = {"teachers": 12, "rounds": 6, "votes": 20, "batch_size": 32, "random_seed": 1, "progressbar": False}
     return iw.paper.PATEGAN(**{**quick, **settings})
-
-
-def owned(rows, owners, tau, n_private):
-    """A table whose users own at most tau rows each, with a public count."""
-    private = iw.PrivateTable(rows.assign(owner=owners), SCHEMA, user="owner")
-    return private._bounded(np.arange(len(rows)), rows_per_user=tau, n_private=n_private, source="test")
 
 
 class Script(iw.SeededNoise):
@@ -104,7 +97,7 @@ def test_one_user_changes_one_vote_at_most(count):
     for own in (frame(3, seed=5), frame(3, seed=6, shift=-4.0)[:count]):
         rows = pd.concat([own, frame(90, seed=7)], ignore_index=True)
         owners = np.append(np.zeros(len(own), dtype=np.int64), 1 + np.repeat(np.arange(30), 3))
-        private = owned(rows, owners, 3, 90)
+        private = bounded_table(rows, SCHEMA, owners, 3, 90)
         # a user without rows keeps the place that the user of the other table has
         object.__setattr__(private, "users", owners)
         counts, fitted = answers(private, "replace-user")
@@ -128,7 +121,7 @@ def test_the_split_depends_on_no_value():
     pytest.importorskip("torch")
     for private, adjacency, n in (
         (iw.PrivateTable(frame(60, 1), SCHEMA), "replace-one", 60),
-        (owned(frame(90, 1), np.repeat(np.arange(30), 3), 3, 85), "replace-user", 30),
+        (bounded_table(frame(90, 1), SCHEMA, np.repeat(np.arange(30), 3), 3, 85), "replace-user", 30),
     ):
         noise = Script()
         pate().fit(private, iw.Ledger(10.0, 1e-5, adjacency, noise=noise), **BUDGET)

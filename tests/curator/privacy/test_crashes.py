@@ -8,26 +8,18 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
+from factories import unit_table
 from file_tools import as_nobody, open_folder
 
 import iwbayes as iw
 
 HERE = Path(__file__).parent
-SCHEMA = iw.Schema(iw.Real("x", 0, 1), iw.Binary("y"), iw.Categorical("z", ("a", "b", "c")))
-
-
-def private_table(n=40):
-    rng = np.random.default_rng(1)
-    columns = {"x": rng.random(n), "y": rng.integers(0, 2, n), "z": rng.choice(["a", "b", "c"], n)}
-    return iw.PrivateTable(pd.DataFrame(columns), SCHEMA)
 
 
 @pytest.fixture(scope="module")
 def release():
-    return iw.publish(private_table(), epsilon=1, delta=1e-6, n_synthetic=60)
+    return iw.publish(unit_table(40, "xyz"), epsilon=1, delta=1e-6, n_synthetic=60)
 
 
 @pytest.mark.parametrize(("count", "seed"), [(1000, 1), pytest.param(10_000, 2, marks=pytest.mark.slow)])
@@ -52,9 +44,9 @@ def test_mutated_files_load_the_same_data_or_raise_the_one_error(release, tmp_pa
 PUBLISHES = """
 import sys
 sys.path.append(sys.argv.pop())
-import test_crashes as here
+from factories import unit_table
 import iwbayes as iw
-private, (path, ledger) = here.private_table(), sys.argv[1:]
+private, (path, ledger) = unit_table(40, "xyz"), sys.argv[1:]
 iw.publish(private, epsilon=0.1, delta=1e-6)  # all is imported
 print("ready", flush=True)
 for size in range(61, 1000):

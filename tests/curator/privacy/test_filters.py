@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from factories import unit_table
 from scipy.integrate import trapezoid
 from scipy.stats import binom, norm
 
@@ -365,12 +366,8 @@ def test_what_is_skipped_of_a_plan_counts_as_spent():
 
 
 def test_planned_releases_are_published_as_planned(tmp_path):
-    schema = iw.Schema(iw.Real("x", 0, 1), iw.Binary("y"))
-    rng = np.random.default_rng(1)
-    import pandas as pd
-
-    private = iw.PrivateTable(pd.DataFrame({"x": rng.random(400), "y": rng.integers(0, 2, 400)}), schema)
-    plans = [iw.plan(schema, 400, epsilon=1.0, delta=1e-6), iw.plan(schema, 400, epsilon=0.5, delta=1e-6)]
+    private = unit_table(400)
+    plans = [iw.plan(private.schema, 400, epsilon=epsilon, delta=1e-6) for epsilon in (1.0, 0.5)]
     path = tmp_path / "people.ledger"
     ledger = iw.Ledger.open(path, epsilon=1.2, delta=1e-6, plan=plans)
     for plan, epsilon in zip(plans, (1.0, 0.5), strict=True):

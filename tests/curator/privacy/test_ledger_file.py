@@ -11,9 +11,9 @@ import subprocess
 import sys
 import time
 
-import numpy as np
 import pandas as pd
 import pytest
+from factories import unit_schema, unit_table
 from file_tools import as_nobody, open_folder
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,7 +26,7 @@ from iwbayes.curator.privacy.ledger_record import Charge, LedgerRecord
 from iwbayes.statement import NOISE_KINDS, Event
 
 COUNT = Event("a count", "laplace", 0.25)
-SCHEMA = iw.Schema(iw.Real("x", 0, 1), iw.Binary("y"))
+SCHEMA = unit_schema()
 
 
 @pytest.fixture
@@ -36,11 +36,6 @@ def path(tmp_path):
 
 def begin(path, epsilon=1.0, delta=1e-6, **options):
     return iw.Ledger.open(path, epsilon=epsilon, delta=delta, **options)
-
-
-def private_table(n=400):
-    rng = np.random.default_rng(1)
-    return iw.PrivateTable(pd.DataFrame({"x": rng.random(n), "y": rng.integers(0, 2, n)}), SCHEMA)
 
 
 def test_what_was_charged_is_there_when_the_ledger_is_opened_again(path):
@@ -107,7 +102,7 @@ def test_an_outside_table_is_charged_once_over_several_programs(path):
     table = iw.SyntheticTable(pd.DataFrame({"x": [0.1, 0.9], "y": [0, 1]}), SCHEMA, origin="q", already_spent=(0.3, 0))
     for _ in range(2):
         ledger = begin(path, noise=iw.SeededNoise(1))
-        iw.UniformWeights().fit(private_table(), table, ledger, epsilon=0.1, delta=0.0)
+        iw.UniformWeights().fit(unit_table(400), table, ledger, epsilon=0.1, delta=0.0)
     assert [event.label for event in iw.Ledger.open(path).events] == ["outside table (q)"]
 
 
@@ -139,11 +134,11 @@ def test_a_charge_is_in_the_file_before_noise_is_drawn_and_stays(path):
 
 
 def test_publish_charges_the_file(path):
-    release = iw.publish(private_table(), epsilon=0.6, delta=1e-6, ledger=begin(path, epsilon=0.7))
+    release = iw.publish(unit_table(400), epsilon=0.6, delta=1e-6, ledger=begin(path, epsilon=0.7))
     again = iw.Ledger.open(path)
     assert release.statement == again.statement() and again.spent[0] <= 0.6
     with pytest.raises(iw.BudgetExceeded):
-        iw.publish(private_table(), epsilon=0.6, delta=1e-6, ledger=again)
+        iw.publish(unit_table(400), epsilon=0.6, delta=1e-6, ledger=again)
     assert again.events == release.statement.events
 
 
@@ -169,7 +164,7 @@ def _begin_and_charge(path, barrier, queue):
 
 
 def _publish_once(path, barrier, queue):
-    private, ledger = private_table(), iw.Ledger.open(path)
+    private, ledger = unit_table(400), iw.Ledger.open(path)
     barrier.wait()
     try:
         iw.publish(private, epsilon=0.6, delta=1e-6, ledger=ledger)
@@ -204,7 +199,7 @@ def test_of_two_releases_at_once_the_second_is_refused_before_it_is_charged(path
     begin(path, epsilon=0.7)
     barrier = multiprocessing.get_context("spawn").Barrier(2)
     assert sorted(in_processes(_publish_once, 2, path, barrier)) == ["published", "refused"]
-    alone = iw.publish(private_table(), epsilon=0.6, delta=1e-6).statement
+    alone = iw.publish(unit_table(400), epsilon=0.6, delta=1e-6).statement
     events = iw.Ledger.open(path).events
     assert [event.label for event in events] == [event.label for event in alone.events]
 

@@ -3,10 +3,12 @@
 import inspect
 import math
 from fractions import Fraction
-from itertools import permutations
 
 import numpy as np
 import pytest
+from factories import seeded_ledger
+from noise_sources import SilentNoise
+from noise_tools import permute_and_flip
 from scipy.stats import gamma, kstest, laplace, norm
 
 import iwbayes as iw
@@ -21,7 +23,7 @@ EPSILON, DELTA = 0.8, 1e-5
 
 
 def ledger_of(seed=1, noise=None):
-    return iw.Ledger(2.0, 1e-4, noise=iw.SeededNoise(seed) if noise is None else noise)
+    return seeded_ledger(2.0, 1e-4, seed=seed, noise=noise)
 
 
 def run(name, value, *, sensitivity=1.0, seed=1, ledger=None, epsilon=EPSILON, **more):
@@ -33,25 +35,6 @@ def run(name, value, *, sensitivity=1.0, seed=1, ledger=None, epsilon=EPSILON, *
 
 every_mechanism = pytest.mark.parametrize("name", VECTOR_MECHANISMS)
 on_a_grid = pytest.mark.parametrize("name", [name for name in VECTOR_MECHANISMS if name != "spherical"])
-
-
-class Recorder:
-    """Adds nothing and remembers what it was given."""
-
-    kind = "seeded"
-
-    def __init__(self):
-        self.calls = []
-
-    def _keep(self, values, scale):
-        self.calls.append((np.array(values), scale))
-        return np.array(values)
-
-    gaussian = laplace = cube = spherical = _keep
-
-    def noisy_max(self, scores, scale):
-        self.calls.append((np.array(scores), scale))
-        return int(np.argmax(scores))
 
 
 @every_mechanism
@@ -110,7 +93,7 @@ def test_what_is_drawn_follows_the_stated_law(name, source):
 
 @on_a_grid
 def test_an_integer_statistic_is_released_on_its_grid_without_rounding(name):
-    recorder = Recorder()
+    recorder = SilentNoise()
     value = np.array([0, 7, -3, 2**40], dtype=np.int64)
     noisy = run(name, value, sensitivity=2.0, ledger=ledger_of(noise=recorder), grid=0.5)
     np.testing.assert_array_equal(noisy.value, value * 0.5)
@@ -122,7 +105,7 @@ def test_an_integer_statistic_is_released_on_its_grid_without_rounding(name):
 
 
 def test_gaussian_noise_spans_many_steps_even_on_a_coarse_grid():
-    recorder = Recorder()
+    recorder = SilentNoise()
     counts = np.array([5, 0, 12])
     noisy = mechanisms.gaussian(
         counts,
@@ -150,7 +133,7 @@ def test_rounding_to_the_grid_is_paid_for(name):
         move = rng.normal(size=k)
         move *= 0.7 / np.linalg.norm(move, ord=order)  # no power of two, so that differences are rounded
         value = rng.normal(size=k)
-        recorder = Recorder()
+        recorder = SilentNoise()
         ledger = iw.Ledger(10.0, 1e-2, noise=recorder)
         for statistic in (value, value + move):
             noisy = run(name, statistic, sensitivity=0.7, ledger=ledger)
@@ -167,7 +150,7 @@ def test_rounding_to_the_grid_is_paid_for(name):
 
 @pytest.mark.parametrize("sensitivity", [3.0, 0.7, 1 / 3, 2.0**-30 / 3])
 def test_cube_scale_is_an_exact_fraction_never_below_the_calibrated_one(sensitivity):
-    recorder = Recorder()
+    recorder = SilentNoise()
     noisy = run("cube", np.array([1, 2]), sensitivity=sensitivity, ledger=ledger_of(noise=recorder), grid=0.25)
     scale = recorder.calls[0][1]
     assert isinstance(scale, Fraction)
@@ -179,7 +162,7 @@ def test_cube_scale_is_an_exact_fraction_never_below_the_calibrated_one(sensitiv
 def test_each_mechanism_charges_exactly_one_event_before_it_draws(name):
     seen = []
 
-    class Watching(Recorder):
+    class Watching(SilentNoise):
         def _keep(self, values, scale):
             seen.append(ledger.events)
             return super()._keep(values, scale)
@@ -197,7 +180,7 @@ def test_each_mechanism_charges_exactly_one_event_before_it_draws(name):
 
 @pytest.mark.parametrize("name", ["gaussian", "laplace"])
 def test_coordinates_that_are_released_separately_are_charged_separately(name):
-    ledger = iw.Ledger(math.inf, 1e-4, noise=Recorder())
+    ledger = iw.Ledger(math.inf, 1e-4, noise=SilentNoise())
     noisy = run(name, np.zeros(7), ledger=ledger, separately=True)
     assert [event.count for event in ledger.events] == [7]
     per_unit = gaussian_multiplier(EPSILON, DELTA) if name == "gaussian" else 1 / EPSILON
@@ -223,7 +206,7 @@ def test_coordinates_that_are_released_separately_are_charged_separately(name):
     ],
 )
 def test_what_is_refused_is_neither_charged_nor_drawn(name, value, more, rule):
-    recorder = Recorder()
+    recorder = SilentNoise()
     ledger = ledger_of(noise=recorder)
     with pytest.raises(ValueError, match=rule):
         run(name, value, ledger=ledger, **more)
@@ -232,7 +215,7 @@ def test_what_is_refused_is_neither_charged_nor_drawn(name, value, more, rule):
 
 @on_a_grid
 def test_statistics_that_do_not_fit_in_integers_are_refused(name):
-    recorder = Recorder()
+    recorder = SilentNoise()
     ledger = ledger_of(noise=recorder)
     with pytest.raises(ValueError, match="too large") as caught:
         run(name, [4.25e25], ledger=ledger)
@@ -255,25 +238,13 @@ def test_spherical_noise_is_recorded_as_floating_point():
     assert ledger.statement().noise == "floating-point" and not ledger.statement().certified
 
 
-def permute_and_flip(scores, sensitivity, epsilon):
-    """Distribution of the choice, by enumeration over the orders (McKenna & Sheldon 2020, algorithm 1)."""
-    accept = np.exp(epsilon * (scores - scores.max()) / (2 * sensitivity))
-    distribution, orders = np.zeros(len(scores)), list(permutations(range(len(scores))))
-    for order in orders:
-        rest = 1.0
-        for index in order:
-            distribution[index] += rest * accept[index] / len(orders)
-            rest *= 1 - accept[index]
-    return distribution
-
-
 @pytest.mark.parametrize("source", [iw.SeededNoise(7), iw.SystemNoise()], ids=["seeded", "system"])
 def test_exponential_selects_by_the_permute_and_flip_law(source):
     scores, n = np.array([10, 8, 5, 10]), 4000
     chosen = [
         exponential(scores, sensitivity=3, epsilon=1.5, ledger=ledger_of(noise=source), label="x") for _ in range(n)
     ]
-    distribution = permute_and_flip(scores, 3, 1.5)
+    distribution = permute_and_flip(scores, 2 * 3 / 1.5)
     share = np.bincount(chosen, minlength=4) / n
     assert distribution.sum() == pytest.approx(1)
     assert (np.abs(share - distribution) < 5.5 * np.sqrt(distribution * (1 - distribution) / n)).all()
@@ -287,7 +258,7 @@ def test_exponential_finds_the_largest_score_when_epsilon_is_large():
 
 @pytest.mark.parametrize("scores", [[0.5, 1.0], [], [[1, 2]], ["a"]])
 def test_exponential_takes_one_dimensional_integers_only(scores):
-    recorder = Recorder()
+    recorder = SilentNoise()
     ledger = ledger_of(noise=recorder)
     with pytest.raises(TypeError, match="integers"):
         exponential(scores, sensitivity=1, epsilon=1.0, ledger=ledger, label="x")

@@ -5,8 +5,8 @@ import pickle
 from fractions import Fraction
 
 import numpy as np
-import pandas as pd
 import pytest
+from factories import unit_table
 
 import iwbayes as iw
 from iwbayes.curator.privacy.noise import SeededNoise, SystemNoise
@@ -167,10 +167,7 @@ class Derived(SystemNoise):
 
 @pytest.mark.parametrize("source", [SaysHardened, Derived])
 def test_only_the_packages_own_source_certifies(source, tmp_path):
-    schema = iw.Schema(iw.Real("x", 0, 1), iw.Binary("y"))
-    rng = np.random.default_rng(1)
-    private = iw.PrivateTable(pd.DataFrame({"x": rng.random(300), "y": rng.integers(0, 2, 300)}), schema)
-    path = tmp_path / "people.ledger"
+    private, path = unit_table(300), tmp_path / "people.ledger"
     ledger = iw.Ledger.open(path, epsilon=2.0, delta=1e-6, noise=source())
     release = iw.publish(private, epsilon=1.0, delta=1e-6, ledger=ledger)
     assert not release.certified and release.statement.noise == "unverified"
