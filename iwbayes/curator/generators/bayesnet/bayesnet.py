@@ -13,7 +13,7 @@ import pandas as pd
 
 from iwbayes._digest import digest
 from iwbayes.arrays import Array
-from iwbayes.curator.generators.fitting import check_sample_size, drawn, open_generator_fit
+from iwbayes.curator.generators.fitting import LedgerFit, check_sample_size, check_whole, drawn
 from iwbayes.curator.generators.tables.bins import ColumnBins, Groups, draw_codes, is_numeric
 from iwbayes.curator.generators.tables.consistency import consistent_tables
 from iwbayes.curator.generators.tables.counts import (
@@ -56,7 +56,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class BayesNet:
+class BayesNet(LedgerFit["FittedBayesNet"]):
     """PrivBayes for mixed columns under a public schema.
 
     Three steps. Each numeric column's law over public bins is measured: equal widths, and each bound by itself,
@@ -113,10 +113,7 @@ class BayesNet:
     structure_share: float = 0.1
 
     def __post_init__(self) -> None:
-        for name, least in (("max_parents", 0), ("max_bins", 2)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-                raise ValueError(f"{name} must be a whole number of at least {least}; got {value!r}.")
+        check_whole(self, max_parents=0, max_bins=2)
         if not (math.isfinite(self.theta) and self.theta > 0):
             raise ValueError(f"theta must be positive; got {self.theta!r}. The paper uses 4, the default is 2.")
         if not (min(self.bins_share, self.structure_share) > 0 and self.bins_share + self.structure_share < 1):
@@ -166,29 +163,12 @@ class BayesNet:
         events.append(count_event("BayesNet tables", *shares.tables, len(schema)))
         return tuple(events)
 
-    def fit(self, private: PrivateTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0) -> FittedBayesNet:
-        """Measure bins, select the network and measure its tables.
-
-        Parameters
-        ----------
-        private : PrivateTable
-        ledger : Ledger
-            Charged before any noise is drawn.
-        epsilon, delta : float
-            The generator's part of the budget; with delta 0 everything is pure epsilon.
-
-        Returns
-        -------
-        FittedBayesNet
-
-        Raises
-        ------
-        BudgetExceeded
-            When the part does not fit in the ledger; nothing is drawn.
-        """
-        facts, pay = open_generator_fit(self, private, ledger, epsilon=epsilon, delta=delta)
-        schema, n, ledger = private.schema, facts.n_private, pay()
-        shares = self._shares(schema, float(epsilon), float(delta))
+    def _learn(
+        self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
+    ) -> FittedBayesNet:
+        """Measure bins, select the network and measure its tables."""
+        schema, n = private.schema, facts.n_private
+        shares = self._shares(schema, epsilon, delta)
         bins, codes, groups, measured = self._group(private, ledger, facts, shares)
         sizes = [g.size for g in groups]
         cells = self._useful_cells(facts, len(schema), shares.tables, self.theta)
@@ -197,9 +177,7 @@ class BayesNet:
         noisy = measure_counts(counts, ledger, "BayesNet tables", facts, **shares.tables._asdict())
         agreed = consistent_tables(noisy, [node.members for node in nodes], sizes, measured, n)
         tables = tuple(conditional_table(t, sizes[node.column], n) for t, node in zip(agreed, nodes, strict=True))
-        fitted = FittedBayesNet(schema, bins, groups, tuple(nodes), tables)
-        ledger._register(fitted.fingerprint())
-        return fitted
+        return FittedBayesNet(schema, bins, groups, tuple(nodes), tables)
 
     def _useful_cells(self, facts: PublicFacts, n_tables: int, budget: Budget, theta: float) -> float:
         """Most cells of a useful table: mean count n/cells at least theta times the mean absolute noise."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +10,7 @@ from scipy.special import softmax
 
 from iwbayes._digest import digest
 from iwbayes.arrays import Array
-from iwbayes.curator.generators.fitting import check_sample_size, drawn, open_generator_fit
+from iwbayes.curator.generators.fitting import LedgerFit, check_positive, check_sample_size, check_whole, drawn
 from iwbayes.curator.generators.mixture.column_distributions import ColumnFamily, LevelFamily
 from iwbayes.curator.generators.mixture.layout import Layout
 from iwbayes.curator.generators.mixture.moments import Objective, posterior_draws
@@ -39,7 +38,7 @@ METHODS = ("moments", "variational")
 
 
 @dataclass(frozen=True)
-class Mixture:
+class Mixture(LedgerFit["FittedMixture"]):
     """Mixture of products of simple laws, fitted in a Bayesian way to private rows.
 
     A row belongs to a component k with probability w_k; given k its columns are independent: a normal law truncated to
@@ -120,12 +119,7 @@ class Mixture:
     progressbar: bool = True
 
     def __post_init__(self) -> None:
-        for name, least in (("n_components", 1), ("n_draws", 1), ("max_bins", 2), ("starts", 1), ("random_seed", 0)):
-            value = getattr(self, name)
-            if name in ("n_components", "random_seed") and value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-                raise ValueError(f"{name} must be a whole number of at least {least}; got {value!r}.")
+        check_whole(self, n_components=1, n_draws=1, max_bins=2, starts=1, random_seed=0)
         for name, known in (("method", METHODS), ("integers", INTEGER_DISTRIBUTIONS)):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be one of {list(known)}; got {getattr(self, name)!r}.")
@@ -133,8 +127,7 @@ class Mixture:
             raise ValueError(
                 f"columns_share must be between 0 and 1, so that pairs get a part; got {self.columns_share!r}."
             )
-        if not 0 < self.learning_rate < math.inf:
-            raise ValueError(f"learning_rate must be positive and finite; got {self.learning_rate!r}.")
+        check_positive(self, "learning_rate")
         self._schedule.check()
 
     def _components(self, facts: PublicFacts) -> int:
@@ -161,39 +154,12 @@ class Mixture:
             return (self._schedule.event(facts, epsilon, delta),)
         return TableBudgets.of(facts, epsilon, delta, self.columns_share).events()
 
-    def fit(self, private: PrivateTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0) -> FittedMixture:
-        """Measure tables of the private rows and fit the mixture to them, or train on them by private steps.
-
-        Parameters
-        ----------
-        private : PrivateTable
-        ledger : Ledger
-            Charged before any noise is drawn.
-        epsilon, delta : float
-            The generator's part of the budget; with delta 0 everything is pure epsilon.
-
-        Returns
-        -------
-        FittedMixture
-
-        Raises
-        ------
-        BudgetExceeded
-            When the part does not fit in the ledger; nothing is drawn.
-        ValueError
-            When delta is 0 for "variational", or table and ledger do not protect the same; nothing is charged.
-        ImportError
-            Without torch, for "variational".
-        RuntimeError
-            When private steps diverged; what was charged stays charged.
-        """
-        facts, pay = open_generator_fit(self, private, ledger, epsilon=epsilon, delta=delta)
-        ledger = pay()
+    def _learn(
+        self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
+    ) -> FittedMixture:
+        """Measure tables of the private rows and fit the mixture to them, or train on them by private steps."""
         fit = self._by_moments if self.method == "moments" else self._by_variation
-        layout, draws = fit(private, ledger, facts, float(epsilon), float(delta))
-        fitted = FittedMixture(facts.schema, layout, draws)
-        ledger._register(fitted.fingerprint())
-        return fitted
+        return FittedMixture(facts.schema, *fit(private, ledger, facts, epsilon, delta))
 
     def _by_moments(
         self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float

@@ -11,7 +11,7 @@ import numpy as np
 from iwbayes._threads import one_torch_thread
 from iwbayes.curator.generators.adversarial.fitted import FittedGAN
 from iwbayes.curator.generators.adversarial.network import Architecture, Heads
-from iwbayes.curator.generators.fitting import open_generator_fit
+from iwbayes.curator.generators.fitting import LedgerFit, check_positive, check_whole
 from iwbayes.curator.generators.pate.teachers import NoisyVotes, Teachers, assign
 from iwbayes.curator.generators.pate.training import PATETraining, PATETrainingSettings
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_epsilon, gaussian_multiplier
@@ -19,7 +19,6 @@ from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.noise import NoiseSource
 from iwbayes.curator.progress import progress
 from iwbayes.curator.protocols import PublicFacts
-from iwbayes.curator.training.parameters import is_whole
 from iwbayes.curator.training.row_gradients import import_torch
 from iwbayes.schema import Schema
 from iwbayes.statement import Event
@@ -53,7 +52,7 @@ class FittedPATEGAN(FittedGAN):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PATEGAN:
+class PATEGAN(LedgerFit["FittedPATEGAN"]):
     """GAN whose discriminator, the student, learns from noisy votes of teachers instead of private rows.
 
     The private rows are split at random among teachers, small classifiers of own private rows against generated ones.
@@ -134,18 +133,11 @@ class PATEGAN:
     def __post_init__(self) -> None:
         for name in ("generator_hidden", "student_hidden"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        least = {"teachers": 2, "rounds": 4}
-        whole = ("rounds", "votes", "batch_size", "teacher_steps", "student_steps", "teacher_hidden")
-        for name in (*whole, "generator_hidden", "student_hidden", "teachers", "latent"):
-            value = getattr(self, name)
-            parts = value if isinstance(value, tuple) else () if value is None else (value,)
-            if value == () or not all(is_whole(part) and part >= least.get(name, 1) for part in parts):
-                raise ValueError(f"{name} must be whole numbers of at least {least.get(name, 1)}; got {value!r}.")
-        for name in ("generator_rate", "student_rate"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be positive and finite; got {getattr(self, name)!r}.")
-        if self.random_seed is not None and not (is_whole(self.random_seed) and self.random_seed >= 0):
-            raise ValueError(f"random_seed must be a whole number of at least 0, or None; got {self.random_seed!r}.")
+        check_whole(
+            self, teachers=2, rounds=4, votes=1, batch_size=1, teacher_steps=1, student_steps=1, teacher_hidden=1,
+            generator_hidden=1, student_hidden=1, latent=1, random_seed=0,
+        )  # fmt: skip
+        check_positive(self, "generator_rate", "student_rate")
 
     @property
     def label(self) -> str:
@@ -177,46 +169,22 @@ class PATEGAN:
         own = max(gaussian_epsilon(multiplier, delta / count), sys.float_info.min)
         return (Event(self.label, "gaussian", own, delta / count, multiplier, count),)
 
-    def fit(self, private: PrivateTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0) -> FittedPATEGAN:
-        """Train teachers, student and generator.
-
-        Parameters
-        ----------
-        private : PrivateTable
-        ledger : Ledger
-            Charged for all votes before training.
-        epsilon, delta : float
-            The generator's part of the budget; delta above 0.
-
-        Returns
-        -------
-        FittedPATEGAN
-
-        Raises
-        ------
-        BudgetExceeded
-            When the part does not fit in the ledger; nothing is drawn.
-        ValueError
-            When delta is 0, or there are fewer rows (users) than teachers; nothing is charged.
-        ImportError
-            Without torch.
-        RuntimeError
-            When the training diverged; what was charged stays charged.
-        """
+    def _prepare(self) -> None:
         import_torch("PATEGAN")
-        facts, pay = open_generator_fit(self, private, ledger, epsilon=epsilon, delta=delta)
+
+    def _learn(
+        self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
+    ) -> FittedPATEGAN:
+        """Train teachers, student and generator."""
         (event,) = self.events(facts, epsilon=epsilon, delta=delta)
         rng, architecture = np.random.default_rng(self.random_seed), self._architecture(facts.schema)
-        ledger = pay()
         noise = ledger.charge(event)
         with one_torch_thread(), progress(self.progressbar, "training PATEGAN", self.rounds) as advance:
             training = PATETraining(architecture, self._settings(facts, event), rng)
             teachers = self._teachers(private, facts, training, noise, rng)
             votes = NoisyVotes(teachers, noise, float(event.noise_multiplier or 0.0), event.count)
             trained = training.run(teachers, votes, advance)
-        fitted = FittedPATEGAN("PATEGAN", architecture, None, trained)
-        ledger._register(fitted.fingerprint())
-        return fitted
+        return FittedPATEGAN("PATEGAN", architecture, None, trained)
 
     def _teachers(
         self,
