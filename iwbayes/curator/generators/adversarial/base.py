@@ -11,8 +11,7 @@ import numpy as np
 from iwbayes._threads import one_torch_thread
 from iwbayes.arrays import Array
 from iwbayes.curator.generators.adversarial.fitted import FittedGAN, FittedWassersteinGAN
-from iwbayes.curator.generators.adversarial.network import Architecture, Heads
-from iwbayes.curator.generators.adversarial.training import Training, TrainingSettings
+from iwbayes.curator.generators.adversarial.network import Architecture, Heads, TrainingSettings
 from iwbayes.curator.generators.fitting import LedgerFit, check_positive, check_whole
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.ledger import Ledger
@@ -193,7 +192,10 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
         self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
     ) -> FittedGAN | FittedWassersteinGAN:
         """Train a generator: a `FittedGAN`, or without a log ratio a `FittedWassersteinGAN`."""
-        torch = import_torch(self.label)
+        import torch
+
+        from iwbayes.curator.generators.adversarial.training import Training
+
         device, architecture = working_device(self.device), self._architecture(facts.schema)
         law_epsilon, training_epsilon = self._split(epsilon)
         own = torch.from_numpy(facts.schema.encode(private.frame).astype(np.float32))

@@ -263,3 +263,18 @@ class Architecture:
         moved = [None if x is None else x.to(parameter.device, parameter.dtype) for x in (latent, gumbel, given)]
         rows: Tensor = module(*moved)
         return rows
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """Public numbers of one training; see the parameters of `iwbayes.curator.generators.adversarial.gan.GAN`."""
+
+    loss: str
+    steps: int
+    discriminator_steps: int
+    frozen_steps: int
+    batch_size: int
+    generator_rate: float
+    discriminator_rate: float | None
+    gradient_penalty: float
+    weight_clip: float

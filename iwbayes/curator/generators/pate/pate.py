@@ -12,15 +12,11 @@ from iwbayes._threads import one_torch_thread
 from iwbayes.curator.generators.adversarial.fitted import FittedGAN
 from iwbayes.curator.generators.adversarial.network import Architecture, Heads
 from iwbayes.curator.generators.fitting import LedgerFit, check_positive, check_whole
-from iwbayes.curator.generators.pate.teachers import NoisyVotes, Teachers, assign
-from iwbayes.curator.generators.pate.training import PATETraining, PATETrainingSettings
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_epsilon, gaussian_multiplier
 from iwbayes.curator.privacy.ledger import Ledger
-from iwbayes.curator.privacy.noise import NoiseSource
 from iwbayes.curator.progress import progress
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.curator.training.row_gradients import import_torch
-from iwbayes.schema import Schema
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable
 
@@ -176,51 +172,16 @@ class PATEGAN(LedgerFit["FittedPATEGAN"]):
         self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
     ) -> FittedPATEGAN:
         """Train teachers, student and generator."""
+        from iwbayes.curator.generators.pate.teachers import NoisyVotes, Teachers, assign
+        from iwbayes.curator.generators.pate.training import PATETraining, PATETrainingSettings
+
         (event,) = self.events(facts, epsilon=epsilon, delta=delta)
-        rng, architecture = np.random.default_rng(self.random_seed), self._architecture(facts.schema)
-        noise = ledger.charge(event)
-        with one_torch_thread(), progress(self.progressbar, "training PATEGAN", self.rounds) as advance:
-            training = PATETraining(architecture, self._settings(facts, event), rng)
-            teachers = self._teachers(private, facts, training, noise, rng)
-            votes = NoisyVotes(teachers, noise, float(event.noise_multiplier or 0.0), event.count)
-            trained = training.run(teachers, votes, advance)
-        return FittedPATEGAN("PATEGAN", architecture, None, trained)
-
-    def _teachers(
-        self,
-        private: PrivateTable,
-        facts: PublicFacts,
-        training: PATETraining,
-        noise: NoiseSource,
-        rng: np.random.Generator,
-    ) -> Teachers:
-        """Split the private rows: each teacher has about as many rows or, with users, all rows of as many users."""
-        n_teachers, n_owners = self._n_teachers(facts), _n_owners(facts)
-        teacher = assign(noise.permutation(n_owners), n_teachers, private.users)
-        most = math.ceil(n_owners / n_teachers) * facts.rows_per_user
-        rows = (facts.schema.encode(private.frame) - training.center) / training.scale
-        return Teachers(rows, teacher, n_teachers, most, int(self.teacher_hidden), rng)
-
-    def _n_teachers(self, facts: PublicFacts) -> int:
-        """Public number of teachers."""
-        owners = _n_owners(facts)
-        found = min(max(2, owners // ROWS_PER_TEACHER), MOST_TEACHERS) if self.teachers is None else int(self.teachers)
-        if found > owners:
-            kind = "rows" if facts.n_users is None else "users"
-            raise ValueError(f"{found} teachers need at least as many {kind}; there are {owners}. Take fewer teachers.")
-        return found
-
-    def _architecture(self, schema: Schema) -> Architecture:
-        heads = Heads(schema)
-        latent = self.latent or max(LATENT, min(len(heads.numbers), 64))
-        return Architecture(heads, int(latent), self.generator_hidden, self.student_hidden)
-
-    def _settings(self, facts: PublicFacts, event: Event) -> PATETrainingSettings:
-        """Public numbers of the training: the generator moves the less, the less all votes together tell."""
-        rounds = int(self.rounds)
-        told = event.count * (self._n_teachers(facts) / (event.noise_multiplier or 1.0)) ** 2
+        noise, rng = ledger.charge(event), np.random.default_rng(self.random_seed)
+        n_teachers, n_owners, rounds = self._n_teachers(facts), _n_owners(facts), int(self.rounds)
+        # the generator moves the less, the less all votes together tell
+        told = event.count * (n_teachers / (event.noise_multiplier or 1.0)) ** 2
         trust = min(1.0, told / (VOTES_PER_FEATURE * facts.schema.n_features))
-        return PATETrainingSettings(
+        settings = PATETrainingSettings(
             rounds=rounds,
             votes=int(self.votes),
             batch_size=int(self.batch_size),
@@ -231,6 +192,28 @@ class PATEGAN(LedgerFit["FittedPATEGAN"]):
             generator_rate=trust * float(self.generator_rate),
             student_rate=float(self.student_rate),
         )
+        heads = Heads(facts.schema)
+        latent = self.latent or max(LATENT, min(len(heads.numbers), 64))
+        architecture = Architecture(heads, int(latent), self.generator_hidden, self.student_hidden)
+        with one_torch_thread(), progress(self.progressbar, "training PATEGAN", self.rounds) as advance:
+            training = PATETraining(architecture, settings, rng)
+            # each teacher has about as many rows or, with users, all rows of as many users
+            teacher = assign(noise.permutation(n_owners), n_teachers, private.users)
+            most = math.ceil(n_owners / n_teachers) * facts.rows_per_user
+            rows = (facts.schema.encode(private.frame) - training.center) / training.scale
+            teachers = Teachers(rows, teacher, n_teachers, most, int(self.teacher_hidden), rng)
+            votes = NoisyVotes(teachers, noise, float(event.noise_multiplier or 0.0), event.count)
+            trained = training.run(teachers, votes, advance)
+        return FittedPATEGAN("PATEGAN", architecture, None, trained)
+
+    def _n_teachers(self, facts: PublicFacts) -> int:
+        """Public number of teachers."""
+        owners = _n_owners(facts)
+        found = min(max(2, owners // ROWS_PER_TEACHER), MOST_TEACHERS) if self.teachers is None else int(self.teachers)
+        if found > owners:
+            kind = "rows" if facts.n_users is None else "users"
+            raise ValueError(f"{found} teachers need at least as many {kind}; there are {owners}. Take fewer teachers.")
+        return found
 
 
 def _n_owners(facts: PublicFacts) -> int:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import silu, softplus
 
 from iwbayes.arrays import Array, IntArray
 from iwbayes.curator.privacy.mechanisms import LEAST_STEPS
 from iwbayes.curator.privacy.noise import NoiseSource
-from iwbayes.curator.training.row_gradients import import_torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 #: Ridge penalty of a teacher, against the mean loss of its few rows.
 PENALTY = 0.02
@@ -60,7 +58,6 @@ class Teachers:
     def __init__(
         self, rows: Array, teacher: IntArray, n_teachers: int, size: int, hidden: int, rng: np.random.Generator
     ) -> None:
-        torch = import_torch("PATEGAN")
         self.n = n_teachers
         counts = np.bincount(teacher, minlength=n_teachers)
         if np.max(counts) > size:
@@ -87,10 +84,9 @@ class Teachers:
 
     def _logits(self, rows: Tensor) -> Tensor:
         """Logit of each teacher for each row, shape (teacher, row); ``rows`` of shape (teacher or 1, row, feature)."""
-        torch = import_torch("PATEGAN")
         part = self._parameters
         rows = rows.expand(self.n, -1, -1)
-        inner = torch.nn.functional.silu(torch.baddbmm(part["shift"], rows, part["inner"]))
+        inner = silu(torch.baddbmm(part["shift"], rows, part["inner"]))
         outer: Tensor = torch.baddbmm(part["constant"], rows, part["linear"]) + torch.bmm(inner, part["outer"])
         return outer.squeeze(-1)
 
@@ -100,8 +96,6 @@ class Teachers:
         Each teacher's loss has both classes normalised. The sum over teachers is differentiated, in which no term of
         one teacher holds a parameter of another.
         """
-        torch = import_torch("PATEGAN")
-        softplus = torch.nn.functional.softplus
         for _ in range(steps):
             self._optimizer.zero_grad()
             loss = (self._shares * softplus(-self._logits(self._rows))).sum()
@@ -116,9 +110,8 @@ class Teachers:
 
         A teacher whose training failed calls nothing real: an error would tell.
         """
-        torch = import_torch("PATEGAN")
         with torch.no_grad():
-            votes: Any = (self._logits(rows[None]) > 0).sum(dim=0)
+            votes = (self._logits(rows[None]) > 0).sum(dim=0)
         return np.asarray(votes.numpy(), dtype=np.int64)
 
     def __repr__(self) -> str:
