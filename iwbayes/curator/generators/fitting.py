@@ -78,9 +78,8 @@ def check_whole(settings: object, **least: int) -> None:
         if (value is None and optional) or (parts and all(is_whole(part) and part >= smallest for part in parts)):
             continue
         what = "whole numbers" if isinstance(value, tuple) else "a whole number"
-        raise ValueError(
-            f"{name} must be {what} of at least {smallest}{', or None' if optional else ''}; got {value!r}."
-        )
+        also = ", or None" if name == "random_seed" else ""
+        raise ValueError(f"{name} must be {what} of at least {smallest}{also}; got {value!r}.")
 
 
 def check_positive(settings: object, *names: str) -> None:

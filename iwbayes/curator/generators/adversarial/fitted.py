@@ -31,15 +31,8 @@ _ROWS = 2**12
 class _Fitted:
     """A trained generator: public, nothing private is kept.
 
-    Parameters
-    ----------
-    name : str
-        Of the settings that trained it.
-    architecture : Architecture
-    distribution : ndarray or None, shape (level,)
-        Released law of the condition, missing cells last where declared; None without a condition.
-    trained : Trained
-        Parameters of generator and discriminator.
+    ``name`` is that of the settings that trained it, ``distribution`` the released one of the condition's levels,
+    missing cells last where declared; None without a condition.
     """
 
     name: str

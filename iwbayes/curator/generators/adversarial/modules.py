@@ -69,6 +69,9 @@ class _Generator(nn.Module):
 class _Discriminator(nn.Module):
     """Linear in the standardised row plus a perceptron; zero at the start."""
 
+    center: Tensor
+    scale: Tensor
+
     def __init__(self, spec: Architecture, center: Array, scale: Array) -> None:
         super().__init__()
         sizes = [spec.heads.schema.n_features, *spec.discriminator]
@@ -130,6 +133,9 @@ class _ImageDiscriminator(nn.Module):
     The top is linear in the image, in the other columns and in their products, which tell what goes with what
     (the projection of Miyato and Koyama, ICLR 2018).
     """
+
+    center: Tensor
+    scale: Tensor
 
     def __init__(self, spec: Architecture, center: Array, scale: Array) -> None:
         super().__init__()

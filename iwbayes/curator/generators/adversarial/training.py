@@ -74,15 +74,7 @@ class Trained(NamedTuple):
 class Training:
     """One training: discriminator steps on private rows, generator steps between them, a frozen generator at the end.
 
-    Parameters
-    ----------
-    architecture : Architecture
-    settings : TrainingSettings
-    distribution : ndarray or None, shape (level,)
-        Public law of the condition.
-    rng : numpy.random.Generator
-        Of initial parameters and latent draws, which are public.
-    device : torch.device
+    Initial parameters and latent draws, from ``rng``, are public, and so is the distribution of the condition.
     """
 
     def __init__(
@@ -114,19 +106,9 @@ class Training:
             return self._rows(self._settings.batch_size if n is None else n)
 
     def run(self, gradients: PrivateGradients, advance: Callable[[], None]) -> Trained:
-        """Take all charged steps.
+        """Take all charged steps, as many as the settings say; RuntimeError when the training diverged.
 
-        Parameters
-        ----------
-        gradients : PrivateGradients
-            As many steps as the settings say.
-        advance : callable
-            Called after each step of the discriminator.
-
-        Raises
-        ------
-        RuntimeError
-            When the training diverged.
+        ``advance`` is called after each step of the discriminator.
         """
         settings = self._settings
         rate = self._rate(gradients)

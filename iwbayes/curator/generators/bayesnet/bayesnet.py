@@ -15,10 +15,10 @@ from iwbayes._digest import digest
 from iwbayes.arrays import Array
 from iwbayes.curator.generators.fitting import LedgerFit, check_sample_size, check_whole, drawn
 from iwbayes.curator.generators.tables.bins import ColumnBins, Groups, draw_codes, is_numeric
-from iwbayes.curator.generators.tables.consistency import consistent_tables
 from iwbayes.curator.generators.tables.counts import (
     Budget,
     Codes,
+    consistent_tables,
     count_event,
     count_moves,
     gaussian_parts,
@@ -364,10 +364,10 @@ def structure_scores(codes: Codes, sizes: Sequence[int], candidates: Sequence[No
 
 
 def conditional_table(noisy: Array, size: int, total: float) -> Array:
-    """Noisy counts to conditional laws, shape (parent code, column code).
+    """Noisy counts to conditional distributions, shape (parent code, column code).
 
-    Counts are projected on non-negative ones with the public total; parents without mass take the column's
-    own noisy law.
+    Counts are projected on non-negative ones with the public total; parents without mass take the column's own
+    noisy distribution.
     """
     table = project_nonnegative(noisy, total).reshape(-1, size)
     mass = table.sum(axis=1, keepdims=True)

@@ -1,16 +1,16 @@
-"""What a mixture asks of the law of a column within a component, and the law of levels.
+"""Distribution of a column's levels within a component, and what a mixture asks of every column's distribution.
 
-A family maps unconstrained parameters (component, parameter) to the law over the column's public codes and
-back-propagates gradients through it; it also draws values and holds the prior. Whatever lies in an interval is
-parametrised by a logistic function, so that every prior but that of a spread is a Dirichlet (or beta) law on the
-natural scale; on the logit scale, Jacobian included, its log density is sum of pseudo-counts times log shares.
+A family maps unconstrained parameters, shape (component, parameter), to the distribution over the column's public codes
+and back-propagates gradients through it; it also draws values and holds the prior. Families of one `kind` have the same
+`distribution`, `prior` and `penalty`, and are computed at once. Whatever lies in an interval is parametrised by a
+logistic function, so that every prior but that of a spread is a Dirichlet (or beta) distribution on the natural scale;
+on the logit scale, Jacobian included, its log density is the sum of pseudo-counts times log shares.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import pandas as pd
@@ -26,54 +26,6 @@ Pull = Callable[[Array], Array]
 LEVEL_COUNTS = 4.0
 #: Logits stay within this bound: beyond it nothing changes, and nothing overflows.
 LARGEST_LOGIT = 30.0
-
-
-class ColumnFamily(Protocol):
-    """What a mixture asks of a column's law; parameters have shape (component, parameter)."""
-
-    @property
-    def bins(self) -> ColumnBins:
-        """Public codes of the column."""
-        ...
-
-    @property
-    def kind(self) -> tuple[str | int, ...]:
-        """Families of one kind have the same `law`, `prior` and `penalty`, and can be computed at once."""
-        ...
-
-    @property
-    def n_parameters(self) -> int:
-        """Number of parameters a component."""
-        ...
-
-    @property
-    def limits(self) -> Array:
-        """Largest value of each parameter; the smallest is minus `LARGEST_LOGIT`."""
-        ...
-
-    def distribution(self, theta: Array) -> tuple[Array, Pull]:
-        """Distribution over the codes, shape (component, code), and its back-propagation."""
-        ...
-
-    def prior(self, center: Array, n_components: int, rng: np.random.Generator | None) -> Array:
-        """Pseudo-counts and prior means, one prior draw of them with ``rng``; see `penalty`."""
-        ...
-
-    def penalty(self, theta: Array, prior: Array) -> tuple[float, Array]:
-        """Minus the log prior density up to a constant, and its gradient."""
-        ...
-
-    def start(self, center: Array, n_components: int, rng: np.random.Generator) -> Array:
-        """Parameters to start from, given a public guess of the column's law."""
-        ...
-
-    def draw(self, theta: Array, component: Codes, rng: np.random.Generator) -> pd.Series:
-        """Canonical values of rows of these components."""
-        ...
-
-    def natural(self, theta: Array) -> dict[str, Array]:
-        """Parameters in the column's own terms by name, from those of shape (..., component, parameter)."""
-        ...
 
 
 def jitter(counts: Array, rng: np.random.Generator | None) -> Array:
@@ -98,7 +50,7 @@ class LevelFamily:
 
     @property
     def kind(self) -> tuple[str | int, ...]:
-        """The number of codes."""
+        """What families that are computed at once have in common: the number of codes."""
         return "levels", self.bins.size
 
     @property
@@ -108,20 +60,20 @@ class LevelFamily:
 
     @property
     def limits(self) -> Array:
-        """All are logits."""
+        """Largest value of each parameter, all of them logits; the smallest is minus `LARGEST_LOGIT`."""
         return np.full(self.n_parameters, LARGEST_LOGIT)
 
     def distribution(self, theta: Array) -> tuple[Array, Pull]:
-        """Softmax of the logits."""
+        """Softmax of the logits, shape (component, code), and its back-propagation."""
         distribution = softmax(theta, axis=1)
         return distribution, lambda grad: distribution * (grad - np.sum(distribution * grad, axis=1, keepdims=True))
 
     def prior(self, center: Array, n_components: int, rng: np.random.Generator | None) -> Array:
-        """Pseudo-counts of each code."""
+        """Pseudo-counts of each code, with ``rng`` one prior draw of them; see `penalty`."""
         return jitter(np.tile(LEVEL_COUNTS * center, (n_components, 1)), rng)
 
     def penalty(self, theta: Array, prior: Array) -> tuple[float, Array]:
-        """Dirichlet log density on the logit scale."""
+        """Minus the Dirichlet log density on the logit scale up to a constant, and its gradient."""
         return dirichlet_penalty(theta, prior)
 
     def start(self, center: Array, n_components: int, rng: np.random.Generator) -> Array:

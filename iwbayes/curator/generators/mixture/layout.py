@@ -11,7 +11,8 @@ import numpy as np
 from scipy.special import log_softmax
 
 from iwbayes.arrays import Array
-from iwbayes.curator.generators.mixture.column_distributions import LARGEST_LOGIT, ColumnFamily
+from iwbayes.curator.generators.mixture.column_distributions import LARGEST_LOGIT
+from iwbayes.curator.generators.mixture.numeric import ColumnFamily
 
 #: Pseudo-counts of the weights, each: uniform on the simplex.
 WEIGHT_COUNTS = 1.0
@@ -22,11 +23,6 @@ class Layout:
     """Where the parameters of a mixture stand in one vector: logits of the weights, then stack after stack.
 
     A stack holds the parameters of all columns of one kind, shape (column, component, parameter).
-
-    Parameters
-    ----------
-    families : tuple of ColumnFamily
-    n_components : int
     """
 
     families: tuple[ColumnFamily, ...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,27 +12,24 @@ from scipy.special import softmax
 from iwbayes._digest import digest
 from iwbayes.arrays import Array
 from iwbayes.curator.generators.fitting import LedgerFit, check_positive, check_sample_size, check_whole, drawn
-from iwbayes.curator.generators.mixture.column_distributions import ColumnFamily, LevelFamily
 from iwbayes.curator.generators.mixture.layout import Layout
 from iwbayes.curator.generators.mixture.moments import Objective, posterior_draws
 from iwbayes.curator.generators.mixture.noisy_tables import TableBudgets, gathers_at_bounds, release
-from iwbayes.curator.generators.mixture.numeric import NormalFamily, PoissonFamily
-from iwbayes.curator.generators.mixture.variational import Schedule, fit_variational
+from iwbayes.curator.generators.mixture.numeric import family_of
 from iwbayes.curator.generators.tables.bins import ColumnBins, draw_codes
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.progress import progress
 from iwbayes.curator.protocols import PublicFacts
+from iwbayes.curator.training.dpsgd import PrivateSteps
+from iwbayes.curator.training.row_gradients import import_torch
 from iwbayes.schema import Schema
-from iwbayes.schema.columns import Column, Integer, _Levels
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable, SyntheticTable
 
-#: Whole numbers with at most this many values are treated as levels.
-FEW_VALUES = 10
-#: Widest range of whole numbers with a Poisson law: its values are listed one by one.
-POISSON_RANGE = 1000
 INTEGER_DISTRIBUTIONS = ("normal", "poisson")
+#: Expected rows in a private step; all where there are fewer.
+ROWS_A_STEP = 512
 #: Components by default, below so many rows and from there on.
 COMPONENTS, MANY_ROWS = (10, 20), 10_000
 METHODS = ("moments", "variational")
@@ -119,7 +117,7 @@ class Mixture(LedgerFit["FittedMixture"]):
     progressbar: bool = True
 
     def __post_init__(self) -> None:
-        check_whole(self, n_components=1, n_draws=1, max_bins=2, starts=1, random_seed=0)
+        check_whole(self, n_components=1, n_draws=1, max_bins=2, starts=1, steps=1, random_seed=0)
         for name, known in (("method", METHODS), ("integers", INTEGER_DISTRIBUTIONS)):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be one of {list(known)}; got {getattr(self, name)!r}.")
@@ -128,14 +126,14 @@ class Mixture(LedgerFit["FittedMixture"]):
                 f"columns_share must be between 0 and 1, so that pairs get a part; got {self.columns_share!r}."
             )
         check_positive(self, "learning_rate")
-        self._schedule.check()
+        self._steps(1)  # refuses wrong clip norms
 
     def _components(self, facts: PublicFacts) -> int:
         return self.n_components or COMPONENTS[facts.n_private >= MANY_ROWS]
 
-    @property
-    def _schedule(self) -> Schedule:
-        return Schedule(self.steps, self.clip_norm, self.learning_rate)
+    def _steps(self, n_private: int) -> PrivateSteps:
+        """Return the steps of "variational"; a user is in one with the chance that a row would have."""
+        return PrivateSteps(self.steps, min(1.0, ROWS_A_STEP / max(n_private, 1)), self.clip_norm)
 
     @property
     def pure(self) -> bool:
@@ -151,8 +149,13 @@ class Mixture(LedgerFit["FittedMixture"]):
         """Declare the uses of the private rows that `fit` will charge."""
         epsilon, delta = check_budget(epsilon, delta)
         if self.method == "variational":
-            return (self._schedule.event(facts, epsilon, delta),)
+            steps = self._steps(facts.n_private)
+            return (steps.event("Mixture", epsilon=epsilon, delta=delta, adjacency=facts.adjacency),)
         return TableBudgets.of(facts, epsilon, delta, self.columns_share).events()
+
+    def _prepare(self) -> None:
+        if self.method == "variational":
+            import_torch("Mixture")
 
     def _learn(
         self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
@@ -179,28 +182,17 @@ class Mixture(LedgerFit["FittedMixture"]):
     def _by_variation(
         self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
     ) -> tuple[Layout, Array]:
+        from iwbayes.curator.generators.mixture.variational import fit_variational
+
         bins = tuple(ColumnBins.of(column, self.max_bins) for column in facts.schema)
         layout = Layout(tuple(family_of(part, self.integers) for part in bins), self._components(facts))
-        rng = np.random.default_rng(self.random_seed)
-        budget = {"epsilon": epsilon, "delta": delta}
+        rng, steps = np.random.default_rng(self.random_seed), self._steps(facts.n_private)
+        settings: dict[str, Any] = {"learning_rate": self.learning_rate, "n_draws": self.n_draws}
         with progress(self.progressbar, "private steps", self.steps) as advance:
-            trained = fit_variational(private, ledger, facts, layout, self._schedule, rng, advance, **budget)
-        draws = trained.draws(layout, self.n_draws, rng)
+            draws = fit_variational(
+                private, ledger, facts, layout, steps, rng, advance, epsilon=epsilon, delta=delta, **settings
+            )
         return layout, draws
-
-
-def family_of(bins: ColumnBins, integers: str, atoms: tuple[bool, bool] = (False, False)) -> ColumnFamily:
-    """Distribution of a column within a component; see `Mixture`."""
-    column: Column = bins.column
-    if isinstance(column, _Levels):
-        return LevelFamily(bins)
-    if isinstance(column, Integer):
-        width = column.upper - column.lower
-        if width < FEW_VALUES and bins.n_present == width + 1:
-            return LevelFamily(bins)
-        if integers == "poisson" and width <= POISSON_RANGE:
-            return PoissonFamily(bins, atoms)
-    return NormalFamily(bins, atoms)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -14,13 +15,18 @@ from iwbayes.arrays import Array
 from iwbayes.curator.generators.mixture.column_distributions import (
     LARGEST_LOGIT,
     LEVEL_COUNTS,
+    LevelFamily,
     Pull,
     dirichlet_penalty,
     jitter,
 )
 from iwbayes.curator.generators.tables.bins import Codes, ColumnBins, draw_codes
-from iwbayes.schema.columns import Column, Integer, Real
+from iwbayes.schema.columns import Integer, Real, _Levels
 
+#: Whole numbers with at most this many values are treated as levels.
+FEW_VALUES = 10
+#: Widest range of whole numbers with a Poisson law: its values are listed one by one.
+POISSON_RANGE = 1000
 #: Smallest standard deviation of a truncated normal, as a share of the width of the bounds.
 LEAST_SD = 1e-3
 #: Prior of the log standard deviation (of its part above the smallest), as a share of the width of the bounds.
@@ -31,32 +37,35 @@ LARGEST_LOG_SD = 2.0
 
 @dataclass(frozen=True)
 class _NumericFamily:
-    """Shared by the numeric families: a cell may be missing, at a bound where values gather, or follow the law.
+    """What numeric families share: a cell is missing, at a bound where values gather, or follow the distribution.
 
-    The first parameters are the logits of these outcomes, in the order: the law, lower bound, upper bound, missing;
-    there are none where the law is the only outcome. Prior: Dirichlet around the column's released shares.
-
-    Parameters
-    ----------
-    bins : ColumnBins
-    atoms : pair of bool
-        Whether the lower and the upper bound have a share of their own.
+    The first parameters are the logits of these outcomes, in the order: distribution, lower bound, upper bound,
+    missing; there are none where the distribution is the only outcome. ``atoms`` says whether the lower and the
+    upper bound have a share of their own. Prior: Dirichlet around the column's released shares.
     """
+
+    #: Number of parameters of the distribution: a location, and for two parameters the log of a spread.
+    n_own: ClassVar[int]
 
     bins: ColumnBins
     atoms: tuple[bool, bool] = (False, False)
 
     @cached_property
-    def column(self) -> Column:
+    def column(self) -> Real | Integer:
         """The column."""
+        assert isinstance(self.bins.column, Real | Integer)  # noqa: S101 - `family_of` chooses by the column
         return self.bins.column
 
     @cached_property
     def edges(self) -> Array:
         """Edges of the bins on the column's transformed scale."""
-        if self.bins.edges is None:
-            raise TypeError("a numeric law needs a numeric column.")
+        assert self.bins.edges is not None  # noqa: S101 - numeric columns have edges
         return self.bins.edges
+
+    @cached_property
+    def _unit_edges(self) -> Array:
+        """The edges, rescaled to [0, 1]."""
+        return (self.edges - self.edges[0]) / (self.edges[-1] - self.edges[0])
 
     @property
     def kind(self) -> tuple[str | int, ...]:
@@ -66,20 +75,21 @@ class _NumericFamily:
         return type(self).__name__, *self.atoms, column.missing, self.bins.n_present, width
 
     @cached_property
+    def _others(self) -> list[tuple[int, float, str]]:
+        """Code, value and name of the outcomes other than the distribution."""
+        lower, upper = float(self.column.lower), float(self.column.upper)
+        known = (0, lower, "at_lower"), (self.bins.n_present - 1, upper, "at_upper"), (-1, np.nan, "missing")
+        there = (*self.atoms, self.column.missing)
+        return [outcome for outcome, used in zip(known, there, strict=True) if used]
+
+    @cached_property
     def _codes(self) -> list[int]:
-        """Codes of the outcomes other than the law."""
-        outcomes = (*self.atoms, self.column.missing)
-        return [code for code, there in zip((0, self.bins.n_present - 1, -1), outcomes, strict=True) if there]
+        return [code for code, _, _ in self._others]
 
     @property
     def n_outcomes(self) -> int:
         """Number of logits of outcomes."""
         return len(self._codes) + 1 if self._codes else 0
-
-    @property
-    def n_own(self) -> int:
-        """Number of parameters of the law: a place, and for two parameters the log of a spread."""
-        raise NotImplementedError
 
     def _present(self, theta: Array) -> tuple[Array, Pull]:
         """Distribution over the bins, shape (component, bin), from its own parameters."""
@@ -142,8 +152,9 @@ class _NumericFamily:
         n, grad, total = self.n_outcomes, np.empty_like(theta), 0.0
         if n:
             total, grad[:, :n] = dirichlet_penalty(theta[:, :n], prior[:, :n])
-        value, grad[:, n] = _beta_penalty(theta[:, n], prior[:, n : n + 2])
-        total += value
+        location, (a, b) = theta[:, n], prior[:, n : n + 2].T
+        total -= float(np.sum(a * log_expit(location) + b * log_expit(-location)))
+        grad[:, n] = (a + b) * expit(location) - a
         if self.n_own == 2:
             away = (theta[:, -1] - prior[:, -1]) / LOG_SD_SD
             total, grad[:, -1] = total + 0.5 * float(away @ away), away / LOG_SD_SD
@@ -151,7 +162,7 @@ class _NumericFamily:
 
     def start(self, center: Array, n_components: int, rng: np.random.Generator) -> Array:
         """Places from the column's own law, common spreads and outcomes."""
-        mass, edges = center[: self.bins.n_present], unit_edges(self.bins)
+        mass, edges = center[: self.bins.n_present], self._unit_edges
         bins = draw_codes(mass[None], np.zeros(n_components, dtype=np.int64), rng)
         index = edges[bins] + (edges[bins + 1] - edges[bins]) * rng.random(n_components)
         parts = [logit(np.clip(index, 0.01, 0.99))[:, None]]
@@ -166,26 +177,17 @@ class _NumericFamily:
         numbers = self._numbers(theta[:, self.n_outcomes :], component, rng)
         if self._codes:
             outcome = draw_codes(softmax(theta[:, : self.n_outcomes], axis=1), component, rng)
-            values = np.array([0.0, *(self._values[code] for code in self._codes)])
+            values = np.array([0.0, *(value for _, value, _ in self._others)])
             numbers = np.where(outcome > 0, values[outcome], numbers)
         return self.column.conform(pd.Series(numbers, name=self.column.name))
-
-    @cached_property
-    def _values(self) -> dict[int, float]:
-        """Values of the outcomes' codes."""
-        column = self.column
-        if not isinstance(column, Real | Integer):
-            raise TypeError("a numeric law needs a numeric column.")
-        return {0: float(column.lower), self.bins.n_present - 1: float(column.upper), -1: np.nan}
 
     def natural(self, theta: Array) -> dict[str, Array]:
         """Own parameters, and the shares of the other outcomes where there are some."""
         found = self._own(theta[..., self.n_outcomes :])
         if not self._codes:
             return found
-        names = {0: "at_lower", self.bins.n_present - 1: "at_upper", -1: "missing"}
         shares = softmax(theta[..., : self.n_outcomes], axis=-1)
-        return found | {names[code]: shares[..., index] for index, code in enumerate(self._codes, start=1)}
+        return found | {name: shares[..., index] for index, (_, _, name) in enumerate(self._others, start=1)}
 
 
 @dataclass(frozen=True)
@@ -197,14 +199,7 @@ class NormalFamily(_NumericFamily):
     normalising constant away from zero.
     """
 
-    @property
-    def n_own(self) -> int:
-        """Mode and spread."""
-        return 2
-
-    @cached_property
-    def _unit_edges(self) -> Array:
-        return unit_edges(self.bins)
+    n_own: ClassVar[int] = 2
 
     def index(self, numbers: Array) -> Array:
         """Place of values between the outer edges of the bins, in [0, 1]."""
@@ -253,26 +248,17 @@ class PoissonFamily(_NumericFamily):
     The parameter is the logit of the rate over the range (uniform prior).
     """
 
-    @property
-    def n_own(self) -> int:
-        """The rate."""
-        return 1
-
-    @cached_property
-    def _range(self) -> tuple[int, int]:
-        if not isinstance(self.column, Integer):
-            raise TypeError("a Poisson law needs a column of whole numbers.")
-        return self.column.lower, self.column.upper
+    n_own: ClassVar[int] = 1
 
     @property
     def lowest(self) -> int:
         """The lower bound, from which values are counted."""
-        return self._range[0]
+        return int(self.column.lower)
 
     @property
     def width(self) -> int:
         """Largest value above the lower bound."""
-        return self._range[1] - self._range[0]
+        return int(self.column.upper - self.column.lower)
 
     def probabilities(self, theta: Array) -> Array:
         """Distribution of the value above the lower bound, shape (component, value)."""
@@ -296,14 +282,6 @@ class PoissonFamily(_NumericFamily):
         return {"rate": self.width * expit(theta[..., -1])}
 
 
-def unit_edges(bins: ColumnBins) -> Array:
-    """Edges of a numeric column's bins, rescaled to [0, 1]."""
-    if bins.edges is None:
-        raise TypeError("a column of levels has no edges.")
-    edges = bins.edges
-    return (edges - edges[0]) / (edges[-1] - edges[0])
-
-
 def normal_parameters(theta: Array) -> tuple[Array, Array]:
     """Mode and standard deviation in units of the bounds' width, from the last two parameters."""
     return expit(theta[..., -2]), LEAST_SD + np.exp(theta[..., -1])
@@ -325,8 +303,19 @@ def truncated_normal(mode: Array, sd: Array, uniform: Array) -> Array:
     return np.clip(mode + sd * ndtri(low + uniform * (high - low)), 0.0, 1.0)
 
 
-def _beta_penalty(logits: Array, counts: Array) -> tuple[float, Array]:
-    """Minus a log expit(x) + b log expit(-x) and its slope; counts have shape (component, 2)."""
-    a, b = counts.T
-    value = -float(np.sum(a * log_expit(logits) + b * log_expit(-logits)))
-    return value, (a + b) * expit(logits) - a
+#: Distribution of a column within a component.
+ColumnFamily = LevelFamily | NormalFamily | PoissonFamily
+
+
+def family_of(bins: ColumnBins, integers: str, atoms: tuple[bool, bool] = (False, False)) -> ColumnFamily:
+    """Distribution of a column within a component; see `Mixture`."""
+    column = bins.column
+    if isinstance(column, _Levels):
+        return LevelFamily(bins)
+    if isinstance(column, Integer):
+        width = column.upper - column.lower
+        if width < FEW_VALUES and bins.n_present == width + 1:
+            return LevelFamily(bins)
+        if integers == "poisson" and width <= POISSON_RANGE:
+            return PoissonFamily(bins, atoms)
+    return NormalFamily(bins, atoms)

@@ -46,13 +46,7 @@ class PATETrainingSettings:
 class PATETraining:
     """One training: teachers, votes, student and generator in turn, a frozen generator at the end.
 
-    Parameters
-    ----------
-    architecture : Architecture
-        The student is its discriminator.
-    settings : PATETrainingSettings
-    rng : numpy.random.Generator
-        Of initial parameters and latent draws, which are public.
+    The student is the architecture's discriminator; initial parameters and latent draws, from ``rng``, are public.
     """
 
     def __init__(self, architecture: Architecture, settings: PATETrainingSettings, rng: np.random.Generator) -> None:
@@ -73,20 +67,10 @@ class PATETraining:
         return (rows - self._center) / self._scale
 
     def run(self, teachers: Teachers, votes: NoisyVotes, advance: Callable[[], None]) -> Trained:
-        """Spend all votes.
+        """Spend all votes; RuntimeError when the training of student or generator diverged.
 
-        Parameters
-        ----------
-        teachers : Teachers
-            They learn against the generator's rows; nothing else is asked of them here.
-        votes : NoisyVotes
-        advance : callable
-            Called after each round.
-
-        Raises
-        ------
-        RuntimeError
-            When the training of student or generator diverged.
+        Teachers learn against the generator's rows; nothing else is asked of them here. ``advance`` is called
+        after a round.
         """
         settings, moving = self._settings, self._settings.rounds - self._settings.frozen_rounds
         learner = torch.optim.Adam(self._student.parameters(), lr=settings.student_rate)
