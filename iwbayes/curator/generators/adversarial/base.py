@@ -169,13 +169,7 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
         return share * epsilon, epsilon - share * epsilon
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
-        """Declare the uses of the private rows that `fit` will charge.
-
-        Raises
-        ------
-        ValueError
-            When the budget is none, delta is 0 under privacy, or the schema does not fit the settings.
-        """
+        """Declare the uses of the private rows that `fit` will charge."""
         epsilon, delta = check_budget(epsilon, delta)
         _ = self._architecture(facts.schema)
         distribution, training = self._split(epsilon)

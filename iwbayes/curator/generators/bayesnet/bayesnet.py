@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -106,6 +106,13 @@ class BayesNet(LedgerFit["FittedBayesNet"]):
     1
     """
 
+    #: It works in pure epsilon.
+    pure: ClassVar[bool] = True
+    #: With a delta above 0 it is better: Gaussian counts need less noise, and compose well.
+    prefers_delta: ClassVar[bool] = True
+    #: Private rows are read block by block; one code a cell is kept.
+    reads_blocks: ClassVar[bool] = True
+
     max_parents: int = 2
     max_bins: int = 128
     theta: float = 2.0
@@ -134,21 +141,6 @@ class BayesNet(LedgerFit["FittedBayesNet"]):
             return _Shares(Budget(0.0, 0.0), selection, Budget(rest, delta))
         own, tables = gaussian_parts(rest, delta, (bins / rest, 1 - bins / rest))
         return _Shares(own, selection, tables)
-
-    @property
-    def pure(self) -> bool:
-        """It works in pure epsilon; with a delta above 0 its counts get Gaussian noise."""
-        return True
-
-    @property
-    def reads_blocks(self) -> bool:
-        """Private rows are read block by block; one code a cell is kept."""
-        return True
-
-    @property
-    def prefers_delta(self) -> bool:
-        """Whether a delta above 0 makes it better: Gaussian counts need less noise, and compose well."""
-        return True
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
         """Declare the uses of the private rows that `fit` will charge."""

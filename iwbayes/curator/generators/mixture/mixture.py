@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -85,7 +85,7 @@ class Mixture(LedgerFit["FittedMixture"]):
 
     Posterior. Each count is normal around N times the mixture's probability of its cell, with the variance of sampling
     and of the released noise. Draws are randomised maxima a posteriori, which take in the sampling of the N rows, the
-    noise and the prior (see `posterior_draws` in ``_mixture_moments``). What three or more columns have to do with each
+    noise and the prior (see `posterior_draws`). What three or more columns have to do with each
     other comes from the mixture's form alone.
 
     Variational inference. The released law is the paper's mean-field normal law. It does not know the noise of its own
@@ -102,6 +102,9 @@ class Mixture(LedgerFit["FittedMixture"]):
     >>> Mixture(n_components=5).n_draws
     20
     """
+
+    #: With a delta above 0 it is better: Gaussian counts need less noise, and compose well.
+    prefers_delta: ClassVar[bool] = True
 
     n_components: int | None = None
     n_draws: int = 20
@@ -139,11 +142,6 @@ class Mixture(LedgerFit["FittedMixture"]):
     def pure(self) -> bool:
         """Whether `fit` works in pure epsilon; with a delta above 0 counts get Gaussian noise."""
         return self.method == "moments"
-
-    @property
-    def prefers_delta(self) -> bool:
-        """Whether a delta above 0 makes it better: Gaussian counts need less noise, and compose well."""
-        return True
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
         """Declare the uses of the private rows that `fit` will charge."""

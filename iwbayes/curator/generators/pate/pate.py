@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -111,6 +112,13 @@ class PATEGAN(LedgerFit["FittedPATEGAN"]):
     ('gaussian', 200)
     """
 
+    #: Name of the event in the statement.
+    label: ClassVar[str] = "PATEGAN votes"
+    #: It never takes delta 0: the noise is Gaussian.
+    pure: ClassVar[bool] = False
+    #: The fitted generator has a log ratio: its student's.
+    gives_log_ratio: ClassVar[bool] = True
+
     teachers: int | None = None
     rounds: int = 100
     votes: int = 256
@@ -135,29 +143,8 @@ class PATEGAN(LedgerFit["FittedPATEGAN"]):
         )  # fmt: skip
         check_positive(self, "generator_rate", "student_rate")
 
-    @property
-    def label(self) -> str:
-        """Name of the event in the statement."""
-        return "PATEGAN votes"
-
-    @property
-    def pure(self) -> bool:
-        """Whether `fit` takes delta 0: never, the noise is Gaussian."""
-        return False
-
-    @property
-    def gives_log_ratio(self) -> bool:
-        """Whether the fitted generator has a log ratio: its student's."""
-        return True
-
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
-        """Declare all votes as one event of many uses.
-
-        Raises
-        ------
-        ValueError
-            When the budget is none, delta is 0, or there are fewer rows (users) than teachers.
-        """
+        """Declare all votes as one event of many uses; there are at least as many rows (users) as teachers."""
         epsilon, delta = check_budget(epsilon, delta)
         _ = self._n_teachers(facts)
         count = int(self.rounds * self.votes)
@@ -177,7 +164,7 @@ class PATEGAN(LedgerFit["FittedPATEGAN"]):
 
         (event,) = self.events(facts, epsilon=epsilon, delta=delta)
         noise, rng = ledger.charge(event), np.random.default_rng(self.random_seed)
-        n_teachers, n_owners, rounds = self._n_teachers(facts), _n_owners(facts), int(self.rounds)
+        n_teachers, n_owners, rounds = self._n_teachers(facts), facts.n_users or facts.n_private, int(self.rounds)
         # the generator moves the less, the less all votes together tell
         told = event.count * (n_teachers / (event.noise_multiplier or 1.0)) ** 2
         trust = min(1.0, told / (VOTES_PER_FEATURE * facts.schema.n_features))
@@ -208,14 +195,9 @@ class PATEGAN(LedgerFit["FittedPATEGAN"]):
 
     def _n_teachers(self, facts: PublicFacts) -> int:
         """Public number of teachers."""
-        owners = _n_owners(facts)
+        owners = facts.n_users or facts.n_private
         found = min(max(2, owners // ROWS_PER_TEACHER), MOST_TEACHERS) if self.teachers is None else int(self.teachers)
         if found > owners:
             kind = "rows" if facts.n_users is None else "users"
             raise ValueError(f"{found} teachers need at least as many {kind}; there are {owners}. Take fewer teachers.")
         return found
-
-
-def _n_owners(facts: PublicFacts) -> int:
-    """Public number of rows, or of users where they own several."""
-    return facts.n_private if facts.n_users is None else facts.n_users
