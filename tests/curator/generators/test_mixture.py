@@ -12,7 +12,15 @@ from scipy.stats import kstest, norm, poisson, truncnorm
 from scipy.stats import t as student
 
 import iwbayes as iw
-from iwbayes.curator.generators.mixture.column_distributions import LevelFamily
+from iwbayes.curator.generators.mixture.column_distributions import (
+    LEAST_SD,
+    LevelFamily,
+    NormalFamily,
+    PoissonFamily,
+    family_of,
+    interval_mass,
+    truncated_normal,
+)
 from iwbayes.curator.generators.mixture.layout import Layout, Prior
 from iwbayes.curator.generators.mixture.mixture import FittedMixture, Mixture
 from iwbayes.curator.generators.mixture.moments import Objective, Targets, posterior_draws
@@ -23,14 +31,6 @@ from iwbayes.curator.generators.mixture.noisy_tables import (
     gathers_at_bounds,
     group_codes,
     smoothed_laws,
-)
-from iwbayes.curator.generators.mixture.numeric import (
-    LEAST_SD,
-    NormalFamily,
-    PoissonFamily,
-    family_of,
-    interval_mass,
-    truncated_normal,
 )
 from iwbayes.curator.generators.tables.bins import ColumnBins, draw_codes
 from iwbayes.curator.privacy.accounting import gaussian_multiplier

@@ -11,8 +11,7 @@ import numpy as np
 from scipy.special import log_softmax
 
 from iwbayes.arrays import Array
-from iwbayes.curator.generators.mixture.column_distributions import LARGEST_LOGIT
-from iwbayes.curator.generators.mixture.numeric import ColumnFamily
+from iwbayes.curator.generators.mixture.column_distributions import LARGEST_LOGIT, ColumnFamily
 
 #: Pseudo-counts of the weights, each: uniform on the simplex.
 WEIGHT_COUNTS = 1.0

@@ -12,10 +12,10 @@ from scipy.special import softmax
 from iwbayes._digest import digest
 from iwbayes.arrays import Array
 from iwbayes.curator.generators.fitting import LedgerFit, check_positive, check_sample_size, check_whole, drawn
+from iwbayes.curator.generators.mixture.column_distributions import family_of
 from iwbayes.curator.generators.mixture.layout import Layout
 from iwbayes.curator.generators.mixture.moments import Objective, posterior_draws
 from iwbayes.curator.generators.mixture.noisy_tables import TableBudgets, gathers_at_bounds, release
-from iwbayes.curator.generators.mixture.numeric import family_of
 from iwbayes.curator.generators.tables.bins import ColumnBins, draw_codes
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.ledger import Ledger

@@ -14,17 +14,18 @@ from torch import Tensor
 
 from iwbayes._threads import one_torch_thread
 from iwbayes.arrays import Array
-from iwbayes.curator.generators.mixture.column_distributions import LARGEST_LOGIT, LevelFamily
-from iwbayes.curator.generators.mixture.layout import Layout
-from iwbayes.curator.generators.mixture.numeric import (
+from iwbayes.curator.generators.mixture.column_distributions import (
     LARGEST_LOG_SD,
+    LARGEST_LOGIT,
     LEAST_SD,
     LOG_SD_MEAN,
     LOG_SD_SD,
     ColumnFamily,
+    LevelFamily,
     NormalFamily,
     PoissonFamily,
 )
+from iwbayes.curator.generators.mixture.layout import Layout
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.curator.training.dpsgd import PrivateSteps
