@@ -119,29 +119,15 @@ class PrivateSteps:
     ) -> PrivateGradients:
         """Charge the ledger once for all steps and return what takes them.
 
-        Parameters
-        ----------
-        ledger : Ledger
-        label : str
-            Of the event.
-        rows : sequence of torch.Tensor
-            The private rows: one tensor or several (features and labels, say), each with a row a place of its
-            first dimension. They stay where they are; a step moves its rows to the network's device.
-        epsilon, delta : float
-            Of all steps together.
-        users : ndarray of int, shape (row,), optional
-            Owners of the rows (`PrivateTable.users`) under a ledger that protects users. A step then samples users, and
-            clips the sum of the gradients of each one's rows.
-        n_private : int, optional
-            Public number of rows, by which sums are divided. Needed with users, whose number of rows is private.
+        ``rows`` are one tensor or several (features and labels, say) with the private rows along their first
+        dimension. They stay where they are; a step moves its rows to the network's device. Under a ledger that
+        protects users, ``users`` are the owners of the rows (`PrivateTable.users`): a step then samples users,
+        and clips the sum of the gradients of each one's rows. ``n_private`` is the public number of rows, by
+        which sums are divided; with users the number of rows is private.
 
-        Raises
-        ------
-        BudgetExceeded
-            When they do not fit in the ledger; nothing is charged.
-        ValueError
-            When the tensors do not have the same number of rows, or rows have owners and the ledger does not protect
-            users, or the other way round.
+        Raises BudgetExceeded when the steps do not fit in the ledger, with nothing charged, and ValueError when
+        the tensors do not have the same number of rows, or rows have owners and the ledger does not protect
+        users, or the other way round.
         """
         import_torch("private training")
         if not rows or len({len(part) for part in rows}) != 1 or len(rows[0]) == 0:
@@ -196,44 +182,29 @@ class PrivateGradients:
         return (self._event.noise_multiplier or 0.0) * clip_norm / divisor
 
     def gradient(self, network: Module, loss: RowLoss, reference: Sequence[Tensor] | None = None) -> dict[str, Tensor]:
-        """Take one step: a noisy estimate of the gradient of the mean loss of the private rows.
+        """Take one step: a noisy estimate of the gradient of the mean loss of the private rows, by parameter.
 
-        [sum over a Poisson sample of clip(g_i) + noise]/(q N), g_i the gradient of a row or the sum over a user's
-        rows, with noise of standard deviation noise multiplier times clip norm in each coordinate, whatever the
-        sample, the empty one included; the divisor is fixed and the size of the sample stays secret. A row with a
-        non-finite gradient counts as zero.
+        [sum over a Poisson sample of clip(g_i) + noise]/(q N), g_i the gradient of a row or the sum over a
+        user's rows, with noise of standard deviation noise multiplier times clip norm in each coordinate,
+        whatever the sample, the empty one included; the divisor is fixed and the size of the sample stays
+        secret. A row with a non-finite gradient counts as zero.
 
-        Parameters
-        ----------
-        network : torch.nn.Module
-            Any module that treats rows apart; see `check_module`.
-        loss : callable
-            ``loss(network, *rows)`` gives one loss a row, shape (row,). It may use anything public beside the rows.
-            ``network`` is to be called as the module is.
-        reference : sequence of torch.Tensor, optional
-            Public rows in the form of the private ones, on any device: synthetic rows, say. With them the mean c of
-            their gradients is subtracted from each private one before clipping and added to the result, so that
-            what the rows have in common passes without clipping and noise: the step is then
-            c + [sum of clip(g_i - c) + noise]/(q N). The clip norm may be left to them too.
+        ``network`` is any module that treats rows apart (see `check_module`), and ``loss(network, *rows)``
+        gives one loss a row, shape (row,). It may use anything public beside the rows, and calls ``network`` as
+        the module is called.
 
-        Returns
-        -------
-        dict of str to torch.Tensor
-            Of each parameter that requires a gradient; public.
+        ``reference`` are public rows in the form of the private ones, on any device: synthetic rows, say. With
+        them the mean c of their gradients is subtracted from each private one before clipping and added to the
+        result, so that what the rows have in common passes without clipping and noise: the step is then c +
+        [sum of clip(g_i - c) + noise]/(q N). The clip norm may be left to them too.
 
-        Raises
-        ------
-        RuntimeError
-            When all charged steps are taken, or the loss of private rows fails. Its own message is withheld.
-        ValueError
-            When the module or the loss cannot be differentiated row by row.
+        What is bounded: the clipped gradient of a row, as the device computed it, has a norm of at most the
+        clip norm, and their sum is exact (see `clipped_sum`). What is not: rounding inside the network may
+        depend on a row's index in its chunk, the noise is floating-point, and the time of a step grows with its
+        sample. Hence the ledger's mark.
 
-        Notes
-        -----
-        What is bounded: the clipped gradient of a row, as the device computed it, has a norm of at most the clip
-        norm, and their sum is exact (see `clipped_sum`). What is not: rounding inside the network may depend on a
-        row's place among its chunk, the noise is floating-point, and the time of a step grows with its sample. Hence
-        the ledger's mark.
+        Raises RuntimeError when all charged steps are taken, or the loss of private rows fails (its own message
+        is withheld), and ValueError when the module or the loss cannot be differentiated row by row.
         """
         if network not in self._probed:
             check_module(network)
@@ -303,18 +274,8 @@ class PrivateGradients:
     ) -> None:
         """Take one step of the optimizer along the noisy gradient plus that of a public loss.
 
-        Parameters
-        ----------
-        network : torch.nn.Module
-        optimizer : torch.optim.Optimizer
-            Over parameters of the network.
-        loss : callable
-            Of the private rows, as in `gradient`.
-        public_loss : callable, optional
-            ``public_loss(network)`` gives one number; it must read public values only, and gets neither clipping nor
-            noise.
-        reference : sequence of torch.Tensor, optional
-            As in `gradient`.
+        Loss and reference are as in `gradient`. ``public_loss(network)`` gives one number; it must read public
+        values only, and gets neither clipping nor noise.
         """
         private = self.gradient(network, loss, reference)
         network.zero_grad(set_to_none=True)
@@ -355,18 +316,10 @@ class _Owned:
 
 
 def fingerprint(network: Module) -> str:
-    """Digest of a module's parameters and buffers: names, dtypes, shapes and bytes.
+    """Digest of a module's parameters and buffers: names, dtypes, shapes and bytes, as hexadecimal SHA-256.
 
-    Parameters
-    ----------
-    network : torch.nn.Module
-        On any device: the digest is the same.
-
-    Returns
-    -------
-    str
-        SHA-256, hexadecimal. After private training alone it may be registered (`Ledger.register`), so that others
-        can know these exact parameters as paid for.
+    It is the same on any device. After private training alone it may be registered (`Ledger.register`), so that
+    others can know these exact parameters as paid for.
     """
     torch = import_torch("a fingerprint of a network")
     digest = hashlib.sha256()

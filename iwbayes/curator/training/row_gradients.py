@@ -50,15 +50,12 @@ def trainable(network: Module) -> dict[str, Parameter]:
 
 
 def check_module(network: Module) -> None:
-    """Refuse a module that cannot be trained row by row.
+    """Refuse a module that cannot be trained row by row with ValueError.
 
-    Raises
-    ------
-    ValueError
-        For layers that mix rows (batch normalisation: no clipping of a row's gradient bounds what the row does to the
-        others' through the batch's moments), layers that keep running statistics of the rows, random layers (dropout:
-        torch draws from its global state, which this package does not touch), parameters that are neither float32 nor
-        float64, on several devices, or absent.
+    These are layers that mix rows (batch normalisation: no clipping of a row's gradient bounds what the row does to
+    the others' through the batch's moments), layers that keep running statistics of the rows, random layers
+    (dropout: torch draws from its global state, which this package does not touch), and parameters that are neither
+    float32 nor float64, on several devices, or absent.
     """
     torch = import_torch("private training")
     nn = torch.nn
@@ -94,38 +91,19 @@ def clipped_sum(
     owners: NDArray[np.int64] | None = None,
     n_units: int | None = None,
 ) -> NDArray[np.float64]:
-    """Sum of the clipped gradients of some rows, or of some users: private until noise is added.
+    """Sum of the clipped gradients of some rows, or of some users, flat: private until noise is added.
 
-    Parameters
-    ----------
-    network : torch.nn.Module
-    loss : callable
-        As in `PrivateGradients.gradient`.
-    rows : sequence of torch.Tensor
-    indices : ndarray of int, shape (sample,)
-        Rows to sum over.
-    clip_norm : float
-    center : sequence of torch.Tensor, optional
-        A public gradient, a tensor a parameter, subtracted from each row's before clipping.
-    owners : ndarray of int, shape (sample,), optional
-        Owners of ``places``, those of one owner side by side: what is clipped then is the sum of the gradients of an
-        owner's rows. Without them every row is a unit of its own.
-    n_units : int, optional
-        Public number of rows, or of users, in the table; that of ``rows`` without it.
+    ``indices`` are the rows to sum over and ``center`` a public gradient, a tensor a parameter, that is subtracted
+    from each row's before clipping. With ``owners`` of the indices, those of one owner side by side, the sum of the
+    gradients of an owner's rows is clipped; without them every row is a unit of its own. ``n_units`` is the public
+    number of rows, or of users, in the table; that of ``rows`` without it.
 
-    Returns
-    -------
-    ndarray, shape (parameter,)
-        All trainable parameters, flattened in the module's order.
-
-    Notes
-    -----
-    All is float64, whatever the parameters are. A unit's gradient g with a non-finite norm becomes zero. Any other is
-    multiplied by min(1, (1 - 2**-20) C/|g|) and rounded toward zero to a grid of 2**-53 times C and the number of
-    units, both rounded up to powers of two. Norm and scaling round by less than 2**-20, and rounding toward zero
-    shortens: the norm on the grid is at most C. The multiples of the grid are summed in float64, where every partial
-    sum is a whole number below 2**53: the sum is exact, in any order and on any device. A replaced unit hence moves
-    it by 2C at most, a null unit by C.
+    All is float64, whatever the parameters are. A unit's gradient g with a non-finite norm becomes zero. Any other
+    is multiplied by min(1, (1 - 2**-20) C/|g|) and rounded toward zero to a grid of 2**-53 times C and the number
+    of units, both rounded up to powers of two. Norm and scaling round by less than 2**-20, and rounding toward zero
+    shortens: the norm on the grid is at most C. The multiples of the grid are summed in float64, where every
+    partial sum is a whole number below 2**53: the sum is exact, in any order and on any device. A replaced unit
+    hence moves it by 2C at most, a null unit by C.
     """
     torch = import_torch("private training")
     n_units = len(rows[0]) if n_units is None else n_units
@@ -176,27 +154,11 @@ def _unit_gradients(
 
 
 def reference_gradients(network: Module, loss: RowLoss, reference: Sequence[Tensor]) -> tuple[list[Tensor], float]:
-    """Mean gradient of public rows, and the clip norm that they suggest.
+    """Mean gradient of public rows, a tensor a parameter, and the clip norm that they suggest.
 
-    Parameters
-    ----------
-    network : torch.nn.Module
-    loss : callable
-    reference : sequence of torch.Tensor
-        Public rows; the quantile is taken over the first 256 of them.
-
-    Returns
-    -------
-    center : list of torch.Tensor
-        A tensor a parameter.
-    clip_norm : float
-        The 70 % quantile of the rows' distances from the center, within `CLIP_RANGE`. Clipping more rows than the
-        usual few costs less in bias than a larger clip norm costs in noise.
-
-    Raises
-    ------
-    RuntimeError
-        When the network diverged: its gradients of public rows are no longer finite.
+    That is the 70 % quantile of the first 256 rows' distances from the mean, within `CLIP_RANGE`. Clipping more
+    rows than the usual few costs less in bias than a larger clip norm costs in noise. RuntimeError when the network
+    diverged: its gradients of public rows are no longer finite.
     """
     torch = import_torch("private training")
     indices = np.arange(len(reference[0]))

@@ -16,8 +16,14 @@ from iwbayes.curator.generators.bayesnet.bayesnet import (
     structure_scores,
 )
 from iwbayes.curator.generators.tables.bins import ColumnBins, Groups, draw_codes
-from iwbayes.curator.generators.tables.consistency import combine, consistent_tables, with_marginals
-from iwbayes.curator.generators.tables.counts import NoisyCounts, gaussian_parts, project_nonnegative
+from iwbayes.curator.generators.tables.counts import (
+    NoisyCounts,
+    combine,
+    consistent_tables,
+    gaussian_parts,
+    project_nonnegative,
+    with_marginals,
+)
 from iwbayes.curator.privacy.accounting import gaussian_delta, gaussian_multiplier
 
 SCHEMA = iw.Schema(

@@ -13,19 +13,26 @@ from scipy.stats import kstest, norm, poisson, truncnorm
 from scipy.stats import t as student
 
 import iwbayes as iw
-from iwbayes.curator.generators.mixture.column_distributions import LevelFamily
-from iwbayes.curator.generators.mixture.layout import Layout, Prior
-from iwbayes.curator.generators.mixture.mixture import FittedMixture, Mixture, family_of
-from iwbayes.curator.generators.mixture.moments import MeasuredCounts, Objective, Targets, posterior_draws
-from iwbayes.curator.generators.mixture.noisy_tables import TableBudgets, gathers_at_bounds, group_codes, smoothed_laws
-from iwbayes.curator.generators.mixture.numeric import (
+from iwbayes.curator.generators.mixture.column_distributions import (
     LEAST_SD,
+    LevelFamily,
     NormalFamily,
     PoissonFamily,
+    family_of,
     interval_mass,
     truncated_normal,
 )
-from iwbayes.curator.generators.mixture.pair_tables import Grouping
+from iwbayes.curator.generators.mixture.layout import Layout, Prior
+from iwbayes.curator.generators.mixture.mixture import FittedMixture, Mixture
+from iwbayes.curator.generators.mixture.moments import Objective, Targets, posterior_draws
+from iwbayes.curator.generators.mixture.noisy_tables import (
+    Grouping,
+    MeasuredCounts,
+    TableBudgets,
+    gathers_at_bounds,
+    group_codes,
+    smoothed_laws,
+)
 from iwbayes.curator.generators.tables.bins import ColumnBins, draw_codes
 from iwbayes.curator.privacy.accounting import gaussian_multiplier
 from iwbayes.curator.protocols import PublicFacts

@@ -11,16 +11,15 @@ import numpy as np
 from iwbayes._threads import one_torch_thread
 from iwbayes.arrays import Array
 from iwbayes.curator.generators.adversarial.fitted import FittedGAN, FittedWassersteinGAN
-from iwbayes.curator.generators.adversarial.network import Architecture, Heads
-from iwbayes.curator.generators.adversarial.training import Training, TrainingSettings
-from iwbayes.curator.generators.fitting import open_generator_fit
+from iwbayes.curator.generators.adversarial.network import Architecture, Heads, TrainingSettings
+from iwbayes.curator.generators.fitting import LedgerFit, check_positive, check_whole
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.mechanisms import laplace
 from iwbayes.curator.progress import progress
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.curator.training.dpsgd import PrivateSteps
-from iwbayes.curator.training.parameters import is_whole, working_device
+from iwbayes.curator.training.parameters import working_device
 from iwbayes.curator.training.row_gradients import import_torch
 from iwbayes.schema import Schema
 from iwbayes.schema.columns import Real, _Levels
@@ -45,7 +44,7 @@ LEAST_COUNT = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adversarial:
+class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
     """The settings and the fit that all four generators share."""
 
     mechanism: ClassVar[str] = "none"
@@ -75,11 +74,16 @@ class Adversarial:
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, tuple(value))
-        self._check_whole()
-        for name in ("generator_rate", "discriminator_rate", "weight_clip"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"{name} must be positive and finite; got {value!r}.")
+        shape = self.image_shape
+        if shape is not None and len(shape) != 2:
+            raise ValueError(f"image_shape must be a height and a width; got {shape!r}.")
+        check_whole(
+            self, steps=1, discriminator_steps=1, batch_size=1, latent=1, generator_hidden=1, discriminator_hidden=1,
+            image_shape=1, random_seed=0,
+        )  # fmt: skip
+        if shape is not None and min(shape) < 2 ** len(self._widths[1]):
+            raise ValueError(f"image_shape must have sides of at least {2 ** len(self._widths[1])}; got {shape!r}.")
+        check_positive(self, "generator_rate", "discriminator_rate", "weight_clip")
         if not 0 <= self.gradient_penalty < math.inf:
             raise ValueError(f"gradient_penalty must be at least 0 and finite; got {self.gradient_penalty!r}.")
         if not 0 < self.frozen_share < 1:
@@ -90,27 +94,6 @@ class Adversarial:
                 f"steps must hold {self.discriminator_steps} of the discriminator for a step of the generator beside "
                 f"the frozen share; got {self._settings.steps}. Take more steps."
             )
-
-    def _check_whole(self) -> None:
-        """Refuse sizes that are no whole numbers of at least 1."""
-        shape = self.image_shape
-        if shape is not None and len(shape) != 2:
-            raise ValueError(f"image_shape must be a height and a width; got {shape!r}.")
-        sizes = {
-            name: value if isinstance(value, tuple) else (value,)
-            for name in (
-                "steps", "discriminator_steps", "batch_size", "latent",
-                "generator_hidden", "discriminator_hidden", "image_shape",
-            )
-            if (value := getattr(self, name)) is not None
-        }  # fmt: skip
-        for name, values in sizes.items():
-            if not values or not all(is_whole(value) and value >= 1 for value in values):
-                raise ValueError(f"{name} must be whole numbers of at least 1; got {getattr(self, name)!r}.")
-        if shape is not None and min(shape) < 2 ** len(self._widths[1]):
-            raise ValueError(f"image_shape must have sides of at least {2 ** len(self._widths[1])}; got {shape!r}.")
-        if self.random_seed is not None and not (is_whole(self.random_seed) and self.random_seed >= 0):
-            raise ValueError(f"random_seed must be a whole number of at least 0, or None; got {self.random_seed!r}.")
 
     @property
     def label(self) -> str:
@@ -186,13 +169,7 @@ class Adversarial:
         return share * epsilon, epsilon - share * epsilon
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
-        """Declare the uses of the private rows that `fit` will charge.
-
-        Raises
-        ------
-        ValueError
-            When the budget is none, delta is 0 under privacy, or the schema does not fit the settings.
-        """
+        """Declare the uses of the private rows that `fit` will charge."""
         epsilon, delta = check_budget(epsilon, delta)
         _ = self._architecture(facts.schema)
         distribution, training = self._split(epsilon)
@@ -201,40 +178,20 @@ class Adversarial:
         event = self._steps(facts.n_private).event(f"{self.label} discriminator", **budget, adjacency=facts.adjacency)
         return (*first, event)
 
-    def fit(
-        self, private: PrivateTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0
+    def _prepare(self) -> None:
+        import_torch(self.label)
+        working_device(self.device)
+
+    def _learn(
+        self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
     ) -> FittedGAN | FittedWassersteinGAN:
-        """Train a generator.
+        """Train a generator: a `FittedGAN`, or without a log ratio a `FittedWassersteinGAN`."""
+        import torch
 
-        Parameters
-        ----------
-        private : PrivateTable
-        ledger : Ledger
-            Charged for everything before the first step.
-        epsilon, delta : float
-            The generator's part of the budget.
+        from iwbayes.curator.generators.adversarial.training import Training
 
-        Returns
-        -------
-        FittedGAN, or FittedWassersteinGAN without a log ratio
-
-        Raises
-        ------
-        BudgetExceeded
-            When the part does not fit in the ledger; nothing is drawn.
-        ValueError
-            When the schema does not fit the settings, delta is 0 under privacy, or torch does not know the device;
-            nothing is charged.
-        ImportError
-            Without torch.
-        RuntimeError
-            When the training diverged; what was charged stays charged.
-        """
-        torch = import_torch(self.label)
-        facts, pay = open_generator_fit(self, private, ledger, epsilon=epsilon, delta=delta)
         device, architecture = working_device(self.device), self._architecture(facts.schema)
-        ledger = pay()
-        law_epsilon, training_epsilon = self._split(float(epsilon))
+        law_epsilon, training_epsilon = self._split(epsilon)
         own = torch.from_numpy(facts.schema.encode(private.frame).astype(np.float32))
         distribution = self._law(private, ledger, facts, law_epsilon)
         gradients = self._steps(facts.n_private).charge(
@@ -252,9 +209,7 @@ class Adversarial:
             settings = replace(self._settings, generator_rate=self._trust(facts, event) * self._settings.generator_rate)
             trained = Training(architecture, settings, distribution, rng, device).run(gradients, advance)
         kind = FittedGAN if self.loss == "logistic" else FittedWassersteinGAN
-        fitted = kind(self.label, architecture, distribution, trained)
-        ledger._register(fitted.fingerprint())
-        return fitted
+        return kind(self.label, architecture, distribution, trained)
 
     def _trust(self, facts: PublicFacts, event: Event) -> float:
         """Part of the generator's rate that the private steps together are worth, from public quantities.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 import pandas as pd
@@ -12,9 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from iwbayes._digest import digest
 from iwbayes._threads import one_torch_thread
 from iwbayes.arrays import Array
-from iwbayes.curator.generators.adversarial.modules import make_discriminator, make_generator
 from iwbayes.curator.generators.adversarial.network import Architecture, one_hot
-from iwbayes.curator.generators.adversarial.training import Trained
 from iwbayes.curator.generators.fitting import check_sample_size, drawn
 from iwbayes.curator.training.parameters import put_parameters
 from iwbayes.curator.training.row_gradients import import_torch
@@ -23,8 +21,7 @@ from iwbayes.schema.columns import _Levels
 from iwbayes.tables import PrivateTable, SyntheticTable
 
 if TYPE_CHECKING:
-    from torch.nn import Module
-
+    from iwbayes.curator.generators.adversarial.training import Trained
 
 #: Rows at a time when a table is drawn or a ratio evaluated.
 _ROWS = 2**12
@@ -34,15 +31,8 @@ _ROWS = 2**12
 class _Fitted:
     """A trained generator: public, nothing private is kept.
 
-    Parameters
-    ----------
-    name : str
-        Of the settings that trained it.
-    architecture : Architecture
-    distribution : ndarray or None, shape (level,)
-        Released law of the condition, missing cells last where declared; None without a condition.
-    trained : Trained
-        Parameters of generator and discriminator.
+    ``name`` is that of the settings that trained it, ``distribution`` the released one of the condition's levels,
+    missing cells last where declared; None without a condition.
     """
 
     name: str
@@ -86,10 +76,13 @@ class _Fitted:
         """
         n = check_sample_size(n)
         torch = import_torch(self.name)
+        from iwbayes.curator.generators.adversarial.modules import make_generator
+
         rng = np.random.default_rng(random_seed)
         codes = self._codes(n, condition, rng)
         source = torch.Generator().manual_seed(int(rng.integers(2**62)))
-        module = _restored(make_generator(self.architecture, np.random.default_rng(0)), self.trained.generator)
+        module = make_generator(self.architecture, np.random.default_rng(0))
+        put_parameters(module, self.trained.generator)
         parts, size = [], self.architecture.heads.n_given
         with one_torch_thread(), torch.no_grad():
             for start in range(0, n, _ROWS):
@@ -147,10 +140,13 @@ class FittedGAN(_Fitted):
             Without torch.
         """
         torch = import_torch(self.name)
+        from iwbayes.curator.generators.adversarial.modules import make_discriminator
+
         if table.schema != self.schema:
             raise ValueError("the log ratio was learned under another schema. Give it rows under that one.")
-        made = make_discriminator(self.architecture, np.random.default_rng(0), self.trained.center, self.trained.scale)
-        module = _restored(made.double(), self.trained.discriminator)
+        rng, trained = np.random.default_rng(0), self.trained
+        module = make_discriminator(self.architecture, rng, trained.center, trained.scale).double()
+        put_parameters(module, trained.discriminator)
         encoded = self.schema.encode(table.frame)
         with one_torch_thread(), torch.no_grad():
             parts = [
@@ -175,8 +171,3 @@ class FittedWassersteinGAN(_Fitted):
                 "use NeuralWeights or TiltWeights with this generator."
             )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-
-def _restored(module: Module, parameters: dict[str, Array]) -> Any:
-    put_parameters(module, parameters)
-    return module

@@ -31,17 +31,10 @@ MISSING_START = 0.1
 
 @dataclass(frozen=True)
 class Block:
-    """One softmax: the features of each of its choices.
+    """One softmax: the features that it sets, what each choice sets them to, and its logits before training.
 
-    Parameters
-    ----------
-    indices : tuple of int
-        The features that it sets, as places in the encoded row.
-    values : ndarray, shape (choice, feature)
-    bias : ndarray, shape (choice,)
-        Logits before training.
-    beside : int or None
-        Feature of a number that the last choice, a missing cell, sets to zero.
+    ``indices`` are features of the encoded row and ``values`` has shape (choice, feature). ``beside`` is the
+    feature of a number that the last choice, a missing cell, sets to zero.
     """
 
     indices: tuple[int, ...]
@@ -83,18 +76,8 @@ class Heads:
 
     Numbers are tanh(raw)/2, levels (and whole numbers with few values) a straight-through Gumbel softmax, missing
     cells one more level or, beside a number, a softmax of two. The rows are exactly of the form that
-    `Schema.encode` gives: a discriminator cannot tell them apart by their form.
-
-    Parameters
-    ----------
-    schema : Schema
-    condition : str or None
-        A column of levels that is given and not drawn.
-
-    Raises
-    ------
-    ValueError
-        When the condition is no Binary or Categorical column of the schema.
+    `Schema.encode` gives: a discriminator cannot tell them apart by their form. The condition is a column of levels
+    that is given and not drawn.
     """
 
     schema: Schema
@@ -186,16 +169,9 @@ class Heads:
         return sorted(set(range(self.schema.n_features)) - set(self.numbers))
 
     def rows(self, raw: Tensor, gumbel: Tensor, given: Tensor | None = None) -> Tensor:
-        """Make encoded rows, shape (row, feature), differentiable in ``raw``.
+        """Make encoded rows, shape (row, feature), differentiable in ``raw`` (numbers first, then logits).
 
-        Parameters
-        ----------
-        raw : torch.Tensor, shape (row, raw)
-            Numbers first, then logits.
-        gumbel : torch.Tensor, shape (row, logit)
-            Standard Gumbel draws.
-        given : torch.Tensor, shape (row, level), optional
-            One-hot levels of the condition.
+        ``gumbel`` holds a standard Gumbel draw for each logit, ``given`` one-hot levels of the condition.
         """
         torch = import_torch("a generator network")
         numbers, logits = raw[:, : len(self.numbers)], raw[:, len(self.numbers) :]
@@ -236,15 +212,8 @@ def one_hot(codes: NDArray[np.int64], size: int) -> Tensor:
 class Architecture:
     """Everything that fixes the shape of a generator and its discriminator, all public.
 
-    Parameters
-    ----------
-    heads : Heads
-    latent : int
-        Dimension of the normal draws that a generator starts from.
-    generator, discriminator : tuple of int
-        Widths of hidden layers; of channels for images.
-    image_shape : tuple of int or None
-        Height and width of the image that the first real columns are, row by row.
+    A generator starts from ``latent`` normal draws. Widths are of hidden layers, and of channels for images; the
+    first real columns are an image of this height and width, row by row.
     """
 
     heads: Heads
@@ -263,3 +232,18 @@ class Architecture:
         moved = [None if x is None else x.to(parameter.device, parameter.dtype) for x in (latent, gumbel, given)]
         rows: Tensor = module(*moved)
         return rows
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """Public numbers of one training; see the parameters of `iwbayes.curator.generators.adversarial.gan.GAN`."""
+
+    loss: str
+    steps: int
+    discriminator_steps: int
+    frozen_steps: int
+    batch_size: int
+    generator_rate: float
+    discriminator_rate: float | None
+    gradient_penalty: float
+    weight_clip: float

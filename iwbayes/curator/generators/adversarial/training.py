@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.nn.functional import softplus
 
 from iwbayes.arrays import Array
 from iwbayes.curator.generators.adversarial.modules import make_discriminator, make_generator
-from iwbayes.curator.generators.adversarial.network import Architecture, one_hot
+from iwbayes.curator.generators.adversarial.network import Architecture, TrainingSettings, one_hot
+from iwbayes.curator.training.dpsgd import PrivateGradients
 from iwbayes.curator.training.parameters import Average, put_parameters
-from iwbayes.curator.training.row_gradients import import_torch, reference_gradients
-
-if TYPE_CHECKING:
-    from torch import Tensor
-    from torch.nn import Module
-
-    from iwbayes.curator.training.dpsgd import PrivateGradients
-
+from iwbayes.curator.training.row_gradients import reference_gradients
 
 #: Momentum of the discriminator's descent.
 MOMENTUM = 0.9
@@ -59,26 +56,10 @@ def losses(name: str) -> Losses:
     With logits f = log p_private/p_synthetic the generator's mean of -f is the divergence KL(synthetic, private). Its
     gradient does not vanish where rows are easily told apart, and it trained more evenly here than log(1 + exp(-f)).
     """
-    softplus = import_torch("a generator network").nn.functional.softplus
     return {
         "logistic": Losses(lambda f: softplus(-f), softplus, lambda f: -f),
         "wasserstein": Losses(lambda f: -f, lambda f: f, lambda f: -f),
     }[name]
-
-
-@dataclass(frozen=True)
-class TrainingSettings:
-    """Public numbers of one training; see the parameters of `iwbayes.curator.generators.adversarial.gan.GAN`."""
-
-    loss: str
-    steps: int
-    discriminator_steps: int
-    frozen_steps: int
-    batch_size: int
-    generator_rate: float
-    discriminator_rate: float | None
-    gradient_penalty: float
-    weight_clip: float
 
 
 class Trained(NamedTuple):
@@ -93,15 +74,7 @@ class Trained(NamedTuple):
 class Training:
     """One training: discriminator steps on private rows, generator steps between them, a frozen generator at the end.
 
-    Parameters
-    ----------
-    architecture : Architecture
-    settings : TrainingSettings
-    distribution : ndarray or None, shape (level,)
-        Public law of the condition.
-    rng : numpy.random.Generator
-        Of initial parameters and latent draws, which are public.
-    device : torch.device
+    Initial parameters and latent draws, from ``rng``, are public, and so is the distribution of the condition.
     """
 
     def __init__(
@@ -112,7 +85,6 @@ class Training:
         rng: np.random.Generator,
         device: Any,
     ) -> None:
-        torch = import_torch("a generator network")
         self._architecture, self._settings, self._law, self._rng = architecture, settings, distribution, rng
         self._source = torch.Generator().manual_seed(int(rng.integers(2**62)))
         self._losses = losses(settings.loss)
@@ -130,25 +102,14 @@ class Training:
         return self._architecture.draw(self._generator, n, self._source, given)
 
     def _batch(self, n: int | None = None) -> Tensor:
-        with import_torch("a generator network").no_grad():
+        with torch.no_grad():
             return self._rows(self._settings.batch_size if n is None else n)
 
     def run(self, gradients: PrivateGradients, advance: Callable[[], None]) -> Trained:
-        """Take all charged steps.
+        """Take all charged steps, as many as the settings say; RuntimeError when the training diverged.
 
-        Parameters
-        ----------
-        gradients : PrivateGradients
-            As many steps as the settings say.
-        advance : callable
-            Called after each step of the discriminator.
-
-        Raises
-        ------
-        RuntimeError
-            When the training diverged.
+        ``advance`` is called after each step of the discriminator.
         """
-        torch = import_torch("a generator network")
         settings = self._settings
         rate = self._rate(gradients)
         descent = torch.optim.SGD(self._discriminator.parameters(), lr=rate, momentum=MOMENTUM)
@@ -186,7 +147,6 @@ class Training:
 
     def _discriminate(self, gradients: PrivateGradients, descent: Any, penalty: float) -> None:
         """Take a private step of the discriminator; the generator's rows are its public loss and its reference."""
-        torch = import_torch("a generator network")
         batch = self._batch()
         gradients.descend(
             self._discriminator,
@@ -206,7 +166,6 @@ class Training:
         The penalty, half the mean squared gradient in the standardised row, makes the game converge where it would
         otherwise circle (Mescheder et al., ICML 2018, R2). It reads no private row, as a penalty at these would.
         """
-        torch = import_torch("a generator network")
         if penalty == 0 or self._settings.loss == "wasserstein":
             return self._losses.synthetic(network(batch)).mean()
         rows = batch.clone().requires_grad_()

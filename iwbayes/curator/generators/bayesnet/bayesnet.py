@@ -6,19 +6,19 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from iwbayes._digest import digest
 from iwbayes.arrays import Array
-from iwbayes.curator.generators.fitting import check_sample_size, drawn, open_generator_fit
+from iwbayes.curator.generators.fitting import LedgerFit, check_sample_size, check_whole, drawn
 from iwbayes.curator.generators.tables.bins import ColumnBins, Groups, draw_codes, is_numeric
-from iwbayes.curator.generators.tables.consistency import consistent_tables
 from iwbayes.curator.generators.tables.counts import (
     Budget,
     Codes,
+    consistent_tables,
     count_event,
     count_moves,
     gaussian_parts,
@@ -56,7 +56,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class BayesNet:
+class BayesNet(LedgerFit["FittedBayesNet"]):
     """PrivBayes for mixed columns under a public schema.
 
     Three steps. Each numeric column's law over public bins is measured: equal widths, and each bound by itself,
@@ -106,6 +106,13 @@ class BayesNet:
     1
     """
 
+    #: It works in pure epsilon.
+    pure: ClassVar[bool] = True
+    #: With a delta above 0 it is better: Gaussian counts need less noise, and compose well.
+    prefers_delta: ClassVar[bool] = True
+    #: Private rows are read block by block; one code a cell is kept.
+    reads_blocks: ClassVar[bool] = True
+
     max_parents: int = 2
     max_bins: int = 128
     theta: float = 2.0
@@ -113,10 +120,7 @@ class BayesNet:
     structure_share: float = 0.1
 
     def __post_init__(self) -> None:
-        for name, least in (("max_parents", 0), ("max_bins", 2)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-                raise ValueError(f"{name} must be a whole number of at least {least}; got {value!r}.")
+        check_whole(self, max_parents=0, max_bins=2)
         if not (math.isfinite(self.theta) and self.theta > 0):
             raise ValueError(f"theta must be positive; got {self.theta!r}. The paper uses 4, the default is 2.")
         if not (min(self.bins_share, self.structure_share) > 0 and self.bins_share + self.structure_share < 1):
@@ -138,21 +142,6 @@ class BayesNet:
         own, tables = gaussian_parts(rest, delta, (bins / rest, 1 - bins / rest))
         return _Shares(own, selection, tables)
 
-    @property
-    def pure(self) -> bool:
-        """It works in pure epsilon; with a delta above 0 its counts get Gaussian noise."""
-        return True
-
-    @property
-    def reads_blocks(self) -> bool:
-        """Private rows are read block by block; one code a cell is kept."""
-        return True
-
-    @property
-    def prefers_delta(self) -> bool:
-        """Whether a delta above 0 makes it better: Gaussian counts need less noise, and compose well."""
-        return True
-
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
         """Declare the uses of the private rows that `fit` will charge."""
         schema = facts.schema
@@ -166,29 +155,12 @@ class BayesNet:
         events.append(count_event("BayesNet tables", *shares.tables, len(schema)))
         return tuple(events)
 
-    def fit(self, private: PrivateTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0) -> FittedBayesNet:
-        """Measure bins, select the network and measure its tables.
-
-        Parameters
-        ----------
-        private : PrivateTable
-        ledger : Ledger
-            Charged before any noise is drawn.
-        epsilon, delta : float
-            The generator's part of the budget; with delta 0 everything is pure epsilon.
-
-        Returns
-        -------
-        FittedBayesNet
-
-        Raises
-        ------
-        BudgetExceeded
-            When the part does not fit in the ledger; nothing is drawn.
-        """
-        facts, pay = open_generator_fit(self, private, ledger, epsilon=epsilon, delta=delta)
-        schema, n, ledger = private.schema, facts.n_private, pay()
-        shares = self._shares(schema, float(epsilon), float(delta))
+    def _learn(
+        self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
+    ) -> FittedBayesNet:
+        """Measure bins, select the network and measure its tables."""
+        schema, n = private.schema, facts.n_private
+        shares = self._shares(schema, epsilon, delta)
         bins, codes, groups, measured = self._group(private, ledger, facts, shares)
         sizes = [g.size for g in groups]
         cells = self._useful_cells(facts, len(schema), shares.tables, self.theta)
@@ -197,9 +169,7 @@ class BayesNet:
         noisy = measure_counts(counts, ledger, "BayesNet tables", facts, **shares.tables._asdict())
         agreed = consistent_tables(noisy, [node.members for node in nodes], sizes, measured, n)
         tables = tuple(conditional_table(t, sizes[node.column], n) for t, node in zip(agreed, nodes, strict=True))
-        fitted = FittedBayesNet(schema, bins, groups, tuple(nodes), tables)
-        ledger._register(fitted.fingerprint())
-        return fitted
+        return FittedBayesNet(schema, bins, groups, tuple(nodes), tables)
 
     def _useful_cells(self, facts: PublicFacts, n_tables: int, budget: Budget, theta: float) -> float:
         """Most cells of a useful table: mean count n/cells at least theta times the mean absolute noise."""
@@ -386,10 +356,10 @@ def structure_scores(codes: Codes, sizes: Sequence[int], candidates: Sequence[No
 
 
 def conditional_table(noisy: Array, size: int, total: float) -> Array:
-    """Noisy counts to conditional laws, shape (parent code, column code).
+    """Noisy counts to conditional distributions, shape (parent code, column code).
 
-    Counts are projected on non-negative ones with the public total; parents without mass take the column's
-    own noisy law.
+    Counts are projected on non-negative ones with the public total; parents without mass take the column's own
+    noisy distribution.
     """
     table = project_nonnegative(noisy, total).reshape(-1, size)
     mass = table.sum(axis=1, keepdims=True)

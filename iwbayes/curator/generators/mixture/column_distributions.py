@@ -1,23 +1,27 @@
-"""What a mixture asks of the law of a column within a component, and the law of levels.
+"""Distributions of a column within a component: of levels, truncated normal and Poisson, with atoms at the bounds.
 
-A family maps unconstrained parameters (component, parameter) to the law over the column's public codes and
-back-propagates gradients through it; it also draws values and holds the prior. Whatever lies in an interval is
-parametrised by a logistic function, so that every prior but that of a spread is a Dirichlet (or beta) law on the
-natural scale; on the logit scale, Jacobian included, its log density is sum of pseudo-counts times log shares.
+A family maps unconstrained parameters, shape (component, parameter), to the distribution over the column's public codes
+and back-propagates gradients through it; it also draws values and holds the prior. Families of one `kind` have the same
+`distribution`, `prior` and `penalty`, and are computed at once. Whatever lies in an interval is parametrised by a
+logistic function, so that every prior but that of a spread is a Dirichlet (or beta) distribution on the natural scale;
+on the logit scale, Jacobian included, its log density is the sum of pseudo-counts times log shares.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
-from scipy.special import log_softmax, softmax
+from scipy.special import expit, gammaln, log_expit, log_softmax, logit, ndtr, ndtri, softmax
 
 from iwbayes.arrays import Array
 from iwbayes.curator.generators.tables.bins import Codes, ColumnBins, draw_codes
+from iwbayes.schema.columns import Integer, Real, _Levels
 
 #: From the gradient in the law, shape (component, code), to that in the parameters, shape (component, parameter).
 Pull = Callable[[Array], Array]
@@ -26,54 +30,16 @@ Pull = Callable[[Array], Array]
 LEVEL_COUNTS = 4.0
 #: Logits stay within this bound: beyond it nothing changes, and nothing overflows.
 LARGEST_LOGIT = 30.0
-
-
-class ColumnFamily(Protocol):
-    """What a mixture asks of a column's law; parameters have shape (component, parameter)."""
-
-    @property
-    def bins(self) -> ColumnBins:
-        """Public codes of the column."""
-        ...
-
-    @property
-    def kind(self) -> tuple[str | int, ...]:
-        """Families of one kind have the same `law`, `prior` and `penalty`, and can be computed at once."""
-        ...
-
-    @property
-    def n_parameters(self) -> int:
-        """Number of parameters a component."""
-        ...
-
-    @property
-    def limits(self) -> Array:
-        """Largest value of each parameter; the smallest is minus `LARGEST_LOGIT`."""
-        ...
-
-    def distribution(self, theta: Array) -> tuple[Array, Pull]:
-        """Distribution over the codes, shape (component, code), and its back-propagation."""
-        ...
-
-    def prior(self, center: Array, n_components: int, rng: np.random.Generator | None) -> Array:
-        """Pseudo-counts and prior means, one prior draw of them with ``rng``; see `penalty`."""
-        ...
-
-    def penalty(self, theta: Array, prior: Array) -> tuple[float, Array]:
-        """Minus the log prior density up to a constant, and its gradient."""
-        ...
-
-    def start(self, center: Array, n_components: int, rng: np.random.Generator) -> Array:
-        """Parameters to start from, given a public guess of the column's law."""
-        ...
-
-    def draw(self, theta: Array, component: Codes, rng: np.random.Generator) -> pd.Series:
-        """Canonical values of rows of these components."""
-        ...
-
-    def natural(self, theta: Array) -> dict[str, Array]:
-        """Parameters in the column's own terms by name, from those of shape (..., component, parameter)."""
-        ...
+#: Whole numbers with at most this many values are treated as levels.
+FEW_VALUES = 10
+#: Widest range of whole numbers with a Poisson law: its values are listed one by one.
+POISSON_RANGE = 1000
+#: Smallest standard deviation of a truncated normal, as a share of the width of the bounds.
+LEAST_SD = 1e-3
+#: Prior of the log standard deviation (of its part above the smallest), as a share of the width of the bounds.
+LOG_SD_MEAN, LOG_SD_SD = math.log(0.2), 1.0
+#: Log standard deviations stay below this: the law is then uniform.
+LARGEST_LOG_SD = 2.0
 
 
 def jitter(counts: Array, rng: np.random.Generator | None) -> Array:
@@ -98,7 +64,7 @@ class LevelFamily:
 
     @property
     def kind(self) -> tuple[str | int, ...]:
-        """The number of codes."""
+        """What families that are computed at once have in common: the number of codes."""
         return "levels", self.bins.size
 
     @property
@@ -108,20 +74,20 @@ class LevelFamily:
 
     @property
     def limits(self) -> Array:
-        """All are logits."""
+        """Largest value of each parameter, all of them logits; the smallest is minus `LARGEST_LOGIT`."""
         return np.full(self.n_parameters, LARGEST_LOGIT)
 
     def distribution(self, theta: Array) -> tuple[Array, Pull]:
-        """Softmax of the logits."""
+        """Softmax of the logits, shape (component, code), and its back-propagation."""
         distribution = softmax(theta, axis=1)
         return distribution, lambda grad: distribution * (grad - np.sum(distribution * grad, axis=1, keepdims=True))
 
     def prior(self, center: Array, n_components: int, rng: np.random.Generator | None) -> Array:
-        """Pseudo-counts of each code."""
+        """Pseudo-counts of each code, with ``rng`` one prior draw of them; see `penalty`."""
         return jitter(np.tile(LEVEL_COUNTS * center, (n_components, 1)), rng)
 
     def penalty(self, theta: Array, prior: Array) -> tuple[float, Array]:
-        """Dirichlet log density on the logit scale."""
+        """Minus the Dirichlet log density on the logit scale up to a constant, and its gradient."""
         return dirichlet_penalty(theta, prior)
 
     def start(self, center: Array, n_components: int, rng: np.random.Generator) -> Array:
@@ -136,3 +102,289 @@ class LevelFamily:
     def natural(self, theta: Array) -> dict[str, Array]:
         """Shares of the codes, the one for missing cells last."""
         return {"shares": softmax(theta, axis=-1)}
+
+
+@dataclass(frozen=True)
+class _NumericFamily:
+    """What numeric families share: a cell is missing, at a bound where values gather, or follow the distribution.
+
+    The first parameters are the logits of these outcomes, in the order: distribution, lower bound, upper bound,
+    missing; there are none where the distribution is the only outcome. ``atoms`` says whether the lower and the
+    upper bound have a share of their own. Prior: Dirichlet around the column's released shares.
+    """
+
+    #: Number of parameters of the distribution: a location, and for two parameters the log of a spread.
+    n_own: ClassVar[int]
+
+    bins: ColumnBins
+    atoms: tuple[bool, bool] = (False, False)
+
+    @cached_property
+    def column(self) -> Real | Integer:
+        """The column."""
+        assert isinstance(self.bins.column, Real | Integer)  # noqa: S101 - `family_of` chooses by the column
+        return self.bins.column
+
+    @cached_property
+    def edges(self) -> Array:
+        """Edges of the bins on the column's transformed scale."""
+        assert self.bins.edges is not None  # noqa: S101 - numeric columns have edges
+        return self.bins.edges
+
+    @cached_property
+    def _unit_edges(self) -> Array:
+        """The edges, rescaled to [0, 1]."""
+        return (self.edges - self.edges[0]) / (self.edges[-1] - self.edges[0])
+
+    @property
+    def kind(self) -> tuple[str | int, ...]:
+        """Distribution and outcomes, and what fixes the bins: for whole numbers the width of the bounds."""
+        column = self.column
+        width = column.upper - column.lower if isinstance(column, Integer) else 0
+        return type(self).__name__, *self.atoms, column.missing, self.bins.n_present, width
+
+    @cached_property
+    def _others(self) -> list[tuple[int, float, str]]:
+        """Code, value and name of the outcomes other than the distribution."""
+        lower, upper = float(self.column.lower), float(self.column.upper)
+        known = (0, lower, "at_lower"), (self.bins.n_present - 1, upper, "at_upper"), (-1, np.nan, "missing")
+        there = (*self.atoms, self.column.missing)
+        return [outcome for outcome, used in zip(known, there, strict=True) if used]
+
+    @cached_property
+    def _codes(self) -> list[int]:
+        return [code for code, _, _ in self._others]
+
+    @property
+    def n_outcomes(self) -> int:
+        """Number of logits of outcomes."""
+        return len(self._codes) + 1 if self._codes else 0
+
+    def _present(self, theta: Array) -> tuple[Array, Pull]:
+        """Distribution over the bins, shape (component, bin), from its own parameters."""
+        raise NotImplementedError
+
+    def _numbers(self, theta: Array, component: Codes, rng: np.random.Generator) -> Array:
+        """Draw from the law, on the column's own scale."""
+        raise NotImplementedError
+
+    def _own(self, theta: Array) -> dict[str, Array]:
+        """Parameters of the law in the column's own terms."""
+        raise NotImplementedError
+
+    @property
+    def n_parameters(self) -> int:
+        """Those of the outcomes and of the law."""
+        return self.n_outcomes + self.n_own
+
+    @property
+    def limits(self) -> Array:
+        """The log of a spread comes last."""
+        logits = np.full(self.n_parameters, LARGEST_LOGIT)
+        return np.append(logits[1:], LARGEST_LOG_SD) if self.n_own == 2 else logits
+
+    def distribution(self, theta: Array) -> tuple[Array, Pull]:
+        """Distribution over the bins, with the outcomes' shares added at their codes."""
+        present, pull_present = self._present(theta[:, self.n_outcomes :])
+        if not self._codes:
+            return present, pull_present
+        shares = softmax(theta[:, : self.n_outcomes], axis=1)
+        distribution = np.zeros((len(theta), self.bins.size))
+        distribution[:, : self.bins.n_present] = shares[:, :1] * present
+        distribution[:, self._codes] += shares[:, 1:]
+
+        def pull(grad: Array) -> Array:
+            of_present = grad[:, : self.bins.n_present]
+            by_share = np.column_stack([np.sum(of_present * present, axis=1), grad[:, self._codes]])
+            by_logit = shares * (by_share - np.sum(shares * by_share, axis=1, keepdims=True))
+            return np.hstack([by_logit, pull_present(shares[:, :1] * of_present)])
+
+        return distribution, pull
+
+    def _outcomes(self, center: Array) -> Array:
+        """Released shares of the outcomes."""
+        others = center[self._codes]
+        return np.concatenate([[max(1 - others.sum(), 1e-6)], others])
+
+    def prior(self, center: Array, n_components: int, rng: np.random.Generator | None) -> Array:
+        """Pseudo-counts of the outcomes and of the place within the bounds, and the mean of the log spread."""
+        parts = [jitter(np.ones((n_components, 2)), rng)]
+        if self._codes:
+            parts.insert(0, jitter(np.tile(LEVEL_COUNTS * self._outcomes(center), (n_components, 1)), rng))
+        if self.n_own == 2:
+            away = np.zeros((n_components, 1)) if rng is None else rng.normal(0.0, LOG_SD_SD, (n_components, 1))
+            parts.append(LOG_SD_MEAN + away)
+        return np.hstack(parts)
+
+    def penalty(self, theta: Array, prior: Array) -> tuple[float, Array]:
+        """Dirichlet law of the outcomes, beta law of the place, normal law of the log standard deviation."""
+        n, grad, total = self.n_outcomes, np.empty_like(theta), 0.0
+        if n:
+            total, grad[:, :n] = dirichlet_penalty(theta[:, :n], prior[:, :n])
+        location, (a, b) = theta[:, n], prior[:, n : n + 2].T
+        total -= float(np.sum(a * log_expit(location) + b * log_expit(-location)))
+        grad[:, n] = (a + b) * expit(location) - a
+        if self.n_own == 2:
+            away = (theta[:, -1] - prior[:, -1]) / LOG_SD_SD
+            total, grad[:, -1] = total + 0.5 * float(away @ away), away / LOG_SD_SD
+        return total, grad
+
+    def start(self, center: Array, n_components: int, rng: np.random.Generator) -> Array:
+        """Places from the column's own law, common spreads and outcomes."""
+        mass, edges = center[: self.bins.n_present], self._unit_edges
+        bins = draw_codes(mass[None], np.zeros(n_components, dtype=np.int64), rng)
+        index = edges[bins] + (edges[bins + 1] - edges[bins]) * rng.random(n_components)
+        parts = [logit(np.clip(index, 0.01, 0.99))[:, None]]
+        if self._codes:
+            parts.insert(0, np.tile(np.log(self._outcomes(center)), (n_components, 1)))
+        if self.n_own == 2:
+            parts.append(np.full((n_components, 1), math.log(0.1)))
+        return np.hstack(parts)
+
+    def draw(self, theta: Array, component: Codes, rng: np.random.Generator) -> pd.Series:
+        """Draw from the law, then put the other outcomes in their places."""
+        numbers = self._numbers(theta[:, self.n_outcomes :], component, rng)
+        if self._codes:
+            outcome = draw_codes(softmax(theta[:, : self.n_outcomes], axis=1), component, rng)
+            values = np.array([0.0, *(value for _, value, _ in self._others)])
+            numbers = np.where(outcome > 0, values[outcome], numbers)
+        return self.column.conform(pd.Series(numbers, name=self.column.name))
+
+    def natural(self, theta: Array) -> dict[str, Array]:
+        """Own parameters, and the shares of the other outcomes where there are some."""
+        found = self._own(theta[..., self.n_outcomes :])
+        if not self._codes:
+            return found
+        shares = softmax(theta[..., : self.n_outcomes], axis=-1)
+        return found | {name: shares[..., index] for index, (_, _, name) in enumerate(self._others, start=1)}
+
+
+@dataclass(frozen=True)
+class NormalFamily(_NumericFamily):
+    """Normal law truncated to the bounds, on the column's transformed scale; whole numbers are rounded.
+
+    Parameters are the logit of the mode's place within the bounds (uniform prior) and the log of the standard
+    deviation above `LEAST_SD` (normal prior), in units of the bounds' width. A mode within the bounds keeps the
+    normalising constant away from zero.
+    """
+
+    n_own: ClassVar[int] = 2
+
+    def index(self, numbers: Array) -> Array:
+        """Place of values between the outer edges of the bins, in [0, 1]."""
+        numbers = self.column._forward(numbers) if isinstance(self.column, Real) else numbers
+        return (numbers - self.edges[0]) / (self.edges[-1] - self.edges[0])
+
+    def _present(self, theta: Array) -> tuple[Array, Pull]:
+        mode, sd = normal_parameters(theta)
+        mode, sd = mode[:, None], sd[:, None]
+        z = (self._unit_edges - mode) / sd
+        density = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
+        mass = interval_mass(z)
+        total = mass.sum(axis=1, keepdims=True)
+        distribution = mass / total
+
+        def slope(of_z: Array) -> Array:
+            """Differentiate the law, given the derivatives of the edges' places z."""
+            ends = density * of_z
+            return (np.diff(ends) - distribution * (ends[:, -1:] - ends[:, :1])) / total
+
+        by_mode = slope(np.broadcast_to(-mode * (1 - mode) / sd, z.shape))
+        by_spread = slope((LEAST_SD / sd - 1) * z)
+        return distribution, lambda grad: np.column_stack(
+            [np.sum(grad * by_mode, axis=1), np.sum(grad * by_spread, axis=1)]
+        )
+
+    def _numbers(self, theta: Array, component: Codes, rng: np.random.Generator) -> Array:
+        mode, sd = normal_parameters(theta)
+        edges = self.edges
+        indices = truncated_normal(mode[component], sd[component], rng.random(len(component)))
+        numbers = edges[0] + indices * (edges[-1] - edges[0])
+        if isinstance(self.column, Real):
+            return self.column._backward(numbers)
+        return np.floor(numbers + 0.5)
+
+    def _own(self, theta: Array) -> dict[str, Array]:
+        mode, sd = normal_parameters(theta)
+        width = self.edges[-1] - self.edges[0]
+        return {"mode": self.edges[0] + width * mode, "sd": width * sd}
+
+
+@dataclass(frozen=True)
+class PoissonFamily(_NumericFamily):
+    """Poisson law of the value above its lower bound, truncated at the upper bound; for short ranges.
+
+    The parameter is the logit of the rate over the range (uniform prior).
+    """
+
+    n_own: ClassVar[int] = 1
+
+    @property
+    def lowest(self) -> int:
+        """The lower bound, from which values are counted."""
+        return int(self.column.lower)
+
+    @property
+    def width(self) -> int:
+        """Largest value above the lower bound."""
+        return int(self.column.upper - self.column.lower)
+
+    def probabilities(self, theta: Array) -> Array:
+        """Distribution of the value above the lower bound, shape (component, value)."""
+        value = np.arange(self.width + 1)
+        log_rate = math.log(self.width) + log_expit(theta[:, -1:])
+        return softmax(value * log_rate - gammaln(value + 1), axis=1)
+
+    def _present(self, theta: Array) -> tuple[Array, Pull]:
+        distribution = self.probabilities(theta)
+        value = np.arange(distribution.shape[1])
+        # an integer's bins begin half a unit below their first value
+        first = np.ceil(self.edges[:-1] - self.lowest).astype(np.int64)
+        by_rate = distribution * (value - distribution @ value[:, None]) * (1 - expit(theta[:, -1:]))
+        slope = np.add.reduceat(by_rate, first, axis=1)
+        return np.add.reduceat(distribution, first, axis=1), lambda grad: np.sum(grad * slope, axis=1, keepdims=True)
+
+    def _numbers(self, theta: Array, component: Codes, rng: np.random.Generator) -> Array:
+        return self.lowest + draw_codes(self.probabilities(theta), component, rng).astype(np.float64)
+
+    def _own(self, theta: Array) -> dict[str, Array]:
+        return {"rate": self.width * expit(theta[..., -1])}
+
+
+def normal_parameters(theta: Array) -> tuple[Array, Array]:
+    """Mode and standard deviation in units of the bounds' width, from the last two parameters."""
+    return expit(theta[..., -2]), LEAST_SD + np.exp(theta[..., -1])
+
+
+def interval_mass(z: Array) -> Array:
+    """Return the standard normal mass between neighbouring places, shape (..., place - 1), exact in both tails."""
+    tail = ndtr(-np.abs(z))
+    step = np.abs(np.diff(tail))
+    # tails are on either side of the mode in one interval at most
+    across = (z[..., :-1] < 0) & (z[..., 1:] > 0)
+    step[across] = (1 - tail[..., :-1] - tail[..., 1:])[across]
+    return step
+
+
+def truncated_normal(mode: Array, sd: Array, uniform: Array) -> Array:
+    """Inverse distribution function of normal laws truncated to [0, 1], with modes within it."""
+    low, high = ndtr(-mode / sd), ndtr((1 - mode) / sd)
+    return np.clip(mode + sd * ndtri(low + uniform * (high - low)), 0.0, 1.0)
+
+
+#: Distribution of a column within a component.
+ColumnFamily = LevelFamily | NormalFamily | PoissonFamily
+
+
+def family_of(bins: ColumnBins, integers: str, atoms: tuple[bool, bool] = (False, False)) -> ColumnFamily:
+    """Distribution of a column within a component; see `Mixture`."""
+    column = bins.column
+    if isinstance(column, _Levels):
+        return LevelFamily(bins)
+    if isinstance(column, Integer):
+        width = column.upper - column.lower
+        if width < FEW_VALUES and bins.n_present == width + 1:
+            return LevelFamily(bins)
+        if integers == "poisson" and width <= POISSON_RANGE:
+            return PoissonFamily(bins, atoms)
+    return NormalFamily(bins, atoms)

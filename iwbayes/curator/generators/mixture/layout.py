@@ -22,11 +22,6 @@ class Layout:
     """Where the parameters of a mixture stand in one vector: logits of the weights, then stack after stack.
 
     A stack holds the parameters of all columns of one kind, shape (column, component, parameter).
-
-    Parameters
-    ----------
-    families : tuple of ColumnFamily
-    n_components : int
     """
 
     families: tuple[ColumnFamily, ...]

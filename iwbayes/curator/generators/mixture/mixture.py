@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -11,35 +11,32 @@ from scipy.special import softmax
 
 from iwbayes._digest import digest
 from iwbayes.arrays import Array
-from iwbayes.curator.generators.fitting import check_sample_size, drawn, open_generator_fit
-from iwbayes.curator.generators.mixture.column_distributions import ColumnFamily, LevelFamily
+from iwbayes.curator.generators.fitting import LedgerFit, check_positive, check_sample_size, check_whole, drawn
+from iwbayes.curator.generators.mixture.column_distributions import family_of
 from iwbayes.curator.generators.mixture.layout import Layout
 from iwbayes.curator.generators.mixture.moments import Objective, posterior_draws
 from iwbayes.curator.generators.mixture.noisy_tables import TableBudgets, gathers_at_bounds, release
-from iwbayes.curator.generators.mixture.numeric import NormalFamily, PoissonFamily
-from iwbayes.curator.generators.mixture.variational import Schedule, fit_variational
 from iwbayes.curator.generators.tables.bins import ColumnBins, draw_codes
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.progress import progress
 from iwbayes.curator.protocols import PublicFacts
+from iwbayes.curator.training.dpsgd import PrivateSteps
+from iwbayes.curator.training.row_gradients import import_torch
 from iwbayes.schema import Schema
-from iwbayes.schema.columns import Column, Integer, _Levels
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable, SyntheticTable
 
-#: Whole numbers with at most this many values are treated as levels.
-FEW_VALUES = 10
-#: Widest range of whole numbers with a Poisson law: its values are listed one by one.
-POISSON_RANGE = 1000
 INTEGER_DISTRIBUTIONS = ("normal", "poisson")
+#: Expected rows in a private step; all where there are fewer.
+ROWS_A_STEP = 512
 #: Components by default, below so many rows and from there on.
 COMPONENTS, MANY_ROWS = (10, 20), 10_000
 METHODS = ("moments", "variational")
 
 
 @dataclass(frozen=True)
-class Mixture:
+class Mixture(LedgerFit["FittedMixture"]):
     """Mixture of products of simple laws, fitted in a Bayesian way to private rows.
 
     A row belongs to a component k with probability w_k; given k its columns are independent: a normal law truncated to
@@ -88,7 +85,7 @@ class Mixture:
 
     Posterior. Each count is normal around N times the mixture's probability of its cell, with the variance of sampling
     and of the released noise. Draws are randomised maxima a posteriori, which take in the sampling of the N rows, the
-    noise and the prior (see `posterior_draws` in ``_mixture_moments``). What three or more columns have to do with each
+    noise and the prior (see `posterior_draws`). What three or more columns have to do with each
     other comes from the mixture's form alone.
 
     Variational inference. The released law is the paper's mean-field normal law. It does not know the noise of its own
@@ -106,6 +103,9 @@ class Mixture:
     20
     """
 
+    #: With a delta above 0 it is better: Gaussian counts need less noise, and compose well.
+    prefers_delta: ClassVar[bool] = True
+
     n_components: int | None = None
     n_draws: int = 20
     method: str = "moments"
@@ -120,12 +120,7 @@ class Mixture:
     progressbar: bool = True
 
     def __post_init__(self) -> None:
-        for name, least in (("n_components", 1), ("n_draws", 1), ("max_bins", 2), ("starts", 1), ("random_seed", 0)):
-            value = getattr(self, name)
-            if name in ("n_components", "random_seed") and value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-                raise ValueError(f"{name} must be a whole number of at least {least}; got {value!r}.")
+        check_whole(self, n_components=1, n_draws=1, max_bins=2, starts=1, steps=1, random_seed=0)
         for name, known in (("method", METHODS), ("integers", INTEGER_DISTRIBUTIONS)):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be one of {list(known)}; got {getattr(self, name)!r}.")
@@ -133,67 +128,39 @@ class Mixture:
             raise ValueError(
                 f"columns_share must be between 0 and 1, so that pairs get a part; got {self.columns_share!r}."
             )
-        if not 0 < self.learning_rate < math.inf:
-            raise ValueError(f"learning_rate must be positive and finite; got {self.learning_rate!r}.")
-        self._schedule.check()
+        check_positive(self, "learning_rate")
+        self._steps(1)  # refuses wrong clip norms
 
     def _components(self, facts: PublicFacts) -> int:
         return self.n_components or COMPONENTS[facts.n_private >= MANY_ROWS]
 
-    @property
-    def _schedule(self) -> Schedule:
-        return Schedule(self.steps, self.clip_norm, self.learning_rate)
+    def _steps(self, n_private: int) -> PrivateSteps:
+        """Return the steps of "variational"; a user is in one with the chance that a row would have."""
+        return PrivateSteps(self.steps, min(1.0, ROWS_A_STEP / max(n_private, 1)), self.clip_norm)
 
     @property
     def pure(self) -> bool:
         """Whether `fit` works in pure epsilon; with a delta above 0 counts get Gaussian noise."""
         return self.method == "moments"
 
-    @property
-    def prefers_delta(self) -> bool:
-        """Whether a delta above 0 makes it better: Gaussian counts need less noise, and compose well."""
-        return True
-
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
         """Declare the uses of the private rows that `fit` will charge."""
         epsilon, delta = check_budget(epsilon, delta)
         if self.method == "variational":
-            return (self._schedule.event(facts, epsilon, delta),)
+            steps = self._steps(facts.n_private)
+            return (steps.event("Mixture", epsilon=epsilon, delta=delta, adjacency=facts.adjacency),)
         return TableBudgets.of(facts, epsilon, delta, self.columns_share).events()
 
-    def fit(self, private: PrivateTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0) -> FittedMixture:
-        """Measure tables of the private rows and fit the mixture to them, or train on them by private steps.
+    def _prepare(self) -> None:
+        if self.method == "variational":
+            import_torch("Mixture")
 
-        Parameters
-        ----------
-        private : PrivateTable
-        ledger : Ledger
-            Charged before any noise is drawn.
-        epsilon, delta : float
-            The generator's part of the budget; with delta 0 everything is pure epsilon.
-
-        Returns
-        -------
-        FittedMixture
-
-        Raises
-        ------
-        BudgetExceeded
-            When the part does not fit in the ledger; nothing is drawn.
-        ValueError
-            When delta is 0 for "variational", or table and ledger do not protect the same; nothing is charged.
-        ImportError
-            Without torch, for "variational".
-        RuntimeError
-            When private steps diverged; what was charged stays charged.
-        """
-        facts, pay = open_generator_fit(self, private, ledger, epsilon=epsilon, delta=delta)
-        ledger = pay()
+    def _learn(
+        self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
+    ) -> FittedMixture:
+        """Measure tables of the private rows and fit the mixture to them, or train on them by private steps."""
         fit = self._by_moments if self.method == "moments" else self._by_variation
-        layout, draws = fit(private, ledger, facts, float(epsilon), float(delta))
-        fitted = FittedMixture(facts.schema, layout, draws)
-        ledger._register(fitted.fingerprint())
-        return fitted
+        return FittedMixture(facts.schema, *fit(private, ledger, facts, epsilon, delta))
 
     def _by_moments(
         self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
@@ -213,28 +180,17 @@ class Mixture:
     def _by_variation(
         self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
     ) -> tuple[Layout, Array]:
+        from iwbayes.curator.generators.mixture.variational import fit_variational
+
         bins = tuple(ColumnBins.of(column, self.max_bins) for column in facts.schema)
         layout = Layout(tuple(family_of(part, self.integers) for part in bins), self._components(facts))
-        rng = np.random.default_rng(self.random_seed)
-        budget = {"epsilon": epsilon, "delta": delta}
+        rng, steps = np.random.default_rng(self.random_seed), self._steps(facts.n_private)
+        settings: dict[str, Any] = {"learning_rate": self.learning_rate, "n_draws": self.n_draws}
         with progress(self.progressbar, "private steps", self.steps) as advance:
-            trained = fit_variational(private, ledger, facts, layout, self._schedule, rng, advance, **budget)
-        draws = trained.draws(layout, self.n_draws, rng)
+            draws = fit_variational(
+                private, ledger, facts, layout, steps, rng, advance, epsilon=epsilon, delta=delta, **settings
+            )
         return layout, draws
-
-
-def family_of(bins: ColumnBins, integers: str, atoms: tuple[bool, bool] = (False, False)) -> ColumnFamily:
-    """Distribution of a column within a component; see `Mixture`."""
-    column: Column = bins.column
-    if isinstance(column, _Levels):
-        return LevelFamily(bins)
-    if isinstance(column, Integer):
-        width = column.upper - column.lower
-        if width < FEW_VALUES and bins.n_present == width + 1:
-            return LevelFamily(bins)
-        if integers == "poisson" and width <= POISSON_RANGE:
-            return PoissonFamily(bins, atoms)
-    return NormalFamily(bins, atoms)
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,9 +18,9 @@ from iwbayes._threads import one_blas_thread
 from iwbayes.arrays import Array
 from iwbayes.curator.generators.mixture.column_distributions import Pull
 from iwbayes.curator.generators.mixture.layout import Layout, Prior, as_rows
-from iwbayes.curator.generators.mixture.pair_tables import Grouping, Tables
+from iwbayes.curator.generators.mixture.noisy_tables import Grouping, MeasuredCounts, NoiseDistribution, Tables
 from iwbayes.curator.generators.tables.bins import draw_codes
-from iwbayes.measurement import GaussianDistribution, LaplaceDistribution
+from iwbayes.measurement import GaussianDistribution
 
 #: Most iterations of a search: from a random start, from the best of them, and for a draw from the best fit.
 ITERATIONS = (500, 1000, 150)
@@ -32,18 +32,11 @@ DEPENDENCE = 0.5
 
 @dataclass(frozen=True)
 class Objective:
-    """Minus the log posterior density of a mixture given noisy tables.
+    """Minus the log posterior density of a mixture given noisy tables of n rows.
 
-    Each cell's count has the model's mean and a known variance: that of sampling N rows plus that of the noise. Tables
-    of the same rows overlap, and their sampling errors are taken as independent here; `posterior_draws` does not rely
-    on it.
-
-    Parameters
-    ----------
-    layout : Layout
-    grouping : Grouping
-    n : int
-        Public number of rows.
+    Each cell's count has the model's mean and a known variance: that of sampling n rows plus that of the noise.
+    Tables of the same rows overlap, and their sampling errors are taken as independent here; `posterior_draws` does
+    not rely on it.
     """
 
     layout: Layout
@@ -119,29 +112,6 @@ class Objective:
         return self.grouping.tables(self.grouping.count_columns(codes), self.grouping.count_pairs(codes))
 
 
-@dataclass(frozen=True)
-class MeasuredCounts:
-    """What was released: noisy counts with the laws of their noise, and each column's own smoothed law.
-
-    Parameters
-    ----------
-    columns : ndarray, shape (all codes,)
-        Noisy counts of all columns, one after the other.
-    column_law : GaussianDistribution or LaplaceDistribution
-    pairs : ndarray or None
-        Noisy counts of all pairs, in the order of `Grouping.places`; None where they were not measured.
-    pair_law : GaussianDistribution, LaplaceDistribution or None
-    centers : tuple of ndarray
-        Each column's law over its codes, positive.
-    """
-
-    columns: Array
-    column_law: GaussianDistribution | LaplaceDistribution
-    pairs: Array | None
-    pair_law: GaussianDistribution | LaplaceDistribution | None
-    centers: tuple[Array, ...]
-
-
 class Targets(NamedTuple):
     """Counts that a fit aims at, and one over their variances."""
 
@@ -159,13 +129,8 @@ class Targets(NamedTuple):
     ) -> Targets:
         """Released counts; with simulated ones and ``rng`` one draw of their errors is added.
 
-        Parameters
-        ----------
-        shares : Tables
-            Expected shares of all cells, which set the sampling variance; it is one at least, so that nearly empty
-            cells do not weigh more than counts can tell.
-        simulated : Tables, optional
-            Counts of rows drawn with these shares.
+        The expected ``shares`` of all cells set the sampling variance; it is one at least, so that nearly empty
+        cells do not weigh more than counts can tell. ``simulated`` are counts of rows drawn with these shares.
         """
         grouping, n = objective.grouping, objective.n
         indices = grouping.indices
@@ -188,11 +153,11 @@ class Targets(NamedTuple):
         return cls(grouping.tables(columns, pairs), grouping.tables(1 / own, 1 / variance))
 
 
-def _variance(distribution: GaussianDistribution | LaplaceDistribution) -> float:
+def _variance(distribution: NoiseDistribution) -> float:
     return distribution.scale**2 * (1 if isinstance(distribution, GaussianDistribution) else 2)
 
 
-def _draw(distribution: GaussianDistribution | LaplaceDistribution, size: int, rng: np.random.Generator) -> Array:
+def _draw(distribution: NoiseDistribution, size: int, rng: np.random.Generator) -> Array:
     """Simulate noise of a released law; it protects nothing and comes from a public generator."""
     return (
         rng.normal(0.0, distribution.scale, size)

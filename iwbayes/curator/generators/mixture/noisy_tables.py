@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from iwbayes.arrays import Array
-from iwbayes.curator.generators.mixture.moments import MeasuredCounts
-from iwbayes.curator.generators.mixture.pair_tables import Grouping
 from iwbayes.curator.generators.tables.bins import CLEARLY, Codes, ColumnBins, Groups, is_numeric
 from iwbayes.curator.generators.tables.counts import (
     Budget,
@@ -38,18 +39,105 @@ LEAST_SIGNAL = 1.0
 LEAST_BINS, MAX_GROUPS = 8, 24
 
 
+class Tables(NamedTuple):
+    """Counts, or their standard weights: of all columns, and of all pairs as one symmetric matrix of blocks."""
+
+    columns: Array
+    pairs: Array
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """Groups of the codes of each column in tables of pairs, counted from 0 without gaps."""
+
+    of: tuple[Codes, ...]
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Number of groups of each column."""
+        return [int(np.max(groups)) + 1 for groups in self.of]
+
+    @cached_property
+    def code_starts(self) -> NDArray[np.int64]:
+        """Where each column's codes begin among all columns', and where the last one's end."""
+        return np.concatenate([[0], np.cumsum([len(groups) for groups in self.of])])
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """Where each column's groups begin among all columns', and where the last one's end."""
+        return np.concatenate([[0], np.cumsum(self.sizes)])
+
+    @cached_property
+    def flat(self) -> Codes:
+        """Group of each column's code among all columns' groups, shape (all codes,)."""
+        return np.concatenate([groups + start for groups, start in zip(self.of, self.starts, strict=False)])
+
+    @cached_property
+    def matrix(self) -> csr_array:
+        """Indicator of code and group, shape (all codes, all groups)."""
+        n_codes = len(self.flat)
+        return csr_array((np.ones(n_codes), (np.arange(n_codes), self.flat)), shape=(n_codes, self.starts[-1]))
+
+    @cached_property
+    def indices(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Rows and columns, in the matrix of pairs, of the cells of all pairs' tables in their order."""
+        rows, columns = [], []
+        ends = [np.arange(a, b) for a, b in zip(self.starts[:-1], self.starts[1:], strict=True)]
+        for first, left in enumerate(ends):
+            for right in ends[first + 1 :]:
+                grid = np.meshgrid(left, right, indexing="ij")
+                rows.append(grid[0].ravel())
+                columns.append(grid[1].ravel())
+        empty = np.zeros(0, dtype=np.int64)
+        return np.concatenate([empty, *rows]), np.concatenate([empty, *columns])
+
+    def count_pairs(self, codes: Codes) -> Codes:
+        """Exact counts of all pairs of columns over their groups, one table after the other."""
+        grouped = np.column_stack([groups[codes[:, index]] for index, groups in enumerate(self.of)])
+        tables = [np.zeros(0, dtype=np.int64)]
+        for first, size in enumerate(self.sizes):
+            for second in range(first + 1, len(self.sizes)):
+                flat = grouped[:, first] * self.sizes[second] + grouped[:, second]
+                tables.append(np.bincount(flat, minlength=size * self.sizes[second]))
+        return np.concatenate(tables)
+
+    def count_columns(self, codes: Codes) -> Codes:
+        """Exact counts of all columns, one after the other."""
+        return np.bincount((codes + self.code_starts[:-1]).ravel(), minlength=self.code_starts[-1])
+
+    def symmetric(self, pairs: NDArray[Any]) -> Array:
+        """Tables of pairs, one after the other, as one symmetric matrix; zero within a column's own block."""
+        matrix = np.zeros((self.starts[-1], self.starts[-1]))
+        matrix[self.indices] = pairs
+        return matrix + matrix.T
+
+    def tables(self, columns: NDArray[Any], pairs: NDArray[Any]) -> Tables:
+        """Tables in the form of the objective."""
+        return Tables(np.asarray(columns, dtype=np.float64), self.symmetric(pairs))
+
+
+@dataclass(frozen=True)
+class MeasuredCounts:
+    """What was released: noisy counts with the distributions of their noise, and each column's smoothed one.
+
+    Counts of all columns stand one after the other, and so do those of all pairs (in the order of
+    `Grouping.indices`; None where they were not measured). ``centers`` are each column's probabilities of its
+    codes, positive.
+    """
+
+    columns: Array
+    column_law: NoiseDistribution
+    pairs: Array | None
+    pair_law: NoiseDistribution | None
+    centers: tuple[Array, ...]
+
+
 @dataclass(frozen=True)
 class CountBudget:
     """The price of several tables of counts of the same rows, measured at once.
 
-    Parameters
-    ----------
-    label : str
-        Of the event.
-    n_tables : int
-        A row stands in one cell of each.
-    epsilon, delta : float
-        Of all of them together. Noise is Laplace's where delta is 0.
+    A row stands in one cell of each table; epsilon and delta are of all together. Noise is Laplace's where delta is
+    0.
     """
 
     label: str
@@ -66,10 +154,10 @@ class CountBudget:
         return mean_noise(facts, self.n_tables, self.epsilon, self.delta)
 
     def measure(self, counts: Codes, ledger: Ledger, facts: PublicFacts) -> tuple[Array, NoiseDistribution]:
-        """Charge, then draw: noisy counts of all tables, and the law of their noise.
+        """Charge, then draw: noisy counts of all tables, and the distribution of their noise.
 
-        A replaced row leaves one cell of each table and enters another; a nulled one leaves one. The sensitivity is
-        that of all tables together, in L2 for Gaussian noise and in L1 for Laplace's.
+        A replaced row leaves one cell of each table and enters another; a nulled one leaves one. The
+        sensitivity is that of all tables together, in L2 for Gaussian noise and in L1 for Laplace's.
         """
         settings: dict[str, Any] = {"epsilon": self.epsilon, "ledger": ledger, "label": self.label, "grid": 1.0}
         moved = count_moves(facts) * self.n_tables

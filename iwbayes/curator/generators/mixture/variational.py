@@ -4,40 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from scipy.special import logit
+from torch import Tensor
 
 from iwbayes._threads import one_torch_thread
 from iwbayes.arrays import Array
-from iwbayes.curator.generators.mixture.column_distributions import LARGEST_LOGIT, ColumnFamily, LevelFamily
-from iwbayes.curator.generators.mixture.layout import Layout
-from iwbayes.curator.generators.mixture.numeric import (
+from iwbayes.curator.generators.mixture.column_distributions import (
     LARGEST_LOG_SD,
+    LARGEST_LOGIT,
     LEAST_SD,
     LOG_SD_MEAN,
     LOG_SD_SD,
+    ColumnFamily,
+    LevelFamily,
     NormalFamily,
     PoissonFamily,
 )
+from iwbayes.curator.generators.mixture.layout import Layout
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.curator.training.dpsgd import PrivateSteps
-from iwbayes.curator.training.parameters import Average, is_whole
-from iwbayes.curator.training.row_gradients import import_torch
-from iwbayes.statement import Event
+from iwbayes.curator.training.parameters import Average
+from iwbayes.schema.columns import Real
 from iwbayes.tables import PrivateTable
 
-if TYPE_CHECKING:
-    from torch import Tensor
-    from torch.nn import Module
-
-
-#: Expected rows in a step; all where there are fewer.
-ROWS_A_STEP = 512
 #: Prior standard deviation of logits.
 LOGIT_SD = 1.5
 #: Standard deviation of the variational law at the start.
@@ -46,39 +41,6 @@ START_SD = 0.1
 AVERAGED_SHARE = 0.3
 #: Smallest probability of a cell within a component.
 LEAST_MASS = 1e-30
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """Settings of the training, all public.
-
-    Parameters
-    ----------
-    steps : int
-    clip_norm : float
-        Of a row's gradient.
-    learning_rate : float
-        Of Adam.
-    """
-
-    steps: int
-    clip_norm: float
-    learning_rate: float
-
-    def check(self) -> None:
-        """Refuse wrong numbers of steps and clip norms with ValueError."""
-        if not is_whole(self.steps):
-            raise ValueError(f"steps must be a whole number of at least 1; got {self.steps!r}.")
-        PrivateSteps(self.steps, 1.0, self.clip_norm)
-
-    def private_steps(self, facts: PublicFacts) -> PrivateSteps:
-        """Return the steps; where rows have owners, a user is in a step with the chance that a row would have."""
-        return PrivateSteps(self.steps, min(1.0, ROWS_A_STEP / max(facts.n_private, 1)), self.clip_norm)
-
-    def event(self, facts: PublicFacts, epsilon: float, delta: float) -> Event:
-        """Declare all steps together."""
-        settings = self.private_steps(facts)
-        return settings.event("Mixture", epsilon=epsilon, delta=delta, adjacency=facts.adjacency)
 
 
 def encode(frame: pd.DataFrame, families: Sequence[ColumnFamily]) -> Array:
@@ -95,7 +57,7 @@ def encode(frame: pd.DataFrame, families: Sequence[ColumnFamily]) -> Array:
         numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
         if isinstance(family, PoissonFamily):
             numbers = numbers - family.lowest
-        elif isinstance(family, NormalFamily):
+        else:
             numbers = np.clip(family.index(numbers), 0.0, 1.0)
         columns.append(np.where(np.isnan(numbers), -1.0, numbers))
     return np.column_stack(columns)
@@ -104,34 +66,26 @@ def encode(frame: pd.DataFrame, families: Sequence[ColumnFamily]) -> Array:
 def log_law(family: ColumnFamily, theta: Tensor, cell: Tensor) -> Tensor:
     """Log density of cells within components, shape (row, component).
 
-    Parameters
-    ----------
-    theta : Tensor, shape (component, parameter)
-    cell : Tensor, shape (row,)
-        As `encode` gives it. Densities of places are in units of the bounds' width.
+    Cells, shape (row,), are as `encode` gives them. Densities of numbers are in units of the bounds' width.
     """
-    torch = import_torch("Mixture")
     if isinstance(family, LevelFamily):
         return torch.log_softmax(theta, dim=1).T[cell.long()]
-    n = family.n_outcomes  # type: ignore[attr-defined]
-    absent = (cell < 0)[:, None]
-    own = theta[:, n:]
-    index = cell.clamp(min=0)[:, None]
+    n = family.n_outcomes
+    own, index = theta[:, n:], cell.clamp(min=0)[:, None]
     found = _log_poisson(family, own, index) if isinstance(family, PoissonFamily) else _log_normal(family, own, index)
     if n == 0:
         return found
     outcome = torch.log_softmax(theta[:, :n], dim=1)
-    return torch.where(absent, outcome[:, -1], outcome[:, 0] + found)
+    return torch.where((cell < 0)[:, None], outcome[:, -1], outcome[:, 0] + found)
 
 
-def _log_normal(family: ColumnFamily, theta: Tensor, index: Tensor) -> Tensor:
-    torch = import_torch("Mixture")
+def _log_normal(family: NormalFamily, theta: Tensor, index: Tensor) -> Tensor:
     mode, sd = torch.sigmoid(theta[:, 0]), LEAST_SD + torch.exp(theta[:, 1])
     ndtr = torch.special.ndtr
     log_total = torch.log(ndtr((1 - mode) / sd) - ndtr(-mode / sd))
-    if family.bins.column.kind == "real":
+    if isinstance(family.column, Real):
         return -0.5 * ((index - mode) / sd) ** 2 - torch.log(sd) - 0.5 * math.log(2 * math.pi) - log_total
-    half = 0.5 / (family.bins.column.upper - family.bins.column.lower + 1)  # type: ignore[attr-defined]
+    half = 0.5 / (family.column.upper - family.column.lower + 1)
     low, high = (index - half - mode) / sd, (index + half - mode) / sd
     upper, lower = ndtr(-low.abs()), ndtr(-high.abs())
     mass = torch.where((low < 0) & (high > 0), 1 - upper - lower, (upper - lower).abs())
@@ -139,7 +93,6 @@ def _log_normal(family: ColumnFamily, theta: Tensor, index: Tensor) -> Tensor:
 
 
 def _log_poisson(family: PoissonFamily, theta: Tensor, value: Tensor) -> Tensor:
-    torch = import_torch("Mixture")
     log_rate = math.log(family.width) + torch.nn.functional.logsigmoid(theta[:, 0])
     values = torch.arange(family.width + 1, dtype=theta.dtype)
     terms = values[:, None] * log_rate - torch.lgamma(values + 1)[:, None]
@@ -164,48 +117,34 @@ def start_of(layout: Layout, rng: np.random.Generator) -> Array:
             stack += rng.normal(0.0, 0.5, stack.shape)
         else:
             shape = len(columns), layout.n_components
-            stack[..., family.n_outcomes] = logit(rng.uniform(0.05, 0.95, shape))  # type: ignore[attr-defined]
+            stack[..., family.n_outcomes] = logit(rng.uniform(0.05, 0.95, shape))
     return layout.join(logits, stacks)
 
 
-def make_network(layout: Layout, rng: np.random.Generator) -> Module:
-    """Build the mean-field normal law of the parameters; called with rows and standard normal draws.
+class MeanField(torch.nn.Module):
+    """Mean-field normal distribution of the parameters; called with rows and standard normal draws.
 
     It returns each row's log density at the parameters that the draws stand for, shape (row,).
     """
-    torch = import_torch("Mixture")
 
-    class MeanField(torch.nn.Module):  # type: ignore[name-defined,misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.mean = torch.nn.Parameter(torch.from_numpy(start_of(layout, rng)))
-            self.log_sd = torch.nn.Parameter(torch.full((layout.size,), math.log(START_SD), dtype=torch.float64))
+    def __init__(self, layout: Layout, rng: np.random.Generator) -> None:
+        super().__init__()
+        self.layout = layout
+        self.mean = torch.nn.Parameter(torch.from_numpy(start_of(layout, rng)))
+        self.log_sd = torch.nn.Parameter(torch.full((layout.size,), math.log(START_SD), dtype=torch.float64))
 
-        def forward(self, rows: Tensor, standard: Tensor) -> Tensor:
-            vector = (self.mean + torch.exp(self.log_sd) * standard).clamp(-LARGEST_LOGIT, LARGEST_LOGIT)
-            k = layout.n_components
-            total, at = torch.log_softmax(vector[:k], dim=0), k
-            for family, columns in layout.stacks:
-                for column in columns:
-                    size = k * family.n_parameters
-                    theta = vector[at : at + size].reshape(k, -1)
-                    total = total + log_law(layout.families[column], theta, rows[:, column])
-                    at += size
-            return torch.logsumexp(total, dim=-1)
-
-    return MeanField()
-
-
-class VariationalPosterior(NamedTuple):
-    """Means and log standard deviations of the mean-field normal law, shape (parameter,)."""
-
-    mean: Array
-    log_sd: Array
-
-    def draws(self, layout: Layout, n_draws: int, rng: np.random.Generator) -> Array:
-        """Draw parameters, shape (draw, parameter)."""
-        draws = self.mean + np.exp(self.log_sd) * rng.standard_normal((n_draws, len(self.mean)))
-        return np.clip(draws, *layout.bounds().T)
+    def forward(self, rows: Tensor, standard: Tensor) -> Tensor:
+        """Log density of each row."""
+        vector = (self.mean + torch.exp(self.log_sd) * standard).clamp(-LARGEST_LOGIT, LARGEST_LOGIT)
+        k = self.layout.n_components
+        total, at = torch.log_softmax(vector[:k], dim=0), k
+        for family, columns in self.layout.stacks:
+            for column in columns:
+                size = k * family.n_parameters
+                theta = vector[at : at + size].reshape(k, -1)
+                total = total + log_law(self.layout.families[column], theta, rows[:, column])
+                at += size
+        return torch.logsumexp(total, dim=-1)
 
 
 def fit_variational(
@@ -213,25 +152,25 @@ def fit_variational(
     ledger: Ledger,
     facts: PublicFacts,
     layout: Layout,
-    schedule: Schedule,
+    steps: PrivateSteps,
     rng: np.random.Generator,
     advance: Callable[[], None],
     *,
     epsilon: float,
     delta: float,
-) -> VariationalPosterior:
-    """Charge all steps, then train the variational law.
+    learning_rate: float,
+    n_draws: int,
+) -> Array:
+    """Charge all steps, then train the variational distribution; draws of the parameters, shape (draw, parameter).
 
     Each step takes one draw of the parameters and descends the negative evidence lower bound over N: minus the mean
     log density of the private rows (clipped row by row, with noise) plus the divergence from the prior over N, which
     is public. What is released is the mean over the last steps. It does not know the noise of the steps.
     """
-    torch = import_torch("Mixture")
     rows = torch.from_numpy(encode(private.frame, layout.families))
     owned: dict[str, Any] = {"users": private.users, "n_private": facts.n_private}
-    steps = schedule.private_steps(facts)
     gradients = steps.charge(ledger, "Mixture", (rows,), epsilon=epsilon, delta=delta, **owned)
-    network = make_network(layout, rng)
+    network = MeanField(layout, rng)
     mean, sd = (torch.from_numpy(part) for part in prior_of(layout))
 
     def divergence(distribution: Any) -> Tensor:
@@ -240,9 +179,9 @@ def fit_variational(
         return found
 
     with one_torch_thread():
-        optimizer = torch.optim.Adam(network.parameters(), lr=schedule.learning_rate)
-        averaged, first = Average(network), schedule.steps - math.ceil(AVERAGED_SHARE * schedule.steps)
-        for step in range(schedule.steps):
+        optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate)
+        averaged, first = Average(network), steps.steps - math.ceil(AVERAGED_SHARE * steps.steps)
+        for step in range(steps.steps):
             standard = torch.from_numpy(rng.standard_normal(layout.size))
             gradients.descend(
                 network, optimizer, lambda distribution, rows, e=standard: -distribution(rows, e), divergence
@@ -250,4 +189,6 @@ def fit_variational(
             if step >= first:
                 averaged.add()
             advance()
-    return VariationalPosterior(**averaged.parameters())
+    found = averaged.parameters()
+    draws = found["mean"] + np.exp(found["log_sd"]) * rng.standard_normal((n_draws, layout.size))
+    return np.clip(draws, *layout.bounds().T)

@@ -5,23 +5,19 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from iwbayes._threads import one_torch_thread
 from iwbayes.curator.generators.adversarial.fitted import FittedGAN
 from iwbayes.curator.generators.adversarial.network import Architecture, Heads
-from iwbayes.curator.generators.fitting import open_generator_fit
-from iwbayes.curator.generators.pate.teachers import NoisyVotes, Teachers, assign
-from iwbayes.curator.generators.pate.training import PATETraining, PATETrainingSettings
+from iwbayes.curator.generators.fitting import LedgerFit, check_positive, check_whole
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_epsilon, gaussian_multiplier
 from iwbayes.curator.privacy.ledger import Ledger
-from iwbayes.curator.privacy.noise import NoiseSource
 from iwbayes.curator.progress import progress
 from iwbayes.curator.protocols import PublicFacts
-from iwbayes.curator.training.parameters import is_whole
 from iwbayes.curator.training.row_gradients import import_torch
-from iwbayes.schema import Schema
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable
 
@@ -53,7 +49,7 @@ class FittedPATEGAN(FittedGAN):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PATEGAN:
+class PATEGAN(LedgerFit["FittedPATEGAN"]):
     """GAN whose discriminator, the student, learns from noisy votes of teachers instead of private rows.
 
     The private rows are split at random among teachers, small classifiers of own private rows against generated ones.
@@ -116,6 +112,13 @@ class PATEGAN:
     ('gaussian', 200)
     """
 
+    #: Name of the event in the statement.
+    label: ClassVar[str] = "PATEGAN votes"
+    #: It never takes delta 0: the noise is Gaussian.
+    pure: ClassVar[bool] = False
+    #: The fitted generator has a log ratio: its student's.
+    gives_log_ratio: ClassVar[bool] = True
+
     teachers: int | None = None
     rounds: int = 100
     votes: int = 256
@@ -134,42 +137,14 @@ class PATEGAN:
     def __post_init__(self) -> None:
         for name in ("generator_hidden", "student_hidden"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        least = {"teachers": 2, "rounds": 4}
-        whole = ("rounds", "votes", "batch_size", "teacher_steps", "student_steps", "teacher_hidden")
-        for name in (*whole, "generator_hidden", "student_hidden", "teachers", "latent"):
-            value = getattr(self, name)
-            parts = value if isinstance(value, tuple) else () if value is None else (value,)
-            if value == () or not all(is_whole(part) and part >= least.get(name, 1) for part in parts):
-                raise ValueError(f"{name} must be whole numbers of at least {least.get(name, 1)}; got {value!r}.")
-        for name in ("generator_rate", "student_rate"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be positive and finite; got {getattr(self, name)!r}.")
-        if self.random_seed is not None and not (is_whole(self.random_seed) and self.random_seed >= 0):
-            raise ValueError(f"random_seed must be a whole number of at least 0, or None; got {self.random_seed!r}.")
-
-    @property
-    def label(self) -> str:
-        """Name of the event in the statement."""
-        return "PATEGAN votes"
-
-    @property
-    def pure(self) -> bool:
-        """Whether `fit` takes delta 0: never, the noise is Gaussian."""
-        return False
-
-    @property
-    def gives_log_ratio(self) -> bool:
-        """Whether the fitted generator has a log ratio: its student's."""
-        return True
+        check_whole(
+            self, teachers=2, rounds=4, votes=1, batch_size=1, teacher_steps=1, student_steps=1, teacher_hidden=1,
+            generator_hidden=1, student_hidden=1, latent=1, random_seed=0,
+        )  # fmt: skip
+        check_positive(self, "generator_rate", "student_rate")
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
-        """Declare all votes as one event of many uses.
-
-        Raises
-        ------
-        ValueError
-            When the budget is none, delta is 0, or there are fewer rows (users) than teachers.
-        """
+        """Declare all votes as one event of many uses; there are at least as many rows (users) as teachers."""
         epsilon, delta = check_budget(epsilon, delta)
         _ = self._n_teachers(facts)
         count = int(self.rounds * self.votes)
@@ -177,82 +152,23 @@ class PATEGAN:
         own = max(gaussian_epsilon(multiplier, delta / count), sys.float_info.min)
         return (Event(self.label, "gaussian", own, delta / count, multiplier, count),)
 
-    def fit(self, private: PrivateTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0) -> FittedPATEGAN:
-        """Train teachers, student and generator.
-
-        Parameters
-        ----------
-        private : PrivateTable
-        ledger : Ledger
-            Charged for all votes before training.
-        epsilon, delta : float
-            The generator's part of the budget; delta above 0.
-
-        Returns
-        -------
-        FittedPATEGAN
-
-        Raises
-        ------
-        BudgetExceeded
-            When the part does not fit in the ledger; nothing is drawn.
-        ValueError
-            When delta is 0, or there are fewer rows (users) than teachers; nothing is charged.
-        ImportError
-            Without torch.
-        RuntimeError
-            When the training diverged; what was charged stays charged.
-        """
+    def _prepare(self) -> None:
         import_torch("PATEGAN")
-        facts, pay = open_generator_fit(self, private, ledger, epsilon=epsilon, delta=delta)
+
+    def _learn(
+        self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
+    ) -> FittedPATEGAN:
+        """Train teachers, student and generator."""
+        from iwbayes.curator.generators.pate.teachers import NoisyVotes, Teachers, assign
+        from iwbayes.curator.generators.pate.training import PATETraining, PATETrainingSettings
+
         (event,) = self.events(facts, epsilon=epsilon, delta=delta)
-        rng, architecture = np.random.default_rng(self.random_seed), self._architecture(facts.schema)
-        ledger = pay()
-        noise = ledger.charge(event)
-        with one_torch_thread(), progress(self.progressbar, "training PATEGAN", self.rounds) as advance:
-            training = PATETraining(architecture, self._settings(facts, event), rng)
-            teachers = self._teachers(private, facts, training, noise, rng)
-            votes = NoisyVotes(teachers, noise, float(event.noise_multiplier or 0.0), event.count)
-            trained = training.run(teachers, votes, advance)
-        fitted = FittedPATEGAN("PATEGAN", architecture, None, trained)
-        ledger._register(fitted.fingerprint())
-        return fitted
-
-    def _teachers(
-        self,
-        private: PrivateTable,
-        facts: PublicFacts,
-        training: PATETraining,
-        noise: NoiseSource,
-        rng: np.random.Generator,
-    ) -> Teachers:
-        """Split the private rows: each teacher has about as many rows or, with users, all rows of as many users."""
-        n_teachers, n_owners = self._n_teachers(facts), _n_owners(facts)
-        teacher = assign(noise.permutation(n_owners), n_teachers, private.users)
-        most = math.ceil(n_owners / n_teachers) * facts.rows_per_user
-        rows = (facts.schema.encode(private.frame) - training.center) / training.scale
-        return Teachers(rows, teacher, n_teachers, most, int(self.teacher_hidden), rng)
-
-    def _n_teachers(self, facts: PublicFacts) -> int:
-        """Public number of teachers."""
-        owners = _n_owners(facts)
-        found = min(max(2, owners // ROWS_PER_TEACHER), MOST_TEACHERS) if self.teachers is None else int(self.teachers)
-        if found > owners:
-            kind = "rows" if facts.n_users is None else "users"
-            raise ValueError(f"{found} teachers need at least as many {kind}; there are {owners}. Take fewer teachers.")
-        return found
-
-    def _architecture(self, schema: Schema) -> Architecture:
-        heads = Heads(schema)
-        latent = self.latent or max(LATENT, min(len(heads.numbers), 64))
-        return Architecture(heads, int(latent), self.generator_hidden, self.student_hidden)
-
-    def _settings(self, facts: PublicFacts, event: Event) -> PATETrainingSettings:
-        """Public numbers of the training: the generator moves the less, the less all votes together tell."""
-        rounds = int(self.rounds)
-        told = event.count * (self._n_teachers(facts) / (event.noise_multiplier or 1.0)) ** 2
+        noise, rng = ledger.charge(event), np.random.default_rng(self.random_seed)
+        n_teachers, n_owners, rounds = self._n_teachers(facts), facts.n_users or facts.n_private, int(self.rounds)
+        # the generator moves the less, the less all votes together tell
+        told = event.count * (n_teachers / (event.noise_multiplier or 1.0)) ** 2
         trust = min(1.0, told / (VOTES_PER_FEATURE * facts.schema.n_features))
-        return PATETrainingSettings(
+        settings = PATETrainingSettings(
             rounds=rounds,
             votes=int(self.votes),
             batch_size=int(self.batch_size),
@@ -263,8 +179,25 @@ class PATEGAN:
             generator_rate=trust * float(self.generator_rate),
             student_rate=float(self.student_rate),
         )
+        heads = Heads(facts.schema)
+        latent = self.latent or max(LATENT, min(len(heads.numbers), 64))
+        architecture = Architecture(heads, int(latent), self.generator_hidden, self.student_hidden)
+        with one_torch_thread(), progress(self.progressbar, "training PATEGAN", self.rounds) as advance:
+            training = PATETraining(architecture, settings, rng)
+            # each teacher has about as many rows or, with users, all rows of as many users
+            teacher = assign(noise.permutation(n_owners), n_teachers, private.users)
+            most = math.ceil(n_owners / n_teachers) * facts.rows_per_user
+            rows = (facts.schema.encode(private.frame) - training.center) / training.scale
+            teachers = Teachers(rows, teacher, n_teachers, most, int(self.teacher_hidden), rng)
+            votes = NoisyVotes(teachers, noise, float(event.noise_multiplier or 0.0), event.count)
+            trained = training.run(teachers, votes, advance)
+        return FittedPATEGAN("PATEGAN", architecture, None, trained)
 
-
-def _n_owners(facts: PublicFacts) -> int:
-    """Public number of rows, or of users where they own several."""
-    return facts.n_private if facts.n_users is None else facts.n_users
+    def _n_teachers(self, facts: PublicFacts) -> int:
+        """Public number of teachers."""
+        owners = facts.n_users or facts.n_private
+        found = min(max(2, owners // ROWS_PER_TEACHER), MOST_TEACHERS) if self.teachers is None else int(self.teachers)
+        if found > owners:
+            kind = "rows" if facts.n_users is None else "users"
+            raise ValueError(f"{found} teachers need at least as many {kind}; there are {owners}. Take fewer teachers.")
+        return found

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import silu, softplus
 
 from iwbayes.arrays import Array, IntArray
 from iwbayes.curator.privacy.mechanisms import LEAST_STEPS
 from iwbayes.curator.privacy.noise import NoiseSource
-from iwbayes.curator.training.row_gradients import import_torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 #: Ridge penalty of a teacher, against the mean loss of its few rows.
 PENALTY = 0.02
@@ -22,7 +20,7 @@ LEARNING_RATE = 0.02
 
 
 def assign(order: IntArray, n_teachers: int, users: IntArray | None) -> IntArray:
-    """Teacher of each row, shape (row,), from a random order of rows, or of users, that no value had a part in.
+    """Teacher of each row, from a random order of rows, or of users, that no value had a part in.
 
     All rows of a user go to one teacher. As many rows (users) as there are go to each teacher, give or take one.
     """
@@ -34,25 +32,12 @@ def assign(order: IntArray, n_teachers: int, users: IntArray | None) -> IntArray
 class Teachers:
     """Classifiers of private against generated rows, each of its own private rows, trained side by side.
 
-    Each is linear in the standardised row plus a small perceptron. The tensors of all teachers have the teacher as
-    their first dimension and no operation mixes it, and their shapes are public: what one teacher learns depends on
-    its own private rows and on public values alone.
+    Each is linear in the standardised row plus a small perceptron, ``hidden`` wide. The tensors of all teachers
+    have the teacher as their first dimension and no operation mixes it, and their shapes (``size`` bounds the rows
+    of one teacher) are public: what one teacher learns depends on its own private rows and on public values alone.
+    Rows are standardised by public constants, and ``rng`` draws public initial parameters.
 
     It holds private rows: it prints nothing of them, and is neither copied nor pickled. Ask `NoisyVotes`.
-
-    Parameters
-    ----------
-    rows : ndarray, shape (row, feature)
-        Private rows, standardised by public constants.
-    teacher : ndarray of int, shape (row,)
-        From `assign`.
-    n_teachers : int
-    size : int
-        Public bound of the rows of one teacher.
-    hidden : int
-        Width of the perceptrons.
-    rng : numpy.random.Generator
-        Public: of the initial parameters.
     """
 
     __slots__ = ("_optimizer", "_parameters", "_rows", "_shares", "n")
@@ -60,7 +45,6 @@ class Teachers:
     def __init__(
         self, rows: Array, teacher: IntArray, n_teachers: int, size: int, hidden: int, rng: np.random.Generator
     ) -> None:
-        torch = import_torch("PATEGAN")
         self.n = n_teachers
         counts = np.bincount(teacher, minlength=n_teachers)
         if np.max(counts) > size:
@@ -87,10 +71,9 @@ class Teachers:
 
     def _logits(self, rows: Tensor) -> Tensor:
         """Logit of each teacher for each row, shape (teacher, row); ``rows`` of shape (teacher or 1, row, feature)."""
-        torch = import_torch("PATEGAN")
         part = self._parameters
         rows = rows.expand(self.n, -1, -1)
-        inner = torch.nn.functional.silu(torch.baddbmm(part["shift"], rows, part["inner"]))
+        inner = silu(torch.baddbmm(part["shift"], rows, part["inner"]))
         outer: Tensor = torch.baddbmm(part["constant"], rows, part["linear"]) + torch.bmm(inner, part["outer"])
         return outer.squeeze(-1)
 
@@ -100,8 +83,6 @@ class Teachers:
         Each teacher's loss has both classes normalised. The sum over teachers is differentiated, in which no term of
         one teacher holds a parameter of another.
         """
-        torch = import_torch("PATEGAN")
-        softplus = torch.nn.functional.softplus
         for _ in range(steps):
             self._optimizer.zero_grad()
             loss = (self._shares * softplus(-self._logits(self._rows))).sum()
@@ -116,9 +97,8 @@ class Teachers:
 
         A teacher whose training failed calls nothing real: an error would tell.
         """
-        torch = import_torch("PATEGAN")
         with torch.no_grad():
-            votes: Any = (self._logits(rows[None]) > 0).sum(dim=0)
+            votes = (self._logits(rows[None]) > 0).sum(dim=0)
         return np.asarray(votes.numpy(), dtype=np.int64)
 
     def __repr__(self) -> str:
@@ -133,18 +113,10 @@ class Teachers:
 class NoisyVotes:
     """The only way to the teachers' votes: counts with Gaussian noise, as many as were charged.
 
-    A row (a user) belongs to one teacher, so that neighbours differ in one teacher, in whatever way, and the count of
-    votes for a generated row by at most 1. That holds for any number of rows a user.
-
-    Parameters
-    ----------
-    teachers : Teachers
-    noise : NoiseSource
-        That the ledger handed out against the charge of all votes.
-    scale : float
-        Standard deviation of the noise, in votes.
-    left : int
-        Number of votes that are charged.
+    A row (a user) belongs to one teacher, so that neighbours differ in one teacher, in whatever way, and the count
+    of votes for a generated row by at most 1. That holds for any number of rows a user. The ledger handed out
+    ``noise`` against the charge of all votes; ``scale`` is its standard deviation in votes, ``left`` the number of
+    votes that are charged.
     """
 
     __slots__ = ("_grid", "_noise", "_scale", "_teachers", "left")
@@ -160,13 +132,7 @@ class NoisyVotes:
         return self._scale / self._teachers.n
 
     def ask(self, rows: Tensor) -> Array:
-        """Noisy share of the teachers that call each row real, shape (row,): one vote a row; public.
-
-        Raises
-        ------
-        RuntimeError
-            When fewer votes are left.
-        """
+        """Noisy share of the teachers that call each row real, one charged vote a row; public."""
         if len(rows) > self.left:
             raise RuntimeError(f"{self.left} of the charged votes are left; {len(rows)} were asked for.")
         self.left -= len(rows)

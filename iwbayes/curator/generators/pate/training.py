@@ -5,20 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
 
 from iwbayes.curator.generators.adversarial.modules import make_discriminator, make_generator
 from iwbayes.curator.generators.adversarial.network import Architecture
 from iwbayes.curator.generators.adversarial.training import AVERAGED_SHARE, BETAS, LEAST_SPREAD, Trained
 from iwbayes.curator.generators.pate.teachers import NoisyVotes, Teachers
 from iwbayes.curator.training.parameters import Average, put_parameters
-from iwbayes.curator.training.row_gradients import import_torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 #: Prior standard deviation of the student's parameters: noisy votes are shrunk as much as they deserve.
 PRIOR_SCALE = 1.0
@@ -48,17 +46,10 @@ class PATETrainingSettings:
 class PATETraining:
     """One training: teachers, votes, student and generator in turn, a frozen generator at the end.
 
-    Parameters
-    ----------
-    architecture : Architecture
-        The student is its discriminator.
-    settings : PATETrainingSettings
-    rng : numpy.random.Generator
-        Of initial parameters and latent draws, which are public.
+    The student is the architecture's discriminator; initial parameters and latent draws, from ``rng``, are public.
     """
 
     def __init__(self, architecture: Architecture, settings: PATETrainingSettings, rng: np.random.Generator) -> None:
-        torch = import_torch("PATEGAN")
         self._architecture, self._settings = architecture, settings
         self._source = torch.Generator().manual_seed(int(rng.integers(2**62)))
         self._generator = make_generator(architecture, rng)
@@ -69,29 +60,18 @@ class PATETraining:
         self._center, self._scale = (torch.tensor(x, dtype=torch.float32) for x in (self.center, self.scale))
 
     def _batch(self, n: int) -> Tensor:
-        with import_torch("PATEGAN").no_grad():
+        with torch.no_grad():
             return self._architecture.draw(self._generator, n, self._source)
 
     def _standardised(self, rows: Tensor) -> Tensor:
         return (rows - self._center) / self._scale
 
     def run(self, teachers: Teachers, votes: NoisyVotes, advance: Callable[[], None]) -> Trained:
-        """Spend all votes.
+        """Spend all votes; RuntimeError when the training of student or generator diverged.
 
-        Parameters
-        ----------
-        teachers : Teachers
-            They learn against the generator's rows; nothing else is asked of them here.
-        votes : NoisyVotes
-        advance : callable
-            Called after each round.
-
-        Raises
-        ------
-        RuntimeError
-            When the training of student or generator diverged.
+        Teachers learn against the generator's rows; nothing else is asked of them here. ``advance`` is called
+        after a round.
         """
-        torch = import_torch("PATEGAN")
         settings, moving = self._settings, self._settings.rounds - self._settings.frozen_rounds
         learner = torch.optim.Adam(self._student.parameters(), lr=settings.student_rate)
         adam = torch.optim.Adam(self._generator.parameters(), lr=settings.generator_rate, betas=BETAS)
@@ -123,13 +103,12 @@ class PATETraining:
         minimiser unbiased. The penalty is that of a normal prior of standard deviation `PRIOR_SCALE` when a label
         has the variance of the noise beside that of a fair coin.
         """
-        torch = import_torch("PATEGAN")
         rows, shares = (torch.cat(parts) for parts in zip(*memory, strict=True))
         penalty = (1 + 4 * noise_sd**2) / (PRIOR_SCALE**2 * len(rows))
         for _ in range(self._settings.student_steps):
             learner.zero_grad(set_to_none=True)
             logits = self._student(rows)
-            loss = (torch.nn.functional.softplus(logits) - shares * logits).mean()
+            loss = (softplus(logits) - shares * logits).mean()
             loss = loss + penalty / 2 * sum((value**2).sum() for value in self._student.parameters())
             if slope_penalty:
                 loss = loss + slope_penalty / 2 * self._slopes(memory[-1][0])
@@ -143,7 +122,6 @@ class PATETraining:
 
     def _slopes(self, rows: Tensor) -> Tensor:
         """Mean squared gradient of the student's logit in the standardised row."""
-        torch = import_torch("PATEGAN")
         rows = rows.detach().clone().requires_grad_()
         (slopes,) = torch.autograd.grad(self._student(rows).sum(), rows, create_graph=True)
         found: Tensor = ((slopes * self._scale) ** 2).sum(dim=1).mean()
@@ -151,11 +129,10 @@ class PATETraining:
 
     def _generate(self, adam: Any, rate: float) -> None:
         """One step of the generator, which reads the student alone."""
-        torch = import_torch("PATEGAN")
         for group in adam.param_groups:
             group["lr"] = rate
         adam.zero_grad(set_to_none=True)
         rows = self._architecture.draw(self._generator, self._settings.batch_size, self._source)
-        loss = torch.nn.functional.softplus(-self._student(rows)).mean()
+        loss = softplus(-self._student(rows)).mean()
         loss.backward()
         adam.step()

@@ -22,14 +22,8 @@ class ColumnBins:
     """Codes of one column: levels, whole numbers or equal-width bins, and a last code for missing cells.
 
     Each bound of a numeric column is a bin of its own, since values gather there: zeros of amounts, and what was
-    clipped. For a real column that bin has no width.
-
-    Parameters
-    ----------
-    column : Column
-    edges : ndarray or None, shape (bin + 1,)
-        Bin edges on the column's transformed scale for numbers (right-open, the last closed); None for
-        levels.
+    clipped. For a real column that bin has no width. ``edges`` are on the column's transformed scale (bins are
+    right-open, the last one closed); None for levels.
     """
 
     column: Column
@@ -102,17 +96,9 @@ class ColumnBins:
     def without_doubtful_bounds(self, noisy: NoisyCounts) -> Array:
         """Noisy counts in which the bin of a bound holds nothing special, unless it clearly does.
 
-        A bound that does not stand `CLEARLY` standard deviations of its noise above its neighbour's density gets that
-        density: where nothing gathers, its bin would add nothing but noise. Single whole numbers stay as they are.
-
-        Parameters
-        ----------
-        noisy : NoisyCounts, shape (code,)
-            Released counts of a numeric column.
-
-        Returns
-        -------
-        ndarray, shape (code,)
+        A bound that does not stand `CLEARLY` standard deviations of its noise above its neighbour's density
+        gets that density: where nothing gathers, its bin would add nothing but noise. Single whole numbers stay
+        as they are.
         """
         assert self.edges is not None  # noqa: S101 - numeric columns have edges
         value, widths = noisy.value.copy(), np.diff(self.edges)
@@ -123,16 +109,9 @@ class ColumnBins:
         return value
 
     def smoothed(self, counts: Array, variance: float, total: float) -> Array:
-        """Noisy counts of a numeric column under a smooth density; bounds of no width and missing cells stay.
+        """Put a smooth density through counts of about ``total`` rows; bounds of no width and missing cells stay.
 
-        Parameters
-        ----------
-        counts : ndarray, shape (code,)
-            From `without_doubtful_bounds`.
-        variance : float
-            Of the noise of a bin.
-        total : float
-            About how many rows there are.
+        They come from `without_doubtful_bounds`, with the variance of a bin's noise.
         """
         assert self.edges is not None  # noqa: S101 - numeric columns have edges
         widths = np.diff(self.edges)
@@ -146,15 +125,7 @@ class ColumnBins:
 
 @dataclass(frozen=True)
 class Groups:
-    """Coarse groups of neighbouring bins, and how a value is spread over a group's bins.
-
-    Parameters
-    ----------
-    of : ndarray of int, shape (bin,)
-        Group of each bin, counting from 0 without gaps.
-    distribution : ndarray, shape (bin,)
-        Share of each bin within its group.
-    """
+    """Groups of neighbouring bins, counted from 0 without gaps, and the share of each bin within its group."""
 
     of: Codes
     distribution: Array
@@ -175,15 +146,7 @@ class Groups:
 
     @classmethod
     def by_mass(cls, mass: Array, n_groups: int, missing: bool) -> Groups:
-        """Neighbouring bins in groups of about equal mass; a last code for missing cells stays alone.
-
-        Parameters
-        ----------
-        mass : ndarray, shape (bin,)
-            Non-negative (released, noisy) mass of each bin.
-        n_groups : int
-        missing : bool
-        """
+        """Neighbouring bins in groups of about equal (noisy) mass; a last code for missing cells stays alone."""
         present = mass[:-1] if missing else mass
         total = max(float(present.sum()), 1e-300)
         middle = (np.cumsum(present) - present / 2) / total

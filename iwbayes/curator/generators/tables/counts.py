@@ -1,9 +1,9 @@
-"""Noisy counts of several tables of the same rows: price, noise, and the way back to non-negative counts."""
+"""Noisy counts of several tables of the same rows: price, noise, and the (free) way back to counts that agree."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,22 +46,11 @@ def count_event(label: str, epsilon: float, delta: float, n_tables: int) -> Even
 
 
 def gaussian_parts(epsilon: float, delta: float, shares: Sequence[float]) -> list[Budget]:
-    """Split one Gaussian guarantee into several that cost as much as it together.
+    """Split one Gaussian guarantee into several that cost as much as it together, each true for its use alone.
 
-    Inverse squares of noise multipliers add up, so that a use with share s of an (epsilon, delta) mechanism of
-    multiplier m has m/sqrt(s). Splitting epsilon and delta instead would give 1/s times the noise.
-
-    Parameters
-    ----------
-    epsilon, delta : float
-        Guarantee of all uses together; delta above 0.
-    shares : sequence of float
-        Positive, of sum 1.
-
-    Returns
-    -------
-    list of Budget
-        Each one true for the use alone.
+    Inverse squares of noise multipliers add up, so that a use with share s (positive, of sum 1) of an (epsilon,
+    delta) mechanism of multiplier m has m/sqrt(s). Splitting epsilon and delta instead would give 1/s times the
+    noise.
     """
     # a trifle more noise, so that rounding never makes the parts cost more than the whole
     whole = gaussian_multiplier(epsilon, delta) * (1 + 1e-12)
@@ -92,21 +81,11 @@ def mean_noise(facts: PublicFacts, n_tables: int, epsilon: float, delta: float) 
 def measure_counts(
     counts: Sequence[Codes], ledger: Ledger, label: str, facts: PublicFacts, *, epsilon: float, delta: float
 ) -> list[NoisyCounts]:
-    """Noisy counts of several tables of the same rows.
+    """Noisy counts of several tables of the same rows, charged by `count_event` before the noise is drawn.
 
-    Laplace noise with epsilon/tables for each; or, with delta above 0, one Gaussian for all of them.
-
-    Parameters
-    ----------
-    counts : sequence of ndarray of int, shape (cell,)
-        A row stands in one cell of each table.
-    ledger : Ledger
-        Charged `count_event` before the noise is drawn.
-    label : str
-    facts : PublicFacts
-        Every sensitivity is multiplied by its rows per user.
-    epsilon, delta : float
-        The guarantee of all tables together.
+    A row stands in one cell of each table, and every sensitivity is multiplied by the rows per user. Epsilon and
+    delta are of all tables together: Laplace noise with epsilon/tables for each or, with delta above 0, one
+    Gaussian for all.
     """
     moves, rows = count_moves(facts), facts.rows_per_user
     scale = noise_scale(facts, len(counts), epsilon, delta)
@@ -129,3 +108,55 @@ def project_nonnegative(noisy: Array, total: float) -> Array:
     shift = (np.cumsum(ordered) - total) / np.arange(1, len(noisy) + 1)
     last = int(np.nonzero(ordered > shift)[0][-1])
     return np.maximum(noisy - shift[last], 0.0)
+
+
+def combine(estimates: Iterable[tuple[Array, Array | float]]) -> Array:
+    """Mean of independent estimates of the same counts, each with its variance, weighted by the inverse variances."""
+    pairs = list(estimates)
+    weights = [1 / np.asarray(variance) for _, variance in pairs]
+    return np.asarray(sum(w * value for w, (value, _) in zip(weights, pairs, strict=True)) / sum(weights))
+
+
+def other_axes(table: Array, axis: int) -> tuple[int, ...]:
+    """All axes of a table but one."""
+    return tuple(a for a in range(table.ndim) if a != axis)
+
+
+def with_marginals(table: Array, marginals: Sequence[Array]) -> Array:
+    """Nearest table (in L2) with the given one-way marginals, which have one sum.
+
+    Each marginal's gap is spread evenly over the cells that it sums. The projections onto the marginals of two axes
+    commute, since they share the total alone, so that one round is exact.
+    """
+    for axis, marginal in enumerate(marginals):
+        others = other_axes(table, axis)
+        gap = (marginal - table.sum(axis=others)) * table.shape[axis] / table.size
+        table = table + np.expand_dims(gap, others)
+    return table
+
+
+def consistent_tables(
+    tables: Sequence[NoisyCounts],
+    columns: Sequence[tuple[int, ...]],
+    sizes: Sequence[int],
+    measured: Mapping[int, tuple[Array, Array]],
+    total: float,
+) -> list[Array]:
+    """Give all tables the same one-way marginals (after Hay et al., VLDB 2010, and Qardaji et al., SIGMOD 2014).
+
+    Parameters and result are flat tables of these columns, the last fastest. ``measured`` maps a column to the
+    counts that were released of it alone, and their variance. A column's counts are the mean of all tables that
+    hold it and of these, weighted by the inverse variances and projected on non-negative counts with the public
+    total; each table is then moved to the nearest one with these counts. Cells may be negative.
+    """
+    shaped = [part.value.reshape([sizes[c] for c in members]) for part, members in zip(tables, columns, strict=True)]
+    estimates: dict[int, list[tuple[Array, Array | float]]] = {c: [found] for c, found in measured.items()}
+    for table, part, members in zip(shaped, tables, columns, strict=True):
+        for axis, column in enumerate(members):
+            marginal = table.sum(axis=other_axes(table, axis)), part.variance * table.size / sizes[column]
+            estimates.setdefault(column, []).append(marginal)
+    counts = {column: project_nonnegative(combine(found), total) for column, found in estimates.items()}
+    return [
+        with_marginals(table, [counts[c] for c in members]).ravel()
+        for table, members in zip(shaped, columns, strict=True)
+    ]
