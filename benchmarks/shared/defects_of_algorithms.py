@@ -120,7 +120,7 @@ plant(FILE, "PATEGAN: a user's rows have several teachers",
 FILE = "curator/contribution.py"
 plant(FILE, "contributions: the bound from exact counts",
        "index = above_threshold(-above, threshold=-limit, sensitivity=1, monotone=True, **budget)  #",
-       "place = next((k for k, a in enumerate(above) if a <= limit), None)  #",
+       "index = next((k for k, a in enumerate(above) if a <= limit), None)  #",
        "curator/test_contribution.py::test_the_bound_and_the_count_ask_for_the_noise_that_they_charge")
 plant(FILE, "contributions: more rows kept than the bound",
        "return by_user[rank < tau]", "return by_user[rank <= tau]",
@@ -134,7 +134,7 @@ plant(FILE, "contributions: count moves by one", "math.nextafter(tau / left, mat
        "curator/test_contribution.py::test_the_number_of_rows_is_noisy_with_the_scale_of_the_bound")
 plant(FILE, "contributions: exact number of rows",
        "rows_per_user=tau, n_private=n_private, source=source)",
-       "rows_per_user=tau, n_private=len(places), source=source)",
+       "rows_per_user=tau, n_private=len(indices), source=source)",
        "curator/test_contribution.py::test_the_number_of_rows_is_noisy_with_the_scale_of_the_bound")
 
 # --- estimators

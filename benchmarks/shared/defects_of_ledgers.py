@@ -124,10 +124,10 @@ plant(FILE, "accounting: multiplier not rounded up",
        "np.inf)) * (1 + 1e-13)\n    return multiplier", "    return multiplier * (1 - 1e-9)",
        "curator/privacy/test_ledger.py::test_the_multiplier_is_the_smallest_with_the_guarantee")
 plant(FILE, "accounting: replaced rows priced as null rows",
-       '"replace-one": NeighboringRelation.REPLACE_ONE', '"replace-one": NeighboringRelation.REPLACE_SPECIAL',
+       '"replace-one": "REPLACE_ONE"', '"replace-one": "REPLACE_SPECIAL"',
        "curator/test_dpsgd.py::test_the_event_meets_its_budget")
 plant(FILE, "accounting: replaced users priced as null rows",
-       '"replace-user": NeighboringRelation.REPLACE_ONE', '"replace-user": NeighboringRelation.REPLACE_SPECIAL',
+       '"replace-user": "REPLACE_ONE"', '"replace-user": "REPLACE_SPECIAL"',
        "curator/test_contribution.py::test_gradient_steps_sample_users_and_clip_their_sums")
 plant(FILE, "accounting: all steps at the price of one",
        ").self_compose(event.steps)", ")", "curator/test_dpsgd.py::test_the_event_meets_its_budget")

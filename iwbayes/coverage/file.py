@@ -12,29 +12,18 @@ _FORMAT = 1
 
 
 class StudyFile:
-    """JSON lines: the settings of the study, then one finished replication a line.
-
-    Parameters
-    ----------
-    path : Path
-    settings : dict
-        Plain JSON values. A file of other settings is refused.
-    """
+    """JSON lines: the settings of the study, then one finished replication a line."""
 
     def __init__(self, path: Path, settings: dict[str, Any]) -> None:
-        self._path = path
-        self._header: dict[str, Any] = {"format": _FORMAT, "settings": settings}
+        self._path, self._settings = path, settings
 
     def read(self) -> dict[int, dict[str, Any]]:
         """Finished replications by their number; a last line that was cut off is taken away.
 
-        Raises
-        ------
-        ValueError
-            If the file is no study's, or that of a study with other settings.
+        A file of no study, or of one with other settings, is refused.
         """
         if not self._path.exists() or self._path.stat().st_size == 0:
-            self._path.write_text(self._line(self._header), encoding="utf-8")
+            self.append({"format": _FORMAT, "settings": self._settings})
             return {}
         text = self._path.read_text(encoding="utf-8")
         whole = text[: text.rfind("\n") + 1]
@@ -48,22 +37,18 @@ class StudyFile:
             raise ValueError(f"{self._path} holds no results of a coverage study. Choose another file.") from error
 
     def append(self, record: dict[str, Any]) -> None:
-        """Add a finished replication."""
+        """Add a line, such as a finished replication."""
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(self._line(record))
+            file.write(json.dumps(record) + "\n")
 
     def _check(self, header: dict[str, Any]) -> None:
         found = header["settings"]
         differing = [
             f"{name}: {found.get(name)!r} there, {value!r} here"
-            for name, value in self._header["settings"].items()
+            for name, value in self._settings.items()
             if found.get(name) != value
         ]
         if header["format"] != _FORMAT or differing:
             raise ValueError(
                 f"{self._path} holds another study ({'; '.join(differing) or 'an older format'}). Choose another file."
             )
-
-    @staticmethod
-    def _line(record: dict[str, Any]) -> str:
-        return json.dumps(record) + "\n"

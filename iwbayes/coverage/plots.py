@@ -14,15 +14,7 @@ if TYPE_CHECKING:
 
 
 def draw_coverage(table: pd.DataFrame, level: float, ax: Axes | None) -> Axes:
-    """Draw coverage with two standard errors, one row a parameter, the methods below each other.
-
-    Parameters
-    ----------
-    table : pandas.DataFrame
-        Index method, parameter; columns coverage, coverage_se.
-    level : float
-    ax : matplotlib.axes.Axes or None
-    """
+    """Draw coverage with two standard errors, one row a parameter, the methods below each other."""
     methods = list(table.index.unique("method"))
     names = list(table.index.unique("parameter"))
     ax = axes_or_new(ax, 7, 1.2 + 0.16 * len(names) * (len(methods) + 1))
@@ -31,15 +23,8 @@ def draw_coverage(table: pd.DataFrame, level: float, ax: Axes | None) -> Axes:
         own = table.loc[method].reindex(names)
         height = np.arange(len(names)) + 0.8 * ((index + 0.5) / len(methods) - 0.5)
         marker = MARKERS[index % len(MARKERS)]
-        ax.errorbar(
-            own["coverage"],
-            height,
-            xerr=2 * own["coverage_se"],
-            fmt=marker,
-            color=f"C{index}",
-            markersize=4,
-            label=method,
-        )
+        style = {"fmt": marker, "color": f"C{index}", "markersize": 4, "label": method}
+        ax.errorbar(own["coverage"], height, xerr=2 * own["coverage_se"], **style)
     label_rows(ax, names)
     ax.set_xlim(right=1.02)
     ax.set_xlabel(f"share of {100 * level:g} % intervals that contain the truth (bars: 2 standard errors)")
@@ -48,14 +33,7 @@ def draw_coverage(table: pd.DataFrame, level: float, ax: Axes | None) -> Axes:
 
 
 def draw_calibration(replications: pd.DataFrame, ax: Axes | None) -> Axes:
-    """Draw coverage of equal-tailed intervals of every level, averaged over the parameters, by method.
-
-    Parameters
-    ----------
-    replications : pandas.DataFrame
-        Columns method, replication, parameter, pit.
-    ax : matplotlib.axes.Axes or None
-    """
+    """Draw coverage of equal-tailed intervals of every level, averaged over the parameters, by method."""
     ax = axes_or_new(ax, 4.8, 4.6)
     levels = np.linspace(0, 1, 101)
     ax.plot([0, 1], [0, 1], color="0.5", linewidth=1, linestyle="--", zorder=0)

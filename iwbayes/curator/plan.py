@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -18,13 +19,13 @@ from iwbayes.curator.privacy.declared import admit
 from iwbayes.curator.privacy.ledger import BudgetExceeded, Ledger
 from iwbayes.curator.protocols import (
     Generator,
-    GeneratorsEstimator,
     PublicFacts,
     WeightEstimator,
     check_rows_at_hand,
     gives_log_ratio,
     is_generator,
     is_weight_estimator,
+    needs_generator,
     prefers_delta,
 )
 from iwbayes.display import html_table, wrapped
@@ -208,11 +209,6 @@ def weights_for(weights: WeightEstimator | None, formulas: Sequence[str]) -> Wei
     return replace(weights, for_models=formulas)
 
 
-def needs_generator(weights: WeightEstimator) -> bool:
-    """Whether an estimator waits for a fitted generator."""
-    return isinstance(weights, GeneratorsEstimator) and weights.needs_generator
-
-
 def generators_delta(generator: Generator, delta: float) -> float:
     """Return the delta that a generator takes."""
     return delta if prefers_delta(generator) or not generator.pure else 0.0
@@ -230,17 +226,17 @@ def generators_share(
     if isinstance(generator, GivenTable):
         share = 0.0
     events = weights.events(facts, epsilon=(1 - share) * epsilon, delta=0.0 if weights.pure else delta)
-    if any(event.mechanism == "none" for event in events):
-        raise BudgetExceeded(endless(events[0].label, epsilon))
+    _check_noise(events, epsilon)
     return share if events else 1.0
 
 
-def endless(label: str, epsilon: float) -> str:
-    """Message on a method without noise."""
-    return (
-        f"{label}: without noise the cost is infinite; the budget is epsilon {epsilon:g}. For an experiment that "
-        f"protects nobody fit the parts yourself under Ledger(math.inf, ...); nothing was drawn."
-    )
+def _check_noise(events: Sequence[Event], epsilon: float) -> None:
+    """Refuse a method without noise."""
+    if any(event.mechanism == "none" for event in events):
+        raise BudgetExceeded(
+            f"{events[0].label}: without noise the cost is infinite; the budget is epsilon {epsilon:g}. For an "
+            f"experiment that protects nobody fit the parts yourself under Ledger(math.inf, ...); nothing was drawn."
+        )
 
 
 def joint_events(
@@ -257,8 +253,7 @@ def joint_events(
 
     def events(t: float) -> tuple[Event, ...]:
         own = generator.events(facts, epsilon=share * t * epsilon, delta=own_delta)
-        if any(event.mechanism == "none" for event in own):
-            raise BudgetExceeded(endless(own[0].label, epsilon))
+        _check_noise(own, epsilon)
         if share == 1:
             return own
         return (*own, *weights.events(facts, epsilon=(1 - share) * t * epsilon, delta=part_delta))
@@ -267,7 +262,7 @@ def joint_events(
 
 
 def check_whole(name: str, value: int, least: int = 1) -> int:
-    """Return a whole number of at least 1, or of another least one; refuse all else."""
+    """Return a whole number of at least ``least``; refuse all else."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise ValueError(f"{name} must be a whole number of at least {least}; got {value!r}.")
     return int(value)
@@ -295,12 +290,9 @@ class GivenTable:
     table: SyntheticTable
     owed: tuple[Event, ...]
 
-    reads_blocks = True
-
-    @property
-    def pure(self) -> bool:
-        """A declared cost needs no delta of the release's."""
-        return True
+    reads_blocks: ClassVar[bool] = True
+    #: A declared cost needs no delta of the release's.
+    pure: ClassVar[bool] = True
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
         """Return what its making is declared to have cost."""

@@ -12,22 +12,9 @@ import numpy as np
 
 @contextmanager
 def progress(show: bool, text: str, total: int) -> Iterator[Callable[[], None]]:
-    """Show steps and time left where the error stream is a terminal.
+    """Show what runs, its steps and the time left where the error stream is a terminal; call the result after a step.
 
     No loss is shown: a loss of private rows is a private value.
-
-    Parameters
-    ----------
-    show : bool
-    text : str
-        What runs.
-    total : int
-        Number of steps.
-
-    Yields
-    ------
-    callable
-        To be called after each step.
     """
     if not (show and sys.stderr.isatty()):
         yield lambda: None
@@ -42,20 +29,10 @@ def progress(show: bool, text: str, total: int) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def stages(show: bool, text: str, lengths: Mapping[str, float]) -> Iterator[Callable[[str], None]]:
-    """Show what is being done, for how long, and the time left, where the error stream is a terminal.
+    """Show what is being done, for how long, and the time left; call the result with each stage that begins.
 
-    Parameters
-    ----------
-    show : bool
-    text : str
-        What runs, until the first stage is named.
-    lengths : mapping of str to float
-        The stages in their order, and how long they take beside each other as a rule: the time left is as rough.
-
-    Yields
-    ------
-    callable
-        Takes the name of the stage that begins.
+    ``lengths`` names the stages in their order, and how long they take beside each other as a rule: the time left is as
+    rough. Before the first stage ``text`` is shown.
     """
     if not (show and sys.stderr.isatty()):
         yield lambda stage: None

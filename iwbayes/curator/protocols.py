@@ -133,20 +133,23 @@ class Generator(_Algorithm, Protocol):
 
 def is_weight_estimator(algorithm: object) -> bool:
     """Whether an instance has a weight estimator's methods; one whose `fit` takes no synthetic rows is a generator."""
-    return _has_methods(algorithm, WeightEstimator) and "synthetic" in _parameters_of_fit(algorithm)
+    return _has_methods(algorithm, WeightEstimator, weighs=True)
 
 
 def is_generator(algorithm: object) -> bool:
     """Whether an instance has a generator's methods; one whose `fit` takes synthetic rows is a weight estimator."""
-    return _has_methods(algorithm, Generator) and "synthetic" not in _parameters_of_fit(algorithm)
+    return _has_methods(algorithm, Generator, weighs=False)
 
 
-def _has_methods(algorithm: object, protocol: type) -> bool:
-    return isinstance(algorithm, protocol) and not isinstance(algorithm, type)
+def _has_methods(algorithm: object, protocol: type, *, weighs: bool) -> bool:
+    if not isinstance(algorithm, protocol) or isinstance(algorithm, type):
+        return False
+    return ("synthetic" in signature(algorithm.fit).parameters) is weighs  # type: ignore[attr-defined]
 
 
-def _parameters_of_fit(algorithm: object) -> tuple[str, ...]:
-    return tuple(signature(algorithm.fit).parameters)  # type: ignore[attr-defined]
+def needs_generator(weights: object) -> bool:
+    """Whether a weight estimator waits for a fitted generator."""
+    return isinstance(weights, GeneratorsEstimator) and weights.needs_generator
 
 
 def prefers_delta(generator: object) -> bool:

@@ -20,7 +20,6 @@ from iwbayes.curator.plan import (
     generators_delta,
     generators_share,
     joint_events,
-    needs_generator,
     warn_of_delta,
     weights_for,
 )
@@ -29,11 +28,7 @@ from iwbayes.curator.privacy.declared import declared_events, owed_events
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.noise import NoiseSource
 from iwbayes.curator.progress import stages
-from iwbayes.curator.protocols import (
-    Generator,
-    PublicFacts,
-    WeightEstimator,
-)
+from iwbayes.curator.protocols import Generator, PublicFacts, WeightEstimator, needs_generator
 from iwbayes.release import Release
 from iwbayes.statement import RowAdjacency
 from iwbayes.tables import PrivateTable, SyntheticTable
@@ -192,19 +187,19 @@ def _check_arguments(
         raise ValueError("a table with users comes with the ledger that bounded their contributions. Pass ledger=.")
     n = ROWS_PER_PRIVATE_ROW * private.n_private if n_synthetic is None else n_synthetic
     if isinstance(generator, GivenTable):
+        rows = len(generator.table)
         if generator.table.schema != private.schema:
             raise ValueError("private and synthetic rows must share one schema. Make the table under it.")
-        n = len(generator.table) if n_synthetic is None else n_synthetic
-        if n != len(generator.table):
-            raise ValueError(
-                f"all {len(generator.table)} rows of the given table are published; got n_synthetic={n!r}."
-            )
+        n = rows if n_synthetic is None else n_synthetic
+        if n != rows:
+            raise ValueError(f"all {rows} rows of the given table are published; got n_synthetic={n!r}.")
     n = check_whole("n_synthetic", n)
     check_share(share)
-    if ledger is not None:
-        check_delta(delta, ledger)
-    if ledger is not None and noise is not None:
+    if ledger is None:
+        return n
+    check_delta(delta, ledger)
+    if noise is not None:
         raise ValueError("a given ledger has its own noise source; pass either ledger or noise.")
-    if ledger is not None and adjacency != "replace-one" and adjacency != ledger.adjacency:
+    if adjacency != "replace-one" and adjacency != ledger.adjacency:
         raise ValueError(f"the ledger's adjacency is {ledger.adjacency!r}; got adjacency={adjacency!r}.")
     return n

@@ -91,7 +91,12 @@ def publish_users(
     left = release_epsilon(epsilon, delta, len(grid), ledger, bound_share=bound_share)
     generator = BayesNet() if generator is None else generator
     estimator = weights_for(weights, for_models)
-    _check_release(private, generator, estimator, n_synthetic, share, max(grid), left, delta)
+    # refuse what publish() would, while nothing is charged
+    check_algorithms(generator, estimator, private)
+    check_share(share)
+    n = 1 if n_synthetic is None else check_whole("n_synthetic", n_synthetic)
+    facts = PublicFacts(private.schema, private.n_users, n, "replace-user", max(grid), private.n_users)
+    joint_events(facts, generator, estimator, share, left, delta)(1.0)
     bounding = bounding_events(bound_share * epsilon, len(grid))
     ledger.check_releases(bounding, [noise_event("release", left, delta)])
     bounded = bound_contributions(private, ledger, epsilon=bound_share * epsilon, grid=grid)
@@ -109,39 +114,10 @@ def publish_users(
     )
 
 
-def _check_release(
-    private: PrivateTable,
-    generator: Generator,
-    weights: WeightEstimator,
-    n_synthetic: int | None,
-    share: float,
-    rows_per_user: int,
-    epsilon: float,
-    delta: float,
-) -> None:
-    """Refuse what `publish` would, while nothing is charged."""
-    check_algorithms(generator, weights, private)
-    check_share(share)
-    n = 1 if n_synthetic is None else check_whole("n_synthetic", n_synthetic)
-    facts = PublicFacts(private.schema, private.n_users, n, "replace-user", rows_per_user, private.n_users)
-    joint_events(facts, generator, weights, share, epsilon, delta)(1.0)
-
-
 def release_epsilon(
     epsilon: float, delta: float, n_candidates: int, ledger: Ledger, *, bound_share: float = BOUND_SHARE
 ) -> float:
-    """Epsilon that is left to the release beside the bound on contributions, under the rule of a ledger.
-
-    Parameters
-    ----------
-    epsilon, delta : float
-        Of both steps together.
-    n_candidates : int
-        Length of the grid.
-    ledger : Ledger
-        Nothing is charged to it.
-    bound_share : float
-    """
+    """Epsilon of both steps that is left to the release beside the bound, under a ledger's rule; charges nothing."""
     if not 0 < bound_share < 1:
         raise ValueError(f"bound_share must be in (0, 1), the bound's part of epsilon; got {bound_share!r}.")
     both = Ledger(epsilon, delta, "replace-user", rule=ledger.rule)

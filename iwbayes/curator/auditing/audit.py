@@ -101,20 +101,27 @@ class AuditResult:
     @property
     def passed(self) -> bool:
         """Whether neither bound is above what was asked for; it proves nothing."""
-        return self._within(self.nominal_epsilon, self.nominal_mu)
+        return self.epsilon <= self.nominal_epsilon and (self.nominal_mu is None or self.mu <= self.nominal_mu)
 
     @property
     def charge_holds(self) -> bool:
         """Whether neither bound is above what was charged, so that a statement of the run stands unrefuted."""
-        return self._within(self.charged_epsilon, self.charged_mu)
-
-    def _within(self, epsilon: float, mu: float | None) -> bool:
-        return self.epsilon <= epsilon and (mu is None or self.mu <= mu)
+        return self.epsilon <= self.charged_epsilon and (self.charged_mu is None or self.mu <= self.charged_mu)
 
     def __str__(self) -> str:
         """Say what was found, and what it means."""
         n_events = sum(event.count for event in self.events)
         of_mu = "" if self.nominal_mu is None else f" (claimed: {self.nominal_mu:.4g})"
+        if self.passed:
+            verdict = [
+                "  Passed: nothing was found against the claim. That is no proof of it: other tables or a",
+                "  sharper statistic may find more.",
+            ]
+        else:
+            verdict = [
+                f"  FAILED: the claim is refuted; a true one fails with probability {1 - self.confidence:.2g} at most.",
+                f"  What was charged {'stands unrefuted' if self.charge_holds else 'is refuted as well'}.",
+            ]
         lines = [
             f"Audit of {self.algorithm}",
             f"  claimed: epsilon {self.nominal_epsilon:.4g} at delta {self.nominal_delta:.3g} under {self.adjacency}; "
@@ -122,21 +129,9 @@ class AuditResult:
             f"  found: epsilon at least {self.epsilon:.4g}, mu at least {self.mu:.4g}{of_mu}, "
             f"with confidence {self.confidence:g}",
             f"  from {self.n_runs} runs on each table, observing {self.observed}",
-            *(self._verdict()),
+            *verdict,
         ]
         return wrapped("\n".join(lines))
-
-    def _verdict(self) -> list[str]:
-        if self.passed:
-            return [
-                "  Passed: nothing was found against the claim. That is no proof of it: other tables or a",
-                "  sharper statistic may find more.",
-            ]
-        charge = "stands unrefuted" if self.charge_holds else "is refuted as well"
-        return [
-            f"  FAILED: the claim is refuted; a true one fails with probability {1 - self.confidence:.2g} at most.",
-            f"  What was charged {charge}.",
-        ]
 
 
 def audit(
@@ -217,7 +212,11 @@ def audit(
     False
     """
     epsilon, delta = check_budget(epsilon, delta)
-    _check_settings(adjacency, n_runs, confidence)
+    if adjacency not in ROW_ADJACENCIES:
+        raise ValueError(f"adjacency must be one of {list(ROW_ADJACENCIES)}; got {adjacency!r}.")
+    check_whole("n_runs", n_runs, LEAST_RUNS)
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must be between 0 and 1; got {confidence!r}. Use for example 0.999.")
     _check_algorithm(algorithm, synthetic)
     check_neighbours(first, second)
     subject = Subject(algorithm, synthetic, epsilon, delta, adjacency, noise, observe)
@@ -233,7 +232,7 @@ def audit(
         centers=samples.centers,
         seed=int(seeds.spawn(1)[0].generate_state(1)[0]),
     )
-    events = samples.events
+    events = samples.ledger.events
     gaussian = bool(events) and all(event.mechanism == "gaussian" for event in events)
     return AuditResult(
         algorithm=repr(algorithm),
@@ -244,7 +243,7 @@ def audit(
         nominal_epsilon=epsilon,
         nominal_delta=delta,
         nominal_mu=1 / gaussian_multiplier(epsilon, delta) if gaussian and delta > 0 else None,
-        charged_epsilon=samples.charged,
+        charged_epsilon=samples.ledger.would_cost(),
         charged_mu=1 / joint_multiplier(events) if gaussian else None,
         events=events,
         adjacency=adjacency,
@@ -271,24 +270,11 @@ def opposite_corners(schema: Schema, n: int) -> tuple[SyntheticTable, SyntheticT
     first, second : SyntheticTable
     """
     n = check_whole("n", n)
-    ends = {column.name: _ends(column) for column in schema}
+    ends = {c.name: (c.levels[0], c.levels[-1]) if hasattr(c, "levels") else (c.lower, c.upper) for c in schema}
     first = pd.DataFrame({name: [low] * n for name, (low, _) in ends.items()})
     second = pd.DataFrame({name: [high] + [low] * (n - 1) for name, (low, high) in ends.items()})
     made_up = partial(SyntheticTable, schema=schema, origin="simulated", already_spent=(0, 0))
     return made_up(first), made_up(second)
-
-
-def _ends(column: Any) -> tuple[Any, Any]:
-    """Opposite ends of what a column allows."""
-    return (column.levels[0], column.levels[-1]) if hasattr(column, "levels") else (column.lower, column.upper)
-
-
-def _check_settings(adjacency: str, n_runs: int, confidence: float) -> None:
-    if adjacency not in ROW_ADJACENCIES:
-        raise ValueError(f"adjacency must be one of {list(ROW_ADJACENCIES)}; got {adjacency!r}.")
-    check_whole("n_runs", n_runs, LEAST_RUNS)
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must be between 0 and 1; got {confidence!r}. Use for example 0.999.")
 
 
 def _check_algorithm(algorithm: object, synthetic: SyntheticTable | None) -> None:

@@ -31,7 +31,7 @@ _N_THRESHOLDS, _LEAST_TAIL = 200, 20
 _TREE_WIDTH = 100
 
 
-class Evidence(NamedTuple):
+class LowerBounds(NamedTuple):
     """Lower bounds, and the statistic whose event gave that of epsilon."""
 
     epsilon: float
@@ -61,27 +61,21 @@ def lower_bounds(
     hops: int = 1,
     centers: tuple[Array, Array] | None = None,
     seed: int = 0,
-) -> Evidence:
-    """Lower bounds of epsilon (at delta) and of mu from independent runs on two tables.
+) -> LowerBounds:
+    """Lower bounds of epsilon (at delta) and of mu from independent runs on two tables; 0 where nothing was found.
+
+    Both hold together with probability ``confidence``, whatever the seed of the tree. No bound is much above
+    log(runs/20)/hops, however bad the leak.
 
     Parameters
     ----------
     first, second : ndarray, shape (run, k)
         What was observed in each run on either table; the same number of runs.
-    delta : float
-    confidence : float
-        Chance, at least, that both bounds hold together.
+    delta, confidence, seed
     hops : int
         How many neighbouring pairs lie between the two tables, 1 or 2; the bounds are those of one pair.
     centers : pair of ndarray, shape (k,), optional
         Where the noise of either sample stands, when it is known and in one unit for all coordinates.
-    seed : int
-        Of the tree's choice among equal splits; the bounds hold for any.
-
-    Returns
-    -------
-    Evidence
-        Zero where nothing was found. No bound is much above log(runs/20)/hops, however bad the leak.
 
     Notes
     -----
@@ -108,7 +102,7 @@ def lower_bounds(
             hits, misses = (np.array([(s > attack.threshold).sum()]) for s in scores)
             low, high = clopper_pearson(hits, misses, runs - 2 * quarter, level)
             proven[goal] = float(bounds[goal](low, high)[0])
-    return Evidence(proven["epsilon"], proven["mu"], chosen["epsilon"].name)
+    return LowerBounds(proven["epsilon"], proven["mu"], chosen["epsilon"].name)
 
 
 def clopper_pearson(hits: NDArray, misses: NDArray, n: int, level: float) -> tuple[Array, Array]:

@@ -39,14 +39,9 @@ _LEAST_EPSILON = 1e-12
 
 @dataclass(frozen=True)
 class Loss:
-    """What one use of the private rows lost between two tables.
+    """What one use of the private rows lost between two tables, and was charged: mu for Gaussian noise, else epsilon.
 
-    Parameters
-    ----------
-    event : Event
-        What was charged for it; a count of one.
-    found, charged : float
-        Mu for Gaussian noise, else epsilon.
+    The event is what was charged for it, with a count of one.
     """
 
     event: Event
@@ -81,15 +76,7 @@ def claim(event: Event) -> float:
 
 
 def losses(events: Sequence[Event], first: Sequence[Draw], second: Sequence[Draw]) -> list[Loss]:
-    """Losses of all uses that one permit paid for.
-
-    Parameters
-    ----------
-    events : sequence of Event
-        Of the permit.
-    first, second : sequence of Draw
-        Its draws on either table: the same kinds, sizes and scales.
-    """
+    """Losses of all uses that one permit paid for, from its draws on either table: the same kinds, sizes and scales."""
     found: list[Loss] = []
     pairs = list(zip(first, second, strict=True))
     for event in events:
@@ -113,7 +100,8 @@ def _uses(event: Event, pairs: list[tuple[Draw, Draw]]) -> list[float]:
             return lost
         one, two = pairs.pop(index)
         if event.mechanism == "exponential":
-            lost.append(_largest_change(selection(one.values, one.scale), selection(two.values, two.scale)))
+            probabilities = selection(one.values, one.scale) - selection(two.values, two.scale)
+            lost.append(float(np.abs(probabilities).max()))
         elif event.mechanism == "above-threshold":
             more = pairs.pop(index) if index < len(pairs) else None
             lost.append(0.0 if more is None else _threshold_loss((one, more[0]), (two, more[1])))
@@ -124,16 +112,12 @@ def _uses(event: Event, pairs: list[tuple[Draw, Draw]]) -> list[float]:
     return lost
 
 
-def _largest_change(first: Array, second: Array) -> float:
-    return float(np.abs(first - second).max())
-
-
 def _threshold_loss(first: tuple[Draw, Draw], second: tuple[Draw, Draw]) -> float:
     distributions = [
         first_reached(queries.values, int(limit.values[0]), scale=queries.scale, threshold_scale=limit.scale)
         for limit, queries in (first, second)
     ]
-    return _largest_change(*distributions)
+    return float(np.abs(distributions[0] - distributions[1]).max())
 
 
 def selection(scores: NDArray[Any], scale: float) -> Array:

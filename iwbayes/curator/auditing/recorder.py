@@ -28,14 +28,13 @@ PROMISED = {
 
 
 class Draw(NamedTuple):
-    """One request for noise and its outcome."""
+    """One request for noise and its outcome; ``permit`` is which of the recorder's permits paid for it."""
 
     method: str
     values: NDArray[Any]
     scale: Any
     outcome: NDArray[Any]
     promised: bool
-    #: Which of the recorder's permits paid for it.
     permit: int
 
     def same_request(self, other: Draw) -> bool:
@@ -50,39 +49,23 @@ class Departed(Exception):  # noqa: N818 - it is a finding, no error
 
 @dataclass(frozen=True)
 class Recorder:
-    """Noise source that writes down its draws; with a script it hands out the script's outcomes instead of noise.
-
-    Parameters
-    ----------
-    source : NoiseSource
-    script : sequence of Draw, optional
-    draws : list of Draw
-        In order, whatever paid for them.
-    permits : list of tuple of Event
-        Under which events noise was handed out, in order.
-    sampled : list of float
-        Rates at which rows were sampled, but for those that take every row; 1 for a random order.
-    events : tuple of Event
-        Of the permit that this source is handed out with.
-    """
+    """Noise source that writes down its draws; with a script it hands out the script's outcomes instead of noise."""
 
     source: NoiseSource
     script: Sequence[Draw] | None = None
     draws: list[Draw] = field(default_factory=list)
+    #: Under which events noise was handed out, in order.
     permits: list[tuple[Event, ...]] = field(default_factory=list)
+    #: Rates at which rows were sampled, but for those that take every row; 1 for a random order.
     sampled: list[float] = field(default_factory=list)
-    events: tuple[Event, ...] = ()
+    #: The permit that this source is handed out with, and its events.
     permit: int = -1
+    events: tuple[Event, ...] = ()
 
     def under(self, events: Sequence[Event]) -> Recorder:
         """Return the source as handed out for these events, whose promise covers its draws."""
         self.permits.append(tuple(events))
         return replace(self, events=tuple(events), permit=len(self.permits) - 1)
-
-    def _promises(self, method: str) -> bool:
-        if any(event.mechanism not in PROMISED for event in self.events):
-            return False
-        return any(method in PROMISED[event.mechanism] for event in self.events)
 
     def _draw(self, method: str, values: Any, scale: Any) -> Any:
         asked, index = np.array(values), len(self.draws)
@@ -100,7 +83,9 @@ class Recorder:
                 )
             outcome = planned.outcome
             drawn = int(np.argmax(outcome)) if method == "noisy_max" else outcome.copy()
-        self.draws.append(Draw(method, asked, scale, outcome, self._promises(method), self.permit))
+        used = [PROMISED.get(event.mechanism) for event in self.events]
+        promised = None not in used and any(method in methods for methods in used if methods)
+        self.draws.append(Draw(method, asked, scale, outcome, promised, self.permit))
         return drawn
 
     # all that add noise or choose: draw, or repeat the script

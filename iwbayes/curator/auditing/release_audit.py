@@ -91,17 +91,13 @@ class ReleaseAudit:
             *(_line(event, found) for event, found in rows.items()),
             *(f"  differs: {departure}"[:88] for departure in self.departures),
         ]
-        return "\n".join([*lines, *self._verdict()])
-
-    def _verdict(self) -> list[str]:
         if self.passed:
-            return [
-                "  Passed: no use lost more than was charged. That is no proof: other tables may",
-                "  lose more.",
-            ]
-        if self.departures:
-            return ["  FAILED: the tables are told apart although all outcomes of the noise are the same."]
-        return ["  FAILED: more was lost than was charged."]
+            verdict = "Passed: no use lost more than was charged. That is no proof: other tables may\n  lose more."
+        elif self.departures:
+            verdict = "FAILED: the tables are told apart although all outcomes of the noise are the same."
+        else:
+            verdict = "FAILED: more was lost than was charged."
+        return "\n".join([*lines, f"  {verdict}"])
 
 
 def _line(event: Event, found: Sequence[Loss]) -> str:

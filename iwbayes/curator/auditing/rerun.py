@@ -17,7 +17,7 @@ from iwbayes.curator.auditing.recorder import Departed, Draw, Recorder, Recordin
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.noise import NoiseSource
 from iwbayes.curator.protocols import FittedGenerator
-from iwbayes.statement import Event, RowAdjacency
+from iwbayes.statement import RowAdjacency
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.weights import Weights
 
@@ -61,14 +61,13 @@ class Subject:
 
 
 class Samples(NamedTuple):
-    """Observations of all runs, shape (run, k) for either table, and what a run charged."""
+    """Observations of all runs, shape (run, k) for either table, and the ledger of one of them."""
 
     first: Array
     second: Array
     centers: tuple[Array, Array] | None
     observed: str
-    events: tuple[Event, ...]
-    charged: float
+    ledger: Ledger
 
 
 def rerun(
@@ -152,10 +151,6 @@ def _check_size(width: int, n_runs: int) -> None:
         )
 
 
-def _samples(first: Array, second: Array, one: Run, observed: str, centers: Any = None) -> Samples:
-    return Samples(first, second, centers, observed, one.ledger.events, one.ledger.would_cost())
-
-
 def _repeat_request(subject: Subject, runs: tuple[Run, Run], n_runs: int, seeds: np.random.SeedSequence) -> Samples:
     """Repeat the one request for noise of a fit, on the values that it came with."""
     draws = [run.draws[0] for run in runs]
@@ -163,10 +158,9 @@ def _repeat_request(subject: Subject, runs: tuple[Run, Run], n_runs: int, seeds:
     first, second = (
         _repeat(subject.noise(seed), draw, n_runs) for seed, draw in zip(_seeds(seeds, 2), draws, strict=True)
     )
-    centers = None
-    if draws[0].method != "noisy_max":
-        centers = tuple(draw.values.astype(np.float64) for draw in draws)
-    return _samples(first, second, runs[0], "the noisy values", centers)
+    at = draws[0].values.astype(np.float64), draws[1].values.astype(np.float64)
+    centers = None if draws[0].method == "noisy_max" else at
+    return Samples(first, second, centers, "the noisy values", runs[0].ledger)
 
 
 def _repeat(source: NoiseSource, draw: Draw, n_runs: int) -> Array:
@@ -199,7 +193,7 @@ def _repeat_fit(
     width = max(len(row) for sample in rows for row in sample)
     _check_size(width, n_runs)
     first, second = (_stack(sample, width) for sample in rows)
-    return _samples(first, second, one, observed)
+    return Samples(first, second, None, observed, one.ledger)
 
 
 def _view(subject: Subject, one: Run, derived: bool) -> tuple[Callable[[Run], Array], str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,8 @@ MAX_POINTS = 10**6
 MAX_EPSILON = 500.0
 #: Gradient steps never get less noise than this, however little a budget asks for.
 LEAST_MULTIPLIER = 0.2
+#: Relative width at which the search for a scale of a release stops.
+SCALE_WIDTH = 2e-3
 #: Sums of binary fractions such as 0.3 + 0.7 may pass a budget by this relative amount.
 ROUNDING = 1e-12
 
@@ -75,12 +77,6 @@ def event_pld(event: Event, interval: float, adjacency: str) -> Any:
     return pld if event.count == 1 else pld.self_compose(event.count)
 
 
-def _gaussian_pld(multiplier: float, interval: float) -> Any:
-    from dp_accounting.pld import privacy_loss_distribution
-
-    return privacy_loss_distribution.from_gaussian_mechanism(multiplier, 1.0, value_discretization_interval=interval)
-
-
 def noise_event(label: str, epsilon: float, delta: float) -> Event:
     """One vector with Gaussian noise of an (epsilon, delta) guarantee, or with Laplace noise where delta is 0."""
     if delta > 0:
@@ -97,15 +93,17 @@ def joint_multiplier(events: Sequence[Event]) -> float:
 @lru_cache(maxsize=512)
 def _pld_epsilon(events: tuple[Event, ...], delta: float, interval: float, adjacency: str) -> float:
     """Epsilon of the composed PLDs; events are public settings, so prices may be remembered."""
+    from dp_accounting.pld import privacy_loss_distribution
+
     gaussians = [event for event in events if event.mechanism == "gaussian"]
     others = [event for event in events if event.mechanism != "gaussian"]
     if not others:
         return gaussian_epsilon(joint_multiplier(gaussians), delta)
-    plds = [_gaussian_pld(joint_multiplier(gaussians), interval)] if gaussians else []
-    plds += [event_pld(event, interval, adjacency) for event in others]
-    joint = plds[0]
-    for pld in plds[1:]:
-        joint = joint.compose(pld)
+    plds = [event_pld(event, interval, adjacency) for event in others]
+    if gaussians:
+        gaussian = privacy_loss_distribution.from_gaussian_mechanism
+        plds.insert(0, gaussian(joint_multiplier(gaussians), 1.0, value_discretization_interval=interval))
+    joint = reduce(lambda one, other: one.compose(other), plds)
     with np.errstate(over="ignore"):  # losses of hundreds leave masses that overflow: infinity is a bound as well
         return float(joint.get_epsilon_for_delta(delta))
 
@@ -144,22 +142,10 @@ def price(
 
     Theory: docs/theory.md#joint-pricing.
 
-    Parameters
-    ----------
-    events : sequence of Event
-    delta : float
-        The delta at which epsilon is asked for.
-    scale : float
-        Typical epsilon; it sets the discretisation.
-    adjacency : {"replace-one", "zero-out", "replace-user"}
-        Private gradient steps cost more when a row is replaced than when it becomes a null row.
-
-    Returns
-    -------
-    epsilon, delta : float
-        The smallest of the PLD's and basic composition's epsilon (Gaussians one by one, or as one), with the delta
-        that goes with it; epsilon is inf when the events cannot be had at that delta, or when one of them has no
-        noise.
+    The smallest of the PLD's epsilon at ``delta`` and basic composition's (Gaussians one by one, or as one), with the
+    delta that goes with it; infinite if no finite epsilon holds at that delta, or an event has no noise. ``scale`` is a
+    typical epsilon, which sets the discretisation. Private gradient steps cost more when a row is replaced than when it
+    becomes a null row.
     """
     if not events:
         return 0.0, 0.0
@@ -214,12 +200,8 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
 def gaussian_multiplier(epsilon: float, delta: float) -> float:
     """Smallest standard deviation over L2 sensitivity of an (epsilon, delta) Gaussian mechanism.
 
-    Analytic calibration (Balle & Wang 2018), rounded up until the exact delta is within ``delta``.
-
-    Raises
-    ------
-    ValueError
-        When delta is 0: Gaussian noise has no pure guarantee.
+    Analytic calibration (Balle & Wang 2018), rounded up until the exact delta is within ``delta``, which is above 0:
+    Gaussian noise has no pure guarantee.
     """
     epsilon, delta = check_budget(epsilon, delta)
     if delta == 0:
@@ -248,33 +230,12 @@ def dpsgd_multiplier(
     steps: int,
     adjacency: str = "replace-one",
 ) -> float:
-    """Noise multiplier with which Poisson-sampled Gaussian steps satisfy (epsilon, delta) together.
+    """Noise multiplier with which Poisson-sampled Gaussian steps satisfy (epsilon, delta) together; delta above 0.
 
-    Parameters
-    ----------
-    epsilon, delta : float
-        Guarantee of all steps; delta above 0.
-    sampling_probability : float
-        Chance of each row to be in a step, in (0, 1].
-    steps : int
-    adjacency : {"replace-one", "zero-out", "replace-user"}
-
-    Returns
-    -------
-    float
-        Standard deviation of a step's noise over the clip norm of one row's gradient; on the safe side by less than
-        one part in a thousand, since the search ends on the side that the same PLD accepts.
-
-    Raises
-    ------
-    ValueError
-        When delta is 0, or the rate or the number of steps is out of range.
-
-    Notes
-    -----
-    The pessimistic PLD of the Poisson-sampled Gaussian (Zhu, Dong & Wang, AISTATS 2022), which the ledger checks
-    again; for a replaced row dp-accounting's pair of mixtures at opposite clip norms. Rounding of
-    the privacy loss makes it ask for a little noise too much rather than too little.
+    It is the standard deviation of a step's noise over the clip norm of one row's gradient, by the pessimistic PLD of
+    the Poisson-sampled Gaussian (Zhu, Dong & Wang, AISTATS 2022), which the ledger checks again; for a replaced row
+    dp-accounting's pair of mixtures at opposite clip norms. Rounding of the privacy loss asks for a little too much
+    noise rather than too little. The search ends on the side that the same PLD accepts, within one part in a thousand.
     """
     epsilon, delta = check_budget(epsilon, delta)
     if delta == 0:
@@ -289,7 +250,12 @@ def dpsgd_multiplier(
     # so few rows are ever looked at that hardly any noise will do; pricing so little takes longest, hence more first
     if cost(0.0, COARSE) <= 0 and cost(math.log(LEAST_MULTIPLIER), COARSE) <= 0:
         return LEAST_MULTIPLIER
-    low, high = _bracket(lambda x: cost(x, COARSE), 0.0, 1.0)
+    low = high = 0.0
+    step = 1.0
+    while cost(low, COARSE) <= 0:
+        low, step = low - step, 2 * step
+    while cost(high, COARSE) > 0:
+        high, step = high + step, 2 * step
     # a coarse privacy loss comes near and gives the slope at little expense; the ledger's own decides
     point = brentq(cost, low, high, args=(COARSE,), xtol=1e-3)
     slope = min((cost(point + 0.02, COARSE) - cost(point - 0.02, COARSE)) / 0.04, -0.1)
@@ -308,49 +274,27 @@ def dpsgd_multiplier(
     return math.exp(high)
 
 
-def _bracket(decreasing: Callable[[float], float], start: float, step: float) -> tuple[float, float]:
-    """Interval around the zero of a decreasing function, by steps that double."""
-    low = high = start
-    while decreasing(low) <= 0:
-        low, step = low - step, 2 * step
-    while decreasing(high) > 0:
-        high, step = high + step, 2 * step
-    return low, high
-
-
 def largest_scale(
     events: Callable[[float], Sequence[Event]],
     epsilon: float,
     delta: float,
     *,
     adjacency: str = "replace-one",
-    tolerance: float = 2e-3,
     cost: Callable[[Sequence[Event]], float] | None = None,
 ) -> float:
     """Largest t with the joint price of ``events(t)`` within (epsilon, delta).
+
+    Above 1 where joint pricing is tighter than adding up, below 1 where the events cost more than they are called. The
+    search returns the affordable end of an interval of relative width `SCALE_WIDTH`.
 
     Parameters
     ----------
     events : callable
         From t to the events whose nominal epsilons are t times their shares.
-    epsilon, delta : float
+    epsilon, delta, adjacency
         The budget.
-    adjacency : {"replace-one", "zero-out", "replace-user"}
-    tolerance : float
-        Relative width at which the search stops; the affordable end is returned.
     cost : callable, optional
         From events to the epsilon that they cost together at delta: their joint price by default.
-
-    Returns
-    -------
-    float
-        Above 1 where joint pricing is tighter than adding up, below 1 where the events cost more than they are
-        called.
-
-    Raises
-    ------
-    ValueError
-        When no t of at least 2**-20 fits.
     """
     found: dict[float, float] = {}  # log of price over budget
 
@@ -367,7 +311,7 @@ def largest_scale(
     start = low, high
     while True:
         # where bisection would end if the price crossed the budget at the guess: both ends are tried
-        ends = _bisected(*start, _crossing(found, low, high), tolerance)
+        ends = _bisected(*start, _crossing(found, low, high))
         unknown = [t for t in ends if low < t <= high and t not in found]
         if not unknown or low == 64:
             return low
@@ -380,9 +324,9 @@ def largest_scale(
                 start = low, high = t, 2 * t
 
 
-def _bisected(low: float, high: float, root: float, tolerance: float) -> tuple[float, float]:
+def _bisected(low: float, high: float, root: float) -> tuple[float, float]:
     """Last two ends of a bisection towards a known root."""
-    while high - low > tolerance * low:
+    while high - low > SCALE_WIDTH * low:
         middle = (low + high) / 2
         low, high = (middle, high) if middle <= root else (low, middle)
     return low, high

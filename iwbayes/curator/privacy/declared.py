@@ -24,13 +24,7 @@ def owed_events(synthetic: SyntheticTable, ledger: Ledger) -> tuple[Event, ...]:
 
 
 def admit(synthetic: SyntheticTable, ledger: Ledger) -> None:
-    """Charge what an outside table is declared to have cost, once; note a table of unknown cost.
-
-    Raises
-    ------
-    BudgetExceeded
-        When the declared cost does not fit in the ledger.
-    """
+    """Charge what an outside table is declared to have cost, once; note a table of unknown cost."""
     if ledger.holds(synthetic.source):
         return
     if synthetic.already_spent is None:

@@ -83,13 +83,7 @@ def total(costs: Iterable[Cost]) -> Cost:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule by which a ledger prices releases and accepts them; see this module.
-
-    Parameters
-    ----------
-    epsilon, delta : float
-        That all releases together stay within.
-    """
+    """A rule by which a ledger prices releases, and the guarantee that all of them stay within; see this module."""
 
     epsilon: float
     delta: float
@@ -106,7 +100,7 @@ class Rule:
 
     def epsilon_of(self, cost: Cost) -> float:
         """Epsilon that a cost stands for, at the rule's delta."""
-        raise NotImplementedError
+        return self.equivalent(cost, self.delta)
 
     def equivalent(self, cost: Cost, delta: float) -> float:
         """Epsilon at delta of one Gaussian mechanism that costs as much; under "basic" the cost's own."""
@@ -132,13 +126,7 @@ def accepts(rule: Rule, spent: Cost) -> bool:
 
 @dataclass(frozen=True)
 class GaussianRule(Rule):
-    """Gaussian differential privacy: mu squared adds up; the default. See this module for the proof.
-
-    Parameters
-    ----------
-    epsilon, delta : float
-        Of the ledger; delta above 0.
-    """
+    """Gaussian differential privacy: mu squared adds up; the default. See this module for the proof."""
 
     name: ClassVar[str] = "gdp"
 
@@ -153,10 +141,6 @@ class GaussianRule(Rule):
         """Sum of the events' mu squared."""
         return _sum_over(events, lambda mu: mu**2, lambda epsilon: pure_mu(epsilon) ** 2)
 
-    def epsilon_of(self, cost: Cost) -> float:
-        """Epsilon of one Gaussian mechanism with that mu."""
-        return _gaussian_epsilon(cost.main, self.delta)
-
     def equivalent(self, cost: Cost, delta: float) -> float:
         """Epsilon at delta of the Gaussian mechanism with that mu."""
         return _gaussian_epsilon(cost.main, delta)
@@ -164,15 +148,7 @@ class GaussianRule(Rule):
 
 @dataclass(frozen=True)
 class RenyiRule(Rule):
-    """Renyi divergence at one order, which is fixed when the ledger begins. See this module for the proof.
-
-    Parameters
-    ----------
-    epsilon, delta : float
-        Of the ledger; delta above 0.
-    order : float, optional
-        By default the one at which most Gaussian noise fits.
-    """
+    """Renyi divergence at one order, by default the one at which most Gaussian noise fits; proof in this module."""
 
     order: float = 0.0
     name: ClassVar[str] = "renyi"
@@ -226,13 +202,7 @@ class RenyiRule(Rule):
 
 @dataclass(frozen=True)
 class BasicRule(Rule):
-    """Basic composition: epsilons and deltas add up. See this module for the proof.
-
-    Parameters
-    ----------
-    epsilon, delta : float
-        Of the ledger.
-    """
+    """Basic composition: epsilons and deltas add up. See this module for the proof."""
 
     name: ClassVar[str] = "basic"
 
@@ -258,13 +228,7 @@ RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (GaussianRule, Renyi
 
 
 def begin_rule(name: str | None, epsilon: float, delta: float) -> Rule:
-    """Rule of a new ledger: the named one, else the one under which releases with Gaussian noise cost least.
-
-    Raises
-    ------
-    ValueError
-        When there is no such rule, or it needs a delta above 0.
-    """
+    """Rule of a new ledger: the named one, else the one under which releases with Gaussian noise cost least."""
     epsilon, delta = check_budget(epsilon, delta, infinite=True)
     if name is None:
         name = "gdp" if delta > 0 else "basic"

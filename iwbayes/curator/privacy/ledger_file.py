@@ -34,15 +34,10 @@ class LedgerError(ValueError):
 
 
 class LedgerFile:
-    """Where a ledger is kept: whole records, replaced atomically under a lock.
-
-    Parameters
-    ----------
-    path : str or path
-        A link is followed, so that one ledger has one lock under every name.
-    """
+    """Where a ledger is kept: whole records, replaced atomically under a lock."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        # a link is followed, so that one ledger has one lock under every name
         self.path = Path(path).resolve()
         self.lock_path = self.path.with_name(f".{self.path.name}.lock")
         self._lock = FileLock(self.lock_path)
@@ -54,15 +49,7 @@ class LedgerFile:
             yield
 
     def begin(self, record: LedgerRecord | None, adjacency: str | None, *, rule: str | None = None) -> LedgerRecord:
-        """Return what is in the file; where there is none, write the record of a new ledger.
-
-        Raises
-        ------
-        LedgerError
-            When there is another budget in the file, or a ledger stood here and is gone.
-        FileNotFoundError
-            When there is no file and no record.
-        """
+        """Return what is in the file; where there is none, write the record of a new ledger, if it is given one."""
         if not self.path.exists():
             self._begin(record)
         found = self.read()
@@ -104,20 +91,7 @@ class LedgerFile:
         )
 
     def read(self, *, since: LedgerRecord | None = None) -> LedgerRecord:
-        """Read the record, in full or not at all.
-
-        Parameters
-        ----------
-        since : LedgerRecord, optional
-            What was read before: nothing of it may be gone.
-
-        Raises
-        ------
-        LedgerError
-            When the file is damaged, no ledger, or has lost what was in it.
-        FileNotFoundError
-            When there is none.
-        """
+        """Read the record, in full or not at all; nothing of what was read before (``since``) may be gone."""
         try:
             with open(self.path, "rb") as file:
                 content = file.read(MAX_BYTES + 1)
@@ -162,13 +136,9 @@ class LedgerFile:
     def write(self, record: LedgerRecord, *, begins: bool = False) -> None:
         """Replace the file; once this returns the record is on the disk. Call it under the lock.
 
-        Raises
-        ------
-        LedgerError
-            When the file has a second name (a hard link), which would go on without this change.
-        OSError
-            When it cannot be written: the old file stays as it is.
+        Where it cannot be written the old file stays as it is.
         """
+        # a second name (a hard link) would go on without this change
         if not begins and self.path.stat().st_nlink > 1:
             raise LedgerError(
                 f"{self.path} has more than one name (hard links). Remove the others: each would be its own ledger."

@@ -20,23 +20,14 @@ NOTHING = Cost(0.0)
 
 @dataclass(frozen=True)
 class Charge:
-    """One release, or one use, as it was charged.
-
-    Parameters
-    ----------
-    events : tuple of Event
-        Fixed before any of them ran.
-    cost : Cost
-        Its price under the ledger's rule, fixed when it was charged; without what counts to the opening.
-    opening : Cost
-        Price by basic composition of what counts to the opening (see `iwbayes.curator.privacy.filters`).
-    planned : int or None
-        Which release of the ledger's plan it is.
-    """
+    """One release, or one use, as it was charged; its events were fixed before any of them ran."""
 
     events: tuple[Event, ...]
+    #: Price under the ledger's rule, fixed when it was charged; without what counts to the opening.
     cost: Cost
+    #: Price by basic composition of what counts to the opening (see `iwbayes.curator.privacy.filters`).
     opening: Cost = NOTHING
+    #: Which release of the ledger's plan it is.
     planned: int | None = None
 
     @property
@@ -49,35 +40,20 @@ class Charge:
 
 @dataclass(frozen=True)
 class LedgerRecord:
-    """All that a ledger knows: its budget, its rule, and what was charged and made. Public quantities only.
-
-    Parameters
-    ----------
-    epsilon, delta : float
-        The whole budget.
-    adjacency : str
-    rule : Rule
-        By which releases are priced and accepted; it does not change.
-    plan : tuple of Charge
-        Releases that were fixed when the ledger began.
-    charges : tuple of Charge
-        In order.
-    noise : str
-        The worst kind of noise used.
-    notes : tuple of str
-        Why what was made cannot be certified.
-    products : frozenset of str
-        Digests of what charged events alone have made.
-    """
+    """All that a ledger knows: its budget, its rule, and what was charged and made. Public quantities only."""
 
     epsilon: float
     delta: float
     adjacency: Adjacency
     rule: Rule
+    #: Releases that were fixed when the ledger began.
     plan: tuple[Charge, ...] = ()
     charges: tuple[Charge, ...] = ()
+    #: The worst kind of noise used.
     noise: str = NOISE_KINDS[0]
+    #: Why what was made cannot be certified.
     notes: tuple[str, ...] = ()
+    #: Digests of what charged events alone have made.
     products: frozenset[str] = frozenset()
 
     @property
@@ -170,24 +146,14 @@ class LedgerRecord:
             return replace(charge, cost=NOTHING, opening=opening)
         pure = [event for event in events if event.delta == 0]
         rest = [event for event in events if event.delta > 0]
-        epsilon = Cost(math.fsum(event.count * event.epsilon for event in pure))
-        other = replace(charge, cost=self._rule_cost(rest, delta) if rest else NOTHING, opening=epsilon)
+        opening = Cost(math.fsum(event.count * event.epsilon for event in pure))
+        other = replace(charge, cost=self._rule_cost(rest, delta) if rest else NOTHING, opening=opening)
         return max(charge, other, key=self._room_after)
 
     def admit(self, events: Sequence[Event], delta: float | None = None) -> Charge:
-        """Price a release and accept it.
+        """Price a release, all of it fixed in advance, and accept it, or raise `BudgetExceeded`.
 
-        Parameters
-        ----------
-        events : sequence of Event
-            All of it, fixed in advance.
-        delta : float, optional
-            At which basic composition prices it; by default, and at least, the largest of its events'.
-
-        Raises
-        ------
-        BudgetExceeded
-            When it does not fit.
+        Basic composition prices it at ``delta``: by default, and at least, the largest of its events'.
         """
         charge = self.trial(events, delta)
         if math.isinf(self.epsilon) or charge.planned is not None:
@@ -239,24 +205,18 @@ class LedgerRecord:
         return replace(self, notes=tuple(dict.fromkeys((*self.notes, reason))))
 
     def planning(self, releases: Sequence[Sequence[Event]]) -> LedgerRecord:
-        """Return a new ledger's record with a plan.
-
-        Raises
-        ------
-        BudgetExceeded
-            When the joint price of all its releases is above the budget.
-        """
+        """Return a new ledger's record with a plan, unless the joint price of all its releases is above the budget."""
         charges = []
         for index, events in enumerate(releases):
             if not (events and all(isinstance(event, Event) for event in events)):
                 raise TypeError("plan takes releases: what plan() returns, or sequences of Event, none of them empty.")
             cost = self._rule_cost(events, max(event.delta for event in events))
             charges.append(replace(self.trial(events), cost=cost, opening=NOTHING, planned=index))
-        together = [event for charge in charges for event in charge.events]
-        if together and not self.joint_price(together)[0] <= self.epsilon * (1 + ROUNDING):
+        together = self.joint_price([event for charge in charges for event in charge.events])[0]
+        if not together <= self.epsilon * (1 + ROUNDING):
             raise BudgetExceeded(
-                f"The plan does not fit: its releases cost epsilon {self.joint_price(together)[0]:.4g} of "
-                f"{self.epsilon:g} at delta {self.delta:g}."
+                f"The plan does not fit: its releases cost epsilon {together:.4g} of {self.epsilon:g} at delta "
+                f"{self.delta:g}."
             )
         return replace(self, plan=tuple(charges))
 
@@ -276,8 +236,7 @@ class LedgerRecord:
     def _next_planned(self, events: Sequence[Event]) -> int | None:
         """Index of the next planned release that these events are, or are more private than."""
         first = 1 + max((c.planned for c in self.charges if c.planned is not None), default=-1)
-        found = (index for index in range(first, len(self.plan)) if _covers(self.plan[index].events, events))
-        return next(found, None)
+        return next((k for k in range(first, len(self.plan)) if _covers(self.plan[k].events, events)), None)
 
     def _counted(self, charges: Sequence[Charge]) -> tuple[Cost, Rule, Cost]:
         """Cost of the opening, the rule for what follows it, and the cost of that."""

@@ -194,21 +194,10 @@ def spherical(value: ArrayLike, *, sensitivity: float, epsilon: float, ledger: L
 
 
 def exponential(scores: ArrayLike, *, sensitivity: int, epsilon: float, ledger: Ledger, label: str) -> int:
-    """Select the place of a large score (McSherry & Talwar 2007; permute-and-flip, McKenna & Sheldon 2020).
+    """Return the index of a high-scoring candidate (McSherry & Talwar 2007; permute-and-flip, McKenna & Sheldon 2020).
 
-    Parameters
-    ----------
-    scores : array_like of int, shape (candidate,)
-    sensitivity : int
-        Largest change of any score between adjacent tables.
-    epsilon : float
-    ledger : Ledger
-    label : str
-
-    Returns
-    -------
-    int
-        The chosen place; exponential noise of scale 2 sensitivity/epsilon makes the choice.
+    Integer ``scores`` have shape (candidate,); ``sensitivity`` is the largest change of any score between adjacent
+    tables. Exponential noise of scale 2 sensitivity/epsilon makes the choice.
     """
     array = np.asarray(scores)
     if array.ndim != 1 or array.size == 0 or not np.issubdtype(array.dtype, np.integer):
@@ -234,14 +223,11 @@ def above_threshold(
     Parameters
     ----------
     queries : array_like of int, shape (query,)
-        In the order in which they are asked.
-    threshold : int
-        Public.
+        In the order in which they are asked; ``threshold`` is public.
     sensitivity : int
         Largest change of any query between adjacent tables.
-    epsilon : float
-    ledger : Ledger
-    label : str
+    epsilon, ledger, label
+        As in `gaussian`.
     monotone : bool
         Whether the queries of any two adjacent tables differ in one direction only, all up or all down; they need half
         the noise then.
@@ -249,8 +235,8 @@ def above_threshold(
     Returns
     -------
     int or None
-        Place of the first query with q + Laplace(4 sensitivity/epsilon) >= threshold + Laplace(2 sensitivity/epsilon);
-        with Laplace(2 sensitivity/epsilon) on both sides when monotone. None when there is none. Only the place is
+        Index of the first query with q + Laplace(4 sensitivity/epsilon) >= threshold + Laplace(2 sensitivity/epsilon);
+        with Laplace(2 sensitivity/epsilon) on both sides when monotone. None when there is none. Only the index is
         released.
 
     Notes
@@ -273,8 +259,5 @@ def above_threshold(
 
 #: Mechanisms that add noise to a vector, by name.
 VECTOR_MECHANISMS: dict[str, Callable[..., Noisy]] = {
-    "gaussian": gaussian,
-    "laplace": laplace,
-    "cube": cube,
-    "spherical": spherical,
+    mechanism.__name__: mechanism for mechanism in (gaussian, laplace, cube, spherical)
 }

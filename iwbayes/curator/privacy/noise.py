@@ -204,7 +204,8 @@ class SeededNoise:
 
     def spherical(self, values: Array, scale: float) -> Array:
         """Add a floating-point vector."""
-        return values + _spherical(self._rng, len(values), scale)
+        spread = math.sqrt(2 * scale**2 * self._rng.gamma((len(values) + 1) / 2))
+        return values + spread * self._rng.standard_normal(len(values))
 
     def floating_gaussian(self, values: Array, scale: float) -> Array:
         """Add floating-point normal noise to each coordinate."""
@@ -264,24 +265,13 @@ def _standard_normals(n: int) -> Array:
     return np.where(bits & np.uint64(1), distance, -distance)
 
 
-def _spherical(rng: np.random.Generator, dim: int, scale: float) -> Array:
-    return math.sqrt(2 * scale**2 * rng.gamma((dim + 1) / 2)) * rng.standard_normal(dim)
-
-
 def integer_cube(dim: int, scale: Fraction, source: WholeNumbers) -> list[int]:
     """Draw z in Z**dim with P(z) proportional to exp(-max_j |z_j| / scale), in exact integer arithmetic.
 
     exp(-m/scale) is a mixture over j >= m, so z is uniform on {-j..j}**dim with P(j) proportional to
     (2j+1)**dim exp(-j/scale). j itself comes by rejection from the sum of dim+1 geometric draws, whose
     P(j) is proportional to C(j+dim, dim) exp(-j/scale), accepted with probability
-    prod_i (2j+1)/(2j+2i), i = 1..dim.
-
-    Parameters
-    ----------
-    dim : int
-    scale : Fraction
-        In grid units. The finer the grid against dim, the fewer rejections.
-    source : WholeNumbers
+    prod_i (2j+1)/(2j+2i), i = 1..dim. ``scale`` is in grid units: the finer the grid against dim, the fewer rejections.
     """
     while True:
         radius = sum(_geometric(scale, source) for _ in range(dim + 1))
