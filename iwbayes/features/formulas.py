@@ -19,7 +19,7 @@ from typing import Any
 from iwbayes.features.formula_text import MAX_PREDICTOR_DEGREE, NAME_IN_BACKTICKS, formula_hints, parse_model, quoted
 from iwbayes.features.terms import MAX_RAW_TERMS, Term, feature_owners, ordered_terms
 from iwbayes.schema import Schema
-from iwbayes.schema.columns import Categorical, Column, Real
+from iwbayes.schema.columns import Categorical, Real
 
 __all__ = ["ScoreTerms", "check_formulas", "model_options", "model_terms", "reduced"]
 
@@ -259,7 +259,7 @@ class _Reader:
     def _whole(self, node: ast.AST) -> Span:
         """Span of a factor: a contrast of levels, or a polynomial."""
         match node:
-            case ast.Call(func=ast.Name(id="C"), args=[ast.Name(id=name), *_]) if self._has_levels(self._name(name)):
+            case ast.Call(func=ast.Name(id="C"), args=[ast.Name(id=name), *_]) if self._name(name) in self._with_levels:
                 return self._column(self._name(name))
             case ast.Call(func=ast.Name(id="poly"), args=[inner, *_]):
                 return self._power(self._polynomial(inner), self._degree(node), node)
@@ -311,6 +311,6 @@ class _Reader:
             found = _times(found, span, self.schema)
         return self.checked(found, ast.unparse(node))
 
-    def _has_levels(self, name: str) -> bool:
-        column: Column | None = self.schema[name] if name in self.schema.names else None
-        return column is not None and column.kind in ("categorical", "binary")
+    @property
+    def _with_levels(self) -> list[str]:
+        return [column.name for column in self.schema if column.kind in ("categorical", "binary")]

@@ -13,7 +13,7 @@ from iwbayes._digest import digest
 from iwbayes.arrays import Array
 from iwbayes.beta_calibration import BetaCalibration
 from iwbayes.curator.estimators.fitting import OpenFit, RatioLearner
-from iwbayes.curator.estimators.logistic_loss import Reach, gradient_reach, minimise, sensitivity
+from iwbayes.curator.estimators.logistic_loss import Reach, check_penalty, gradient_reach, minimise, sensitivity
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier
 from iwbayes.curator.privacy.mechanisms import VECTOR_MECHANISMS
 from iwbayes.curator.protocols import LogRatio, PublicFacts, RatioEstimator
@@ -128,8 +128,8 @@ class BetaCalibratedWeights(RatioLearner[BetaCalibratedRatio]):
             raise ValueError(f"mechanism must be one of {sorted(VECTOR_MECHANISMS)}; got {self.mechanism!r}.")
         if not 0 < self.share < 1:
             raise ValueError(f"share must be above 0 and below 1; got {self.share!r}.")
-        if self.l2 is not None and not (math.isfinite(self.l2) and self.l2 > 0):
-            raise ValueError(f"l2 must be positive and finite: the penalty bounds the sensitivity; got {self.l2!r}.")
+        if self.l2 is not None:
+            check_penalty(self.l2)
         if not (math.isfinite(self.limit) and self.limit > 0):
             raise ValueError(f"limit must be positive and finite; got {self.limit!r}. Use for example 5.")
 
@@ -163,7 +163,10 @@ class BetaCalibratedWeights(RatioLearner[BetaCalibratedRatio]):
         if self.mechanism == "gaussian":
             settings["delta"] = own["delta"]
         noisy = VECTOR_MECHANISMS[self.mechanism](exact, sensitivity=reach * self._norm(), **settings)
-        ratio = BetaCalibratedRatio(base, _calibration(noisy.value / limit, at_synthetic), limit)
+        a, b = (float(slope) for slope in np.maximum(noisy.value / limit, 0.0))
+        # the constant gives the synthetic rows a mean weight of one
+        log_mean = float(logsumexp(BetaCalibration(a, b)(at_synthetic))) - math.log(len(at_synthetic))
+        ratio = BetaCalibratedRatio(base, BetaCalibration(a, b, -log_mean), limit)
         if ledger.holds(base.fingerprint()):
             ledger._register(ratio.fingerprint())
         else:
@@ -188,9 +191,8 @@ class BetaCalibratedWeights(RatioLearner[BetaCalibratedRatio]):
         if self.l2 is not None:
             return self.l2, sensitivity(reach, facts.n_private, self.l2)
         scale = gaussian_multiplier(epsilon, delta) if self.mechanism == "gaussian" else self._norm() / epsilon
-        spread = math.sqrt(
-            DISTRIBUTIONS[self.mechanism](scale, _SLOPES).covariance[0, 0]
-        )  # of the noise, at sensitivity one
+        # of the noise, at sensitivity one
+        spread = math.sqrt(DISTRIBUTIONS[self.mechanism](scale, _SLOPES).covariance[0, 0])
         l2 = max(sensitivity(reach, facts.n_private, 1.0) * spread / NOISE_TARGET, LEAST_L2)
         return l2, sensitivity(reach, facts.n_private, l2)
 
@@ -211,10 +213,3 @@ def _features(log_ratio: Array, limit: float) -> Array:
     """Rows (log p + log 2, -log(1 - p) - log 2, limit)/limit, shape (row, 3)."""
     below, above = log_expit(log_ratio) + math.log(2), -log_expit(-log_ratio) - math.log(2)
     return np.column_stack([below / limit, above / limit, np.ones(len(log_ratio))])
-
-
-def _calibration(slopes: Array, log_ratio: Array) -> BetaCalibration:
-    """Bring slopes to at least 0, and take the constant that gives these rows a mean weight of one."""
-    a, b = (float(slope) for slope in np.maximum(slopes, 0.0))
-    log_mean = float(logsumexp(BetaCalibration(a, b)(log_ratio))) - math.log(len(log_ratio))
-    return BetaCalibration(a, b, -log_mean)

@@ -186,7 +186,10 @@ class NeuralWeights(RatioLearner[NeuralRatio]):
         )
         averaged, first = Average(network), self.steps - math.ceil(AVERAGED_SHARE * self.steps)
         for step in range(self.steps):
-            batch = _batch(synthetic, self.batch_size, rng)
+            batch = synthetic
+            if len(synthetic) > self.batch_size:
+                chosen = rng.choice(len(synthetic), self.batch_size, replace=False)
+                batch = synthetic[torch.from_numpy(chosen).to(synthetic.device)]
             gradients.descend(network, optimizer, _private_loss, partial(_synthetic_loss, rows=batch), (batch,))
             if step >= first:
                 averaged.add()
@@ -218,10 +221,3 @@ def _synthetic_loss(network: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor
     """Mean of log(1 + exp(f))."""
     torch = import_torch("NeuralWeights")
     return torch.nn.functional.softplus(network(rows)).mean()
-
-
-def _batch(rows: Tensor, size: int, rng: np.random.Generator) -> Tensor:
-    torch = import_torch("NeuralWeights")
-    if len(rows) <= size:
-        return rows
-    return rows[torch.from_numpy(rng.choice(len(rows), size, replace=False)).to(rows.device)]

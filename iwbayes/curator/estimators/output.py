@@ -79,7 +79,18 @@ class OutputNoiseWeights(Estimator):
         change = sensitivity(row_change, facts.n_private, self.l2)
         change *= math.hypot(reach.radius, 1.0)
         if self.mechanism == "laplace":
-            _check_existence(change / epsilon)
+            rho, advice = change / epsilon, "Use a larger l2 or epsilon, or mechanism='gaussian'."
+            if rho >= 1 - 1e-4:
+                raise ValueError(
+                    f"Laplace noise on log weights needs rho = sensitivity/epsilon below 1; got {rho:.3g}. {advice} "
+                    f"Nothing was charged."
+                )
+            if rho >= 0.5:
+                warnings.warn(
+                    f"weights with Laplace noise have infinite variance from rho 0.5 on; rho is {rho:.2f}. {advice}",
+                    WeightsWarning,
+                    stacklevel=3,
+                )
         warnings.warn(
             f"releasing {facts.n_synthetic} noisy log weights costs {facts.n_synthetic} times the budget of one "
             f"(epsilon {epsilon:g}, delta {delta:g}), and all of it is charged. Use TiltWeights or LogisticWeights to "
@@ -98,18 +109,3 @@ class OutputNoiseWeights(Estimator):
             noisy = gaussian(exact, delta=delta, separately=True, **settings)  # type: ignore[arg-type]
             shift = -(noisy.distribution.scale**2) / 2
         return Weights(noisy.value + shift, f"OutputNoiseWeights({self.mechanism}, l2={self.l2:g})")
-
-
-def _check_existence(rho: float) -> None:
-    advice = "Use a larger l2 or epsilon, or mechanism='gaussian'."
-    if rho >= 1 - 1e-4:
-        raise ValueError(
-            f"Laplace noise on log weights needs rho = sensitivity/epsilon below 1; got {rho:.3g}. {advice} "
-            f"Nothing was charged."
-        )
-    if rho >= 0.5:
-        warnings.warn(
-            f"weights with Laplace noise have infinite variance from rho 0.5 on; rho is {rho:.2f}. {advice}",
-            WeightsWarning,
-            stacklevel=4,
-        )

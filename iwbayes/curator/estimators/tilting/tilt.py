@@ -51,7 +51,10 @@ _OPTIONS = {"auto": TERMS, "quadratic": ("quadratic",), "linear": ("linear",)}
 
 
 class TiltDesign(NamedTuple):
-    """Public choices of a tilt: the feature map, the noise of its mean, their ratio, and what the terms are called."""
+    """Public choices of a tilt: the feature map, the noise of its mean, and what the terms are called.
+
+    ``noise_over_spread`` is sqrt(k) times ``noise_sd``: the noise of the mean in units of the synthetic spread.
+    """
 
     features: FeatureMap
     noise_sd: float
@@ -60,7 +63,10 @@ class TiltDesign(NamedTuple):
 
 
 class TiltParts(NamedTuple):
-    """How a budget is split between the tilt, the estimator of its base and the test of fit."""
+    """How a budget is split between the tilt, the estimator of its base and the test of fit, at the tilt's delta.
+
+    The epsilon of the test is zero where there is none, or where it costs nothing.
+    """
 
     epsilon: float
     delta: float
@@ -215,14 +221,7 @@ class TiltWeights(Estimator):
         return parts
 
     def parts(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> TiltParts:
-        """Split a budget between base and tilt; both parts are as large as their joint price allows.
-
-        Returns
-        -------
-        TiltParts
-            ``epsilon`` and ``delta`` of the tilt, ``base_epsilon`` and ``base_delta`` of the base, ``test_epsilon`` of
-            the test of fit, at the tilt's delta: zero where there is none, or where it costs nothing.
-        """
+        """Split a budget between base, tilt and test of fit; parts are as large as their joint price allows."""
         return self._with_test(self._two_parts(facts, epsilon, delta), facts)
 
     def _two_parts(self, facts: PublicFacts, epsilon: float, delta: float) -> TiltParts:
@@ -250,10 +249,7 @@ class TiltWeights(Estimator):
     def options(self, schema: Schema) -> list[tuple[str, Terms]]:
         """List sets of raw terms to choose from, from the richest to the poorest, each with its name.
 
-        Raises
-        ------
-        ValueError
-            When none is small enough, or a formula of `for_models` cannot be measured.
+        ValueError when none is small enough, or a formula of `for_models` cannot be measured.
         """
         if self.for_models:
             return list(model_options(tuple(self.for_models), schema))
@@ -277,18 +273,7 @@ class TiltWeights(Estimator):
     ) -> TiltDesign:
         """Choose features and clip bound from public quantities: synthetic rows, N and the tilt's own budget.
 
-        Parameters
-        ----------
-        synthetic : SyntheticTable
-        facts : PublicFacts
-        epsilon, delta : float
-        shares : ndarray, shape (row,), optional
-            Normalised weights of the base, with sum one.
-
-        Returns
-        -------
-        TiltDesign
-            ``noise_over_spread`` is sqrt(k) times ``noise_sd``: the noise of the mean in units of the synthetic spread.
+        ``shares`` are the weights of the base, shape (row,), with sum one; equal by default.
         """
         order = math.inf if self.mechanism == "cube" else 2
         options = self.options(synthetic.schema)
