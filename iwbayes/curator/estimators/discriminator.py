@@ -50,7 +50,7 @@ class DiscriminatorWeights(FreeEstimator):
         """Return the estimator that uses this discriminator, unless one was given."""
         return DiscriminatorWeights(fitted) if self.gan is None else self
 
-    def _weigh(self, fit: OpenFit) -> Weights:
+    def _before(self, fit: OpenFit) -> None:
         if self.gan is None:
             raise ValueError(
                 "DiscriminatorWeights() has no discriminator. Give a fitted one, or leave it to publish()."
@@ -60,6 +60,9 @@ class DiscriminatorWeights(FreeEstimator):
                 "the ledger holds no training of exactly this discriminator, so its weights are not free. Train it "
                 "under this ledger and leave its parameters as they are, or use another weight estimator."
             )
+
+    def _weigh(self, fit: OpenFit) -> Weights:
+        assert self.gan is not None  # noqa: S101 - `_before` refused it
         log_weights = ratios(self.gan.log_ratio, fit.synthetic)
         fit.pay()
         return Weights(log_weights, f"DiscriminatorWeights({type(self.gan).__name__})")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -30,7 +30,7 @@ class OpenFit:
     facts: PublicFacts
     epsilon: float
     delta: float
-    events: tuple[Event, ...]
+    events: tuple[Event, ...] = ()
 
     def pay(self) -> Ledger:
         """Charge the fit and what outside rows have cost, and return the account from which it takes its noise.
@@ -102,16 +102,16 @@ class Estimator:
         self, private: PrivateTable, synthetic: SyntheticTable, ledger: Ledger, epsilon: float, delta: float
     ) -> OpenFit:
         """Check tables, ledger and budget before a private row is read and before anything is charged."""
-        facts = PublicFacts.of(private, synthetic, ledger)
+        fit = OpenFit(private, synthetic, ledger, PublicFacts.of(private, synthetic, ledger), epsilon, delta)
         check_rows_at_hand(self, private)
-        self._announce(facts, epsilon, delta)
-        events = (*owed_events(synthetic, ledger), *self.events(facts, epsilon=epsilon, delta=delta))
+        self._before(fit)
+        events = (*owed_events(synthetic, ledger), *self.events(fit.facts, epsilon=epsilon, delta=delta))
         if events:
             ledger.check(*events, delta=delta)
-        return OpenFit(private, synthetic, ledger, facts, epsilon, delta, events)
+        return replace(fit, events=events)
 
-    def _announce(self, facts: PublicFacts, epsilon: float, delta: float) -> None:
-        """Warn of a cost before a ledger refuses it."""
+    def _before(self, fit: OpenFit) -> None:
+        """Refuse what settings and tables forbid, and warn of a cost, before the ledger is asked."""
 
 
 class RatioLearner(Estimator, Generic[Ratio]):

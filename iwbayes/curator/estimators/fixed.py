@@ -48,12 +48,14 @@ class KnownRatioWeights(FreeEstimator):
         if self.log_ratio is not None and not callable(self.log_ratio):
             raise TypeError(f"log_ratio must be callable on a SyntheticTable; got {type(self.log_ratio).__name__}.")
 
+    def _before(self, fit: OpenFit) -> None:
+        if self.log_ratio is None and fit.synthetic.log_ratio is None:
+            raise ValueError("the synthetic table carries no log ratio. Use SyntheticTable(..., log_ratio=...).")
+
     def _weigh(self, fit: OpenFit) -> Weights:
         if self.log_ratio is not None:
             log_weights, ledger = ratios(self.log_ratio, fit.synthetic), fit.pay()
             ledger.note("The log ratio came from outside and what its making cost was not declared.")
             return Weights(log_weights, "KnownRatioWeights")
-        if fit.synthetic.log_ratio is None:
-            raise ValueError("the synthetic table carries no log ratio. Use SyntheticTable(..., log_ratio=...).")
         fit.pay()
-        return Weights(fit.synthetic.log_ratio, "KnownRatioWeights(of the table)")
+        return Weights(fit.synthetic.log_ratio, "KnownRatioWeights(of the table)")  # type: ignore[arg-type]

@@ -184,10 +184,10 @@ class LogisticWeights(RatioLearner[LogisticRatio]):
         fit.ledger._register(ratio.fingerprint())
         return ratio
 
-    def _announce(self, facts: PublicFacts, epsilon: float, delta: float) -> None:
+    def _before(self, fit: OpenFit) -> None:
         if self.mechanism != "paper":
             return
-        epsilon, _ = check_budget(epsilon, delta)
+        facts, (epsilon, _) = fit.facts, check_budget(fit.epsilon, fit.delta)
         warnings.warn(
             f"mechanism='paper' adds the published Laplace noise, nominally epsilon {epsilon:g}; with "
             f"{facts.schema.n_features} features it is charged at epsilon {self._true_epsilon(facts, epsilon):.4g}, "

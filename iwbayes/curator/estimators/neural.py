@@ -147,6 +147,9 @@ class NeuralWeights(RatioLearner[NeuralRatio]):
         settings = self._settings(self.draws)
         return (settings.event(self.label, epsilon=epsilon, delta=delta, adjacency=facts.adjacency),)
 
+    def _before(self, fit: OpenFit) -> None:
+        import_torch("NeuralWeights")
+
     def _weigh(self, fit: OpenFit) -> Weights:
         widths = "-".join(map(str, self.hidden)) or "linear"
         return Weights(self._learn(fit).log_ratios(fit.synthetic), f"NeuralWeights({self.mechanism}, {widths})")

@@ -302,10 +302,13 @@ class TiltWeights(Estimator):
         noise_sd = float(np.sqrt(distribution.covariance[0, 0]))
         return TiltDesign(features, noise_sd, noise_sd * math.sqrt(features.whitener.shape[1]), name)
 
+    def _before(self, fit: OpenFit) -> None:
+        n = len(fit.synthetic)
+        if isinstance(self.base, Weights) and len(self.base) != n:
+            raise ValueError(f"base has {len(self.base)} weights for {n} synthetic rows; they must agree.")
+
     def _weigh(self, fit: OpenFit) -> Weights:
         synthetic, facts = fit.synthetic, fit.facts
-        if isinstance(self.base, Weights) and len(self.base) != len(synthetic):
-            raise ValueError(f"base has {len(self.base)} weights for {len(synthetic)} synthetic rows; they must agree.")
         ledger, parts = fit.pay(), self.parts(facts, epsilon=fit.epsilon, delta=fit.delta)
         base, name = self._base(fit, ledger, parts)
         shares = np.exp(base)
