@@ -152,15 +152,16 @@ plant(FILE, "tilt: for one row of a user", "math.nextafter(rows_per_user * sensi
        "math.nextafter(sensitivity, math.inf)", f"{USER}[TiltWeights]")
 FILE = "curator/estimators/tilting/tilt.py"
 TILTS = "curator/test_neighbours.py::test_a_neighbour_never_costs_the_tilt_more_than_its_charge"
-plant("curator/estimators/tilting/design.py", "tilt: private rows not clipped",
+plant(FILE, "tilt: private rows not clipped",
        "rows = features.transform(block)", "rows = features.with_bound(1e9).transform(block)", TILTS,
        more=(Edit("curator/estimators/tilting/exponential.py",
                   "if np.abs(body).max(initial=0) > limit or (size > most).any():", "if False:"),
              Edit("curator/estimators/tilting/exponential.py", "if not (np.abs(phi) <= 2 * features.bound).all():",
              "if False:")))
 plant(FILE, "tilt: features and bound from private rows",
-       "design = self.design(synthetic, facts, shares=shares, **own)",
-       "design = self.design(SyntheticTable(private.frame, private.schema), facts, **own)", TILTS)
+       "design = self.design(synthetic, facts, epsilon=parts.epsilon, delta=parts.delta, shares=shares)",
+       "design = self.design(SyntheticTable(fit.private.frame, fit.private.schema), facts, "
+       "epsilon=parts.epsilon, delta=parts.delta)", TILTS)
 plant(FILE, "tilt: test of fit drawn without a charge",
        "own = (*own, self._own_event(parts.test_epsilon, parts.delta, self._test_label))", "pass",
        "curator/estimators/test_tilt.py::test_the_test_of_fit_is_charged_before_it_is_drawn",
@@ -188,13 +189,12 @@ plant(FILE, "logistic: constant without a penalty", "    shift = b - center\n",
        "    shift = (b - center) * np.append(np.ones(len(b) - 1), 0.0)\n",
        "curator/estimators/test_logistic.py::test_the_minimiser_is_scipys")
 FILE = "curator/estimators/logistic.py"
-plant(FILE, "logistic: laplace noise of the L2 sensitivity", "        reach *= math.sqrt(len(exact))\n", "",
+plant(FILE, "logistic: laplace noise of the L2 sensitivity", "change *= math.sqrt(len(exact))", "pass",
        f"{PLANNED}[laplace-replace-one]")
 plant(FILE, "logistic: divided by the synthetic rows", "return sensitivity(reach, facts.n_private, self.l2)",
        "return sensitivity(reach, facts.n_synthetic, self.l2)", PLANNED)
 plant(FILE, "logistic: published noise at its nominal price",
-       'spent = self._true_epsilon(facts, epsilon) if self.mechanism == "paper" else float(epsilon)',
-       "spent = float(epsilon)",
+       'spent = self._true_epsilon(facts, epsilon) if self.mechanism == "paper" else epsilon', "spent = epsilon",
        "curator/estimators/test_logistic.py::test_the_published_noise_is_as_printed_and_charged_at_its_true_cost",
        more=(Edit(FILE, '(Event(self.label, "laplace", self._true_epsilon(facts, epsilon)),)',
                   '(Event(self.label, "laplace", epsilon),)'),))

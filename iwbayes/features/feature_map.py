@@ -153,12 +153,8 @@ class FeatureMap:
     def norms(self, frame: pd.DataFrame) -> Array:
         """Norm of z before clipping, shape (row,)."""
         with one_blas_thread():
-            return np.concatenate(
-                [
-                    np.linalg.norm((raw - self.center) @ self.whitener, ord=self.order, axis=1)
-                    for _, raw in raw_chunks(self.schema, self.terms, frame)
-                ]
-            )
+            scores = ((raw - self.center) @ self.whitener for _, raw in raw_chunks(self.schema, self.terms, frame))
+            return np.concatenate([np.linalg.norm(z, ord=self.order, axis=1) for z in scores])
 
     def with_bound(self, bound: float) -> FeatureMap:
         """Return the same map with another clip bound."""
@@ -206,7 +202,10 @@ class FeatureMap:
             whitener = whitener @ vectors.T  # symmetric whitening keeps coordinates near the columns
         whitener = units[:, None] * whitener
         unbounded = cls(schema, terms, center, whitener, 1.0, order)
-        return unbounded.with_bound(_weighted_quantile(unbounded.norms(synthetic.frame), shares, 0.95))
+        norms = unbounded.norms(synthetic.frame)
+        if np.ptp(shares) == 0:
+            return unbounded.with_bound(float(np.quantile(norms, 0.95)))
+        return unbounded.with_bound(float(np.quantile(norms, 0.95, weights=shares, method="inverted_cdf")))
 
     @staticmethod
     def varies(synthetic: SyntheticTable, terms: Terms, shares: Array | None = None) -> bool:
@@ -222,25 +221,18 @@ class FeatureMap:
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Plain settings and arrays, for a release file; the schema travels with the release."""
-        order = "inf" if self.order == math.inf else 2
         terms = self.terms if isinstance(self.terms, str) else [list(term) for term in self.terms]
+        order = "inf" if self.order == math.inf else 2
         settings = {"terms": terms, "bound": self.bound, "order": order, "flag": self.flag}
         return settings, {"center": self.center, "whitener": self.whitener}
 
     @classmethod
     def from_arrays(cls, schema: Schema, settings: dict[str, Any], arrays: dict[str, Array]) -> FeatureMap:
         """Inverse of `to_arrays`."""
-        order = math.inf if settings["order"] == "inf" else 2
-        terms = settings["terms"]
-        return cls(
-            schema,
-            tuple(tuple(term) for term in terms) if isinstance(terms, list) else terms,
-            arrays["center"],
-            arrays["whitener"],
-            float(settings["bound"]),
-            order,
-            bool(settings["flag"]),
-        )
+        terms, order = settings["terms"], math.inf if settings["order"] == "inf" else 2
+        terms = tuple(map(tuple, terms)) if isinstance(terms, list) else terms
+        bound, flag = float(settings["bound"]), bool(settings["flag"])
+        return cls(schema, terms, arrays["center"], arrays["whitener"], bound, order, flag)
 
 
 def raw_moments(schema: Schema, terms: Terms, frame: pd.DataFrame, shares: Array) -> tuple[Array, Array]:
@@ -254,10 +246,3 @@ def raw_moments(schema: Schema, terms: Terms, frame: pd.DataFrame, shares: Array
             center += weighted.sum(axis=0)
             gram += weighted.T @ raw
     return center, gram
-
-
-def _weighted_quantile(values: Array, shares: Array, level: float) -> float:
-    """Quantile of values under shares with sum one; numpy's own where they are equal."""
-    if np.ptp(shares) == 0:
-        return float(np.quantile(values, level))
-    return float(np.quantile(values, level, weights=shares, method="inverted_cdf"))

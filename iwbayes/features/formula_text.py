@@ -8,7 +8,13 @@ from typing import Any
 
 from iwbayes.schema import Schema
 
-__all__ = ["formula_hints", "quoted", "read_formula"]
+__all__ = ["MAX_PREDICTOR_DEGREE", "NAME_IN_BACKTICKS", "formula_hints", "parse_model", "quoted", "read_formula"]
+
+#: Largest degree of a predictor or a response as a polynomial of encoded features.
+MAX_PREDICTOR_DEGREE = 3
+#: A bracket to a power, which formulaic multiplies out before anybody can look at the degree.
+_POWER = re.compile(r"\)\s*(?:\*\*|\^)\s*(\d{1,9})")
+NAME_IN_BACKTICKS = re.compile(r"`([^`]*)`")
 
 
 def quoted(name: str) -> str:
@@ -18,7 +24,7 @@ def quoted(name: str) -> str:
 
 def formula_hints(formula: str, schema: Schema) -> str:
     """Sentences on what a formula may have meant: names that want backticks, groups of varying effects."""
-    bare = _QUOTED.sub(" ", formula)
+    bare = NAME_IN_BACKTICKS.sub(" ", formula)
     wanting = sorted((name for name in schema.names if quoted(name) != name), key=len, reverse=True)
     longest_first = "|".join(re.escape(name) for name in wanting)
     found = dict.fromkeys(re.findall(rf"(?<!\w)(?:{longest_first})(?!\w)", bare)) if wanting else {}
@@ -31,23 +37,7 @@ def formula_hints(formula: str, schema: Schema) -> str:
 
 
 def read_formula(formula: str, schema: Schema) -> Any:
-    """Let formulaic read a formula.
-
-    Parameters
-    ----------
-    formula : str
-    schema : Schema
-        Whose columns ``.`` stands for.
-
-    Returns
-    -------
-    formulaic.Formula
-
-    Raises
-    ------
-    ValueError
-        When it cannot be read.
-    """
+    """Let formulaic read a formula, in which ``.`` stands for the schema's columns; ValueError when it cannot."""
     from formulaic import Formula
     from formulaic.errors import FormulaicError
 
@@ -62,13 +52,13 @@ def read_formula(formula: str, schema: Schema) -> Any:
         raise ValueError(f"formula {formula!r} can not be read: {reason}. Write it as 'y ~ a + b'.{hints}") from None
 
 
-def _parse(formula: str, schema: Schema) -> Any:
+def parse_model(formula: str, schema: Schema) -> Any:
     """Let formulaic read a formula, and check its shape and its names."""
     from formulaic import Formula
 
     if not isinstance(formula, str):
         raise TypeError(f"a formula must be a string such as 'y ~ a + b'; got {type(formula).__name__}.")
-    if any(int(power) > MAX_PREDICTOR_DEGREE for power in _POWER.findall(_QUOTED.sub("name", formula))):
+    if any(int(power) > MAX_PREDICTOR_DEGREE for power in _POWER.findall(NAME_IN_BACKTICKS.sub("name", formula))):
         raise ValueError(f"formula {formula!r} must have no power above {MAX_PREDICTOR_DEGREE}.")
     parsed = read_formula(formula, schema)
     if not hasattr(parsed, "lhs") or not isinstance(parsed.lhs, Formula) or not isinstance(parsed.rhs, Formula):
@@ -77,15 +67,3 @@ def _parse(formula: str, schema: Schema) -> Any:
             f"{formula_hints(formula, schema)}"
         )
     return parsed
-
-
-#: Largest degree of a predictor or a response as a polynomial of encoded features.
-MAX_PREDICTOR_DEGREE = 3
-
-
-#: A bracket to a power, which formulaic multiplies out before anybody can look at the degree.
-_POWER = re.compile(r"\)\s*(?:\*\*|\^)\s*(\d{1,9})")
-
-
-#: A name in backticks.
-_QUOTED = re.compile(r"`([^`]*)`")

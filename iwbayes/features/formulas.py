@@ -16,10 +16,10 @@ from functools import cached_property, lru_cache
 from itertools import combinations_with_replacement, product
 from typing import Any
 
-from iwbayes.features.formula_text import _QUOTED, MAX_PREDICTOR_DEGREE, _parse, formula_hints, quoted
+from iwbayes.features.formula_text import MAX_PREDICTOR_DEGREE, NAME_IN_BACKTICKS, formula_hints, parse_model, quoted
 from iwbayes.features.terms import MAX_RAW_TERMS, Term, feature_owners, ordered_terms
 from iwbayes.schema import Schema
-from iwbayes.schema.columns import Categorical, Column, Real
+from iwbayes.schema.columns import Categorical, Real
 
 __all__ = ["ScoreTerms", "check_formulas", "model_options", "model_terms", "reduced"]
 
@@ -27,7 +27,6 @@ Span = frozenset[Term]
 
 #: Functions of one argument that keep a polynomial one.
 _AFFINE = ("I", "center", "scale")
-_LOG1P = ("np.log1p",)
 _ONE: Span = frozenset({()})
 
 
@@ -35,13 +34,8 @@ _ONE: Span = frozenset({()})
 class ScoreTerms:
     """Terms of a regression's scores, beside the constant one.
 
-    Parameters
-    ----------
-    formula : str
-    response, design : frozenset of tuple of int
-        Terms, as places of encoded features, whose linear combinations hold the response, and each column of the
-        design. The empty tuple is the constant.
-    schema : Schema
+    Linear combinations of the terms (tuples of indices of encoded features) in ``response`` and in ``design`` hold the
+    response, and each column of the design. The empty tuple is the constant.
     """
 
     formula: str
@@ -101,16 +95,7 @@ def model_options(formulas: tuple[str, ...], schema: Schema) -> tuple[tuple[str,
     """List sets of terms for the scores of some models, from the richest to the poorest, each with its name.
 
     Products among predictors are dropped first, then squares; response, predictors and products of the two stay.
-
-    Parameters
-    ----------
-    formulas : tuple of str
-    schema : Schema
-
-    Raises
-    ------
-    ValueError
-        When a formula can not be read, or asks for what is no polynomial of encoded columns, or for too much.
+    ValueError when a formula can not be read, asks for what is no polynomial of encoded columns, or for too much.
     """
     models = [model_terms(formula, schema) for formula in formulas]
     core: Span = frozenset().union(*(model.core for model in models))
@@ -149,7 +134,7 @@ def model_terms(formula: str, schema: Schema) -> ScoreTerms:
     Rows with missing cells are left out of a regression: each term is there times the indicator of missing cells of
     each column as well. What the missing cells of several columns have in common is not.
     """
-    parsed = _parse(formula, schema)
+    parsed = parse_model(formula, schema)
     reader = _Reader(formula, schema)
     terms = list(parsed.lhs)
     response = reader.factor(terms[0].factors[0]) if len(terms) == 1 and len(terms[0].factors) == 1 else _ONE
@@ -212,7 +197,9 @@ class _Reader:
         if factor.eval_method.name == "LOOKUP":
             return self._column(text)
         try:
-            return self.checked(self._whole(ast.parse(self._without_quotes(text), mode="eval").body), text)
+            # names in backticks become identifiers, see `_name`
+            bare = NAME_IN_BACKTICKS.sub(lambda found: f"{self._identifier}{self._place(found[1])}", text)
+            return self.checked(self._whole(ast.parse(bare, mode="eval").body), text)
         except SyntaxError:
             raise self._refusal(text, "is no polynomial of declared columns") from None
         except (RecursionError, MemoryError):
@@ -222,10 +209,6 @@ class _Reader:
         if max(len(term) for term in span) > MAX_PREDICTOR_DEGREE:
             raise self._refusal(text, f"has a degree above {MAX_PREDICTOR_DEGREE}")
         return span
-
-    def _without_quotes(self, text: str) -> str:
-        """Text in which a name in backticks is an identifier: see `_name`."""
-        return _QUOTED.sub(lambda found: f"{self._identifier}{self._place(found[1])}", text)
 
     @cached_property
     def _identifier(self) -> str:
@@ -276,7 +259,7 @@ class _Reader:
     def _whole(self, node: ast.AST) -> Span:
         """Span of a factor: a contrast of levels, or a polynomial."""
         match node:
-            case ast.Call(func=ast.Name(id="C"), args=[ast.Name(id=name), *_]) if self._has_levels(self._name(name)):
+            case ast.Call(func=ast.Name(id="C"), args=[ast.Name(id=name), *_]) if self._name(name) in self._with_levels:
                 return self._column(self._name(name))
             case ast.Call(func=ast.Name(id="poly"), args=[inner, *_]):
                 return self._power(self._polynomial(inner), self._degree(node), node)
@@ -307,7 +290,7 @@ class _Reader:
                 return self._power(self._polynomial(one), power, node)
             case ast.Call(func=ast.Name(id=name), args=[inner], keywords=[]) if name in _AFFINE:
                 return self._polynomial(inner)
-            case ast.Call(func=function, args=[ast.Name(id=name)], keywords=[]) if ast.unparse(function) in _LOG1P:
+            case ast.Call(func=function, args=[ast.Name(id=name)], keywords=[]) if ast.unparse(function) == "np.log1p":
                 return self._column(self._name(name), logged=True)
             case _:
                 raise self._refusal(ast.unparse(node), "is no polynomial of declared columns")
@@ -328,6 +311,6 @@ class _Reader:
             found = _times(found, span, self.schema)
         return self.checked(found, ast.unparse(node))
 
-    def _has_levels(self, name: str) -> bool:
-        column: Column | None = self.schema[name] if name in self.schema.names else None
-        return column is not None and column.kind in ("categorical", "binary")
+    @property
+    def _with_levels(self) -> list[str]:
+        return [column.name for column in self.schema if column.kind in ("categorical", "binary")]

@@ -32,18 +32,9 @@ _CHUNK = 8192
 
 
 def check_terms(schema: Schema, terms: Terms) -> None:
-    """Refuse what is neither a name nor a set of terms of the schema in its one order.
+    """Refuse (ValueError) what is neither a name nor a set of terms of the schema in its one order.
 
-    Parameters
-    ----------
-    schema : Schema
-    terms : {"linear", "squares", "quadratic"} or tuple of tuple of int
-        Explicit terms have places in ascending order, and stand by degree and then in lexicographic order.
-
-    Raises
-    ------
-    ValueError
-        With the rule that is broken.
+    Explicit terms have places in ascending order, and stand by degree and then in lexicographic order.
     """
     if isinstance(terms, str):
         if terms not in TERMS:
@@ -73,12 +64,8 @@ def _rank(term: Term) -> tuple[int, Term]:
 def raw_terms(schema: Schema, terms: Terms) -> tuple[Term, ...]:
     """List the raw terms.
 
-    Parameters
-    ----------
-    schema : Schema
-    terms : {"linear", "squares", "quadratic"} or tuple of tuple of int
-        "linear": the encoded features; "squares": the squares of numeric columns as well; "quadratic": also all
-        products of features of different columns.
+    "linear" are the encoded features, "squares" also the squares of numeric columns, "quadratic" also all products of
+    features of different columns.
     """
     if not isinstance(terms, str):
         return terms

@@ -18,10 +18,75 @@ from numpy.typing import NDArray
 from iwbayes.arrays import Array
 from iwbayes.schema import cells
 from iwbayes.schema.cells import AFTER_REFUSAL, dtype_name
-from iwbayes.schema.column import Column, Level
+
+Level = str | int | bool
 
 #: Level of a cell that no declared level is.
 OTHER = "other"
+
+
+class Column:
+    """What every column type offers: `conform`, `admit`, `encode`, `decode` and its feature names."""
+
+    name: str
+    missing: bool
+    kind: ClassVar[str]
+
+    def _check_name(self) -> None:
+        if not isinstance(self.name, str):
+            raise TypeError(f"a column name must be a string; got {type(self.name).__name__}.")
+        if not self.name or not self.name.isprintable():
+            raise ValueError(f"a column name must be printable and not empty; got {self.name!r}.")
+        if not isinstance(self.missing, bool):
+            raise TypeError(f"{self.name}: missing must be True or False; got {self.missing!r}.")
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the encoded features: the column itself, and its missing indicator where declared."""
+        return (self.name, *self._missing_name())
+
+    def conform(self, values: pd.Series) -> pd.Series:
+        """Check the values against the declaration and return them in the canonical dtype."""
+        raise NotImplementedError
+
+    def admitting(self, on_undeclared: str) -> Column:
+        """Return the declaration with room for cells that do not fit, whether there are any or not."""
+        return replace(self, missing=True)  # type: ignore[type-var]
+
+    def admit(self, values: pd.Series, on_undeclared: str) -> pd.Series:
+        """As `conform`, but without a refusal: cells that do not fit are missing. Each depends on itself alone."""
+        raise NotImplementedError
+
+    def encode(self, values: pd.Series) -> Array:
+        """Canonical values to centred features, shape (row, feature)."""
+        raise NotImplementedError
+
+    def decode(self, features: Array) -> pd.Series:
+        """Features, shape (row, feature), to the nearest canonical values."""
+        raise NotImplementedError
+
+    def _check_missing(self, absent: NDArray[np.bool_]) -> None:
+        if absent.any() and not self.missing:
+            raise ValueError(
+                f"column {self.name!r} has missing values, which its declaration does not allow. "
+                f"Complete the table, or declare missing=True. {AFTER_REFUSAL}"
+            )
+
+    def _missing_name(self) -> tuple[str, ...]:
+        return (f"{self.name}[missing]",) if self.missing else ()
+
+    def _with_indicator(self, scaled: Array) -> Array:
+        """Block of one feature, 0 where it is NaN, and the missing indicator where declared."""
+        absent = np.isnan(scaled)
+        scaled[absent] = 0.0
+        return np.column_stack([scaled, absent]) if self.missing else scaled[:, None]
+
+    def _integers(self, numbers: NDArray[Any], absent: NDArray[np.bool_]) -> pd.Series:
+        """Whole numbers in int64, or Int64 where missing cells are declared."""
+        if not self.missing:
+            return pd.Series(numbers.astype(np.int64), name=self.name)
+        whole = np.where(absent, 0, numbers).astype(np.int64)
+        return pd.Series(pd.arrays.IntegerArray(whole, absent), name=self.name)
 
 
 class _Numeric(Column):
@@ -29,12 +94,13 @@ class _Numeric(Column):
 
     lower: Any
     upper: Any
+    transform: str | None = None
 
     def _forward(self, values: Array) -> Array:
-        return values
+        return np.log1p(values) if self.transform == "log1p" else values
 
     def _backward(self, values: Array) -> Array:
-        return values
+        return np.expm1(values) if self.transform == "log1p" else values
 
     def _check_bounds(self) -> None:
         self._check_name()
@@ -48,11 +114,6 @@ class _Numeric(Column):
                 f"{self.name}: lower must be below upper; got [{self.lower}, {self.upper}]. "
                 f"Leave a constant column out of the schema."
             )
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """The column itself, and its missing indicator where declared."""
-        return (self.name, *self._missing_name())
 
     def _numbers(self, values: pd.Series) -> Array:
         """Values as floats, NaN where missing; refuses other types and infinities without quoting a value."""
@@ -72,6 +133,10 @@ class _Numeric(Column):
     def _canonical(self, numbers: Array) -> pd.Series:
         return pd.Series(numbers, name=self.name)
 
+    def conform(self, values: pd.Series) -> pd.Series:
+        """Check and clip; float64 for `Real`; int64 for `Integer`, or Int64 where missing cells are declared."""
+        return self._canonical(self._numbers(values))
+
     def admit(self, values: pd.Series, on_undeclared: str) -> pd.Series:
         """Clip the numbers; all other cells are missing."""
         return self._canonical(np.clip(cells.numbers(values), self.lower, self.upper))
@@ -81,17 +146,14 @@ class _Numeric(Column):
         numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
         low, high = self._forward(np.array([self.lower, self.upper], dtype=np.float64))
         scaled = np.clip((self._forward(numbers) - low) / (high - low) - 0.5, -0.5, 0.5)
-        absent = np.isnan(scaled)
-        scaled[absent] = 0.0
-        return np.column_stack([scaled, absent]) if self.missing else scaled[:, None]
+        return self._with_indicator(scaled)
 
-    def _decode_numbers(self, features: Array) -> Array:
+    def decode(self, features: Array) -> pd.Series:
+        """Features to the nearest values within the bounds."""
         low, high = self._forward(np.array([self.lower, self.upper], dtype=np.float64))
         scaled = np.clip(features[:, 0] + 0.5, 0.0, 1.0)
         numbers = np.clip(self._backward(low + scaled * (high - low)), self.lower, self.upper)
-        if self.missing:
-            numbers = np.where(features[:, 1] >= 0.5, np.nan, numbers)
-        return numbers
+        return self._canonical(np.where(features[:, 1] >= 0.5, np.nan, numbers) if self.missing else numbers)
 
 
 @dataclass(frozen=True)
@@ -131,20 +193,6 @@ class Real(_Numeric):
                 f"floating-point arithmetic. Shift or rescale the column."
             )
 
-    def _forward(self, values: Array) -> Array:
-        return np.log1p(values) if self.transform == "log1p" else values
-
-    def _backward(self, values: Array) -> Array:
-        return np.expm1(values) if self.transform == "log1p" else values
-
-    def conform(self, values: pd.Series) -> pd.Series:
-        """Check and clip; float64, NaN where missing."""
-        return self._canonical(self._numbers(values))
-
-    def decode(self, features: Array) -> pd.Series:
-        """Features to values within the bounds."""
-        return self._canonical(self._decode_numbers(features))
-
 
 @dataclass(frozen=True)
 class Integer(_Numeric):
@@ -175,27 +223,17 @@ class Integer(_Numeric):
         object.__setattr__(self, "upper", int(self.upper))
 
     def _canonical(self, numbers: Array) -> pd.Series:
-        numbers = np.round(numbers)
-        if not self.missing:
-            return pd.Series(numbers.astype(np.int64), name=self.name)
-        absent = np.isnan(numbers)
-        whole = np.where(absent, 0, numbers).astype(np.int64)
-        return pd.Series(pd.arrays.IntegerArray(whole, absent), name=self.name)
+        return self._integers(np.round(numbers), np.isnan(numbers))
 
-    def conform(self, values: pd.Series) -> pd.Series:
-        """Check and clip; int64, or Int64 where missing cells are declared."""
-        numbers = self._numbers(values)
+    def _numbers(self, values: pd.Series) -> Array:
+        numbers = super()._numbers(values)
         present = numbers[~np.isnan(numbers)]
         if (present != np.round(present)).any():
             raise ValueError(
                 f"column {self.name!r} is declared Integer and holds fractions. Round it, or declare it Real. "
                 f"{AFTER_REFUSAL}"
             )
-        return self._canonical(numbers)
-
-    def decode(self, features: Array) -> pd.Series:
-        """Features to the nearest whole numbers within the bounds."""
-        return self._canonical(self._decode_numbers(features))
+        return numbers
 
 
 class _Levels(Column):
@@ -280,26 +318,17 @@ class Binary(_Levels):
         if len(self.levels) != 2:
             raise ValueError(f"{self.name}: Binary takes 2 levels; got {len(self.levels)}. Use Categorical.")
 
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """The column itself, and its missing indicator where declared."""
-        return (self.name, *self._missing_name())
-
     def from_codes(self, codes: NDArray[np.int64]) -> pd.Series:
         """Canonical values: 0 and 1 stay whole numbers, other levels become a pandas categorical."""
         if self.levels != (0, 1) or isinstance(self.levels[0], bool):
             return super().from_codes(codes)
         codes = np.asarray(codes, dtype=np.int64)
-        if not self.missing:
-            return pd.Series(codes, name=self.name)
-        absent = codes < 0
-        return pd.Series(pd.arrays.IntegerArray(np.where(absent, 0, codes), absent), name=self.name)
+        return self._integers(codes, codes < 0)
 
     def encode(self, values: pd.Series) -> Array:
         """First level -1/2, second +1/2; a missing cell is 0 with its indicator at 1."""
         codes = self.codes(values)
-        scaled = np.where(codes < 0, 0.0, codes - 0.5)
-        return np.column_stack([scaled, codes < 0]) if self.missing else scaled[:, None]
+        return self._with_indicator(np.where(codes < 0, np.nan, codes - 0.5))
 
     def decode(self, features: Array) -> pd.Series:
         """Features to the nearest level."""
@@ -363,9 +392,4 @@ class Categorical(_Levels):
         return self.from_codes(np.where(codes == len(self.levels), -1, codes))
 
 
-COLUMN_TYPES: dict[str, type[Column]] = {
-    "real": Real,
-    "integer": Integer,
-    "binary": Binary,
-    "categorical": Categorical,
-}
+COLUMN_TYPES: dict[str, type[Column]] = {column.kind: column for column in (Real, Integer, Binary, Categorical)}

@@ -20,7 +20,6 @@ from iwbayes.schema.columns import COLUMN_TYPES, Binary, Categorical, Column, In
 
 __all__ = ["Binary", "Categorical", "Column", "Integer", "Level", "Real", "Schema", "column_table"]
 
-_HEADER = ("column", "type", "bounds or levels", "missing")
 #: Levels beyond these are counted where a column is described.
 _MOST_LEVELS = 40
 
@@ -290,7 +289,15 @@ def _column_from_dict(entry: Any) -> Column:
     name = options.get("name")
     if entry["type"] not in COLUMN_TYPES:
         raise ValueError(f"column {name!r}: type must be one of {sorted(COLUMN_TYPES)}; got {entry['type']!r}.")
-    _check_keys(entry, name)
+    known = fields(COLUMN_TYPES[entry["type"]])  # type: ignore[arg-type]
+    keys = ["type", *(field.name for field in known)]
+    wrong = [f"the key {key!r} is not known" for key in entry if key not in keys]
+    wrong += [
+        f"the key {field.name!r} is needed" for field in known if field.default is MISSING and field.name not in entry
+    ]
+    if wrong:
+        column = f"column {name!r}" if "name" in entry else "a column"
+        raise TypeError(f"{column} of type {entry['type']!r}: {', '.join(wrong)}. Its keys are {', '.join(keys)}.")
     if isinstance(options.get("levels"), list):
         options["levels"] = tuple(options["levels"])
     try:
@@ -299,21 +306,9 @@ def _column_from_dict(entry: Any) -> Column:
         raise TypeError(f"column {name!r} of type {entry['type']!r}: {str(error).rstrip('.')}.") from None
 
 
-def _check_keys(entry: Mapping[str, Any], name: Any) -> None:
-    """Refuse keys that the column's type does not have, and a lack of those that it needs."""
-    known = fields(COLUMN_TYPES[entry["type"]])  # type: ignore[arg-type]
-    needed = [field.name for field in known if field.default is MISSING and field.name not in entry]
-    allowed = ["type", *(field.name for field in known)]
-    unknown = [key for key in entry if key not in allowed]
-    wrong = [f"the key {key!r} is not known" for key in unknown] + [f"the key {key!r} is needed" for key in needed]
-    if wrong:
-        column = f"column {name!r}" if "name" in entry else "a column"
-        raise TypeError(f"{column} of type {entry['type']!r}: {', '.join(wrong)}. Its keys are {', '.join(allowed)}.")
-
-
 def column_table(schema: Schema) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Header and rows of a schema for reading: name, type, bounds or levels, whether cells may be missing."""
-    return _HEADER, [_described(column) for column in schema]
+    return ("column", "type", "bounds or levels", "missing"), [_described(column) for column in schema]
 
 
 def _count(schema: Schema) -> str:

@@ -12,10 +12,9 @@ from scipy.special import log_expit, logsumexp
 from iwbayes._digest import digest
 from iwbayes.arrays import Array
 from iwbayes.beta_calibration import BetaCalibration
-from iwbayes.curator.estimators.fitting import close_fit, open_fit
-from iwbayes.curator.estimators.logistic_loss import Reach, gradient_reach, minimise, sensitivity
+from iwbayes.curator.estimators.fitting import OpenFit, RatioLearner
+from iwbayes.curator.estimators.logistic_loss import Reach, check_penalty, gradient_reach, minimise, sensitivity
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier
-from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.mechanisms import VECTOR_MECHANISMS
 from iwbayes.curator.protocols import LogRatio, PublicFacts, RatioEstimator
 from iwbayes.measurement import DISTRIBUTIONS
@@ -61,12 +60,13 @@ class BetaCalibratedRatio:
 
 
 @dataclass(frozen=True)
-class BetaCalibratedWeights:
+class BetaCalibratedWeights(RatioLearner[BetaCalibratedRatio]):
     """Weights whose log ratio r is beta-calibrated on the private rows: a log p - b log(1 - p) + c, p = sigmoid(r).
 
     The base is fitted with its part of the budget. With the rest the slopes a and b come from the class-normalised
     logistic regression of private on synthetic rows, noise is added to them, negative ones become 0, and c gives the
-    synthetic rows weights of mean one, as true ones have: neither step costs anything.
+    synthetic rows weights of mean one, as true ones have: neither step costs anything. The weights carry no
+    measurement: the noise in the base's and in the slopes has no joint distribution in it.
 
     Parameters
     ----------
@@ -128,15 +128,10 @@ class BetaCalibratedWeights:
             raise ValueError(f"mechanism must be one of {sorted(VECTOR_MECHANISMS)}; got {self.mechanism!r}.")
         if not 0 < self.share < 1:
             raise ValueError(f"share must be above 0 and below 1; got {self.share!r}.")
-        if self.l2 is not None and not (math.isfinite(self.l2) and self.l2 > 0):
-            raise ValueError(f"l2 must be positive and finite: the penalty bounds the sensitivity; got {self.l2!r}.")
+        if self.l2 is not None:
+            check_penalty(self.l2)
         if not (math.isfinite(self.limit) and self.limit > 0):
             raise ValueError(f"limit must be positive and finite; got {self.limit!r}. Use for example 5.")
-
-    @property
-    def label(self) -> str:
-        """Name of the calibration's event in the statement."""
-        return "BetaCalibratedWeights"
 
     @property
     def pure(self) -> bool:
@@ -150,56 +145,13 @@ class BetaCalibratedWeights:
         event = Event(self.label, self.mechanism, own["epsilon"], own["delta"], multiplier)
         return (*self.base.events(facts, **base), event)
 
-    def fit(
-        self,
-        private: PrivateTable,
-        synthetic: SyntheticTable,
-        ledger: Ledger,
-        *,
-        epsilon: float,
-        delta: float = 0.0,
-    ) -> Weights:
-        """Fit the base, calibrate it on the private rows and weight the synthetic rows.
-
-        Parameters
-        ----------
-        private : PrivateTable
-        synthetic : SyntheticTable
-            Under the same schema.
-        ledger : Ledger
-            Charged before any noise is drawn.
-        epsilon, delta : float
-            Budget of base and calibration together.
-
-        Returns
-        -------
-        Weights
-            One draw, mean one. No measurement: the noise in the base's and in the slopes has no joint law in it.
-
-        Raises
-        ------
-        BudgetExceeded
-            When both parts do not fit in the ledger; nothing is drawn.
-        ValueError
-            When the schemas differ, or Gaussian noise is asked for with delta 0.
-        """
-        ratio = self.fit_ratio(private, synthetic, ledger, epsilon=epsilon, delta=delta)
+    def _weigh(self, fit: OpenFit) -> Weights:
         method = f"BetaCalibratedWeights({type(self.base).__name__}, {self.mechanism})"
-        return close_fit(ledger, ratio.log_ratio(synthetic), method)
+        return Weights(self._learn(fit).log_ratio(fit.synthetic), method)  # type: ignore[arg-type]
 
-    def fit_ratio(
-        self,
-        private: PrivateTable,
-        synthetic: SyntheticTable,
-        ledger: Ledger,
-        *,
-        epsilon: float,
-        delta: float = 0.0,
-    ) -> BetaCalibratedRatio:
-        """Fit the calibrated log ratio as a function of any row under the schema; as `fit` otherwise."""
-        facts, pay = open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
-        ledger = pay()
-        base_budget, own = self._budgets(epsilon, delta)
+    def _learn(self, fit: OpenFit) -> BetaCalibratedRatio:
+        private, synthetic, facts, ledger = fit.private, fit.synthetic, fit.facts, fit.pay()
+        base_budget, own = self._budgets(fit.epsilon, fit.delta)
         base = self.base.fit_ratio(private, synthetic, ledger, **base_budget)
         at_synthetic = _cut(base, synthetic, self.limit)
         limit = float(np.clip(np.abs(at_synthetic).max(), min(LEAST_LIMIT, self.limit), self.limit))
@@ -211,7 +163,10 @@ class BetaCalibratedWeights:
         if self.mechanism == "gaussian":
             settings["delta"] = own["delta"]
         noisy = VECTOR_MECHANISMS[self.mechanism](exact, sensitivity=reach * self._norm(), **settings)
-        ratio = BetaCalibratedRatio(base, _calibration(noisy.value / limit, at_synthetic), limit)
+        a, b = (float(slope) for slope in np.maximum(noisy.value / limit, 0.0))
+        # the constant gives the synthetic rows a mean weight of one
+        log_mean = float(logsumexp(BetaCalibration(a, b)(at_synthetic))) - math.log(len(at_synthetic))
+        ratio = BetaCalibratedRatio(base, BetaCalibration(a, b, -log_mean), limit)
         if ledger.holds(base.fingerprint()):
             ledger._register(ratio.fingerprint())
         else:
@@ -236,9 +191,8 @@ class BetaCalibratedWeights:
         if self.l2 is not None:
             return self.l2, sensitivity(reach, facts.n_private, self.l2)
         scale = gaussian_multiplier(epsilon, delta) if self.mechanism == "gaussian" else self._norm() / epsilon
-        spread = math.sqrt(
-            DISTRIBUTIONS[self.mechanism](scale, _SLOPES).covariance[0, 0]
-        )  # of the noise, at sensitivity one
+        # of the noise, at sensitivity one
+        spread = math.sqrt(DISTRIBUTIONS[self.mechanism](scale, _SLOPES).covariance[0, 0])
         l2 = max(sensitivity(reach, facts.n_private, 1.0) * spread / NOISE_TARGET, LEAST_L2)
         return l2, sensitivity(reach, facts.n_private, l2)
 
@@ -259,10 +213,3 @@ def _features(log_ratio: Array, limit: float) -> Array:
     """Rows (log p + log 2, -log(1 - p) - log 2, limit)/limit, shape (row, 3)."""
     below, above = log_expit(log_ratio) + math.log(2), -log_expit(-log_ratio) - math.log(2)
     return np.column_stack([below / limit, above / limit, np.ones(len(log_ratio))])
-
-
-def _calibration(slopes: Array, log_ratio: Array) -> BetaCalibration:
-    """Bring slopes to at least 0, and take the constant that gives these rows a mean weight of one."""
-    a, b = (float(slope) for slope in np.maximum(slopes, 0.0))
-    log_mean = float(logsumexp(BetaCalibration(a, b)(log_ratio))) - math.log(len(log_ratio))
-    return BetaCalibration(a, b, -log_mean)

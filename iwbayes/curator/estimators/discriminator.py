@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from iwbayes.curator.estimators.fitting import FreeEstimator, close_fit, open_fit, ratios
-from iwbayes.curator.privacy.ledger import Ledger
+from iwbayes.curator.estimators.fitting import FreeEstimator, OpenFit, ratios
 from iwbayes.curator.protocols import LogRatio
-from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.weights import Weights
 
 
@@ -18,7 +16,7 @@ class DiscriminatorWeights(FreeEstimator):
     The discriminator's class-normalised log odds estimate the log ratio. They are post-processing of its training,
     so they are free when and only when the ledger charged the training that made exactly these parameters: it must
     hold the fitted object's `fingerprint`. A checkpoint chosen by looking at private rows, or parameters changed
-    since, have another fingerprint and are refused.
+    since, have another fingerprint and are refused, and so is a log ratio of another shape than (row,), or with NaN.
 
     Parameters
     ----------
@@ -52,32 +50,19 @@ class DiscriminatorWeights(FreeEstimator):
         """Return the estimator that uses this discriminator, unless one was given."""
         return DiscriminatorWeights(fitted) if self.gan is None else self
 
-    def fit(
-        self,
-        private: PrivateTable,
-        synthetic: SyntheticTable,
-        ledger: Ledger,
-        *,
-        epsilon: float,
-        delta: float = 0.0,
-    ) -> Weights:
-        """Evaluate the discriminator on the synthetic rows; no private row is read.
-
-        Raises
-        ------
-        ValueError
-            When there is no discriminator, the ledger holds no training of exactly this one, the schemas differ, the
-            budget is none, or the log ratio has another shape than (row,) or NaN.
-        """
+    def _before(self, fit: OpenFit) -> None:
         if self.gan is None:
             raise ValueError(
                 "DiscriminatorWeights() has no discriminator. Give a fitted one, or leave it to publish()."
             )
-        if not ledger.holds(self.gan.fingerprint()):
+        if not fit.ledger.holds(self.gan.fingerprint()):
             raise ValueError(
                 "the ledger holds no training of exactly this discriminator, so its weights are not free. Train it "
                 "under this ledger and leave its parameters as they are, or use another weight estimator."
             )
-        _, pay = open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
-        log_weights, ledger = ratios(self.gan.log_ratio, synthetic), pay()
-        return close_fit(ledger, log_weights, f"DiscriminatorWeights({type(self.gan).__name__})")
+
+    def _weigh(self, fit: OpenFit) -> Weights:
+        assert self.gan is not None  # noqa: S101 - `_before` refused it
+        log_weights = ratios(self.gan.log_ratio, fit.synthetic)
+        fit.pay()
+        return Weights(log_weights, f"DiscriminatorWeights({type(self.gan).__name__})")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,15 +12,129 @@ from numpy.typing import ArrayLike, NDArray
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.declared import admit, owed_events
 from iwbayes.curator.privacy.ledger import Ledger
-from iwbayes.curator.protocols import PublicFacts, WeightEstimator, check_rows_at_hand
-from iwbayes.measurement import Measurement
+from iwbayes.curator.protocols import LogRatio, PublicFacts, check_rows_at_hand
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.weights import Weights
 
+Ratio = TypeVar("Ratio", bound=LogRatio)
+
 
 @dataclass(frozen=True)
-class FreeEstimator:
+class OpenFit:
+    """A fit whose tables, ledger and budget were checked, and for which nothing was charged yet."""
+
+    private: PrivateTable
+    synthetic: SyntheticTable
+    ledger: Ledger
+    facts: PublicFacts
+    epsilon: float
+    delta: float
+    events: tuple[Event, ...] = ()
+
+    def pay(self) -> Ledger:
+        """Charge the fit and what outside rows have cost, and return the account from which it takes its noise.
+
+        To be called once, when nothing is left to refuse.
+        """
+        account = self.ledger.charge_release(*self.events, delta=self.delta)
+        admit(self.synthetic, account)
+        return account
+
+
+class Estimator:
+    """What weight estimators share; each has settings, `pure` and `events`, and makes its weights in `_weigh`."""
+
+    @property
+    def label(self) -> str:
+        """Name of the event in the statement."""
+        return type(self).__name__
+
+    def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
+        """Declare the uses of the private rows that `fit` will charge."""
+        raise NotImplementedError
+
+    def fit(
+        self,
+        private: PrivateTable,
+        synthetic: SyntheticTable,
+        ledger: Ledger,
+        *,
+        epsilon: float,
+        delta: float = 0.0,
+    ) -> Weights:
+        """Charge the ledger, then weight the synthetic rows.
+
+        Parameters
+        ----------
+        private : PrivateTable
+        synthetic : SyntheticTable
+            Under the same schema.
+        ledger : Ledger
+            Charged before any noise is drawn.
+        epsilon, delta : float
+            This estimator's part of the budget; delta may be 0 where the estimator is ``pure``.
+
+        Returns
+        -------
+        Weights
+            With mean one, in one draw unless the settings ask for more.
+
+        Raises
+        ------
+        BudgetExceeded
+            When the part does not fit in the ledger; nothing is drawn.
+        ValueError
+            When the schemas differ, the budget is none, Gaussian noise is asked for with delta 0, or for a reason that
+            the notes on the class tell; nothing is charged.
+        """
+        weights = self._weigh(self._open(private, synthetic, ledger, epsilon, delta))
+        # the ledger knows their digest, so that they may serve as the base of others
+        source = weights.fingerprint()
+        ledger._register(source)
+        return weights._from_source(source)
+
+    def _weigh(self, fit: OpenFit) -> Weights:
+        """Refuse what is left to refuse, pay, and make the weights."""
+        raise NotImplementedError
+
+    def _open(
+        self, private: PrivateTable, synthetic: SyntheticTable, ledger: Ledger, epsilon: float, delta: float
+    ) -> OpenFit:
+        """Check tables, ledger and budget before a private row is read and before anything is charged."""
+        fit = OpenFit(private, synthetic, ledger, PublicFacts.of(private, synthetic, ledger), epsilon, delta)
+        check_rows_at_hand(self, private)
+        self._before(fit)
+        events = (*owed_events(synthetic, ledger), *self.events(fit.facts, epsilon=epsilon, delta=delta))
+        if events:
+            ledger.check(*events, delta=delta)
+        return replace(fit, events=events)
+
+    def _before(self, fit: OpenFit) -> None:
+        """Refuse what settings and tables forbid, and warn of a cost, before the ledger is asked."""
+
+
+class RatioLearner(Estimator, Generic[Ratio]):
+    """An estimator that learns a log ratio as a function of the row, in `_learn`."""
+
+    def fit_ratio(
+        self,
+        private: PrivateTable,
+        synthetic: SyntheticTable,
+        ledger: Ledger,
+        *,
+        epsilon: float,
+        delta: float = 0.0,
+    ) -> Ratio:
+        """Fit the log ratio as a function of any row under the schema, registered with the ledger; see `fit`."""
+        return self._learn(self._open(private, synthetic, ledger, epsilon, delta))
+
+    def _learn(self, fit: OpenFit) -> Ratio:
+        """Pay, learn the log ratio and register it."""
+        raise NotImplementedError
+
+
+class FreeEstimator(Estimator):
     """An estimator that costs nothing; the budget is checked all the same, so that a wrong one is not hidden."""
 
     @property
@@ -36,52 +151,6 @@ class FreeEstimator:
         """Declare nothing: nothing is learned from private rows here."""
         check_budget(epsilon, delta)
         return ()
-
-
-def open_fit(
-    estimator: WeightEstimator,
-    private: PrivateTable,
-    synthetic: SyntheticTable,
-    ledger: Ledger,
-    *,
-    epsilon: float,
-    delta: float,
-) -> tuple[PublicFacts, Callable[[], Ledger]]:
-    """Check tables, ledger and budget before a private row is read and before anything is charged.
-
-    Returns
-    -------
-    facts : PublicFacts
-    pay : callable
-        To be called once when nothing is left to refuse: it charges the fit, and what outside rows have cost, and
-        returns the account from which the fit takes its noise.
-
-    Raises
-    ------
-    ValueError
-        When the schemas differ, the ledger protects something else than the table needs, or the budget is none;
-        `BudgetExceeded` when the events do not fit.
-    """
-    facts = PublicFacts.of(private, synthetic, ledger)
-    check_rows_at_hand(estimator, private)
-    events = (*owed_events(synthetic, ledger), *estimator.events(facts, epsilon=epsilon, delta=delta))
-    if events:
-        ledger.check(*events, delta=delta)
-
-    def pay() -> Ledger:
-        account = ledger.charge_release(*events, delta=delta)
-        admit(synthetic, account)
-        return account
-
-    return facts, pay
-
-
-def close_fit(ledger: Ledger, log_weights: ArrayLike, method: str, measurement: Measurement | None = None) -> Weights:
-    """Weights whose digest the ledger knows, so that they may serve as the base of others."""
-    weights = Weights(log_weights, method, measurement=measurement)  # type: ignore[arg-type]
-    source = weights.fingerprint()
-    ledger._register(source)
-    return weights._from_source(source)
 
 
 def ratios(log_ratio: Callable[[SyntheticTable], ArrayLike], synthetic: SyntheticTable) -> NDArray[np.float64]:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from iwbayes.curator.estimators.fitting import FreeEstimator, close_fit, open_fit, ratios
-from iwbayes.curator.privacy.ledger import Ledger
-from iwbayes.tables import PrivateTable, SyntheticTable
+from iwbayes.curator.estimators.fitting import FreeEstimator, OpenFit, ratios
+from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights
 
 
@@ -25,24 +24,9 @@ class UniformWeights(FreeEstimator):
     ()
     """
 
-    def fit(
-        self,
-        private: PrivateTable,
-        synthetic: SyntheticTable,
-        ledger: Ledger,
-        *,
-        epsilon: float,
-        delta: float = 0.0,
-    ) -> Weights:
-        """Return log weights of zero; nothing is charged and no private row is read.
-
-        Raises
-        ------
-        ValueError
-            When the schemas differ or the budget is none.
-        """
-        _, pay = open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
-        return close_fit(pay(), np.zeros(len(synthetic)), "UniformWeights")
+    def _weigh(self, fit: OpenFit) -> Weights:
+        fit.pay()
+        return Weights(np.zeros(len(fit.synthetic)), "UniformWeights")
 
 
 @dataclass(frozen=True)
@@ -54,7 +38,8 @@ class KnownRatioWeights(FreeEstimator):
     log_ratio : callable, optional
         From a SyntheticTable to log p_private(x)/p_synthetic(x), natural logs, shape (row,). It must not depend on
         private rows: nothing is charged, and the ledger notes that the ratio came from outside. Without it the ratio
-        is the one that the table carries, whose cost is the one that the table declares.
+        is the one that the table carries, whose cost is the one that the table declares; `fit` raises ValueError
+        where there is neither, or where the ratio has another shape or NaN.
     """
 
     log_ratio: Callable[[SyntheticTable], ArrayLike] | None = None
@@ -63,29 +48,14 @@ class KnownRatioWeights(FreeEstimator):
         if self.log_ratio is not None and not callable(self.log_ratio):
             raise TypeError(f"log_ratio must be callable on a SyntheticTable; got {type(self.log_ratio).__name__}.")
 
-    def fit(
-        self,
-        private: PrivateTable,
-        synthetic: SyntheticTable,
-        ledger: Ledger,
-        *,
-        epsilon: float,
-        delta: float = 0.0,
-    ) -> Weights:
-        """Evaluate the given ratio; nothing is charged and no private row is read.
-
-        Raises
-        ------
-        ValueError
-            When the schemas differ, the budget is none, or the ratio is absent or has another shape than (row,) or
-            NaN.
-        """
-        carried = synthetic.log_ratio
-        if self.log_ratio is None and carried is None:
+    def _before(self, fit: OpenFit) -> None:
+        if self.log_ratio is None and fit.synthetic.log_ratio is None:
             raise ValueError("the synthetic table carries no log ratio. Use SyntheticTable(..., log_ratio=...).")
-        _, pay = open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
-        if self.log_ratio is None and carried is not None:
-            return close_fit(pay(), carried, "KnownRatioWeights(of the table)")
-        log_weights, ledger = ratios(self.log_ratio, synthetic), pay()  # type: ignore[arg-type]
-        ledger.note("The log ratio came from outside and what its making cost was not declared.")
-        return close_fit(ledger, log_weights, "KnownRatioWeights")
+
+    def _weigh(self, fit: OpenFit) -> Weights:
+        if self.log_ratio is not None:
+            log_weights, ledger = ratios(self.log_ratio, fit.synthetic), fit.pay()
+            ledger.note("The log ratio came from outside and what its making cost was not declared.")
+            return Weights(log_weights, "KnownRatioWeights")
+        fit.pay()
+        return Weights(fit.synthetic.log_ratio, "KnownRatioWeights(of the table)")  # type: ignore[arg-type]

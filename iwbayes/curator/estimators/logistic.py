@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from iwbayes._digest import digest
 from iwbayes._warnings import PrivacyWarning, WeightsWarning
 from iwbayes.arrays import Array
-from iwbayes.curator.estimators.fitting import close_fit, open_fit
+from iwbayes.curator.estimators.fitting import OpenFit, RatioLearner
 from iwbayes.curator.estimators.logistic_loss import (
-    Reach,
     check_penalty,
     design,
     encoded_reach,
@@ -24,8 +23,7 @@ from iwbayes.curator.estimators.logistic_loss import (
 )
 from iwbayes.curator.estimators.objective_perturbation import Perturbation, perturbed_minimiser, plan_perturbation
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier
-from iwbayes.curator.privacy.ledger import Ledger
-from iwbayes.curator.privacy.mechanisms import Noisy, gaussian, laplace, spherical
+from iwbayes.curator.privacy.mechanisms import VECTOR_MECHANISMS
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.measurement import GaussianDistribution, LaplaceDistribution, Measurement, SphericalDistribution
 from iwbayes.schema import Schema
@@ -77,7 +75,7 @@ class LogisticRatio:
 
 
 @dataclass(frozen=True)
-class LogisticWeights:
+class LogisticWeights(RatioLearner[LogisticRatio]):
     """Weights exp(b.x) from the class-normalised, penalised logistic regression of private on synthetic rows.
 
     b minimises J(b) = mean_private log(1 + exp(-b.x)) + mean_synthetic log(1 + exp(b.x)) + l2/2 |b|**2 over the
@@ -109,6 +107,11 @@ class LogisticWeights:
     Where users own up to tau rows, the sum of the private losses is divided by the released number of rows N; a row
     that appears or vanishes moves the gradient of N J by at most sqrt(radius**2 + 1), and R is tau times as large.
 
+    The weights carry the measurement of b where the distribution of its noise is known. Before anything is charged
+    `fit` raises ValueError where the debias factor does not exist for some synthetic row (`fit_ratio`: for some row
+    that the schema allows) and gives a WeightsWarning where some debiased weight has infinite variance. With "paper"
+    epsilon is the published, nominal one, and a PrivacyWarning tells the true one.
+
     References
     ----------
     Ghalebikesabi et al. (UAI 2022), sections 3.2-3.3 (LogReg: "none"; BetaNoised, BetaDebiased: "paper"); Ji & Elkan
@@ -132,11 +135,6 @@ class LogisticWeights:
         check_penalty(self.l2)
         if not isinstance(self.debias, bool):
             raise TypeError(f"debias must be True or False; got {self.debias!r}.")
-
-    @property
-    def label(self) -> str:
-        """Name of the event in the statement."""
-        return "LogisticWeights"
 
     @property
     def pure(self) -> bool:
@@ -170,134 +168,61 @@ class LogisticWeights:
             return LaplaceDistribution(self._published_scale(facts, epsilon), dim)
         return None
 
-    def fit(
-        self,
-        private: PrivateTable,
-        synthetic: SyntheticTable,
-        ledger: Ledger,
-        *,
-        epsilon: float,
-        delta: float = 0.0,
-    ) -> Weights:
-        """Fit the regression, add the noise and weight the synthetic rows.
+    def _weigh(self, fit: OpenFit) -> Weights:
+        rows = design(fit.synthetic, encoded_reach(fit.facts.schema))
+        ratio, measurement = self._release(fit, rows)
+        debiased = ", debiased" if self.debias and self.mechanism not in ("none", "objective") else ""
+        method = f"LogisticWeights({self.mechanism}, l2={self.l2:g}{debiased})"
+        return Weights(ratio.log_ratio(fit.synthetic), method, measurement=measurement)  # type: ignore[arg-type]
 
-        Parameters
-        ----------
-        private : PrivateTable
-        synthetic : SyntheticTable
-            Under the same schema.
-        ledger : Ledger
-            Charged before any noise is drawn.
-        epsilon, delta : float
-            This estimator's part of the budget; for "paper" the published, nominal epsilon.
-
-        Returns
-        -------
-        Weights
-            One draw; where the law of the noise is known, with the measurement of b.
-
-        Raises
-        ------
-        BudgetExceeded
-            When the part does not fit in the ledger; nothing is drawn.
-        ValueError
-            When the schemas differ, Gaussian noise is asked for with delta 0, or the debias factor does not exist
-            for some synthetic row; nothing is charged.
-
-        Warns
-        -----
-        WeightsWarning
-            When some debiased weight has infinite variance.
-        PrivacyWarning
-            For "paper", with the nominal and the true epsilon.
-        """
-        facts, pay = self._open(private, synthetic, ledger, epsilon, delta)
-        rows = design(synthetic, encoded_reach(synthetic.schema))
-        ratio, measurement = self._release(private, synthetic, pay, facts, rows, epsilon, delta)
-        return close_fit(ledger, ratio.log_ratio(synthetic), self._method(), measurement)
-
-    def fit_ratio(
-        self,
-        private: PrivateTable,
-        synthetic: SyntheticTable,
-        ledger: Ledger,
-        *,
-        epsilon: float,
-        delta: float = 0.0,
-    ) -> LogisticRatio:
-        """Fit the log ratio as a function of any row under the schema; as `fit` otherwise.
-
-        The debias factor has to exist for every row that the schema allows, not for the synthetic rows alone.
-        """
-        facts, pay = self._open(private, synthetic, ledger, epsilon, delta)
-        ratio, _ = self._release(
-            private, synthetic, pay, facts, _farthest_row(encoded_reach(facts.schema)), epsilon, delta
-        )
-        ledger._register(ratio.fingerprint())
+    def _learn(self, fit: OpenFit) -> LogisticRatio:
+        reach = encoded_reach(fit.facts.schema)
+        width = len(reach.center)
+        # as far as the schema allows: the largest norm, and the constant 1 as the largest coordinate
+        farthest = np.append(np.full(width, reach.radius / math.sqrt(width)), 1.0)[None, :]
+        ratio, _ = self._release(fit, farthest)
+        fit.ledger._register(ratio.fingerprint())
         return ratio
 
-    def _open(
-        self, private: PrivateTable, synthetic: SyntheticTable, ledger: Ledger, epsilon: float, delta: float
-    ) -> tuple[PublicFacts, Callable[[], Ledger]]:
-        """Say what the published mechanism costs before a ledger refuses it for that."""
-        if self.mechanism == "paper":
-            facts = PublicFacts.of(private, synthetic, ledger)
-            self._warn_of_cost(facts, check_budget(epsilon, delta)[0])
-        return open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
+    def _before(self, fit: OpenFit) -> None:
+        if self.mechanism != "paper":
+            return
+        facts, (epsilon, _) = fit.facts, check_budget(fit.epsilon, fit.delta)
+        warnings.warn(
+            f"mechanism='paper' adds the published Laplace noise, nominally epsilon {epsilon:g}; with "
+            f"{facts.schema.n_features} features it is charged at epsilon {self._true_epsilon(facts, epsilon):.4g}, "
+            f"the bound that holds. Use it to reproduce published tables only, else mechanism='gaussian'.",
+            PrivacyWarning,
+            stacklevel=4,
+        )
 
-    def _release(
-        self,
-        private: PrivateTable,
-        synthetic: SyntheticTable,
-        pay: Callable[[], Ledger],
-        facts: PublicFacts,
-        debiased_rows: Array,
-        epsilon: float,
-        delta: float,
-    ) -> tuple[LogisticRatio, Measurement | None]:
-        planned = self.noise_law(facts, epsilon=epsilon, delta=delta)
+    def _release(self, fit: OpenFit, debiased_rows: Array) -> tuple[LogisticRatio, Measurement | None]:
+        """Pay, minimise and add the noise; ``debiased_rows`` are those for which the debias factor has to exist."""
+        facts, epsilon = fit.facts, float(fit.epsilon)
+        planned = self.noise_law(facts, epsilon=epsilon, delta=fit.delta)
         if planned is not None and self.debias:
             _check_existence(planned, debiased_rows)
+        ledger, reach = fit.pay(), encoded_reach(facts.schema)
+        rows = design(fit.private, reach), design(fit.synthetic, reach)
         if self.mechanism == "objective":
-            return LogisticRatio(self._perturbed(private, synthetic, pay, facts, epsilon), facts.schema), None
-        reach, ledger = encoded_reach(facts.schema), pay()
-        exact = minimise(design(private, reach), design(synthetic, reach), self.l2, n_private=facts.n_private)
+            noise = ledger.charge(*self.events(facts, epsilon=epsilon))
+            b = perturbed_minimiser(*rows, self._split(facts, epsilon), noise, facts.n_private)
+            return LogisticRatio(b, facts.schema), None
+        exact = minimise(*rows, self.l2, n_private=facts.n_private)
         if planned is None:
             ledger.charge(*self.events(facts, epsilon=epsilon))
             return LogisticRatio(exact, facts.schema), None
-        noisy, norm_reach = self._noisy(exact, ledger, facts, epsilon, delta)
-        measurement = Measurement(
-            "logistic coefficients", noisy.value, noisy.distribution, norm_reach, None, facts.n_private
+        change = self._sensitivity(facts)
+        if planned.name == "laplace":
+            change *= math.sqrt(len(exact))
+        spent = self._true_epsilon(facts, epsilon) if self.mechanism == "paper" else epsilon
+        settings: dict[str, Any] = {"delta": fit.delta} if self.mechanism == "gaussian" else {}
+        noisy = VECTOR_MECHANISMS[planned.name](
+            exact, sensitivity=change, epsilon=spent, ledger=ledger, label=self.label, **settings
         )
-        return LogisticRatio(noisy.value, facts.schema, noisy.distribution if self.debias else None), measurement
-
-    def _noisy(
-        self, exact: Array, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
-    ) -> tuple[Noisy, float]:
-        """Noisy coefficients, and the sensitivity in the norm of the mechanism."""
-        reach, settings = self._sensitivity(facts), {"ledger": ledger, "label": self.label}
-        if self.mechanism == "gaussian":
-            noisy = gaussian(exact, sensitivity=reach, epsilon=epsilon, delta=delta, **settings)  # type: ignore[arg-type]
-            return noisy, reach
-        if self.mechanism == "spherical":
-            return spherical(exact, sensitivity=reach, epsilon=epsilon, **settings), reach  # type: ignore[arg-type]
-        spent = self._true_epsilon(facts, epsilon) if self.mechanism == "paper" else float(epsilon)
-        reach *= math.sqrt(len(exact))
-        return laplace(exact, sensitivity=reach, epsilon=spent, **settings), reach  # type: ignore[arg-type]
-
-    def _perturbed(
-        self,
-        private: PrivateTable,
-        synthetic: SyntheticTable,
-        pay: Callable[[], Ledger],
-        facts: PublicFacts,
-        epsilon: float,
-    ) -> Array:
-        """Minimiser of N J(b) + zeta.b: objective perturbation (see `Perturbation`)."""
-        split = self._split(facts, float(epsilon))
-        noise = pay().charge(*self.events(facts, epsilon=epsilon))
-        reach = encoded_reach(facts.schema)
-        return perturbed_minimiser(design(private, reach), design(synthetic, reach), split, noise, facts.n_private)
+        noise_law = noisy.distribution
+        measurement = Measurement("logistic coefficients", noisy.value, noise_law, change, None, facts.n_private)
+        return LogisticRatio(noisy.value, facts.schema, noise_law if self.debias else None), measurement
 
     def _split(self, facts: PublicFacts, epsilon: float) -> Perturbation:
         """Public settings of objective perturbation; ValueError when less than a quarter of epsilon would be left."""
@@ -323,24 +248,6 @@ class LogisticWeights:
         """L1 sensitivity over the published scale."""
         dim = facts.schema.n_features + 1
         return math.sqrt(dim) * self._sensitivity(facts) / self._published_scale(facts, epsilon)
-
-    def _warn_of_cost(self, facts: PublicFacts, epsilon: float) -> None:
-        warnings.warn(
-            f"mechanism='paper' adds the published Laplace noise, nominally epsilon {epsilon:g}; with "
-            f"{facts.schema.n_features} features it is charged at epsilon {self._true_epsilon(facts, epsilon):.4g}, "
-            f"the bound that holds. Use it to reproduce published tables only, else mechanism='gaussian'.",
-            PrivacyWarning,
-            stacklevel=4,
-        )
-
-    def _method(self) -> str:
-        debiased = ", debiased" if self.debias and self.mechanism not in ("none", "objective") else ""
-        return f"LogisticWeights({self.mechanism}, l2={self.l2:g}{debiased})"
-
-
-def _farthest_row(reach: Reach) -> Array:
-    """Row with the largest norm, and the constant 1 as its largest coordinate: as far as a schema allows."""
-    return np.append(np.full(len(reach.center), reach.radius / math.sqrt(len(reach.center))), 1.0)[None, :]
 
 
 def _check_existence(distribution: CoefficientDistribution, rows: Array) -> None:

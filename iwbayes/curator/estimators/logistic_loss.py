@@ -99,29 +99,11 @@ def minimise(
 
     sum log(1 + exp(-private b))/n_private + mean log(1 + exp(synthetic b)) + linear.b + l2/2 |b - center|**2
 
-    Parameters
-    ----------
-    private : ndarray, shape (row, k)
-    synthetic : ndarray, shape (other row, k), or None
-        None leaves the second term out.
-    l2 : float
-        Above 0; every coefficient is penalised, the constant's too.
-    n_private : int, optional
-        Public divisor of the private sum; the number of private rows by default.
-    linear : ndarray, shape (k,), optional
-    center : ndarray, shape (k,), optional
-        Zero by default.
-    tolerance : float
-
-    Returns
-    -------
-    ndarray, shape (k,)
-        Where the norm of the gradient is at most the tolerance, so within ``tolerance / l2`` of the minimiser.
-
-    Raises
-    ------
-    RuntimeError
-        When the tolerance is not reached, which rounding alone could cause.
+    ``private`` and ``synthetic`` have shapes (row, k) and (other row, k); without the latter the second term is left
+    out. ``n_private`` is the public divisor of the private sum, by default the number of rows. ``l2`` is above 0 and
+    penalises every coefficient, the constant's too; ``center`` is zero by default. At the result, shape (k,), the norm
+    of the gradient is at most ``tolerance``, so that it is within ``tolerance / l2`` of the minimiser. RuntimeError
+    when the tolerance is not reached, which rounding alone could cause.
     """
     k = private.shape[1]
     linear = np.zeros(k) if linear is None else linear

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 #: A linear layer of each draw: weight (draw, out, in) and bias (draw, out).
 Layer = tuple[Array, Array]
-
-
 #: Output of the hidden layers beside the linear part, times the root of the last width.
 HIDDEN_GAIN = 2.0
 #: Standard deviation of the hidden biases at the start, in units of the standardised features.

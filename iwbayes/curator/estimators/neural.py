@@ -12,16 +12,14 @@ import numpy as np
 
 from iwbayes._threads import one_torch_thread
 from iwbayes.arrays import Array
-from iwbayes.curator.estimators.fitting import close_fit, open_fit
+from iwbayes.curator.estimators.fitting import OpenFit, RatioLearner
 from iwbayes.curator.estimators.network import NeuralRatio, make_network
-from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.progress import progress
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.curator.training.dpsgd import PrivateGradients, PrivateSteps
 from iwbayes.curator.training.parameters import Average, is_whole, working_device
 from iwbayes.curator.training.row_gradients import import_torch, reference_gradients
 from iwbayes.statement import Event
-from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.weights import Weights
 
 if TYPE_CHECKING:
@@ -41,7 +39,7 @@ LEAST_SPREAD = 0.05
 
 
 @dataclass(frozen=True)
-class NeuralWeights:
+class NeuralWeights(RatioLearner[NeuralRatio]):
     """Weights from a network that tells private from synthetic rows, trained by private gradient steps ("DP-MLP").
 
     The network minimises mean_private log(1 + exp(-f)) + mean_synthetic log(1 + exp(f)): with both classes
@@ -87,7 +85,9 @@ class NeuralWeights:
     -----
     The published Algorithm 1 adds noise once for each private row in the lot, so that lots with and without them
     differ; here every step has the same noise. The released parameters are the mean over the last 30 % of the steps.
-    All steps are charged before the first; the noise is floating-point and is recorded so.
+    All steps are charged before the first; the noise is floating-point and is recorded so. `fit` raises ImportError
+    without torch, ValueError for a device that torch does not know, before anything is charged, and RuntimeError when
+    the training diverged; what was charged stays charged.
 
     References
     ----------
@@ -132,11 +132,6 @@ class NeuralWeights:
             raise ValueError(f"random_seed must be a whole number of at least 0, or None; got {self.random_seed!r}.")
 
     @property
-    def label(self) -> str:
-        """Name of the event in the statement."""
-        return "NeuralWeights"
-
-    @property
     def pure(self) -> bool:
         """Whether `fit` takes delta 0: never with noise, which is Gaussian."""
         return self.mechanism == "none"
@@ -152,74 +147,32 @@ class NeuralWeights:
         settings = self._settings(self.draws)
         return (settings.event(self.label, epsilon=epsilon, delta=delta, adjacency=facts.adjacency),)
 
-    def fit(
-        self,
-        private: PrivateTable,
-        synthetic: SyntheticTable,
-        ledger: Ledger,
-        *,
-        epsilon: float,
-        delta: float = 0.0,
-    ) -> Weights:
-        """Train the network and weight the synthetic rows by its log ratio.
+    def _before(self, fit: OpenFit) -> None:
+        import_torch("NeuralWeights")
 
-        Parameters
-        ----------
-        private : PrivateTable
-        synthetic : SyntheticTable
-            Under the same schema.
-        ledger : Ledger
-            Charged once for all steps, before the first.
-        epsilon, delta : float
-            This estimator's part of the budget; delta above 0 unless the mechanism is "none".
-
-        Returns
-        -------
-        Weights
-            As many draws as asked for.
-
-        Raises
-        ------
-        BudgetExceeded
-            When the part does not fit in the ledger; nothing is drawn.
-        ValueError
-            When the schemas differ, delta is 0, or torch does not know the device; nothing is charged.
-        ImportError
-            Without torch.
-        RuntimeError
-            When the training diverged; what was charged stays charged.
-        """
-        ratio = self.fit_ratio(private, synthetic, ledger, epsilon=epsilon, delta=delta)
+    def _weigh(self, fit: OpenFit) -> Weights:
         widths = "-".join(map(str, self.hidden)) or "linear"
-        return close_fit(ledger, ratio.log_ratios(synthetic), f"NeuralWeights({self.mechanism}, {widths})")
+        return Weights(self._learn(fit).log_ratios(fit.synthetic), f"NeuralWeights({self.mechanism}, {widths})")
 
-    def fit_ratio(
-        self,
-        private: PrivateTable,
-        synthetic: SyntheticTable,
-        ledger: Ledger,
-        *,
-        epsilon: float,
-        delta: float = 0.0,
-    ) -> NeuralRatio:
-        """Train the network and return its log ratio, registered with the ledger; see `fit`."""
+    def _learn(self, fit: OpenFit) -> NeuralRatio:
         torch = import_torch("NeuralWeights")
-        facts, pay = open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
-        device, ledger = working_device(self.device), pay()
-        encoded = synthetic.schema.encode(synthetic.frame)
+        private, schema = fit.private, fit.facts.schema
+        device, ledger = working_device(self.device), fit.pay()
+        encoded = schema.encode(fit.synthetic.frame)
         center, scale = encoded.mean(axis=0), np.maximum(encoded.std(axis=0), LEAST_SPREAD)
 
         def standardised(features: Array) -> Tensor:
             return torch.from_numpy(((features - center) / scale).astype(np.float32)).to(device)
 
-        public, own = standardised(encoded), standardised(private.schema.encode(private.frame))
+        public, own = standardised(encoded), standardised(schema.encode(private.frame))
         settings = self._settings(self.draws)
-        owned: dict[str, Any] = {"users": private.users, "n_private": facts.n_private}
-        gradients = settings.charge(ledger, self.label, (own,), epsilon=epsilon, delta=delta, **owned)
+        budget: dict[str, Any] = {"epsilon": fit.epsilon, "delta": fit.delta}
+        owned: dict[str, Any] = {"users": private.users, "n_private": fit.facts.n_private}
+        gradients = settings.charge(ledger, self.label, (own,), **budget, **owned)
         seeds = np.random.SeedSequence(self.random_seed).spawn(self.draws)
         with one_torch_thread(), progress(self.progressbar, "training", self.draws * self.steps) as advance:
             drawn = [self._train(gradients, public, np.random.default_rng(seed), advance) for seed in seeds]
-        ratio = NeuralRatio.of(synthetic.schema, center, scale, drawn)
+        ratio = NeuralRatio.of(schema, center, scale, drawn)
         ledger._register(ratio.fingerprint())
         return ratio
 
@@ -236,7 +189,10 @@ class NeuralWeights:
         )
         averaged, first = Average(network), self.steps - math.ceil(AVERAGED_SHARE * self.steps)
         for step in range(self.steps):
-            batch = _batch(synthetic, self.batch_size, rng)
+            batch = synthetic
+            if len(synthetic) > self.batch_size:
+                chosen = rng.choice(len(synthetic), self.batch_size, replace=False)
+                batch = synthetic[torch.from_numpy(chosen).to(synthetic.device)]
             gradients.descend(network, optimizer, _private_loss, partial(_synthetic_loss, rows=batch), (batch,))
             if step >= first:
                 averaged.add()
@@ -268,10 +224,3 @@ def _synthetic_loss(network: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor
     """Mean of log(1 + exp(f))."""
     torch = import_torch("NeuralWeights")
     return torch.nn.functional.softplus(network(rows)).mean()
-
-
-def _batch(rows: Tensor, size: int, rng: np.random.Generator) -> Tensor:
-    torch = import_torch("NeuralWeights")
-    if len(rows) <= size:
-        return rows
-    return rows[torch.from_numpy(rng.choice(len(rows), size, replace=False)).to(rows.device)]

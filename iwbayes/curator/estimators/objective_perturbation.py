@@ -43,27 +43,12 @@ class Perturbation(NamedTuple):
 def plan_perturbation(
     facts: PublicFacts, *, k: int, size: float, row_change: float, l2: float, epsilon: float, remedy: str
 ) -> Perturbation:
-    """Public settings of objective perturbation.
+    """Public settings of objective perturbation; ValueError when less than a quarter of epsilon is left for the noise.
 
-    Parameters
-    ----------
-    facts : PublicFacts
-        The sum of private losses is divided by ``n_private``; neighbours differ in ``rows_per_user`` rows at most.
-        A second mean of losses, of public rows, may stand beside it.
-    k : int
-        Number of coefficients.
-    size : float
-        Largest norm r of a row.
-    row_change : float
-        Largest change of a private row's gradient.
-    l2, epsilon : float
-    remedy : str
-        What to do instead, for the error.
-
-    Raises
-    ------
-    ValueError
-        When less than a quarter of epsilon would be left for the noise.
+    The sum of private losses is divided by ``facts.n_private``; neighbours differ in ``rows_per_user`` rows at most. A
+    second mean of losses, of public rows, may stand beside it. There are ``k`` coefficients; ``size`` is the largest
+    norm r of a row, ``row_change`` the largest change of a private row's gradient, and ``remedy`` what the error
+    advises.
     """
     n, change = facts.n_private, facts.rows_per_user * row_change
     curvature = size**2 / (4 * n)

@@ -7,7 +7,7 @@ import warnings
 from dataclasses import dataclass
 
 from iwbayes._warnings import PrivacyWarning, WeightsWarning
-from iwbayes.curator.estimators.fitting import close_fit, open_fit
+from iwbayes.curator.estimators.fitting import Estimator, OpenFit
 from iwbayes.curator.estimators.logistic_loss import (
     check_penalty,
     design,
@@ -17,16 +17,14 @@ from iwbayes.curator.estimators.logistic_loss import (
     sensitivity,
 )
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier
-from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.mechanisms import gaussian, laplace
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.statement import Event
-from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.weights import Weights
 
 
 @dataclass(frozen=True)
-class OutputNoiseWeights:
+class OutputNoiseWeights(Estimator):
     """Logistic weights with noise on each log weight: what releasing n of them costs is n uses of the budget.
 
     The published proposal adds noise for one log weight and releases one for every synthetic row. Here the same
@@ -44,7 +42,9 @@ class OutputNoiseWeights:
     Notes
     -----
     A log weight b.x has sensitivity at most |x| times that of b, S = sqrt(radius**2 + 1) (R/N + 2 tol)/l2 in the
-    terms of `LogisticWeights`; rho = S/epsilon must be below 1, and the variance is finite below 1/2.
+    terms of `LogisticWeights`. For Laplace noise rho = S/epsilon must be below 1, else `fit` raises ValueError, and
+    the variance is finite below 1/2, else it warns (WeightsWarning). Its budget is that of one log weight; the number
+    of uses is told in a PrivacyWarning each time.
 
     References
     ----------
@@ -60,11 +60,6 @@ class OutputNoiseWeights:
         check_penalty(self.l2)
 
     @property
-    def label(self) -> str:
-        """Name of the events in the statement."""
-        return "OutputNoiseWeights"
-
-    @property
     def pure(self) -> bool:
         """Whether the noise is pure epsilon, so that `fit` takes delta 0."""
         return self.mechanism == "laplace"
@@ -77,64 +72,35 @@ class OutputNoiseWeights:
         multiplier = gaussian_multiplier(epsilon, delta)
         return (Event(self.label, "gaussian", epsilon, delta, multiplier, facts.n_synthetic),)
 
-    def fit(
-        self,
-        private: PrivateTable,
-        synthetic: SyntheticTable,
-        ledger: Ledger,
-        *,
-        epsilon: float,
-        delta: float = 0.0,
-    ) -> Weights:
-        """Fit the regression, weight the synthetic rows and add noise to each log weight.
-
-        Parameters
-        ----------
-        private : PrivateTable
-        synthetic : SyntheticTable
-            Under the same schema.
-        ledger : Ledger
-            Charged before any noise is drawn, once for every synthetic row.
-        epsilon, delta : float
-            Of one log weight.
-
-        Returns
-        -------
-        Weights
-            One draw.
-
-        Raises
-        ------
-        BudgetExceeded
-            When all the uses together do not fit in the ledger; nothing is drawn.
-        ValueError
-            When the schemas differ, Gaussian noise is asked for with delta 0, or Laplace noise is so wide that its
-            exponential has no mean; nothing is charged.
-
-        Warns
-        -----
-        PrivacyWarning
-            Always: the number of uses.
-        WeightsWarning
-            When the weights have infinite variance.
-        """
-        facts, pay = open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
+    def _weigh(self, fit: OpenFit) -> Weights:
+        facts, epsilon, delta = fit.facts, fit.epsilon, fit.delta
         reach = encoded_reach(facts.schema)
         row_change = facts.rows_per_user * gradient_reach(reach, facts.row_adjacency)
         change = sensitivity(row_change, facts.n_private, self.l2)
         change *= math.hypot(reach.radius, 1.0)
         if self.mechanism == "laplace":
-            _check_existence(change / epsilon)
+            rho, advice = change / epsilon, "Use a larger l2 or epsilon, or mechanism='gaussian'."
+            if rho >= 1 - 1e-4:
+                raise ValueError(
+                    f"Laplace noise on log weights needs rho = sensitivity/epsilon below 1; got {rho:.3g}. {advice} "
+                    f"Nothing was charged."
+                )
+            if rho >= 0.5:
+                warnings.warn(
+                    f"weights with Laplace noise have infinite variance from rho 0.5 on; rho is {rho:.2f}. {advice}",
+                    WeightsWarning,
+                    stacklevel=3,
+                )
         warnings.warn(
             f"releasing {facts.n_synthetic} noisy log weights costs {facts.n_synthetic} times the budget of one "
             f"(epsilon {epsilon:g}, delta {delta:g}), and all of it is charged. Use TiltWeights or LogisticWeights to "
             f"release weights at the cost of one.",
             PrivacyWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
-        ledger = pay()
-        rows = design(synthetic, reach)
-        exact = rows @ minimise(design(private, reach), rows, self.l2, n_private=facts.n_private)
+        ledger = fit.pay()
+        rows = design(fit.synthetic, reach)
+        exact = rows @ minimise(design(fit.private, reach), rows, self.l2, n_private=facts.n_private)
         settings = {"sensitivity": change, "epsilon": epsilon, "ledger": ledger, "label": self.label}
         if self.mechanism == "laplace":
             noisy = laplace(exact, separately=True, **settings)  # type: ignore[arg-type]
@@ -142,19 +108,4 @@ class OutputNoiseWeights:
         else:
             noisy = gaussian(exact, delta=delta, separately=True, **settings)  # type: ignore[arg-type]
             shift = -(noisy.distribution.scale**2) / 2
-        return close_fit(ledger, noisy.value + shift, f"OutputNoiseWeights({self.mechanism}, l2={self.l2:g})")
-
-
-def _check_existence(rho: float) -> None:
-    advice = "Use a larger l2 or epsilon, or mechanism='gaussian'."
-    if rho >= 1 - 1e-4:
-        raise ValueError(
-            f"Laplace noise on log weights needs rho = sensitivity/epsilon below 1; got {rho:.3g}. {advice} "
-            f"Nothing was charged."
-        )
-    if rho >= 0.5:
-        warnings.warn(
-            f"weights with Laplace noise have infinite variance from rho 0.5 on; rho is {rho:.2f}. {advice}",
-            WeightsWarning,
-            stacklevel=3,
-        )
+        return Weights(noisy.value + shift, f"OutputNoiseWeights({self.mechanism}, l2={self.l2:g})")

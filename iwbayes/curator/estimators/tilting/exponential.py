@@ -22,21 +22,11 @@ _DEFECT = "a row's features pass their bound. This is a defect: nothing was draw
 def integer_total(
     phi: Array, features: FeatureMap, step: float, adjacency: str, rows_per_user: int = 1
 ) -> tuple[NDArray[np.int64], float]:
-    """Sum bounded rows in exact integer arithmetic.
+    """Sum bounded rows (from ``features.transform``, shape (row, k)) in exact integer arithmetic.
 
     Each row is rounded toward zero to multiples of ``step`` and its norm is verified in integers, so the
-    sensitivity is exact whatever floating-point arithmetic did before.
-
-    Parameters
-    ----------
-    phi : ndarray, shape (row, k)
-        From ``features.transform``.
-    features : FeatureMap
-    step : float
-    adjacency : {"replace-one", "zero-out"}
-        What may happen to a row.
-    rows_per_user : int
-        To how many rows it may happen at once; under "replace-one" they may appear or vanish too.
+    sensitivity is exact whatever floating-point arithmetic did before. ``adjacency`` ("replace-one" or "zero-out") may
+    happen to ``rows_per_user`` rows at once; under "replace-one" they may appear or vanish too.
 
     Returns
     -------

@@ -35,13 +35,7 @@ _ROUNDING = 1e-6
 
 @lru_cache(maxsize=16)
 def next_terms(schema: Schema, terms: Terms) -> tuple[Term, ...]:
-    """Products of up to three features in a tilt's terms that are not among these, at most `_MOST_TERMS`.
-
-    Parameters
-    ----------
-    schema : Schema
-    terms : {"linear", "squares", "quadratic"} or tuple of tuple of int
-    """
+    """Products of up to three features in a tilt's terms that are not among these, at most `_MOST_TERMS`."""
     own = set(raw_terms(schema, terms))
     owners = feature_owners(schema)
     indices = sorted({index for term in own for index in term})
@@ -69,20 +63,10 @@ def next_terms(schema: Schema, terms: Terms) -> tuple[Term, ...]:
 def held_back_features(synthetic: SyntheticTable, features: FeatureMap, shares: Array) -> FeatureMap | None:
     """Features beyond those of a tilt, from the synthetic rows (public): residuals of products on its terms.
 
-    Parameters
-    ----------
-    synthetic : SyntheticTable
-    features : FeatureMap
-        Of the tilt.
-    shares : ndarray, shape (row,)
-        Normalised weights of the rows before the tilt.
-
-    Returns
-    -------
-    FeatureMap or None
-        At most `HELD_BACK` features without flag: random directions of the residuals, of variance one over the rows
-        and uncorrelated with each other and with the tilt's terms; the bound is the 95 % quantile of their norms,
-        leaving out rows where nothing is left of any product. None where that is so in all rows.
+    They are at most `HELD_BACK`, without flag: random directions of the residuals, of variance one over the rows under
+    ``shares``, their weights before the tilt, and uncorrelated with each other and with the tilt's terms. The bound is
+    the 95 % quantile of their norms, leaving out rows where nothing is left of any product. None where that is so in
+    all rows.
     """
     schema = synthetic.schema
     own, more = raw_terms(schema, features.terms), next_terms(schema, features.terms)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from iwbayes.arrays import Array
-from iwbayes.curator.estimators.fitting import close_fit, open_fit
-from iwbayes.curator.estimators.tilting.design import TiltDesign, TiltParts, integer_total_of
-from iwbayes.curator.estimators.tilting.exponential import STEPS_PER_BOUND, tilt
+from iwbayes.curator.estimators.fitting import Estimator, OpenFit
+from iwbayes.curator.estimators.tilting.exponential import STEPS_PER_BOUND, integer_total, tilt
 from iwbayes.curator.estimators.tilting.held_back import held_back_features, next_terms
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_epsilon, gaussian_multiplier, largest_scale, price
 from iwbayes.curator.privacy.ledger import Ledger
@@ -31,7 +33,7 @@ from iwbayes.features.terms import MAX_RAW_TERMS, TERMS, Terms, count_raw_terms
 from iwbayes.measurement import MEAN_OF_FEATURES, TEST_OF_FIT, CubeDistribution, GaussianDistribution, Measurement
 from iwbayes.schema import Schema
 from iwbayes.statement import Event
-from iwbayes.tables import PrivateTable, SyntheticTable
+from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights
 
 #: Noise over signal, in units of the synthetic spread, up to which richer features are chosen. Moments that a model's
@@ -48,8 +50,33 @@ TEST_SHARE, TEST_FROM = 0.08, 1000.0
 _OPTIONS = {"auto": TERMS, "quadratic": ("quadratic",), "linear": ("linear",)}
 
 
+class TiltDesign(NamedTuple):
+    """Public choices of a tilt: the feature map, the noise of its mean, and what the terms are called.
+
+    ``noise_over_spread`` is sqrt(k) times ``noise_sd``: the noise of the mean in units of the synthetic spread.
+    """
+
+    features: FeatureMap
+    noise_sd: float
+    noise_over_spread: float
+    terms: str
+
+
+class TiltParts(NamedTuple):
+    """How a budget is split between the tilt, the estimator of its base and the test of fit, at the tilt's delta.
+
+    The epsilon of the test is zero where there is none, or where it costs nothing.
+    """
+
+    epsilon: float
+    delta: float
+    base_epsilon: float
+    base_delta: float
+    test_epsilon: float = 0.0
+
+
 @dataclass(frozen=True)
-class TiltWeights:
+class TiltWeights(Estimator):
     """Weights exp(b.phi(x)) that tilt the synthetic rows to a noisy mean of private features.
 
     The private rows enter through one bounded mean, m = mean phi(z) + noise, and nothing else; b minimises
@@ -97,6 +124,10 @@ class TiltWeights:
     ``I(a**2)``, ``poly(a, 2)``, ``center(a)``, ``C(g)``, and ``np.log1p(a)`` of a column that is declared with that
     transform. Others are refused by `events` and `fit` before anything is charged.
 
+    The weights carry the measurement: feature map, noisy mean, its noise distribution and N. Where all synthetic rows
+    are alike (in those to which a base gives weight) nothing is measured or charged, and the weights are equal, or the
+    base's. `fit` raises ValueError when given base weights are of another number of rows.
+
     Examples
     --------
     >>> import iwbayes as iw
@@ -129,11 +160,6 @@ class TiltWeights:
         object.__setattr__(self, "for_models", check_formulas(self.for_models))
         if self.for_models and self.features != "auto":
             raise ValueError(f"for_models chooses the features; got features={self.features!r} too. Leave it 'auto'.")
-
-    @property
-    def label(self) -> str:
-        """Name of the event in the statement."""
-        return "TiltWeights"
 
     @property
     def pure(self) -> bool:
@@ -195,14 +221,7 @@ class TiltWeights:
         return parts
 
     def parts(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> TiltParts:
-        """Split a budget between base and tilt; both parts are as large as their joint price allows.
-
-        Returns
-        -------
-        TiltParts
-            ``epsilon`` and ``delta`` of the tilt, ``base_epsilon`` and ``base_delta`` of the base, ``test_epsilon`` of
-            the test of fit, at the tilt's delta: zero where there is none, or where it costs nothing.
-        """
+        """Split a budget between base, tilt and test of fit; parts are as large as their joint price allows."""
         return self._with_test(self._two_parts(facts, epsilon, delta), facts)
 
     def _two_parts(self, facts: PublicFacts, epsilon: float, delta: float) -> TiltParts:
@@ -230,10 +249,7 @@ class TiltWeights:
     def options(self, schema: Schema) -> list[tuple[str, Terms]]:
         """List sets of raw terms to choose from, from the richest to the poorest, each with its name.
 
-        Raises
-        ------
-        ValueError
-            When none is small enough, or a formula of `for_models` cannot be measured.
+        ValueError when none is small enough, or a formula of `for_models` cannot be measured.
         """
         if self.for_models:
             return list(model_options(tuple(self.for_models), schema))
@@ -257,18 +273,7 @@ class TiltWeights:
     ) -> TiltDesign:
         """Choose features and clip bound from public quantities: synthetic rows, N and the tilt's own budget.
 
-        Parameters
-        ----------
-        synthetic : SyntheticTable
-        facts : PublicFacts
-        epsilon, delta : float
-        shares : ndarray, shape (row,), optional
-            Normalised weights of the base, with sum one.
-
-        Returns
-        -------
-        TiltDesign
-            ``noise_over_spread`` is sqrt(k) times ``noise_sd``: the noise of the mean in units of the synthetic spread.
+        ``shares`` are the weights of the base, shape (row,), with sum one; equal by default.
         """
         order = math.inf if self.mechanism == "cube" else 2
         options = self.options(synthetic.schema)
@@ -297,100 +302,60 @@ class TiltWeights:
         noise_sd = float(np.sqrt(distribution.covariance[0, 0]))
         return TiltDesign(features, noise_sd, noise_sd * math.sqrt(features.whitener.shape[1]), name)
 
-    def fit(
-        self,
-        private: PrivateTable,
-        synthetic: SyntheticTable,
-        ledger: Ledger,
-        *,
-        epsilon: float,
-        delta: float = 0.0,
-    ) -> Weights:
-        """Measure the private mean of the features and tilt the synthetic rows to it.
+    def _before(self, fit: OpenFit) -> None:
+        n = len(fit.synthetic)
+        if isinstance(self.base, Weights) and len(self.base) != n:
+            raise ValueError(f"base has {len(self.base)} weights for {n} synthetic rows; they must agree.")
 
-        Parameters
-        ----------
-        private : PrivateTable
-        synthetic : SyntheticTable
-            Under the same schema.
-        ledger : Ledger
-            Charged before any noise is drawn.
-        epsilon, delta : float
-            This estimator's part of the budget.
-
-        Returns
-        -------
-        Weights
-            One draw, mean one, carrying the measurement: feature map, noisy mean, noise law and N. Where all synthetic
-            rows are alike (in those to which a base gives weight) nothing is measured or charged, and the weights are
-            equal, or the base's.
-
-        Raises
-        ------
-        BudgetExceeded
-            When the part does not fit in the ledger; nothing is drawn.
-        ValueError
-            When the schemas differ, the base has another number of rows, or Gaussian noise is asked for with delta 0;
-            nothing is charged.
-        """
-        if isinstance(self.base, Weights) and len(self.base) != len(synthetic):
-            raise ValueError(f"base has {len(self.base)} weights for {len(synthetic)} synthetic rows; they must agree.")
-        facts, pay = open_fit(self, private, synthetic, ledger, epsilon=epsilon, delta=delta)
-        ledger = pay()
-        parts = self.parts(facts, epsilon=epsilon, delta=delta)
-        base, name = self._base(private, synthetic, ledger, parts)
-        own = {"epsilon": parts.epsilon, "delta": parts.delta}
+    def _weigh(self, fit: OpenFit) -> Weights:
+        synthetic, facts = fit.synthetic, fit.facts
+        ledger, parts = fit.pay(), self.parts(facts, epsilon=fit.epsilon, delta=fit.delta)
+        base, name = self._base(fit, ledger, parts)
         shares = np.exp(base)
         if not FeatureMap.varies(synthetic, "linear", shares):
             # nothing can move them; what the rows have cost is not lost for it
-            return close_fit(ledger, base, f"TiltWeights(nothing, since all synthetic rows are alike{name})")
-        design = self.design(synthetic, facts, shares=shares, **own)
+            return Weights(base, f"TiltWeights(nothing, since all synthetic rows are alike{name})")
+        design = self.design(synthetic, facts, epsilon=parts.epsilon, delta=parts.delta, shares=shares)
         held_back = held_back_features(synthetic, design.features, shares) if parts.test_epsilon else None
-        measurement = self._measure(private, design.features, ledger, facts, self.label, MEAN_OF_FEATURES, **own)
+        measurement = self._measure(fit, ledger, design.features, MEAN_OF_FEATURES, parts.epsilon, parts.delta)
         if held_back is not None:
-            test = {"epsilon": parts.test_epsilon, "delta": parts.delta}
-            other = self._measure(private, held_back, ledger, facts, self._test_label, TEST_OF_FIT, **test)
+            other = self._measure(fit, ledger, held_back, TEST_OF_FIT, parts.test_epsilon, parts.delta)
             measurement = replace(measurement, held_back=other)
         phi = design.features.transform(synthetic.frame)[:, measurement.tilt_columns]
         noise = measurement.noise.covariance[measurement.tilt_columns, measurement.tilt_columns]
         log_weights, b = tilt(phi, measurement.value[measurement.tilt_columns], noise, facts.n_private, base=base)
         measurement = replace(measurement, coefficients=b)
         models = f" terms of {'; '.join(self.for_models)}" if self.for_models else ""
-        return close_fit(ledger, log_weights, f"TiltWeights({design.terms}{models}{name})", measurement)
+        return Weights(log_weights, f"TiltWeights({design.terms}{models}{name})", measurement=measurement)
 
-    def _base(
-        self, private: PrivateTable, synthetic: SyntheticTable, ledger: Ledger, parts: TiltParts
-    ) -> tuple[Array, str]:
+    def _base(self, fit: OpenFit, ledger: Ledger, parts: TiltParts) -> tuple[Array, str]:
         """Log shares of the synthetic rows before the tilt, shape (row,), and where they come from."""
         base = self.base
         if base is None:
-            return np.full(len(synthetic), -math.log(len(synthetic))), ""
+            return np.full(len(fit.synthetic), -math.log(len(fit.synthetic))), ""
         if not isinstance(base, Weights):
-            base = base.fit(private, synthetic, ledger, epsilon=parts.base_epsilon, delta=parts.base_delta)
+            base = base.fit(fit.private, fit.synthetic, ledger, epsilon=parts.base_epsilon, delta=parts.base_delta)
         if not ledger.holds(base.source):
             ledger.note("The tilt's base weights come from outside and what their making cost was not declared.")
         draws = base.log_weights - logsumexp(base.log_weights, axis=1, keepdims=True)
         return logsumexp(draws, axis=0) - math.log(base.n_draws), f" on {base.method}"
 
     def _measure(
-        self,
-        private: PrivateTable,
-        features: FeatureMap,
-        ledger: Ledger,
-        facts: PublicFacts,
-        label: str,
-        name: str,
-        *,
-        epsilon: float,
-        delta: float,
+        self, fit: OpenFit, ledger: Ledger, features: FeatureMap, name: str, epsilon: float, delta: float
     ) -> Measurement:
-        n = facts.n_private
+        """Noisy mean of bounded features over the private rows, summed exactly block by block."""
+        facts, label = fit.facts, self._test_label if name == TEST_OF_FIT else self.label
         step = power_of_two_below(features.bound / STEPS_PER_BOUND)
-        totals = list(private.map_blocks(integer_total_of(features, step, facts)))
+
+        def total_of(block: pd.DataFrame) -> tuple[NDArray[np.int64], float]:
+            rows = features.transform(block)
+            return integer_total(rows, features, step, facts.row_adjacency, facts.rows_per_user)
+
+        n, totals = facts.n_private, list(fit.private.map_blocks(total_of))
         total, reach = np.sum([block for block, _ in totals], axis=0), totals[0][1]
-        settings = {"sensitivity": reach * step, "epsilon": epsilon, "ledger": ledger, "label": label}
+        settings: dict[str, Any] = {"sensitivity": reach * step, "epsilon": epsilon, "ledger": ledger, "label": label}
         if self.mechanism == "cube":
-            noisy = cube(total, grid=step, **settings)  # type: ignore[arg-type]
+            noisy = cube(total, grid=step, **settings)
         else:
-            noisy = gaussian(total, grid=step, delta=delta, **settings)  # type: ignore[arg-type]
+            noisy = gaussian(total, grid=step, delta=delta, **settings)
         return Measurement(name, noisy.value / n, noisy.distribution.scaled(1 / n), reach * step / n, features, n)
