@@ -35,8 +35,8 @@ def fill(text: str, *, first: str = "", later: str | None = None, width: int = W
 
     White space and line ends count as one space. A word longer than a line is broken.
     """
-    begins = {"initial_indent": first, "subsequent_indent": first if later is None else later}
-    return textwrap.fill(" ".join(text.split()), width, break_on_hyphens=False, **begins)
+    line, later = " ".join(text.split()), first if later is None else later
+    return textwrap.fill(line, width, initial_indent=first, subsequent_indent=later, break_on_hyphens=False)
 
 
 def wrapped(text: str, *, width: int = WIDTH) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -22,9 +22,6 @@ from iwbayes.cli.output import (
     working,
 )
 from iwbayes.display import fill, text_table, wrapped
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 #: What is shown of each parameter.
 _SUMMARY = ["mean", "sd", "eti90_lb", "eti90_ub", "ess_bulk", "r_hat"]
@@ -125,16 +122,21 @@ def fit(
         )
         used = arviz_compat.group(idata, "posterior").attrs["family"]
         shown, checks = arviz_compat.summary(idata)[_SUMMARY], diagnose(found, idata)
-        index = None if output is None else save_or_rescue(lambda path: arviz_compat.save(idata, path), output)
+        written = None if output is None else save_or_rescue(lambda path: arviz_compat.save(idata, path), output)
         if as_json:
-            facts = _fit_facts(shown, checks)
-            typer.echo(
-                json.dumps({"formula": formula, "family": used, **facts, "path": index and str(index)}, indent=1)
-            )
+            facts = {
+                "formula": formula,
+                "family": used,
+                "calibrated": "calibration" in checks.index and bool(checks.loc["calibration", "verdict"] == "ok"),
+                "summary": records(shown, "parameter"),
+                "diagnostics": records(checks, "check"),
+                "path": written and str(written),
+            }
+            typer.echo(json.dumps(facts, indent=1))
             return
         title = fill(f"{formula} ({used}), 90 % intervals", later="  ", width=columns()).split("\n")
         below = ["", "diagnostics", *checks.brief(width=columns()).split("\n")]
-        below += [] if index is None else [f"written to {index}"]
+        below += [] if written is None else [f"written to {written}"]
         room = max(_MOST_LINES - len(title) - len(below) - 1, _FEWEST_PARAMETERS)
         typer.echo("\n".join([*title, "", *posterior_lines(shown, most=room), *below]))
 
@@ -179,12 +181,3 @@ def report(
             content = describe(found, idata, title=title)
         write_atomically(output, content.encode("utf-8"), overwrite=force)
         typer.echo(f"written to {output}")
-
-
-def _fit_facts(shown: pd.DataFrame, checks: pd.DataFrame) -> dict[str, Any]:
-    verdict = checks.loc["calibration", "verdict"] if "calibration" in checks.index else "info"
-    return {
-        "calibrated": bool(verdict == "ok"),
-        "summary": records(shown, "parameter"),
-        "diagnostics": records(checks, "check"),
-    }
