@@ -187,8 +187,8 @@ def run_demo(
         from iwbayes.curator.privacy.noise import SeededNoise
         from iwbayes.curator.publish import publish
 
-        options = {"noise": SeededNoise(seed), "random_seed": seed, "progressbar": False}
-        release = publish(private, epsilon=EPSILON, delta=DELTA, n_synthetic=n_synthetic, **options)
+        settings: dict[str, Any] = {"noise": SeededNoise(seed), "random_seed": seed, "progressbar": False}
+        release = publish(private, epsilon=EPSILON, delta=DELTA, n_synthetic=n_synthetic, **settings)
     tables, ratios, messages = [], [], []
     for model, (formula, family) in MODELS.items():
         with clock(f"private rows: {model}"):

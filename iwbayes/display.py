@@ -117,17 +117,15 @@ def _folded(text: str, width: int) -> list[str]:
 def html_table(caption: str, header: Sequence[str], rows: Iterable[Sequence[Any]], *, notes: Iterable[str] = ()) -> str:
     """Small HTML table for a notebook, as pandas draws one: rows begin with their headers, and notes stand below."""
     head = "".join(f'<th scope="col">{escape(str(name))}</th>' for name in header)
-    body = "".join(
-        f'<tr><th scope="row">{escape(cell(row[0]))}</th>' + "".join(_html_cell(value) for value in row[1:]) + "</tr>"
-        for row in rows
-    )
+    body = ""
+    for first, *others in rows:
+        body += f'<tr><th scope="row">{escape(cell(first))}</th>'
+        for value in others:
+            side = "right" if _is_number(value) else "left"
+            body += f'<td style="text-align: {side}">{escape(cell(value))}</td>'
+        body += "</tr>"
     under = "".join(f"<p>{escape(note)}</p>" for note in notes)
     return (
         f'<div><table border="1" class="dataframe"><caption>{escape(caption)}</caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{under}</div>"
     )
-
-
-def _html_cell(value: Any) -> str:
-    side = "right" if _is_number(value) else "left"
-    return f'<td style="text-align: {side}">{escape(cell(value))}</td>'

@@ -176,7 +176,10 @@ def publish(
     Synthetic rows and weights, under one privacy budget.
     """
     with errors(debug, private=True):
-        check_output(output, force, inputs=[table, schema, *_ledger_files(ledger)])
+        from iwbayes.curator.privacy.ledger_file import LedgerFile
+
+        ledger_files = [] if ledger is None else [ledger, LedgerFile(ledger).lock_path]
+        check_output(output, force, inputs=[table, schema, *ledger_files])
         from iwbayes._read import read_table
         from iwbayes._warnings import PrivacyWarning
         from iwbayes.curator.estimators.tilting.tilt import NOISE_TARGET, TiltWeights
@@ -278,15 +281,6 @@ def _grid(user: str | None, rows_per_user: str | None) -> list[int]:
         return [] if rows_per_user is None else [int(part) for part in rows_per_user.split(",")]
     except ValueError:
         raise ValueError(f"--rows-per-user must be numbers such as 1,2,4,8; got {rows_per_user!r}.") from None
-
-
-def _ledger_files(path: Path | None) -> list[Path]:
-    """Files that a ledger is kept in: its own and its lock."""
-    if path is None:
-        return []
-    from iwbayes.curator.privacy.ledger_file import LedgerFile
-
-    return [path, LedgerFile(path).lock_path]
 
 
 def _certified(path: Path) -> Ledger:
