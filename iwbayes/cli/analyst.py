@@ -15,7 +15,6 @@ from iwbayes.cli.output import (
     columns,
     errors,
     facts_of,
-    finite,
     posterior_lines,
     records,
     save_or_rescue,
@@ -50,16 +49,14 @@ def inspect(release: ReleaseFile, as_json: Json = False, debug: Debug = False) -
         lines = []
         measurement = found.weights.measurement
         if measurement is not None:
-            clipped = measurement.clipped_private
+            clipped, noise = measurement.clipped_private, measurement.noise
+            known = (
+                f"; clipped private rows {clipped:.1%} (noisy; of the norm of their features, not of values at the "
+                "schema's bounds)"
+            )
             lines.append(
-                f"  measured: {measurement.name}, {measurement.noise.dim} coordinates with {measurement.noise.name} "
-                f"noise of sd {measurement.noise.covariance[0, 0] ** 0.5:.4g}"
-                + (
-                    f"; clipped private rows {clipped:.1%} (noisy; of the norm of their features, not of values at the "
-                    "schema's bounds)"
-                    if finite(clipped) is not None
-                    else ""
-                )
+                f"  measured: {measurement.name}, {noise.dim} coordinates with {noise.name} noise of sd "
+                f"{noise.covariance[0, 0] ** 0.5:.4g}" + (known if clipped == clipped else "")
             )
             if measurement.held_back is not None:
                 lines.append(f"  held back as a test of fit: {measurement.held_back.noise.dim} coordinates")

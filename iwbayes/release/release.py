@@ -147,34 +147,31 @@ class Release:
 
     def summary(self, *, width: int = WIDTH) -> str:
         """Sizes, origin, weights and privacy in a few lines of plain text, of at most so many columns."""
-        title, facts = self._facts()
+        title, facts, notes = self._facts()
         lines = [title, *(f"  {name}: {value}" for name, value in facts)]
         lines.append("  privacy: " + "\n".join(self.statement.lines()).replace("\n", "\n  "))
-        lines += [] if self.certified else [f"  NOT certified: {'; '.join(self.reasons)}"]
-        return wrapped("\n".join(lines), width=width)
+        return wrapped("\n".join([*lines, *(f"  {note}" for note in notes)]), width=width)
 
     def _repr_html_(self) -> str:
         """Show the same in a notebook."""
-        title, facts = self._facts()
-        notes = [] if self.certified else [f"NOT certified: {'; '.join(self.reasons)}"]
+        title, facts, notes = self._facts()
         return html_table(title, ("", "value"), facts, notes=notes) + self.statement._repr_html_()
 
-    def _facts(self) -> tuple[str, list[tuple[str, str]]]:
-        """Return its sizes, and names and values for reading."""
+    def _facts(self) -> tuple[str, list[tuple[str, str]], list[str]]:
+        """Return its sizes, names and values for reading, and why it is not certified."""
         weights, n_rows = self.weights, len(self.synthetic)
         limit = pareto_k_threshold(n_rows)
         size = f"{n_rows} synthetic rows x {len(self.synthetic.schema)} columns"
         steps = "".join(f", {step}" for step in weights.steps)
-        return f"Release of {size} for {self.n_private} private rows", [
-            ("columns", ", ".join(self.synthetic.schema.names)),
-            ("rows from", self.synthetic.origin or "unknown"),
-            (
-                "weights",
-                f"{weights.method}{steps}; {weights.n_draws} draw(s), ess {weights.ess:.0f} "
-                f"({weights.ess / n_rows:.0%}), pareto_k {weights.pareto_k:.2f} "
-                f"({'good below' if weights.pareto_k < limit else 'NOT good: its limit is'} {limit:.2f})",
-            ),
-        ]
+        facts = {
+            "columns": ", ".join(self.synthetic.schema.names),
+            "rows from": self.synthetic.origin or "unknown",
+            "weights": f"{weights.method}{steps}; {weights.n_draws} draw(s), ess {weights.ess:.0f} "
+            f"({weights.ess / n_rows:.0%}), pareto_k {weights.pareto_k:.2f} "
+            f"({'good below' if weights.pareto_k < limit else 'NOT good: its limit is'} {limit:.2f})",
+        }
+        notes = [] if self.certified else [f"NOT certified: {'; '.join(self.reasons)}"]
+        return f"Release of {size} for {self.n_private} private rows", list(facts.items()), notes
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False, allow_uncertified: bool = False) -> Path:
         """Write the release file, atomically.
