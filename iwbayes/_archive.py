@@ -33,16 +33,7 @@ class ArchiveError(ValueError):
 
 
 def pack(members: Mapping[str, bytes]) -> bytes:
-    """Archive named byte strings; the same members in the same order give the same bytes.
-
-    Parameters
-    ----------
-    members : mapping of str to bytes
-
-    Returns
-    -------
-    bytes
-    """
+    """Archive named byte strings; the same members in the same order give the same bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name, content in members.items():
@@ -54,19 +45,7 @@ def pack(members: Mapping[str, bytes]) -> bytes:
 
 
 def unpack(source: BinaryIO, *, names: Collection[str], optional: Collection[str] = ()) -> dict[str, bytes]:
-    """Read an archive that must have exactly the expected members.
-
-    Parameters
-    ----------
-    source : binary file
-    names : collection of str
-        Members that must be there.
-    optional : collection of str
-        Members that may be there.
-
-    Returns
-    -------
-    dict of str to bytes
+    """Read an archive that must have all the members ``names`` and may have the ``optional`` ones.
 
     Raises
     ------
@@ -78,7 +57,7 @@ def unpack(source: BinaryIO, *, names: Collection[str], optional: Collection[str
         with zipfile.ZipFile(source) as archive:
             entries = archive.infolist()
             _check_entries(entries, names, optional)
-            return {entry.filename: _read(archive, entry) for entry in entries}
+            return {entry.filename: archive.read(entry) for entry in entries}  # checks length and CRC
     except ArchiveError:
         raise
     except Exception as error:  # zipfile raises many kinds on hostile bytes; all mean the same to a reader
@@ -105,22 +84,8 @@ def _check_entries(entries: list[zipfile.ZipInfo], names: Collection[str], optio
         raise ArchiveError(f"its members declare more than {MAX_BYTES} bytes")
 
 
-def _read(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
-    with archive.open(entry) as member:
-        content = member.read(entry.file_size)  # checks the CRC at the end
-        surplus = member.read(1)
-    if len(content) != entry.file_size or surplus:
-        raise ArchiveError(f"its member {entry.filename} is not as long as declared")
-    return content
-
-
 def pack_arrays(arrays: Mapping[str, Array]) -> bytes:
-    """Archive float arrays as NumPy's own ``.npz`` (readable by ``numpy.load``), deterministically.
-
-    Parameters
-    ----------
-    arrays : mapping of str to ndarray of float64
-    """
+    """Archive float arrays as NumPy's own ``.npz`` (readable by ``numpy.load``), deterministically."""
     members = {}
     for name, array in arrays.items():
         buffer = io.BytesIO()
@@ -133,15 +98,7 @@ def pack_arrays(arrays: Mapping[str, Array]) -> bytes:
 def unpack_arrays(content: bytes, dims: Mapping[str, int]) -> dict[str, Array]:
     """Read the arrays of `pack_arrays`: exactly these names, float64, with these numbers of dimensions.
 
-    Parameters
-    ----------
-    content : bytes
-    dims : mapping of str to int
-
-    Raises
-    ------
-    ArchiveError
-        When names, types, shapes or lengths differ. No pickle is ever read.
+    Anything else is an `ArchiveError`. No pickle is ever read.
     """
     members = unpack(io.BytesIO(content), names=[f"{name}.npy" for name in dims])
     return {name: _array(name, members[f"{name}.npy"], n_dims) for name, n_dims in dims.items()}
@@ -170,19 +127,8 @@ def _array(name: str, content: bytes, n_dims: int) -> Array:
 def write_atomically(path: Path, content: bytes, *, overwrite: bool) -> None:
     """Write a file so that it is there in full or not at all.
 
-    Parameters
-    ----------
-    path : pathlib.Path
-    content : bytes
-    overwrite : bool
-        Whether an existing file may be replaced; the new one then has its permissions.
-
-    Raises
-    ------
-    FileExistsError
-        When there is something at ``path`` and it must stay, also when it came while writing.
-    OSError
-        When the folder cannot be written to.
+    With ``overwrite`` an existing file may be replaced, and the new one has its permissions; else it is a
+    FileExistsError, also when it came while writing.
     """
     refusal = f"{path} exists already. Choose another path, or pass overwrite=True to replace it."
     if not overwrite and os.path.lexists(path):
@@ -197,7 +143,12 @@ def write_atomically(path: Path, content: bytes, *, overwrite: bool) -> None:
                 shutil.copymode(path, draft)
         if overwrite or not _link(draft, path, refusal):
             os.replace(draft, path)
-    _sync_folder(path.parent)
+    with contextlib.suppress(OSError):  # the new name itself survives a power cut, where folders can be synchronised
+        handle = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 @contextlib.contextmanager
@@ -221,13 +172,3 @@ def _link(draft: Path, path: Path, refusal: str) -> bool:
             raise FileExistsError(refusal) from None
         return False
     return True
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the new name itself survive a power cut, where folders can be synchronised."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 _PLAIN = (str, bytes, bool, int, float, type(None))
 
@@ -53,20 +52,16 @@ def _add(total: Any, part: Any) -> None:
     if isinstance(part, np.ndarray):
         if part.dtype.hasobject:
             raise TypeError("an array of objects has no canonical bytes. Pass numbers, or a list of texts.")
-        head, body = f"{part.dtype.str}{part.shape}", _bytes(part)
+        values = part
+        if part.dtype.kind == "f":  # one zero and one NaN, whatever sign or payload they had
+            values = np.where(np.isnan(part), np.nan, part + 0.0).astype(part.dtype)
+        head, body = f"{part.dtype.str}{part.shape}", np.ascontiguousarray(values).tobytes()
     elif type(part) in _PLAIN:
         head, body = type(part).__name__, part if isinstance(part, bytes) else repr(part).encode()
     else:
         raise TypeError(f"a {type(part).__name__} has no canonical bytes. Pass texts, numbers, arrays or tables.")
     total.update(f"{len(head)}:{head}{len(body)}:".encode())
     total.update(body)
-
-
-def _bytes(array: NDArray[Any]) -> bytes:
-    """Bytes in C order, with one zero and one NaN, whatever sign or payload they had."""
-    if array.dtype.kind == "f":
-        array = np.where(np.isnan(array), np.nan, array + 0.0).astype(array.dtype)
-    return np.ascontiguousarray(array).tobytes()
 
 
 def _column(values: pd.Series) -> tuple[Any, ...]:

@@ -78,9 +78,15 @@ def read_table(
         raise ValueError(f"{path} is neither .csv nor .parquet. Convert it, or name it after what it is.")
     with open(path, "rb"):  # an absent or forbidden file: the system's own error
         pass
-    if suffixes[-1] in (".parquet", ".pq"):
-        return _without(_read_parquet(path), drop, path)
-    return _read_csv(path, schema, drop, refuses)
+    if suffixes[-1] not in (".parquet", ".pq"):
+        return _read_csv(path, schema, drop, refuses)
+    try:
+        frame = pd.read_parquet(path)
+    except Exception:  # the readers' messages may quote the data: every one is replaced
+        frame = None
+    if frame is None:
+        raise ValueError(f"{path} cannot be read as Parquet: it is damaged, or of another kind. Write it again.")
+    return _without(frame, drop, path)
 
 
 def _check_drop(drop: Sequence[str], schema: Schema) -> list[str]:
@@ -97,14 +103,6 @@ def _without(frame: pd.DataFrame, drop: list[str], path: Path) -> pd.DataFrame:
     if absent:
         raise ValueError(f"{path} has no columns {absent} to drop. Correct the names, or leave them out.")
     return frame.drop(columns=drop)
-
-
-def _read_parquet(path: Path) -> pd.DataFrame:
-    try:
-        return pd.read_parquet(path)
-    except Exception:  # the readers' messages may quote the data: every one is replaced
-        problem = f"{path} cannot be read as Parquet: it is damaged, or of another kind. Write it again."
-    raise ValueError(problem)
 
 
 def _read_csv(path: Path, schema: Schema, drop: list[str], refuses: bool) -> pd.DataFrame:
@@ -124,12 +122,11 @@ def _read_csv(path: Path, schema: Schema, drop: list[str], refuses: bool) -> pd.
         )
     raw = _without(raw, drop, path)
     declared = {column.name: column for column in schema}
-    return pd.DataFrame(
-        {
-            index: _cells(raw.iloc[:, index], declared[name], refuses) if name in declared else raw.iloc[:, index]
-            for index, name in enumerate(raw.columns)
-        }
-    ).set_axis(raw.columns, axis=1)
+    read = [
+        _cells(cells, declared[name], refuses) if name in declared else cells
+        for name, cells in raw.items()  # a name may stand there twice
+    ]
+    return pd.DataFrame(dict(enumerate(read))).set_axis(raw.columns, axis=1)
 
 
 def _has_short_rows(path: Path, bytes_: dict[str, Any]) -> bool:
@@ -139,13 +136,10 @@ def _has_short_rows(path: Path, bytes_: dict[str, Any]) -> bool:
     """
     limit = csv.field_size_limit(_MOST_CHARACTERS)
     try:
-        return _found_short_rows(path, bytes_)
-    finally:
-        csv.field_size_limit(limit)
-
-
-def _found_short_rows(path: Path, bytes_: dict[str, Any]) -> bool:
-    if path.suffix.lower() == ".csv":
+        if path.suffix.lower() != ".csv":  # compressed
+            options = {"dtype": object, "na_filter": False, "index_col": False, "skip_blank_lines": False, **bytes_}
+            with pd.read_csv(path, engine="python", chunksize=_ROWS_AT_ONCE, **options) as blocks:
+                return any(bool(block.isna().to_numpy().any()) for block in blocks)
         header, blank = 0, False
         with open(path, newline="", encoding=bytes_["encoding"], errors=bytes_["encoding_errors"]) as file:
             for row in csv.reader(file):
@@ -153,15 +147,8 @@ def _found_short_rows(path: Path, bytes_: dict[str, Any]) -> bool:
                     return True
                 header, blank = header or len(row), not row
         return False
-    options = {
-        "dtype": object,
-        "na_filter": False,
-        "index_col": False,
-        "skip_blank_lines": False,
-        **bytes_,
-    }
-    with pd.read_csv(path, engine="python", chunksize=_ROWS_AT_ONCE, **options) as blocks:  # of a compressed file
-        return any(bool(block.isna().to_numpy().any()) for block in blocks)
+    finally:
+        csv.field_size_limit(limit)
 
 
 def _cells(text: pd.Series, column: Column, refuses: bool) -> pd.Series:

@@ -113,24 +113,9 @@ def fit_beta_calibration(real: ArrayLike, synthetic: ArrayLike, *, l2: float = 0
     """Fit the map that minimises the class-normalised logistic loss, slopes at least 0.
 
     mean_real log(1 + exp(-f)) + mean_synthetic log(1 + exp(f)) + l2/2 ((a - 1)**2 + (b - 1)**2 + c**2), f the
-    calibrated log ratio: a convex problem, solved by Newton steps within the bounds.
-
-    Parameters
-    ----------
-    real : array_like, shape (row,)
-        Finite log ratios of real rows.
-    synthetic : array_like, shape (other row,)
-        Log ratios of synthetic rows; weights of zero (-inf) stay zero and have no loss.
-    l2 : float
-
-    Returns
-    -------
-    BetaCalibration
-
-    Raises
-    ------
-    ValueError
-        When ``l2`` is 0 and every real row lies at or above every synthetic one: no map is best.
+    calibrated log ratio: a convex problem, solved by Newton steps within the bounds. Real log ratios are finite;
+    synthetic ones of -inf stay weights of zero and have no loss. When ``l2`` is 0 and every real row lies at or above
+    every synthetic one, no map is best: a ValueError.
     """
     first, second = np.asarray(real, dtype=np.float64), np.asarray(synthetic, dtype=np.float64)
     finite = second[second > -np.inf]

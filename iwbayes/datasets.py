@@ -83,11 +83,7 @@ def load_rand_health() -> tuple[pd.DataFrame, Schema]:
             "health": pd.Categorical.from_codes(index, categories=list(HEALTH)),
         }
     )
-    return frame, _rand_schema()
-
-
-def _rand_schema() -> Schema:
-    return Schema(
+    schema = Schema(
         Binary("any_visit"),
         Integer("visits", 0, 52),
         Real("lncoins", 0, math.log(101)),
@@ -98,6 +94,7 @@ def _rand_schema() -> Schema:
         Real("disea", 0, 60),
         Categorical("health", HEALTH),
     )
+    return frame, schema
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +126,7 @@ def simulate_table(
     """Simulate rows of four covariates and a response of a known regression.
 
     ``x`` and ``z`` are correlated reals within [-3, 3], ``treated`` is binary with a chance that rises with
-    ``x``, ``group`` has the levels a, b, c with a law that depends on ``treated``. The linear predictor is
+    ``x``, ``group`` has the levels a, b, c with probabilities that depend on ``treated``. The linear predictor is
 
         -0.3 + scale (0.8 x - 0.5 z + 0.6 treated + 0.4 [group b] - 0.7 [group c])
 
@@ -179,29 +176,21 @@ def simulate_table(
 def _covariates(n: int, rng: np.random.Generator) -> pd.DataFrame:
     x = np.clip(rng.normal(size=n), -3, 3)
     z = np.clip(0.5 * x + math.sqrt(0.75) * rng.normal(size=n), -3, 3)
-    treated = (rng.random(n) < 1 / (1 + np.exp(-0.7 * x))).astype(np.int64)
+    treated = _binary(0.7 * x, rng)
     edges = np.where(treated[:, None] == 1, [0.5, 0.8], [0.3, 0.7])
     group = (rng.random(n)[:, None] > edges).sum(axis=1)
     levels = pd.Categorical.from_codes(group, categories=["a", "b", "c"])
     return pd.DataFrame({"x": x, "z": z, "treated": treated, "group": levels})
 
 
-def _bernoulli(predictor: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    return (rng.random(len(predictor)) < 1 / (1 + np.exp(-predictor))).astype(np.int64)
-
-
-def _gaussian(predictor: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    return np.clip(predictor + rng.normal(size=len(predictor)), -12, 12)
-
-
-def _poisson(predictor: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    return np.minimum(rng.poisson(np.exp(predictor)), 60)
+def _binary(log_odds: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    return (rng.random(len(log_odds)) < 1 / (1 + np.exp(-log_odds))).astype(np.int64)
 
 
 _Draw = Callable[[np.ndarray, np.random.Generator], np.ndarray]
-#: By family: the declaration of the response, the factor of its linear predictor, and how it is drawn.
+#: By family: the declaration of the response, the factor of its linear predictor, and how it is drawn from that.
 _RESPONSES: dict[str, tuple[Binary | Real | Integer, float, _Draw]] = {
-    "bernoulli": (Binary("y"), 1.0, _bernoulli),
-    "gaussian": (Real("y", -12, 12), 1.0, _gaussian),
-    "poisson": (Integer("y", 0, 60), 0.5, _poisson),
+    "bernoulli": (Binary("y"), 1.0, _binary),
+    "gaussian": (Real("y", -12, 12), 1.0, lambda mean, rng: np.clip(mean + rng.normal(size=len(mean)), -12, 12)),
+    "poisson": (Integer("y", 0, 60), 0.5, lambda log_mean, rng: np.minimum(rng.poisson(np.exp(log_mean)), 60)),
 }

@@ -184,7 +184,11 @@ def run_demo(
         frame, schema = load_rand_health()
         private = PrivateTable(frame, schema)
     with clock("publishing"):
-        release = _publish(private, seed, n_synthetic)
+        from iwbayes.curator.privacy.noise import SeededNoise
+        from iwbayes.curator.publish import publish
+
+        settings: dict[str, Any] = {"noise": SeededNoise(seed), "random_seed": seed, "progressbar": False}
+        release = publish(private, epsilon=EPSILON, delta=DELTA, n_synthetic=n_synthetic, **settings)
     tables, ratios, messages = [], [], []
     for model, (formula, family) in MODELS.items():
         with clock(f"private rows: {model}"):
@@ -206,21 +210,6 @@ def run_demo(
     return DemoResult(table, pd.concat(ratios, ignore_index=True), release, seed, seconds, tuple(messages), files)
 
 
-def _publish(private: PrivateTable, seed: int, n_synthetic: int) -> Release:
-    from iwbayes.curator.privacy.noise import SeededNoise
-    from iwbayes.curator.publish import publish
-
-    return publish(
-        private,
-        epsilon=EPSILON,
-        delta=DELTA,
-        n_synthetic=n_synthetic,
-        noise=SeededNoise(seed),
-        random_seed=seed,
-        progressbar=False,
-    )
-
-
 def _private_estimate(
     formula: str, frame: pd.DataFrame, schema: Schema, family: FamilyName
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -236,15 +225,10 @@ def _private_estimate(
     plain = GLM(design.y, design.x, family=distribution).fit()
     half = norm.ppf((1 + LEVEL) / 2) * robust.bse
     names = list(design.parameter_names)
-    estimate = pd.DataFrame(
-        {
-            "coefficient": names,
-            "mean": robust.params,
-            "lower": robust.params - half,
-            "upper": robust.params + half,
-        }
+    bounds = {"mean": robust.params, "lower": robust.params - half, "upper": robust.params + half}
+    return pd.DataFrame({"coefficient": names, **bounds}), pd.DataFrame(
+        {"coefficient": names, "ratio": robust.bse / plain.bse}
     )
-    return estimate, pd.DataFrame({"coefficient": names, "ratio": robust.bse / plain.bse})
 
 
 def _fit(formula: str, release: Release, **options: Any) -> pd.DataFrame:

@@ -31,21 +31,12 @@ def cell(value: Any) -> str:
 
 
 def fill(text: str, *, first: str = "", later: str | None = None, width: int = WIDTH) -> str:
-    """Wrap a paragraph.
+    """Wrap a paragraph, whose lines begin with ``first`` and the later ones with ``later``, where it is given.
 
-    Parameters
-    ----------
-    text : str
-        White space and line ends in it count as one space.
-    first, later : str
-        What its first and its later lines begin with; the later ones as the first unless given.
-    width : int
-        Longest line. A longer word is broken.
+    White space and line ends count as one space. A word longer than a line is broken.
     """
-    later = first if later is None else later
-    return textwrap.fill(
-        " ".join(text.split()), width, initial_indent=first, subsequent_indent=later, break_on_hyphens=False
-    )
+    line, later = " ".join(text.split()), first if later is None else later
+    return textwrap.fill(line, width, initial_indent=first, subsequent_indent=later, break_on_hyphens=False)
 
 
 def wrapped(text: str, *, width: int = WIDTH) -> str:
@@ -64,11 +55,8 @@ def text_table(
 
     Parameters
     ----------
-    header : sequence of str
     rows : iterable of sequences
         Text and numbers, as `cell` shows them.
-    indent : str
-        What each line begins with.
     width : int
         Longest line, as long as the numbers fit in it.
     right : int
@@ -100,10 +88,8 @@ def text_table(
         folded = [_folded(text, size) for text, size in zip(texts, widths, strict=True)]
         for line in range(max(map(len, folded))):
             parts = [column[line] if line < len(column) else "" for column in folded]
-            parts = [
-                part.rjust(size) if aside else part.ljust(size)
-                for part, size, aside in zip(parts, widths, numeric, strict=True)
-            ]
+            aligned = zip(parts, widths, numeric, strict=True)
+            parts = [part.rjust(size) if aside else part.ljust(size) for part, size, aside in aligned]
             lines.append((indent + (" " * _GAP).join(parts)).rstrip())
     return "\n".join(lines)
 
@@ -129,29 +115,17 @@ def _folded(text: str, width: int) -> list[str]:
 
 
 def html_table(caption: str, header: Sequence[str], rows: Iterable[Sequence[Any]], *, notes: Iterable[str] = ()) -> str:
-    """Small HTML table for a notebook, as pandas draws one: the first cell of each row is its header.
-
-    Parameters
-    ----------
-    caption : str
-    header : sequence of str
-    rows : iterable of sequences
-        Text and numbers, as `cell` shows them.
-    notes : iterable of str
-        Paragraphs under the table.
-    """
+    """Small HTML table for a notebook, as pandas draws one: rows begin with their headers, and notes stand below."""
     head = "".join(f'<th scope="col">{escape(str(name))}</th>' for name in header)
-    body = "".join(
-        f'<tr><th scope="row">{escape(cell(row[0]))}</th>' + "".join(_html_cell(value) for value in row[1:]) + "</tr>"
-        for row in rows
-    )
+    body = ""
+    for first, *others in rows:
+        body += f'<tr><th scope="row">{escape(cell(first))}</th>'
+        for value in others:
+            side = "right" if _is_number(value) else "left"
+            body += f'<td style="text-align: {side}">{escape(cell(value))}</td>'
+        body += "</tr>"
     under = "".join(f"<p>{escape(note)}</p>" for note in notes)
     return (
         f'<div><table border="1" class="dataframe"><caption>{escape(caption)}</caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{under}</div>"
     )
-
-
-def _html_cell(value: Any) -> str:
-    side = "right" if _is_number(value) else "left"
-    return f'<td style="text-align: {side}">{escape(cell(value))}</td>'

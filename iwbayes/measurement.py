@@ -1,6 +1,6 @@
 """Noise laws, known to both sides, and the released measurement that carries one.
 
-Each law is that of an additive noise vector zeta of dimension k. It knows its covariance and the debias
+Each distribution is that of an additive noise vector zeta of dimension k. It knows its covariance and the debias
 factor 1/E exp(zeta.x), which turns exp((b + zeta).x) into an unbiased estimate of exp(b.x), and when that
 expectation exists (methods: K-norm mechanisms of Hardt & Talwar 2010; Balle & Wang 2018).
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NoiseDistribution:
-    """The law of an additive noise vector.
+    """Distribution of an additive noise vector.
 
     Parameters
     ----------
@@ -36,6 +36,8 @@ class NoiseDistribution:
     scale: float
     dim: int
     name: ClassVar[str]
+    #: Order of the norm |x| that limits where E exp(zeta.x) exists: scale |x| < 1. None where it always exists.
+    _order: ClassVar[float | None] = None
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.scale) and self.scale > 0):
@@ -44,20 +46,16 @@ class NoiseDistribution:
             raise ValueError(f"dim must be a whole number of at least 1; got {self.dim!r}.")
 
     @property
-    def _variance(self) -> float:
-        raise NotImplementedError
-
-    @property
     def covariance(self) -> Array:
         """Covariance, shape (k, k), in squared units of the statistic."""
-        return self._variance * np.eye(self.dim)
+        return self._variance() * np.eye(self.dim)
 
     def scaled(self, factor: float) -> Self:
         """Distribution of ``factor * zeta`` for a factor above 0."""
         return type(self)(float(self.scale * factor), self.dim)
 
     def existence(self, x: ArrayLike) -> Array:
-        """Place of each row in the range where E exp(zeta.x) exists.
+        """Scale times the norm of each row that limits where E exp(zeta.x) exists; 0 for Gaussian noise.
 
         Parameters
         ----------
@@ -68,7 +66,8 @@ class NoiseDistribution:
         ndarray, shape (row,)
             E exp(zeta.x) is finite below 1. The variance of a debiased weight is finite below 1/2.
         """
-        raise NotImplementedError
+        rows = self._rows(x)
+        return np.zeros(len(rows)) if self._order is None else self.scale * np.linalg.norm(rows, self._order, axis=1)
 
     def debias_factor(self, x: ArrayLike) -> Array:
         """1 / E exp(zeta.x) for each row.
@@ -101,6 +100,9 @@ class NoiseDistribution:
             )
         return -self._log_mgf(rows)
 
+    def _variance(self) -> float:
+        raise NotImplementedError
+
     def _log_mgf(self, x: Array) -> Array:
         raise NotImplementedError
 
@@ -117,13 +119,8 @@ class GaussianDistribution(NoiseDistribution):
 
     name: ClassVar[str] = "gaussian"
 
-    @property
     def _variance(self) -> float:
         return self.scale**2
-
-    def existence(self, x: ArrayLike) -> Array:
-        """Zero: the expectation and the variance always exist."""
-        return np.zeros(len(self._rows(x)))
 
     def _log_mgf(self, x: Array) -> Array:
         return 0.5 * self.scale**2 * (x**2).sum(axis=1)
@@ -137,14 +134,10 @@ class SphericalDistribution(NoiseDistribution):
     """
 
     name: ClassVar[str] = "spherical"
+    _order: ClassVar[float | None] = 2
 
-    @property
     def _variance(self) -> float:
         return (self.dim + 1) * self.scale**2
-
-    def existence(self, x: ArrayLike) -> Array:
-        """``scale * |x|_2``."""
-        return self.scale * np.linalg.norm(self._rows(x), axis=1)
 
     def _log_mgf(self, x: Array) -> Array:
         return -0.5 * (self.dim + 1) * np.log1p(-(self.scale**2) * (x**2).sum(axis=1))
@@ -159,20 +152,16 @@ class CubeDistribution(NoiseDistribution):
     """
 
     name: ClassVar[str] = "cube"
+    _order: ClassVar[float | None] = 1
 
-    @property
     def _variance(self) -> float:
         return (self.dim + 1) * (self.dim + 2) * self.scale**2 / 3
-
-    def existence(self, x: ArrayLike) -> Array:
-        """``scale * |x|_1``."""
-        return self.scale * np.abs(self._rows(x)).sum(axis=1)
 
     @cached_property
     def _nodes(self) -> tuple[Array, Array]:
         # in u = log r the integrand is analytic within |Im u| < pi/2, also near the edge of existence, where its mass
         # moves from k+1 down to 0; the trapezoidal rule converges exponentially (Trefethen & Weideman 2014)
-        from scipy.stats import gamma  # takes half a second to import, and only this law needs it
+        from scipy.stats import gamma  # takes half a second to import, and only this distribution needs it
 
         radius = gamma(self.dim + 1)
         step = min(0.25, 0.6 / np.sqrt(self.dim + 1))
@@ -182,7 +171,7 @@ class CubeDistribution(NoiseDistribution):
         return nodes, log_weights - logsumexp(log_weights)
 
     def _log_mgf(self, x: Array) -> Array:
-        # sinh(z)/z = exp(z) (1 - exp(-2z))/(2z): the exponentials move into the rate of the gamma law and
+        # sinh(z)/z = exp(z) (1 - exp(-2z))/(2z): the exponentials move into the rate of the gamma distribution and
         # a fixed rule integrates the smooth rest
         sizes = np.abs(x)
         rate = 1 / self.scale - sizes.sum(axis=1)
@@ -203,14 +192,10 @@ class LaplaceDistribution(NoiseDistribution):
     """
 
     name: ClassVar[str] = "laplace"
+    _order: ClassVar[float | None] = np.inf
 
-    @property
     def _variance(self) -> float:
         return 2 * self.scale**2
-
-    def existence(self, x: ArrayLike) -> Array:
-        """``scale * max_j |x_j|``."""
-        return self.scale * np.abs(self._rows(x)).max(axis=1)
 
     def _log_mgf(self, x: Array) -> Array:
         return -np.log1p(-((self.scale * x) ** 2)).sum(axis=1)
@@ -230,7 +215,7 @@ TEST_OF_FIT = "test of fit"
 
 @dataclass(frozen=True)
 class Measurement:
-    """A released noisy statistic with the law of its noise: what noise-aware inference needs.
+    """A released noisy statistic with the distribution of its noise: what noise-aware inference needs.
 
     Parameters
     ----------
@@ -264,11 +249,13 @@ class Measurement:
     coefficients: Array | None = None
 
     def __post_init__(self) -> None:
-        value = np.array(self.value, dtype=np.float64)
-        value.setflags(write=False)
-        object.__setattr__(self, "value", value)
-        if value.shape != (self.noise.dim,):
-            raise ValueError(f"value must have shape ({self.noise.dim},); got {value.shape}.")
+        for name in ("value", "coefficients"):
+            if getattr(self, name) is not None:
+                array = np.array(getattr(self, name), dtype=np.float64)
+                array.setflags(write=False)
+                object.__setattr__(self, name, array)
+        if self.value.shape != (self.noise.dim,):
+            raise ValueError(f"value must have shape ({self.noise.dim},); got {self.value.shape}.")
         if self.features is not None and self.features.dim != self.noise.dim:
             raise ValueError(f"features have dimension {self.features.dim}; the noise has {self.noise.dim}.")
         other = self.held_back
@@ -276,24 +263,17 @@ class Measurement:
             raise ValueError("held_back must be a measurement of features beside one of features.")
         if other is not None and other.n_private != self.n_private:
             raise ValueError(f"held_back must be of {self.n_private} private rows; got {other.n_private}.")
-        if self.coefficients is not None:
-            self._check_coefficients()
-
-    def _check_coefficients(self) -> None:
-        b = np.array(self.coefficients, dtype=np.float64)
-        if b.shape != (self.tilt_columns.stop,) or not np.isfinite(b).all():
+        b, n_used = self.coefficients, self.tilt_columns.stop
+        if b is not None and (b.shape != (n_used,) or not np.isfinite(b).all()):
             raise ValueError(
-                f"coefficients must be {self.tilt_columns.stop} finite numbers, one for each feature that the tilt "
-                f"uses; got shape {b.shape}."
+                f"coefficients must be {n_used} finite numbers, one for each feature that the tilt uses; got shape "
+                f"{b.shape}."
             )
-        b.setflags(write=False)
-        object.__setattr__(self, "coefficients", b)
 
     @property
     def tilt_columns(self) -> slice:
         """Coordinates of the features that the tilt uses: all but the clip indicator."""
-        flagged = self.features is not None and self.features.flag
-        return slice(0, self.noise.dim - 1 if flagged else self.noise.dim)
+        return slice(0, self.noise.dim - (self.features is not None and self.features.flag))
 
     @property
     def clipped_private(self) -> float:

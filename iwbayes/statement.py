@@ -101,9 +101,6 @@ class Event:
                 f"{self.label}: a Gaussian event has a positive noise multiplier and no other has one; "
                 f"got {self.noise_multiplier!r} for {self.mechanism}."
             )
-        self._check_sampling()
-
-    def _check_sampling(self) -> None:
         rate, steps = self.sampling_probability, self.steps
         if self.mechanism != "dp-sgd":
             if (rate, steps) != (None, None):
@@ -208,18 +205,14 @@ class PrivacyStatement:
     def lines(self) -> list[str]:
         """Return the lines of that text; not wrapped, as others indent them."""
         first, second, *others = self._terms()
-        return [
-            first,
-            second,
-            *(
-                f"  {e.label}: {e.mechanism}, epsilon {e.epsilon:.4g}, delta {e.delta:.3g}"
-                + (f", {e.steps} steps with sampling probability {e.sampling_probability:.4g}" if e.steps else "")
-                + (f", noise multiplier {e.noise_multiplier:.4g}" if e.noise_multiplier else "")
-                + (f", {count} times" if count > 1 else "")
-                for e, count in self.uses.items()
-            ),
-            *others,
-        ]
+        uses = (
+            f"  {e.label}: {e.mechanism}, epsilon {e.epsilon:.4g}, delta {e.delta:.3g}"
+            + (f", {e.steps} steps with sampling probability {e.sampling_probability:.4g}" if e.steps else "")
+            + (f", noise multiplier {e.noise_multiplier:.4g}" if e.noise_multiplier else "")
+            + (f", {count} times" if count > 1 else "")
+            for e, count in self.uses.items()
+        )
+        return [first, second, *uses, *others]
 
     def _repr_html_(self) -> str:
         """Show the same in a notebook."""
@@ -231,22 +224,18 @@ class PrivacyStatement:
     def _terms(self) -> list[str]:
         """Say the guarantee, the noise, and what it covers and does not: all but the uses."""
         kind = "certified" if self.certified else "NOT certified"
-        return [
+        lines = [
             f"({self.epsilon:.6g}, {self.delta:.3g})-differential privacy under {self.adjacency} adjacency.",
             f"  {self.noise} noise, {kind}.",
             *(f"  Note: {note}" for note in self.notes),
-            *self._composition(),
-            fill(_COVERS, first="  ", width=_PARAGRAPH),
-            *([fill(_AMONG_CONFORMING, first="  ", width=_PARAGRAPH)] if self.on_undeclared == "refuse" else []),
         ]
-
-    def _composition(self) -> list[str]:
-        """Say by which rule the uses were priced together."""
-        lines = [] if self.rule is None else [f"  {_RULES.get(self.rule, self.rule)}"]
+        if self.rule is not None:
+            lines.append(f"  {_RULES.get(self.rule, self.rule)}")
         if self.budget is not None:
             epsilon, delta = self.budget
             lines.append(f"  Everything charged to this ledger stays within ({epsilon:.6g}, {delta:.3g}).")
-        return lines
+        reach = (_COVERS, _AMONG_CONFORMING) if self.on_undeclared == "refuse" else (_COVERS,)
+        return lines + [fill(text, first="  ", width=_PARAGRAPH) for text in reach]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionary, for JSON."""

@@ -24,61 +24,53 @@ def tail_length(n: int) -> int:
 
 
 def psislw(log_weights: ArrayLike) -> tuple[Array, float]:
-    """Pareto-smooth the largest weights (PSIS; Vehtari, Simpson, Gelman, Yao & Gabry, JMLR 2024).
+    """Pareto-smooth the largest of log weights (row,) (PSIS; Vehtari, Simpson, Gelman, Yao & Gabry, JMLR 2024).
 
     Theory: docs/theory.md#pareto-k-and-effective-sample-sizes.
-
-    Parameters
-    ----------
-    log_weights : array_like, shape (row,)
-        Log weights, larger for more weight; an additive constant does not matter.
 
     Returns
     -------
     log_weights : ndarray, shape (row,)
-        Smoothed, normalised to sum one on the natural scale. The tail of the min(n/5, 3 sqrt(n)) largest
-        weights is replaced by quantiles of the fitted generalised Pareto law and cut at the largest raw one.
+        Smoothed, normalised to sum one on the natural scale. The largest weights (`tail_length`) are replaced by
+        quantiles of the generalised Pareto distribution fitted to them, and cut at the largest raw one.
     pareto_k : float
-        Its shape with the paper's weak prior; -inf when the tail is constant, and inf when there are too few
-        rows to fit a tail (fewer than five in it).
+        Its shape with the paper's weak prior; -inf when the tail is constant, and inf when it has fewer than five rows.
 
     Notes
     -----
-    Rows are independent: the tail is that of relative efficiency one. ArviZ 0.23 gives the same to rounding, but for
-    weights above the threshold that are all equal (it fits a law to one point; here -inf) and for a tail without any
-    (inf there). ArviZ 1 gives the same for tails of six and more different weights within the range of floats. It
-    takes the negative of the log weights, rounds the length of the tail down where the paper rounds up (``r_eff``
-    moves it), keeps weights equal to the threshold in the tail, has shape NaN where the first quarter of the tail is
-    constant, and refuses a constant tail and one of fewer than five.
+    Rows are independent: the tail is that of relative efficiency one. ArviZ 0.23 gives the same to rounding, except
+    for tails that are constant or empty. ArviZ 1 gives the same for tails of six and more different weights within the
+    range of floats; but it takes the negative of the log weights, rounds the length of the tail down where the paper
+    rounds up, keeps weights equal to the threshold, and refuses a constant tail and one of fewer than five.
     """
     raw: Array = np.array(log_weights, dtype=np.float64)
     if raw.ndim != 1 or raw.size == 0 or np.isnan(raw).any():
         raise ValueError(f"log_weights must be one-dimensional without NaN; got shape {raw.shape}.")
-    shifted = raw - np.max(raw)
-    n_tail = tail_length(len(raw))
-    if n_tail < 5 or n_tail >= len(raw):
-        return shifted - _log_sum(shifted), np.inf
+    shifted = raw - np.max(raw)  # none is above 0, so that the sum of exponentials does not overflow
+    pareto_k = _smooth_tail(shifted)
+    return shifted - np.log(np.exp(shifted).sum()), pareto_k
+
+
+def _smooth_tail(shifted: Array) -> float:
+    """Replace the largest weights, in place, and return their shape."""
+    n_tail = tail_length(len(shifted))
+    if n_tail < 5 or n_tail >= len(shifted):
+        return np.inf
     order = np.argsort(shifted, kind="stable")
     cutoff = max(shifted[order[-n_tail - 1]], np.log(np.finfo(np.float64).tiny))
     tail = order[-n_tail:]
     tail = tail[shifted[tail] > cutoff]
     if 0 < len(tail) < 5:  # a few rows above a constant, perhaps with all the weight
-        return shifted - _log_sum(shifted), np.inf
+        return np.inf
     if len(tail) == 0 or np.ptp(shifted[tail]) < np.finfo(np.float64).eps * 10:
-        return shifted - _log_sum(shifted), -np.inf
-    excess = np.exp(shifted[tail]) - np.exp(cutoff)
-    shape, scale = _fit_generalised_pareto(excess)
+        return -np.inf
+    shape, scale = _fit_generalised_pareto(np.exp(shifted[tail]) - np.exp(cutoff))
     if np.isfinite(shape):
-        points = (np.arange(len(tail)) + 0.5) / len(tail)
+        rest = np.log1p(-(np.arange(len(tail)) + 0.5) / len(tail))
         with np.errstate(over="ignore"):  # quantiles beyond the floats are cut at the largest raw weight
-            quantiles = _pareto_quantiles(points, shape, scale)
+            quantiles = -scale * rest if abs(shape) < 1e-12 else scale * np.expm1(-shape * rest) / shape
         shifted[tail] = np.minimum(np.log(quantiles + np.exp(cutoff)), 0.0)
-    return shifted - _log_sum(shifted), float(shape)
-
-
-def _log_sum(shifted: Array) -> np.float64:
-    """Log of the sum on the natural scale; none is above zero, so that nothing overflows."""
-    return np.log(np.exp(shifted).sum())
+    return float(shape)
 
 
 def _fit_generalised_pareto(excess: Array) -> tuple[float, float]:
@@ -91,17 +83,11 @@ def _fit_generalised_pareto(excess: Array) -> tuple[float, float]:
     profile = n * (np.log(-grid / shapes) - shapes - 1)
     posterior = np.exp(profile - np.max(profile))
     posterior /= posterior.sum()
-    theta = float((grid * posterior)[posterior >= 10 * np.finfo(np.float64).eps].sum())
-    theta /= float(posterior[posterior >= 10 * np.finfo(np.float64).eps].sum())
+    kept = posterior >= 10 * np.finfo(np.float64).eps
+    theta = float((grid * posterior)[kept].sum()) / float(posterior[kept].sum())
     shape = float(np.log1p(-theta * x).mean())
     scale = -shape / theta
     return (n * shape + 0.5 * prior_rows) / (n + prior_rows), scale
-
-
-def _pareto_quantiles(points: Array, shape: float, scale: float) -> Array:
-    if abs(shape) < 1e-12:
-        return -scale * np.log1p(-points)
-    return scale * np.expm1(-shape * np.log1p(-points)) / shape
 
 
 class FiniteVarianceTest(NamedTuple):
@@ -127,8 +113,7 @@ class FiniteVarianceTest(NamedTuple):
     @property
     def p_values(self) -> dict[str, float]:
         """One-sided p-value of each statistic; 1/2 and more where the statistic is at most 0."""
-        names = ("wald", "score", "likelihood_ratio")
-        return {name: float(ndtr(-getattr(self, name))) for name in names}
+        return {name: float(ndtr(-getattr(self, name))) for name in ("wald", "score", "likelihood_ratio")}
 
     @property
     def p_value(self) -> float:
@@ -147,10 +132,6 @@ def variance_test(log_weights: ArrayLike, *, tail: int | None = None) -> FiniteV
         Number of largest weights to use, `tail_length` of the rows by default. The next one is the threshold;
         weights equal to it are left out.
 
-    Returns
-    -------
-    FiniteVarianceTest
-
     Raises
     ------
     ValueError
@@ -159,12 +140,12 @@ def variance_test(log_weights: ArrayLike, *, tail: int | None = None) -> FiniteV
 
     Notes
     -----
-    The excesses z over the threshold follow the generalised Pareto law with density
+    The excesses z over the threshold follow the generalised Pareto distribution with density
     (1 + shape z/scale)**(-1/shape - 1)/scale, and weights have a finite variance for shape < 1/2. With theta =
     shape/scale, the restricted fit at 1/2 solves mean(theta z/(1 + theta z)) = 1/3, and the score of the shape there
-    is 4 sum(log(1 + theta z)) - 2 n. Statistics are standardised by the Fisher information at 1/2 (see
-    `pareto_information`), whose inverse gives the shape the variance 9/(4 n) whatever the scale. Excesses are kept as
-    logarithms, so that no range of weights overflows.
+    is 4 sum(log(1 + theta z)) - 2 n. Statistics are standardised by the Fisher information at 1/2 (Smith 1985), whose
+    inverse gives the shape the variance 9/(4 n) whatever the scale. Excesses are kept as logarithms, so that no range
+    of weights overflows.
 
     References
     ----------
@@ -198,13 +179,6 @@ def variance_test(log_weights: ArrayLike, *, tail: int | None = None) -> FiniteV
             f"{LEAST_TAIL}. Give a larger tail."
         )
     return _test_excess(largest + np.log(-np.expm1(threshold - largest)))
-
-
-def pareto_information(shape: float, scale: float) -> Array:
-    """Fisher information of one excess in (shape, scale), shape (2, 2), for a shape above -1/2 (Smith 1985)."""
-    outer = 1 / (1 + 2 * shape)
-    mixed = outer / (scale * (1 + shape))
-    return np.array([[2 * outer / (1 + shape), mixed], [mixed, outer / scale**2]])
 
 
 class _Profile:
@@ -257,7 +231,7 @@ def _test_excess(log_excess: Array) -> FiniteVarianceTest:
     restricted = brentq(lambda v: -np.expm1(-profile.logs(v)).mean() - 1 / 3, 0.0, profile.highest, xtol=1e-13)
     total = float(profile.logs(restricted).sum())
     log_scale = math.log(0.5) - restricted - math.log(-math.expm1(-restricted))
-    deviation = math.sqrt(np.linalg.inv(pareto_information(0.5, 1.0))[0, 0] / n)
+    deviation = math.sqrt(9 / 4 / n)
     gain = 2 * (n * log_scale + 3 * total - n * profile.loss(u))
     return FiniteVarianceTest(
         shape,

@@ -180,7 +180,7 @@ class Weights:
         return max((variance_test(draw, tail=tail) for draw in self.log_weights), key=lambda test: test.score)
 
     def psis(self) -> Weights:
-        """Pareto-smooth each draw's largest weights; see `psislw`. Returns new self."""
+        """Pareto-smooth each draw's largest weights; see `psislw`."""
         return self._stepped(np.stack([psislw(draw)[0] for draw in self.log_weights]), "psis")
 
     def temper(self, *, power: float) -> Weights:
@@ -211,20 +211,17 @@ class Weights:
         level = np.sqrt(len(self)) if threshold is None else float(threshold)
         if not level > 0:
             raise ValueError(f"threshold must be above 0 (in mean weights); got {threshold!r}.")
-        log_mean = logsumexp(self.log_weights, axis=1, keepdims=True) - np.log(len(self))
-        return self._stepped(np.minimum(self.log_weights, log_mean + np.log(level)), f"truncate({level:g})")
+        return self._stepped(np.minimum(self.log_weights, self._log_means() + np.log(level)), f"truncate({level:g})")
 
     def normalize(self) -> Weights:
         """Shift the log weights so that each draw's weights have mean one over the rows."""
-        log_mean = logsumexp(self.log_weights, axis=1, keepdims=True) - np.log(len(self))
-        return self._stepped(self.log_weights - log_mean, "normalize")
+        return self._stepped(self.log_weights - self._log_means(), "normalize")
+
+    def _log_means(self) -> Array:
+        return logsumexp(self.log_weights, axis=1, keepdims=True) - np.log(len(self))
 
     def resample(
-        self,
-        synthetic: SyntheticTable,
-        *,
-        n: int | None = None,
-        random_seed: int | np.random.Generator | None = None,
+        self, synthetic: SyntheticTable, *, n: int | None = None, random_seed: int | np.random.Generator | None = None
     ) -> SyntheticTable:
         """Draw synthetic rows by weight, for tools that take no weights (sampling importance resampling).
 
@@ -234,7 +231,7 @@ class Weights:
             The rows of these weights, whose several draws are averaged.
         n : int, optional
             Rows to draw, by default as many as there are. Rows drawn more than once are copies: an interval
-            from the resampled rows knows nothing of the noise in the self.
+            from the resampled rows does not account for the noise in the weights.
         random_seed : int or numpy.random.Generator, optional
 
         Raises
@@ -246,14 +243,14 @@ class Weights:
         -----
         Systematic resampling: each row's count differs from its expectation by less than one.
         """
-        n = len(synthetic) if n is None else n
         if len(self) != len(synthetic):
             raise ValueError(f"there are {len(self)} weights for {len(synthetic)} rows; they must agree.")
+        n = len(self) if n is None else n
         if n < 1:
             raise ValueError(f"n must be at least 1; got {n}.")
         rng = np.random.default_rng(random_seed)
-        chosen = systematic_indices(self.values, n, rng)
-        frame = synthetic.frame.iloc[rng.permutation(chosen)].reset_index(drop=True)
+        chosen = rng.permutation(systematic_indices(self.values, n, rng))
+        frame = synthetic.frame.iloc[chosen].reset_index(drop=True)
         return SyntheticTable(frame, synthetic.schema, origin=synthetic.origin)
 
     def _stepped(self, log_weights: Array, step: str) -> Weights:

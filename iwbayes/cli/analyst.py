@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -15,16 +15,12 @@ from iwbayes.cli.output import (
     columns,
     errors,
     facts_of,
-    finite,
     posterior_lines,
     records,
     save_or_rescue,
     working,
 )
 from iwbayes.display import fill, text_table, wrapped
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 #: What is shown of each parameter.
 _SUMMARY = ["mean", "sd", "eti90_lb", "eti90_ub", "ess_bulk", "r_hat"]
@@ -53,16 +49,14 @@ def inspect(release: ReleaseFile, as_json: Json = False, debug: Debug = False) -
         lines = []
         measurement = found.weights.measurement
         if measurement is not None:
-            clipped = measurement.clipped_private
+            clipped, noise = measurement.clipped_private, measurement.noise
+            known = (
+                f"; clipped private rows {clipped:.1%} (noisy; of the norm of their features, not of values at the "
+                "schema's bounds)"
+            )
             lines.append(
-                f"  measured: {measurement.name}, {measurement.noise.dim} coordinates with {measurement.noise.name} "
-                f"noise of sd {measurement.noise.covariance[0, 0] ** 0.5:.4g}"
-                + (
-                    f"; clipped private rows {clipped:.1%} (noisy; of the norm of their features, not of values at the "
-                    "schema's bounds)"
-                    if finite(clipped) is not None
-                    else ""
-                )
+                f"  measured: {measurement.name}, {noise.dim} coordinates with {noise.name} noise of sd "
+                f"{noise.covariance[0, 0] ** 0.5:.4g}" + (known if clipped == clipped else "")
             )
             if measurement.held_back is not None:
                 lines.append(f"  held back as a test of fit: {measurement.held_back.noise.dim} coordinates")
@@ -125,16 +119,21 @@ def fit(
         )
         used = arviz_compat.group(idata, "posterior").attrs["family"]
         shown, checks = arviz_compat.summary(idata)[_SUMMARY], diagnose(found, idata)
-        index = None if output is None else save_or_rescue(lambda path: arviz_compat.save(idata, path), output)
+        written = None if output is None else save_or_rescue(lambda path: arviz_compat.save(idata, path), output)
         if as_json:
-            facts = _fit_facts(shown, checks)
-            typer.echo(
-                json.dumps({"formula": formula, "family": used, **facts, "path": index and str(index)}, indent=1)
-            )
+            facts = {
+                "formula": formula,
+                "family": used,
+                "calibrated": "calibration" in checks.index and bool(checks.loc["calibration", "verdict"] == "ok"),
+                "summary": records(shown, "parameter"),
+                "diagnostics": records(checks, "check"),
+                "path": written and str(written),
+            }
+            typer.echo(json.dumps(facts, indent=1))
             return
         title = fill(f"{formula} ({used}), 90 % intervals", later="  ", width=columns()).split("\n")
         below = ["", "diagnostics", *checks.brief(width=columns()).split("\n")]
-        below += [] if index is None else [f"written to {index}"]
+        below += [] if written is None else [f"written to {written}"]
         room = max(_MOST_LINES - len(title) - len(below) - 1, _FEWEST_PARAMETERS)
         typer.echo("\n".join([*title, "", *posterior_lines(shown, most=room), *below]))
 
@@ -179,12 +178,3 @@ def report(
             content = describe(found, idata, title=title)
         write_atomically(output, content.encode("utf-8"), overwrite=force)
         typer.echo(f"written to {output}")
-
-
-def _fit_facts(shown: pd.DataFrame, checks: pd.DataFrame) -> dict[str, Any]:
-    verdict = checks.loc["calibration", "verdict"] if "calibration" in checks.index else "info"
-    return {
-        "calibrated": bool(verdict == "ok"),
-        "summary": records(shown, "parameter"),
-        "diagnostics": records(checks, "check"),
-    }

@@ -15,7 +15,6 @@ from iwbayes.display import text_table, wrapped
 
 if TYPE_CHECKING:
     from iwbayes.curator.privacy.ledger import Ledger
-    from iwbayes.curator.protocols import Generator
 
 NO_LEDGER = "no ledger: what earlier releases of these rows have cost is not counted (see iwbayes ledger --help)"
 
@@ -177,10 +176,15 @@ def publish(
     Synthetic rows and weights, under one privacy budget.
     """
     with errors(debug, private=True):
-        check_output(output, force, inputs=[table, schema, *_ledger_files(ledger)])
+        from iwbayes.curator.privacy.ledger_file import LedgerFile
+
+        ledger_files = [] if ledger is None else [ledger, LedgerFile(ledger).lock_path]
+        check_output(output, force, inputs=[table, schema, *ledger_files])
         from iwbayes._read import read_table
         from iwbayes._warnings import PrivacyWarning
         from iwbayes.curator.estimators.tilting.tilt import NOISE_TARGET, TiltWeights
+        from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
+        from iwbayes.curator.generators.mixture.mixture import Mixture
         from iwbayes.curator.plan import plan as plan_release
         from iwbayes.curator.privacy.ledger import Ledger
         from iwbayes.curator.publish import publish as publish_table
@@ -190,12 +194,15 @@ def publish(
 
         declared = Schema.from_toml(schema)
         grid = _grid(user, rows_per_user)
-        made_by = _generator(generator)
+        # those whose noise is hardened throughout: a release of others is not certified
+        kinds = {"BayesNet": BayesNet, "Mixture": Mixture}
+        if generator not in kinds:
+            raise ValueError(f"--generator must be one of {list(kinds)}; got {generator!r}. Others are for Python.")
         weights = TiltWeights(mechanism=mechanism)
         own = None if ledger is None else _certified(ledger)
         rows = read_table(table, declared, drop=drop or (), on_undeclared=on_undeclared)
         private = PrivateTable(rows, declared, user=user, on_undeclared=on_undeclared)
-        options = {"generator": made_by, "weights": weights, "for_models": for_model or (), "share": share}
+        options = {"generator": kinds[generator](), "weights": weights, "for_models": for_model or (), "share": share}
         planned = epsilon
         if grid:
             own = Ledger(epsilon, delta, "replace-user") if own is None else own
@@ -274,26 +281,6 @@ def _grid(user: str | None, rows_per_user: str | None) -> list[int]:
         return [] if rows_per_user is None else [int(part) for part in rows_per_user.split(",")]
     except ValueError:
         raise ValueError(f"--rows-per-user must be numbers such as 1,2,4,8; got {rows_per_user!r}.") from None
-
-
-def _generator(name: str) -> Generator:
-    from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
-    from iwbayes.curator.generators.mixture.mixture import Mixture
-
-    # those whose noise is hardened throughout: a release of others is not certified
-    kinds = {"BayesNet": BayesNet, "Mixture": Mixture}
-    if name not in kinds:
-        raise ValueError(f"--generator must be one of {list(kinds)}; got {name!r}. Others are for Python.")
-    return kinds[name]()
-
-
-def _ledger_files(path: Path | None) -> list[Path]:
-    """Files that a ledger is kept in: its own and its lock."""
-    if path is None:
-        return []
-    from iwbayes.curator.privacy.ledger_file import LedgerFile
-
-    return [path, LedgerFile(path).lock_path]
 
 
 def _certified(path: Path) -> Ledger:

@@ -53,17 +53,8 @@ def finite(value: float) -> float | None:
 def check_output(path: Path, force: bool, *, inputs: Sequence[Path | None] = ()) -> None:
     """Refuse an output that exists, that is an input or cannot be written, before any work is done.
 
-    Parameters
-    ----------
-    path : pathlib.Path
-    force : bool
-        Replace what is there, unless it is one of the inputs.
-    inputs : sequence of pathlib.Path or None
-        What the command reads or keeps, under whatever name: links are followed.
-
-    Raises
-    ------
-    OSError
+    With ``force`` what is there may be replaced, unless it is one of the inputs: what the command reads or keeps, under
+    whatever name (links are followed).
     """
     for source in inputs:
         if source is not None and _same_file(path, source):
@@ -87,23 +78,10 @@ def _same_file(first: Path, second: Path) -> bool:
 
 
 def save_or_rescue(save: Callable[[Path], Any], path: Path) -> Path:
-    """Save where it was asked for, else somewhere: what has cost privacy or time is not thrown away.
+    """Save where it was asked for, else somewhere, and return where: what cost privacy or time is not thrown away.
 
-    Parameters
-    ----------
-    save : callable
-        Takes a path and writes it in full or raises OSError.
-    path : pathlib.Path
-
-    Returns
-    -------
-    pathlib.Path
-        Where it is.
-
-    Raises
-    ------
-    OSError
-        When it can be written nowhere: that of ``path``.
+    ``save`` takes a path and writes it in full or raises OSError. When it can be written nowhere, that of ``path`` is
+    raised.
     """
     try:
         save(path)
@@ -125,14 +103,9 @@ def columns() -> int:
 
 
 def posterior_lines(table: pd.DataFrame, *, most: int) -> list[str]:
-    """Lines on the parameters of a posterior, each to two digits of its standard deviation.
+    """Lines on the parameters in a table of `arviz_compat.summary`, each to two digits of its standard deviation.
 
-    Parameters
-    ----------
-    table : pandas.DataFrame
-        Of `arviz_compat.summary`.
-    most : int
-        Most lines; parameters that have no place are counted in the last.
+    There are ``most`` lines at most; parameters that have no place are counted in the last.
     """
     header = ("parameter", "mean", "sd", "5 %", "95 %")
     rows = []
@@ -169,12 +142,8 @@ def working(text: str) -> Iterator[Callable[[str], None]]:
 def errors(debug: bool, *, private: bool = False) -> Iterator[None]:
     """Turn errors into one line on the error stream and exit code 1, and warnings into one line each.
 
-    Parameters
-    ----------
-    debug : bool
-        Show where an error rose as well.
-    private : bool
-        Whether private rows are at hand: messages of libraries, which may quote them, are not repeated then.
+    With ``debug`` it is shown where an error rose. With ``private`` private rows are at hand: messages of libraries,
+    which may quote them, are not repeated then.
     """
 
     def show_warning(message: Any, category: type[Warning], filename: str, *_: Any) -> None:
@@ -212,14 +181,13 @@ def _for_reading(line: str) -> str:
 
 
 def message_of(error: Exception, private: bool) -> str:
-    """One line; an error of a library may quote private cells and is not repeated."""
-    if isinstance(error, OSError) and error.strerror and error.filename:
-        return one_line(error)
+    """One line; an error of a library may quote private cells and is not repeated, but for one of a file."""
+    of_file = isinstance(error, OSError) and error.strerror and error.filename
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
     home = "" if last is None else str(last.tb_frame.f_globals.get("__name__", ""))
-    if private and home.partition(".")[0] != "iwbayes":
+    if private and home.partition(".")[0] != "iwbayes" and not of_file:
         return (
             f"{type(error).__name__} in {home or 'a library'}. Its message is not shown, since it may hold private "
             f"values; --debug shows where it rose. Please report it."

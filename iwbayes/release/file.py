@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+from importlib.metadata import version
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from iwbayes._archive import MAX_BYTES, ArchiveError, pack, pack_arrays, unpack, unpack_arrays
+from iwbayes.arrays import Array
 from iwbayes.features import FeatureMap
 from iwbayes.measurement import DISTRIBUTIONS, Measurement
 from iwbayes.schema import Schema
@@ -24,6 +26,8 @@ from iwbayes.statement import INFINITE, PrivacyStatement
 from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights
 
+#: Read once: a process may lose the right to read its own packages.
+PACKAGE_VERSION = version("iwbayes")
 FORMAT = "iwbayes release"
 FORMAT_VERSION = 4
 #: Most factors of a term in a file of version 2.
@@ -32,28 +36,18 @@ MANIFEST, TABLE, WEIGHTS, MEASUREMENTS = "manifest.json", "table.parquet", "weig
 
 
 def to_bytes(
-    synthetic: SyntheticTable,
-    weights: Weights,
-    statement: PrivacyStatement,
-    *,
-    n_private: int,
-    recipe: dict[str, Any] | None,
-    package_version: str,
+    synthetic: SyntheticTable, weights: Weights, statement: PrivacyStatement, n_private: int, recipe: Any
 ) -> bytes:
     """Archive of the parts of a release; equal content gives equal bytes."""
-    measurement = weights.measurement
-    members = {
-        TABLE: _write_table(synthetic),
-        WEIGHTS: pack_arrays({"log_weights": weights.log_weights}),
-    }
-    settings = None
+    measurement, settings = weights.measurement, None
+    members = {TABLE: _write_table(synthetic), WEIGHTS: pack_arrays({"log_weights": weights.log_weights})}
     if measurement is not None:
         settings, arrays = _measurement_to_parts(measurement)
         members[MEASUREMENTS] = pack_arrays(arrays)
     manifest = {
         "format": FORMAT,
         "format_version": _version_needed(measurement, statement),
-        "package_version": package_version,
+        "package_version": PACKAGE_VERSION,
         "schema": synthetic.schema.to_dict(),
         "n_private": n_private,
         "n_synthetic": len(synthetic),
@@ -61,14 +55,15 @@ def to_bytes(
         "statement": _plain_statement(statement),
         "weights": {"method": weights.method, "steps": list(weights.steps), "measurement": settings},
         "recipe": recipe,
-        "members": {
-            name: {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
-            for name, content in members.items()
-        },
+        "members": {name: _seal(content) for name, content in members.items()},
     }
     manifest["sha256"] = _digest(manifest)
     text = json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False, default=_plain_number)
     return pack({MANIFEST: text.encode("utf-8"), **members})
+
+
+def _seal(content: bytes) -> dict[str, Any]:
+    return {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
 
 
 def _plain_statement(statement: PrivacyStatement) -> dict[str, Any]:
@@ -116,10 +111,6 @@ def _digest(manifest: dict[str, Any]) -> str:
 def from_bytes(source: BinaryIO) -> dict[str, Any]:
     """Arguments of the `Release` in a file.
 
-    Parameters
-    ----------
-    source : binary file
-
     Raises
     ------
     ArchiveError
@@ -166,8 +157,7 @@ def _read_manifest(members: dict[str, bytes]) -> dict[str, Any]:
     if set(records) != set(members) - {MANIFEST}:
         raise ArchiveError("its members are not those that its manifest lists")
     for name, record in records.items():
-        content = members[name]
-        if record != {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}:
+        if record != _seal(members[name]):
             raise ArchiveError(f"its member {name} was altered: size or SHA-256 are not those of the manifest")
     return manifest
 
@@ -213,9 +203,8 @@ def _arrow_type(column: Any) -> pa.DataType:
 def _write_table(synthetic: SyntheticTable) -> bytes:
     columns = [_arrow_column(column, synthetic.frame[column.name]) for column in synthetic.schema]
     buffer = pa.BufferOutputStream()
-    pq.write_table(
-        pa.table(columns, names=list(synthetic.schema.names)), buffer, compression="zstd", store_schema=False
-    )
+    table = pa.table(columns, names=list(synthetic.schema.names))
+    pq.write_table(table, buffer, compression="zstd", store_schema=False)
     return buffer.getvalue().to_pybytes()
 
 
@@ -234,8 +223,10 @@ def _read_table(content: bytes, schema: Schema, n_rows: int, origin: Any) -> Syn
     table = file.read(use_pandas_metadata=False)
     frame = pd.DataFrame({column.name: _series(column, table[column.name]) for column in schema})
     synthetic = SyntheticTable(frame, schema, origin=origin)
-    if any(_changed(frame[column.name], synthetic.frame[column.name], column) for column in schema):
-        raise ArchiveError("its table has values outside the bounds of its schema")
+    for name in (column.name for column in schema if column.kind in ("real", "integer")):
+        old, new = (rows[name].to_numpy(dtype=np.float64, na_value=np.nan) for rows in (frame, synthetic.frame))
+        if not np.array_equal(old, new, equal_nan=True):
+            raise ArchiveError("its table has values outside the bounds of its schema")
     return synthetic
 
 
@@ -255,26 +246,15 @@ def _series(column: Any, values: pa.ChunkedArray) -> pd.Series:
     return column.from_codes(codes)
 
 
-def _changed(before: pd.Series, after: pd.Series, column: Column) -> bool:
-    if column.kind not in ("real", "integer"):
-        return False
-    old, new = (values.to_numpy(dtype=np.float64, na_value=np.nan) for values in (before, after))
-    return not np.array_equal(old, new, equal_nan=True)
-
-
 # --- weights, measurement, statement -----------------------------------------------------------------
 
 
 def _measurement_to_parts(measurement: Measurement) -> tuple[dict[str, Any], dict[str, Any]]:
-    arrays = {"value": measurement.value}
-    features = None
-    if measurement.features is not None:
-        features, maps = measurement.features.to_arrays()
-        arrays.update(maps)
-    distribution = measurement.noise
+    features, maps = (None, {}) if measurement.features is None else measurement.features.to_arrays()
+    arrays, noise = {"value": measurement.value, **maps}, measurement.noise
     settings = {
         "name": measurement.name,
-        "noise": {"law": distribution.name, "scale": float(distribution.scale), "dim": int(distribution.dim)},
+        "noise": {"law": noise.name, "scale": float(noise.scale), "dim": int(noise.dim)},
         "sensitivity": float(measurement.sensitivity),
         "features": features,
         "n_private": int(measurement.n_private),
@@ -301,54 +281,47 @@ def _read_weights(
     if (settings["measurement"] is None) != (MEASUREMENTS not in members):
         raise ArchiveError("its measurement lacks its arrays or its settings")
     if settings["measurement"] is not None:
-        measurement = _read_measurements(members[MEASUREMENTS], settings["measurement"], schema)
+        dims = _array_dims(settings["measurement"])
+        arrays = unpack_arrays(members[MEASUREMENTS], dims)
+        measurement = _read_measurement(arrays, settings["measurement"], schema)
     return Weights(log_weights, _checked(settings, "method", str), tuple(steps), measurement)
 
 
-def _read_measurements(content: bytes, settings: dict[str, Any], schema: Schema) -> Measurement:
-    """Read a measurement and what it holds back."""
-    other = settings.get("held_back")
-    parts = {"": settings} | ({} if other is None else {"held_back_": other})
-    dims = {}
-    for prefix, part in parts.items():
-        dims[f"{prefix}value"] = 1
-        if part["features"] is not None:
-            dims |= {f"{prefix}center": 1, f"{prefix}whitener": 2}
+def _array_dims(settings: dict[str, Any], prefix: str = "") -> dict[str, int]:
+    """Names and numbers of dimensions of the arrays of a measurement and of what it holds back."""
+    dims = {f"{prefix}value": 1}
+    if settings["features"] is not None:
+        dims |= {f"{prefix}center": 1, f"{prefix}whitener": 2}
+    if prefix:
+        if "held_back" in settings:
+            raise ArchiveError("what its measurement holds back holds something back itself")
+        return dims
     if settings.get("coefficients", False) is True:
         dims["coefficients"] = 1
-    arrays = unpack_arrays(content, dims)
-    held_back = None
-    if other is not None:
-        if "held_back" in other:
-            raise ArchiveError("what its measurement holds back holds something back itself")
-        own = {name.removeprefix("held_back_"): arrays.pop(name) for name in dims if name.startswith("held_back_")}
-        held_back = _read_measurement(own, other, schema, None)
-    return _read_measurement(arrays, settings, schema, held_back)
+    other = settings.get("held_back")
+    return dims if other is None else dims | _array_dims(other, "held_back_")
 
 
 def _read_measurement(
-    arrays: dict[str, Any], settings: dict[str, Any], schema: Schema, held_back: Measurement | None
+    arrays: dict[str, Array], settings: dict[str, Any], schema: Schema, prefix: str = ""
 ) -> Measurement:
-    value = arrays.pop("value")
-    if not np.isfinite(value).all():
+    own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+    if not np.isfinite(own["value"]).all():
         raise ArchiveError("its measured mean is not finite")
-    coefficients = arrays.pop("coefficients", None)
-    noise = settings["noise"]
-    distribution: Any = DISTRIBUTIONS[noise["law"]](_number(noise, "scale"), _checked(noise, "dim", int))
-    features = None
+    noise, features, other = settings["noise"], None, settings.get("held_back")
     if settings["features"] is not None:
-        features = FeatureMap.from_arrays(schema, settings["features"], arrays)
+        features = FeatureMap.from_arrays(schema, settings["features"], own)
         if features.to_arrays()[0] != settings["features"]:
             raise ArchiveError("the settings of its feature map are not valid")
     return Measurement(
         name=_checked(settings, "name", str),
-        value=value,
-        noise=distribution,
+        value=own["value"],
+        noise=DISTRIBUTIONS[noise["law"]](_number(noise, "scale"), _checked(noise, "dim", int)),
         sensitivity=_number(settings, "sensitivity"),
         features=features,
         n_private=_checked(settings, "n_private", int),
-        held_back=held_back,
-        coefficients=coefficients,
+        held_back=None if other is None else _read_measurement(arrays, other, schema, "held_back_"),
+        coefficients=own.get("coefficients"),
     )
 
 
@@ -359,9 +332,8 @@ def _read_statement(content: Any) -> PrivacyStatement:
         if _number(part, "delta") > 1:
             raise ArchiveError("its delta must be at most 1")
     for event in content["events"]:
-        _checked(event, "label", str)
-        _checked(event, "mechanism", str)
-        _checked(event, "count", int)
+        for key, kind in (("label", str), ("mechanism", str), ("count", int)):
+            _checked(event, key, kind)
         for key in ("noise_multiplier", "sampling_probability"):
             if event.get(key) is not None:
                 _number(event, key)

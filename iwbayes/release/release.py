@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +29,6 @@ from iwbayes.release.file import FORMAT_VERSION, from_bytes, to_bytes
 from iwbayes.statement import PrivacyStatement
 from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights, pareto_k_threshold
-
-#: Read once: a process may lose the right to read its own packages.
-_PACKAGE_VERSION = version("iwbayes")
 
 __all__ = ["FORMAT_VERSION", "Release", "ReleaseError", "load"]
 
@@ -76,11 +72,7 @@ class Release:
     format_version: int = field(default=FORMAT_VERSION, kw_only=True)
 
     def __post_init__(self) -> None:
-        for name, kind in (
-            ("synthetic", SyntheticTable),
-            ("weights", Weights),
-            ("statement", PrivacyStatement),
-        ):
+        for name, kind in (("synthetic", SyntheticTable), ("weights", Weights), ("statement", PrivacyStatement)):
             if not isinstance(getattr(self, name), kind):
                 raise TypeError(f"{name} must be a {kind.__name__}; got {type(getattr(self, name)).__name__}.")
         object.__setattr__(self, "n_private", _whole("n_private", self.n_private))
@@ -155,37 +147,31 @@ class Release:
 
     def summary(self, *, width: int = WIDTH) -> str:
         """Sizes, origin, weights and privacy in a few lines of plain text, of at most so many columns."""
-        title, facts = self._facts()
+        title, facts, notes = self._facts()
         lines = [title, *(f"  {name}: {value}" for name, value in facts)]
         lines.append("  privacy: " + "\n".join(self.statement.lines()).replace("\n", "\n  "))
-        lines += [] if self.certified else [f"  NOT certified: {'; '.join(self.reasons)}"]
-        return wrapped("\n".join(lines), width=width)
+        return wrapped("\n".join([*lines, *(f"  {note}" for note in notes)]), width=width)
 
     def _repr_html_(self) -> str:
         """Show the same in a notebook."""
-        title, facts = self._facts()
-        notes = [] if self.certified else [f"NOT certified: {'; '.join(self.reasons)}"]
+        title, facts, notes = self._facts()
         return html_table(title, ("", "value"), facts, notes=notes) + self.statement._repr_html_()
 
-    def _facts(self) -> tuple[str, list[tuple[str, str]]]:
-        """Return its sizes, and names and values for reading."""
+    def _facts(self) -> tuple[str, list[tuple[str, str]], list[str]]:
+        """Return its sizes, names and values for reading, and why it is not certified."""
         weights, n_rows = self.weights, len(self.synthetic)
         limit = pareto_k_threshold(n_rows)
-        title = (
-            f"Release of {n_rows} synthetic rows x {len(self.synthetic.schema)} columns for {self.n_private} private "
-            "rows"
-        )
+        size = f"{n_rows} synthetic rows x {len(self.synthetic.schema)} columns"
         steps = "".join(f", {step}" for step in weights.steps)
-        return title, [
-            ("columns", ", ".join(self.synthetic.schema.names)),
-            ("rows from", self.synthetic.origin or "unknown"),
-            (
-                "weights",
-                f"{weights.method}{steps}; {weights.n_draws} draw(s), ess {weights.ess:.0f} "
-                f"({weights.ess / n_rows:.0%}), pareto_k {weights.pareto_k:.2f} "
-                f"({'good below' if weights.pareto_k < limit else 'NOT good: its limit is'} {limit:.2f})",
-            ),
-        ]
+        facts = {
+            "columns": ", ".join(self.synthetic.schema.names),
+            "rows from": self.synthetic.origin or "unknown",
+            "weights": f"{weights.method}{steps}; {weights.n_draws} draw(s), ess {weights.ess:.0f} "
+            f"({weights.ess / n_rows:.0%}), pareto_k {weights.pareto_k:.2f} "
+            f"({'good below' if weights.pareto_k < limit else 'NOT good: its limit is'} {limit:.2f})",
+        }
+        notes = [] if self.certified else [f"NOT certified: {'; '.join(self.reasons)}"]
+        return f"Release of {size} for {self.n_private} private rows", list(facts.items()), notes
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False, allow_uncertified: bool = False) -> Path:
         """Write the release file, atomically.
@@ -222,14 +208,7 @@ class Release:
 
     def to_bytes(self) -> bytes:
         """Return the content of its file; equal releases have equal bytes."""
-        return to_bytes(
-            self.synthetic,
-            self.weights,
-            self.statement,
-            n_private=self.n_private,
-            recipe=self.recipe,
-            package_version=_PACKAGE_VERSION,
-        )
+        return to_bytes(self.synthetic, self.weights, self.statement, self.n_private, self.recipe)
 
 
 def load(path: str | os.PathLike[str]) -> Release:
@@ -265,13 +244,12 @@ def load(path: str | os.PathLike[str]) -> Release:
         except Exception as error:  # a reader of files from anyone has one failure, whatever bytes caused it
             said = " ".join(str(error)[:300].split()).rstrip(".")
             problem = f"its content is not valid ({type(error).__name__}: {said})"
-    raise ReleaseError(f"{path} cannot be read as an iwbayes release: {problem}. {_remedy(problem)}")
-
-
-def _remedy(problem: str) -> str:
-    if "newer" in problem:
-        return "Upgrade with: pip install --upgrade iwbayes."
-    return "Ask its publisher for the file again and compare the SHA-256 of the two."
+    remedy = (
+        "Upgrade with: pip install --upgrade iwbayes."
+        if "newer" in problem
+        else "Ask its publisher for the file again and compare the SHA-256 of the two."
+    )
+    raise ReleaseError(f"{path} cannot be read as an iwbayes release: {problem}. {remedy}")
 
 
 def _whole(name: str, value: Any) -> int:

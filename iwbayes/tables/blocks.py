@@ -27,32 +27,7 @@ def slices(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
 
 
 class DaskRows:
-    """Rows of a Dask frame under a schema.
-
-    Parameters
-    ----------
-    frame : dask.dataframe.DataFrame
-        Columns as declared. Each partition must fit in memory, as many at once as the scheduler has threads.
-    schema : Schema
-    on_undeclared : {"refuse", "missing", "other"}
-        As in `PrivateTable`.
-
-    Attributes
-    ----------
-    n_rows : int
-        From a first pass, which checks all rows.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        Without Dask.
-    TypeError
-        When the frame is none of Dask's.
-    ValueError
-        When a block breaks the declaration (see `Schema.conform`), or there are no rows.
-    RuntimeError
-        When the frame cannot be computed.
-    """
+    """Rows of a Dask frame under a schema; see `PrivateTable.from_dask`. A first pass checks and counts them."""
 
     def __init__(self, frame: Any, schema: Schema, on_undeclared: str = "refuse") -> None:
         try:
@@ -72,13 +47,7 @@ class DaskRows:
             raise ValueError("the table has no rows; a table needs at least one.")
 
     def map(self, function: Callable[[pd.DataFrame], Any]) -> list[Any]:
-        """Apply a function to each block of rows in canonical form, wherever Dask computes; results in order.
-
-        Raises
-        ------
-        RuntimeError
-            When the frame cannot be computed, or has another number of rows than at first.
-        """
+        """Apply a function to each block of rows in canonical form, wherever Dask computes; results in order."""
         import dask
 
         tasks = [dask.delayed(_apply)(part, self._schema, self._on_undeclared, function) for part in self._parts]

@@ -103,7 +103,8 @@ class PrivateTable:
         on_undeclared: str = "refuse",
         survey_weights: Any = None,
     ) -> None:
-        published = _published(schema, on_undeclared)
+        check_schema(schema)
+        published = schema.admitting(on_undeclared)  # before any row is looked at
         if survey_weights is not None:
             raise ValueError(
                 "survey design weights of private rows are out of scope: a row's influence would be its "
@@ -148,7 +149,8 @@ class PrivateTable:
         RuntimeError
             When the frame cannot be computed, here or later; Dask's own message is not shown, since it may quote rows.
         """
-        published = _published(schema, on_undeclared)
+        check_schema(schema)
+        published = schema.admitting(on_undeclared)
         rows = DaskRows(frame, schema, on_undeclared)
         table = object.__new__(cls)
         table._fill(None, published, on_undeclared, None, 1, rows.n_rows, None, rows)
@@ -220,10 +222,7 @@ class PrivateTable:
         Any
             Its results, in the order of the rows.
         """
-        if self._rows is not None:
-            yield from self._rows.map(function)
-        else:
-            yield from map(function, slices(self.frame))
+        yield from map(function, slices(self.frame)) if self._rows is None else self._rows.map(function)
 
     @property
     def schema(self) -> Schema:
@@ -274,12 +273,6 @@ class PrivateTable:
     def __reduce__(self) -> NoReturn:
         """Refuse to be pickled: private rows do not leave the process by accident."""
         raise TypeError("a PrivateTable cannot be pickled; build it again from its source.")
-
-
-def _published(schema: Schema, on_undeclared: str) -> Schema:
-    """Return the schema that is published, before any row is looked at."""
-    check_schema(schema)
-    return schema.admitting(on_undeclared)
 
 
 def _owners(frame: pd.DataFrame, schema: Schema, user: str) -> NDArray[np.int64]:

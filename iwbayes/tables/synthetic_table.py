@@ -67,11 +67,10 @@ class SyntheticTable:
             "origin": "outside" if origin is None and already_spent is not None else origin,
             "log_ratio": None if log_ratio is None else _check_log_ratio(log_ratio, len(conformed)),
             "already_spent": None if already_spent is None else _check_spent(already_spent),
-            "_maker": None,
-            "_drawn_as": None,
         }
         for name, value in content.items():
             object.__setattr__(self, name, value)
+        self._from_source(None)
 
     def _from_source(self, source: str | None) -> SyntheticTable:
         """Note on a new table, before anybody else has it, the fingerprint of the generator that drew it."""
@@ -99,8 +98,8 @@ class SyntheticTable:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Rebuild from frame and schema (worker processes need it)."""
-        content = (self.frame, self.schema, self.origin, self.log_ratio, self.already_spent)
-        return (_rebuild, (*content, self._maker, self._drawn_as))
+        content = {name: getattr(self, name) for name in ("frame", "schema", "origin", "log_ratio", "already_spent")}
+        return (_rebuild, (content, self._maker, self._drawn_as))
 
     def __len__(self) -> int:
         """Count the rows."""
@@ -138,16 +137,8 @@ def _check_spent(already_spent: tuple[float, float]) -> tuple[float, float]:
     return epsilon, delta
 
 
-def _rebuild(
-    frame: pd.DataFrame,
-    schema: Schema,
-    origin: str | None,
-    log_ratio: NDArray[np.float64] | None,
-    already_spent: tuple[float, float] | None,
-    maker: str | None,
-    drawn_as: str | None,
-) -> SyntheticTable:
-    table = SyntheticTable(frame, schema, origin=origin, log_ratio=log_ratio, already_spent=already_spent)
+def _rebuild(content: dict[str, Any], maker: str | None, drawn_as: str | None) -> SyntheticTable:
+    table = SyntheticTable(**content)
     object.__setattr__(table, "_maker", maker)
     object.__setattr__(table, "_drawn_as", drawn_as)  # of the rows as they were drawn, not as they are now
     return table
