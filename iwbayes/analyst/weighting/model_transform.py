@@ -11,30 +11,16 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import graph_replace
 
-#: Edits an observed variable, given by its function graph, its name, the random variable and its value.
+#: Takes the copy's function graph, and in it the name, random variable and value of an observed variable. Returns a
+#: variable of the same type to put in its place, or the random variable itself to leave it.
 Edit = Callable[[FunctionGraph, str, Any, Any], Any]
 
 
 def transform_model(model: pm.Model, edit: Edit, *, initial_values: bool = True) -> pm.Model:
-    """Copy a model with some of its observed variables replaced.
+    """Copy a model, with its observed variables replaced by what `edit` returns for them.
 
     PyMC's function graph refuses initial values, puts variables in another order and forgets the model's name
-    and ``check_bounds``; all of them are restored.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        It is not changed.
-    edit : callable
-        Takes the function graph of the copy, and of each observed variable the name, the random variable and
-        the value in that graph. It returns the variable to put in the place of the random variable, of the
-        same type: the same one to leave it.
-    initial_values : bool
-        Whether to keep the initial values of the free variables.
-
-    Returns
-    -------
-    pymc.Model
+    and ``check_bounds``; all of them are restored, the initial values if asked for.
     """
     # fgraph_from_model only reads attributes, so a shadow without initial values stands in for the model.
     shadow = object.__new__(type(model))

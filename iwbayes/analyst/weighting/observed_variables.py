@@ -13,7 +13,7 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 
 from iwbayes.analyst.weighting.graph_functions import evaluate
-from iwbayes.analyst.weighting.minibatch import draws_rows, minibatch_node, scaled_rows, table_rows
+from iwbayes.analyst.weighting.minibatch import draws_rows, minibatch_node, scaled_rows
 
 
 def observed_variables(model: pm.Model) -> list[Any]:
@@ -54,13 +54,7 @@ class ObservedRows:
 
 
 def observed_rows(model: pm.Model) -> list[ObservedRows]:
-    """Find the rows of each observed variable of a model.
-
-    Raises
-    ------
-    ValueError
-        If the model has no observed variables.
-    """
+    """Find the rows of each observed variable of a model; a ValueError if it has none."""
     variables = observed_variables(model)
     if not variables:
         remedy = (
@@ -76,9 +70,8 @@ def observed_rows(model: pm.Model) -> list[ObservedRows]:
 def _rows_of(model: pm.Model, rv: Any) -> ObservedRows:
     """Rows of one observed variable."""
     value: Any = model.rvs_to_values[rv]
-    name = imputed_name(model, rv)
-    tensor = isinstance(rv, pt.TensorVariable)
-    if not tensor:
+    name = _imputed_name(model, rv)
+    if not isinstance(rv, pt.TensorVariable):
         refusal = f"variables of type {rv.type} are not supported. Use a variable of pymc itself, not of pymc.dims."
         return ObservedRows(rv.name, rv.name, -1, refusal=refusal)
     if rv.type.ndim == 0:
@@ -110,7 +103,7 @@ def _batch_of(rv: Any, value: Any) -> ObservedRows:
             "output of one pm.Minibatch, or the whole table."
         )
         return ObservedRows(rv.name, rv.name, -1, refusal=refusal)
-    n_rows = int(evaluate(table_rows(node)))
+    n_rows = int(evaluate(node.inputs[0].shape[0]))  # of the table that it draws from
     if size is not None and int(evaluate(size)) != n_rows:
         refusal = (
             f"its total_size is {int(evaluate(size))}, but pm.Minibatch draws from {n_rows} rows. Set total_size "
@@ -120,7 +113,7 @@ def _batch_of(rv: Any, value: Any) -> ObservedRows:
     return ObservedRows(rv.name, rv.name, n_rows, minibatch=True)
 
 
-def imputed_name(model: pm.Model, rv: Any) -> str | None:
+def _imputed_name(model: pm.Model, rv: Any) -> str | None:
     """Return the name of the variable whose observed part this is, None if nothing of it is imputed."""
     name = rv.name.removesuffix("_observed")
     whole = model.named_vars.get(name)

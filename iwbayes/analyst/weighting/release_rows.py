@@ -22,13 +22,7 @@ _ROUNDING = 1e-9
 
 
 def check_weighted_rows(model: pm.Model, release: Release) -> None:
-    """Refuse a model whose likelihood is not weighted, or has other rows than the release.
-
-    Raises
-    ------
-    ValueError
-        With the variable and the remedy.
-    """
+    """Refuse a model whose likelihood is not weighted, or has other rows than the release, with a ValueError."""
     weighted = {rv.name for rv in model.observed_RVs if isinstance(rv.owner.op, WeightedRandomVariable)}
     if not weighted:
         raise ValueError("the model has no weighted likelihood. Make one by reweight(model, release) and sample it.")
@@ -47,24 +41,18 @@ def check_rows(model: pm.Model, targets: list[ObservedRows], release: Release) -
 
     A variable with one number a row passes where it follows the column of its name, cell by cell: of levels any codes,
     of numbers what rises or falls with them, such as their logarithm. Those of other names and lengths are not looked
-    at.
-
-    Raises
-    ------
-    ValueError
-        With the variable and the remedy.
+    at. A ValueError names the variable and the remedy.
     """
     schema, frame = release.synthetic.schema, release.synthetic.frame
     for name, values in _row_values(model, targets, len(frame)):
         if name not in schema.names:
             continue
         column = schema[name]
-        ordered = not isinstance(column, Binary | Categorical)
-        if isinstance(column, Binary | Categorical):
+        if levels := isinstance(column, Binary | Categorical):
             cells = column.codes(frame[name]).astype(np.float64)
         else:
             cells = frame[name].to_numpy(np.float64, na_value=np.nan)
-        if not _follows(values, cells, ordered=ordered):
+        if not _follows(values, cells, ordered=not levels):
             raise ValueError(
                 f"the values of {name!r} are not those of column {name!r} of the release: they are of other rows, or "
                 "in another order. Weights belong to rows by position, so build the model on release.synthetic.frame "

@@ -100,11 +100,6 @@ def weighted_rv_logprob(op: WeightedRandomVariable, values: Any, rv: Any, weight
     return pt.switch(_by_row(keep, terms.type.ndim), _by_row(weights, terms.type.ndim) * terms, 0.0)
 
 
-def row_weights(rv: Any) -> Any:
-    """Return the weights in the log density of a weighted variable, scaled to their total: symbolic, shape (row,)."""
-    return rv.owner.inputs[1]
-
-
 def _by_row(vector: Any, ndim: int) -> Any:
     """Give a vector over rows trailing axes, to multiply an array (row, ...) of `ndim` dimensions."""
     return vector.dimshuffle(0, *["x"] * (ndim - 1))
