@@ -103,8 +103,7 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: Fami
     parsed, lhs, family = _parse(formula, schema, family)
     used = _used_columns(formula, parsed, schema)
     predictors = _named_columns(formula.partition("~")[2], parsed.rhs, schema)
-    complete = frame[used].notna().all(axis=1).to_numpy()
-    rows = np.flatnonzero(complete)
+    rows = np.flatnonzero(frame[used].notna().all(axis=1))
     if len(rows) == 0:
         raise ValueError(
             f"formula {formula!r} needs complete rows; all {len(frame)} have missing cells. Use fewer of {used}."
@@ -115,16 +114,16 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: Fami
             f"{[name for name in used if frame[name].isna().any()]}; they are left out with their weights."
         )
     subset = _ready(frame.iloc[rows][used], schema, skip=lhs)
-    name, response = _response(parsed, lhs, subset, schema, family)
+    response = _response(parsed, lhs, subset, schema, family)
     x, terms, spec, columns = _matrix(parsed, subset)
-    _check_names(name, terms)
+    _check_names(lhs, terms)
     if len(x) != len(rows) or len(response.values) != len(rows):
         raise ValueError(f"formula {formula!r} must keep the number of rows; a function in it changes it.")
     levels = {key: tuple(subset[key].cat.categories) for key in predictors if hasattr(subset[key], "cat")}
     return Design(
         formula=formula,
         family=family,
-        name=name,
+        name=lhs,
         levels=tuple(str(level) for level in response.levels),
         terms=terms,
         schema=Schema(*(schema[key] for key in used)),
@@ -157,9 +156,9 @@ def _parse(formula: str, schema: Schema, asked: FamilyName | Family | None) -> t
     if asked is None:
         asked = default_family(schema[lhs]) if lhs in schema.names else "gaussian"
     family = get_family(asked)
-    if lhs not in schema.names and not family.continuous and lhs.isidentifier():
-        raise ValueError(f"the response {lhs!r} is no column of the schema; it has {list(schema.names)}.")
     if lhs not in schema.names and not family.continuous:
+        if lhs.isidentifier():
+            raise ValueError(f"the response {lhs!r} is no column of the schema; it has {list(schema.names)}.")
         raise ValueError(
             f"family {family.name!r} takes a column as its response, not the expression {lhs!r}. "
             f"Use one of {list(schema.names)}, or family='gaussian'."
@@ -214,15 +213,15 @@ def _occurring(values: pd.Series) -> pd.Series:
     return kept.cat.set_categories([level for level in values.cat.categories if level not in set(absent)])
 
 
-def _response(parsed: Any, lhs: str, frame: pd.DataFrame, schema: Schema, family: Family) -> tuple[str, Response]:
+def _response(parsed: Any, lhs: str, frame: pd.DataFrame, schema: Schema, family: Family) -> Response:
     if lhs in schema.names:
         response = family.response(schema[lhs], frame[lhs])
-        return lhs, _occurring_levels(lhs, response) if family.by_level else response
+        return _occurring_levels(lhs, response) if family.by_level else response
     values = evaluate(parsed.lhs, frame).to_numpy(dtype=np.float64)
     if values.shape[1] != 1:
         raise ValueError(f"the response {lhs!r} must be one number a row; it has {values.shape[1]} columns.")
     _check_finite(lhs, values)
-    return lhs, Response(values[:, 0])
+    return Response(values[:, 0])
 
 
 def _occurring_levels(name: str, response: Response) -> Response:

@@ -32,18 +32,9 @@ _VERSION, _READ = 2, (1, 2)
 def record_design(design: Design, frame: pd.DataFrame) -> str:
     """Write down all that another table needs to get the columns of a design, as JSON for an attribute.
 
-    Parameters
-    ----------
-    design : Design
-    frame : pandas.DataFrame, shape (row, column)
-        The canonical table that it was built on.
-
-    Returns
-    -------
-    str
-        With an entry ``reason`` and no design where it cannot be used on other rows: where a function of the formula
-        looks at all rows at once (``x - np.mean(x)``) and keeps no state, or the record grows too large. The record
-        is tried on a few rows before it is returned.
+    It is tried on a few rows of the canonical table that the design was built on. It has an entry ``reason`` and no
+    design where it cannot be used on other rows: where a function of the formula looks at all rows at once
+    (``x - np.mean(x)``) and keeps no state, or the record grows too large.
     """
     content = {
         "version": _VERSION,
@@ -61,9 +52,8 @@ def record_design(design: Design, frame: pd.DataFrame) -> str:
         },
     }
     try:
-        content["transforms"] = {
-            str(expr): _encoded(state) for expr, state in design.model_spec.transform_state.items()
-        }
+        states = design.model_spec.transform_state.items()
+        content["transforms"] = {str(expr): _encoded(state) for expr, state in states}
         text = json.dumps(content)
     except TypeError as error:
         return _unusable(f"a transformation keeps a state that can not be written down ({error})")
@@ -113,14 +103,7 @@ def _inner_rows(frame: pd.DataFrame) -> list[int]:
 def read_design(posterior: xr.Dataset) -> DesignSpec:
     """Read the design that :func:`~iwbayes.fit` recorded among the attributes of its posterior.
 
-    Parameters
-    ----------
-    posterior : xarray.Dataset
-
-    Raises
-    ------
-    ValueError
-        If the posterior is not of fit, or the formula can not be evaluated on other rows.
+    A ValueError says if the posterior is not of fit, or the formula can not be evaluated on other rows.
     """
     absent = [key for key in ("formula", "family", "design") if key not in posterior.attrs]
     if absent:
@@ -198,16 +181,7 @@ def _decoded(value: Any) -> Any:
 def recorded_design(posterior: xr.Dataset, release: Release) -> Design | None:
     """Design of a result of :func:`~iwbayes.fit`, rebuilt on the release from its recorded formula and family.
 
-    Parameters
-    ----------
-    posterior : xarray.Dataset
-        With the attributes that fit gives it.
-    release : Release
-
-    Returns
-    -------
-    Design or None
-        None where nothing is recorded: the draws are not those of fit.
+    None where nothing is recorded: the draws are not those of fit.
     """
     if not _RECORDED <= set(posterior.attrs):
         return None

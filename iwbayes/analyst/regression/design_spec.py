@@ -180,21 +180,10 @@ class DesignSpec:
         return np.asarray(posterior[self.auxiliary].transpose("chain", "draw"), dtype=np.float64).ravel()
 
     def matrix(self, frame: pd.DataFrame) -> Array:
-        """Columns of the design on a table in the form of `ready`.
+        """Columns of the design (row, column of the design) on a table in the form of `ready`.
 
-        Parameters
-        ----------
-        frame : pandas.DataFrame, shape (row, column)
-
-        Returns
-        -------
-        ndarray, shape (row, column of the design)
-
-        Raises
-        ------
-        ValueError
-            If the formula can not be evaluated there, a column is not finite, or a column is not zero that was zero
-            in all rows of the fit and so has no coefficient.
+        A ValueError says if the formula can not be evaluated there, a column is not finite, or a column is not zero
+        that was zero in all rows of the fit and so has no coefficient.
         """
         try:
             with warnings.catch_warnings():
@@ -230,14 +219,7 @@ class DesignSpec:
         return np.ascontiguousarray(values[:, [names.index(name) for name in self.columns]]) + 0.0
 
     def ready(self, newdata: pd.DataFrame) -> pd.DataFrame:
-        """Check new rows against the schema and the levels of the fit; predictors only, as plain numbers and levels.
-
-        Raises
-        ------
-        TypeError, ValueError
-            No frame or no rows, missing columns or cells, numbers outside their bounds, levels that are not declared
-            or did not occur in the fit.
-        """
+        """Check new rows against the schema and the levels of the fit; predictors only, as plain numbers and levels."""
         if not isinstance(newdata, pd.DataFrame):
             raise TypeError(f"newdata must be a pandas DataFrame; got {type(newdata).__name__}.")
         if len(newdata) == 0:

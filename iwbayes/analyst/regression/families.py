@@ -35,13 +35,7 @@ _LARGEST_MEAN = 1e18
 
 
 def get_family(family: str | Family) -> Family:
-    """Return a family by its name.
-
-    Raises
-    ------
-    ValueError
-        When there is none of that name.
-    """
+    """Return a family by its name; a ValueError if there is none of that name."""
     if isinstance(family, Family):
         return family
     if not isinstance(family, str) or family not in FAMILIES:

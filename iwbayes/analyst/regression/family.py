@@ -115,20 +115,7 @@ class Family:
         return indicators(y, n_predictors) if self.by_level else y[None]
 
     def response(self, column: Column, values: pd.Series) -> Response:
-        """Check a response column and return its numeric form.
-
-        Parameters
-        ----------
-        column : Real, Integer, Binary or Categorical
-            Its declaration.
-        values : pandas.Series, shape (row,)
-            Canonical values without missing cells.
-
-        Raises
-        ------
-        ValueError
-            When the column does not suit the family.
-        """
+        """Check a response column by its declaration, and return its canonical values without gaps as numbers."""
         self.check_column(column)
         if isinstance(column, Binary | Categorical):
             levels = () if self.continuous else tuple(column.levels)
@@ -147,10 +134,7 @@ class Family:
 def default_family(column: Column) -> FamilyName:
     """Name the family that a response of this type has where none is asked for.
 
-    Raises
-    ------
-    ValueError
-        Of whole numbers, which may be counts or measurements.
+    Whole numbers have none, as they may be counts or measurements: a ValueError.
     """
     if isinstance(column, Integer):
         raise ValueError(

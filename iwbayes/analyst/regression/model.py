@@ -73,28 +73,12 @@ def regression(
 
 
 def build_model(design: Design, scales: PriorScales, priors: Priors | None = None) -> pm.Model:
-    """Build the PyMC model of a design.
-
-    Parameters
-    ----------
-    design : Design
-    scales : PriorScales
-    priors : dict of str to distribution, optional
-
-    Returns
-    -------
-    pymc.Model
-
-    Raises
-    ------
-    TypeError, ValueError
-        Priors of unknown names, or that are no unregistered distributions of fixed parameters.
-    """
+    """Build the PyMC model of a design; given priors replace the default ones by name."""
     import pymc as pm
     import pytensor.tensor as pt
 
     given = checked_priors(design, priors)
-    columns = [f"{name}" for name in design.parameter_names[: design.x.shape[1]]]
+    columns = list(design.parameter_names[: design.x.shape[1]])
     if design.n_predictors > 1 or design.response_dim:
         columns = [str(j) for j in range(design.x.shape[1])]
     coords = {**design.coords, "row": design.rows, "column": columns}

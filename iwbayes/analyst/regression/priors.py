@@ -6,7 +6,7 @@ What the defaults are says :mod:`iwbayes.analyst.regression.model`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from iwbayes.analyst.regression.design import Design, Term
+from iwbayes.analyst.regression.design import Design
 from iwbayes.arrays import Array
 
-__all__ = ["SIGMA_DOF", "LogPrior", "PriorScales", "Priors", "checked_priors", "prior_scales", "sized", "term_places"]
+__all__ = ["SIGMA_DOF", "LogPrior", "PriorScales", "Priors", "checked_priors", "prior_scales", "sized"]
 
 Priors = Mapping[str, Any]
 
@@ -49,18 +49,7 @@ class PriorScales:
 
 
 def prior_scales(design: Design, weights: Array) -> PriorScales:
-    """Compute the scales of the default priors from weighted rows.
-
-    Parameters
-    ----------
-    design : Design
-    weights : ndarray, shape (row,)
-        Of the rows of the design; their sum does not matter.
-
-    Returns
-    -------
-    PriorScales
-    """
+    """Compute the scales of the default priors from a design and the weights of its rows, whatever their sum."""
     share = weights / weights.sum()
     mean = share @ design.x
     # one pass for each column: a large design is not copied
@@ -115,10 +104,12 @@ def sized(prior: Any, shape: tuple[int, ...]) -> Any:
     """Copy of a distribution in the shape of its coefficients."""
     from pymc.distributions.shape_utils import change_dist_size
 
+    from iwbayes.analyst.weighting.graph_functions import interpreted
+
     n_support = prior.owner.op.ndim_supp
     try:
         copy = change_dist_size(prior, shape[: len(shape) - n_support])
-        found = copy.eval({}, mode=python_mode()).shape
+        found = interpreted([], copy)().shape
     except ValueError as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"a prior must suit its coefficients of shape {shape}: {reason}") from None
@@ -127,28 +118,12 @@ def sized(prior: Any, shape: tuple[int, ...]) -> Any:
     return copy
 
 
-def python_mode() -> Any:
-    """Mode without compilation: the graphs of priors are small, a compiler takes seconds."""
-    from pytensor.compile import Mode
-
-    options: dict[str, Any] = {"linker": "py", "optimizer": None}
-    return Mode(**options)
-
-
 class LogPrior:
     """Log density of all priors in unconstrained space, without compiling a model.
 
-    Parameters
-    ----------
-    design : Design
-    scales : PriorScales
-    priors : dict of str to distribution, optional
-
-    Notes
-    -----
     theta has shape (n_parameters,): for each column its coefficients, one a predictor, then log sigma. The
     Jacobian of the logarithm is included. Constants of the default priors are left out. Given priors are
-    evaluated by PyMC's own log densities, in pytensor's Python mode, since compiling would take longer.
+    evaluated by PyMC's own log densities, in Python, since compiling would take longer.
     """
 
     def __init__(self, design: Design, scales: PriorScales, priors: Priors | None = None) -> None:
@@ -158,11 +133,11 @@ class LogPrior:
         forms, means, sds = _default_forms(design, scales, given)
         self._scaled, self._shift = forms / sds[:, None], (means / sds)[:, None]
         self._sigma = scales.response_sd if design.auxiliary and design.auxiliary not in given else None
-        self._given = [
-            _GivenPrior(given[term.name], term_places(design, term), design.shape(term), positive=False)
-            for term in design.terms
-            if term.name in given
-        ]
+        self._given, k = [], design.n_predictors
+        for term in design.terms:
+            if term.name in given:
+                indices = np.arange(term.columns.start * k, term.columns.stop * k)
+                self._given.append(_GivenPrior(given[term.name], indices, design.shape(term), positive=False))
         if design.auxiliary in given:
             last = np.array([self._size - 1])
             self._given.append(_GivenPrior(given[design.auxiliary], last, (), positive=True))
@@ -228,39 +203,28 @@ def _default_forms(design: Design, scales: PriorScales, given: Mapping[str, Any]
     return forms[kept], means[kept], scales.sd[kept]
 
 
-def term_places(design: Design, term: Term) -> NDArray[np.int64]:
-    """Places of a term's coefficients in theta."""
-    k = design.n_predictors
-    return np.arange(term.columns.start * k, term.columns.stop * k)
-
-
 class _GivenPrior:
     """A PyMC distribution as numpy functions of some places of theta."""
 
     def __init__(self, prior: Any, indices: NDArray[np.int64], shape: tuple[int, ...], *, positive: bool) -> None:
-        self.indices = indices
-        self._value, self._derivatives = _compiled(sized(prior, shape), shape, positive=positive)
+        import pymc as pm
+        import pytensor.tensor as pt
+        from pytensor.graph.replace import vectorize_graph
+
+        from iwbayes.analyst.weighting.graph_functions import interpreted
+
+        self.indices, size = indices, len(indices)
+        x = pt.vector("x", shape=(size,), dtype="float64")
+        point = pt.exp(x) if positive else x
+        density = pm.logp(sized(prior, shape), point.reshape(shape)).sum() + (x.sum() if positive else 0.0)
+        gradient: Any = pt.grad(density, x, disconnected_inputs="ignore")
+        rows: list[Any] = [pt.grad(gradient[i], x, disconnected_inputs="ignore") for i in range(size)]
+        batch = pt.matrix("batch", shape=(None, size), dtype="float64")
+        self._value = interpreted([batch], vectorize_graph(density, {x: batch}))
+        self._derivatives = interpreted([x], [gradient, pt.stack(rows)])
 
     def value(self, theta: Array) -> Array:
         return self._value(theta[:, self.indices])
 
     def derivatives(self, theta: Array) -> tuple[Array, Array]:
         return self._derivatives(theta[self.indices])
-
-
-def _compiled(prior: Any, shape: tuple[int, ...], *, positive: bool) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    import pymc as pm
-    import pytensor
-    import pytensor.tensor as pt
-    from pytensor.graph.replace import vectorize_graph
-
-    size = int(np.prod(shape))
-    x = pt.vector("x", shape=(size,), dtype="float64")
-    point = pt.exp(x) if positive else x
-    density = pm.logp(prior, point.reshape(shape)).sum() + (x.sum() if positive else 0.0)
-    gradient: Any = pt.grad(density, x, disconnected_inputs="ignore")
-    rows: list[Any] = [pt.grad(gradient[i], x, disconnected_inputs="ignore") for i in range(size)]
-    mode = python_mode()
-    batch = pt.matrix("batch", shape=(None, size), dtype="float64")
-    value = pytensor.function([batch], vectorize_graph(density, {x: batch}), mode=mode)
-    return value, pytensor.function([x], [gradient, pt.stack(rows)], mode=mode)
