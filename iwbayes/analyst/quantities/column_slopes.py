@@ -25,27 +25,10 @@ DIVISIONS, INTERVALS, JUMP = 8, 81, 1e-5
 
 
 def column_slopes(design: DesignSpec, frame: pd.DataFrame, name: str) -> Array:
-    """Differentiate the columns of a design in one column of a table, at each of its rows.
+    """Differentiate the columns of a design in a numeric column of a table, at each row: (row, column of the design).
 
-    Parameters
-    ----------
-    design : DesignSpec
-    frame : pandas.DataFrame, shape (row, column)
-        As `DesignSpec.ready` returns it.
-    name : str
-        A numeric column.
+    A ValueError says if a column of the design changes by steps, or its slope is infinite at a row.
 
-    Returns
-    -------
-    ndarray, shape (row, column of the design)
-
-    Raises
-    ------
-    ValueError
-        If a column of the design changes by steps, or its slope is infinite at a row.
-
-    Notes
-    -----
     Differences of second order, exact up to rounding for straight lines and parabolas. The points stay within the
     range of the rows, since splines end there and logarithms may; at its ends the difference is that of the parabola
     through the three nearest points. Of a ladder of steps each entry takes the one that differs least from the one
@@ -59,7 +42,11 @@ def column_slopes(design: DesignSpec, frame: pd.DataFrame, name: str) -> Array:
     best, error = np.zeros_like(base), np.full(base.shape, np.inf)
     moves = np.zeros(base.shape, dtype=bool)
     before: list[Array] = []
-    for step in _width(design, name, x) * FIRST_STEP * STEP_FACTOR ** np.arange(MOST_STEPS):
+    # between the quartiles of the different values, or the declared range if there is one value
+    lower, upper = np.quantile(np.unique(x), [0.25, 0.75])
+    column = design.schema[name]
+    width = float(upper - lower) or float(getattr(column, "upper", 1)) - float(getattr(column, "lower", 0))
+    for step in width * FIRST_STEP * STEP_FACTOR ** np.arange(MOST_STEPS):
         slopes = _differences(design, frame, name, x, float(step))
         moves |= slopes != 0
         if len(before) == 2:
@@ -71,11 +58,10 @@ def column_slopes(design: DesignSpec, frame: pd.DataFrame, name: str) -> Array:
             if (error <= FINE * _size(best)).all():
                 break
         before = [*before[-1:], slopes]
-    jumps = (
-        (error > COARSE * _size(best)).any(axis=0)
-        | _jumps(design, frame, name, base)
-        | _steps(design, frame, name, best)
-    )
+    # columns without slope at any row that differ between the range's ends
+    first, last = (design.matrix(frame.assign(**{name: np.full(len(x), end)})) for end in (x.min(), x.max()))
+    steps = ~best.any(axis=0) & (first != last).any(axis=0)
+    jumps = (error > COARSE * _size(best)).any(axis=0) | _jumps(design, frame, name, base) | steps
     if jumps.any():
         names = [own for own, jump in zip(design.columns, jumps, strict=True) if jump]
         raise ValueError(
@@ -88,13 +74,6 @@ def column_slopes(design: DesignSpec, frame: pd.DataFrame, name: str) -> Array:
 def _size(slopes: Array) -> Array:
     """Size that errors are held against: of the entry itself and of its column."""
     return np.abs(slopes) + np.abs(slopes).max(axis=0)
-
-
-def _width(design: DesignSpec, name: str, x: Array) -> float:
-    """Scale of a column: between the quartiles of its different values, or its declared range if it has one value."""
-    lower, upper = np.quantile(np.unique(x), [0.25, 0.75])
-    column = design.schema[name]
-    return float(upper - lower) or float(getattr(column, "upper", 1)) - float(getattr(column, "lower", 0))
 
 
 def _differences(design: DesignSpec, frame: pd.DataFrame, name: str, x: Array, step: float) -> Array:
@@ -111,13 +90,6 @@ def _differences(design: DesignSpec, frame: pd.DataFrame, name: str, x: Array, s
         middle = design.matrix(frame.assign(**{name: centre}))
         slopes = slopes + (off / step**2)[:, None] * (up - 2 * middle + down)
     return slopes
-
-
-def _steps(design: DesignSpec, frame: pd.DataFrame, name: str, slopes: Array) -> NDArray[np.bool_]:
-    """Columns (column of the design,) without slope at any row (row, column) that differ between the range's ends."""
-    x = frame[name].to_numpy(dtype=np.float64)
-    first, last = (design.matrix(frame.assign(**{name: np.full(len(x), end)})) for end in (x.min(), x.max()))
-    return np.asarray(~slopes.any(axis=0) & (first != last).any(axis=0))
 
 
 def _jumps(design: DesignSpec, frame: pd.DataFrame, name: str, base: Array) -> NDArray[np.bool_]:

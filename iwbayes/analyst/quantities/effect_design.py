@@ -69,24 +69,17 @@ def row_effects(effect: Effect, beta: Array) -> Array:
 
 
 def average_effects(effects: Sequence[Effect], beta: Array, shares: Array) -> Array:
-    """Average effects over rows.
+    """Average effects of one design over its rows, shape (effect x contrast x outcome, draw).
 
-    Parameters
-    ----------
-    effects : sequence of Effect
-        Of one design at the same rows.
-    beta : ndarray, shape (draw, column, predictor)
-    shares : ndarray, shape (row,)
-        They sum to one.
-
-    Returns
-    -------
-    ndarray, shape (effect x contrast x outcome, draw)
+    They are for coefficients beta (draw, column, predictor), and shares (row,) of the rows that sum to one.
     """
-    slopes = iter(_average_slopes([effect for effect in effects if effect.change is not None], beta, shares))
-    parts = [
-        next(slopes) if effect.change is not None else _average_contrasts(effect, beta, shares) for effect in effects
-    ]
+    slopes, parts = _average_slopes([effect for effect in effects if effect.change is not None], beta, shares), []
+    for effect in effects:
+        if effect.change is not None:
+            parts.append(slopes.pop(0))
+        else:
+            means = np.stack([_average_mean(effect.family, x, beta, shares) for x in effect.designs])
+            parts.append((means[1:] - means[0]).reshape(-1, len(beta)))
     return np.concatenate(parts)
 
 
@@ -113,12 +106,6 @@ def _average_slopes(effects: Sequence[Effect], beta: Array, shares: Array) -> li
     return list(np.concatenate(found, axis=2))
 
 
-def _average_contrasts(effect: Effect, beta: Array, shares: Array) -> Array:
-    """Averages of contrasts, shape (contrast x outcome, draw)."""
-    means = np.stack([_average_mean(effect.family, x, beta, shares) for x in effect.designs])
-    return (means[1:] - means[0]).reshape(-1, len(beta))
-
-
 def _average_mean(family: Family, x: Array, beta: Array, shares: Array) -> Array:
     """Averages over rows of the mean, shape (outcome, draw)."""
     found = []
@@ -130,21 +117,10 @@ def _average_mean(family: Family, x: Array, beta: Array, shares: Array) -> Array
 
 
 def effects_of(design: DesignSpec, frame: pd.DataFrame, variables: Sequence[str] | None) -> list[Effect]:
-    """Prepare the effects of predictors: slopes of numbers, contrasts of levels with the first that occurs.
+    """Prepare the effects of predictors, of all by default: slopes of numbers, contrasts of levels with the first.
 
-    Parameters
-    ----------
-    design : DesignSpec
-    frame : pandas.DataFrame, shape (row, column)
-        As `DesignSpec.ready` returns it.
-    variables : sequence of str, or None
-        Predictors; None for all of the formula.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Names that are no predictors, or that ArviZ cannot hold; predictors with a single level or too many; columns
-        of the design that change by steps, or that are zero in all rows of the fit and are not at a level.
+    Refused are names that are no predictors, or that ArviZ cannot hold; predictors with a single level or too many;
+    columns of the design that change by steps, or that are zero in all rows of the fit and are not at a level.
     """
     effects, x = [], design.matrix(frame)
     for name in _chosen(design, variables):
@@ -191,16 +167,12 @@ def _levels(design: DesignSpec, frame: pd.DataFrame, name: str) -> tuple[Any, ..
         return (0, 1)  # other levels are categories
     # a number inside C(...) has levels too
     pattern = rf"(?<!\w){re.escape(name)}(?!\w)"
-    states = design.model_spec.encoder_state.items()
-    categorical = [_without_text(str(expr)) for expr, (kind, _) in states if kind is Factor.Kind.CATEGORICAL]
-    if any(re.search(pattern, expression) for expression in categorical):
-        return tuple(sorted(frame[name].unique().tolist()))
+    for expression, (kind, _) in design.model_spec.encoder_state.items():
+        # not in quoted text: a level may be called like a column
+        bare = re.sub(r"'[^']*'|\"[^\"]*\"", "''", str(expression))
+        if kind is Factor.Kind.CATEGORICAL and re.search(pattern, bare):
+            return tuple(sorted(frame[name].unique().tolist()))
     return None
-
-
-def _without_text(expression: str) -> str:
-    """Expression without its quoted text: a level may be called like a column."""
-    return re.sub(r"'[^']*'|\"[^\"]*\"", "''", expression)
 
 
 def _constant(values: pd.Series, level: Any) -> pd.Series:

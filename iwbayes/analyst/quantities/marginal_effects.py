@@ -110,13 +110,15 @@ def average_marginal_effects(
     check_release(release)
     rng = np.random.default_rng(random_seed)
     problem = _Problem.build(idata, release, variables)
-    drawn = np.empty((problem.n_outputs, len(problem.beta)))
+    n_effects = sum(effect.n_contrasts for effect in problem.effects)
+    drawn = np.empty((n_effects * problem.n_outcomes, len(problem.beta)))
     for draws, sample in problem.parts():
         drawn[:, draws] = problem.averages(draws, sample)
         if rows == "random":
             drawn[:, draws] -= problem.deviations(draws, sample, rng)
     _check_finite(drawn)
-    included = rows == "random" and problem.noise_included
+    # in `deviations`, or in the draws of the weights themselves
+    included = rows == "random" and (is_noise_aware(release.weights, release) or problem.sample.noise_included)
     attrs = quantity_attrs(idata) | {"rows": rows, "noise_included": "yes" if included else "no"}
     dataset = _labelled(problem, drawn)
     dataset.attrs.update(attrs)
@@ -159,16 +161,6 @@ class _Problem:
     def n_outcomes(self) -> int:
         """Outcomes of the mean: one, or the levels of a categorical response."""
         return len(self.recorded.levels) if self.recorded.family.by_level else 1
-
-    @property
-    def n_outputs(self) -> int:
-        """Effects of all predictors, contrasts and outcomes."""
-        return sum(effect.n_contrasts for effect in self.effects) * self.n_outcomes
-
-    @property
-    def noise_included(self) -> bool:
-        """Whether `deviations`, or the draws of the weights themselves, hold the noise of the weights."""
-        return is_noise_aware(self.release.weights, self.release) or self.sample.noise_included
 
     def parts(self) -> list[tuple[NDArray[np.intp], WeightedSample]]:
         """Places of the draws that belong to each draw of the weights, with the rows under these."""
@@ -284,10 +276,10 @@ def _labelled(problem: _Problem, drawn: Array) -> xr.Dataset:
     posterior, start = problem.posterior, 0
     chains, draws = posterior.sizes["chain"], posterior.sizes["draw"]
     coords: dict[str, Any] = {"chain": posterior["chain"].to_numpy(), "draw": posterior["draw"].to_numpy()}
-    outcomes: tuple[str, ...] = ()
-    if problem.recorded.family.by_level:
-        dim, levels = outcome_coords(problem.recorded)
-        outcomes, coords[dim] = (dim,), list(levels)
+    by_level = problem.recorded.family.by_level
+    outcome, levels = outcome_coords(problem.recorded)
+    if by_level:
+        coords[outcome] = list(levels)
     variables = {}
     for effect in problem.effects:
         stop = start + effect.n_contrasts * problem.n_outcomes
@@ -296,8 +288,8 @@ def _labelled(problem: _Problem, drawn: Array) -> xr.Dataset:
             dims.append(f"{effect.name}_dim")
             sizes.append(effect.n_contrasts)
             coords[dims[-1]] = [str(level) for level in effect.levels[1:]]
-        if outcomes:
-            dims, sizes = [*dims, *outcomes], [*sizes, problem.n_outcomes]
+        if by_level:
+            dims, sizes = [*dims, outcome], [*sizes, problem.n_outcomes]
         attrs = {"reference": str(effect.levels[0])} if effect.levels else {}
         variables[effect.name] = (tuple(dims), drawn[start:stop].T.reshape(sizes), attrs)
         start = stop

@@ -146,9 +146,9 @@ def fit(
     all of the noise.
     """
     check_release(release)
-    _check_options(method, draws, chains, total, log_likelihood)
+    _check_options(method, draws, chains, total, log_likelihood, calibrate)
     rng = np.random.default_rng(random_seed)
-    weights = _weights_to_pool(weights, release, rng) if _asks_to_pool(calibrate) else weights
+    weights = _weights_to_pool(weights, release, rng) if calibrate == "pool" else weights
     problem = RegressionProblem.build(formula, release, family, priors, weights, total)
     n_parts, pooled = len(problem.draw_weights), bool(calibrate) and is_noise_aware(problem.weights, release)
     moving = bool(calibrate) and problem.weights is not None and not pooled
@@ -189,20 +189,17 @@ def fit(
     return arviz_compat.make(groups, attrs)
 
 
-def _check_options(method: str, draws: int, chains: int, total: float | None, log_likelihood: Any) -> None:
+def _check_options(
+    method: str, draws: int, chains: int, total: float | None, log_likelihood: Any, calibrate: Any
+) -> None:
     check_method(method)
     check_count("draws", draws)
     check_count("chains", chains)
     check_total(total, "Leave it out for release.n_private.")
     if log_likelihood not in (True, False, "auto"):
         raise ValueError(f"log_likelihood must be True, False or 'auto'; got {log_likelihood!r}.")
-
-
-def _asks_to_pool(calibrate: Any) -> bool:
-    """Whether the argument of `fit` is "pool"; refuse what is neither that nor a bool."""
     if not isinstance(calibrate, bool | np.bool_) and calibrate != "pool":
         raise ValueError(f"calibrate must be True, False or 'pool'; got {calibrate!r}.")
-    return calibrate == "pool"
 
 
 def _weights_to_pool(weights: Any, release: Any, rng: np.random.Generator) -> Weights:
