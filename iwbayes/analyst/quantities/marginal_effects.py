@@ -26,8 +26,6 @@ from iwbayes.analyst.released_tilt import is_noise_aware
 from iwbayes.arrays import Array, symmetric
 from iwbayes.release import Release
 
-__all__ = ["average_marginal_effects"]
-
 ROWS = ("random", "fixed")
 #: Directions in which the scores' covariance is below this share of its largest, on a unit diagonal, are cut.
 SCORE_CUT = 1e-10
@@ -190,17 +188,15 @@ class _Problem:
             influence = np.concatenate([scores - mean_score, effects - sample.mean(effects)], axis=1)
             # J (theta_L - theta), theta_L one Newton step from the centre
             pull = (centre - theta) @ curvature + mean_score
-            joint = self._covariance(sample, influence)
+            with np.errstate(over="ignore", invalid="ignore"):
+                if is_noise_aware(self.release.weights, self.release):
+                    # under each of these draws the rows stand for the private ones, a sample of N
+                    shares = sample.weights / sample.total
+                    joint = (influence * shares[:, None]).T @ influence / self.release.n_private
+                else:
+                    joint = sample.covariance(influence)
             _check_finite(joint)
             return _given_scores(joint, pull, rng)
-
-    def _covariance(self, sample: WeightedSample, influence: Array) -> Array:
-        """Covariance of the weighted means of influences (row, q)."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            if not is_noise_aware(self.release.weights, self.release):
-                return sample.covariance(influence)
-            # under each of these draws the rows stand for the private ones, a sample of N
-            return (influence * (sample.weights / sample.total)[:, None]).T @ influence / self.release.n_private
 
 
 def _check_finite(values: Array) -> None:

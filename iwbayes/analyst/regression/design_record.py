@@ -19,8 +19,6 @@ from iwbayes.analyst.regression.families import get_family
 from iwbayes.release import Release
 from iwbayes.schema import Schema
 
-__all__ = ["read_design", "record_design", "recorded_design"]
-
 #: Largest record, in characters: netCDF attributes hold 64 KiB.
 MOST_CHARACTERS = 60_000
 #: Rows on which a record is tried.
@@ -70,7 +68,7 @@ def _works(text: str, design: Design, frame: pd.DataFrame) -> bool:
     """Whether a record gives some of the design's own rows, taken out of the others, the same columns."""
     n = len(design.rows)
     indices = np.unique(np.linspace(0, n - 1, min(TRIED_ROWS, max(1, n - 1))).round().astype(np.intp))
-    recorded = _from_text(text, design.formula, design.family.name)
+    recorded = _spec(json.loads(text), design.formula, design.family.name)
     used = frame.iloc[design.rows]
     try:
         for tried in [indices, *(np.array([index]) for index in _inner_rows(used))]:
@@ -111,8 +109,7 @@ def read_design(posterior: xr.Dataset) -> DesignSpec:
             f"the posterior must be one of fit, which records its design; the attributes {absent} are missing. For a "
             "PyMC model of your own use pm.set_data and pm.sample_posterior_predictive(predictions=True)."
         )
-    formula, text = str(posterior.attrs["formula"]), str(posterior.attrs["design"])
-    content = json.loads(text)
+    formula, content = str(posterior.attrs["formula"]), json.loads(str(posterior.attrs["design"]))
     if content["version"] not in _READ:
         raise ValueError(f"the design was recorded in version {content['version']}; this one reads {_VERSION}. Refit.")
     if "reason" in content:
@@ -120,11 +117,10 @@ def read_design(posterior: xr.Dataset) -> DesignSpec:
             f"formula {formula!r} can not be used on other rows: {content['reason']}. Use formulaic's center, scale, "
             "poly or bs, which remember the rows of the fit, or add a column to the table."
         )
-    return _from_text(text, formula, str(posterior.attrs["family"]))
+    return _spec(content, formula, str(posterior.attrs["family"]))
 
 
-def _from_text(text: str, formula: str, family: str) -> DesignSpec:
-    content = json.loads(text)
+def _spec(content: Any, formula: str, family: str) -> DesignSpec:
     schema = Schema.from_dict(content["schema"])
     spec = ModelSpec(
         formula=Formula(formula, _context={"__formulaic_variables_available__": list(schema.names)}).rhs,

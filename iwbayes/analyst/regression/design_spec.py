@@ -12,31 +12,19 @@ import pandas as pd
 import xarray as xr
 from formulaic.errors import DataMismatchWarning, FormulaicError
 
-from iwbayes.analyst.regression.family import Family
+from iwbayes.analyst.regression.families import Family
 from iwbayes.arrays import Array
 from iwbayes.schema import Schema
 from iwbayes.schema.columns import Binary, Integer, Real
 
-__all__ = ["DesignSpec", "Term", "evaluate"]
-
 
 @dataclass(frozen=True)
 class Term:
-    """A term of the formula and its columns of the design matrix.
+    """A term of the formula and its columns of the design matrix."""
 
-    Parameters
-    ----------
-    name : str
-        As in the formula: ``Intercept``, ``a``, ``a:c``.
-    columns : slice
-        Its columns.
-    labels : tuple of str or int, or None
-        Coordinates of the dimension ``<name>_dim``; None for a term of one number.
-    """
-
-    name: str
+    name: str  # as in the formula: Intercept, a, a:c
     columns: slice
-    labels: tuple[Any, ...] | None = None
+    labels: tuple[Any, ...] | None = None  # coordinates of its dimension <name>_dim; None for a term of one number
 
     @property
     def dim(self) -> str | None:
@@ -48,43 +36,20 @@ class Term:
 class DesignSpec:
     """What a regression's formula became: it gives the design matrix of any rows, and names every coefficient.
 
-    Parameters
-    ----------
-    formula : str
-    family : Family
-    name : str
-        The response's name.
-    levels : tuple of str
-        Levels of the response, reference first; empty for numbers.
-    terms : tuple of Term
-        In the order of the columns.
-    schema : Schema
-        Of the columns that the formula uses, the response's included.
-    predictors : tuple of str
-        Columns on the right of the formula, in the schema's order.
-    model_spec : formulaic.ModelSpec
-        The right-hand side with the state of its transformations: centres, knots, levels.
-    columns : tuple of str
-        formulaic's names of the design's columns. Others that the formula gives are zero in all rows.
-    predictor_levels : dict of str to tuple
-        Levels that occur, of each categorical predictor.
-
-    Notes
-    -----
     Parameters theta, shape (p,), are the coefficients, column by column with the K predictors of a column together,
     then the auxiliary parameter in unconstrained space (the logarithm of sigma).
     """
 
     formula: str
     family: Family
-    name: str
-    levels: tuple[str, ...]
-    terms: tuple[Term, ...]
-    schema: Schema
-    predictors: tuple[str, ...]
-    model_spec: Any
-    columns: tuple[str, ...]
-    predictor_levels: dict[str, tuple[Any, ...]]
+    name: str  # of the response
+    levels: tuple[str, ...]  # of the response, reference first; empty for numbers
+    terms: tuple[Term, ...]  # in the order of the columns
+    schema: Schema  # of the columns that the formula uses, the response's included
+    predictors: tuple[str, ...]  # columns on the right of the formula, in the schema's order
+    model_spec: Any  # formulaic's: the right-hand side with the state of its transformations: centres, knots, levels
+    columns: tuple[str, ...]  # formulaic's names of the design's; others that the formula gives are zero in all rows
+    predictor_levels: dict[str, tuple[Any, ...]]  # that occur, of each categorical predictor
 
     @property
     def n_predictors(self) -> int:

@@ -30,15 +30,13 @@ from iwbayes.analyst.inference.weighted_posterior import posterior_dataset
 from iwbayes.analyst.pooling.noise_aware import noise_aware_weights
 from iwbayes.analyst.regression.design import Design
 from iwbayes.analyst.regression.design_record import record_design
-from iwbayes.analyst.regression.family import Family, FamilyName
+from iwbayes.analyst.regression.families import Family, FamilyName
 from iwbayes.analyst.regression.regression_posterior import RegressionProblem
 from iwbayes.analyst.regression.weighted_rows import WeightedRows
 from iwbayes.analyst.released_tilt import is_noise_aware
 from iwbayes.arrays import Array
 from iwbayes.release import Release
 from iwbayes.weights import Weights
-
-__all__ = ["LOG_LIKELIHOOD_LIMIT", "fit", "observed_data"]
 
 #: Bytes that log_likelihood and log_likelihood_weighted may take together before "auto" leaves them out.
 LOG_LIKELIHOOD_LIMIT = 256 * 2**20

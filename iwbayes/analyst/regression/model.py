@@ -22,13 +22,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from iwbayes.analyst.regression.design import Design, Term, build_design
-from iwbayes.analyst.regression.family import Family, FamilyName
+from iwbayes.analyst.regression.families import Family, FamilyName
 from iwbayes.analyst.regression.priors import SIGMA_DOF, Priors, PriorScales, checked_priors, prior_scales, sized
 
 if TYPE_CHECKING:
     import pymc as pm
-
-__all__ = ["build_model", "regression"]
 
 
 def regression(
@@ -96,7 +94,7 @@ def build_model(design: Design, scales: PriorScales, priors: Priors | None = Non
         elif design.auxiliary:
             aux = pm.HalfStudentT(design.auxiliary, nu=SIGMA_DOF, sigma=scales.response_sd)
         predictor = eta if design.response_dim else eta[:, 0]
-        design.family.observe(design.name, predictor, design.y, aux)
+        design.family.observe(pm, design.name, predictor, design.y, aux)
     return model
 
 

@@ -17,8 +17,6 @@ from scipy.special import expit
 from iwbayes.analyst.regression.design import Design
 from iwbayes.arrays import Array
 
-__all__ = ["SIGMA_DOF", "LogPrior", "PriorScales", "Priors", "checked_priors", "prior_scales", "sized"]
-
 Priors = Mapping[str, Any]
 
 #: Degrees of freedom of the half t prior of sigma.
@@ -28,24 +26,12 @@ _SCALE = 2.5
 
 @dataclass(frozen=True, eq=False)
 class PriorScales:
-    """Numbers of the default priors.
+    """Numbers of the default priors."""
 
-    Parameters
-    ----------
-    sd : ndarray, shape (column,)
-        Prior standard deviation of each column's coefficient.
-    center : ndarray, shape (column,)
-        Weighted mean of each column; 0 for the intercept.
-    mean : float
-        Prior mean of the centred intercept.
-    response_sd : float
-        Scale of the prior of sigma.
-    """
-
-    sd: Array
-    center: Array
-    mean: float
-    response_sd: float
+    sd: Array  # (column,): prior standard deviation of each column's coefficient
+    center: Array  # (column,): weighted mean of each column; 0 for the intercept
+    mean: float  # prior mean of the centred intercept
+    response_sd: float  # scale of the prior of sigma
 
 
 def prior_scales(design: Design, weights: Array) -> PriorScales:
@@ -130,8 +116,17 @@ class LogPrior:
         given = checked_priors(design, priors)
         self._shape = (design.x.shape[1], design.n_predictors)
         self._size = design.n_parameters
-        forms, means, sds = _default_forms(design, scales, given)
-        self._scaled, self._shift = forms / sds[:, None], (means / sds)[:, None]
+        # default priors are independent normals of linear forms of beta: forms (q, column), means and sds (q,)
+        forms = np.eye(design.x.shape[1])
+        means, kept = np.zeros(len(forms)), np.ones(len(forms), dtype=bool)
+        index = _intercept(design)
+        if index is not None:
+            forms[index] += scales.center
+            means[index] = scales.mean
+        for term in design.terms:
+            kept[term.columns] = term.name not in given
+        sds = scales.sd[kept]
+        self._scaled, self._shift = forms[kept] / sds[:, None], (means[kept] / sds)[:, None]
         self._sigma = scales.response_sd if design.auxiliary and design.auxiliary not in given else None
         self._given, k = [], design.n_predictors
         for term in design.terms:
@@ -187,20 +182,6 @@ class LogPrior:
     def _ratio(self, u: float) -> float:
         """Share 1/(1 + nu s^2/sigma^2), by which the tails of the half t pull."""
         return float(expit(self._log_ratio(u)))
-
-
-def _default_forms(design: Design, scales: PriorScales, given: Mapping[str, Any]) -> tuple[Array, Array, Array]:
-    """Default priors as independent normals of linear forms of beta: forms (q, column), means, sds (q,)."""
-    forms = np.eye(design.x.shape[1])
-    means = np.zeros(len(forms))
-    index = _intercept(design)
-    if index is not None:
-        forms[index] += scales.center
-        means[index] = scales.mean
-    kept = np.ones(len(forms), dtype=bool)
-    for term in design.terms:
-        kept[term.columns] = term.name not in given
-    return forms[kept], means[kept], scales.sd[kept]
 
 
 class _GivenPrior:

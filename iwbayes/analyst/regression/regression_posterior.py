@@ -19,28 +19,15 @@ from iwbayes.analyst.regression.weighted_rows import WeightedRows, derivatives_e
 from iwbayes.arrays import Array
 from iwbayes.weights import Weights, kish_ess
 
-__all__ = ["RegressionPosterior", "RegressionProblem", "find_modes"]
-
 
 @dataclass(frozen=True, eq=False)
 class RegressionProblem:
-    """All that a fit needs of the release: arrays of the rows used, the prior and the weights.
-
-    Parameters
-    ----------
-    design : Design
-    prior : LogPrior
-    weights : Weights or None
-        None: uniform.
-    draw_weights : ndarray, shape (draw of the weights, row)
-        Of all rows; each draw sums to the total.
-    total : float
-    """
+    """All that a fit needs of the release: arrays of the rows used, the prior and the weights."""
 
     design: Design
     prior: LogPrior
-    weights: Weights | None
-    draw_weights: Array
+    weights: Weights | None  # None: uniform
+    draw_weights: Array  # (draw of the weights, row): of all rows; each draw sums to the total
     total: float
 
     @classmethod
@@ -80,15 +67,8 @@ class RegressionProblem:
 class RegressionPosterior(WeightedPosterior):
     """A regression as a `WeightedPosterior`: numpy on rows merged where they are identical.
 
-    Parameters
-    ----------
-    design : Design
-        Of the rows used.
-    prior : LogPrior
-    weights : ndarray, shape (row,)
-        Of all rows of the table; those left out have scores of zero.
-    merged : WeightedRows, optional
-        The rows used under these weights, where they are merged already.
+    The weights (row,) are those of all rows of the table; rows left out have scores of zero. `merged` are the rows
+    used under these weights, where they are merged already.
     """
 
     def __init__(self, design: Design, prior: LogPrior, weights: Array, merged: WeightedRows | None = None) -> None:

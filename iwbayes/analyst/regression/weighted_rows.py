@@ -12,8 +12,6 @@ from iwbayes.analyst.regression.design import Design
 from iwbayes.analyst.row_merging import MERGE_SHARE, identical_rows
 from iwbayes.arrays import Array, row_blocks
 
-__all__ = ["WeightedRows", "derivatives_each", "merge_draws"]
-
 # Rows and draws of a block, which stays in the processor's cache.
 _BLOCK_ROWS, _BLOCK_DRAWS = 512, 256
 # Numbers of a block of rows in which derivatives are summed, with bounds on its rows; rows of a block of a Gram matrix.
@@ -26,15 +24,11 @@ _MANY = 4
 class WeightedRows:
     """Rows of a regression with their weights: log likelihood and derivatives in numpy.
 
-    Parameters
-    ----------
-    design : Design
-    weights : ndarray, shape (row,)
-        Non-negative; the likelihood is sum_i w_i log f(y_i | x_i, theta), theta as in `LogPrior`.
+    The likelihood is sum_i w_i log f(y_i | x_i, theta), theta as in `LogPrior`.
     """
 
     design: Design
-    weights: Array
+    weights: Array  # (row,), not negative
 
     def _predictors(self, theta: Array) -> tuple[Array, float]:
         """Linear predictors (predictor, row) and the auxiliary parameter at theta (p,)."""

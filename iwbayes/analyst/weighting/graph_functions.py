@@ -72,9 +72,11 @@ _WORK_IN_PYTHON, _ROWS_OF_A_CALL = 40_000, 160
 _FEWEST_CALLS = 20
 
 
-def interpreted(inputs: list[Any], outputs: Any) -> Any:
+def interpreted(inputs: list[Any], outputs: Any, mode: Mode = _INTERPRETER) -> Any:
     """Return a function of a small graph, evaluated in Python: compiling it would take longer."""
-    return _in_python(inputs, outputs, _INTERPRETER)
+    # without a compiler also graphs inside of Ops are interpreted
+    with pytensor.config.change_flags(cxx=""):
+        return pytensor.function(inputs, outputs, mode=mode, on_unused_input="ignore")
 
 
 class CompiledWhenUsed:
@@ -100,15 +102,9 @@ class CompiledWhenUsed:
             mode = get_default_mode().including("iwbayes").excluding(*self._excluded)
             self._function = pytensor.function(*self._graph, mode=mode, on_unused_input="ignore")
         elif self._calls == 0:
-            self._function = _in_python(*self._graph, _STABLE_INTERPRETER)
+            self._function = interpreted(*self._graph, _STABLE_INTERPRETER)
         self._calls += 1
         return self._function(*values)
-
-
-def _in_python(inputs: list[Any], outputs: Any, mode: Mode) -> Any:
-    # without a compiler also graphs inside of Ops are interpreted
-    with pytensor.config.change_flags(cxx=""):
-        return pytensor.function(inputs, outputs, mode=mode, on_unused_input="ignore")
 
 
 def evaluate(variable: Variable) -> np.ndarray:

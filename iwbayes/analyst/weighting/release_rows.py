@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 
 from iwbayes.analyst.weighting.graph_functions import evaluate
@@ -14,8 +15,6 @@ from iwbayes.analyst.weighting.weighted_op import WeightedRandomVariable
 from iwbayes.arrays import Array
 from iwbayes.release import Release
 from iwbayes.schema import Binary, Categorical
-
-__all__ = ["check_rows", "check_weighted_rows"]
 
 # Spread of a variable within equal cells, as a share of its range, that counts as rounding.
 _ROUNDING = 1e-9
@@ -77,12 +76,10 @@ def _row_values(model: pm.Model, targets: list[ObservedRows], n_rows: int) -> It
 
 def _follows(values: Array, cells: Array, *, ordered: bool) -> bool:
     """Whether equal cells, missing ones among them, have equal values, and ordered ones rise or fall with the cells."""
-    _, group = np.unique(cells, return_inverse=True)
-    order = np.argsort(group, kind="stable")
-    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
-    finite = np.where(np.isfinite(values), values, 0.0)[order]
-    rounding = _ROUNDING * (finite.max() - finite.min())
-    low, high = np.minimum.reduceat(finite, starts), np.maximum.reduceat(finite, starts)
+    finite = np.where(np.isfinite(values), values, 0.0)
+    rounding = _ROUNDING * np.ptp(finite)
+    groups = pd.Series(finite).groupby(cells, dropna=False)  # in order, missing cells last
+    low, high = groups.min().to_numpy(), groups.max().to_numpy()
     if np.any(high - low > rounding):
         return False
     steps = np.diff(low[: len(low) - int(np.isnan(cells).any())])

@@ -166,7 +166,10 @@ def unweight(model: pm.Model) -> pm.Model:
         return rv.owner.inputs[0]
 
     new = transform_model(model, strip)
-    drop_data(new, _unused_weights(model, new))
+    inputs = [var for rv in observed_variables(model) if is_weighted(rv) for var in rv.owner.inputs[1:]]
+    feeding = set(ancestors(inputs))
+    used = set(ancestors([*new.basic_RVs, *new.deterministics, *new.potentials, *new.rvs_to_values.values()]))
+    drop_data(new, [var.name for var in model.data_vars if var in feeding and new.named_vars[var.name] not in used])
     return new
 
 
@@ -234,14 +237,6 @@ def _guard(name: str, vector: np.ndarray, allow_zero: bool | None) -> bool:
     if allow_zero is not None and not allow_zero and n_zero:
         raise ValueError(f"{n_zero} of {vector.size} weights in {name} are zero. Leave allow_zero out, or set it True.")
     return bool(allow_zero or n_zero)
-
-
-def _unused_weights(weighted: pm.Model, new: pm.Model) -> list[str]:
-    """Names of the data variables that fed weights of a model, and feed nothing of its unweighted copy."""
-    inputs = [var for rv in observed_variables(weighted) if is_weighted(rv) for var in rv.owner.inputs[1:]]
-    feeding = set(ancestors(inputs))
-    used = set(ancestors([*new.basic_RVs, *new.deterministics, *new.potentials, *new.rvs_to_values.values()]))
-    return [var.name for var in weighted.data_vars if var in feeding and new.named_vars[var.name] not in used]
 
 
 def _data_name(target: ObservedRows, weights: Any) -> str:
