@@ -71,23 +71,22 @@ def fit(
         gaussian for `Real` and for expressions of columns. For an `Integer` it must be given, as it may be a count
         or a measurement.
     method : {"auto", "laplace", "nuts"}
-        "laplace": Newton's method, a t proposal at the mode and Pareto smoothed importance weights; where k-hat is 0.7
-        or more the proposal learns from its draws for some rounds. "nuts": PyMC's sampler. "auto": the first where its
-        k-hat is low enough (below 0.7, or 0.5 of a proposal that has learned), else the second.
+        "laplace": a t proposal at the mode and Pareto smoothed importance weights; where k-hat is 0.7 or more the
+        proposal learns from its draws for some rounds. "nuts": PyMC's sampler. "auto": the first where its k-hat is
+        below 0.7, or 0.5 of a proposal that has learned, else the second.
     priors : dict of str to distribution, optional
         Replace default priors by name; see :func:`~iwbayes.analyst.regression.model.regression`.
     weights : "release", "uniform" or Weights
-        "uniform" ignores the weights, for comparison; such a posterior is never calibrated. Of weights with
-        several draws, each draw gets its own mode, proposal and k-hat, or its own run of NUTS, and the posterior is
-        their mixture in equal parts. Their numbers in the result differ by one at most; with fewer draws x chains
-        than draws of the weights, only so many of these, chosen at random, occur in it.
+        "uniform" ignores the weights, for comparison; such a posterior is never calibrated. Each of several draws of
+        the weights gets its own mode, proposal and k-hat, or its own run of NUTS, and the posterior is their mixture
+        in equal parts; with fewer draws x chains than draws of the weights, of so many of these, chosen at random.
     total : float, optional
         Sum of the weights over all synthetic rows; ``release.n_private`` by default, since more synthetic
         rows must not make a posterior narrower than the private rows would. Rows with missing cells in the
         columns used are left out with their share of it.
     calibrate : bool or "pool"
-        True: move the draws to the calibrated posterior, which knows of the noise in the weights. "pool": draw the
-        weights from their posterior instead, and mix the posteriors under them as they are; see
+        True: move the draws to the calibrated posterior, which accounts for the noise in the weights. "pool": draw the
+        weights from their posterior instead, and mix the posteriors under them; see
         :func:`~iwbayes.noise_aware_weights`. Weights from there are pooled with True as well.
     draws, chains : int
         Draws of each chain (the chains of "laplace" are independent draws), and their number.
@@ -137,11 +136,10 @@ def fit(
     posterior. Draws are mapped linearly in unconstrained space (sigma on the log scale) to the mean and
     covariance of the calibrated posterior.
 
-    Of weights with several draws each has its own calibrated posterior, by the row sandwich, and the result is
-    their mixture: its covariance is the mean of theirs plus the covariance of their means over the draws. So the
-    intervals hold the noise of the weights as far as the draws differ by it, and no more: the record says "not
-    calibrated". Noise-aware weights are another matter: no sandwich is applied to their draws, and the mixture holds
-    all of the noise.
+    Each of several draws of the weights has its own calibrated posterior, by the row sandwich, and the result is
+    their mixture: its covariance is the mean of theirs plus the covariance of their means. So the intervals hold the
+    noise of the weights only as far as the draws differ by it, and the record says "not calibrated". To draws of
+    noise-aware weights no sandwich is applied, and their mixture holds all of the noise.
     """
     check_release(release)
     _check_options(method, draws, chains, total, log_likelihood, calibrate)

@@ -128,14 +128,15 @@ class LogPrior:
         sds = scales.sd[kept]
         self._scaled, self._shift = forms[kept] / sds[:, None], (means[kept] / sds)[:, None]
         self._sigma = scales.response_sd if design.auxiliary and design.auxiliary not in given else None
-        self._given, k = [], design.n_predictors
+        self._given: list[tuple[NDArray[np.int64], Any, Any]] = []
+        k = design.n_predictors
         for term in design.terms:
             if term.name in given:
                 indices = np.arange(term.columns.start * k, term.columns.stop * k)
-                self._given.append(_GivenPrior(given[term.name], indices, design.shape(term), positive=False))
+                self._given.append((indices, *_given_prior(given[term.name], design.shape(term), positive=False)))
         if design.auxiliary in given:
             last = np.array([self._size - 1])
-            self._given.append(_GivenPrior(given[design.auxiliary], last, (), positive=True))
+            self._given.append((last, *_given_prior(given[design.auxiliary], (), positive=True)))
 
     def value(self, theta: Array) -> Array:
         """Log density of each row of theta, shape (draw, p) -> (draw,)."""
@@ -145,8 +146,8 @@ class LogPrior:
         if self._sigma is not None:
             u = theta[:, -1]
             total += u - (SIGMA_DOF + 1) / 2 * np.logaddexp(0.0, self._log_ratio(u))
-        for prior in self._given:
-            total = total + prior.value(theta)
+        for indices, of_given, _ in self._given:
+            total = total + of_given(theta[:, indices])
         return total
 
     def gradient(self, theta: Array) -> tuple[float, Array]:
@@ -159,9 +160,9 @@ class LogPrior:
             u = float(theta[-1])
             value += u - (SIGMA_DOF + 1) / 2 * float(np.logaddexp(0.0, self._log_ratio(u)))
             gradient[-1] += 1 - (SIGMA_DOF + 1) * self._ratio(u)
-        for prior in self._given:
-            value += float(prior.value(theta[None])[0])
-            gradient[prior.indices] += prior.derivatives(theta)[0]
+        for indices, of_given, derivatives in self._given:
+            value += float(of_given(theta[None, indices])[0])
+            gradient[indices] += derivatives(theta[indices])[0]
         return value, gradient
 
     def derivatives(self, theta: Array) -> tuple[Array, Array]:
@@ -171,8 +172,8 @@ class LogPrior:
         if self._sigma is not None:
             ratio = self._ratio(theta[-1])
             hessian[-1, -1] -= 2 * (SIGMA_DOF + 1) * ratio * (1 - ratio)
-        for prior in self._given:
-            hessian[np.ix_(prior.indices, prior.indices)] += prior.derivatives(theta)[1]
+        for indices, _, derivatives in self._given:
+            hessian[np.ix_(indices, indices)] += derivatives(theta[indices])[1]
         return self.gradient(theta)[1], hessian
 
     def _log_ratio(self, u: Any) -> Any:
@@ -184,28 +185,20 @@ class LogPrior:
         return float(expit(self._log_ratio(u)))
 
 
-class _GivenPrior:
-    """A PyMC distribution as numpy functions of some places of theta."""
+def _given_prior(prior: Any, shape: tuple[int, ...], *, positive: bool) -> tuple[Any, Any]:
+    """Log densities (draw,) of a PyMC distribution at many points (draw, size), and gradient and Hessian at one."""
+    import pymc as pm
+    import pytensor.tensor as pt
+    from pytensor.graph.replace import vectorize_graph
 
-    def __init__(self, prior: Any, indices: NDArray[np.int64], shape: tuple[int, ...], *, positive: bool) -> None:
-        import pymc as pm
-        import pytensor.tensor as pt
-        from pytensor.graph.replace import vectorize_graph
+    from iwbayes.analyst.weighting.graph_functions import interpreted
 
-        from iwbayes.analyst.weighting.graph_functions import interpreted
-
-        self.indices, size = indices, len(indices)
-        x = pt.vector("x", shape=(size,), dtype="float64")
-        point = pt.exp(x) if positive else x
-        density = pm.logp(sized(prior, shape), point.reshape(shape)).sum() + (x.sum() if positive else 0.0)
-        gradient: Any = pt.grad(density, x, disconnected_inputs="ignore")
-        rows: list[Any] = [pt.grad(gradient[i], x, disconnected_inputs="ignore") for i in range(size)]
-        batch = pt.matrix("batch", shape=(None, size), dtype="float64")
-        self._value = interpreted([batch], vectorize_graph(density, {x: batch}))
-        self._derivatives = interpreted([x], [gradient, pt.stack(rows)])
-
-    def value(self, theta: Array) -> Array:
-        return self._value(theta[:, self.indices])
-
-    def derivatives(self, theta: Array) -> tuple[Array, Array]:
-        return self._derivatives(theta[self.indices])
+    size = int(np.prod(shape))
+    x = pt.vector("x", shape=(size,), dtype="float64")
+    point = pt.exp(x) if positive else x
+    density = pm.logp(sized(prior, shape), point.reshape(shape)).sum() + (x.sum() if positive else 0.0)
+    gradient: Any = pt.grad(density, x, disconnected_inputs="ignore")
+    rows: list[Any] = [pt.grad(gradient[i], x, disconnected_inputs="ignore") for i in range(size)]
+    batch = pt.matrix("batch", shape=(None, size), dtype="float64")
+    values = interpreted([batch], vectorize_graph(density, {x: batch}))
+    return values, interpreted([x], [gradient, pt.stack(rows)])
