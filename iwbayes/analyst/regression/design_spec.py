@@ -209,8 +209,19 @@ class DesignSpec:
                 f"newdata must have no missing cells in the columns used; {int(missing.sum())} of {len(values)} are "
                 f"missing in {name!r}. Fill them or leave these rows out."
             )
+        # numbers that the schema clips: a prediction there would be for another row
         if isinstance(column, Real | Integer):
-            _check_bounds(column, values)
+            if not pd.api.types.is_numeric_dtype(values.dtype) or values.dtype.kind in "cb":
+                raise TypeError(f"column {name!r} of newdata must hold numbers; its dtype is {values.dtype}.")
+            numbers = values.to_numpy(dtype=np.float64)
+            outside = (numbers < column.lower) | (numbers > column.upper)
+            if outside.any():
+                raise ValueError(
+                    f"column {name!r} of newdata must lie in its declared [{column.lower}, {column.upper}]; "
+                    f"{int(outside.sum())} of {len(numbers)} values do not (the first is "
+                    f"{numbers[np.argmax(outside)]:g}). The model was not fitted outside these bounds; clip them or "
+                    "leave these rows out."
+                )
         conformed = column.conform(values)
         if isinstance(conformed.dtype, pd.CategoricalDtype):
             known = list(self.predictor_levels[name])
@@ -222,20 +233,6 @@ class DesignSpec:
                 )
             return conformed.cat.set_categories(known)
         return conformed.astype(np.int64) if isinstance(column, Integer | Binary) else conformed
-
-
-def _check_bounds(column: Real | Integer, values: pd.Series) -> None:
-    """Refuse numbers that the schema clips: a prediction there would be for another row."""
-    if not pd.api.types.is_numeric_dtype(values.dtype) or values.dtype.kind in "cb":
-        raise TypeError(f"column {column.name!r} of newdata must hold numbers; its dtype is {values.dtype}.")
-    numbers = values.to_numpy(dtype=np.float64)
-    outside = (numbers < column.lower) | (numbers > column.upper)
-    if outside.any():
-        raise ValueError(
-            f"column {column.name!r} of newdata must lie in its declared [{column.lower}, {column.upper}]; "
-            f"{int(outside.sum())} of {len(numbers)} values do not (the first is {numbers[np.argmax(outside)]:g}). The "
-            "model was not fitted outside these bounds; clip them or leave these rows out."
-        )
 
 
 def evaluate(formula: Any, frame: pd.DataFrame) -> Any:

@@ -55,28 +55,22 @@ def drop_data(model: pm.Model, names: Iterable[str]) -> None:
 def _restore_order(copy: pm.Model, model: pm.Model) -> None:
     """Put the variables of the copy into the order of the model, by their names."""
     for attribute in ("free_RVs", "observed_RVs", "deterministics", "potentials", "data_vars"):
-        rank = _ranks(var.name for var in getattr(model, attribute))
+        rank = {var.name: i for i, var in enumerate(getattr(model, attribute))}
         getattr(copy, attribute).sort(key=lambda var, rank=rank: rank.get(var.name, len(rank)))
-    for attribute in ("named_vars", "named_vars_to_dims"):
-        rank = _ranks(getattr(model, attribute))
-        _sort_dict(getattr(copy, attribute), lambda name, _, rank=rank: rank.get(name, len(rank)))
-    for attribute in ("rvs_to_values", "rvs_to_transforms", "rvs_to_initial_values"):
-        rank = _ranks(rv.name for rv in getattr(model, attribute))
-        _sort_dict(getattr(copy, attribute), lambda rv, _, rank=rank: rank[rv.name])
-    rank = _ranks(rv.name for rv in model.values_to_rvs.values())
-    _sort_dict(copy.values_to_rvs, lambda _, rv: rank[rv.name])
+    # keys are names or random variables, but for the last
+    for attribute in (
+        "named_vars", "named_vars_to_dims", "rvs_to_values", "rvs_to_transforms", "rvs_to_initial_values",
+        "values_to_rvs",
+    ):  # fmt: skip
+        mapping, part = getattr(copy, attribute), int(attribute == "values_to_rvs")
+        rank = {_name(pair[part]): i for i, pair in enumerate(getattr(model, attribute).items())}
+        pairs = [(rank.get(_name(pair[part]), len(rank)), pair) for pair in mapping.items()]
+        mapping.clear()
+        mapping.update(pair for _, pair in sorted(pairs, key=lambda ranked: ranked[0]))
 
 
-def _ranks(names: Iterable[str]) -> dict[str, int]:
-    """Position of each name."""
-    return {name: i for i, name in enumerate(names)}
-
-
-def _sort_dict(mapping: Any, rank: Callable[..., int]) -> None:
-    """Reorder a mapping in place by the rank of its items, a function of key and value."""
-    pairs = sorted(mapping.items(), key=lambda pair: rank(*pair))
-    mapping.clear()
-    mapping.update(pairs)
+def _name(variable: Any) -> str:
+    return variable if isinstance(variable, str) else variable.name
 
 
 def _restore_initial_values(copy: pm.Model, model: pm.Model) -> None:

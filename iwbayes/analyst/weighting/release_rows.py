@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -43,8 +42,17 @@ def check_rows(model: pm.Model, targets: list[ObservedRows], release: Release) -
     at. A ValueError names the variable and the remedy.
     """
     schema, frame = release.synthetic.schema, release.synthetic.frame
-    for name, values in _row_values(model, targets, len(frame)):
-        if name not in schema.names:
+    observed = {rv.name: rv for rv in model.observed_RVs}
+    found: list[Any] = [
+        (rows.name, model.rvs_to_values[observed[rows.observed]])
+        for rows in targets
+        if not rows.minibatch and rows.rows is None
+    ]
+    for name, variable in [*found, *((var.name, var) for var in model.data_vars)]:
+        if name not in schema.names or variable.type.ndim != 1 or variable.type.dtype == "object":
+            continue
+        values = evaluate(variable).astype(np.float64)
+        if len(values) != len(frame):
             continue
         column = schema[name]
         if levels := isinstance(column, Binary | Categorical):
@@ -57,21 +65,6 @@ def check_rows(model: pm.Model, targets: list[ObservedRows], release: Release) -
                 "in another order. Weights belong to rows by position, so build the model on release.synthetic.frame "
                 "as it is. Where the variable is something else than the column, give it another name."
             )
-
-
-def _row_values(model: pm.Model, targets: list[ObservedRows], n_rows: int) -> Iterator[tuple[str, Array]]:
-    """Observed variables and data of a model that have one number for each row, by name."""
-    observed = {rv.name: rv for rv in model.observed_RVs}
-    found: list[tuple[str, Any]] = [
-        (rows.name, model.rvs_to_values[observed[rows.observed]])
-        for rows in targets
-        if not rows.minibatch and rows.rows is None
-    ]
-    for name, variable in [*found, *((var.name, var) for var in model.data_vars)]:
-        if variable.type.ndim == 1 and variable.type.dtype != "object":
-            values = evaluate(variable)
-            if len(values) == n_rows:
-                yield name, np.asarray(values, dtype=np.float64)
 
 
 def _follows(values: Array, cells: Array, *, ordered: bool) -> bool:

@@ -102,16 +102,12 @@ def reweight(
 
     Notes
     -----
-    Integer weights give the density of the table with its rows so often repeated, and weight zero takes a row
-    out; its predictors must be finite and its parameters valid all the same. Of an imputed variable the observed
-    rows are weighted and the missing ones keep weight one, as do user potentials. A minibatch keeps its scaling by
-    ``total_size``, so that the mean of its log likelihood over all batches is the weighted log likelihood of the
-    table; the weights take the random index of the batch.
-    ``pm.compute_log_likelihood`` of a weighted model gives weighted terms; :func:`log_likelihood` stores both
-    kinds.
-
-    That each term of a density belongs to its row alone is checked by numbers, at the observed values and at
-    others.
+    Integer weights give the density of the table with its rows so often repeated. Weight zero takes a row out, whose
+    predictors must be finite and whose parameters valid all the same. Missing rows of an imputed variable keep weight
+    one, as do potentials. A minibatch keeps its scaling by ``total_size``: the mean of its log likelihood over all
+    batches is the weighted log likelihood of the table. ``pm.compute_log_likelihood`` of a weighted model gives
+    weighted terms; :func:`log_likelihood` stores both kinds. That each term of a density belongs to its row alone is
+    checked by numbers, at the observed values and at others.
 
     The density is the weighted likelihood of Ghalebikesabi et al. (UAI 2022), a general Bayesian update in the
     sense of Bissiri et al. (JRSS-B, 2016).
