@@ -29,7 +29,7 @@ from iwbayes.release import Release
 from iwbayes.tables import PrivateTable
 
 if TYPE_CHECKING:
-    from iwbayes.analyst.regression.family import FamilyName
+    from iwbayes.analyst.regression.families import FamilyName
     from iwbayes.schema import Schema
 
 __all__ = ["METHODS", "MODELS", "DemoResult", "run_demo"]

@@ -10,8 +10,7 @@ import pytest
 from docs_tools import ROOT, blocks
 from mypy import api
 
-from iwbayes.analyst.regression.families import FAMILIES
-from iwbayes.analyst.regression.family import FamilyName
+from iwbayes.analyst.regression.families import FAMILIES, FamilyName
 
 #: Pages whose code has no errors.
 PAGES = (ROOT / "README.md", ROOT / "docs" / "start.md")

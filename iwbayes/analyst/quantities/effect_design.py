@@ -10,47 +10,38 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from formulaic.parser.types import Factor
+from numpy.typing import NDArray
 
-from iwbayes.analyst.quantities.column_slopes import column_slopes
 from iwbayes.analyst.regression.design_spec import DesignSpec
-from iwbayes.analyst.regression.family import Family
+from iwbayes.analyst.regression.families import Family
 from iwbayes.arrays import Array, row_blocks
 from iwbayes.schema import Binary
 
-__all__ = ["Effect", "average_effects", "effects_of", "row_effects"]
-
 # Draws and rows of a block, which stays in the processor's cache.
 _BLOCK_DRAWS, _BLOCK_ROWS = 256, 512
+#: First step and the factor to the next, in units of the distance between the quartiles of the column's values; number
+#: of steps. The logarithm of a skewed column needs the small ones.
+FIRST_STEP, STEP_FACTOR, MOST_STEPS = 1e-2, 0.1, 12
+#: Relative error at which the search for a better step ends, and above which a column is not differentiable.
+FINE, COARSE = 1e-9, 1e-4
+#: A range is divided so often, each time into so many intervals of which three are kept, to find a jump: down to 3e-12
+#: of the range. What changes across the last by more than this share of the change over the range is one.
+DIVISIONS, INTERVALS, JUMP = 8, 81, 1e-5
 #: Most levels of a predictor.
 MOST_LEVELS = 100
 
 
 @dataclass(frozen=True, eq=False)
 class Effect:
-    """What a predictor does to the mean of the response at each row.
+    """What a predictor does to the mean of the response at each row."""
 
-    Parameters
-    ----------
-    name : str
-        The predictor.
-    family : str
-    designs : tuple of ndarray, each (row, column)
-        Of a slope the rows themselves; of contrasts the rows with the predictor at each of its levels, the reference
-        first.
-    change : ndarray, shape (row, column), or None
-        Of a slope, the derivative of the design in the predictor.
-    levels : tuple
-        Of contrasts, the levels of `designs`.
-    labelled : bool
-        Whether contrasts have a dimension of levels; 0 against 1 has none.
-    """
-
-    name: str
+    name: str  # of the predictor
     family: Family
+    # each (row, column): of a slope the rows themselves; of contrasts the rows at each level, the reference first
     designs: tuple[Array, ...]
-    change: Array | None = None
-    levels: tuple[Any, ...] = ()
-    labelled: bool = False
+    change: Array | None = None  # (row, column): of a slope, the derivative of the design in the predictor
+    levels: tuple[Any, ...] = ()  # of contrasts, those of `designs`
+    labelled: bool = False  # whether contrasts have a dimension of levels; 0 against 1 has none
 
     @property
     def n_contrasts(self) -> int:
@@ -69,24 +60,17 @@ def row_effects(effect: Effect, beta: Array) -> Array:
 
 
 def average_effects(effects: Sequence[Effect], beta: Array, shares: Array) -> Array:
-    """Average effects over rows.
+    """Average effects of one design over its rows, shape (effect x contrast x outcome, draw).
 
-    Parameters
-    ----------
-    effects : sequence of Effect
-        Of one design at the same rows.
-    beta : ndarray, shape (draw, column, predictor)
-    shares : ndarray, shape (row,)
-        They sum to one.
-
-    Returns
-    -------
-    ndarray, shape (effect x contrast x outcome, draw)
+    They are for coefficients beta (draw, column, predictor), and shares (row,) of the rows that sum to one.
     """
-    slopes = iter(_average_slopes([effect for effect in effects if effect.change is not None], beta, shares))
-    parts = [
-        next(slopes) if effect.change is not None else _average_contrasts(effect, beta, shares) for effect in effects
-    ]
+    slopes, parts = _average_slopes([effect for effect in effects if effect.change is not None], beta, shares), []
+    for effect in effects:
+        if effect.change is not None:
+            parts.append(slopes.pop(0))
+        else:
+            means = np.stack([_average_mean(effect.family, x, beta, shares) for x in effect.designs])
+            parts.append((means[1:] - means[0]).reshape(-1, len(beta)))
     return np.concatenate(parts)
 
 
@@ -113,12 +97,6 @@ def _average_slopes(effects: Sequence[Effect], beta: Array, shares: Array) -> li
     return list(np.concatenate(found, axis=2))
 
 
-def _average_contrasts(effect: Effect, beta: Array, shares: Array) -> Array:
-    """Averages of contrasts, shape (contrast x outcome, draw)."""
-    means = np.stack([_average_mean(effect.family, x, beta, shares) for x in effect.designs])
-    return (means[1:] - means[0]).reshape(-1, len(beta))
-
-
 def _average_mean(family: Family, x: Array, beta: Array, shares: Array) -> Array:
     """Averages over rows of the mean, shape (outcome, draw)."""
     found = []
@@ -130,21 +108,10 @@ def _average_mean(family: Family, x: Array, beta: Array, shares: Array) -> Array
 
 
 def effects_of(design: DesignSpec, frame: pd.DataFrame, variables: Sequence[str] | None) -> list[Effect]:
-    """Prepare the effects of predictors: slopes of numbers, contrasts of levels with the first that occurs.
+    """Prepare the effects of predictors, of all by default: slopes of numbers, contrasts of levels with the first.
 
-    Parameters
-    ----------
-    design : DesignSpec
-    frame : pandas.DataFrame, shape (row, column)
-        As `DesignSpec.ready` returns it.
-    variables : sequence of str, or None
-        Predictors; None for all of the formula.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Names that are no predictors, or that ArviZ cannot hold; predictors with a single level or too many; columns
-        of the design that change by steps, or that are zero in all rows of the fit and are not at a level.
+    Refused are names that are no predictors, or that ArviZ cannot hold; predictors with a single level or too many;
+    columns of the design that change by steps, or that are zero in all rows of the fit and are not at a level.
     """
     effects, x = [], design.matrix(frame)
     for name in _chosen(design, variables):
@@ -191,16 +158,12 @@ def _levels(design: DesignSpec, frame: pd.DataFrame, name: str) -> tuple[Any, ..
         return (0, 1)  # other levels are categories
     # a number inside C(...) has levels too
     pattern = rf"(?<!\w){re.escape(name)}(?!\w)"
-    states = design.model_spec.encoder_state.items()
-    categorical = [_without_text(str(expr)) for expr, (kind, _) in states if kind is Factor.Kind.CATEGORICAL]
-    if any(re.search(pattern, expression) for expression in categorical):
-        return tuple(sorted(frame[name].unique().tolist()))
+    for expression, (kind, _) in design.model_spec.encoder_state.items():
+        # not in quoted text: a level may be called like a column
+        bare = re.sub(r"'[^']*'|\"[^\"]*\"", "''", str(expression))
+        if kind is Factor.Kind.CATEGORICAL and re.search(pattern, bare):
+            return tuple(sorted(frame[name].unique().tolist()))
     return None
-
-
-def _without_text(expression: str) -> str:
-    """Expression without its quoted text: a level may be called like a column."""
-    return re.sub(r"'[^']*'|\"[^\"]*\"", "''", expression)
 
 
 def _constant(values: pd.Series, level: Any) -> pd.Series:
@@ -209,3 +172,104 @@ def _constant(values: pd.Series, level: Any) -> pd.Series:
         codes = np.full(len(values), list(values.cat.categories).index(level))
         return pd.Series(pd.Categorical.from_codes(codes, dtype=values.dtype), index=values.index)
     return pd.Series(np.full(len(values), level, dtype=values.dtype), index=values.index)
+
+
+# derivatives of the columns of a design; the means of families have theirs in closed form
+
+
+def column_slopes(design: DesignSpec, frame: pd.DataFrame, name: str) -> Array:
+    """Differentiate the columns of a design in a numeric column of a table, at each row: (row, column of the design).
+
+    A ValueError says if a column of the design changes by steps, or its slope is infinite at a row.
+
+    Differences of second order, exact up to rounding for straight lines and parabolas. The points stay within the
+    range of the rows, since splines end there and logarithms may; at its ends the difference is that of the parabola
+    through the three nearest points. Of a ladder of steps each entry takes the one that differs least from the one
+    before it, rounding counted in; that one must have differed little as well, since slopes over steps that are far
+    too long may agree. At a kink the slope is the mean of those on its two sides. Between the rows a column may jump,
+    which no slope at a row shows: such a place is looked for by dividing the range.
+    """
+    x = frame[name].to_numpy(dtype=np.float64)
+    base = design.matrix(frame)
+    rounding = 4 * np.finfo(np.float64).eps * np.abs(base)
+    best, error = np.zeros_like(base), np.full(base.shape, np.inf)
+    moves = np.zeros(base.shape, dtype=bool)
+    before: list[Array] = []
+    # between the quartiles of the different values, or the declared range if there is one value
+    lower, upper = np.quantile(np.unique(x), [0.25, 0.75])
+    column = design.schema[name]
+    width = float(upper - lower) or float(getattr(column, "upper", 1)) - float(getattr(column, "lower", 0))
+    for step in width * FIRST_STEP * STEP_FACTOR ** np.arange(MOST_STEPS):
+        slopes = _differences(design, frame, name, x, float(step))
+        moves |= slopes != 0
+        if len(before) == 2:
+            # errors fall by the square of the factor from step to step
+            agreed = np.maximum(np.abs(slopes - before[1]), STEP_FACTOR**2 * np.abs(before[1] - before[0]))
+            found = np.where(moves, np.maximum(agreed, rounding / step), 0.0)
+            better = found < error
+            best, error = np.where(better, slopes, best), np.where(better, found, error)
+            if (error <= FINE * _size(best)).all():
+                break
+        before = [*before[-1:], slopes]
+    # columns without slope at any row that differ between the range's ends
+    first, last = (design.matrix(frame.assign(**{name: np.full(len(x), end)})) for end in (x.min(), x.max()))
+    steps = ~best.any(axis=0) & (first != last).any(axis=0)
+    jumps = (error > COARSE * _size(best)).any(axis=0) | _jumps(design, frame, name, base) | steps
+    if jumps.any():
+        names = [own for own, jump in zip(design.columns, jumps, strict=True) if jump]
+        raise ValueError(
+            f"{names} of formula {design.formula!r} must have a derivative in {name!r} at every row; they change by "
+            f"steps, or too steeply. Compare two values of {name!r} by predict, or leave it out by variables=[...]."
+        )
+    return best
+
+
+def _size(slopes: Array) -> Array:
+    """Size that errors are held against: of the entry itself and of its column."""
+    return np.abs(slopes) + np.abs(slopes).max(axis=0)
+
+
+def _differences(design: DesignSpec, frame: pd.DataFrame, name: str, x: Array, step: float) -> Array:
+    """Slopes at x of the parabolas through three points, in the middle of which x lies unless the range ends there."""
+    low, high = float(np.min(x)), float(np.max(x))
+    centre = np.clip(x, low + step, high - step) if high > low else x
+    above, below = centre + step, centre - step
+    if high > low:  # up to rounding they are inside
+        above, below = np.minimum(above, high), np.maximum(below, low)
+    up, down = design.matrix(frame.assign(**{name: above})), design.matrix(frame.assign(**{name: below}))
+    slopes = (up - down) / (above - below)[:, None]
+    off = x - centre
+    if off.any():
+        middle = design.matrix(frame.assign(**{name: centre}))
+        slopes = slopes + (off / step**2)[:, None] * (up - 2 * middle + down)
+    return slopes
+
+
+def _jumps(design: DesignSpec, frame: pd.DataFrame, name: str, base: Array) -> NDArray[np.bool_]:
+    """Columns (column of the design,) that jump somewhere in the range of the rows.
+
+    Each is followed along the range at the row where it is largest. The interval whose difference is least like those
+    beside it is divided again and again: what changes across the last one, where any slope would be nothing, is a
+    jump.
+    """
+    values = frame[name].to_numpy(dtype=np.float64)
+    low, high = float(values.min()), float(values.max())
+    n_columns = base.shape[1]
+    if not high > low:
+        return np.zeros(n_columns, dtype=bool)
+    rows = np.abs(base).argmax(axis=0)
+    start, stop = np.full(n_columns, low), np.full(n_columns, high)
+    spread = change = np.zeros(n_columns)
+    own = np.arange(n_columns)
+    for _ in range(DIVISIONS):
+        points = start + np.linspace(0, 1, INTERVALS + 1)[:, None] * (stop - start)
+        at = frame.iloc[np.tile(rows, INTERVALS + 1)].assign(**{name: np.clip(points.ravel(), low, high)})
+        along = design.matrix(at).reshape(INTERVALS + 1, n_columns, n_columns)[:, own, own]
+        spread = np.maximum(spread, np.ptp(along, axis=0))
+        steps = np.diff(along, axis=0)
+        change = np.abs(steps).max(axis=0)
+        first = np.abs(np.diff(steps, n=2, axis=0)).argmax(axis=0)  # of the three intervals that are kept
+        fine = stop - start < 1e3 * np.spacing(max(abs(low), abs(high)))  # as close as numbers can tell
+        start = np.where(fine, start, points[first, own])
+        stop = np.where(fine, stop, points[first + 3, own])
+    return np.asarray(change > JUMP * spread)

@@ -26,8 +26,6 @@ from iwbayes.analyst.released_tilt import is_noise_aware
 from iwbayes.arrays import Array, symmetric
 from iwbayes.release import Release
 
-__all__ = ["average_marginal_effects"]
-
 ROWS = ("random", "fixed")
 #: Directions in which the scores' covariance is below this share of its largest, on a unit diagonal, are cut.
 SCORE_CUT = 1e-10
@@ -110,13 +108,15 @@ def average_marginal_effects(
     check_release(release)
     rng = np.random.default_rng(random_seed)
     problem = _Problem.build(idata, release, variables)
-    drawn = np.empty((problem.n_outputs, len(problem.beta)))
+    n_effects = sum(effect.n_contrasts for effect in problem.effects)
+    drawn = np.empty((n_effects * problem.n_outcomes, len(problem.beta)))
     for draws, sample in problem.parts():
         drawn[:, draws] = problem.averages(draws, sample)
         if rows == "random":
             drawn[:, draws] -= problem.deviations(draws, sample, rng)
     _check_finite(drawn)
-    included = rows == "random" and problem.noise_included
+    # in `deviations`, or in the draws of the weights themselves
+    included = rows == "random" and (is_noise_aware(release.weights, release) or problem.sample.noise_included)
     attrs = quantity_attrs(idata) | {"rows": rows, "noise_included": "yes" if included else "no"}
     dataset = _labelled(problem, drawn)
     dataset.attrs.update(attrs)
@@ -160,16 +160,6 @@ class _Problem:
         """Outcomes of the mean: one, or the levels of a categorical response."""
         return len(self.recorded.levels) if self.recorded.family.by_level else 1
 
-    @property
-    def n_outputs(self) -> int:
-        """Effects of all predictors, contrasts and outcomes."""
-        return sum(effect.n_contrasts for effect in self.effects) * self.n_outcomes
-
-    @property
-    def noise_included(self) -> bool:
-        """Whether `deviations`, or the draws of the weights themselves, hold the noise of the weights."""
-        return is_noise_aware(self.release.weights, self.release) or self.sample.noise_included
-
     def parts(self) -> list[tuple[NDArray[np.intp], WeightedSample]]:
         """Places of the draws that belong to each draw of the weights, with the rows under these."""
         if self.weight_draw is None:
@@ -198,17 +188,15 @@ class _Problem:
             influence = np.concatenate([scores - mean_score, effects - sample.mean(effects)], axis=1)
             # J (theta_L - theta), theta_L one Newton step from the centre
             pull = (centre - theta) @ curvature + mean_score
-            joint = self._covariance(sample, influence)
+            with np.errstate(over="ignore", invalid="ignore"):
+                if is_noise_aware(self.release.weights, self.release):
+                    # under each of these draws the rows stand for the private ones, a sample of N
+                    shares = sample.weights / sample.total
+                    joint = (influence * shares[:, None]).T @ influence / self.release.n_private
+                else:
+                    joint = sample.covariance(influence)
             _check_finite(joint)
             return _given_scores(joint, pull, rng)
-
-    def _covariance(self, sample: WeightedSample, influence: Array) -> Array:
-        """Covariance of the weighted means of influences (row, q)."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            if not is_noise_aware(self.release.weights, self.release):
-                return sample.covariance(influence)
-            # under each of these draws the rows stand for the private ones, a sample of N
-            return (influence * (sample.weights / sample.total)[:, None]).T @ influence / self.release.n_private
 
 
 def _check_finite(values: Array) -> None:
@@ -284,10 +272,10 @@ def _labelled(problem: _Problem, drawn: Array) -> xr.Dataset:
     posterior, start = problem.posterior, 0
     chains, draws = posterior.sizes["chain"], posterior.sizes["draw"]
     coords: dict[str, Any] = {"chain": posterior["chain"].to_numpy(), "draw": posterior["draw"].to_numpy()}
-    outcomes: tuple[str, ...] = ()
-    if problem.recorded.family.by_level:
-        dim, levels = outcome_coords(problem.recorded)
-        outcomes, coords[dim] = (dim,), list(levels)
+    by_level = problem.recorded.family.by_level
+    outcome, levels = outcome_coords(problem.recorded)
+    if by_level:
+        coords[outcome] = list(levels)
     variables = {}
     for effect in problem.effects:
         stop = start + effect.n_contrasts * problem.n_outcomes
@@ -296,8 +284,8 @@ def _labelled(problem: _Problem, drawn: Array) -> xr.Dataset:
             dims.append(f"{effect.name}_dim")
             sizes.append(effect.n_contrasts)
             coords[dims[-1]] = [str(level) for level in effect.levels[1:]]
-        if outcomes:
-            dims, sizes = [*dims, *outcomes], [*sizes, problem.n_outcomes]
+        if by_level:
+            dims, sizes = [*dims, outcome], [*sizes, problem.n_outcomes]
         attrs = {"reference": str(effect.levels[0])} if effect.levels else {}
         variables[effect.name] = (tuple(dims), drawn[start:stop].T.reshape(sizes), attrs)
         start = stop

@@ -15,8 +15,6 @@ from iwbayes.analyst.regression.design_record import read_design
 from iwbayes.analyst.regression.design_spec import DesignSpec
 from iwbayes.arrays import Array
 
-__all__ = ["predict", "quantity_attrs"]
-
 KINDS = ("mean", "response", "linear")
 
 

@@ -14,8 +14,6 @@ from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.quantities.predict import quantity_attrs
 from iwbayes.analyst.regression.families import FAMILIES
 
-__all__ = ["odds_ratios"]
-
 #: What the exponential of a coefficient is, by family.
 RATIOS = {name: family.ratio for name, family in FAMILIES.items() if family.ratio}
 

@@ -16,39 +16,22 @@ from numpy.typing import NDArray
 
 from iwbayes._warnings import IwbayesWarning
 from iwbayes.analyst.regression.design_spec import DesignSpec, Term, evaluate
-from iwbayes.analyst.regression.families import get_family
-from iwbayes.analyst.regression.family import Family, FamilyName, Response, default_family
+from iwbayes.analyst.regression.families import Family, FamilyName, Response, default_family, get_family
 from iwbayes.arrays import Array
 from iwbayes.features.formula_text import formula_hints, read_formula
 from iwbayes.schema import Schema
-
-__all__ = ["Design", "build_design"]
 
 _RESERVED = ("chain", "draw")
 
 
 @dataclass(frozen=True, eq=False)
 class Design(DesignSpec):
-    """Matrices of a regression, with the specification that they were made by.
-
-    Parameters
-    ----------
-    response : Response
-        Its numbers, shape (row,), and levels.
-    x : ndarray, shape (row, column)
-        Design matrix of the rows used.
-    rows : ndarray of int, shape (row,)
-        Positions of the rows used among the rows of the table.
-    n_rows : int
-        Rows of the table.
-    **specification
-        See `DesignSpec`.
-    """
+    """Matrices of a regression, with the specification that they were made by."""
 
     response: Response
-    x: Array
-    rows: NDArray[np.int64]
-    n_rows: int
+    x: Array  # (row, column), of the rows used
+    rows: NDArray[np.int64]  # (row,): positions of the rows used among the rows of the table
+    n_rows: int  # of the table
 
     @property
     def y(self) -> Array:
@@ -101,10 +84,15 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: Fami
     left out in the same way.
     """
     parsed, lhs, family = _parse(formula, schema, family)
-    used = _used_columns(formula, parsed, schema)
+    used = _named_columns(formula, [*parsed.lhs, *parsed.rhs], schema)
+    unknown = {str(name) for name in parsed.required_variables} - set(schema.names) - {"np"}
+    if unknown:
+        raise ValueError(
+            f"formula {formula!r} names {sorted(unknown)}, which the schema lacks; it has {list(schema.names)}."
+            f"{formula_hints(formula, schema)}"
+        )
     predictors = _named_columns(formula.partition("~")[2], parsed.rhs, schema)
-    complete = frame[used].notna().all(axis=1).to_numpy()
-    rows = np.flatnonzero(complete)
+    rows = np.flatnonzero(frame[used].notna().all(axis=1))
     if len(rows) == 0:
         raise ValueError(
             f"formula {formula!r} needs complete rows; all {len(frame)} have missing cells. Use fewer of {used}."
@@ -115,16 +103,16 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: Fami
             f"{[name for name in used if frame[name].isna().any()]}; they are left out with their weights."
         )
     subset = _ready(frame.iloc[rows][used], schema, skip=lhs)
-    name, response = _response(parsed, lhs, subset, schema, family)
+    response = _response(parsed, lhs, subset, schema, family)
     x, terms, spec, columns = _matrix(parsed, subset)
-    _check_names(name, terms)
+    _check_names(lhs, terms)
     if len(x) != len(rows) or len(response.values) != len(rows):
         raise ValueError(f"formula {formula!r} must keep the number of rows; a function in it changes it.")
     levels = {key: tuple(subset[key].cat.categories) for key in predictors if hasattr(subset[key], "cat")}
     return Design(
         formula=formula,
         family=family,
-        name=name,
+        name=lhs,
         levels=tuple(str(level) for level in response.levels),
         terms=terms,
         schema=Schema(*(schema[key] for key in used)),
@@ -157,26 +145,14 @@ def _parse(formula: str, schema: Schema, asked: FamilyName | Family | None) -> t
     if asked is None:
         asked = default_family(schema[lhs]) if lhs in schema.names else "gaussian"
     family = get_family(asked)
-    if lhs not in schema.names and not family.continuous and lhs.isidentifier():
-        raise ValueError(f"the response {lhs!r} is no column of the schema; it has {list(schema.names)}.")
     if lhs not in schema.names and not family.continuous:
+        if lhs.isidentifier():
+            raise ValueError(f"the response {lhs!r} is no column of the schema; it has {list(schema.names)}.")
         raise ValueError(
             f"family {family.name!r} takes a column as its response, not the expression {lhs!r}. "
             f"Use one of {list(schema.names)}, or family='gaussian'."
         )
     return parsed, lhs, family
-
-
-def _used_columns(formula: str, parsed: Any, schema: Schema) -> list[str]:
-    """List the schema's columns that the formula names; unknown names are refused."""
-    used = _named_columns(formula, [*parsed.lhs, *parsed.rhs], schema)
-    unknown = {str(name) for name in parsed.required_variables} - set(schema.names) - {"np"}
-    if unknown:
-        raise ValueError(
-            f"formula {formula!r} names {sorted(unknown)}, which the schema lacks; it has {list(schema.names)}."
-            f"{formula_hints(formula, schema)}"
-        )
-    return used
 
 
 def _named_columns(text: str, terms: Iterable[FormulaTerm], schema: Schema) -> list[str]:
@@ -203,26 +179,26 @@ def _ready(frame: pd.DataFrame, schema: Schema, *, skip: str) -> pd.DataFrame:
 
 
 def _occurring(values: pd.Series) -> pd.Series:
-    kept = values.cat.remove_unused_categories()
-    absent = [level for level in values.cat.categories if level not in set(kept.cat.categories)]
+    occurring = set(values.unique())
+    kept = [level for level in values.cat.categories if level in occurring]  # the first declared one is the reference
+    absent = [level for level in values.cat.categories if level not in occurring]
     if absent:
         _warn(
             f"levels {absent} of column {values.name!r} occur in no row; they get no coefficient and "
-            f"{kept.cat.categories[0]!r} is the reference."
+            f"{kept[0]!r} is the reference."
         )
-    # in the order of the declaration, whose first level is the reference
-    return kept.cat.set_categories([level for level in values.cat.categories if level not in set(absent)])
+    return values.cat.set_categories(kept)
 
 
-def _response(parsed: Any, lhs: str, frame: pd.DataFrame, schema: Schema, family: Family) -> tuple[str, Response]:
+def _response(parsed: Any, lhs: str, frame: pd.DataFrame, schema: Schema, family: Family) -> Response:
     if lhs in schema.names:
         response = family.response(schema[lhs], frame[lhs])
-        return lhs, _occurring_levels(lhs, response) if family.by_level else response
+        return _occurring_levels(lhs, response) if family.by_level else response
     values = evaluate(parsed.lhs, frame).to_numpy(dtype=np.float64)
     if values.shape[1] != 1:
         raise ValueError(f"the response {lhs!r} must be one number a row; it has {values.shape[1]} columns.")
     _check_finite(lhs, values)
-    return lhs, Response(values[:, 0])
+    return Response(values[:, 0])
 
 
 def _occurring_levels(name: str, response: Response) -> Response:

@@ -19,8 +19,6 @@ from iwbayes.analyst.regression.families import get_family
 from iwbayes.release import Release
 from iwbayes.schema import Schema
 
-__all__ = ["read_design", "record_design", "recorded_design"]
-
 #: Largest record, in characters: netCDF attributes hold 64 KiB.
 MOST_CHARACTERS = 60_000
 #: Rows on which a record is tried.
@@ -32,18 +30,9 @@ _VERSION, _READ = 2, (1, 2)
 def record_design(design: Design, frame: pd.DataFrame) -> str:
     """Write down all that another table needs to get the columns of a design, as JSON for an attribute.
 
-    Parameters
-    ----------
-    design : Design
-    frame : pandas.DataFrame, shape (row, column)
-        The canonical table that it was built on.
-
-    Returns
-    -------
-    str
-        With an entry ``reason`` and no design where it cannot be used on other rows: where a function of the formula
-        looks at all rows at once (``x - np.mean(x)``) and keeps no state, or the record grows too large. The record
-        is tried on a few rows before it is returned.
+    It is tried on a few rows of the canonical table that the design was built on. It has an entry ``reason`` and no
+    design where it cannot be used on other rows: where a function of the formula looks at all rows at once
+    (``x - np.mean(x)``) and keeps no state, or the record grows too large.
     """
     content = {
         "version": _VERSION,
@@ -61,9 +50,8 @@ def record_design(design: Design, frame: pd.DataFrame) -> str:
         },
     }
     try:
-        content["transforms"] = {
-            str(expr): _encoded(state) for expr, state in design.model_spec.transform_state.items()
-        }
+        states = design.model_spec.transform_state.items()
+        content["transforms"] = {str(expr): _encoded(state) for expr, state in states}
         text = json.dumps(content)
     except TypeError as error:
         return _unusable(f"a transformation keeps a state that can not be written down ({error})")
@@ -80,7 +68,7 @@ def _works(text: str, design: Design, frame: pd.DataFrame) -> bool:
     """Whether a record gives some of the design's own rows, taken out of the others, the same columns."""
     n = len(design.rows)
     indices = np.unique(np.linspace(0, n - 1, min(TRIED_ROWS, max(1, n - 1))).round().astype(np.intp))
-    recorded = _from_text(text, design.formula, design.family.name)
+    recorded = _spec(json.loads(text), design.formula, design.family.name)
     used = frame.iloc[design.rows]
     try:
         for tried in [indices, *(np.array([index]) for index in _inner_rows(used))]:
@@ -113,14 +101,7 @@ def _inner_rows(frame: pd.DataFrame) -> list[int]:
 def read_design(posterior: xr.Dataset) -> DesignSpec:
     """Read the design that :func:`~iwbayes.fit` recorded among the attributes of its posterior.
 
-    Parameters
-    ----------
-    posterior : xarray.Dataset
-
-    Raises
-    ------
-    ValueError
-        If the posterior is not of fit, or the formula can not be evaluated on other rows.
+    A ValueError says if the posterior is not of fit, or the formula can not be evaluated on other rows.
     """
     absent = [key for key in ("formula", "family", "design") if key not in posterior.attrs]
     if absent:
@@ -128,8 +109,7 @@ def read_design(posterior: xr.Dataset) -> DesignSpec:
             f"the posterior must be one of fit, which records its design; the attributes {absent} are missing. For a "
             "PyMC model of your own use pm.set_data and pm.sample_posterior_predictive(predictions=True)."
         )
-    formula, text = str(posterior.attrs["formula"]), str(posterior.attrs["design"])
-    content = json.loads(text)
+    formula, content = str(posterior.attrs["formula"]), json.loads(str(posterior.attrs["design"]))
     if content["version"] not in _READ:
         raise ValueError(f"the design was recorded in version {content['version']}; this one reads {_VERSION}. Refit.")
     if "reason" in content:
@@ -137,11 +117,10 @@ def read_design(posterior: xr.Dataset) -> DesignSpec:
             f"formula {formula!r} can not be used on other rows: {content['reason']}. Use formulaic's center, scale, "
             "poly or bs, which remember the rows of the fit, or add a column to the table."
         )
-    return _from_text(text, formula, str(posterior.attrs["family"]))
+    return _spec(content, formula, str(posterior.attrs["family"]))
 
 
-def _from_text(text: str, formula: str, family: str) -> DesignSpec:
-    content = json.loads(text)
+def _spec(content: Any, formula: str, family: str) -> DesignSpec:
     schema = Schema.from_dict(content["schema"])
     spec = ModelSpec(
         formula=Formula(formula, _context={"__formulaic_variables_available__": list(schema.names)}).rhs,
@@ -198,16 +177,7 @@ def _decoded(value: Any) -> Any:
 def recorded_design(posterior: xr.Dataset, release: Release) -> Design | None:
     """Design of a result of :func:`~iwbayes.fit`, rebuilt on the release from its recorded formula and family.
 
-    Parameters
-    ----------
-    posterior : xarray.Dataset
-        With the attributes that fit gives it.
-    release : Release
-
-    Returns
-    -------
-    Design or None
-        None where nothing is recorded: the draws are not those of fit.
+    None where nothing is recorded: the draws are not those of fit.
     """
     if not _RECORDED <= set(posterior.attrs):
         return None

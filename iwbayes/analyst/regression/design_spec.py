@@ -12,31 +12,19 @@ import pandas as pd
 import xarray as xr
 from formulaic.errors import DataMismatchWarning, FormulaicError
 
-from iwbayes.analyst.regression.family import Family
+from iwbayes.analyst.regression.families import Family
 from iwbayes.arrays import Array
 from iwbayes.schema import Schema
 from iwbayes.schema.columns import Binary, Integer, Real
 
-__all__ = ["DesignSpec", "Term", "evaluate"]
-
 
 @dataclass(frozen=True)
 class Term:
-    """A term of the formula and its columns of the design matrix.
+    """A term of the formula and its columns of the design matrix."""
 
-    Parameters
-    ----------
-    name : str
-        As in the formula: ``Intercept``, ``a``, ``a:c``.
-    columns : slice
-        Its columns.
-    labels : tuple of str or int, or None
-        Coordinates of the dimension ``<name>_dim``; None for a term of one number.
-    """
-
-    name: str
+    name: str  # as in the formula: Intercept, a, a:c
     columns: slice
-    labels: tuple[Any, ...] | None = None
+    labels: tuple[Any, ...] | None = None  # coordinates of its dimension <name>_dim; None for a term of one number
 
     @property
     def dim(self) -> str | None:
@@ -48,43 +36,20 @@ class Term:
 class DesignSpec:
     """What a regression's formula became: it gives the design matrix of any rows, and names every coefficient.
 
-    Parameters
-    ----------
-    formula : str
-    family : Family
-    name : str
-        The response's name.
-    levels : tuple of str
-        Levels of the response, reference first; empty for numbers.
-    terms : tuple of Term
-        In the order of the columns.
-    schema : Schema
-        Of the columns that the formula uses, the response's included.
-    predictors : tuple of str
-        Columns on the right of the formula, in the schema's order.
-    model_spec : formulaic.ModelSpec
-        The right-hand side with the state of its transformations: centres, knots, levels.
-    columns : tuple of str
-        formulaic's names of the design's columns. Others that the formula gives are zero in all rows.
-    predictor_levels : dict of str to tuple
-        Levels that occur, of each categorical predictor.
-
-    Notes
-    -----
     Parameters theta, shape (p,), are the coefficients, column by column with the K predictors of a column together,
     then the auxiliary parameter in unconstrained space (the logarithm of sigma).
     """
 
     formula: str
     family: Family
-    name: str
-    levels: tuple[str, ...]
-    terms: tuple[Term, ...]
-    schema: Schema
-    predictors: tuple[str, ...]
-    model_spec: Any
-    columns: tuple[str, ...]
-    predictor_levels: dict[str, tuple[Any, ...]]
+    name: str  # of the response
+    levels: tuple[str, ...]  # of the response, reference first; empty for numbers
+    terms: tuple[Term, ...]  # in the order of the columns
+    schema: Schema  # of the columns that the formula uses, the response's included
+    predictors: tuple[str, ...]  # columns on the right of the formula, in the schema's order
+    model_spec: Any  # formulaic's: the right-hand side with the state of its transformations: centres, knots, levels
+    columns: tuple[str, ...]  # formulaic's names of the design's; others that the formula gives are zero in all rows
+    predictor_levels: dict[str, tuple[Any, ...]]  # that occur, of each categorical predictor
 
     @property
     def n_predictors(self) -> int:
@@ -180,21 +145,10 @@ class DesignSpec:
         return np.asarray(posterior[self.auxiliary].transpose("chain", "draw"), dtype=np.float64).ravel()
 
     def matrix(self, frame: pd.DataFrame) -> Array:
-        """Columns of the design on a table in the form of `ready`.
+        """Columns of the design (row, column of the design) on a table in the form of `ready`.
 
-        Parameters
-        ----------
-        frame : pandas.DataFrame, shape (row, column)
-
-        Returns
-        -------
-        ndarray, shape (row, column of the design)
-
-        Raises
-        ------
-        ValueError
-            If the formula can not be evaluated there, a column is not finite, or a column is not zero that was zero
-            in all rows of the fit and so has no coefficient.
+        A ValueError says if the formula can not be evaluated there, a column is not finite, or a column is not zero
+        that was zero in all rows of the fit and so has no coefficient.
         """
         try:
             with warnings.catch_warnings():
@@ -230,14 +184,7 @@ class DesignSpec:
         return np.ascontiguousarray(values[:, [names.index(name) for name in self.columns]]) + 0.0
 
     def ready(self, newdata: pd.DataFrame) -> pd.DataFrame:
-        """Check new rows against the schema and the levels of the fit; predictors only, as plain numbers and levels.
-
-        Raises
-        ------
-        TypeError, ValueError
-            No frame or no rows, missing columns or cells, numbers outside their bounds, levels that are not declared
-            or did not occur in the fit.
-        """
+        """Check new rows against the schema and the levels of the fit; predictors only, as plain numbers and levels."""
         if not isinstance(newdata, pd.DataFrame):
             raise TypeError(f"newdata must be a pandas DataFrame; got {type(newdata).__name__}.")
         if len(newdata) == 0:
@@ -262,8 +209,19 @@ class DesignSpec:
                 f"newdata must have no missing cells in the columns used; {int(missing.sum())} of {len(values)} are "
                 f"missing in {name!r}. Fill them or leave these rows out."
             )
+        # numbers that the schema clips: a prediction there would be for another row
         if isinstance(column, Real | Integer):
-            _check_bounds(column, values)
+            if not pd.api.types.is_numeric_dtype(values.dtype) or values.dtype.kind in "cb":
+                raise TypeError(f"column {name!r} of newdata must hold numbers; its dtype is {values.dtype}.")
+            numbers = values.to_numpy(dtype=np.float64)
+            outside = (numbers < column.lower) | (numbers > column.upper)
+            if outside.any():
+                raise ValueError(
+                    f"column {name!r} of newdata must lie in its declared [{column.lower}, {column.upper}]; "
+                    f"{int(outside.sum())} of {len(numbers)} values do not (the first is "
+                    f"{numbers[np.argmax(outside)]:g}). The model was not fitted outside these bounds; clip them or "
+                    "leave these rows out."
+                )
         conformed = column.conform(values)
         if isinstance(conformed.dtype, pd.CategoricalDtype):
             known = list(self.predictor_levels[name])
@@ -275,20 +233,6 @@ class DesignSpec:
                 )
             return conformed.cat.set_categories(known)
         return conformed.astype(np.int64) if isinstance(column, Integer | Binary) else conformed
-
-
-def _check_bounds(column: Real | Integer, values: pd.Series) -> None:
-    """Refuse numbers that the schema clips: a prediction there would be for another row."""
-    if not pd.api.types.is_numeric_dtype(values.dtype) or values.dtype.kind in "cb":
-        raise TypeError(f"column {column.name!r} of newdata must hold numbers; its dtype is {values.dtype}.")
-    numbers = values.to_numpy(dtype=np.float64)
-    outside = (numbers < column.lower) | (numbers > column.upper)
-    if outside.any():
-        raise ValueError(
-            f"column {column.name!r} of newdata must lie in its declared [{column.lower}, {column.upper}]; "
-            f"{int(outside.sum())} of {len(numbers)} values do not (the first is {numbers[np.argmax(outside)]:g}). The "
-            "model was not fitted outside these bounds; clip them or leave these rows out."
-        )
 
 
 def evaluate(formula: Any, frame: pd.DataFrame) -> Any:

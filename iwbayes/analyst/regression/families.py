@@ -10,16 +10,124 @@ the reference first.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 from scipy.special import gammaln
 
-from iwbayes.analyst.regression.family import Family, indicators
 from iwbayes.arrays import Array
-from iwbayes.schema import Binary, Categorical, Integer, Real
+from iwbayes.schema import Binary, Categorical, Column, Integer, Real
 
-__all__ = ["FAMILIES", "get_family"]
+FamilyName = Literal["bernoulli", "gaussian", "categorical", "poisson"]
+
+
+@dataclass(frozen=True)
+class Response:
+    """Numeric form of a response column: numbers (row,), or codes 0, 1, ... of its levels, reference first."""
+
+    values: Array
+    levels: tuple[Any, ...] = ()  # empty for numbers
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of regressions, for linear predictors eta (predictor, ...) and an auxiliary parameter aux.
+
+    A canonical log density is sum_k T_k(y) eta_k - A(eta) + c(y); others have no `cumulant`, but
+    `derivatives`.
+    """
+
+    name: str  # name and link are Bambi's
+    link: str
+    columns: tuple[type[Column], ...]  # that can be the response
+    suits: Callable[[Any], bool]  # whether one of them can
+    needs: str  # the same in words, for messages
+    log_density: Callable[[Array, Array, Any], Array]  # of eta, y (...) and aux, (...): with all its constants
+    mean: Callable[[Array], Array]  # E[y] (outcome, ...)
+    mean_gradient: Callable[[Array], Array]  # dE[y]/d eta (outcome, predictor, ...)
+    # of eta (predictor, draw, row), sigma (draw,) and a generator: responses (draw, row), codes of levels if any
+    draw: Callable[[Array, Array, np.random.Generator], Array]
+    # of the module pymc, a name, eta, y and aux: adds the observed variable of dimension "row" to the current model;
+    # eta is a tensor (row,), or (row, predictor) where there is one for each level
+    observe: Callable[[Any, str, Any, Array, Any], Any]
+    # of y (row,), w (row,), n_predictors: predictors of the model without columns; None: least squares
+    start: Callable[[Array, Array, int], Array] | None = None
+    cumulant: Callable[[Array], Array] | None = None  # A(eta), shape (...); it may use the memory of its argument
+    derivatives: tuple[Callable[..., Array], Callable[..., Array]] | None = None  # `score` and `hessian`
+    auxiliary: str | None = None  # name of aux, None if there is none
+    ratio: str | None = None  # what the exponential of a coefficient is called, None where it says nothing
+    # whether the response is on a continuous scale: it may be an expression, and rows be replaced by their Gram matrix
+    continuous: bool = False
+    by_level: bool = False  # whether each level of the response but the first has a predictor
+
+    def score(self, eta: Array, y: Array, aux: Any) -> Array:
+        """Gradient of the log density, shape (predictor + aux, ...); of a canonical one T(y) less its mean."""
+        if self.derivatives is not None:
+            return self.derivatives[0](eta, y, aux)
+        return self.statistic(y, len(eta)) - self.mean(eta)[-len(eta) :]
+
+    def hessian(self, eta: Array, y: Array, aux: Any) -> Array:
+        """Hessian of the log density, shape (predictor + aux, predictor + aux, ...)."""
+        if self.derivatives is not None:
+            return self.derivatives[1](eta, y, aux)
+        return -self.mean_gradient(eta)[-len(eta) :]
+
+    def n_predictors(self, levels: Sequence[Any]) -> int:
+        """Count the linear predictors: levels less one where each has its own, else one."""
+        return len(levels) - 1 if self.by_level else 1
+
+    def statistic(self, y: Array, n_predictors: int) -> Array:
+        """Return T(y), shape (predictor, ...), the sufficient statistic of a canonical family."""
+        return indicators(y, n_predictors) if self.by_level else y[None]
+
+    def response(self, column: Column, values: pd.Series) -> Response:
+        """Check a response column by its declaration, and return its canonical values without gaps as numbers."""
+        if not (isinstance(column, self.columns) and self.suits(column)):
+            raise ValueError(
+                f"family {self.name!r} requires as its response {self.needs}; "
+                f"{column.name!r} is {_describe(column)}. {_suggest(column)}"
+            )
+        if isinstance(column, Binary | Categorical):
+            levels = () if self.continuous else tuple(column.levels)
+            return Response(column.codes(values).astype(np.float64), levels)
+        return Response(values.to_numpy(dtype=np.float64))
+
+
+def default_family(column: Column) -> FamilyName:
+    """Name the family that a response of this type has where none is asked for.
+
+    Whole numbers have none, as they may be counts or measurements: a ValueError.
+    """
+    if isinstance(column, Integer):
+        raise ValueError(
+            f"a family must be given for {column.name!r}, {_describe(column)}: it may be a count or a measurement. "
+            f"{_suggest(column)}"
+        )
+    if isinstance(column, Binary | Categorical):
+        return "bernoulli" if len(column.levels) == 2 else "categorical"
+    return "gaussian"
+
+
+def _describe(column: Column) -> str:
+    if isinstance(column, Binary | Categorical):
+        return f"{type(column).__name__} with levels {list(column.levels)!r}"
+    return f"{type(column).__name__} in [{column.lower}, {column.upper}]"  # type: ignore[attr-defined]
+
+
+def _suggest(column: Column) -> str:
+    if isinstance(column, Integer) and column.lower >= 0:
+        return "Use family='poisson' for a count, or family='gaussian'."
+    return f"Use family={('gaussian' if isinstance(column, Integer) else default_family(column))!r}."
+
+
+def indicators(y: Array, n_predictors: int) -> Array:
+    """Whether each code is 1, 2, ..., shape (predictor, ...)."""
+    levels = np.arange(1, n_predictors + 1).reshape((-1,) + (1,) * np.ndim(y))
+    return (y == levels).astype(np.float64)
+
 
 # what other packages call these families
 _OTHER_NAMES = dict.fromkeys(("binomial", "logistic", "logit"), "bernoulli") | {
@@ -35,13 +143,7 @@ _LARGEST_MEAN = 1e18
 
 
 def get_family(family: str | Family) -> Family:
-    """Return a family by its name.
-
-    Raises
-    ------
-    ValueError
-        When there is none of that name.
-    """
+    """Return a family by its name; a ValueError if there is none of that name."""
     if isinstance(family, Family):
         return family
     if not isinstance(family, str) or family not in FAMILIES:
@@ -78,12 +180,6 @@ def _bernoulli_cumulant(eta: Array) -> Array:
     return np.log1p(eta, out=eta)
 
 
-def _bernoulli_observe(name: str, eta: Any, y: Array, aux: Any) -> None:
-    import pymc as pm
-
-    pm.Bernoulli(name, logit_p=eta, observed=y.astype(np.int64), dims="row")
-
-
 _BERNOULLI = Family(
     name="bernoulli",
     link="logit",
@@ -95,7 +191,7 @@ _BERNOULLI = Family(
     mean_gradient=_logistic_gradient,
     draw=lambda eta, sigma, rng: (rng.random(eta[0].shape) < _logistic(eta[0])).astype(np.float64),
     start=lambda y, w, k: np.log([(w @ y + 0.5) / (w.sum() - w @ y + 0.5)]),
-    observe=_bernoulli_observe,
+    observe=lambda pm, name, eta, y, aux: pm.Bernoulli(name, logit_p=eta, observed=y.astype(np.int64), dims="row"),
     cumulant=_bernoulli_cumulant,
     ratio="odds ratio",
 )
@@ -120,12 +216,6 @@ def _gaussian_hessian(eta: Array, y: Array, aux: Any) -> Array:
     return np.array([[-precision, cross], [cross, -2 * residual**2 * precision]])
 
 
-def _gaussian_observe(name: str, eta: Any, y: Array, aux: Any) -> None:
-    import pymc as pm
-
-    pm.Normal(name, mu=eta, sigma=aux, observed=y, dims="row")
-
-
 _GAUSSIAN = Family(
     name="gaussian",
     link="identity",
@@ -136,7 +226,7 @@ _GAUSSIAN = Family(
     mean=lambda eta: eta,
     mean_gradient=lambda eta: np.ones_like(eta)[None],
     draw=lambda eta, sigma, rng: rng.normal(eta[0], sigma[:, None]),
-    observe=_gaussian_observe,
+    observe=lambda pm, name, eta, y, aux: pm.Normal(name, mu=eta, sigma=aux, observed=y, dims="row"),
     derivatives=(_gaussian_score, _gaussian_hessian),
     auxiliary="sigma",
     continuous=True,
@@ -159,13 +249,6 @@ def _poisson_draw(eta: Array, sigma: Array, rng: np.random.Generator) -> Array:
     return rng.poisson(np.minimum(np.exp(np.minimum(eta[0], 50.0)), _LARGEST_MEAN)).astype(np.float64)
 
 
-def _poisson_observe(name: str, eta: Any, y: Array, aux: Any) -> None:
-    import pymc as pm
-    import pytensor.tensor as pt
-
-    pm.Poisson(name, mu=pt.exp(eta), observed=y.astype(np.int64), dims="row")
-
-
 _POISSON = Family(
     name="poisson",
     link="log",
@@ -177,7 +260,9 @@ _POISSON = Family(
     mean_gradient=lambda eta: _exponential(eta)[None],
     draw=_poisson_draw,
     start=lambda y, w, k: np.log([(w @ y + 0.5) / (w.sum() + 0.5)]),
-    observe=_poisson_observe,
+    observe=lambda pm, name, eta, y, aux: pm.Poisson(
+        name, mu=pm.math.exp(eta), observed=y.astype(np.int64), dims="row"
+    ),
     cumulant=_poisson_cumulant,
     ratio="rate ratio",
 )
@@ -221,11 +306,8 @@ def _categorical_start(y: Array, w: Array, n_predictors: int) -> Array:
     return np.log(counts[1:] / counts[0])
 
 
-def _categorical_observe(name: str, eta: Any, y: Array, aux: Any) -> None:
-    import pymc as pm
-    import pytensor.tensor as pt
-
-    logits = pt.concatenate([pt.zeros_like(eta[:, :1]), eta], axis=1)
+def _categorical_observe(pm: Any, name: str, eta: Any, y: Array, aux: Any) -> None:
+    logits = pm.math.concatenate([pm.math.zeros_like(eta[:, :1]), eta], axis=1)
     pm.Categorical(name, logit_p=logits, observed=y.astype(np.int64), dims="row")
 
 

@@ -30,15 +30,13 @@ from iwbayes.analyst.inference.weighted_posterior import posterior_dataset
 from iwbayes.analyst.pooling.noise_aware import noise_aware_weights
 from iwbayes.analyst.regression.design import Design
 from iwbayes.analyst.regression.design_record import record_design
-from iwbayes.analyst.regression.family import Family, FamilyName
+from iwbayes.analyst.regression.families import Family, FamilyName
 from iwbayes.analyst.regression.regression_posterior import RegressionProblem
 from iwbayes.analyst.regression.weighted_rows import WeightedRows
 from iwbayes.analyst.released_tilt import is_noise_aware
 from iwbayes.arrays import Array
 from iwbayes.release import Release
 from iwbayes.weights import Weights
-
-__all__ = ["LOG_LIKELIHOOD_LIMIT", "fit", "observed_data"]
 
 #: Bytes that log_likelihood and log_likelihood_weighted may take together before "auto" leaves them out.
 LOG_LIKELIHOOD_LIMIT = 256 * 2**20
@@ -73,23 +71,22 @@ def fit(
         gaussian for `Real` and for expressions of columns. For an `Integer` it must be given, as it may be a count
         or a measurement.
     method : {"auto", "laplace", "nuts"}
-        "laplace": Newton's method, a t proposal at the mode and Pareto smoothed importance weights; where k-hat is 0.7
-        or more the proposal learns from its draws for some rounds. "nuts": PyMC's sampler. "auto": the first where its
-        k-hat is low enough (below 0.7, or 0.5 of a proposal that has learned), else the second.
+        "laplace": a t proposal at the mode and Pareto smoothed importance weights; where k-hat is 0.7 or more the
+        proposal learns from its draws for some rounds. "nuts": PyMC's sampler. "auto": the first where its k-hat is
+        below 0.7, or 0.5 of a proposal that has learned, else the second.
     priors : dict of str to distribution, optional
         Replace default priors by name; see :func:`~iwbayes.analyst.regression.model.regression`.
     weights : "release", "uniform" or Weights
-        "uniform" ignores the weights, for comparison; such a posterior is never calibrated. Of weights with
-        several draws, each draw gets its own mode, proposal and k-hat, or its own run of NUTS, and the posterior is
-        their mixture in equal parts. Their numbers in the result differ by one at most; with fewer draws x chains
-        than draws of the weights, only so many of these, chosen at random, occur in it.
+        "uniform" ignores the weights, for comparison; such a posterior is never calibrated. Each of several draws of
+        the weights gets its own mode, proposal and k-hat, or its own run of NUTS, and the posterior is their mixture
+        in equal parts; with fewer draws x chains than draws of the weights, of so many of these, chosen at random.
     total : float, optional
         Sum of the weights over all synthetic rows; ``release.n_private`` by default, since more synthetic
         rows must not make a posterior narrower than the private rows would. Rows with missing cells in the
         columns used are left out with their share of it.
     calibrate : bool or "pool"
-        True: move the draws to the calibrated posterior, which knows of the noise in the weights. "pool": draw the
-        weights from their posterior instead, and mix the posteriors under them as they are; see
+        True: move the draws to the calibrated posterior, which accounts for the noise in the weights. "pool": draw the
+        weights from their posterior instead, and mix the posteriors under them; see
         :func:`~iwbayes.noise_aware_weights`. Weights from there are pooled with True as well.
     draws, chains : int
         Draws of each chain (the chains of "laplace" are independent draws), and their number.
@@ -139,16 +136,15 @@ def fit(
     posterior. Draws are mapped linearly in unconstrained space (sigma on the log scale) to the mean and
     covariance of the calibrated posterior.
 
-    Of weights with several draws each has its own calibrated posterior, by the row sandwich, and the result is
-    their mixture: its covariance is the mean of theirs plus the covariance of their means over the draws. So the
-    intervals hold the noise of the weights as far as the draws differ by it, and no more: the record says "not
-    calibrated". Noise-aware weights are another matter: no sandwich is applied to their draws, and the mixture holds
-    all of the noise.
+    Each of several draws of the weights has its own calibrated posterior, by the row sandwich, and the result is
+    their mixture: its covariance is the mean of theirs plus the covariance of their means. So the intervals hold the
+    noise of the weights only as far as the draws differ by it, and the record says "not calibrated". To draws of
+    noise-aware weights no sandwich is applied, and their mixture holds all of the noise.
     """
     check_release(release)
-    _check_options(method, draws, chains, total, log_likelihood)
+    _check_options(method, draws, chains, total, log_likelihood, calibrate)
     rng = np.random.default_rng(random_seed)
-    weights = _weights_to_pool(weights, release, rng) if _asks_to_pool(calibrate) else weights
+    weights = _weights_to_pool(weights, release, rng) if calibrate == "pool" else weights
     problem = RegressionProblem.build(formula, release, family, priors, weights, total)
     n_parts, pooled = len(problem.draw_weights), bool(calibrate) and is_noise_aware(problem.weights, release)
     moving = bool(calibrate) and problem.weights is not None and not pooled
@@ -189,20 +185,17 @@ def fit(
     return arviz_compat.make(groups, attrs)
 
 
-def _check_options(method: str, draws: int, chains: int, total: float | None, log_likelihood: Any) -> None:
+def _check_options(
+    method: str, draws: int, chains: int, total: float | None, log_likelihood: Any, calibrate: Any
+) -> None:
     check_method(method)
     check_count("draws", draws)
     check_count("chains", chains)
     check_total(total, "Leave it out for release.n_private.")
     if log_likelihood not in (True, False, "auto"):
         raise ValueError(f"log_likelihood must be True, False or 'auto'; got {log_likelihood!r}.")
-
-
-def _asks_to_pool(calibrate: Any) -> bool:
-    """Whether the argument of `fit` is "pool"; refuse what is neither that nor a bool."""
     if not isinstance(calibrate, bool | np.bool_) and calibrate != "pool":
         raise ValueError(f"calibrate must be True, False or 'pool'; got {calibrate!r}.")
-    return calibrate == "pool"
 
 
 def _weights_to_pool(weights: Any, release: Any, rng: np.random.Generator) -> Weights:

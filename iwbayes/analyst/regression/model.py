@@ -22,13 +22,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from iwbayes.analyst.regression.design import Design, Term, build_design
-from iwbayes.analyst.regression.family import Family, FamilyName
+from iwbayes.analyst.regression.families import Family, FamilyName
 from iwbayes.analyst.regression.priors import SIGMA_DOF, Priors, PriorScales, checked_priors, prior_scales, sized
 
 if TYPE_CHECKING:
     import pymc as pm
-
-__all__ = ["build_model", "regression"]
 
 
 def regression(
@@ -73,28 +71,12 @@ def regression(
 
 
 def build_model(design: Design, scales: PriorScales, priors: Priors | None = None) -> pm.Model:
-    """Build the PyMC model of a design.
-
-    Parameters
-    ----------
-    design : Design
-    scales : PriorScales
-    priors : dict of str to distribution, optional
-
-    Returns
-    -------
-    pymc.Model
-
-    Raises
-    ------
-    TypeError, ValueError
-        Priors of unknown names, or that are no unregistered distributions of fixed parameters.
-    """
+    """Build the PyMC model of a design; given priors replace the default ones by name."""
     import pymc as pm
     import pytensor.tensor as pt
 
     given = checked_priors(design, priors)
-    columns = [f"{name}" for name in design.parameter_names[: design.x.shape[1]]]
+    columns = list(design.parameter_names[: design.x.shape[1]])
     if design.n_predictors > 1 or design.response_dim:
         columns = [str(j) for j in range(design.x.shape[1])]
     coords = {**design.coords, "row": design.rows, "column": columns}
@@ -112,7 +94,7 @@ def build_model(design: Design, scales: PriorScales, priors: Priors | None = Non
         elif design.auxiliary:
             aux = pm.HalfStudentT(design.auxiliary, nu=SIGMA_DOF, sigma=scales.response_sd)
         predictor = eta if design.response_dim else eta[:, 0]
-        design.family.observe(design.name, predictor, design.y, aux)
+        design.family.observe(pm, design.name, predictor, design.y, aux)
     return model
 
 

@@ -6,7 +6,7 @@ What the defaults are says :mod:`iwbayes.analyst.regression.model`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from iwbayes.analyst.regression.design import Design, Term
+from iwbayes.analyst.regression.design import Design
 from iwbayes.arrays import Array
-
-__all__ = ["SIGMA_DOF", "LogPrior", "PriorScales", "Priors", "checked_priors", "prior_scales", "sized", "term_places"]
 
 Priors = Mapping[str, Any]
 
@@ -28,39 +26,16 @@ _SCALE = 2.5
 
 @dataclass(frozen=True, eq=False)
 class PriorScales:
-    """Numbers of the default priors.
+    """Numbers of the default priors."""
 
-    Parameters
-    ----------
-    sd : ndarray, shape (column,)
-        Prior standard deviation of each column's coefficient.
-    center : ndarray, shape (column,)
-        Weighted mean of each column; 0 for the intercept.
-    mean : float
-        Prior mean of the centred intercept.
-    response_sd : float
-        Scale of the prior of sigma.
-    """
-
-    sd: Array
-    center: Array
-    mean: float
-    response_sd: float
+    sd: Array  # (column,): prior standard deviation of each column's coefficient
+    center: Array  # (column,): weighted mean of each column; 0 for the intercept
+    mean: float  # prior mean of the centred intercept
+    response_sd: float  # scale of the prior of sigma
 
 
 def prior_scales(design: Design, weights: Array) -> PriorScales:
-    """Compute the scales of the default priors from weighted rows.
-
-    Parameters
-    ----------
-    design : Design
-    weights : ndarray, shape (row,)
-        Of the rows of the design; their sum does not matter.
-
-    Returns
-    -------
-    PriorScales
-    """
+    """Compute the scales of the default priors from a design and the weights of its rows, whatever their sum."""
     share = weights / weights.sum()
     mean = share @ design.x
     # one pass for each column: a large design is not copied
@@ -115,10 +90,12 @@ def sized(prior: Any, shape: tuple[int, ...]) -> Any:
     """Copy of a distribution in the shape of its coefficients."""
     from pymc.distributions.shape_utils import change_dist_size
 
+    from iwbayes.analyst.weighting.graph_functions import interpreted
+
     n_support = prior.owner.op.ndim_supp
     try:
         copy = change_dist_size(prior, shape[: len(shape) - n_support])
-        found = copy.eval({}, mode=python_mode()).shape
+        found = interpreted([], copy)().shape
     except ValueError as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"a prior must suit its coefficients of shape {shape}: {reason}") from None
@@ -127,45 +104,39 @@ def sized(prior: Any, shape: tuple[int, ...]) -> Any:
     return copy
 
 
-def python_mode() -> Any:
-    """Mode without compilation: the graphs of priors are small, a compiler takes seconds."""
-    from pytensor.compile import Mode
-
-    options: dict[str, Any] = {"linker": "py", "optimizer": None}
-    return Mode(**options)
-
-
 class LogPrior:
     """Log density of all priors in unconstrained space, without compiling a model.
 
-    Parameters
-    ----------
-    design : Design
-    scales : PriorScales
-    priors : dict of str to distribution, optional
-
-    Notes
-    -----
     theta has shape (n_parameters,): for each column its coefficients, one a predictor, then log sigma. The
     Jacobian of the logarithm is included. Constants of the default priors are left out. Given priors are
-    evaluated by PyMC's own log densities, in pytensor's Python mode, since compiling would take longer.
+    evaluated by PyMC's own log densities, in Python, since compiling would take longer.
     """
 
     def __init__(self, design: Design, scales: PriorScales, priors: Priors | None = None) -> None:
         given = checked_priors(design, priors)
         self._shape = (design.x.shape[1], design.n_predictors)
         self._size = design.n_parameters
-        forms, means, sds = _default_forms(design, scales, given)
-        self._scaled, self._shift = forms / sds[:, None], (means / sds)[:, None]
+        # default priors are independent normals of linear forms of beta: forms (q, column), means and sds (q,)
+        forms = np.eye(design.x.shape[1])
+        means, kept = np.zeros(len(forms)), np.ones(len(forms), dtype=bool)
+        index = _intercept(design)
+        if index is not None:
+            forms[index] += scales.center
+            means[index] = scales.mean
+        for term in design.terms:
+            kept[term.columns] = term.name not in given
+        sds = scales.sd[kept]
+        self._scaled, self._shift = forms[kept] / sds[:, None], (means[kept] / sds)[:, None]
         self._sigma = scales.response_sd if design.auxiliary and design.auxiliary not in given else None
-        self._given = [
-            _GivenPrior(given[term.name], term_places(design, term), design.shape(term), positive=False)
-            for term in design.terms
-            if term.name in given
-        ]
+        self._given: list[tuple[NDArray[np.int64], Any, Any]] = []
+        k = design.n_predictors
+        for term in design.terms:
+            if term.name in given:
+                indices = np.arange(term.columns.start * k, term.columns.stop * k)
+                self._given.append((indices, *_given_prior(given[term.name], design.shape(term), positive=False)))
         if design.auxiliary in given:
             last = np.array([self._size - 1])
-            self._given.append(_GivenPrior(given[design.auxiliary], last, (), positive=True))
+            self._given.append((last, *_given_prior(given[design.auxiliary], (), positive=True)))
 
     def value(self, theta: Array) -> Array:
         """Log density of each row of theta, shape (draw, p) -> (draw,)."""
@@ -175,8 +146,8 @@ class LogPrior:
         if self._sigma is not None:
             u = theta[:, -1]
             total += u - (SIGMA_DOF + 1) / 2 * np.logaddexp(0.0, self._log_ratio(u))
-        for prior in self._given:
-            total = total + prior.value(theta)
+        for indices, of_given, _ in self._given:
+            total = total + of_given(theta[:, indices])
         return total
 
     def gradient(self, theta: Array) -> tuple[float, Array]:
@@ -189,9 +160,9 @@ class LogPrior:
             u = float(theta[-1])
             value += u - (SIGMA_DOF + 1) / 2 * float(np.logaddexp(0.0, self._log_ratio(u)))
             gradient[-1] += 1 - (SIGMA_DOF + 1) * self._ratio(u)
-        for prior in self._given:
-            value += float(prior.value(theta[None])[0])
-            gradient[prior.indices] += prior.derivatives(theta)[0]
+        for indices, of_given, derivatives in self._given:
+            value += float(of_given(theta[None, indices])[0])
+            gradient[indices] += derivatives(theta[indices])[0]
         return value, gradient
 
     def derivatives(self, theta: Array) -> tuple[Array, Array]:
@@ -201,8 +172,8 @@ class LogPrior:
         if self._sigma is not None:
             ratio = self._ratio(theta[-1])
             hessian[-1, -1] -= 2 * (SIGMA_DOF + 1) * ratio * (1 - ratio)
-        for prior in self._given:
-            hessian[np.ix_(prior.indices, prior.indices)] += prior.derivatives(theta)[1]
+        for indices, _, derivatives in self._given:
+            hessian[np.ix_(indices, indices)] += derivatives(theta[indices])[1]
         return self.gradient(theta)[1], hessian
 
     def _log_ratio(self, u: Any) -> Any:
@@ -214,53 +185,20 @@ class LogPrior:
         return float(expit(self._log_ratio(u)))
 
 
-def _default_forms(design: Design, scales: PriorScales, given: Mapping[str, Any]) -> tuple[Array, Array, Array]:
-    """Default priors as independent normals of linear forms of beta: forms (q, column), means, sds (q,)."""
-    forms = np.eye(design.x.shape[1])
-    means = np.zeros(len(forms))
-    index = _intercept(design)
-    if index is not None:
-        forms[index] += scales.center
-        means[index] = scales.mean
-    kept = np.ones(len(forms), dtype=bool)
-    for term in design.terms:
-        kept[term.columns] = term.name not in given
-    return forms[kept], means[kept], scales.sd[kept]
-
-
-def term_places(design: Design, term: Term) -> NDArray[np.int64]:
-    """Places of a term's coefficients in theta."""
-    k = design.n_predictors
-    return np.arange(term.columns.start * k, term.columns.stop * k)
-
-
-class _GivenPrior:
-    """A PyMC distribution as numpy functions of some places of theta."""
-
-    def __init__(self, prior: Any, indices: NDArray[np.int64], shape: tuple[int, ...], *, positive: bool) -> None:
-        self.indices = indices
-        self._value, self._derivatives = _compiled(sized(prior, shape), shape, positive=positive)
-
-    def value(self, theta: Array) -> Array:
-        return self._value(theta[:, self.indices])
-
-    def derivatives(self, theta: Array) -> tuple[Array, Array]:
-        return self._derivatives(theta[self.indices])
-
-
-def _compiled(prior: Any, shape: tuple[int, ...], *, positive: bool) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _given_prior(prior: Any, shape: tuple[int, ...], *, positive: bool) -> tuple[Any, Any]:
+    """Log densities (draw,) of a PyMC distribution at many points (draw, size), and gradient and Hessian at one."""
     import pymc as pm
-    import pytensor
     import pytensor.tensor as pt
     from pytensor.graph.replace import vectorize_graph
+
+    from iwbayes.analyst.weighting.graph_functions import interpreted
 
     size = int(np.prod(shape))
     x = pt.vector("x", shape=(size,), dtype="float64")
     point = pt.exp(x) if positive else x
-    density = pm.logp(prior, point.reshape(shape)).sum() + (x.sum() if positive else 0.0)
+    density = pm.logp(sized(prior, shape), point.reshape(shape)).sum() + (x.sum() if positive else 0.0)
     gradient: Any = pt.grad(density, x, disconnected_inputs="ignore")
     rows: list[Any] = [pt.grad(gradient[i], x, disconnected_inputs="ignore") for i in range(size)]
-    mode = python_mode()
     batch = pt.matrix("batch", shape=(None, size), dtype="float64")
-    value = pytensor.function([batch], vectorize_graph(density, {x: batch}), mode=mode)
-    return value, pytensor.function([x], [gradient, pt.stack(rows)], mode=mode)
+    values = interpreted([batch], vectorize_graph(density, {x: batch}))
+    return values, interpreted([x], [gradient, pt.stack(rows)])

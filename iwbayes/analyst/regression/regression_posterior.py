@@ -19,28 +19,15 @@ from iwbayes.analyst.regression.weighted_rows import WeightedRows, derivatives_e
 from iwbayes.arrays import Array
 from iwbayes.weights import Weights, kish_ess
 
-__all__ = ["RegressionPosterior", "RegressionProblem", "find_modes"]
-
 
 @dataclass(frozen=True, eq=False)
 class RegressionProblem:
-    """All that a fit needs of the release: arrays of the rows used, the prior and the weights.
-
-    Parameters
-    ----------
-    design : Design
-    prior : LogPrior
-    weights : Weights or None
-        None: uniform.
-    draw_weights : ndarray, shape (draw of the weights, row)
-        Of all rows; each draw sums to the total.
-    total : float
-    """
+    """All that a fit needs of the release: arrays of the rows used, the prior and the weights."""
 
     design: Design
     prior: LogPrior
-    weights: Weights | None
-    draw_weights: Array
+    weights: Weights | None  # None: uniform
+    draw_weights: Array  # (draw of the weights, row): of all rows; each draw sums to the total
     total: float
 
     @classmethod
@@ -80,15 +67,8 @@ class RegressionProblem:
 class RegressionPosterior(WeightedPosterior):
     """A regression as a `WeightedPosterior`: numpy on rows merged where they are identical.
 
-    Parameters
-    ----------
-    design : Design
-        Of the rows used.
-    prior : LogPrior
-    weights : ndarray, shape (row,)
-        Of all rows of the table; those left out have scores of zero.
-    merged : WeightedRows, optional
-        The rows used under these weights, where they are merged already.
+    The weights (row,) are those of all rows of the table; rows left out have scores of zero. `merged` are the rows
+    used under these weights, where they are merged already.
     """
 
     def __init__(self, design: Design, prior: LogPrior, weights: Array, merged: WeightedRows | None = None) -> None:
@@ -172,24 +152,10 @@ class RegressionPosterior(WeightedPosterior):
 
 
 def find_modes(each: Sequence[WeightedRows], prior: LogPrior, starts: Array | None = None) -> list[Mode]:
-    """Maximise several weighted log posteriors with one prior by Newton's method with a line search.
+    """Maximise weighted log posteriors with one prior by Newton's method with a line search from starts (posterior, p).
 
-    Parameters
-    ----------
-    each : sequence of WeightedRows
-        One a posterior. Where they share a design, one pass over its rows serves all that have not converged.
-    prior : LogPrior
-    starts : ndarray, shape (posterior, p), optional
-
-    Returns
-    -------
-    list of Mode
-
-    Raises
-    ------
-    RuntimeError
-        When 200 steps do not reach a mode; of several posteriors it names the first that failed as a draw of the
-        weights.
+    Where they share a design, one pass over its rows serves all that have not converged. A RuntimeError says when 200
+    steps do not reach a mode; of several posteriors it names the first that failed as a draw of the weights.
     """
 
     def derivatives(theta: Array, indices: NDArray[np.intp]) -> tuple[Array, Array, Array, Array]:
@@ -210,18 +176,12 @@ def find_modes(each: Sequence[WeightedRows], prior: LogPrior, starts: Array | No
         except NotReachedError as error:
             if len(each) == 1:
                 raise
-            raise RuntimeError(_unreached(each, error)) from error
+            raise RuntimeError(
+                f"Newton's method did not reach the mode of the posterior under draw {int(error.indices[0])} of the "
+                f"weights (it failed under {len(error.indices)} of {len(each)} draws). {OF_A_DRAW} Else scale the "
+                "columns, drop collinear terms or give smoother priors."
+            ) from error
     return [Mode(*one) for one in zip(found.theta, found.precision, found.extra, strict=True)]
-
-
-def _unreached(each: Sequence[WeightedRows], error: NotReachedError) -> str:
-    """Say which draws of the weights have no mode, and what their weights look like."""
-    first = int(error.indices[0])
-    return (
-        f"Newton's method did not reach the mode of the posterior under draw {first} of the weights (it failed under "
-        f"{len(error.indices)} of {len(each)} draws). {OF_A_DRAW} Else scale the columns, drop collinear terms or give "
-        "smoother priors."
-    )
 
 
 def _start(rows: WeightedRows) -> Array:

@@ -12,8 +12,6 @@ from iwbayes.analyst.regression.design import Design
 from iwbayes.analyst.row_merging import MERGE_SHARE, identical_rows
 from iwbayes.arrays import Array, row_blocks
 
-__all__ = ["WeightedRows", "derivatives_each", "merge_draws"]
-
 # Rows and draws of a block, which stays in the processor's cache.
 _BLOCK_ROWS, _BLOCK_DRAWS = 512, 256
 # Numbers of a block of rows in which derivatives are summed, with bounds on its rows; rows of a block of a Gram matrix.
@@ -26,24 +24,17 @@ _MANY = 4
 class WeightedRows:
     """Rows of a regression with their weights: log likelihood and derivatives in numpy.
 
-    Parameters
-    ----------
-    design : Design
-    weights : ndarray, shape (row,)
-        Non-negative; the likelihood is sum_i w_i log f(y_i | x_i, theta), theta as in `LogPrior`.
+    The likelihood is sum_i w_i log f(y_i | x_i, theta), theta as in `LogPrior`.
     """
 
     design: Design
-    weights: Array
-
-    def _split(self, theta: Array) -> tuple[Array, float]:
-        """Coefficients (column, predictor) and the auxiliary parameter of theta (p,)."""
-        shape = (self.design.x.shape[1], self.design.n_predictors)
-        return theta[: shape[0] * shape[1]].reshape(shape), float(theta[-1])
+    weights: Array  # (row,), not negative
 
     def _predictors(self, theta: Array) -> tuple[Array, float]:
-        beta, aux = self._split(theta)
-        return np.ascontiguousarray((self.design.x @ beta).T), aux
+        """Linear predictors (predictor, row) and the auxiliary parameter at theta (p,)."""
+        shape = (self.design.x.shape[1], self.design.n_predictors)
+        beta = theta[: shape[0] * shape[1]].reshape(shape)
+        return np.ascontiguousarray((self.design.x @ beta).T), float(theta[-1])
 
     def row_values(self, theta: Array) -> Array:
         """Unweighted log likelihood of each row at theta (p,)."""
@@ -88,13 +79,20 @@ class WeightedRows:
 
         Constants that depend on the response alone are left out for canonical families.
         """
-        shape = (self.design.x.shape[1], self.design.n_predictors)
+        x, y, family = self.design.x, self.design.y, self.design.family
+        shape = (x.shape[1], self.design.n_predictors)
         beta = theta[:, : shape[0] * shape[1]].reshape(-1, *shape)
-        if self.design.family.cumulant is None:
-            return self._general_values(beta, theta[:, -1])
-        total = np.einsum("sjk,jk->s", beta, self._statistic)
+        total = np.zeros(len(beta)) if family.cumulant is None else np.einsum("sjk,jk->s", beta, self._statistic)
         for draws in row_blocks(len(beta), _BLOCK_DRAWS):
-            total[draws] -= self._cumulant_sum(np.ascontiguousarray(beta[draws].transpose(2, 1, 0)))
+            block = np.ascontiguousarray(beta[draws].transpose(2, 1, 0))
+            sums = np.zeros(block.shape[2])
+            for rows in row_blocks(len(self.weights), _BLOCK_ROWS):
+                eta = x[rows] @ block
+                if family.cumulant is None:
+                    sums += self.weights[rows] @ family.log_density(eta, y[rows, None], theta[draws, -1])
+                else:
+                    sums -= self.weights[rows] @ family.cumulant(eta)
+            total[draws] += sums
         return total
 
     @cached_property
@@ -103,41 +101,11 @@ class WeightedRows:
         statistic = self.design.family.statistic(self.design.y, self.design.n_predictors)
         return self.design.x.T @ (statistic * self.weights).T
 
-    def _cumulant_sum(self, beta: Array) -> Array:
-        """Weighted sum of A(eta) over the rows for beta (predictor, column, draw)."""
-        cumulant = self.design.family.cumulant
-        total = np.zeros(beta.shape[2])
-        if cumulant is None:
-            return total
-        for rows in row_blocks(len(self.weights), _BLOCK_ROWS):
-            total += self.weights[rows] @ cumulant(self.design.x[rows] @ beta)
-        return total
-
-    def _general_values(self, beta: Array, aux: Array) -> Array:
-        total = np.zeros(len(beta))
-        for draws in row_blocks(len(beta), _BLOCK_DRAWS):
-            block = np.ascontiguousarray(beta[draws].transpose(2, 1, 0))
-            for rows in row_blocks(len(self.weights), _BLOCK_ROWS):
-                eta = self.design.x[rows] @ block
-                density = self.design.family.log_density(eta, self.design.y[rows, None], aux[draws])
-                total[draws] += self.weights[rows] @ density
-        return total
-
 
 def derivatives_each(each: Sequence[WeightedRows], theta: Array) -> tuple[Array, Array, Array]:
-    """Differentiate several weighted log likelihoods, each at its own parameters.
+    """Values (likelihood,), gradients (likelihood, p) and Hessians (likelihood, p, p) of weighted log likelihoods.
 
-    Parameters
-    ----------
-    each : sequence of WeightedRows
-        Those of one design are taken together: one pass over its rows serves all their weights.
-    theta : ndarray, shape (likelihood, p)
-
-    Returns
-    -------
-    values : ndarray, shape (likelihood,)
-    gradients : ndarray, shape (likelihood, p)
-    hessians : ndarray, shape (likelihood, p, p)
+    Each is taken at its own row of theta (likelihood, p). One pass over the rows of one design serves all weights.
     """
     design = each[0].design
     if any(rows.design is not design for rows in each):
@@ -196,7 +164,11 @@ class _Sums:
         gradient, hessian = np.empty((m, p)), np.empty((m, p, p))
         gradient[:, :n] = self._first.transpose(2, 1, 0).reshape(m, n)
         for (a, b), total in self._second.items():
-            block = self._square(total, c)
+            if self._pairs is None:
+                block = total.T.reshape(m, c, c)
+            else:
+                block, (i, j) = np.empty((m, c, c)), self._pairs
+                block[:, i, j] = block[:, j, i] = total.T
             hessian[:, a:n:k, b:n:k] = block
             hessian[:, b:n:k, a:n:k] = block.transpose(0, 2, 1)
         if design.auxiliary:
@@ -204,14 +176,6 @@ class _Sums:
             cross = self._cross.transpose(2, 1, 0).reshape(m, n)
             hessian[:, :n, -1], hessian[:, -1, :n] = cross, cross
         return self._value, gradient, hessian
-
-    def _square(self, total: Array, c: int) -> Array:
-        if self._pairs is None:
-            return total.T.reshape(-1, c, c)
-        square = np.empty((total.shape[1], c, c))
-        a, b = self._pairs
-        square[:, a, b] = square[:, b, a] = total.T
-        return square
 
 
 def merge_draws(design: Design, weights: Array) -> list[WeightedRows]:
@@ -222,16 +186,8 @@ def merge_draws(design: Design, weights: Array) -> list[WeightedRows]:
     triangular factor R of the rows sqrt(w)(x, y) and W = sum w, the rows of R / sqrt(v) with the weight
     v = W / (number of rows of R) each have the same log likelihood, in beta and in sigma.
 
-    Parameters
-    ----------
-    design : Design
-    weights : ndarray, shape (draw, row)
-
-    Returns
-    -------
-    list of WeightedRows
-        One a draw. They share one design, of which no row has weight zero in all draws; those of the gaussian
-        family have a few rows each, all of one number.
+    One is returned for each draw of the weights (draw, row). They share one design, of which no row has weight zero in
+    all draws; those of the gaussian family have a few rows each, all of one number.
     """
     kept = (weights > 0).any(axis=0)
     x, y = design.x, design.y

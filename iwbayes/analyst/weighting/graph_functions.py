@@ -72,9 +72,11 @@ _WORK_IN_PYTHON, _ROWS_OF_A_CALL = 40_000, 160
 _FEWEST_CALLS = 20
 
 
-def interpreted(inputs: list[Any], outputs: Any) -> Any:
+def interpreted(inputs: list[Any], outputs: Any, mode: Mode = _INTERPRETER) -> Any:
     """Return a function of a small graph, evaluated in Python: compiling it would take longer."""
-    return _in_python(inputs, outputs, _INTERPRETER)
+    # without a compiler also graphs inside of Ops are interpreted
+    with pytensor.config.change_flags(cxx=""):
+        return pytensor.function(inputs, outputs, mode=mode, on_unused_input="ignore")
 
 
 class CompiledWhenUsed:
@@ -83,14 +85,8 @@ class CompiledWhenUsed:
     Compiling the derivatives of a model takes seconds to minutes. A few Newton steps in Python take less where there
     are few rows, or none as in a prior. The graph is made numerically stable before either.
 
-    Parameters
-    ----------
-    inputs : list of Variable
-    outputs : Variable or list of Variable
-    n_rows : int or None
-        Rows that a call loops over: some operations do so in Python. None: compile at the first call.
-    n_calls : int
-        Calls that are sure to come. Where they pay for compiling, it is done at the first.
+    A call loops over `n_rows` rows, for some operations in Python; None compiles at the first call. So do `n_calls`,
+    calls that are sure to come, where they pay for compiling.
     """
 
     def __init__(self, inputs: list[Any], outputs: Any, *, n_rows: int | None, n_calls: int = 0) -> None:
@@ -106,15 +102,9 @@ class CompiledWhenUsed:
             mode = get_default_mode().including("iwbayes").excluding(*self._excluded)
             self._function = pytensor.function(*self._graph, mode=mode, on_unused_input="ignore")
         elif self._calls == 0:
-            self._function = _in_python(*self._graph, _STABLE_INTERPRETER)
+            self._function = interpreted(*self._graph, _STABLE_INTERPRETER)
         self._calls += 1
         return self._function(*values)
-
-
-def _in_python(inputs: list[Any], outputs: Any, mode: Mode) -> Any:
-    # without a compiler also graphs inside of Ops are interpreted
-    with pytensor.config.change_flags(cxx=""):
-        return pytensor.function(inputs, outputs, mode=mode, on_unused_input="ignore")
 
 
 def evaluate(variable: Variable) -> np.ndarray:
@@ -127,16 +117,9 @@ def evaluate(variable: Variable) -> np.ndarray:
 
 
 def batched(inputs: list[Any], outputs: Any, *, over: list[Any], n_rows: int) -> CompiledWhenUsed:
-    """Make the function of a graph that takes many values of some inputs at once, along a first axis.
+    """Make the function of a graph that takes many values of the inputs `over` at once, along a first axis.
 
-    Parameters
-    ----------
-    inputs : list of Variable
-    outputs : Variable or list of Variable
-        They have that axis as well, but for those that do not depend on `over`.
-    over : list of Variable
-    n_rows : int
-        See `CompiledWhenUsed`.
+    Outputs have that axis as well, except for those that do not depend on `over`.
     """
     many = {var: pt.tensor(shape=(None, *var.type.shape), dtype=var.type.dtype) for var in over}
     return CompiledWhenUsed([many.get(var, var) for var in inputs], vectorize_graph(outputs, many), n_rows=n_rows)

@@ -39,20 +39,11 @@ def scaled_rows(rv: Any) -> Any | None:
 
 
 def batch_weights(fgraph: FunctionGraph, node: Any, weights: Any) -> Any:
-    """Return the weights of the rows in a batch, shape (row in batch,), and put them into the function graph.
+    """Return the weights of the rows in a batch, shape (row in batch,), of a shared variable with those of all rows.
 
-    The ``pm.Minibatch`` node is replaced by one that takes the weights as one more table, so that predictors,
-    response and weights are all taken by one index.
-
-    Parameters
-    ----------
-    fgraph : FunctionGraph
-        It is changed in place.
-    node : Apply
-        The ``pm.Minibatch`` node, in `fgraph`.
-    weights : shared variable, shape (row,)
-        Of all rows of the table. It must not be computed: PyMC rewrites one of the copies of the node that a
-        log density has, and takes the random index as one only while all copies are equal.
+    In the function graph the ``pm.Minibatch`` node is replaced by one that takes the weights as one more table, so
+    that predictors, response and weights are all taken by one index. The weights must not be computed: PyMC rewrites
+    one of the copies of the node that a log density has, and takes the random index as one only while all are equal.
     """
     if weights in node.inputs:  # another observed variable of the same batch
         return node.outputs[node.inputs.index(weights)]
@@ -69,17 +60,7 @@ def batch_weights(fgraph: FunctionGraph, node: Any, weights: Any) -> Any:
 
 
 def drop_batch_weights(fgraph: FunctionGraph, node: Any, weights: Any) -> None:
-    """Undo `batch_weights`, where the weights are an output of the node.
-
-    Parameters
-    ----------
-    fgraph : FunctionGraph
-        It is changed in place.
-    node : Apply
-        The ``pm.Minibatch`` node of a value, in `fgraph`.
-    weights : TensorVariable
-        Weights of a batch, made of an output of the node.
-    """
+    """Undo `batch_weights`: take the output of which the weights of a batch are made out of the node."""
     above = set(ancestors([weights]))
     kept = [j for j, output in enumerate(node.outputs) if output not in above]
     if len(kept) == len(node.outputs):  # taken out with another observed variable of the same batch
@@ -91,11 +72,6 @@ def drop_batch_weights(fgraph: FunctionGraph, node: Any, weights: Any) -> None:
     for before, after in zip(old, new, strict=True):
         after.name = before.name
     fgraph.replace_all(list(zip(old, new, strict=True)), import_missing=True)
-
-
-def table_rows(node: Any) -> Any:
-    """Symbolic number of rows of the table that a ``pm.Minibatch`` node draws from."""
-    return node.inputs[0].shape[0]
 
 
 def _inner_graph(op: Any) -> Any:

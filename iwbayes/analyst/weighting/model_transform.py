@@ -11,30 +11,16 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import graph_replace
 
-#: Edits an observed variable, given by its function graph, its name, the random variable and its value.
+#: Takes the copy's function graph, and in it the name, random variable and value of an observed variable. Returns a
+#: variable of the same type to put in its place, or the random variable itself to leave it.
 Edit = Callable[[FunctionGraph, str, Any, Any], Any]
 
 
 def transform_model(model: pm.Model, edit: Edit, *, initial_values: bool = True) -> pm.Model:
-    """Copy a model with some of its observed variables replaced.
+    """Copy a model, with its observed variables replaced by what `edit` returns for them.
 
     PyMC's function graph refuses initial values, puts variables in another order and forgets the model's name
-    and ``check_bounds``; all of them are restored.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        It is not changed.
-    edit : callable
-        Takes the function graph of the copy, and of each observed variable the name, the random variable and
-        the value in that graph. It returns the variable to put in the place of the random variable, of the
-        same type: the same one to leave it.
-    initial_values : bool
-        Whether to keep the initial values of the free variables.
-
-    Returns
-    -------
-    pymc.Model
+    and ``check_bounds``; all of them are restored, the initial values if asked for.
     """
     # fgraph_from_model only reads attributes, so a shadow without initial values stands in for the model.
     shadow = object.__new__(type(model))
@@ -69,28 +55,22 @@ def drop_data(model: pm.Model, names: Iterable[str]) -> None:
 def _restore_order(copy: pm.Model, model: pm.Model) -> None:
     """Put the variables of the copy into the order of the model, by their names."""
     for attribute in ("free_RVs", "observed_RVs", "deterministics", "potentials", "data_vars"):
-        rank = _ranks(var.name for var in getattr(model, attribute))
+        rank = {var.name: i for i, var in enumerate(getattr(model, attribute))}
         getattr(copy, attribute).sort(key=lambda var, rank=rank: rank.get(var.name, len(rank)))
-    for attribute in ("named_vars", "named_vars_to_dims"):
-        rank = _ranks(getattr(model, attribute))
-        _sort_dict(getattr(copy, attribute), lambda name, _, rank=rank: rank.get(name, len(rank)))
-    for attribute in ("rvs_to_values", "rvs_to_transforms", "rvs_to_initial_values"):
-        rank = _ranks(rv.name for rv in getattr(model, attribute))
-        _sort_dict(getattr(copy, attribute), lambda rv, _, rank=rank: rank[rv.name])
-    rank = _ranks(rv.name for rv in model.values_to_rvs.values())
-    _sort_dict(copy.values_to_rvs, lambda _, rv: rank[rv.name])
+    # keys are names or random variables, but for the last
+    for attribute in (
+        "named_vars", "named_vars_to_dims", "rvs_to_values", "rvs_to_transforms", "rvs_to_initial_values",
+        "values_to_rvs",
+    ):  # fmt: skip
+        mapping, part = getattr(copy, attribute), int(attribute == "values_to_rvs")
+        rank = {_name(pair[part]): i for i, pair in enumerate(getattr(model, attribute).items())}
+        pairs = [(rank.get(_name(pair[part]), len(rank)), pair) for pair in mapping.items()]
+        mapping.clear()
+        mapping.update(pair for _, pair in sorted(pairs, key=lambda ranked: ranked[0]))
 
 
-def _ranks(names: Iterable[str]) -> dict[str, int]:
-    """Position of each name."""
-    return {name: i for i, name in enumerate(names)}
-
-
-def _sort_dict(mapping: Any, rank: Callable[..., int]) -> None:
-    """Reorder a mapping in place by the rank of its items, a function of key and value."""
-    pairs = sorted(mapping.items(), key=lambda pair: rank(*pair))
-    mapping.clear()
-    mapping.update(pairs)
+def _name(variable: Any) -> str:
+    return variable if isinstance(variable, str) else variable.name
 
 
 def _restore_initial_values(copy: pm.Model, model: pm.Model) -> None:

@@ -13,7 +13,7 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 
 from iwbayes.analyst.weighting.graph_functions import evaluate
-from iwbayes.analyst.weighting.minibatch import draws_rows, minibatch_node, scaled_rows, table_rows
+from iwbayes.analyst.weighting.minibatch import draws_rows, minibatch_node, scaled_rows
 
 
 def observed_variables(model: pm.Model) -> list[Any]:
@@ -26,41 +26,20 @@ def observed_variables(model: pm.Model) -> list[Any]:
 
 @dataclass(frozen=True)
 class ObservedRows:
-    """An observed variable and its rows.
+    """An observed variable and its rows."""
 
-    Attributes
-    ----------
-    name : str
-        Name that the user gave the variable.
-    observed : str
-        Name of the node of ``model.observed_RVs``: another one where missing values are imputed.
-    n_rows : int
-        Length of the first axis: of an imputed variable, missing rows included; of a minibatch, of the whole
-        table; -1 for a scalar.
-    rows : ndarray of int or None
-        The rows of the observed entries of an imputed variable; None for any other.
-    minibatch : bool
-        Whether its rows are a batch of ``pm.Minibatch``.
-    refusal : str
-        Why its rows are not known; empty if they are.
-    """
-
-    name: str
-    observed: str
+    name: str  # that the user gave it
+    observed: str  # of the node of model.observed_RVs: another one where missing values are imputed
+    # length of the first axis: of an imputed variable, missing rows included; of a minibatch, of the whole table;
+    # -1 for a scalar
     n_rows: int
-    rows: np.ndarray | None = None
-    minibatch: bool = False
-    refusal: str = ""
+    rows: np.ndarray | None = None  # of the observed entries of an imputed variable; None for any other
+    minibatch: bool = False  # whether its rows are a batch of pm.Minibatch
+    refusal: str = ""  # why its rows are not known; empty if they are
 
 
 def observed_rows(model: pm.Model) -> list[ObservedRows]:
-    """Find the rows of each observed variable of a model.
-
-    Raises
-    ------
-    ValueError
-        If the model has no observed variables.
-    """
+    """Find the rows of each observed variable of a model; a ValueError if it has none."""
     variables = observed_variables(model)
     if not variables:
         remedy = (
@@ -76,29 +55,28 @@ def observed_rows(model: pm.Model) -> list[ObservedRows]:
 def _rows_of(model: pm.Model, rv: Any) -> ObservedRows:
     """Rows of one observed variable."""
     value: Any = model.rvs_to_values[rv]
-    name = imputed_name(model, rv)
-    tensor = isinstance(rv, pt.TensorVariable)
+    name, tensor = _imputed_name(model, rv), isinstance(rv, pt.TensorVariable)
     if not tensor:
         refusal = f"variables of type {rv.type} are not supported. Use a variable of pymc itself, not of pymc.dims."
-        return ObservedRows(rv.name, rv.name, -1, refusal=refusal)
-    if rv.type.ndim == 0:
+    elif rv.type.ndim == 0:
         refusal = "it is a scalar. Give it a row axis, for example shape=1 with one observed value."
-        return ObservedRows(rv.name, rv.name, -1, refusal=refusal)
-    if isinstance(rv.owner.op, PartialObservedRV):
+    elif isinstance(rv.owner.op, PartialObservedRV):
         refusal = (
             "its density joins observed and imputed values. Drop the incomplete rows, or impute them as "
             "a free variable of their own."
         )
         return ObservedRows(name or rv.name, rv.name, -1, refusal=refusal)
-    if name is not None:
+    elif name is not None:
         mask: Any = _observed_mask(model, name, rv)
         # A variable whose rows are missing as a whole keeps its trailing axes; else entries are one by one.
         if rv.type.ndim > 1:
             mask = mask.all(axis=tuple(range(-(rv.type.ndim - 1), 0)))
         return ObservedRows(name, rv.name, len(mask), np.nonzero(mask)[0])
-    if draws_rows(value) or scaled_rows(rv) is not None:
+    elif draws_rows(value) or scaled_rows(rv) is not None:
         return _batch_of(rv, value)
-    return ObservedRows(rv.name, rv.name, int(evaluate(value.shape)[0]))
+    else:
+        return ObservedRows(rv.name, rv.name, int(evaluate(value.shape)[0]))
+    return ObservedRows(rv.name, rv.name, -1, refusal=refusal)
 
 
 def _batch_of(rv: Any, value: Any) -> ObservedRows:
@@ -110,17 +88,16 @@ def _batch_of(rv: Any, value: Any) -> ObservedRows:
             "output of one pm.Minibatch, or the whole table."
         )
         return ObservedRows(rv.name, rv.name, -1, refusal=refusal)
-    n_rows = int(evaluate(table_rows(node)))
+    n_rows, refusal = int(evaluate(node.inputs[0].shape[0])), ""  # of the table that it draws from
     if size is not None and int(evaluate(size)) != n_rows:
         refusal = (
             f"its total_size is {int(evaluate(size))}, but pm.Minibatch draws from {n_rows} rows. Set total_size "
             "to the rows of the table, and the sum of the weights by reweight's total."
         )
-        return ObservedRows(rv.name, rv.name, n_rows, minibatch=True, refusal=refusal)
-    return ObservedRows(rv.name, rv.name, n_rows, minibatch=True)
+    return ObservedRows(rv.name, rv.name, n_rows, minibatch=True, refusal=refusal)
 
 
-def imputed_name(model: pm.Model, rv: Any) -> str | None:
+def _imputed_name(model: pm.Model, rv: Any) -> str | None:
     """Return the name of the variable whose observed part this is, None if nothing of it is imputed."""
     name = rv.name.removesuffix("_observed")
     whole = model.named_vars.get(name)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 
 from iwbayes.analyst.weighting.graph_functions import evaluate
@@ -15,20 +15,12 @@ from iwbayes.arrays import Array
 from iwbayes.release import Release
 from iwbayes.schema import Binary, Categorical
 
-__all__ = ["check_rows", "check_weighted_rows"]
-
 # Spread of a variable within equal cells, as a share of its range, that counts as rounding.
 _ROUNDING = 1e-9
 
 
 def check_weighted_rows(model: pm.Model, release: Release) -> None:
-    """Refuse a model whose likelihood is not weighted, or has other rows than the release.
-
-    Raises
-    ------
-    ValueError
-        With the variable and the remedy.
-    """
+    """Refuse a model whose likelihood is not weighted, or has other rows than the release, with a ValueError."""
     weighted = {rv.name for rv in model.observed_RVs if isinstance(rv.owner.op, WeightedRandomVariable)}
     if not weighted:
         raise ValueError("the model has no weighted likelihood. Make one by reweight(model, release) and sample it.")
@@ -47,24 +39,27 @@ def check_rows(model: pm.Model, targets: list[ObservedRows], release: Release) -
 
     A variable with one number a row passes where it follows the column of its name, cell by cell: of levels any codes,
     of numbers what rises or falls with them, such as their logarithm. Those of other names and lengths are not looked
-    at.
-
-    Raises
-    ------
-    ValueError
-        With the variable and the remedy.
+    at. A ValueError names the variable and the remedy.
     """
     schema, frame = release.synthetic.schema, release.synthetic.frame
-    for name, values in _row_values(model, targets, len(frame)):
-        if name not in schema.names:
+    observed = {rv.name: rv for rv in model.observed_RVs}
+    found: list[Any] = [
+        (rows.name, model.rvs_to_values[observed[rows.observed]])
+        for rows in targets
+        if not rows.minibatch and rows.rows is None
+    ]
+    for name, variable in [*found, *((var.name, var) for var in model.data_vars)]:
+        if name not in schema.names or variable.type.ndim != 1 or variable.type.dtype == "object":
+            continue
+        values = evaluate(variable).astype(np.float64)
+        if len(values) != len(frame):
             continue
         column = schema[name]
-        ordered = not isinstance(column, Binary | Categorical)
-        if isinstance(column, Binary | Categorical):
+        if levels := isinstance(column, Binary | Categorical):
             cells = column.codes(frame[name]).astype(np.float64)
         else:
             cells = frame[name].to_numpy(np.float64, na_value=np.nan)
-        if not _follows(values, cells, ordered=ordered):
+        if not _follows(values, cells, ordered=not levels):
             raise ValueError(
                 f"the values of {name!r} are not those of column {name!r} of the release: they are of other rows, or "
                 "in another order. Weights belong to rows by position, so build the model on release.synthetic.frame "
@@ -72,29 +67,12 @@ def check_rows(model: pm.Model, targets: list[ObservedRows], release: Release) -
             )
 
 
-def _row_values(model: pm.Model, targets: list[ObservedRows], n_rows: int) -> Iterator[tuple[str, Array]]:
-    """Observed variables and data of a model that have one number for each row, by name."""
-    observed = {rv.name: rv for rv in model.observed_RVs}
-    found: list[tuple[str, Any]] = [
-        (rows.name, model.rvs_to_values[observed[rows.observed]])
-        for rows in targets
-        if not rows.minibatch and rows.rows is None
-    ]
-    for name, variable in [*found, *((var.name, var) for var in model.data_vars)]:
-        if variable.type.ndim == 1 and variable.type.dtype != "object":
-            values = evaluate(variable)
-            if len(values) == n_rows:
-                yield name, np.asarray(values, dtype=np.float64)
-
-
 def _follows(values: Array, cells: Array, *, ordered: bool) -> bool:
     """Whether equal cells, missing ones among them, have equal values, and ordered ones rise or fall with the cells."""
-    _, group = np.unique(cells, return_inverse=True)
-    order = np.argsort(group, kind="stable")
-    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
-    finite = np.where(np.isfinite(values), values, 0.0)[order]
-    rounding = _ROUNDING * (finite.max() - finite.min())
-    low, high = np.minimum.reduceat(finite, starts), np.maximum.reduceat(finite, starts)
+    finite = np.where(np.isfinite(values), values, 0.0)
+    rounding = _ROUNDING * np.ptp(finite)
+    groups = pd.Series(finite).groupby(cells, dropna=False)  # in order, missing cells last
+    low, high = groups.min().to_numpy(), groups.max().to_numpy()
     if np.any(high - low > rounding):
         return False
     steps = np.diff(low[: len(low) - int(np.isnan(cells).any())])

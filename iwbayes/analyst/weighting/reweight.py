@@ -29,7 +29,7 @@ from iwbayes.analyst.weighting.observed_variables import ObservedRows, observed_
 from iwbayes.analyst.weighting.release_rows import check_rows
 from iwbayes.analyst.weighting.row_independence import row_refusal
 from iwbayes.analyst.weighting.weight_checks import LENGTH, CheckWeights, checked_values
-from iwbayes.analyst.weighting.weighted_op import WeightedRandomVariable, row_weights
+from iwbayes.analyst.weighting.weighted_op import WeightedRandomVariable
 from iwbayes.arrays import Array
 from iwbayes.release import Release
 
@@ -102,16 +102,12 @@ def reweight(
 
     Notes
     -----
-    Integer weights give the density of the table with its rows so often repeated, and weight zero takes a row
-    out; its predictors must be finite and its parameters valid all the same. Of an imputed variable the observed
-    rows are weighted and the missing ones keep weight one, as do user potentials. A minibatch keeps its scaling by
-    ``total_size``, so that the mean of its log likelihood over all batches is the weighted log likelihood of the
-    table; the weights take the random index of the batch.
-    ``pm.compute_log_likelihood`` of a weighted model gives weighted terms; :func:`log_likelihood` stores both
-    kinds.
-
-    That each term of a density belongs to its row alone is checked by numbers, at the observed values and at
-    others.
+    Integer weights give the density of the table with its rows so often repeated. Weight zero takes a row out, whose
+    predictors must be finite and whose parameters valid all the same. Missing rows of an imputed variable keep weight
+    one, as do potentials. A minibatch keeps its scaling by ``total_size``: the mean of its log likelihood over all
+    batches is the weighted log likelihood of the table. ``pm.compute_log_likelihood`` of a weighted model gives
+    weighted terms; :func:`log_likelihood` stores both kinds. That each term of a density belongs to its row alone is
+    checked by numbers, at the observed values and at others.
 
     The density is the weighted likelihood of Ghalebikesabi et al. (UAI 2022), a general Bayesian update in the
     sense of Bissiri et al. (JRSS-B, 2016).
@@ -147,24 +143,15 @@ def reweight(
 
     new = transform_model(model, weigh)
     for name, variable in shared.items():
-        dims = {_row_dim(model, target) for target in targets if _data_name(target, weights) == name}
+        owners = [target for target in targets if _data_name(target, weights) == name]
+        # a batch has no rows of the table
+        dims = {None if own.minibatch else (model.named_vars_to_dims.get(own.name) or (None,))[0] for own in owners}
         new.register_data_var(variable, None if len(dims) > 1 or None in dims else (*dims,))
     return new
 
 
 def unweight(model: pm.Model) -> pm.Model:
-    """Return a copy of a weighted model with its weights taken out: the inverse of :func:`reweight`.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        A model that :func:`reweight` returned, or a copy of one. It is not changed.
-
-    Returns
-    -------
-    pymc.Model
-        All rows have weight one; the data variables of the weights are gone.
-    """
+    """Return a copy of a weighted model without its weights and their data variables: the inverse of `reweight`."""
 
     def strip(fgraph: FunctionGraph, name: str, rv: Any, value: Any) -> Any:
         if not is_weighted(rv):
@@ -175,18 +162,15 @@ def unweight(model: pm.Model) -> pm.Model:
         return rv.owner.inputs[0]
 
     new = transform_model(model, strip)
-    drop_data(new, _unused_weights(model, new))
+    inputs = [var for rv in observed_variables(model) if is_weighted(rv) for var in rv.owner.inputs[1:]]
+    feeding = set(ancestors(inputs))
+    used = set(ancestors([*new.basic_RVs, *new.deterministics, *new.potentials, *new.rvs_to_values.values()]))
+    drop_data(new, [var.name for var in model.data_vars if var in feeding and new.named_vars[var.name] not in used])
     return new
 
 
 def is_weighted(rv: Any) -> bool:
-    """Whether an observed variable of a model carries likelihood weights.
-
-    Parameters
-    ----------
-    rv : TensorVariable
-        One of ``model.observed_RVs``.
-    """
+    """Whether a variable of ``model.observed_RVs`` carries likelihood weights."""
     return rv.owner is not None and isinstance(rv.owner.op, WeightedRandomVariable)
 
 
@@ -224,12 +208,6 @@ def log_likelihood(idata: ArvizObject, weighted: pm.Model, *, progressbar: bool 
     return with_groups(idata, groups)
 
 
-def _row_dim(model: pm.Model, target: ObservedRows) -> str | None:
-    """Name of the dimension of an observed variable's rows; None where it has none, and of a batch."""
-    dims = model.named_vars_to_dims.get(target.name) or (None,)
-    return None if target.minibatch else dims[0]
-
-
 def _warn_of_potentials(model: pm.Model, targets: list[ObservedRows]) -> None:
     """Warn of potentials with one term a row, which may be a likelihood that its author takes for weighted."""
     for potential in model.potentials:
@@ -257,14 +235,6 @@ def _guard(name: str, vector: np.ndarray, allow_zero: bool | None) -> bool:
     return bool(allow_zero or n_zero)
 
 
-def _unused_weights(weighted: pm.Model, new: pm.Model) -> list[str]:
-    """Names of the data variables that fed weights of a model, and feed nothing of its unweighted copy."""
-    inputs = [var for rv in observed_variables(weighted) if is_weighted(rv) for var in rv.owner.inputs[1:]]
-    feeding = set(ancestors(inputs))
-    used = set(ancestors([*new.basic_RVs, *new.deterministics, *new.potentials, *new.rvs_to_values.values()]))
-    return [var.name for var in weighted.data_vars if var in feeding and new.named_vars[var.name] not in used]
-
-
 def _data_name(target: ObservedRows, weights: Any) -> str:
     """Name of the data variable that holds a variable's weights; of no data variable if it has no weights."""
     return f"{DATA_NAME}_{target.name}" if isinstance(weights, Mapping) else DATA_NAME
@@ -274,9 +244,9 @@ def _match(model: pm.Model, weights: Any, targets: list[ObservedRows]) -> dict[s
     """Check the weights against the variables they are for: vectors (row,) by name of their data variable."""
     names = [target.name for target in targets]
     if isinstance(weights, Mapping):
-        for name in weights:
-            if name not in names:
-                raise KeyError(f"{name!r} is not an observed variable; those are {', '.join(names)}.")
+        unknown = [name for name in weights if name not in names]
+        if unknown:
+            raise KeyError(f"{unknown[0]!r} is not an observed variable; those are {', '.join(names)}.")
         if not weights:
             raise ValueError("the dict of weights is empty. Name at least one observed variable.")
     chosen = [target for target in targets if not isinstance(weights, Mapping) or target.name in weights]
@@ -347,7 +317,7 @@ def common_weights(model: pm.Model, rows: list[Any]) -> np.ndarray:
         if draws_rows(model.rvs_to_values[rv]):
             raise ValueError(f"the observed variable {rv.name!r} is a minibatch. Use a model of the whole table.")
         n_rows = int(evaluate(model.rvs_to_values[rv].shape)[0])
-        weights[rv.name] = np.array(evaluate(row_weights(rv))) if is_weighted(rv) else np.ones(n_rows)
+        weights[rv.name] = np.array(evaluate(rv.owner.inputs[1])) if is_weighted(rv) else np.ones(n_rows)
     lengths = {name: len(vector) for name, vector in weights.items()}
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{name}: {length}" for name, length in lengths.items())

@@ -40,12 +40,6 @@ def row_refusal(model: pm.Model, rv: Any) -> str:
 
     The terms are evaluated at the observed values and at values of which some rows differ. Each term may
     change only where its own row does: this is checked by numbers since custom densities can be any graph.
-
-    Parameters
-    ----------
-    model : pymc.Model
-    rv : TensorVariable
-        One of its observed variables, with at least one axis.
     """
     inner = rv.owner.inputs[0].owner.op if isinstance(rv.owner.op, MinibatchRandomVariable) else rv.owner.op
     if isinstance(inner, SimulatorRV):
@@ -77,19 +71,10 @@ def _holds_missing_cells(variables: list[Any]) -> bool:
 
 
 def _dependence(model: pm.Model, terms: Any, values: list[Any], data: list[Any], advice: str) -> str:
-    """Compare the terms at the observed values with those where one half, then the other half, is changed.
+    """Compare the terms of a log density at the observed values with those where one half, then the other, is changed.
 
-    Parameters
-    ----------
-    model : pymc.Model
-    terms : TensorVariable
-        Log density of a variable.
-    values : list of TensorVariable
-        Its value in the terms, and those of the other observed variables that are changed with it.
-    data : list of TensorVariable
-        The observed values in their place.
-    advice : str
-        On missing cells among the data; empty where there are none.
+    `values` are those in the terms, of the variable first and then of the others that are changed with it; `data` the
+    observed ones in their place. `advice` is on missing cells among the data, empty where there are none.
     """
     observed = [evaluate(var) for var in data]
     n_rows = len(observed[0])
@@ -144,11 +129,12 @@ def _evaluated(model: pm.Model, function: Any, observed: list[np.ndarray], half:
     """
     rng = np.random.default_rng(1)  # the verdict on a model must not change from call to call
     error: Exception = ValueError("it is not finite")
-    for change in (_near, _permuted):
+    for change in (_near, lambda values, rng: values[rng.permutation(len(values))]):
         changed = [change(values, rng) for values in observed]
         flat = [*observed]
         for rows in (half, ~half):
-            flat += [_mixed(rows, *pair) for pair in zip(changed, observed, strict=True)]
+            for new, old in zip(changed, observed, strict=True):
+                flat.append(np.where(rows.reshape(-1, *[1] * (old.ndim - 1)), new, old))
         for point, last in _points(model, rng):
             try:
                 with np.errstate(all="ignore"):
@@ -171,13 +157,11 @@ def _points(model: pm.Model, rng: np.random.Generator) -> Iterator[tuple[dict[st
     if all(kind.dtype.startswith("float") and None not in kind.shape for kind in types.values()):
         yield {name: rng.uniform(-0.5, 0.5, kind.shape).astype(kind.dtype) for name, kind in types.items()}, False
     start = _initial_point(model)
-    yield (
-        {
-            name: value + rng.uniform(-0.5, 0.5, value.shape).astype(value.dtype) if value.dtype.kind == "f" else value
-            for name, value in start.items()
-        },
-        False,
-    )
+    moved = dict(start)
+    for name, value in start.items():
+        if value.dtype.kind == "f":
+            moved[name] = value + rng.uniform(-0.5, 0.5, value.shape).astype(value.dtype)
+    yield moved, False
     yield start, True
 
 
@@ -210,13 +194,3 @@ def _near(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         return (values + spread * rng.normal(size=values.shape)).astype(values.dtype)
     # Whole numbers may index a table: those just below the observed ones are safe.
     return np.where(values > 0, values - 1, 1).astype(values.dtype)
-
-
-def _permuted(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Values with their rows in another order."""
-    return values[rng.permutation(len(values))]
-
-
-def _mixed(rows: np.ndarray, changed: np.ndarray, observed: np.ndarray) -> np.ndarray:
-    """Take changed values in some rows, observed ones in the others."""
-    return np.where(rows.reshape(-1, *[1] * (observed.ndim - 1)), changed, observed)

@@ -32,18 +32,9 @@ _FLOATS = ("float32", "float64")
 class CheckWeights(Assert):
     """Pass weights through, or raise a ValueError where a condition does not hold.
 
-    Parameters
-    ----------
-    msg : str
-    length : int, optional
-        Number of weights, known beforehand and among the conditions, so that it becomes static.
-    guard : bool, optional
-        Whether zeros are allowed, of a check of the values; None for a check of the length.
-
-    Notes
-    -----
-    PyMC's own check of parameters is dropped from models with ``check_bounds=False``; this one is not. As a
-    kind of Assert, it is skipped where a backend has no errors (JAX).
+    A check of the values says by `guard` whether zeros are allowed, one of the length may have `length` among its
+    conditions, which then becomes static. PyMC's own check of parameters is dropped from models with
+    ``check_bounds=False``; this one is not. As a kind of Assert, it is skipped where a backend has no errors (JAX).
     """
 
     __props__: Any = ("msg", "exc_type", "length", "guard")
@@ -68,30 +59,14 @@ class CheckWeights(Assert):
 
 
 def total_weight(weights: Any, guard: bool) -> Any:
-    """Sum of the weights, NaN where one of them is negative or NaN (or zero): the sum and the check in one pass.
-
-    Parameters
-    ----------
-    weights : TensorVariable, shape (row,)
-    guard : bool
-        Whether zeros are allowed.
-    """
+    """Sum and check weights (row,) in one pass: NaN where one is negative or NaN, or zero without the guard."""
     return pt.sum(pt.switch((weights >= 0) if guard else (weights > 0), weights, np.nan))
 
 
 def checked_values(weights: Any, guard: bool, *, part: Any | None = None, total: float | None = None) -> Any:
-    """Weights that raise a ValueError at evaluation where they are not allowed.
+    """Return weights (row,) that raise a ValueError at evaluation where they are not allowed; zeros are by `guard`.
 
-    Parameters
-    ----------
-    weights : TensorVariable, shape (row,)
-        Of all rows.
-    guard : bool
-        Whether zeros are allowed.
-    part : TensorVariable, shape (row in part,), optional
-        The weights of some of the rows, to be returned instead of all.
-    total : float, optional
-        What all of them are scaled to sum to.
+    They are scaled to sum to a `total`. Of a `part`, the weights of some of the rows, these are returned instead.
     """
     found = total_weight(weights, guard)
     # a NaN fails either comparison
@@ -158,16 +133,10 @@ def local_sum_of_checked(fgraph: Any, node: Apply) -> list[Variable] | None:
 class TotalWeight(COp):
     """What `total_weight` gives, in C: sum of a vector, NaN where an entry is not allowed.
 
-    Parameters
-    ----------
-    guard : bool
-        Whether zeros are allowed.
-
-    Notes
-    -----
     Loops that pytensor generates take one entry a step; this one keeps several sums, which a compiler turns into
-    vector instructions. It is about four times as fast: 3 to 9 % of the gradient of a gaussian model
-    (``benchmarks/speed.py --parts gradient``, with and without it).
+    vector instructions. It is about four times as fast. Without it and `local_sum_of_checked` gradients of gaussian
+    models took 1.12 to 1.18 times as long as plain ones, with them 1.07 to 1.14
+    (``benchmarks/speed.py --parts gradient``).
     """
 
     __props__ = ("guard",)

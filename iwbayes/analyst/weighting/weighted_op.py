@@ -100,11 +100,6 @@ def weighted_rv_logprob(op: WeightedRandomVariable, values: Any, rv: Any, weight
     return pt.switch(_by_row(keep, terms.type.ndim), _by_row(weights, terms.type.ndim) * terms, 0.0)
 
 
-def row_weights(rv: Any) -> Any:
-    """Return the weights in the log density of a weighted variable, scaled to their total: symbolic, shape (row,)."""
-    return rv.owner.inputs[1]
-
-
 def _by_row(vector: Any, ndim: int) -> Any:
     """Give a vector over rows trailing axes, to multiply an array (row, ...) of `ndim` dimensions."""
     return vector.dimshuffle(0, *["x"] * (ndim - 1))
@@ -125,9 +120,16 @@ def _safe_value(rv: Any, value: Any, weights: Any) -> Any:
 
 
 def _support_point(rv: Any, value: Any) -> Any | None:
-    """Support point of each row's distribution, None where it has none."""
+    """Support point of each row's distribution, of a mixture that of its first component; None where there is none."""
     try:
-        point = _component_point(rv) if isinstance(rv.owner.op, _BaseMixtureRV) else support_point(rv)
+        if isinstance(rv.owner.op, _BaseMixtureRV):
+            _, _, *components = rv.owner.inputs
+            point = support_point(components[0])
+            if len(components) == 1:  # its components are along an axis
+                point = pt.take(point, 0, axis=-components[0].owner.op.ndim_supp - 1)
+            point = pt.broadcast_to(point, rv.shape)
+        else:
+            point = support_point(rv)
         # Support points may read the shape of their own variable, which is that of the value.
         safe: Any = graph_replace([point], {rv: value}, strict=False)[0]
     except NotImplementedError:
@@ -135,12 +137,3 @@ def _support_point(rv: Any, value: Any) -> Any | None:
     if any(var.owner is not None and isinstance(var.owner.op, MeasurableOp) for var in ancestors([safe])):
         return None
     return safe.astype(value.dtype)
-
-
-def _component_point(rv: Any) -> Any:
-    """Support point of the first component of a mixture, in the mixture's shape."""
-    _, _, *components = rv.owner.inputs
-    point = support_point(components[0])
-    if len(components) == 1:  # its components are along an axis
-        point = pt.take(point, 0, axis=-components[0].owner.op.ndim_supp - 1)
-    return pt.broadcast_to(point, rv.shape)

@@ -18,7 +18,7 @@ import iwbayes as iw
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, calibrate_normal
 from iwbayes.analyst.quantities import effect_design
-from iwbayes.analyst.quantities.column_slopes import column_slopes
+from iwbayes.analyst.quantities.effect_design import column_slopes
 from iwbayes.analyst.regression.design_record import read_design
 from iwbayes.analyst.regression.families import FAMILIES
 from iwbayes.analyst.regression.weighted_rows import WeightedRows

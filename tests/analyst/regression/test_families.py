@@ -145,7 +145,7 @@ def test_gaussian_takes_numbers():
 )
 def test_wrong_response_names_the_family_that_fits(family, column, advice):
     with pytest.raises(ValueError, match=f"{family!r} requires .*'y' is .*{advice}"):
-        FAMILIES[family].check_column(column)
+        FAMILIES[family].response(column, pd.Series(dtype=float))
 
 
 def test_unknown_family_lists_the_families():

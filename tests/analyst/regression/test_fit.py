@@ -14,7 +14,7 @@ import iwbayes as iw
 from iwbayes.analyst import arviz_compat, row_merging
 from iwbayes.analyst.inference.importance import importance_draws
 from iwbayes.analyst.regression.design import build_design
-from iwbayes.analyst.regression.family import default_family
+from iwbayes.analyst.regression.families import default_family
 from iwbayes.analyst.regression.fit import fit
 from iwbayes.analyst.regression.priors import LogPrior, prior_scales
 from iwbayes.analyst.regression.regression_posterior import RegressionProblem, find_modes

@@ -6,10 +6,11 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 import pytest
+from pytensor.compile.mode import Mode
 
 from iwbayes.analyst.regression.design import build_design
 from iwbayes.analyst.regression.model import build_model, regression
-from iwbayes.analyst.regression.priors import LogPrior, prior_scales, python_mode
+from iwbayes.analyst.regression.priors import LogPrior, prior_scales
 from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
 from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights
@@ -199,7 +200,7 @@ def test_numpy_posterior_is_the_density_of_the_pymc_model(formula, family, kind)
     model = build_model(found, scales, given_priors(kind) if kind else None)
     prior = LogPrior(found, scales, given_priors(kind) if kind else None)
     theta = np.random.default_rng(1).normal(size=(3, found.n_parameters)) * 0.3
-    density = model.compile_logp(mode=python_mode())
+    density = model.compile_logp(mode=Mode(linker="py", optimizer=None))
     pymc_values = np.array([density(theta_to_point(found, model, t)) for t in theta])
     n = found.x.shape[1] * found.n_predictors
     ours = [
