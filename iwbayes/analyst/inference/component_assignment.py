@@ -15,14 +15,10 @@ __all__ = ["ComponentAssignment"]
 
 @dataclass(frozen=True, eq=False)
 class ComponentAssignment:
-    """Which draw of which part of a mixture goes where.
+    """Which draw of which part of a mixture goes where: its `part` and `index` in it, each (chain, draw).
 
-    Parameters
-    ----------
-    part : ndarray of int, shape (chain, draw)
-        In random order: no chain shall look like a walk from one part to the next.
-    index : ndarray of int, shape (chain, draw)
-        Which of the part's draws in that chain; each is used once.
+    Parts come in random order, so that no chain looks like a walk from one part to the next. Each draw of a part is
+    used once.
     """
 
     part: NDArray[np.intp]

@@ -28,16 +28,10 @@ __all__ = ["Component", "Draws", "draw_components", "draw_densities", "sample_st
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """Draws from a log density.
+    """Draws `theta` (chain, draw, p) from a log density, by `method` "laplace" or "nuts".
 
-    Parameters
-    ----------
-    theta : ndarray, shape (chain, draw, p)
-    statistics : dict of str to ndarray, shape (chain, draw)
-        ``lp``, the log density of each, and what NUTS records.
-    method : {"laplace", "nuts"}
-    proposals : ImportanceDraws or None
-        Of the importance sampling, where it was tried.
+    `statistics` (chain, draw) are ``lp``, the log density, and what NUTS records; `proposals` are those of importance
+    sampling, where it was tried.
     """
 
     theta: Array
@@ -58,24 +52,9 @@ class Component:
 def draw_components(
     located: Sequence[tuple[WeightedPosterior, Mode]], settings: SamplingSettings, n_each: int, rng: np.random.Generator
 ) -> list[Component]:
-    """Draw from each of the posteriors that `WeightedPosterior.modes` returns.
+    """Draw from each of the posteriors that `WeightedPosterior.modes` returns, `n_each` in each chain.
 
-    Parameters
-    ----------
-    located : sequence of (WeightedPosterior, Mode)
-    settings : SamplingSettings
-    n_each : int
-        Draws of each chain.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    list of Component
-
-    Raises
-    ------
-    RuntimeError
-        k-hat is too large with method="laplace".
+    RuntimeError where k-hat is too large with method="laplace".
     """
     cost = max(posterior.cost for posterior, _ in located)
     work = WORK_LIMIT / len(located)
@@ -96,16 +75,8 @@ def draw_densities(
 ) -> list[Draws]:
     """Draw from several log densities of one dimension: by importance sampling, or by NUTS where that does not suit.
 
-    Parameters
-    ----------
-    densities : sequence of (LogDensity, ndarray of shape (p,), ndarray of shape (p, p))
-        Each with a point near its mode and its precision there.
-    settings : SamplingSettings
-    n_each : int
-        Draws of each chain.
-    rng : numpy.random.Generator
-    proposals, adapted : int
-        Of the importance sampling of each at the mode, and in further rounds; see `importance_draws`.
+    Each comes with a point (p,) near its mode and its precision (p, p) there; `n_each` are the draws of each chain,
+    `proposals` and `adapted` those of `importance_draws` at the mode and in further rounds.
     """
     shape, found, tried = (settings.chains, n_each), {}, {}
     for index, (density, center, precision) in enumerate(densities if settings.method != "nuts" else []):

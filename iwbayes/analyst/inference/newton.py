@@ -31,25 +31,9 @@ def maximise(
 ) -> np.ndarray:
     """Find a local maximum; Hessians that are not negative definite are repaired, steps are shortened.
 
-    Parameters
-    ----------
-    value : callable
-        Takes theta, shape (p,), and returns the log density.
-    derivatives : callable
-        Returns its gradient, shape (p,), and Hessian, shape (p, p).
-    start : ndarray, shape (p,)
-    max_steps : int
-
-    Returns
-    -------
-    ndarray, shape (p,)
-
-    Raises
-    ------
-    ValueError
-        If the log density is not finite at the start.
-    RuntimeError
-        If the steps do not converge, or do to a point that is no maximum.
+    `value` returns the log density at theta (p,), `derivatives` its gradient (p,) and Hessian (p, p). ValueError if the
+    log density is not finite at the start; RuntimeError if the steps do not converge, or do to a point that is no
+    maximum.
     """
     theta = np.array(start, dtype=np.float64)
     current = value(theta)
@@ -107,15 +91,7 @@ def _line_search(
 
 
 class NotReachedError(RuntimeError):
-    """Some of several log densities did not reach their maximum.
-
-    Parameters
-    ----------
-    indices : ndarray of int, shape (failed,)
-        Which of them.
-    gain : float
-        The most that another step would gain.
-    """
+    """Some of several log densities did not reach their maximum: which, and the most that another step would gain."""
 
     def __init__(self, indices: Places, gain: float) -> None:
         super().__init__(
@@ -130,17 +106,11 @@ class NotReachedError(RuntimeError):
 
 
 class Maxima(NamedTuple):
-    """Maxima of several log densities.
+    """Maxima `theta` (density, p) of several log densities, their values (density,) and precisions (density, p, p).
 
-    Parameters
-    ----------
-    theta : ndarray, shape (density, p)
-    value : ndarray, shape (density,)
-    precision : ndarray, shape (density, p, p)
-        Minus the Hessian, at a point within ``sqrt(max(1e-12, 1e-15 |value|))`` posterior standard deviations of
-        the maximum: a millionth, or what the rounding of a large log density leaves.
-    extra : ndarray, shape (density, p, p)
-        What `derivatives` returned last, at the same point.
+    The precision is minus the Hessian, at a point within ``sqrt(max(1e-12, 1e-15 |value|))`` posterior standard
+    deviations of the maximum: a millionth, or what the rounding of a large log density leaves. `extra` (density, p, p)
+    is what `derivatives` returned at the same point.
     """
 
     theta: Array
@@ -162,15 +132,11 @@ def maximise_many(
     Parameters
     ----------
     derivatives : callable
-        Takes points, shape (k, p), and the places (k,) of their densities among all; returns log densities (k,),
+        Takes points, shape (k, p), and the indices (k,) of their densities among all; returns log densities (k,),
         gradients (k, p), precisions (k, p, p), which are minus the Hessians, and another array (k, p, p) to keep.
     start : ndarray, shape (density, p)
     max_steps : int
         Calls of `derivatives`, halvings of steps included.
-
-    Returns
-    -------
-    Maxima
 
     Raises
     ------

@@ -48,22 +48,10 @@ _OF_THE_STEP = ("target_accept", "max_treedepth")
 
 
 def check_sampler(sampler: Any) -> dict[str, Any]:
-    """Check more arguments of ``pymc.sample``.
+    """Return more arguments of ``pymc.sample`` as a dict.
 
-    Parameters
-    ----------
-    sampler : mapping of str to object, or None
-
-    Returns
-    -------
-    dict
-
-    Raises
-    ------
-    TypeError
-        It is no mapping.
-    ValueError
-        It holds what is set for each run, or how to start it; ``max_seconds`` is no positive number.
+    TypeError where they are no mapping; ValueError where they hold what is set for each run, or how to start it, or a
+    ``max_seconds`` that is no positive number.
     """
     if sampler is not None and not isinstance(sampler, Mapping):
         raise TypeError(
@@ -94,14 +82,7 @@ def check_sampler(sampler: Any) -> dict[str, Any]:
 class _Clock:
     """Callback of ``pymc.sample`` that says how long a run will take, and ends it when its time is over.
 
-    Parameters
-    ----------
-    options : dict
-        Of the run; ``max_seconds`` is taken out of it.
-    draws : int
-        Of each chain.
-    n_runs : int
-        Runs that share the time.
+    ``max_seconds``, which `n_runs` share, is taken out of `options`; `draws` are those of each chain.
     """
 
     def __init__(self, options: dict[str, Any], draws: int, n_runs: int = 1) -> None:
@@ -170,16 +151,7 @@ class _Clock:
 
 @dataclass(frozen=True)
 class SamplingSettings:
-    """How to draw.
-
-    Parameters
-    ----------
-    chains, draws : int
-        Shape of what comes back.
-    method : {"auto", "laplace", "nuts"}
-    sampler : mapping of str to object
-        From `check_sampler`.
-    """
+    """How to draw: chains and draws of each in the result, the method, and checked arguments of ``pymc.sample``."""
 
     chains: int
     draws: int
@@ -188,18 +160,10 @@ class SamplingSettings:
 
 
 class WhitenedNuts:
-    """PyMC's NUTS for log densities in numpy, each in units of its curvature near the mode.
+    """PyMC's NUTS for log densities in numpy of `size` parameters, each in units of its curvature near the mode.
 
-    One step serves all runs; it tunes itself anew in each.
-
-    Parameters
-    ----------
-    size : int
-        Number of parameters.
-    settings : SamplingSettings
-    n_runs : int
-        Runs to come: where there are several, each is checked by none of PyMC's tests of convergence, and tuned
-        shortly, since all have the same shape in these units.
+    One step serves all runs; it tunes itself anew in each. Where there are several runs, each is checked by none of
+    PyMC's tests of convergence, and tuned shortly, since all have the same shape in these units.
     """
 
     def __init__(self, size: int, settings: SamplingSettings, *, n_runs: int) -> None:
@@ -260,23 +224,9 @@ def _root_of_inverse(precision: Array) -> Array:
 def sample_model(
     model: pm.Model, settings: SamplingSettings, draws: int, rng: np.random.Generator, *, n_runs: int = 1
 ) -> xr.Dataset:
-    """Sample a PyMC model as it is, by the steps that PyMC chooses.
+    """Sample a PyMC model by the steps that PyMC chooses: posterior group with its ``divergences`` as attribute.
 
-    Parameters
-    ----------
-    model : pymc.Model
-    settings : SamplingSettings
-        Its `sampler` goes before all else.
-    draws : int
-        Of each chain.
-    rng : numpy.random.Generator
-    n_runs : int
-        Runs that share the time.
-
-    Returns
-    -------
-    xarray.Dataset
-        Posterior group, in memory, with the number of ``divergences`` among its attributes.
+    `settings.sampler` goes before all else; `draws` are those of each chain, `n_runs` the runs that share the time.
     """
     options = {**_QUIET, "chains": settings.chains, **settings.sampler}
     options |= {"model": model, "nuts_sampler": "pymc", "random_seed": _seed(rng)}

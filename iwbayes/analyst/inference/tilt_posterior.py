@@ -36,18 +36,8 @@ _BLOCK = 2**17
 class TiltPosterior(LogDensity):
     """Posterior p(b | m~) prop. to N(m~; m(b), Sigma) N(b; 0, tau^2 I) of the private rows' own tilt.
 
-    Parameters
-    ----------
-    phi : ndarray, shape (row, k)
-        Features of rows with a positive base; identical rows may be merged.
-    base : ndarray, shape (row,)
-        Log shares of the rows before the tilt.
-    value : ndarray, shape (k,)
-        The released noisy mean m~.
-    noise : ndarray, shape (k, k)
-        Sigma, positive definite.
-    tau : float
-        Prior standard deviation of each coefficient.
+    `phi` (row, k) are the features of rows with a positive base, of which identical ones may be merged; `base` (row,)
+    the log shares of the rows before the tilt; `value` (k,) is m~ and `noise` (k, k) Sigma, positive definite.
     """
 
     phi: Array
@@ -131,22 +121,10 @@ class TiltPosterior(LogDensity):
 
 
 def row_noise(posterior: TiltPosterior, b: Array, variance: float, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Multiply the rows' base by gamma variables and move each tilt back to its mean.
+    """Multiply the rows' base by gamma variables of mean one and this variance, and move each tilt b back to its mean.
 
-    Parameters
-    ----------
-    posterior : TiltPosterior
-        With unmerged rows.
-    b : ndarray, shape (draw, k)
-    variance : float
-        Of the multipliers, whose mean is one; positive.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    log_multipliers : ndarray, shape (draw, row)
-    b : ndarray, shape (draw, k)
-        The coefficients under which the multiplied rows have the means m(b) again, up to a ridge of Sigma.
+    Returns the log multipliers (draw, row) and the coefficients (draw, k) under which the multiplied rows, which must
+    not be merged, have the means m(b) again, up to a ridge of Sigma.
     """
     shape = (len(b), len(posterior.base))
     log_multipliers = np.log(np.maximum(rng.gamma(1 / variance, variance, size=shape), 1e-300))
@@ -199,27 +177,10 @@ def draw_tilts(
     sampler: Mapping[str, Any],
     rng: np.random.Generator,
 ) -> Array:
-    """Draw coefficients from the posterior of a tilt.
+    """Draw `n_draws` coefficients (n_draws, k) from the posterior of a tilt, starting near its mode.
 
-    Parameters
-    ----------
-    posterior : TiltPosterior
-    start : ndarray, shape (k,)
-        Near its mode.
-    n_draws : int
-    method : {"auto", "laplace", "nuts"}
-    sampler : mapping of str to object
-        More arguments of ``pymc.sample`` for NUTS.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    ndarray, shape (n_draws, k)
-
-    Raises
-    ------
-    RuntimeError
-        The mode was not found; k-hat is 0.7 or more with method="laplace"; the chains of NUTS disagree.
+    RuntimeError where the mode was not found, k-hat is 0.7 or more with method="laplace", or the chains of NUTS
+    disagree.
 
     Notes
     -----
