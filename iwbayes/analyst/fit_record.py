@@ -33,16 +33,7 @@ def weights_digest(weights: Weights | None) -> str:
 def check_recorded_weights(posterior: xr.Dataset, release: Release) -> None:
     """Refuse results of :func:`~iwbayes.fit` with other weights than the release's, by the name and digest it recorded.
 
-    Parameters
-    ----------
-    posterior : xarray.Dataset
-        With the attributes that fit gives it; others pass.
-    release : Release
-
-    Raises
-    ------
-    ValueError
-        If the names of the estimators, or of the steps since then, or the weights of draws differ.
+    A `posterior` without the attributes that fit gives it passes.
     """
     weights, recorded = release.weights, posterior.attrs.get("weights")
     if recorded is None or not _RECORDED <= set(posterior.attrs):

@@ -44,17 +44,7 @@ _QUOTED = 4
 
 @dataclass(frozen=True, eq=False)
 class HeldBack:
-    """A tilt's test of fit on the synthetic rows.
-
-    Parameters
-    ----------
-    features : ndarray, shape (row, l)
-        That the tilt does not use.
-    value : ndarray, shape (l,)
-        Their noisy mean over the private rows.
-    noise : ndarray, shape (l, l)
-        Covariance of its noise.
-    """
+    """A tilt's test of fit: features (row, l) that it does not use, and their noisy mean over the private rows."""
 
     features: Array
     value: Array
@@ -140,12 +130,8 @@ class ReleasedTilt:
     def base_and_coefficients(self) -> tuple[Array, Array]:
         """Log shares of the rows before the tilt, shape (row,), and its coefficients b, shape (k,).
 
-        The base is ``w / exp(b.phi)``. Rows of weight zero have none (-inf).
-
-        Raises
-        ------
-        RuntimeError
-            The release does not store b, and the equation for it was not solved.
+        The base is ``w / exp(b.phi)``; rows of weight zero have none (-inf). RuntimeError where the release does not
+        store b and the equation for it was not solved.
         """
         assert self.weights is not None  # noqa: S101 - tilts of releases have them
         log_weights = self.weights.log_weights[0]
@@ -157,22 +143,13 @@ class ReleasedTilt:
         return base - logsumexp(base[kept]), b
 
     def unmeasured(self, formula: str) -> str | None:
-        """Say why a regression is not one whose scores the tilt has measured.
+        """Say why a regression is not one whose scores the tilt has measured; None where it is.
 
         Moments that were not measured come from the generator alone. The noise in them is unknown, and intervals that
-        depend on them can be far too narrow.
-
-        Parameters
-        ----------
-        formula : str
-            As `fit` takes it; ``"y ~ a + b"`` for the response and the columns that a model of another kind uses.
-
-        Returns
-        -------
-        str or None
-            One sentence with what is missing, terms of the first order before others, and the next step. None when
-            everything is measured. None too for a formula with terms that are no polynomials, where the release was
-            made for no model in particular.
+        depend on them can be far too narrow. The sentence names what is missing, terms of the first order before
+        others, and the next step. `formula` is as `fit` takes it; ``"y ~ a + b"`` for the response and the columns that
+        a model of another kind uses. None too for a formula with terms that are no polynomials, where the release was
+        made for no model in particular.
 
         Notes
         -----

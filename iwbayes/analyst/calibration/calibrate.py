@@ -217,20 +217,10 @@ def _checked_posterior(idata: arviz_compat.ArvizObject) -> xr.Dataset:
 
 
 def check_model(model: pm.Model, release: Release, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Refuse a model that cannot be calibrated, before anything is compiled.
+    """Refuse a model that cannot be calibrated, before anything is compiled; `shapes` are those of its free variables.
 
-    Parameters
-    ----------
-    model : pymc.Model
-    release : Release
-    shapes : dict of str to tuple of int
-        Of the free variables.
-
-    Raises
-    ------
-    ValueError
-        Its rows are not weighted or not those of the release; it has discrete variables, or one that grows with the
-        rows.
+    ValueError where its rows are not weighted or not those of the release, or where it has discrete variables or one
+    that grows with the rows.
     """
     from iwbayes.analyst.weighting.release_rows import check_weighted_rows
 

@@ -36,18 +36,8 @@ def calibrate_components(
 ) -> tuple[Array, xr.Dataset]:
     """Move the draws under each draw of the weights to its own calibrated posterior, and mix them.
 
-    Parameters
-    ----------
-    components : sequence of Component
-    assignment : ComponentAssignment
-    release : Release
-    formula : str, optional
-        Of a regression, to name the terms that the release did not measure.
-
-    Returns
-    -------
-    theta : ndarray, shape (chain, draw, p)
-    record : xarray.Dataset
+    Returns draws (chain, draw, p) and their record. The `formula` of a regression names the terms that the release did
+    not measure.
     """
     tilt = ReleasedTilt.of(release)
     applies = tilt is not None and len(components) == 1 and tilt.applies_to(components[0].posterior.weights)

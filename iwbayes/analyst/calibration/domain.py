@@ -64,18 +64,9 @@ NONQUADRATICITY_LIMIT = 0.5
 class Check:
     """One row of the diagnostics.
 
-    Parameters
-    ----------
-    name : str
-    value : float or str
-    threshold : float or str
-        NaN where there is none.
-    verdict : {"ok", "warn", "fail", "info"}
-        "fail" takes a fit out of the domain of calibration; "info" is no judgement.
-    what_to_do : str
-        Empty when nothing needs doing.
-    sign : str
-        How a good value compares with the threshold: "<" or ">".
+    The threshold is NaN where there is none. The verdict is "ok", "warn", "fail", which takes a fit out of the domain
+    of calibration, or "info", which is no judgement. `sign` says how a good value compares with the threshold: "<" or
+    ">".
     """
 
     name: str
@@ -136,11 +127,7 @@ def smallest_known(values: np.ndarray) -> float:
 def explained_check(explained: float, why: str | None = None) -> Check:
     """Share of the least spanned parameter's influence function that the features span.
 
-    Parameters
-    ----------
-    explained : float
-    why : str, optional
-        What the release did not measure, and the next step, where it is known.
+    `why` says what the release did not measure, and the next step, where it is known.
     """
     advice = (
         "the release did not measure what this model's estimates are made of, and its synthetic rows alone say the "

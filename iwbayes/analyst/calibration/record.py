@@ -64,13 +64,11 @@ def calibration_record(
     ----------
     names : sequence of str
         Flat names of the p unconstrained parameters.
-    normals : CalibratedNormal, or a sequence of them
+    normals : sequence of CalibratedNormal
         One for each draw of the weights.
     draws_before, draws_after : ndarray, shape (..., p)
         Unconstrained draws before and after.
-    release : Release
-    tilt : ReleasedTilt or None
-        Of that release.
+    release, tilt : Release, and its ReleasedTilt or None
     unmeasured : str, optional
         What of the model the release did not measure, from `ReleasedTilt.unmeasured`.
     nonquadraticity : float, optional
@@ -151,12 +149,8 @@ def _why_row_sandwich(release: Release, tilt: ReleasedTilt | None, n_draws: int)
 class ModeReference:
     """What the sandwich says of a pooled posterior, at its mode under the averaged weights.
 
-    Parameters
-    ----------
-    normal : CalibratedNormal
-    dispersion : ndarray, shape (p,)
-        Standard deviation of each parameter by the variance of the scores, over that by their curvature; the prior
-        counts in both. One where the model is right.
+    `dispersion` (p,) is the standard deviation of each parameter by the variance of the scores, over that by their
+    curvature; the prior counts in both. One where the model is right.
     """
 
     normal: CalibratedNormal
@@ -188,24 +182,9 @@ def pool_record(
     at_mode: ModeReference | None,
     unmeasured: str | None = None,
 ) -> xr.Dataset:
-    """Describe a mixture over noise-aware weights.
+    """Describe a mixture over noise-aware weights: draws (sample, p), and the `part` (sample,) of it that each is from.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Flat names of the p parameters.
-    draws : ndarray, shape (sample, p)
-    part : ndarray of int, shape (sample,)
-        Which draw of the weights is behind each.
-    release : Release
-    tilt : ReleasedTilt
-        Of that release.
-    n_parts : int
-        Number of draws of the weights.
-    at_mode : ModeReference or None
-        None where the posterior has no mode, or rows no scores.
-    unmeasured : str, optional
-        What of the model the release did not measure, from `ReleasedTilt.unmeasured`.
+    `at_mode` is None where the posterior has no mode, or rows no scores; for `unmeasured` see `calibration_record`.
 
     Returns
     -------

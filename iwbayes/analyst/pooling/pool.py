@@ -227,11 +227,6 @@ def _check_pooled_model(model: Any, release: Release, method: str) -> bool:
     """Refuse a model that cannot be pooled, before anything is sampled; say whether NUTS alone will do.
 
     That is so for functions of a table and for models with discrete variables.
-
-    Raises
-    ------
-    ValueError
-        See :func:`~iwbayes.pool`.
     """
     import pymc as pm
 
