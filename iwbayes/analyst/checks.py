@@ -10,19 +10,6 @@ import numpy as np
 
 from iwbayes.release import Release
 
-__all__ = [
-    "METHODS",
-    "Method",
-    "check_count",
-    "check_enough_draws",
-    "check_method",
-    "check_numbers",
-    "check_pool_total",
-    "check_release",
-    "check_total",
-    "grows_with_rows",
-]
-
 #: Ways to draw from a posterior.
 Method = Literal["auto", "laplace", "nuts"]
 METHODS = get_args(Method)

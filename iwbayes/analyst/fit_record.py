@@ -10,9 +10,6 @@ import xarray as xr
 from iwbayes.release import Release
 from iwbayes.weights import Weights
 
-__all__ = ["check_recorded_weights", "recorded_weights", "weights_digest"]
-
-
 # attributes by which a result of fit is known
 _RECORDED = {"formula", "family"}
 

@@ -8,8 +8,6 @@ from scipy.special import softmax
 from iwbayes._threads import one_blas_thread
 from iwbayes.arrays import Array
 
-__all__ = ["recover_coefficients"]
-
 # Log weights that lie so close to a linear function of the features have no other base than equal shares.
 _LINEAR = 1e-7
 

@@ -19,17 +19,6 @@ from iwbayes.measurement import MEAN_OF_FEATURES
 from iwbayes.release import Release
 from iwbayes.weights import Weights
 
-__all__ = [
-    "FEATURE_CUT",
-    "HARMLESS_STEPS",
-    "NOISE_AWARE",
-    "TAU",
-    "HeldBack",
-    "ReleasedTilt",
-    "has_shares_of",
-    "is_noise_aware",
-]
-
 #: Directions of the features whose weighted variance is below this share of the largest are cut (structural zeros).
 FEATURE_CUT = 1e-4
 #: Prior standard deviation of the tilt's coefficients.

@@ -16,8 +16,6 @@ from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.arrays import Array
 from iwbayes.release import Release
 
-__all__ = ["calibrate_components", "likelihood_terms", "pool_draws", "reference_at"]
-
 
 def likelihood_terms(posterior: WeightedPosterior, mode: Mode) -> LikelihoodTerms:
     """Differentiate the rows of a posterior at its mode."""

@@ -26,8 +26,6 @@ from iwbayes.arrays import Array
 if TYPE_CHECKING:
     from iwbayes.analyst.inference.model_posterior import ModelPosterior
 
-__all__ = ["Hierarchy", "nonquadraticity"]
-
 # Draws at which the likelihood is compared with its Taylor polynomial.
 _COMPARED = 200
 # Proposals for each draw: they look at no row, and the tails of scales need many.

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from iwbayes.analyst.calibration.moments import TiltMoments
 from iwbayes.arrays import Array
 
-__all__ = ["explained_share", "kappa", "kappa_overall"]
-
 #: Below this share of a parameter's variance the tilt has no pull on it.
 _NO_PULL = 1e-12
 

@@ -16,8 +16,6 @@ from iwbayes.analyst.calibration.moments import ScoreMoments, TiltMoments, score
 from iwbayes.analyst.released_tilt import TAU, ReleasedTilt
 from iwbayes.arrays import Array
 
-__all__ = ["Meat"]
-
 
 @dataclass(frozen=True, eq=False)
 class Meat:

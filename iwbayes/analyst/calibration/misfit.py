@@ -8,8 +8,6 @@ from iwbayes.analyst.calibration.moments import score_moments, tilt_moments
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.arrays import Array, symmetric
 
-__all__ = ["misfit_variance"]
-
 #: Directions of the held-back features with less than this share of the largest weighted variance are left out, and
 #: features of which the tilt's own leave less than the latter share.
 _CUT, _LEFT = 1e-2, 1e-6

@@ -10,8 +10,6 @@ from iwbayes.analyst.calibration.sandwich import CalibratedNormal
 from iwbayes.analyst.inference.transport import map_draws
 from iwbayes.arrays import Array
 
-__all__ = ["map_parts", "pool_normals", "total_covariance"]
-
 
 def map_parts(
     parts: Sequence[Array], modes: Sequence[Array], precisions: Sequence[Array], normals: Sequence[CalibratedNormal]

@@ -13,8 +13,6 @@ import numpy as np
 from iwbayes.analyst.released_tilt import FEATURE_CUT, ReleasedTilt
 from iwbayes.arrays import Array, row_blocks, symmetric
 
-__all__ = ["ScoreMoments", "TiltMoments", "score_moments", "tilt_moments"]
-
 #: Numbers held by one block of rows: 2^22 float64 are 32 MiB.
 BLOCK_NUMBERS = 2**22
 

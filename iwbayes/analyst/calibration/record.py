@@ -34,8 +34,6 @@ from iwbayes.arrays import Array, symmetric
 from iwbayes.release import Release
 from iwbayes.weights import Weights
 
-__all__ = ["ModeReference", "calibration_record", "mode_reference", "pool_record", "warn_outside_domain"]
-
 #: Largest ratio of a parameter's spread by the variance of its scores to that by their curvature. A 90 % interval of
 #: the model alone covers 86 % at this value.
 DISPERSION_LIMIT = 1.1

@@ -27,8 +27,6 @@ from iwbayes.analyst.inference.transport import DEFINITE
 from iwbayes.analyst.released_tilt import TAU, ReleasedTilt
 from iwbayes.arrays import Array, symmetric
 
-__all__ = ["CalibratedNormal", "LikelihoodTerms", "calibrate_normal"]
-
 Prior = Callable[[Array], tuple[Array, Array]]
 
 #: Directions in which scores vary less than this, in units of the posterior precision, are the prior's alone.

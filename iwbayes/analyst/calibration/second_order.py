@@ -17,8 +17,6 @@ from scipy.special import softmax
 from iwbayes.analyst.calibration.moments import TiltMoments
 from iwbayes.arrays import Array, symmetric
 
-__all__ = ["GradientsAt", "second_order_covariance"]
-
 #: From places of rows (n,), shares (draw, n) of them that sum to one, and parameters (draw, p) to the gradients
 #: (draw, p) of the weighted mean log likelihoods.
 GradientsAt: TypeAlias = Callable[[NDArray[np.intp], Array, Array], Array]

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from iwbayes.arrays import Array
 
-__all__ = ["ComponentAssignment"]
-
 
 @dataclass(frozen=True, eq=False)
 class ComponentAssignment:

@@ -23,8 +23,6 @@ from iwbayes.analyst.inference.nuts import SamplingSettings, WhitenedNuts
 from iwbayes.analyst.inference.weighted_posterior import LogDensity, Mode, WeightedPosterior
 from iwbayes.arrays import Array
 
-__all__ = ["Component", "Draws", "draw_components", "draw_densities", "sample_statistics"]
-
 
 @dataclass(frozen=True, eq=False)
 class Draws:

@@ -12,8 +12,6 @@ from pytensor.graph.op import Op
 
 from iwbayes.arrays import Array
 
-__all__ = ["DensityOp"]
-
 
 class DensityOp(Op):
     """Log density of a vector by `function`, theta (p,) -> (log density, gradient (p,)); it may change between runs."""

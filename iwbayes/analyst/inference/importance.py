@@ -18,17 +18,6 @@ from scipy.optimize import brentq
 from iwbayes.arrays import Array
 from iwbayes.weights import psislw, systematic_indices
 
-__all__ = [
-    "ADAPTING_DRAWS",
-    "K_HAT_LIMIT",
-    "ImportanceDraws",
-    "OF_A_DRAW",
-    "WORK_LIMIT",
-    "importance_draws",
-    "n_proposals",
-    "unsuited",
-]
-
 #: Largest k-hat at which the draws are used.
 K_HAT_LIMIT = 0.7
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from iwbayes.analyst.inference.weighted_posterior import LogDensity
 
-__all__ = ["SamplingSettings", "WhitenedNuts", "check_sampler", "sample_model"]
-
 #: Largest R-hat, R-hat from which on draws are not used, and smallest effective sample size for each chain (Vehtari et
 #: al., Bayesian Analysis 2021).
 RHAT_LIMIT, RHAT_FAILURE, DRAWS_PER_CHAIN = 1.01, 1.05, 100

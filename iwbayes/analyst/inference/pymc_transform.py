@@ -16,9 +16,6 @@ from pytensor.graph.replace import graph_replace
 from iwbayes.analyst.weighting.graph_functions import batched
 from iwbayes.arrays import row_blocks
 
-__all__ = ["UnconstrainedVariables"]
-
-
 # Numbers of a block of draws and rows: intermediate values of many rows would not fit all at once.
 _BLOCK = 2**17
 

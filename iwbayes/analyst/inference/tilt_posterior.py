@@ -26,8 +26,6 @@ from iwbayes.analyst.released_tilt import FEATURE_CUT, TAU
 from iwbayes.analyst.row_merging import MERGE_SHARE, identical_rows
 from iwbayes.arrays import Array, symmetric
 
-__all__ = ["TiltPosterior", "draw_tilts", "move_to_mean", "row_noise"]
-
 # Numbers in one block of weights of many draws: 2^17 float64 are 1 MiB, which a processor keeps at hand.
 _BLOCK = 2**17
 

@@ -7,9 +7,6 @@ import numpy as np
 from iwbayes._threads import one_blas_thread
 from iwbayes.arrays import Array, symmetric
 
-__all__ = ["map_draws"]
-
-
 #: Smallest eigenvalue, relative to the largest, of a matrix that must be positive definite.
 DEFINITE = 1e-10
 

@@ -14,9 +14,6 @@ from numpy.typing import NDArray
 from iwbayes.analyst.inference.importance import OF_A_DRAW
 from iwbayes.arrays import Array
 
-__all__ = ["LogDensity", "Mode", "WeightedPosterior", "posterior_dataset"]
-
-
 # Steps towards the mode under other weights, and the squared distance in standard deviations at which they end.
 _STEPS, _NEAR = 10, 1e-12
 

@@ -19,8 +19,6 @@ from iwbayes.weights import Weights, systematic_indices
 if TYPE_CHECKING:
     import pymc as pm
 
-__all__ = ["ModelOfTable", "sample_tables"]
-
 ModelOfTable = Callable[[pd.DataFrame], Any]
 
 
