@@ -39,21 +39,16 @@ def check_recorded_weights(posterior: xr.Dataset, release: Release) -> None:
     if recorded == recorded_weights(None) and np.ptp(weights.values) < 1e-9:
         return
     if recorded == own:
-        _check_digest(posterior, weights)
-        return
+        digest = posterior.attrs.get("weights_digest")
+        if weights.n_draws == 1 or digest is None or digest == weights_digest(weights):
+            return
+        # each draw of the posterior belongs to one of its own weights
+        raise ValueError(
+            f"the posterior was drawn under other draws of {own!r} than the release's. Pass the "
+            "weights of the fit: draw them by noise_aware_weights first, and give them to both."
+        )
     values = f"Weights(np.zeros({len(weights)}), 'uniform')" if recorded == "uniform" else "those of the fit"
     raise ValueError(
         f"the weights of the release must be those of the fit; they are {own!r} and the fit's {recorded!r}. Pass "
         f"dataclasses.replace(release, weights=...) with {values}, or the release that was fitted."
-    )
-
-
-def _check_digest(posterior: xr.Dataset, weights: Weights) -> None:
-    """Refuse other draws of weights of the same name: each draw of the posterior belongs to one of them."""
-    recorded = posterior.attrs.get("weights_digest")
-    if weights.n_draws == 1 or recorded is None or recorded == weights_digest(weights):
-        return
-    raise ValueError(
-        f"the posterior was drawn under other draws of {recorded_weights(weights)!r} than the release's. Pass the "
-        "weights of the fit: draw them by noise_aware_weights first, and give them to both."
     )

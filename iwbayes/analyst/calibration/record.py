@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,10 +27,10 @@ from iwbayes.analyst.calibration.domain import (
     weight_facts,
 )
 from iwbayes.analyst.calibration.mixture import pool_normals
-from iwbayes.analyst.calibration.sandwich import CalibratedNormal, LikelihoodTerms, Prior, calibrate_normal
+from iwbayes.analyst.calibration.sandwich import CalibratedNormal
 from iwbayes.analyst.inference.tilt_posterior import TiltPosterior
 from iwbayes.analyst.released_tilt import ReleasedTilt, is_noise_aware
-from iwbayes.arrays import Array, symmetric
+from iwbayes.arrays import Array
 from iwbayes.release import Release
 from iwbayes.weights import Weights
 
@@ -153,20 +153,6 @@ class ModeReference:
 
     normal: CalibratedNormal
     dispersion: Array
-
-
-def mode_reference(
-    terms: LikelihoodTerms, *, prior: Prior, n_private: float, tilt: ReleasedTilt | None
-) -> ModeReference:
-    """Evaluate the sandwich at a mode; arguments as of `calibrate_normal`."""
-    terms = replace(terms, gradients_at=None)  # draws follow the tilt's coefficients to every order
-    normal = calibrate_normal(terms, prior=prior, n_private=n_private, tilt=tilt)
-    scores = terms.scores - terms.shares @ terms.scores
-    information = (scores * terms.shares[:, None]).T @ scores
-    model = normal.uncalibrated_covariance
-    excess = symmetric(model @ (n_private * (information - terms.curvature)) @ model)
-    ratio = 1 + np.diag(excess) / np.diag(model)
-    return ModeReference(normal, np.sqrt(np.maximum(ratio, 0.0)))
 
 
 def pool_record(

@@ -138,7 +138,7 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
 
     def prior(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Gradient (p,) and Hessian (p, p) at theta (p,) of everything that is not the weighted likelihood."""
-        _, gradient, hessian = self._prior(theta)
+        _, gradient, hessian = by_columns(self._prior_function, self._checked(theta))
         return gradient, hessian
 
     def log_density(self, theta: np.ndarray) -> float:
@@ -265,9 +265,6 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
 
     def _likelihood(self, theta: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         return by_columns(self._likelihood_function, self._checked(theta), self.weights)
-
-    def _prior(self, theta: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        return by_columns(self._prior_function, self._checked(theta))
 
 
 def _scalars(function: Callable[[np.ndarray], Any], theta: np.ndarray, n_rows: int) -> np.ndarray:

@@ -20,14 +20,14 @@ _ROUNDING = 1e-13
 # worse within the slack, but the steps still converge far below it.
 _ROUNDING_OF_STEPS, _SLACK = 1e-15, 1e-13
 _SHORTEST = 1e-10
+# Newton steps; of several densities, calls of their derivatives, halvings of steps included.
+_MOST_STEPS = 200
 
 
 def maximise(
     value: Callable[[np.ndarray], float],
     derivatives: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
     start: np.ndarray,
-    *,
-    max_steps: int = 200,
 ) -> np.ndarray:
     """Find a local maximum; Hessians that are not negative definite are repaired, steps are shortened.
 
@@ -41,7 +41,7 @@ def maximise(
         raise ValueError(
             f"the log density is {current} at the starting point. Give another start or other initial values."
         )
-    for _ in range(max_steps):
+    for _ in range(_MOST_STEPS):
         gradient, hessian = derivatives(theta)
         step, concave = _ascent(gradient, hessian)
         decrement = float(gradient @ step)
@@ -57,7 +57,7 @@ def maximise(
             break
         theta, current = found
     raise RuntimeError(
-        f"the mode was not found in {max_steps} Newton steps: the log density may be flat or unbounded. "
+        f"the mode was not found in {_MOST_STEPS} Newton steps: the log density may be flat or unbounded. "
         "Give a proper prior or a start nearer to the mode."
     )
 
@@ -122,8 +122,6 @@ class Maxima(NamedTuple):
 def maximise_many(
     derivatives: Callable[[Array, Places], tuple[Array, Array, Array, Array]],
     start: Array,
-    *,
-    max_steps: int = 200,
 ) -> Maxima:
     """Find a local maximum of each of several log densities; those that have converged leave the batch.
 
@@ -135,8 +133,6 @@ def maximise_many(
         Takes points, shape (k, p), and the indices (k,) of their densities among all; returns log densities (k,),
         gradients (k, p), precisions (k, p, p), which are minus the Hessians, and another array (k, p, p) to keep.
     start : ndarray, shape (density, p)
-    max_steps : int
-        Calls of `derivatives`, halvings of steps included.
 
     Raises
     ------
@@ -151,7 +147,7 @@ def maximise_many(
     step[usable], gain[usable] = _ascents(precision[usable], gradient[usable])
     length, stuck = np.ones(len(theta)), [active[~usable]]
     active = active[usable]
-    for _ in range(max_steps):
+    for _ in range(_MOST_STEPS):
         # below the rounding of the log density no line search can tell better from worse
         done = gain[active] < np.maximum(_TOLERANCE, _ROUNDING_OF_STEPS * np.abs(value[active]))
         theta[active[done]] += step[active[done]]  # squares the error that is left

@@ -187,7 +187,7 @@ class WhitenedNuts:
         import pymc as pm
         import pytensor
 
-        back, seed = _root_of_inverse(precision), _seed(rng)
+        back, seed = _root_of_inverse(precision), int(rng.integers(2**31))
 
         def in_units(z: Array) -> tuple[float, Array]:
             value, gradient = density.gradient(center + back @ z)
@@ -227,7 +227,7 @@ def sample_model(
     `settings.sampler` goes before all else; `draws` are those of each chain, `n_runs` the runs that share the time.
     """
     options = {**_QUIET, "chains": settings.chains, **settings.sampler}
-    options |= {"model": model, "nuts_sampler": "pymc", "random_seed": _seed(rng)}
+    options |= {"model": model, "nuts_sampler": "pymc", "random_seed": int(rng.integers(2**31))}
     clock = _Clock(options, draws, n_runs)
     run = clock.sample(options)
     drawn = arviz_compat.group(run, "posterior").transpose("chain", "draw", ...).load()
@@ -239,8 +239,3 @@ def sample_model(
     statistics = arviz_compat.group(run, "sample_stats")
     diverging = int(statistics["diverging"].sum()) if "diverging" in statistics else 0
     return group.assign_attrs(divergences=diverging)
-
-
-def _seed(rng: np.random.Generator) -> int:
-    """Draw a seed for PyMC."""
-    return int(rng.integers(2**31))

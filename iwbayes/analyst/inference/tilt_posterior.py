@@ -24,7 +24,7 @@ from iwbayes.analyst.inference.transport import map_draws
 from iwbayes.analyst.inference.weighted_posterior import LogDensity
 from iwbayes.analyst.released_tilt import FEATURE_CUT, TAU
 from iwbayes.analyst.row_merging import MERGE_SHARE, identical_rows
-from iwbayes.arrays import Array, symmetric
+from iwbayes.arrays import Array, row_blocks, symmetric
 
 # Numbers in one block of weights of many draws: 2^17 float64 are 1 MiB, which a processor keeps at hand.
 _BLOCK = 2**17
@@ -61,9 +61,7 @@ class TiltPosterior(LogDensity):
     def means(self, b: Array) -> Array:
         """Weighted means m(b) of the features, shape (sample, k), at coefficients of that shape."""
         found = np.empty((len(b), self.phi.shape[1]))
-        step = max(1, _BLOCK // len(self.base))
-        for start in range(0, len(b), step):
-            part = slice(start, start + step)
+        for part in row_blocks(len(b), _BLOCK // len(self.base)):
             weights = b[part] @ self.phi.T
             weights += self.base
             weights -= np.max(weights, axis=1, keepdims=True)
@@ -88,13 +86,17 @@ class TiltPosterior(LogDensity):
         slope = (share * (self.phi @ pull)) @ self.phi - (share @ self.phi) * (share @ self.phi @ pull)
         return self.log_density(b), slope - b / self.tau**2
 
-    def derivatives(self, b: Array) -> tuple[Array, Array]:
-        """Gradient H Sigma^-1 (m~ - m) - b/tau^2, shape (k,), and exact Hessian, shape (k, k), at one point."""
+    def moments(self, b: Array) -> tuple[Array, Array, Array, Array]:
+        """Shares of the rows at b (k,), their mean m(b), the features less it, and their covariance H(b)."""
         share = softmax(self.base + self.phi @ b)
         mean = share @ self.phi
         away = self.phi - mean
+        return share, mean, away, symmetric((away * share[:, None]).T @ away)
+
+    def derivatives(self, b: Array) -> tuple[Array, Array]:
+        """Gradient H Sigma^-1 (m~ - m) - b/tau^2, shape (k,), and exact Hessian, shape (k, k), at one point."""
+        share, mean, away, covariance = self.moments(b)
         pull = self.precision @ (self.value - mean)
-        covariance = symmetric((away * share[:, None]).T @ away)
         third = symmetric((away * (share * (away @ pull))[:, None]).T @ away)  # the derivative of H, times the pull
         hessian = third - covariance @ self.precision @ covariance - np.eye(len(b)) / self.tau**2
         return covariance @ pull - b / self.tau**2, hessian
@@ -110,9 +112,7 @@ class TiltPosterior(LogDensity):
 
         It bounds kappa of every parameter of every model; H is cut as for the sandwich.
         """
-        share = softmax(self.base + self.phi @ b)
-        away = self.phi - share @ self.phi
-        values, vectors = np.linalg.eigh(symmetric((away * share[:, None]).T @ away))
+        values, vectors = np.linalg.eigh(self.moments(b)[3])
         kept = values > FEATURE_CUT * values[-1]
         whiten = vectors[:, kept] / np.sqrt(values[kept])
         return float(np.sqrt(np.linalg.eigvalsh(whiten.T @ self.noise @ whiten)[-1]))
@@ -145,10 +145,7 @@ def move_to_mean(rows: TiltPosterior, target: Array, center: Array) -> Array:
         return float(b @ target - logsumexp(rows.base + rows.phi @ b) - 0.5 * away @ rows.noise @ away)
 
     def derivatives(b: Array) -> tuple[Array, Array]:
-        share = softmax(rows.base + rows.phi @ b)
-        mean = share @ rows.phi
-        away = rows.phi - mean
-        covariance = symmetric((away * share[:, None]).T @ away)
+        _, mean, _, covariance = rows.moments(b)
         return target - mean - rows.noise @ (b - center), -covariance - rows.noise
 
     return maximise(value, derivatives, center)
@@ -156,12 +153,8 @@ def move_to_mean(rows: TiltPosterior, target: Array, center: Array) -> Array:
 
 # Proposals of the importance sampling, and the products row x feature x proposal that pay for more than the fewest.
 _FEWEST, _MOST, _WORK = 1000, 8000, 2e10
-
-
 # Chains and draws of each, at least, from which those returned are chosen.
 _CHAINS, _DRAWS = 4, 1000
-
-
 # The draws' own covariance is trusted to be mapped where there are so many of them for each coefficient.
 _DRAWS_PER_COEFFICIENT = 2
 
