@@ -125,18 +125,15 @@ class Hierarchy:
         density = _CalibratedDensity(self.terms, mean, precision)
         settings = replace(settings, sampler={"target_accept": _TARGET_ACCEPT, **settings.sampler})
         n = _PROPOSALS * settings.chains * settings.draws
-        near = (density, *self._proposal(draws, mean, precision))
-        found = draw_densities([near], settings, settings.draws, rng, proposals=n)
-        alone = ComponentAssignment.random(1, settings.chains, settings.draws, rng)
-        return found[0].theta.reshape(-1, len(mean)), sample_statistics(found, alone)
-
-    def _proposal(self, draws: Array, mean: Array, precision: Array) -> tuple[Array, Array]:
-        """Center and precision of the weighted draws after their likelihood is exchanged for the calibrated one."""
+        # center and precision of the weighted draws after their likelihood is exchanged for the calibrated one
         center = draws.mean(axis=0)
         own = np.linalg.inv(np.atleast_2d(np.cov(draws, rowvar=False)))
         shape = np.asarray(own - self.curvature + precision, dtype=np.float64)
         pull = precision @ (mean - center) - self.terms.likelihood_gradient(center)
-        return center + np.linalg.solve(shape, pull), (shape + shape.T) / 2
+        near = (density, center + np.linalg.solve(shape, pull), (shape + shape.T) / 2)
+        found = draw_densities([near], settings, settings.draws, rng, proposals=n)
+        alone = ComponentAssignment.random(1, settings.chains, settings.draws, rng)
+        return found[0].theta.reshape(-1, len(mean)), sample_statistics(found, alone)
 
 
 class _CalibratedDensity(LogDensity):
