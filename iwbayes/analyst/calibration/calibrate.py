@@ -21,8 +21,7 @@ from iwbayes.analyst.calibration.mixture import map_parts
 from iwbayes.analyst.calibration.record import calibration_record, warn_outside_domain
 from iwbayes.analyst.checks import Method, check_enough_draws, check_method, check_pool_total, grows_with_rows
 from iwbayes.analyst.fit_record import weights_digest
-from iwbayes.analyst.inference.component_assignment import ComponentAssignment
-from iwbayes.analyst.inference.components import draw_components, sample_statistics
+from iwbayes.analyst.inference.components import ComponentAssignment, draw_components, sample_statistics
 from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler
 from iwbayes.analyst.released_tilt import ReleasedTilt, has_shares_of, is_noise_aware
 from iwbayes.arrays import Array

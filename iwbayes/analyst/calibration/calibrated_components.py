@@ -11,8 +11,7 @@ import xarray as xr
 from iwbayes.analyst.calibration.mixture import map_parts
 from iwbayes.analyst.calibration.record import ModeReference, calibration_record, pool_record
 from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, calibrate_normal
-from iwbayes.analyst.inference.component_assignment import ComponentAssignment
-from iwbayes.analyst.inference.components import Component, Draws
+from iwbayes.analyst.inference.components import Component, ComponentAssignment, Draws
 from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.arrays import Array, symmetric

@@ -185,19 +185,14 @@ def draw_tilts(
     proposals = int(np.clip(_WORK / merged.phi.size, _FEWEST, _MOST))
     [found] = draw_densities([near], settings, settings.draws, rng, proposals=proposals)
     if found.method == "nuts":
-        _check_chains(found.theta)
+        drawn = xr.Dataset({"b": (("chain", "draw", "coefficient"), found.theta)})
+        r_hat = float(np.max(arviz_compat.rhat_ess(arviz_compat.make({"posterior": drawn}))["r_hat"]))
+        if not r_hat < RHAT_FAILURE:
+            raise RuntimeError(
+                f"r_hat {r_hat:.2f} of the tilt's coefficients is not below {RHAT_FAILURE}: NUTS does not sample their "
+                'posterior. Tune longer, sampler={"tune": 4000}, or ask for a release with fewer features.'
+            )
     return _chosen(found.theta.reshape(-1, found.theta.shape[-1]), n_draws, rng)
-
-
-def _check_chains(theta: Array) -> None:
-    """Refuse draws (chain, draw, k) whose chains disagree."""
-    posterior = xr.Dataset({"b": (("chain", "draw", "coefficient"), theta)})
-    r_hat = float(np.max(arviz_compat.rhat_ess(arviz_compat.make({"posterior": posterior}))["r_hat"]))
-    if not r_hat < RHAT_FAILURE:
-        raise RuntimeError(
-            f"r_hat {r_hat:.2f} of the tilt's coefficients is not below {RHAT_FAILURE}: NUTS does not sample their "
-            'posterior. Tune longer, sampler={"tune": 4000}, or ask for a release with fewer features.'
-        )
 
 
 def _chosen(draws: Array, n_draws: int, rng: np.random.Generator) -> Array:
