@@ -133,10 +133,7 @@ def summary(
     lower, upper = f"eti{percent}_lb", f"eti{percent}_ub"
     if _LEGACY:
         tail = (1 - prob) / 2
-        functions = {
-            lower: lambda draws: np.quantile(draws, tail),
-            upper: lambda draws: np.quantile(draws, 1 - tail),
-        }
+        functions = {lower: lambda draws: np.quantile(draws, tail), upper: lambda draws: np.quantile(draws, 1 - tail)}
         table = _az.summary(idata, var_names, group=group, round_to="none", stat_funcs=functions)
     else:
         table = _az.summary(idata, var_names, group=group, round_to="none", ci_kind="eti", ci_prob=prob)

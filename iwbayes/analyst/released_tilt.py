@@ -46,22 +46,14 @@ class ReleasedTilt:
 
     Parameters
     ----------
-    features : ndarray, shape (row, k)
-        phi: the tilt's features of the synthetic rows.
-    noise : ndarray, shape (k, k)
-        Sigma: covariance of the privacy noise in the released mean of the features.
-    value : ndarray, shape (k,)
-        The released noisy mean over the private rows.
-    clipped : ndarray of bool, shape (row,), or None
-        Which synthetic rows the feature map clips; None where it does not say so.
+    features, clipped : ndarray, shape (row, k), and ndarray of bool, shape (row,), or None
+        phi, the tilt's features of the synthetic rows, and which of these the feature map clips, where it says so.
+    value, noise : ndarray, shapes (k,) and (k, k)
+        The released noisy mean of the features over the private rows, and Sigma, the covariance of its noise.
     held_back : HeldBack or None
         The tilt's test of fit.
-    weights : Weights or None
-        As they were released.
-    feature_map : FeatureMap or None
-        The map behind `features`.
-    n_private : int
-        Number of private rows, N.
+    weights, feature_map, n_private
+        As they were released, the map behind `features`, and the number of private rows, N.
     coefficients : ndarray, shape (k,), or None
         The tilt's b; None in releases of formats 1 to 3. See `base_and_coefficients`.
     """

@@ -145,12 +145,7 @@ class CalibratedNormal:
 
 
 def calibrate_normal(
-    terms: LikelihoodTerms,
-    *,
-    prior: Prior,
-    n_private: float,
-    tilt: ReleasedTilt | None = None,
-    tau: float = TAU,
+    terms: LikelihoodTerms, *, prior: Prior, n_private: float, tilt: ReleasedTilt | None = None, tau: float = TAU
 ) -> CalibratedNormal:
     """Calibrate the likelihood of a weighted posterior and return the normal approximation with its prior.
 

@@ -20,12 +20,7 @@ from pytensor.graph.replace import graph_replace
 from iwbayes.analyst.inference.newton import maximise
 from iwbayes.analyst.inference.pymc_transform import UnconstrainedVariables, draw_blocks
 from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior
-from iwbayes.analyst.weighting.graph_functions import (
-    CompiledWhenUsed,
-    batched,
-    by_columns,
-    value_gradient_curvature,
-)
+from iwbayes.analyst.weighting.graph_functions import CompiledWhenUsed, batched, by_columns, value_gradient_curvature
 from iwbayes.analyst.weighting.model_transform import transform_model
 from iwbayes.analyst.weighting.observed_variables import observed_variables
 from iwbayes.analyst.weighting.reweight import common_weights, is_weighted, unweight
@@ -66,7 +61,14 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
     """
 
     def __init__(self, model: pm.Model, n_weights: int = 1):
-        check_free(model)
+        if not model.free_RVs:
+            raise ValueError("the model has no free variables, so there is nothing to differentiate.")
+        discrete = [rv.name for rv in model.free_RVs if not rv.dtype.startswith("float")]
+        if discrete:
+            raise ValueError(
+                f"the free variables {', '.join(discrete)} are discrete, and a log density has no derivative in "
+                "them. Sum them out of the model, for example by pm.Mixture."
+            )
         weighted = [rv for rv in observed_variables(model) if is_weighted(rv)]
         rows = weighted or observed_variables(model)
         self.weights = common_weights(model, rows)
@@ -288,15 +290,3 @@ def _unweighted(model: pm.Model, keep: np.ndarray) -> pm.Model:
         return WeightedRandomVariable(True)(rv.owner.inputs[0], floatX(keep)) if is_weighted(rv) else rv
 
     return transform_model(model, strip)
-
-
-def check_free(model: pm.Model) -> None:
-    """Refuse models without free variables or with discrete ones."""
-    if not model.free_RVs:
-        raise ValueError("the model has no free variables, so there is nothing to differentiate.")
-    discrete = [rv.name for rv in model.free_RVs if not rv.dtype.startswith("float")]
-    if discrete:
-        raise ValueError(
-            f"the free variables {', '.join(discrete)} are discrete, and a log density has no derivative in "
-            "them. Sum them out of the model, for example by pm.Mixture."
-        )

@@ -74,11 +74,7 @@ def _ascent(gradient: np.ndarray, hessian: np.ndarray) -> tuple[np.ndarray, bool
 
 
 def _line_search(
-    value: Callable[[np.ndarray], float],
-    theta: np.ndarray,
-    step: np.ndarray,
-    current: float,
-    decrement: float,
+    value: Callable[[np.ndarray], float], theta: np.ndarray, step: np.ndarray, current: float, decrement: float
 ) -> tuple[np.ndarray, float] | None:
     """Halve the step until the density rises by a share of what the slope promises (Armijo)."""
     for halvings in range(60):
@@ -119,10 +115,7 @@ class Maxima(NamedTuple):
     extra: Array
 
 
-def maximise_many(
-    derivatives: Callable[[Array, Places], tuple[Array, Array, Array, Array]],
-    start: Array,
-) -> Maxima:
+def maximise_many(derivatives: Callable[[Array, Places], tuple[Array, Array, Array, Array]], start: Array) -> Maxima:
     """Find a local maximum of each of several log densities; those that have converged leave the batch.
 
     Each density has its own line search, so that it takes the same steps as it would by itself.
