@@ -30,24 +30,10 @@ _DIAGNOSTICS = ["mcse_mean", "mcse_sd", "ess_bulk", "ess_tail", "r_hat"]
 
 
 def make(groups: Mapping[str, xr.Dataset], attrs: Mapping[str, Any] | None = None) -> ArvizObject:
-    """Build the installed ArviZ's container from datasets.
+    """Build the installed ArviZ's container from datasets by group name; `attrs` are those of the container itself.
 
-    Parameters
-    ----------
-    groups : mapping of str to xarray.Dataset
-        Any group names, ArviZ's own ("posterior", "sample_stats", ...) or not. The datasets are shared, not
-        copied; a dataset without data variables is left out, as ArviZ 0.23 can not hold it.
-    attrs : mapping, optional
-        Attributes of the container itself.
-
-    Returns
-    -------
-    arviz.InferenceData or xarray.DataTree
-
-    Raises
-    ------
-    TypeError
-        If a group is not a dataset.
+    The datasets are shared, not copied; one without data variables is left out, as ArviZ 0.23 can not hold it.
+    TypeError if a group is not a dataset.
     """
     for name, dataset in groups.items():
         if not isinstance(dataset, xr.Dataset):
@@ -72,40 +58,12 @@ def group_names(idata: ArvizObject) -> list[str]:
 
 
 def has_group(idata: ArvizObject, name: str) -> bool:
-    """Whether the ArviZ object has a group of this name.
-
-    Parameters
-    ----------
-    idata : arviz.InferenceData or xarray.DataTree
-    name : str
-
-    Raises
-    ------
-    TypeError
-        If `idata` is no ArviZ object.
-    """
+    """Whether the ArviZ object has a group of this name."""
     return name in group_names(idata)
 
 
 def group(idata: ArvizObject, name: str) -> xr.Dataset:
-    """Return one group as a dataset (its variables shared with the ArviZ object).
-
-    Parameters
-    ----------
-    idata : arviz.InferenceData or xarray.DataTree
-    name : str
-
-    Returns
-    -------
-    xarray.Dataset
-
-    Raises
-    ------
-    KeyError
-        If there is no such group; the message names the groups present.
-    TypeError
-        If `idata` is no ArviZ object.
-    """
+    """Return one group as a dataset that shares its variables; a KeyError names the groups present."""
     names = group_names(idata)
     if name not in names:
         raise KeyError(f"the ArviZ object has no group {name!r}; it has {', '.join(names) or 'none'}.")
@@ -114,23 +72,7 @@ def group(idata: ArvizObject, name: str) -> xr.Dataset:
 
 
 def with_groups(idata: ArvizObject, groups: Mapping[str, xr.Dataset]) -> ArvizObject:
-    """Return a new ArviZ object with groups added or replaced; the given object stays as it is.
-
-    Parameters
-    ----------
-    idata : arviz.InferenceData or xarray.DataTree
-    groups : mapping of str to xarray.Dataset
-        Groups to add; one of the same name is replaced. All the others are shared.
-
-    Returns
-    -------
-    arviz.InferenceData or xarray.DataTree
-
-    Raises
-    ------
-    TypeError
-        If `idata` is no ArviZ object or a group is not a dataset.
-    """
+    """Return a new ArviZ object with groups added or replaced, the others shared; the given object stays as it is."""
     kept = {name: group(idata, name) for name in group_names(idata)}
     return make({**kept, **groups}, idata.attrs)
 
@@ -155,17 +97,6 @@ def save(idata: ArvizObject, path: str | os.PathLike[str]) -> None:
 
     Attributes that netCDF can not hold are stored as their nearest kin: booleans as 0 or 1, None and empty
     lists as the empty string.
-
-    Parameters
-    ----------
-    idata : arviz.InferenceData or xarray.DataTree
-    path : path-like
-        The file to write, usually ending in ``.nc``.
-
-    Raises
-    ------
-    TypeError
-        If `idata` is no ArviZ object.
     """
     storable = with_groups(idata, {name: _storable(group(idata, name)) for name in group_names(idata)})
     path = Path(path)
@@ -178,21 +109,7 @@ def save(idata: ArvizObject, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> ArvizObject:
-    """Read an ArviZ object from a netCDF-4 file, wholly into memory, and close the file.
-
-    Parameters
-    ----------
-    path : path-like
-
-    Returns
-    -------
-    arviz.InferenceData or xarray.DataTree
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such file.
-    """
+    """Read an ArviZ object from a netCDF-4 file, wholly into memory, and close the file."""
     if not os.path.exists(path):
         raise FileNotFoundError(f"no such file: {os.fspath(path)}.")
     if _LEGACY:
@@ -206,26 +123,9 @@ def summary(
 ) -> pd.DataFrame:
     """Summarise each scalar of a group, with the same columns on either ArviZ.
 
-    Parameters
-    ----------
-    idata : arviz.InferenceData or xarray.DataTree
-    var_names : list of str, optional
-        Variables to show; all by default.
-    group : str
-    prob : float
-        Probability of the equal-tailed interval, in (0, 1).
-
-    Returns
-    -------
-    pandas.DataFrame
-        Unrounded; one row a scalar (``b[0]``, ``c[level]``), columns ``mean``, ``sd``, ``eti90_lb``,
-        ``eti90_ub`` (the number is the percentage), ``mcse_mean``, ``mcse_sd``, ``ess_bulk``, ``ess_tail``
-        and ``r_hat`` (NaN with a single chain).
-
-    Raises
-    ------
-    ValueError
-        If `prob` is not inside (0, 1).
+    Unrounded; one row a scalar (``b[0]``, ``c[level]``), columns ``mean``, ``sd``, ``eti90_lb``, ``eti90_ub`` (the
+    number is the percentage of `prob`, in (0, 1)), ``mcse_mean``, ``mcse_sd``, ``ess_bulk``, ``ess_tail`` and ``r_hat``
+    (NaN with a single chain).
     """
     if not 0 < prob < 1:
         raise ValueError(f"prob must be in (0, 1); got {prob}. Use 0.9 for a 90 % interval.")
@@ -233,10 +133,7 @@ def summary(
     lower, upper = f"eti{percent}_lb", f"eti{percent}_ub"
     if _LEGACY:
         tail = (1 - prob) / 2
-        functions = {
-            lower: lambda draws: np.quantile(draws, tail),
-            upper: lambda draws: np.quantile(draws, 1 - tail),
-        }
+        functions = {lower: lambda draws: np.quantile(draws, tail), upper: lambda draws: np.quantile(draws, 1 - tail)}
         table = _az.summary(idata, var_names, group=group, round_to="none", stat_funcs=functions)
     else:
         table = _az.summary(idata, var_names, group=group, round_to="none", ci_kind="eti", ci_prob=prob)
@@ -248,38 +145,19 @@ def summary(
 
 
 def rhat_ess(idata: ArvizObject, var_names: list[str] | None = None, *, group: str = "posterior") -> pd.DataFrame:
-    """Convergence diagnostics of each scalar of a group.
+    """Convergence diagnostics of each scalar of a group (Vehtari et al., Bayesian Analysis 16, 2021), one a row.
 
-    Parameters
-    ----------
-    idata : arviz.InferenceData or xarray.DataTree
-    var_names : list of str, optional
-        Variables to show; all by default.
-    group : str
-
-    Returns
-    -------
-    pandas.DataFrame
-        One row a scalar; columns ``r_hat`` (NaN with a single chain), ``ess_bulk`` and ``ess_tail``
-        (Vehtari et al., Bayesian Analysis 16, 2021).
+    Columns ``r_hat`` (NaN with a single chain), ``ess_bulk`` and ``ess_tail``.
     """
     table = _az.summary(idata, var_names, group=group, kind="diagnostics", round_to="none")
     return pd.DataFrame(table)[["r_hat", "ess_bulk", "ess_tail"]].astype(float)
 
 
 def plot_pit(values: Mapping[str, np.ndarray], *, prob: float = 0.99) -> np.ndarray:
-    """Draw ArviZ's plot of probability integral transforms: their distribution less the uniform one.
+    """Draw ArviZ's plot of probability integral transforms: their distribution less the uniform one, one axes a panel.
 
-    Parameters
-    ----------
-    values : mapping of str to ndarray, shape (replication,)
-        Numbers between 0 and 1 by the name of a panel.
-    prob : float
-        Probability of the simultaneous band in which uniform numbers stay.
-
-    Returns
-    -------
-    ndarray of matplotlib.axes.Axes, shape (panel,)
+    `values` (replication,) are numbers between 0 and 1 by the name of a panel; `prob` is the probability of the
+    simultaneous band in which uniform numbers stay.
     """
     if not _LEGACY:
         group = xr.Dataset({name: ("sample", np.asarray(own)) for name, own in values.items()})

@@ -10,40 +10,13 @@ import numpy as np
 
 from iwbayes.release import Release
 
-__all__ = [
-    "METHODS",
-    "Method",
-    "check_count",
-    "check_enough_draws",
-    "check_method",
-    "check_numbers",
-    "check_pool_total",
-    "check_release",
-    "check_total",
-    "grows_with_rows",
-]
-
 #: Ways to draw from a posterior.
 Method = Literal["auto", "laplace", "nuts"]
 METHODS = get_args(Method)
 
 
 def check_total(total: Any, remedy: str = "Use release.n_private.") -> None:
-    """Refuse a total that is neither None nor a positive finite number.
-
-    Parameters
-    ----------
-    total : object
-    remedy : str
-        A sentence for the message.
-
-    Raises
-    ------
-    TypeError
-        If it is no real number.
-    ValueError
-        If it is not positive and finite.
-    """
+    """Refuse a total that is neither None nor a positive finite number; `remedy` is a sentence for the message."""
     if total is None:
         return
     a_number: bool = isinstance(total, Real) and not isinstance(total, bool | np.bool_)
@@ -54,21 +27,7 @@ def check_total(total: Any, remedy: str = "Use release.n_private.") -> None:
 
 
 def check_numbers(weights: np.ndarray, subject: str, remedy: str = "") -> None:
-    """Refuse weights that are NaN, infinite or negative.
-
-    Parameters
-    ----------
-    weights : ndarray of float
-    subject : str
-        What the message calls them.
-    remedy : str
-        A sentence for the message.
-
-    Raises
-    ------
-    ValueError
-        With how many of them are wrong.
-    """
+    """Refuse weights that are NaN, infinite or negative, by their number; `subject` is what the message calls them."""
     for wrong, what in ((np.isnan(weights), "NaN"), (np.isinf(weights), "infinite"), (weights < 0, "negative")):
         if wrong.any():
             message = f"{subject} must be finite and not negative; {int(wrong.sum())} of {weights.size} are {what}. "

@@ -10,9 +10,6 @@ import xarray as xr
 from iwbayes.release import Release
 from iwbayes.weights import Weights
 
-__all__ = ["check_recorded_weights", "recorded_weights", "weights_digest"]
-
-
 # attributes by which a result of fit is known
 _RECORDED = {"formula", "family"}
 
@@ -33,16 +30,7 @@ def weights_digest(weights: Weights | None) -> str:
 def check_recorded_weights(posterior: xr.Dataset, release: Release) -> None:
     """Refuse results of :func:`~iwbayes.fit` with other weights than the release's, by the name and digest it recorded.
 
-    Parameters
-    ----------
-    posterior : xarray.Dataset
-        With the attributes that fit gives it; others pass.
-    release : Release
-
-    Raises
-    ------
-    ValueError
-        If the names of the estimators, or of the steps since then, or the weights of draws differ.
+    A `posterior` without the attributes that fit gives it passes.
     """
     weights, recorded = release.weights, posterior.attrs.get("weights")
     if recorded is None or not _RECORDED <= set(posterior.attrs):
@@ -51,21 +39,16 @@ def check_recorded_weights(posterior: xr.Dataset, release: Release) -> None:
     if recorded == recorded_weights(None) and np.ptp(weights.values) < 1e-9:
         return
     if recorded == own:
-        _check_digest(posterior, weights)
-        return
+        digest = posterior.attrs.get("weights_digest")
+        if weights.n_draws == 1 or digest is None or digest == weights_digest(weights):
+            return
+        # each draw of the posterior belongs to one of its own weights
+        raise ValueError(
+            f"the posterior was drawn under other draws of {own!r} than the release's. Pass the "
+            "weights of the fit: draw them by noise_aware_weights first, and give them to both."
+        )
     values = f"Weights(np.zeros({len(weights)}), 'uniform')" if recorded == "uniform" else "those of the fit"
     raise ValueError(
         f"the weights of the release must be those of the fit; they are {own!r} and the fit's {recorded!r}. Pass "
         f"dataclasses.replace(release, weights=...) with {values}, or the release that was fitted."
-    )
-
-
-def _check_digest(posterior: xr.Dataset, weights: Weights) -> None:
-    """Refuse other draws of weights of the same name: each draw of the posterior belongs to one of them."""
-    recorded = posterior.attrs.get("weights_digest")
-    if weights.n_draws == 1 or recorded is None or recorded == weights_digest(weights):
-        return
-    raise ValueError(
-        f"the posterior was drawn under other draws of {recorded_weights(weights)!r} than the release's. Pass the "
-        "weights of the fit: draw them by noise_aware_weights first, and give them to both."
     )

@@ -8,34 +8,15 @@ from scipy.special import softmax
 from iwbayes._threads import one_blas_thread
 from iwbayes.arrays import Array
 
-__all__ = ["recover_coefficients"]
-
 # Log weights that lie so close to a linear function of the features have no other base than equal shares.
 _LINEAR = 1e-7
 
 
 def recover_coefficients(log_weights: Array, phi: Array, value: Array, noise: Array, n_private: float) -> Array:
-    """Split the released log weights of a tilt into its base and b.phi, and return b.
+    """Split the released log weights (row,) of a tilt into its base and b.phi, and return b, shape (k,).
 
-    Parameters
-    ----------
-    log_weights : ndarray, shape (row,)
-        Of rows with positive weights.
-    phi : ndarray, shape (row, k)
-    value : ndarray, shape (k,)
-        The released noisy mean.
-    noise : ndarray, shape (k, k)
-        Covariance of its noise.
-    n_private : float
-
-    Returns
-    -------
-    ndarray, shape (k,)
-
-    Raises
-    ------
-    RuntimeError
-        The equation for b was not solved.
+    All rows have positive weights; `value` (k,) is the released noisy mean and `noise` (k, k) the covariance of its
+    noise. RuntimeError where the equation for b was not solved.
 
     Notes
     -----

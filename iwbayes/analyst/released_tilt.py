@@ -19,17 +19,6 @@ from iwbayes.measurement import MEAN_OF_FEATURES
 from iwbayes.release import Release
 from iwbayes.weights import Weights
 
-__all__ = [
-    "FEATURE_CUT",
-    "HARMLESS_STEPS",
-    "NOISE_AWARE",
-    "TAU",
-    "HeldBack",
-    "ReleasedTilt",
-    "has_shares_of",
-    "is_noise_aware",
-]
-
 #: Directions of the features whose weighted variance is below this share of the largest are cut (structural zeros).
 FEATURE_CUT = 1e-4
 #: Prior standard deviation of the tilt's coefficients.
@@ -44,17 +33,7 @@ _QUOTED = 4
 
 @dataclass(frozen=True, eq=False)
 class HeldBack:
-    """A tilt's test of fit on the synthetic rows.
-
-    Parameters
-    ----------
-    features : ndarray, shape (row, l)
-        That the tilt does not use.
-    value : ndarray, shape (l,)
-        Their noisy mean over the private rows.
-    noise : ndarray, shape (l, l)
-        Covariance of its noise.
-    """
+    """A tilt's test of fit: features (row, l) that it does not use, and their noisy mean over the private rows."""
 
     features: Array
     value: Array
@@ -67,22 +46,14 @@ class ReleasedTilt:
 
     Parameters
     ----------
-    features : ndarray, shape (row, k)
-        phi: the tilt's features of the synthetic rows.
-    noise : ndarray, shape (k, k)
-        Sigma: covariance of the privacy noise in the released mean of the features.
-    value : ndarray, shape (k,)
-        The released noisy mean over the private rows.
-    clipped : ndarray of bool, shape (row,), or None
-        Which synthetic rows the feature map clips; None where it does not say so.
+    features, clipped : ndarray, shape (row, k), and ndarray of bool, shape (row,), or None
+        phi, the tilt's features of the synthetic rows, and which of these the feature map clips, where it says so.
+    value, noise : ndarray, shapes (k,) and (k, k)
+        The released noisy mean of the features over the private rows, and Sigma, the covariance of its noise.
     held_back : HeldBack or None
         The tilt's test of fit.
-    weights : Weights or None
-        As they were released.
-    feature_map : FeatureMap or None
-        The map behind `features`.
-    n_private : int
-        Number of private rows, N.
+    weights, feature_map, n_private
+        As they were released, the map behind `features`, and the number of private rows, N.
     coefficients : ndarray, shape (k,), or None
         The tilt's b; None in releases of formats 1 to 3. See `base_and_coefficients`.
     """
@@ -140,12 +111,8 @@ class ReleasedTilt:
     def base_and_coefficients(self) -> tuple[Array, Array]:
         """Log shares of the rows before the tilt, shape (row,), and its coefficients b, shape (k,).
 
-        The base is ``w / exp(b.phi)``. Rows of weight zero have none (-inf).
-
-        Raises
-        ------
-        RuntimeError
-            The release does not store b, and the equation for it was not solved.
+        The base is ``w / exp(b.phi)``; rows of weight zero have none (-inf). RuntimeError where the release does not
+        store b and the equation for it was not solved.
         """
         assert self.weights is not None  # noqa: S101 - tilts of releases have them
         log_weights = self.weights.log_weights[0]
@@ -157,22 +124,13 @@ class ReleasedTilt:
         return base - logsumexp(base[kept]), b
 
     def unmeasured(self, formula: str) -> str | None:
-        """Say why a regression is not one whose scores the tilt has measured.
+        """Say why a regression is not one whose scores the tilt has measured; None where it is.
 
         Moments that were not measured come from the generator alone. The noise in them is unknown, and intervals that
-        depend on them can be far too narrow.
-
-        Parameters
-        ----------
-        formula : str
-            As `fit` takes it; ``"y ~ a + b"`` for the response and the columns that a model of another kind uses.
-
-        Returns
-        -------
-        str or None
-            One sentence with what is missing, terms of the first order before others, and the next step. None when
-            everything is measured. None too for a formula with terms that are no polynomials, where the release was
-            made for no model in particular.
+        depend on them can be far too narrow. The sentence names what is missing, terms of the first order before
+        others, and the next step. `formula` is as `fit` takes it; ``"y ~ a + b"`` for the response and the columns that
+        a model of another kind uses. None too for a formula with terms that are no polynomials, where the release was
+        made for no model in particular.
 
         Notes
         -----

@@ -21,8 +21,7 @@ from iwbayes.analyst.calibration.mixture import map_parts
 from iwbayes.analyst.calibration.record import calibration_record, warn_outside_domain
 from iwbayes.analyst.checks import Method, check_enough_draws, check_method, check_pool_total, grows_with_rows
 from iwbayes.analyst.fit_record import weights_digest
-from iwbayes.analyst.inference.component_assignment import ComponentAssignment
-from iwbayes.analyst.inference.components import draw_components, sample_statistics
+from iwbayes.analyst.inference.components import ComponentAssignment, draw_components, sample_statistics
 from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler
 from iwbayes.analyst.released_tilt import ReleasedTilt, has_shares_of, is_noise_aware
 from iwbayes.arrays import Array
@@ -217,20 +216,10 @@ def _checked_posterior(idata: arviz_compat.ArvizObject) -> xr.Dataset:
 
 
 def check_model(model: pm.Model, release: Release, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Refuse a model that cannot be calibrated, before anything is compiled.
+    """Refuse a model that cannot be calibrated, before anything is compiled; `shapes` are those of its free variables.
 
-    Parameters
-    ----------
-    model : pymc.Model
-    release : Release
-    shapes : dict of str to tuple of int
-        Of the free variables.
-
-    Raises
-    ------
-    ValueError
-        Its rows are not weighted or not those of the release; it has discrete variables, or one that grows with the
-        rows.
+    ValueError where its rows are not weighted or not those of the release, or where it has discrete variables or one
+    that grows with the rows.
     """
     from iwbayes.analyst.weighting.release_rows import check_weighted_rows
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+import numpy as np
 import xarray as xr
 
 from iwbayes.analyst.calibration.mixture import map_parts
-from iwbayes.analyst.calibration.record import ModeReference, calibration_record, mode_reference, pool_record
+from iwbayes.analyst.calibration.record import ModeReference, calibration_record, pool_record
 from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, calibrate_normal
-from iwbayes.analyst.inference.component_assignment import ComponentAssignment
-from iwbayes.analyst.inference.components import Component, Draws
+from iwbayes.analyst.inference.components import Component, ComponentAssignment, Draws
 from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior
 from iwbayes.analyst.released_tilt import ReleasedTilt
-from iwbayes.arrays import Array
+from iwbayes.arrays import Array, symmetric
 from iwbayes.release import Release
-
-__all__ = ["calibrate_components", "likelihood_terms", "pool_draws", "reference_at"]
 
 
 def likelihood_terms(posterior: WeightedPosterior, mode: Mode) -> LikelihoodTerms:
@@ -36,18 +35,8 @@ def calibrate_components(
 ) -> tuple[Array, xr.Dataset]:
     """Move the draws under each draw of the weights to its own calibrated posterior, and mix them.
 
-    Parameters
-    ----------
-    components : sequence of Component
-    assignment : ComponentAssignment
-    release : Release
-    formula : str, optional
-        Of a regression, to name the terms that the release did not measure.
-
-    Returns
-    -------
-    theta : ndarray, shape (chain, draw, p)
-    record : xarray.Dataset
+    Returns draws (chain, draw, p) and their record. The `formula` of a regression names the terms that the release did
+    not measure.
     """
     tilt = ReleasedTilt.of(release)
     applies = tilt is not None and len(components) == 1 and tilt.applies_to(components[0].posterior.weights)
@@ -91,8 +80,16 @@ def pool_draws(
 
 def reference_at(posterior: WeightedPosterior, mode: Mode, release: Release) -> ModeReference:
     """Evaluate the sandwich of a posterior under averaged weights at its mode."""
-    terms, tilt = likelihood_terms(posterior, mode), ReleasedTilt.of(release)
-    return mode_reference(terms, prior=posterior.prior, n_private=release.n_private, tilt=tilt)
+    # without the second order: draws follow the tilt's coefficients to every order
+    terms = replace(likelihood_terms(posterior, mode), gradients_at=None)
+    tilt = ReleasedTilt.of(release)
+    normal = calibrate_normal(terms, prior=posterior.prior, n_private=release.n_private, tilt=tilt)
+    scores = terms.scores - terms.shares @ terms.scores
+    information = (scores * terms.shares[:, None]).T @ scores
+    model = normal.uncalibrated_covariance
+    excess = symmetric(model @ (release.n_private * (information - terms.curvature)) @ model)
+    ratio = 1 + np.diag(excess) / np.diag(model)
+    return ModeReference(normal, np.sqrt(np.maximum(ratio, 0.0)))
 
 
 def _unmeasured(tilt: ReleasedTilt | None, formula: str | None) -> str | None:

@@ -64,18 +64,9 @@ NONQUADRATICITY_LIMIT = 0.5
 class Check:
     """One row of the diagnostics.
 
-    Parameters
-    ----------
-    name : str
-    value : float or str
-    threshold : float or str
-        NaN where there is none.
-    verdict : {"ok", "warn", "fail", "info"}
-        "fail" takes a fit out of the domain of calibration; "info" is no judgement.
-    what_to_do : str
-        Empty when nothing needs doing.
-    sign : str
-        How a good value compares with the threshold: "<" or ">".
+    The threshold is NaN where there is none. The verdict is "ok", "warn", "fail", which takes a fit out of the domain
+    of calibration, or "info", which is no judgement. `sign` says how a good value compares with the threshold: "<" or
+    ">".
     """
 
     name: str
@@ -97,33 +88,37 @@ class Check:
         return f"{self.name} {value} {against} {self.threshold:.2g}: {self.what_to_do}"
 
 
-def below(name: str, value: float, limit: float, what_to_do: str, *, bad: str = "fail") -> Check:
+def below(
+    name: str,
+    value: float,
+    limit: float,
+    what_to_do: str,
+    *,
+    bad: str = "fail",
+    sign: str = "<",
+    unknown: str = "It is not known here.",
+) -> Check:
     """Check a value that must be below its limit; a value that is not known is no judgement."""
     if np.isnan(value):
-        return Check(name, value, limit, "info", "It is not known here.", "<")
-    good = value < limit
-    return Check(name, value, limit, "ok" if good else bad, "" if good else what_to_do, "<")
+        return Check(name, value, limit, "info", unknown, sign)
+    good = value < limit if sign == "<" else value > limit
+    return Check(name, value, limit, "ok" if good else bad, "" if good else what_to_do, sign)
 
 
 def above(name: str, value: float, limit: float, what_to_do: str, *, bad: str = "fail") -> Check:
-    """Check a value that must be above its limit; a value that is not known is no judgement."""
-    if np.isnan(value):
-        return Check(name, value, limit, "info", "It is not known here.", ">")
-    good = value > limit
-    return Check(name, value, limit, "ok" if good else bad, "" if good else what_to_do, ">")
+    """Check a value that must be above its limit; see `below`."""
+    return below(name, value, limit, what_to_do, bad=bad, sign=">")
 
 
 def kappa_check(name: str, kappa: float) -> Check:
     """Noise of the released moments in the direction of one parameter."""
-    if np.isnan(kappa):
-        why = "No row speaks of this parameter, or the law of the weights' noise is not known."
-        return Check(name, kappa, KAPPA_LIMIT, "info", why, "<")
     return below(
         name,
         kappa,
         KAPPA_LIMIT,
         "the privacy noise is too large for this parameter. Use a simpler model, or ask for a release with more "
         "private rows, a larger epsilon or fewer features.",
+        unknown="No row speaks of this parameter, or the law of the weights' noise is not known.",
     )
 
 
@@ -136,11 +131,7 @@ def smallest_known(values: np.ndarray) -> float:
 def explained_check(explained: float, why: str | None = None) -> Check:
     """Share of the least spanned parameter's influence function that the features span.
 
-    Parameters
-    ----------
-    explained : float
-    why : str, optional
-        What the release did not measure, and the next step, where it is known.
+    `why` says what the release did not measure, and the next step, where it is known.
     """
     advice = (
         "the release did not measure what this model's estimates are made of, and its synthetic rows alone say the "

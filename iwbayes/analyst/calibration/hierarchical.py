@@ -16,8 +16,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from iwbayes.analyst.calibration.sandwich import CalibratedNormal, LikelihoodTerms, calibrate_normal
-from iwbayes.analyst.inference.component_assignment import ComponentAssignment
-from iwbayes.analyst.inference.components import draw_densities, sample_statistics
+from iwbayes.analyst.inference.components import ComponentAssignment, draw_densities, sample_statistics
 from iwbayes.analyst.inference.nuts import SamplingSettings
 from iwbayes.analyst.inference.weighted_posterior import LogDensity
 from iwbayes.analyst.released_tilt import ReleasedTilt
@@ -25,8 +24,6 @@ from iwbayes.arrays import Array
 
 if TYPE_CHECKING:
     from iwbayes.analyst.inference.model_posterior import ModelPosterior
-
-__all__ = ["Hierarchy", "nonquadraticity"]
 
 # Draws at which the likelihood is compared with its Taylor polynomial.
 _COMPARED = 200
@@ -40,20 +37,9 @@ _TARGET_ACCEPT = 0.95
 def nonquadraticity(terms: ModelPosterior, mode: Array, curvature: Array, draws: Array) -> float:
     """Compute how far the weighted log likelihood is from quadratic where the posterior is.
 
-    Parameters
-    ----------
-    terms : ModelPosterior
-    mode : ndarray, shape (p,)
-    curvature : ndarray, shape (p, p)
-        Minus the Hessian of the weighted log likelihood there.
-    draws : ndarray, shape (sample, p)
-        Of the weighted posterior, unconstrained; at most 200 of them, evenly spaced, are used.
-
-    Returns
-    -------
-    float
-        Standard deviation over the draws of the log likelihood less its second-order Taylor polynomial at the mode.
-        Infinite where the likelihood is not finite at a draw.
+    The standard deviation over draws (sample, p) of the weighted posterior, at most 200 of them and evenly spaced, of
+    the log likelihood less its second-order Taylor polynomial at the mode, of which `curvature` is minus the Hessian.
+    Infinite where the likelihood is not finite at a draw.
     """
     used = draws[np.linspace(0, len(draws) - 1, min(_COMPARED, len(draws))).astype(int)]
     away = used - mode
@@ -66,17 +52,9 @@ def nonquadraticity(terms: ModelPosterior, mode: Array, curvature: Array, draws:
 class Hierarchy:
     """A weighted posterior around which the likelihood of some parameters is calibrated, the others held.
 
-    Parameters
-    ----------
-    terms : ModelPosterior
-    mode : ndarray, shape (p,)
-        Mode of the informed parameters given the others.
-    informed : ndarray of bool, shape (p,)
-        Parameters that the likelihood depends on.
-    curvature : ndarray, shape (p, p)
-        Minus the Hessian of the weighted log likelihood at the mode.
-    normal : CalibratedNormal
-        Of the informed parameters, given the others.
+    `mode` (p,) is that of the parameters `informed` (p,) by the likelihood, given the others; `curvature` (p, p) is
+    minus the Hessian of the weighted log likelihood there, and `normal` that of the informed parameters, given the
+    others.
     """
 
     terms: ModelPosterior
@@ -135,27 +113,10 @@ class Hierarchy:
         return replace(self.normal, mode=self.mode, prior_directions=self.normal.prior_directions + held, **one)
 
     def sample(self, draws: Array, settings: SamplingSettings, rng: np.random.Generator) -> tuple[Array, xr.Dataset]:
-        """Draw from calibrated likelihood times prior.
+        """Draw (sample, p) from calibrated likelihood times prior, first chain first, with group sample_stats.
 
-        Parameters
-        ----------
-        draws : ndarray, shape (sample, p)
-            Of the weighted posterior: where to look.
-        settings : SamplingSettings
-            "auto" takes NUTS where k-hat of importance sampling is too large.
-        rng : numpy.random.Generator
-
-        Returns
-        -------
-        draws : ndarray, shape (sample, p)
-            Unconstrained; draws of the first chain first.
-        statistics : xarray.Dataset
-            Group sample_stats.
-
-        Raises
-        ------
-        RuntimeError
-            With method="laplace", if k-hat is 0.7 or more.
+        `draws` (sample, p) of the weighted posterior say where to look; "auto" takes NUTS where k-hat of importance
+        sampling is too large, and "laplace" raises RuntimeError there.
         """
         mean, precision = self.mode.copy(), np.zeros((len(self.mode), len(self.mode)))
         mean[self.informed] = self.normal.likelihood_mean
@@ -163,18 +124,15 @@ class Hierarchy:
         density = _CalibratedDensity(self.terms, mean, precision)
         settings = replace(settings, sampler={"target_accept": _TARGET_ACCEPT, **settings.sampler})
         n = _PROPOSALS * settings.chains * settings.draws
-        near = (density, *self._proposal(draws, mean, precision))
-        found = draw_densities([near], settings, settings.draws, rng, proposals=n)
-        alone = ComponentAssignment.random(1, settings.chains, settings.draws, rng)
-        return found[0].theta.reshape(-1, len(mean)), sample_statistics(found, alone)
-
-    def _proposal(self, draws: Array, mean: Array, precision: Array) -> tuple[Array, Array]:
-        """Center and precision of the weighted draws after their likelihood is exchanged for the calibrated one."""
+        # center and precision of the weighted draws after their likelihood is exchanged for the calibrated one
         center = draws.mean(axis=0)
         own = np.linalg.inv(np.atleast_2d(np.cov(draws, rowvar=False)))
         shape = np.asarray(own - self.curvature + precision, dtype=np.float64)
         pull = precision @ (mean - center) - self.terms.likelihood_gradient(center)
-        return center + np.linalg.solve(shape, pull), (shape + shape.T) / 2
+        near = (density, center + np.linalg.solve(shape, pull), (shape + shape.T) / 2)
+        found = draw_densities([near], settings, settings.draws, rng, proposals=n)
+        alone = ComponentAssignment.random(1, settings.chains, settings.draws, rng)
+        return found[0].theta.reshape(-1, len(mean)), sample_statistics(found, alone)
 
 
 class _CalibratedDensity(LogDensity):

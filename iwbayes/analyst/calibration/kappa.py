@@ -8,29 +8,17 @@ from numpy.typing import NDArray
 from iwbayes.analyst.calibration.moments import TiltMoments
 from iwbayes.arrays import Array
 
-__all__ = ["explained_share", "kappa", "kappa_overall"]
-
 #: Below this share of a parameter's variance the tilt has no pull on it.
 _NO_PULL = 1e-12
 
 
 def kappa(tilt: TiltMoments, bread: Array, information: Array) -> Array:
-    """Privacy noise against the spread of one private row in the tilt's pull on each parameter.
+    """Privacy noise against the spread of one private row in the tilt's pull on each parameter, shape (p,).
+
+    ``sqrt(c Sigma_zeta c' / c H c')``, c a row of ``J^-1 C H^+``; zero where the tilt has no pull. `bread` is J^-1 and
+    `information` ``sum p_i s_i s_i'``, both (p, p).
 
     Theory: docs/theory.md#kappa-and-what-explained-means.
-
-    Parameters
-    ----------
-    tilt : TiltMoments
-    bread : ndarray, shape (p, p)
-        J^-1.
-    information : ndarray, shape (p, p)
-        ``sum p_i s_i s_i'``.
-
-    Returns
-    -------
-    ndarray, shape (p,)
-        ``sqrt(c Sigma_zeta c' / c H c')``, c a row of ``J^-1 C H^+``; zero where the tilt has no pull.
     """
     pull = bread @ tilt.slope
     noise = np.einsum("ij,jk,ik->i", pull, tilt.noise, pull)

@@ -16,8 +16,6 @@ from iwbayes.analyst.calibration.moments import ScoreMoments, TiltMoments, score
 from iwbayes.analyst.released_tilt import TAU, ReleasedTilt
 from iwbayes.arrays import Array
 
-__all__ = ["Meat"]
-
 
 @dataclass(frozen=True, eq=False)
 class Meat:
@@ -34,8 +32,6 @@ class Meat:
         scores.
     second_order_meat : ndarray
         How an estimate bends with the moments; see `second_order_covariance`.
-    scores : ScoreMoments
-    tilt : TiltMoments or None
     misfit : float
         delta, the root of `misfit_variance`; NaN without a held-back test.
     """
@@ -59,22 +55,12 @@ class Meat:
         tau: float = TAU,
         misfit: float | None = None,
     ) -> Meat:
-        """Evaluate the first three terms.
+        """Evaluate the first three terms from scores (row, p) and shares (row,), which sum to one.
+
+        Without a tilt it is the row sandwich: r = s without the other terms. `tau` is the prior standard deviation of
+        the tilt's coefficients; `misfit` is delta where it is known already, since it does not depend on the scores.
 
         Theory: docs/theory.md#the-sandwich-with-the-noise-in-it.
-
-        Parameters
-        ----------
-        scores : ndarray, shape (row, p)
-        shares : ndarray, shape (row,)
-            They sum to one.
-        tilt : ReleasedTilt or None
-            None: the row sandwich, r = s without the other terms.
-        n_private : float
-        tau : float
-            Prior standard deviation of the tilt's coefficients.
-        misfit : float, optional
-            delta, where it is known already: it does not depend on the scores.
         """
         moments = tilt_moments(scores, shares, tilt)
         sums = score_moments(scores, shares, tilt, moments)

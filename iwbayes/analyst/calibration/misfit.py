@@ -8,8 +8,6 @@ from iwbayes.analyst.calibration.moments import score_moments, tilt_moments
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.arrays import Array, symmetric
 
-__all__ = ["misfit_variance"]
-
 #: Directions of the held-back features with less than this share of the largest weighted variance are left out, and
 #: features of which the tilt's own leave less than the latter share.
 _CUT, _LEFT = 1e-2, 1e-6
@@ -18,22 +16,12 @@ _CUT, _LEFT = 1e-2, 1e-6
 def misfit_variance(tilt: ReleasedTilt, shares: Array, n_private: float) -> float:
     """Mean square of what the weighted rows miss of features of variance one that the tilt does not pull.
 
+    With residuals r of the held-back features on the tilt's, S their weighted covariance and d their private mean less
+    the weighted one, it is the mean over directions of ``d' S^-1 d`` less what noise, the sampling of private rows and
+    that of synthetic rows make it by themselves. It is not negative: zero where the tilt's features leave nothing of
+    the others, and NaN without a held-back test.
+
     Theory: docs/theory.md#the-sandwich-with-the-noise-in-it.
-
-    Parameters
-    ----------
-    tilt : ReleasedTilt
-    shares : ndarray, shape (row,)
-        Normalised weights.
-    n_private : float
-
-    Returns
-    -------
-    float
-        Not negative; NaN without a held-back test. With residuals r of the held-back features on the tilt's, S their
-        weighted covariance and d their private mean less the weighted one, it is the mean over directions of
-        ``d' S^-1 d`` less what noise, the sampling of private rows and that of synthetic rows make it by themselves.
-        Zero where the tilt's features leave nothing of the others.
 
     Notes
     -----

@@ -10,30 +10,15 @@ from iwbayes.analyst.calibration.sandwich import CalibratedNormal
 from iwbayes.analyst.inference.transport import map_draws
 from iwbayes.arrays import Array
 
-__all__ = ["map_parts", "pool_normals", "total_covariance"]
-
 
 def map_parts(
     parts: Sequence[Array], modes: Sequence[Array], precisions: Sequence[Array], normals: Sequence[CalibratedNormal]
 ) -> list[Array]:
-    """Move the draws of each part to its own calibrated normal; see `map_draws`.
+    """Move the draws (sample, p) of each part to its own calibrated normal; see `map_draws`.
 
-    Parameters
-    ----------
-    parts : sequence of ndarray, shape (sample, p)
-        Draws of each part, unconstrained.
-    modes, precisions : sequences of ndarray, shapes (p,) and (p, p)
-        Of each part's posterior. The precisions are not used for a single part.
-    normals : sequence of CalibratedNormal
-
-    Returns
-    -------
-    list of ndarray, shape (sample, p)
-
-    Notes
-    -----
-    A part may have fewer draws than there are parameters. The covariance of the draws is therefore estimated from
-    all of them together, each in units of the curvature at the mode of its own part.
+    `modes` and `precisions` are those of each part's posterior; the precisions are not used for a single part. A part
+    may have fewer draws than there are parameters: the covariance of the draws is therefore estimated from all of them
+    together, each in units of the curvature at the mode of its own part.
     """
     if len(parts) == 1:
         covariances = [np.atleast_2d(np.cov(parts[0], rowvar=False))]
@@ -50,20 +35,11 @@ def map_parts(
 
 
 def pool_normals(normals: Sequence[CalibratedNormal]) -> tuple[CalibratedNormal, Array]:
-    """Mean and covariance of an equal mixture of calibrated posteriors.
+    """Mean and covariance of an equal mixture of calibrated posteriors, one a draw of the weights.
 
-    Parameters
-    ----------
-    normals : sequence of CalibratedNormal
-        One a draw of the weights.
-
-    Returns
-    -------
-    pooled : CalibratedNormal
-        The mean of the means, and the mean of the covariances plus the covariance of the means (divisor: their
-        number, as it is that of the mixture). A single normal is returned as it is.
-    between : ndarray, shape (p,)
-        Standard deviation of the means over the draws; NaN for a single one.
+    The mean of the means, and the mean of the covariances plus the covariance of the means (divisor: their number, as
+    it is that of the mixture); with the standard deviation (p,) of the means over the draws. A single normal is
+    returned as it is, with NaN.
     """
     first = normals[0]
     if len(normals) == 1:
@@ -95,11 +71,6 @@ def total_covariance(means: Sequence[Array], covariances: Sequence[Array]) -> tu
     """Mean and covariance of an equal mixture: the mean of the covariances plus the covariance of the means.
 
     Theory: docs/theory.md#why-plug-in-weights-give-intervals-that-are-too-narrow.
-
-    Parameters
-    ----------
-    means, covariances : sequences of ndarray, shapes (p,) and (p, p)
-        Of each component.
     """
     center = np.mean(means, axis=0)
     away = np.stack(means) - center

@@ -13,8 +13,6 @@ import numpy as np
 from iwbayes.analyst.released_tilt import FEATURE_CUT, ReleasedTilt
 from iwbayes.arrays import Array, row_blocks, symmetric
 
-__all__ = ["ScoreMoments", "TiltMoments", "score_moments", "tilt_moments"]
-
 #: Numbers held by one block of rows: 2^22 float64 are 32 MiB.
 BLOCK_NUMBERS = 2**22
 
@@ -23,16 +21,8 @@ BLOCK_NUMBERS = 2**22
 class TiltMoments:
     """Weighted moments of the features, with H in its kept eigenvectors.
 
-    Parameters
-    ----------
-    center : ndarray, shape (k,)
-        mu.
-    basis, h : ndarray, shapes (k, q) and (q,)
-        Kept eigenvectors U and eigenvalues of H.
-    cross : ndarray, shape (p, k)
-        C.
-    noise : ndarray, shape (q, q)
-        U' Sigma_zeta U.
+    `center` (k,) is mu, `basis` (k, q) and `h` (q,) the kept eigenvectors U and eigenvalues of H, `cross` (p, k) is C
+    and `noise` (q, q) is U' Sigma_zeta U.
     """
 
     center: Array
@@ -83,15 +73,9 @@ class TiltMoments:
 class ScoreMoments:
     """Weighted second moments of the centred scores, each (p, p).
 
-    Parameters
-    ----------
-    information : ndarray
-        ``sum p_i s_i s_i'``.
-    squared : ndarray
-        ``sum p_i^2 s_i s_i'``.
-    residual : ndarray
-        ``sum p_i^2 r_i r_i'`` with r_i = s_i - C H^+ (phi_i - mu): what is left of a score when the tilt follows the
-        sampled rows. Without a tilt r = s.
+    `information` is ``sum p_i s_i s_i'``, `squared` ``sum p_i^2 s_i s_i'`` and `residual` ``sum p_i^2 r_i r_i'`` with
+    r_i = s_i - C H^+ (phi_i - mu): what is left of a score when the tilt follows the sampled rows. Without a tilt r =
+    s.
     """
 
     information: Array
@@ -100,19 +84,9 @@ class ScoreMoments:
 
 
 def tilt_moments(scores: Array, shares: Array, tilt: ReleasedTilt | None) -> TiltMoments | None:
-    """Accumulate mu, C and H over blocks of rows and cut H; None without a tilt.
+    """Accumulate mu, C and H over blocks of rows and cut H; None without a tilt. Shares (row,) sum to one.
 
-    Parameters
-    ----------
-    scores : ndarray, shape (row, p)
-    shares : ndarray, shape (row,)
-        They sum to one.
-    tilt : ReleasedTilt or None
-
-    Raises
-    ------
-    ValueError
-        Features of another number of rows, that are not finite or do not vary.
+    ValueError for features of another number of rows, or that are not finite or do not vary.
     """
     if tilt is None:
         return None

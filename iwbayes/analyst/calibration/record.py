@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,14 +27,12 @@ from iwbayes.analyst.calibration.domain import (
     weight_facts,
 )
 from iwbayes.analyst.calibration.mixture import pool_normals
-from iwbayes.analyst.calibration.sandwich import CalibratedNormal, LikelihoodTerms, Prior, calibrate_normal
+from iwbayes.analyst.calibration.sandwich import CalibratedNormal
 from iwbayes.analyst.inference.tilt_posterior import TiltPosterior
 from iwbayes.analyst.released_tilt import ReleasedTilt, is_noise_aware
-from iwbayes.arrays import Array, symmetric
+from iwbayes.arrays import Array
 from iwbayes.release import Release
 from iwbayes.weights import Weights
-
-__all__ = ["ModeReference", "calibration_record", "mode_reference", "pool_record", "warn_outside_domain"]
 
 #: Largest ratio of a parameter's spread by the variance of its scores to that by their curvature. A 90 % interval of
 #: the model alone covers 86 % at this value.
@@ -64,13 +62,11 @@ def calibration_record(
     ----------
     names : sequence of str
         Flat names of the p unconstrained parameters.
-    normals : CalibratedNormal, or a sequence of them
+    normals : sequence of CalibratedNormal
         One for each draw of the weights.
     draws_before, draws_after : ndarray, shape (..., p)
         Unconstrained draws before and after.
-    release : Release
-    tilt : ReleasedTilt or None
-        Of that release.
+    release, tilt : Release, and its ReleasedTilt or None
     unmeasured : str, optional
         What of the model the release did not measure, from `ReleasedTilt.unmeasured`.
     nonquadraticity : float, optional
@@ -97,35 +93,28 @@ def calibration_record(
     normal, between = pool_normals(normals)
     before, after = (np.reshape(draws, (-1, len(names))) for draws in (draws_before, draws_after))
     tilted = not np.isnan(normal.kappa0)
-    columns = {
-        **_of_normal(names, normal),
-        "second_order": normal.second_order,
-        **_moments(before.mean(axis=0), before.std(axis=0, ddof=1), after, between),
-    }
-    facts = weight_facts(release, tilt) | _worst(columns)
+    moved = (before.mean(axis=0), before.std(axis=0, ddof=1), after, between)
+    columns, worst = _described(names, normal, {"second_order": normal.second_order}, *moved)
+    facts = weight_facts(release, tilt) | worst
     facts["kappa_max"] = float(np.nanmax(normal.kappa)) if tilted else NAN
     facts["second_order_max"] = -smallest_known(-normal.second_order)
     skew = np.abs(columns["mean_weighted"] - normal.mode) / columns["sd_weighted"]
     skew = skew if informed is None else skew[informed]  # no normal stands for the others
     facts["skew"], facts["nonquadraticity"] = float(np.max(skew)), nonquadraticity
     if tilted:
-        reasons = _failed(_checks_of_tilt(facts, unmeasured))
+        checks = [
+            kappa_check("kappa", facts["kappa_max"]),
+            explained_check(facts["explained_min"], unmeasured),
+            misfit_check(facts["misfit_share_max"]),
+            *weight_checks(facts),
+            skew_check(facts["skew"]),
+            nonquadraticity_check(facts["nonquadraticity"]),
+        ]
+        reasons = [check.reason for check in checks if check.verdict == "fail"]
     else:
         reasons = [_why_row_sandwich(release, tilt, len(normals))]
     facts = {"method": "tilt" if tilted else "row sandwich", "weight_draws": len(normals)} | facts
     return _dataset(names, columns, facts, normal, reasons)
-
-
-def _checks_of_tilt(facts: dict[str, Any], unmeasured: str | None) -> list[Check]:
-    """Judge what bounds the domain of the sandwich with the noise of a tilt."""
-    return [
-        kappa_check("kappa", facts["kappa_max"]),
-        explained_check(facts["explained_min"], unmeasured),
-        misfit_check(facts["misfit_share_max"]),
-        *weight_checks(facts),
-        skew_check(facts["skew"]),
-        nonquadraticity_check(facts["nonquadraticity"]),
-    ]
 
 
 def _why_row_sandwich(release: Release, tilt: ReleasedTilt | None, n_draws: int) -> str:
@@ -151,30 +140,12 @@ def _why_row_sandwich(release: Release, tilt: ReleasedTilt | None, n_draws: int)
 class ModeReference:
     """What the sandwich says of a pooled posterior, at its mode under the averaged weights.
 
-    Parameters
-    ----------
-    normal : CalibratedNormal
-    dispersion : ndarray, shape (p,)
-        Standard deviation of each parameter by the variance of the scores, over that by their curvature; the prior
-        counts in both. One where the model is right.
+    `dispersion` (p,) is the standard deviation of each parameter by the variance of the scores, over that by their
+    curvature; the prior counts in both. One where the model is right.
     """
 
     normal: CalibratedNormal
     dispersion: Array
-
-
-def mode_reference(
-    terms: LikelihoodTerms, *, prior: Prior, n_private: float, tilt: ReleasedTilt | None
-) -> ModeReference:
-    """Evaluate the sandwich at a mode; arguments as of `calibrate_normal`."""
-    terms = replace(terms, gradients_at=None)  # draws follow the tilt's coefficients to every order
-    normal = calibrate_normal(terms, prior=prior, n_private=n_private, tilt=tilt)
-    scores = terms.scores - terms.shares @ terms.scores
-    information = (scores * terms.shares[:, None]).T @ scores
-    model = normal.uncalibrated_covariance
-    excess = symmetric(model @ (n_private * (information - terms.curvature)) @ model)
-    ratio = 1 + np.diag(excess) / np.diag(model)
-    return ModeReference(normal, np.sqrt(np.maximum(ratio, 0.0)))
 
 
 def pool_record(
@@ -188,24 +159,9 @@ def pool_record(
     at_mode: ModeReference | None,
     unmeasured: str | None = None,
 ) -> xr.Dataset:
-    """Describe a mixture over noise-aware weights.
+    """Describe a mixture over noise-aware weights: draws (sample, p), and the `part` (sample,) of it that each is from.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Flat names of the p parameters.
-    draws : ndarray, shape (sample, p)
-    part : ndarray of int, shape (sample,)
-        Which draw of the weights is behind each.
-    release : Release
-    tilt : ReleasedTilt
-        Of that release.
-    n_parts : int
-        Number of draws of the weights.
-    at_mode : ModeReference or None
-        None where the posterior has no mode, or rows no scores.
-    unmeasured : str, optional
-        What of the model the release did not measure, from `ReleasedTilt.unmeasured`.
+    `at_mode` is None where the posterior has no mode, or rows no scores; for `unmeasured` see `calibration_record`.
 
     Returns
     -------
@@ -220,18 +176,23 @@ def pool_record(
     """
     within, between = _spreads(draws, part)
     normal = None if at_mode is None else at_mode.normal
-    columns = {
-        **_of_normal(names, normal),
-        "dispersion": np.full(len(names), NAN) if at_mode is None else at_mode.dispersion,
-        **_moments(draws.mean(axis=0), within, draws, between),
-    }
-    facts = _facts_of_average(release, tilt) | _worst(columns)
-    facts["kappa_bound"] = _kappa_bound(release, tilt)
+    dispersion = np.full(len(names), NAN) if at_mode is None else at_mode.dispersion
+    columns, worst = _described(names, normal, {"dispersion": dispersion}, draws.mean(axis=0), within, draws, between)
+    facts = weight_facts(release, tilt) | worst
+    shares = release.weights.values
+    if is_noise_aware(release.weights, release):
+        with np.errstate(divide="ignore"):
+            averaged = Weights(np.log(shares), release.weights.method)
+        facts |= {"pareto_k": float(averaged.pareto_k), "ess": float(averaged.ess)}
+    kept = shares > 0
+    rows = TiltPosterior(tilt.features[kept], np.log(shares[kept]), tilt.value, tilt.noise)
+    facts["kappa_bound"] = rows.largest_kappa(np.zeros(len(tilt.value)))  # of any parameter of any model
     facts["kappa_max"] = facts["kappa_bound"] if normal is None else float(np.max(normal.kappa))
     facts["weight_draws_used"] = len(np.unique(part))
     facts["dispersion_max"] = float(np.max(columns["dispersion"]))
     facts["skew"] = facts["nonquadraticity"] = NAN  # no normal stands for anything here
-    reasons = _failed(_checks_of_pool(facts, unmeasured, known=normal is not None))
+    checks = _checks_of_pool(facts, unmeasured, known=normal is not None)
+    reasons = [check.reason for check in checks if check.verdict == "fail"]
     return _dataset(names, columns, {"method": "pool", "weight_draws": n_parts} | facts, normal, reasons)
 
 
@@ -258,24 +219,6 @@ def _checks_of_pool(facts: dict[str, Any], unmeasured: str | None, *, known: boo
     ]
 
 
-def _facts_of_average(release: Release, tilt: ReleasedTilt) -> dict[str, Any]:
-    """Facts of the released weights; where the release holds draws of them, of their average."""
-    facts = weight_facts(release, tilt)
-    if is_noise_aware(release.weights, release):
-        with np.errstate(divide="ignore"):
-            averaged = Weights(np.log(release.weights.values), release.weights.method)
-        facts |= {"pareto_k": float(averaged.pareto_k), "ess": float(averaged.ess)}
-    return facts
-
-
-def _kappa_bound(release: Release, tilt: ReleasedTilt) -> float:
-    """Largest kappa that any parameter of any model can have under the released weights."""
-    shares = release.weights.values
-    kept = shares > 0
-    rows = TiltPosterior(tilt.features[kept], np.log(shares[kept]), tilt.value, tilt.noise)
-    return rows.largest_kappa(np.zeros(len(tilt.value)))
-
-
 def _spreads(draws: Array, part: NDArray[np.intp]) -> tuple[Array, Array]:
     """Return standard deviations within and between parts, by the analysis of variance; NaN with one draw a part."""
     labels, number = np.unique(part, return_inverse=True)
@@ -289,34 +232,30 @@ def _spreads(draws: Array, part: NDArray[np.intp]) -> tuple[Array, Array]:
     return np.sqrt(within), np.sqrt(np.maximum(between, 0.0))
 
 
-def _of_normal(names: Sequence[str], normal: CalibratedNormal | None) -> dict[str, Array]:
-    """Columns of a record that a calibrated normal gives; NaN without one."""
-    unknown = np.full(len(names), NAN)
-    wanted = ("kappa", "explained", "misfit_share")
-    return {name: unknown if normal is None else getattr(normal, name) for name in wanted}
-
-
-def _moments(mean_before: Array, sd_before: Array, after: Array, between: Array) -> dict[str, Array]:
-    """Columns of a record on the draws (sample, p) before and after."""
-    return {
+def _described(
+    names: Sequence[str],
+    normal: CalibratedNormal | None,
+    own: dict[str, Array],
+    mean_before: Array,
+    sd_before: Array,
+    after: Array,
+    between: Array,
+) -> tuple[dict[str, Array], dict[str, float]]:
+    """Columns of a record, with those of its `own` kind, and the worst of the known values over the parameters."""
+    of_normal = ("kappa", "explained", "misfit_share")
+    columns = {name: np.full(len(names), NAN) if normal is None else getattr(normal, name) for name in of_normal} | own
+    columns |= {
         "mean_weighted": mean_before,
         "sd_weighted": sd_before,
         "mean_calibrated": after.mean(axis=0),
         "sd_calibrated": after.std(axis=0, ddof=1),
         "sd_between": between,
     }
-
-
-def _worst(columns: dict[str, Array]) -> dict[str, float]:
-    """Worst of the known values over the parameters."""
-    return {
+    worst = {
         "explained_min": smallest_known(columns["explained"]),
         "misfit_share_max": -smallest_known(-columns["misfit_share"]),
     }
-
-
-def _failed(checks: list[Check]) -> list[str]:
-    return [check.reason for check in checks if check.verdict == "fail"]
+    return columns, worst
 
 
 def _dataset(

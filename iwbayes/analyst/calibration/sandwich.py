@@ -27,8 +27,6 @@ from iwbayes.analyst.inference.transport import DEFINITE
 from iwbayes.analyst.released_tilt import TAU, ReleasedTilt
 from iwbayes.arrays import Array, symmetric
 
-__all__ = ["CalibratedNormal", "LikelihoodTerms", "calibrate_normal"]
-
 Prior = Callable[[Array], tuple[Array, Array]]
 
 #: Directions in which scores vary less than this, in units of the posterior precision, are the prior's alone.
@@ -41,22 +39,14 @@ class LikelihoodTerms:
 
     Parameters
     ----------
-    theta : ndarray, shape (p,)
-        The mode.
-    scores : ndarray, shape (row, p)
-        Gradient of each row's unweighted log likelihood.
+    theta, scores : ndarray, shapes (p,) and (row, p)
+        The mode, and the gradient of each row's unweighted log likelihood.
     curvature : ndarray, shape (p, p)
         ``J = -sum p_i Hessian log f(x_i | theta)``: of the weighted mean, not of the sum.
     shares : ndarray, shape (row,)
         ``p_i = w_i / sum w``; any non-negative weights are accepted and scaled to sum to one.
     gradients_at : callable, optional
-        From places of rows (n,), shares (draw, n) of these that sum to one and parameters (draw, p) to the gradients
-        (draw, p) of the mean log likelihood there. It gives calibration the second order in the noise of the moments.
-
-    Raises
-    ------
-    ValueError
-        Shapes that do not agree, values that are not finite, negative weights, weights that sum to zero.
+        See `GradientsAt`. It gives calibration the second order in the noise of the moments.
     """
 
     theta: Array
@@ -100,12 +90,8 @@ class CalibratedNormal:
         `prior_directions` > 0; along the others the covariance is infinite and zero is stored.
     uncalibrated_covariance : ndarray, shape (p, p)
         ``(n_private J + prior precision)^-1``: what the weighted posterior alone claims.
-    kappa : ndarray, shape (p,)
-        Privacy noise against the spread of one private row in the tilt's pull on each parameter:
-        ``sqrt(c Sigma_zeta c' / c H c')``, c a row of ``J^-1 C H^+``; zero where the tilt has no pull, NaN
-        without features.
-    kappa0 : float
-        ``sqrt(tr(H^+ Sigma_zeta))``, the root mean square noise of a log weight; NaN without features.
+    kappa, kappa0 : ndarray, shape (p,), and float
+        See `kappa` and `kappa_overall`; NaN without features.
     explained : ndarray, shape (p,)
         Share of the variance of each parameter's influence function that the features span: at 1 the released
         moments alone fix the parameter, whatever the shape of the density ratio. NaN without features, and for
@@ -120,10 +106,7 @@ class CalibratedNormal:
         Share of the calibrated likelihood's variance that is due to that misfit. NaN without a test of fit, and for
         parameters that the prior alone informs.
     likelihood_ess : float
-        ``tr(J^-1 sum p_i s_i s_i') / tr(J^-1 sum p_i^2 s_i s_i')``, in rows: how many rows of equal weight
-        would give the mean score the same variance (Ghalebikesabi et al. 2022, B.5.1, in a trace form). It is
-        the number of rows for equal weights and Kish's effective sample size for weights independent of the
-        scores, and it does not depend on the parametrisation.
+        See `likelihood_ess`.
     cut_directions : int
         Directions of phi that were cut because the weighted rows hardly vary there.
     prior_directions : int
@@ -162,12 +145,7 @@ class CalibratedNormal:
 
 
 def calibrate_normal(
-    terms: LikelihoodTerms,
-    *,
-    prior: Prior,
-    n_private: float,
-    tilt: ReleasedTilt | None = None,
-    tau: float = TAU,
+    terms: LikelihoodTerms, *, prior: Prior, n_private: float, tilt: ReleasedTilt | None = None, tau: float = TAU
 ) -> CalibratedNormal:
     """Calibrate the likelihood of a weighted posterior and return the normal approximation with its prior.
 
@@ -186,11 +164,6 @@ def calibrate_normal(
         is then left out.
     tau : float, default 1.0
         Prior standard deviation of the tilt's coefficients.
-
-    Returns
-    -------
-    CalibratedNormal
-        See its fields.
 
     Raises
     ------
@@ -254,7 +227,11 @@ def calibrate_normal(
 
 
 def likelihood_ess(bread: Array, meat: Meat) -> float:
-    """``tr(J^-1 sum p_i s_i s_i') / tr(J^-1 sum p_i^2 s_i s_i')``, in rows; see `CalibratedNormal`.
+    """``tr(J^-1 sum p_i s_i s_i') / tr(J^-1 sum p_i^2 s_i s_i')``, in rows.
+
+    How many rows of equal weight would give the mean score the same variance, in a trace form of Ghalebikesabi et al.
+    2022, B.5.1. It is the number of rows for equal weights and Kish's effective sample size for weights independent of
+    the scores, and it does not depend on the parametrisation.
 
     Theory: docs/theory.md#pareto-k-and-effective-sample-sizes.
     """

@@ -17,8 +17,6 @@ from scipy.special import softmax
 from iwbayes.analyst.calibration.moments import TiltMoments
 from iwbayes.arrays import Array, symmetric
 
-__all__ = ["GradientsAt", "second_order_covariance"]
-
 #: From places of rows (n,), shares (draw, n) of them that sum to one, and parameters (draw, p) to the gradients
 #: (draw, p) of the weighted mean log likelihoods.
 GradientsAt: TypeAlias = Callable[[NDArray[np.intp], Array, Array], Array]
@@ -50,34 +48,24 @@ def second_order_covariance(
     inner: Array,
     covariance: Array,
 ) -> Array:
-    """Second moment of the quadratic term of an estimate in the noise of the moments, in the coordinates of `basis`.
+    """Second moment (r, r) of the quadratic term of an estimate in the noise of the moments, in coordinates of `basis`.
+
+    Positive semidefinite. The draws are the same in every call: nothing here is random.
 
     Theory: docs/theory.md#the-sandwich-with-the-noise-in-it.
 
     Parameters
     ----------
-    theta : ndarray, shape (p,)
-        The mode.
-    scores, shares : ndarray, shapes (row, p) and (row,)
-        At the mode.
-    phi : ndarray, shape (row, k)
-        The tilt's features.
-    tilt : TiltMoments
-    gradients_at : callable
-        See `GradientsAt`.
-    n_private, tau : float
-        As in `TiltMoments.moment_covariance`.
+    theta, scores, shares : ndarray, shapes (p,), (row, p) and (row,)
+        The mode, and the rows' scores and shares there.
+    phi, tilt : ndarray, shape (row, k), and TiltMoments
+        The tilt's features and their moments.
+    gradients_at, n_private, tau
+        See `GradientsAt` and `TiltMoments.moment_covariance`.
     basis : ndarray, shape (p, r)
         Directions of the parameters that the rows inform.
-    inner : ndarray, shape (r, r)
-        Curvature of the mean log likelihood there.
-    covariance : ndarray, shape (r, r)
-        Of the estimate by linear terms.
-
-    Returns
-    -------
-    ndarray, shape (r, r)
-        Positive semidefinite. The draws are the same in every call: nothing here is random.
+    inner, covariance : ndarray, shapes (r, r)
+        Curvature of the mean log likelihood there, and covariance of the estimate by linear terms.
 
     Notes
     -----

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from numpy.typing import NDArray
 
 from iwbayes._threads import one_blas_thread
-from iwbayes.analyst.inference.component_assignment import ComponentAssignment
 from iwbayes.analyst.inference.importance import (
     ADAPTING_DRAWS,
     WORK_LIMIT,
@@ -23,21 +23,13 @@ from iwbayes.analyst.inference.nuts import SamplingSettings, WhitenedNuts
 from iwbayes.analyst.inference.weighted_posterior import LogDensity, Mode, WeightedPosterior
 from iwbayes.arrays import Array
 
-__all__ = ["Component", "Draws", "draw_components", "draw_densities", "sample_statistics"]
-
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """Draws from a log density.
+    """Draws `theta` (chain, draw, p) from a log density, by `method` "laplace" or "nuts".
 
-    Parameters
-    ----------
-    theta : ndarray, shape (chain, draw, p)
-    statistics : dict of str to ndarray, shape (chain, draw)
-        ``lp``, the log density of each, and what NUTS records.
-    method : {"laplace", "nuts"}
-    proposals : ImportanceDraws or None
-        Of the importance sampling, where it was tried.
+    `statistics` (chain, draw) are ``lp``, the log density, and what NUTS records; `proposals` are those of importance
+    sampling, where it was tried.
     """
 
     theta: Array
@@ -55,27 +47,48 @@ class Component:
     draws: Draws
 
 
+@dataclass(frozen=True, eq=False)
+class ComponentAssignment:
+    """Which draw of which part of a mixture goes where: its `part` and `index` in it, each (chain, draw).
+
+    Parts come in random order, so that no chain looks like a walk from one part to the next. Each draw of a part is
+    used once.
+    """
+
+    part: NDArray[np.intp]
+    index: NDArray[np.intp]
+
+    @classmethod
+    def random(cls, n_parts: int, chains: int, draws: int, rng: np.random.Generator) -> ComponentAssignment:
+        """Assign the parts evenly: their numbers of draws differ by one at most, in each chain and in all."""
+        if n_parts == 1:
+            index = np.tile(np.arange(draws), (chains, 1))
+            return cls(np.zeros_like(index), index)
+        order = rng.permutation(n_parts)[np.arange(chains * draws) % n_parts].reshape(chains, draws)
+        part = rng.permuted(order, axis=1)
+        index = np.empty_like(part)
+        for chain, number in np.ndindex(chains, n_parts):
+            mine = part[chain] == number
+            index[chain, mine] = np.arange(np.count_nonzero(mine))
+        return cls(part, index)
+
+    @property
+    def n_each(self) -> int:
+        """Draws that each part must have in each chain."""
+        return int(np.max(self.index)) + 1
+
+    def take(self, parts: Sequence[Array]) -> Array:
+        """Pool arrays (chain, n_each, ...), one a part, to (chain, draw, ...)."""
+        chains = np.arange(len(self.part))[:, None]
+        return np.stack(parts)[self.part, chains, self.index]
+
+
 def draw_components(
     located: Sequence[tuple[WeightedPosterior, Mode]], settings: SamplingSettings, n_each: int, rng: np.random.Generator
 ) -> list[Component]:
-    """Draw from each of the posteriors that `WeightedPosterior.modes` returns.
+    """Draw from each of the posteriors that `WeightedPosterior.modes` returns, `n_each` in each chain.
 
-    Parameters
-    ----------
-    located : sequence of (WeightedPosterior, Mode)
-    settings : SamplingSettings
-    n_each : int
-        Draws of each chain.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    list of Component
-
-    Raises
-    ------
-    RuntimeError
-        k-hat is too large with method="laplace".
+    RuntimeError where k-hat is too large with method="laplace".
     """
     cost = max(posterior.cost for posterior, _ in located)
     work = WORK_LIMIT / len(located)
@@ -96,16 +109,8 @@ def draw_densities(
 ) -> list[Draws]:
     """Draw from several log densities of one dimension: by importance sampling, or by NUTS where that does not suit.
 
-    Parameters
-    ----------
-    densities : sequence of (LogDensity, ndarray of shape (p,), ndarray of shape (p, p))
-        Each with a point near its mode and its precision there.
-    settings : SamplingSettings
-    n_each : int
-        Draws of each chain.
-    rng : numpy.random.Generator
-    proposals, adapted : int
-        Of the importance sampling of each at the mode, and in further rounds; see `importance_draws`.
+    Each comes with a point (p,) near its mode and its precision (p, p) there; `n_each` are the draws of each chain,
+    `proposals` and `adapted` those of `importance_draws` at the mode and in further rounds.
     """
     shape, found, tried = (settings.chains, n_each), {}, {}
     for index, (density, center, precision) in enumerate(densities if settings.method != "nuts" else []):

@@ -12,17 +12,9 @@ from pytensor.graph.op import Op
 
 from iwbayes.arrays import Array
 
-__all__ = ["DensityOp"]
-
 
 class DensityOp(Op):
-    """Log density, a scalar, of a vector: whatever `function`, which may be exchanged between runs, says it is.
-
-    Attributes
-    ----------
-    function : callable
-        theta (p,) -> (log density, gradient (p,)).
-    """
+    """Log density of a vector by `function`, theta (p,) -> (log density, gradient (p,)); it may change between runs."""
 
     def __init__(self) -> None:
         self.function: Callable[[Array], tuple[float, Array]]

@@ -18,17 +18,6 @@ from scipy.optimize import brentq
 from iwbayes.arrays import Array
 from iwbayes.weights import psislw, systematic_indices
 
-__all__ = [
-    "ADAPTING_DRAWS",
-    "K_HAT_LIMIT",
-    "ImportanceDraws",
-    "OF_A_DRAW",
-    "WORK_LIMIT",
-    "importance_draws",
-    "n_proposals",
-    "unsuited",
-]
-
 #: Largest k-hat at which the draws are used.
 K_HAT_LIMIT = 0.7
 
@@ -54,19 +43,10 @@ WORK_LIMIT = 4e8
 
 @dataclass(frozen=True, eq=False)
 class ImportanceDraws:
-    """Posterior draws by importance sampling.
+    """Equally weighted draws `theta` (draw, p) in random order, with their `log_density` up to a constant.
 
-    Parameters
-    ----------
-    theta : ndarray, shape (draw, p)
-        Equally weighted draws in random order, unconstrained.
-    log_density : ndarray, shape (draw,)
-        Log posterior density of each, up to a constant.
-    pareto_k : float
-        Shape of the tail of the importance ratios; NaN and inf are failures.
-    ess : float
-        Kish effective number of the proposals.
-    n_proposals : int
+    `pareto_k` is the shape of the tail of the importance ratios, where NaN and inf are failures; `ess` is Kish's
+    effective number of the proposals.
     """
 
     theta: Array
@@ -111,19 +91,15 @@ def importance_draws(
     ----------
     log_density : callable
         theta (proposal, p) -> (proposal,), up to a constant.
-    mode : ndarray, shape (p,)
-    precision : ndarray, shape (p, p)
-        Minus the Hessian there. Where it is not positive definite no proposal can be made: k-hat is NaN.
+    mode, precision : ndarray, shapes (p,) and (p, p)
+        The precision is minus the Hessian there. Where it is not positive definite no proposal can be made: k-hat is
+        NaN.
     n, draws : int
         Proposals to make at the mode, draws to return.
     rng : numpy.random.Generator
     n_adapted : int
-        Proposals of each further round, where more than `n`. The draws come from the last round alone.
-
-    Returns
-    -------
-    ImportanceDraws
-        Of the proposals at the mode where no round suits.
+        Proposals of each further round, where more than `n`. The draws come from the last round alone, or from the
+        first where no round suits.
     """
     scale = 1 / np.sqrt(np.maximum(np.abs(np.diag(precision)), 1e-300))
     try:

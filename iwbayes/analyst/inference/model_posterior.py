@@ -20,12 +20,7 @@ from pytensor.graph.replace import graph_replace
 from iwbayes.analyst.inference.newton import maximise
 from iwbayes.analyst.inference.pymc_transform import UnconstrainedVariables, draw_blocks
 from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior
-from iwbayes.analyst.weighting.graph_functions import (
-    CompiledWhenUsed,
-    batched,
-    by_columns,
-    value_gradient_curvature,
-)
+from iwbayes.analyst.weighting.graph_functions import CompiledWhenUsed, batched, by_columns, value_gradient_curvature
 from iwbayes.analyst.weighting.model_transform import transform_model
 from iwbayes.analyst.weighting.observed_variables import observed_variables
 from iwbayes.analyst.weighting.reweight import common_weights, is_weighted, unweight
@@ -52,28 +47,12 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
     The likelihood is that of the weighted observed variables, or of all observed variables in a model that
     :func:`~iwbayes.analyst.weighting.reweight.reweight` has not touched; everything else in the log density (priors,
     Jacobians of transforms, potentials, observed variables that a dict of weights left out) counts as prior.
-    Data and weights are those that the model holds when the object is made.
+    Data and weights are those that the model holds when the object is made. `weights` (row,) are those that the graph
+    uses, after ``total``; ones in an unweighted model. Rows of weight zero are out of the likelihood, even where their
+    own density is zero. `n_weights` is the number of weight vectors, each of which will need a mode.
 
-    Parameters
-    ----------
-    model : pymc.Model
-    n_weights : int
-        Weight vectors, each of which will need a mode.
-
-    Attributes
-    ----------
-    names, size
-        See `UnconstrainedVariables`.
-    n_rows : int
-    weights : ndarray, shape (row,)
-        Weights as the model's graph uses them, after ``total``; ones in an unweighted model. Rows of weight zero
-        are out of the likelihood, even where their own density is zero.
-
-    Raises
-    ------
-    ValueError
-        If the model has no observed or no free variables, a free variable is discrete, or observed variables
-        have different numbers of rows or different weights.
+    ValueError if the model has no observed or no free variables, a free variable is discrete, or observed variables
+    have different numbers of rows or different weights.
 
     Notes
     -----
@@ -82,7 +61,14 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
     """
 
     def __init__(self, model: pm.Model, n_weights: int = 1):
-        check_free(model)
+        if not model.free_RVs:
+            raise ValueError("the model has no free variables, so there is nothing to differentiate.")
+        discrete = [rv.name for rv in model.free_RVs if not rv.dtype.startswith("float")]
+        if discrete:
+            raise ValueError(
+                f"the free variables {', '.join(discrete)} are discrete, and a log density has no derivative in "
+                "them. Sum them out of the model, for example by pm.Mixture."
+            )
         weighted = [rv for rv in observed_variables(model) if is_weighted(rv)]
         rows = weighted or observed_variables(model)
         self.weights = common_weights(model, rows)
@@ -103,23 +89,10 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
         }
 
     def with_weights(self, weights: np.ndarray) -> ModelPosterior:
-        """Return the same model with other weights of its rows; nothing is compiled anew.
+        """Return the same model with other weights (row,), after any ``total``; the compiled functions are shared.
 
-        Parameters
-        ----------
-        weights : ndarray, shape (row,)
-            As `weights`, after any ``total``.
-
-        Returns
-        -------
-        ModelPosterior
-            Shares the compiled functions of this object.
-
-        Raises
-        ------
-        ValueError
-            If the shape is wrong, weights are negative or not finite, or a row of weight zero in this object gets
-            another.
+        ValueError where they are not finite numbers that are not negative, one a row, or where a row that has weight
+        zero in this object gets another.
         """
         weights = np.asarray(weights, dtype=np.float64)
         if weights.shape != (self.n_rows,) or not (np.isfinite(weights).all() and (weights >= 0).all()):
@@ -134,17 +107,7 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
         return other
 
     def scores(self, theta: np.ndarray) -> np.ndarray:
-        """Differentiate each row's unweighted log likelihood.
-
-        Parameters
-        ----------
-        theta : ndarray, shape (p,)
-
-        Returns
-        -------
-        ndarray, shape (row, p)
-            Zeros for rows of weight zero.
-        """
+        """Differentiate each row's unweighted log likelihood at theta (p,): (row, p), zeros for rows of weight zero."""
         theta = self._checked(theta)
         scores = np.empty((self.n_rows, self.size))
         for j, direction in enumerate(np.eye(self.size)):
@@ -152,16 +115,7 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
         return scores
 
     def likelihood_hessian(self, theta: np.ndarray) -> np.ndarray:
-        """Hessian of the weighted log likelihood sum_i w_i l_i.
-
-        Parameters
-        ----------
-        theta : ndarray, shape (p,)
-
-        Returns
-        -------
-        ndarray, shape (p, p)
-        """
+        """Hessian of the weighted log likelihood sum_i w_i l_i, shape (p, p), at theta (p,)."""
         return self._likelihood(theta)[2]
 
     def likelihood_gradient(self, theta: np.ndarray) -> np.ndarray:
@@ -185,40 +139,16 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
         return float(self.log_priors(self._checked(theta)[None])[0])
 
     def prior(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Differentiate everything in the log density that is not the weighted likelihood.
-
-        Parameters
-        ----------
-        theta : ndarray, shape (p,)
-
-        Returns
-        -------
-        gradient : ndarray, shape (p,)
-        hessian : ndarray, shape (p, p)
-        """
-        _, gradient, hessian = self._prior(theta)
+        """Gradient (p,) and Hessian (p, p) at theta (p,) of everything that is not the weighted likelihood."""
+        _, gradient, hessian = by_columns(self._prior_function, self._checked(theta))
         return gradient, hessian
 
     def log_density(self, theta: np.ndarray) -> float:
-        """Weighted log density of the model in unconstrained space, Jacobians included.
-
-        Parameters
-        ----------
-        theta : ndarray, shape (p,)
-        """
+        """Weighted log density of the model at theta (p,) in unconstrained space, Jacobians included."""
         return self.log_likelihood(theta) + self.log_prior(theta)
 
     def log_densities(self, theta: np.ndarray) -> np.ndarray:
-        """Weighted log density at many points.
-
-        Parameters
-        ----------
-        theta : ndarray, shape (sample, p)
-
-        Returns
-        -------
-        ndarray, shape (sample,)
-        """
+        """Weighted log density, shape (sample,), at many points (sample, p)."""
         return self.log_likelihoods(theta) + self.log_priors(theta)
 
     def gradient(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
@@ -240,27 +170,11 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
         return gradients
 
     def mode(self, start: np.ndarray | None = None, free: np.ndarray | None = None) -> Mode:
-        """Maximise the weighted log density by damped Newton steps.
+        """Maximise the weighted log density by damped Newton steps, from `start` (p,) or the model's initial point.
 
-        Parameters
-        ----------
-        start : ndarray, shape (p,), optional
-            The model's initial point by default.
-        free : ndarray of bool, shape (p,), optional
-            Parameters to maximise over, the others held where they are; all by default.
-
-        Returns
-        -------
-        Mode
-            Its Hessians are those of the last step: a millionth of a posterior standard deviation away, more where
-            the rounding of the log density is larger than that (see `maximise`).
-
-        Raises
-        ------
-        ValueError
-            If the log density is not finite at the start.
-        RuntimeError
-            If the steps do not converge.
+        `free` (p,) says which parameters move, the others being held where they are; all by default. Errors are those
+        of `maximise`. The Hessians are those of the last step: a millionth of a posterior standard deviation away, more
+        where the rounding of the log density is larger than that.
         """
         hessians: list[np.ndarray] = []
         start = self.start() if start is None else self._checked(start)
@@ -354,9 +268,6 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
     def _likelihood(self, theta: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         return by_columns(self._likelihood_function, self._checked(theta), self.weights)
 
-    def _prior(self, theta: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        return by_columns(self._prior_function, self._checked(theta))
-
 
 def _scalars(function: Callable[[np.ndarray], Any], theta: np.ndarray, n_rows: int) -> np.ndarray:
     """Values, shape (sample,), of a batched function at points (sample, p), in blocks."""
@@ -379,15 +290,3 @@ def _unweighted(model: pm.Model, keep: np.ndarray) -> pm.Model:
         return WeightedRandomVariable(True)(rv.owner.inputs[0], floatX(keep)) if is_weighted(rv) else rv
 
     return transform_model(model, strip)
-
-
-def check_free(model: pm.Model) -> None:
-    """Refuse models without free variables or with discrete ones."""
-    if not model.free_RVs:
-        raise ValueError("the model has no free variables, so there is nothing to differentiate.")
-    discrete = [rv.name for rv in model.free_RVs if not rv.dtype.startswith("float")]
-    if discrete:
-        raise ValueError(
-            f"the free variables {', '.join(discrete)} are discrete, and a log density has no derivative in "
-            "them. Sum them out of the model, for example by pm.Mixture."
-        )

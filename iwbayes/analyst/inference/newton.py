@@ -20,36 +20,20 @@ _ROUNDING = 1e-13
 # worse within the slack, but the steps still converge far below it.
 _ROUNDING_OF_STEPS, _SLACK = 1e-15, 1e-13
 _SHORTEST = 1e-10
+# Newton steps; of several densities, calls of their derivatives, halvings of steps included.
+_MOST_STEPS = 200
 
 
 def maximise(
     value: Callable[[np.ndarray], float],
     derivatives: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
     start: np.ndarray,
-    *,
-    max_steps: int = 200,
 ) -> np.ndarray:
     """Find a local maximum; Hessians that are not negative definite are repaired, steps are shortened.
 
-    Parameters
-    ----------
-    value : callable
-        Takes theta, shape (p,), and returns the log density.
-    derivatives : callable
-        Returns its gradient, shape (p,), and Hessian, shape (p, p).
-    start : ndarray, shape (p,)
-    max_steps : int
-
-    Returns
-    -------
-    ndarray, shape (p,)
-
-    Raises
-    ------
-    ValueError
-        If the log density is not finite at the start.
-    RuntimeError
-        If the steps do not converge, or do to a point that is no maximum.
+    `value` returns the log density at theta (p,), `derivatives` its gradient (p,) and Hessian (p, p). ValueError if the
+    log density is not finite at the start; RuntimeError if the steps do not converge, or do to a point that is no
+    maximum.
     """
     theta = np.array(start, dtype=np.float64)
     current = value(theta)
@@ -57,7 +41,7 @@ def maximise(
         raise ValueError(
             f"the log density is {current} at the starting point. Give another start or other initial values."
         )
-    for _ in range(max_steps):
+    for _ in range(_MOST_STEPS):
         gradient, hessian = derivatives(theta)
         step, concave = _ascent(gradient, hessian)
         decrement = float(gradient @ step)
@@ -73,7 +57,7 @@ def maximise(
             break
         theta, current = found
     raise RuntimeError(
-        f"the mode was not found in {max_steps} Newton steps: the log density may be flat or unbounded. "
+        f"the mode was not found in {_MOST_STEPS} Newton steps: the log density may be flat or unbounded. "
         "Give a proper prior or a start nearer to the mode."
     )
 
@@ -90,11 +74,7 @@ def _ascent(gradient: np.ndarray, hessian: np.ndarray) -> tuple[np.ndarray, bool
 
 
 def _line_search(
-    value: Callable[[np.ndarray], float],
-    theta: np.ndarray,
-    step: np.ndarray,
-    current: float,
-    decrement: float,
+    value: Callable[[np.ndarray], float], theta: np.ndarray, step: np.ndarray, current: float, decrement: float
 ) -> tuple[np.ndarray, float] | None:
     """Halve the step until the density rises by a share of what the slope promises (Armijo)."""
     for halvings in range(60):
@@ -107,15 +87,7 @@ def _line_search(
 
 
 class NotReachedError(RuntimeError):
-    """Some of several log densities did not reach their maximum.
-
-    Parameters
-    ----------
-    indices : ndarray of int, shape (failed,)
-        Which of them.
-    gain : float
-        The most that another step would gain.
-    """
+    """Some of several log densities did not reach their maximum: which, and the most that another step would gain."""
 
     def __init__(self, indices: Places, gain: float) -> None:
         super().__init__(
@@ -130,17 +102,11 @@ class NotReachedError(RuntimeError):
 
 
 class Maxima(NamedTuple):
-    """Maxima of several log densities.
+    """Maxima `theta` (density, p) of several log densities, their values (density,) and precisions (density, p, p).
 
-    Parameters
-    ----------
-    theta : ndarray, shape (density, p)
-    value : ndarray, shape (density,)
-    precision : ndarray, shape (density, p, p)
-        Minus the Hessian, at a point within ``sqrt(max(1e-12, 1e-15 |value|))`` posterior standard deviations of
-        the maximum: a millionth, or what the rounding of a large log density leaves.
-    extra : ndarray, shape (density, p, p)
-        What `derivatives` returned last, at the same point.
+    The precision is minus the Hessian, at a point within ``sqrt(max(1e-12, 1e-15 |value|))`` posterior standard
+    deviations of the maximum: a millionth, or what the rounding of a large log density leaves. `extra` (density, p, p)
+    is what `derivatives` returned at the same point.
     """
 
     theta: Array
@@ -149,12 +115,7 @@ class Maxima(NamedTuple):
     extra: Array
 
 
-def maximise_many(
-    derivatives: Callable[[Array, Places], tuple[Array, Array, Array, Array]],
-    start: Array,
-    *,
-    max_steps: int = 200,
-) -> Maxima:
+def maximise_many(derivatives: Callable[[Array, Places], tuple[Array, Array, Array, Array]], start: Array) -> Maxima:
     """Find a local maximum of each of several log densities; those that have converged leave the batch.
 
     Each density has its own line search, so that it takes the same steps as it would by itself.
@@ -162,15 +123,9 @@ def maximise_many(
     Parameters
     ----------
     derivatives : callable
-        Takes points, shape (k, p), and the places (k,) of their densities among all; returns log densities (k,),
+        Takes points, shape (k, p), and the indices (k,) of their densities among all; returns log densities (k,),
         gradients (k, p), precisions (k, p, p), which are minus the Hessians, and another array (k, p, p) to keep.
     start : ndarray, shape (density, p)
-    max_steps : int
-        Calls of `derivatives`, halvings of steps included.
-
-    Returns
-    -------
-    Maxima
 
     Raises
     ------
@@ -185,7 +140,7 @@ def maximise_many(
     step[usable], gain[usable] = _ascents(precision[usable], gradient[usable])
     length, stuck = np.ones(len(theta)), [active[~usable]]
     active = active[usable]
-    for _ in range(max_steps):
+    for _ in range(_MOST_STEPS):
         # below the rounding of the log density no line search can tell better from worse
         done = gain[active] < np.maximum(_TOLERANCE, _ROUNDING_OF_STEPS * np.abs(value[active]))
         theta[active[done]] += step[active[done]]  # squares the error that is left

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from iwbayes.analyst.inference.weighted_posterior import LogDensity
 
-__all__ = ["SamplingSettings", "WhitenedNuts", "check_sampler", "sample_model"]
-
 #: Largest R-hat, R-hat from which on draws are not used, and smallest effective sample size for each chain (Vehtari et
 #: al., Bayesian Analysis 2021).
 RHAT_LIMIT, RHAT_FAILURE, DRAWS_PER_CHAIN = 1.01, 1.05, 100
@@ -48,22 +46,10 @@ _OF_THE_STEP = ("target_accept", "max_treedepth")
 
 
 def check_sampler(sampler: Any) -> dict[str, Any]:
-    """Check more arguments of ``pymc.sample``.
+    """Return more arguments of ``pymc.sample`` as a dict.
 
-    Parameters
-    ----------
-    sampler : mapping of str to object, or None
-
-    Returns
-    -------
-    dict
-
-    Raises
-    ------
-    TypeError
-        It is no mapping.
-    ValueError
-        It holds what is set for each run, or how to start it; ``max_seconds`` is no positive number.
+    TypeError where they are no mapping; ValueError where they hold what is set for each run, or how to start it, or a
+    ``max_seconds`` that is no positive number.
     """
     if sampler is not None and not isinstance(sampler, Mapping):
         raise TypeError(
@@ -94,14 +80,7 @@ def check_sampler(sampler: Any) -> dict[str, Any]:
 class _Clock:
     """Callback of ``pymc.sample`` that says how long a run will take, and ends it when its time is over.
 
-    Parameters
-    ----------
-    options : dict
-        Of the run; ``max_seconds`` is taken out of it.
-    draws : int
-        Of each chain.
-    n_runs : int
-        Runs that share the time.
+    ``max_seconds``, which `n_runs` share, is taken out of `options`; `draws` are those of each chain.
     """
 
     def __init__(self, options: dict[str, Any], draws: int, n_runs: int = 1) -> None:
@@ -170,16 +149,7 @@ class _Clock:
 
 @dataclass(frozen=True)
 class SamplingSettings:
-    """How to draw.
-
-    Parameters
-    ----------
-    chains, draws : int
-        Shape of what comes back.
-    method : {"auto", "laplace", "nuts"}
-    sampler : mapping of str to object
-        From `check_sampler`.
-    """
+    """How to draw: chains and draws of each in the result, the method, and checked arguments of ``pymc.sample``."""
 
     chains: int
     draws: int
@@ -188,18 +158,10 @@ class SamplingSettings:
 
 
 class WhitenedNuts:
-    """PyMC's NUTS for log densities in numpy, each in units of its curvature near the mode.
+    """PyMC's NUTS for log densities in numpy of `size` parameters, each in units of its curvature near the mode.
 
-    One step serves all runs; it tunes itself anew in each.
-
-    Parameters
-    ----------
-    size : int
-        Number of parameters.
-    settings : SamplingSettings
-    n_runs : int
-        Runs to come: where there are several, each is checked by none of PyMC's tests of convergence, and tuned
-        shortly, since all have the same shape in these units.
+    One step serves all runs; it tunes itself anew in each. Where there are several runs, each is checked by none of
+    PyMC's tests of convergence, and tuned shortly, since all have the same shape in these units.
     """
 
     def __init__(self, size: int, settings: SamplingSettings, *, n_runs: int) -> None:
@@ -225,7 +187,7 @@ class WhitenedNuts:
         import pymc as pm
         import pytensor
 
-        back, seed = _root_of_inverse(precision), _seed(rng)
+        back, seed = _root_of_inverse(precision), int(rng.integers(2**31))
 
         def in_units(z: Array) -> tuple[float, Array]:
             value, gradient = density.gradient(center + back @ z)
@@ -260,26 +222,12 @@ def _root_of_inverse(precision: Array) -> Array:
 def sample_model(
     model: pm.Model, settings: SamplingSettings, draws: int, rng: np.random.Generator, *, n_runs: int = 1
 ) -> xr.Dataset:
-    """Sample a PyMC model as it is, by the steps that PyMC chooses.
+    """Sample a PyMC model by the steps that PyMC chooses: posterior group with its ``divergences`` as attribute.
 
-    Parameters
-    ----------
-    model : pymc.Model
-    settings : SamplingSettings
-        Its `sampler` goes before all else.
-    draws : int
-        Of each chain.
-    rng : numpy.random.Generator
-    n_runs : int
-        Runs that share the time.
-
-    Returns
-    -------
-    xarray.Dataset
-        Posterior group, in memory, with the number of ``divergences`` among its attributes.
+    `settings.sampler` goes before all else; `draws` are those of each chain, `n_runs` the runs that share the time.
     """
     options = {**_QUIET, "chains": settings.chains, **settings.sampler}
-    options |= {"model": model, "nuts_sampler": "pymc", "random_seed": _seed(rng)}
+    options |= {"model": model, "nuts_sampler": "pymc", "random_seed": int(rng.integers(2**31))}
     clock = _Clock(options, draws, n_runs)
     run = clock.sample(options)
     drawn = arviz_compat.group(run, "posterior").transpose("chain", "draw", ...).load()
@@ -291,8 +239,3 @@ def sample_model(
     statistics = arviz_compat.group(run, "sample_stats")
     diverging = int(statistics["diverging"].sum()) if "diverging" in statistics else 0
     return group.assign_attrs(divergences=diverging)
-
-
-def _seed(rng: np.random.Generator) -> int:
-    """Draw a seed for PyMC."""
-    return int(rng.integers(2**31))

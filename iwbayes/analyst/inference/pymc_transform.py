@@ -16,9 +16,6 @@ from pytensor.graph.replace import graph_replace
 from iwbayes.analyst.weighting.graph_functions import batched
 from iwbayes.arrays import row_blocks
 
-__all__ = ["UnconstrainedVariables"]
-
-
 # Numbers of a block of draws and rows: intermediate values of many rows would not fit all at once.
 _BLOCK = 2**17
 
@@ -31,17 +28,8 @@ def draw_blocks(n_draws: int, n_rows: int) -> Iterator[slice]:
 class UnconstrainedVariables:
     """Free variables of a model as one vector theta, shape (p,), and back.
 
-    Parameters
-    ----------
-    model : pymc.Model
-
-    Attributes
-    ----------
-    names : tuple of str
-        One name an unconstrained parameter: ``b[0]``, ``sex[Male]`` with the labels of its dims, ``sigma_log__``
-        for a transformed variable (PyMC's name of the unconstrained one).
-    size : int
-        Number of unconstrained parameters, p.
+    `names` has one name an unconstrained parameter: ``b[0]``, ``sex[Male]`` with the labels of its dims,
+    ``sigma_log__`` for a transformed variable (PyMC's name of the unconstrained one).
     """
 
     #: Rows that deterministics may loop over.
@@ -60,22 +48,9 @@ class UnconstrainedVariables:
         return self._ravel(self._point)
 
     def unconstrain(self, posterior: xr.Dataset) -> np.ndarray:
-        """Map posterior draws to unconstrained space.
+        """Map posterior draws to unconstrained space, shape (sample, p), draws of the first chain first.
 
-        Parameters
-        ----------
-        posterior : xarray.Dataset
-            All free variables, with dimensions ``chain`` and ``draw`` first or elsewhere.
-
-        Returns
-        -------
-        ndarray, shape (sample, p)
-            Draws of the first chain first.
-
-        Raises
-        ------
-        KeyError
-            If a free variable is missing.
+        KeyError if a free variable is missing.
         """
         names = [rv.name for rv in self._model.free_RVs]
         missing = [name for name in names if name not in posterior]
@@ -88,22 +63,7 @@ class UnconstrainedVariables:
         return np.array(self._forward(*draws))
 
     def constrain(self, theta: np.ndarray) -> dict[str, np.ndarray]:
-        """Map unconstrained draws back, and recompute the deterministics.
-
-        Parameters
-        ----------
-        theta : ndarray, shape (sample, p)
-
-        Returns
-        -------
-        dict of str to ndarray, shape (sample, ...)
-            Free variables and deterministics by name, in the model's order.
-
-        Raises
-        ------
-        ValueError
-            If the shape is wrong.
-        """
+        """Map unconstrained draws (sample, p) to variables and deterministics by name, each (sample, ...)."""
         theta = np.asarray(theta, dtype=np.float64)
         if theta.ndim != 2 or theta.shape[1] != self.size:
             raise ValueError(f"theta must have shape (sample, {self.size}); got {theta.shape}.")

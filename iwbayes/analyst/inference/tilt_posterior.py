@@ -24,9 +24,7 @@ from iwbayes.analyst.inference.transport import map_draws
 from iwbayes.analyst.inference.weighted_posterior import LogDensity
 from iwbayes.analyst.released_tilt import FEATURE_CUT, TAU
 from iwbayes.analyst.row_merging import MERGE_SHARE, identical_rows
-from iwbayes.arrays import Array, symmetric
-
-__all__ = ["TiltPosterior", "draw_tilts", "move_to_mean", "row_noise"]
+from iwbayes.arrays import Array, row_blocks, symmetric
 
 # Numbers in one block of weights of many draws: 2^17 float64 are 1 MiB, which a processor keeps at hand.
 _BLOCK = 2**17
@@ -36,18 +34,8 @@ _BLOCK = 2**17
 class TiltPosterior(LogDensity):
     """Posterior p(b | m~) prop. to N(m~; m(b), Sigma) N(b; 0, tau^2 I) of the private rows' own tilt.
 
-    Parameters
-    ----------
-    phi : ndarray, shape (row, k)
-        Features of rows with a positive base; identical rows may be merged.
-    base : ndarray, shape (row,)
-        Log shares of the rows before the tilt.
-    value : ndarray, shape (k,)
-        The released noisy mean m~.
-    noise : ndarray, shape (k, k)
-        Sigma, positive definite.
-    tau : float
-        Prior standard deviation of each coefficient.
+    `phi` (row, k) are the features of rows with a positive base, of which identical ones may be merged; `base` (row,)
+    the log shares of the rows before the tilt; `value` (k,) is m~ and `noise` (k, k) Sigma, positive definite.
     """
 
     phi: Array
@@ -73,9 +61,7 @@ class TiltPosterior(LogDensity):
     def means(self, b: Array) -> Array:
         """Weighted means m(b) of the features, shape (sample, k), at coefficients of that shape."""
         found = np.empty((len(b), self.phi.shape[1]))
-        step = max(1, _BLOCK // len(self.base))
-        for start in range(0, len(b), step):
-            part = slice(start, start + step)
+        for part in row_blocks(len(b), _BLOCK // len(self.base)):
             weights = b[part] @ self.phi.T
             weights += self.base
             weights -= np.max(weights, axis=1, keepdims=True)
@@ -100,13 +86,17 @@ class TiltPosterior(LogDensity):
         slope = (share * (self.phi @ pull)) @ self.phi - (share @ self.phi) * (share @ self.phi @ pull)
         return self.log_density(b), slope - b / self.tau**2
 
-    def derivatives(self, b: Array) -> tuple[Array, Array]:
-        """Gradient H Sigma^-1 (m~ - m) - b/tau^2, shape (k,), and exact Hessian, shape (k, k), at one point."""
+    def moments(self, b: Array) -> tuple[Array, Array, Array, Array]:
+        """Shares of the rows at b (k,), their mean m(b), the features less it, and their covariance H(b)."""
         share = softmax(self.base + self.phi @ b)
         mean = share @ self.phi
         away = self.phi - mean
+        return share, mean, away, symmetric((away * share[:, None]).T @ away)
+
+    def derivatives(self, b: Array) -> tuple[Array, Array]:
+        """Gradient H Sigma^-1 (m~ - m) - b/tau^2, shape (k,), and exact Hessian, shape (k, k), at one point."""
+        share, mean, away, covariance = self.moments(b)
         pull = self.precision @ (self.value - mean)
-        covariance = symmetric((away * share[:, None]).T @ away)
         third = symmetric((away * (share * (away @ pull))[:, None]).T @ away)  # the derivative of H, times the pull
         hessian = third - covariance @ self.precision @ covariance - np.eye(len(b)) / self.tau**2
         return covariance @ pull - b / self.tau**2, hessian
@@ -122,31 +112,17 @@ class TiltPosterior(LogDensity):
 
         It bounds kappa of every parameter of every model; H is cut as for the sandwich.
         """
-        share = softmax(self.base + self.phi @ b)
-        away = self.phi - share @ self.phi
-        values, vectors = np.linalg.eigh(symmetric((away * share[:, None]).T @ away))
+        values, vectors = np.linalg.eigh(self.moments(b)[3])
         kept = values > FEATURE_CUT * values[-1]
         whiten = vectors[:, kept] / np.sqrt(values[kept])
         return float(np.sqrt(np.linalg.eigvalsh(whiten.T @ self.noise @ whiten)[-1]))
 
 
 def row_noise(posterior: TiltPosterior, b: Array, variance: float, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Multiply the rows' base by gamma variables and move each tilt back to its mean.
+    """Multiply the rows' base by gamma variables of mean one and this variance, and move each tilt b back to its mean.
 
-    Parameters
-    ----------
-    posterior : TiltPosterior
-        With unmerged rows.
-    b : ndarray, shape (draw, k)
-    variance : float
-        Of the multipliers, whose mean is one; positive.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    log_multipliers : ndarray, shape (draw, row)
-    b : ndarray, shape (draw, k)
-        The coefficients under which the multiplied rows have the means m(b) again, up to a ridge of Sigma.
+    Returns the log multipliers (draw, row) and the coefficients (draw, k) under which the multiplied rows, which must
+    not be merged, have the means m(b) again, up to a ridge of Sigma.
     """
     shape = (len(b), len(posterior.base))
     log_multipliers = np.log(np.maximum(rng.gamma(1 / variance, variance, size=shape), 1e-300))
@@ -169,10 +145,7 @@ def move_to_mean(rows: TiltPosterior, target: Array, center: Array) -> Array:
         return float(b @ target - logsumexp(rows.base + rows.phi @ b) - 0.5 * away @ rows.noise @ away)
 
     def derivatives(b: Array) -> tuple[Array, Array]:
-        share = softmax(rows.base + rows.phi @ b)
-        mean = share @ rows.phi
-        away = rows.phi - mean
-        covariance = symmetric((away * share[:, None]).T @ away)
+        _, mean, _, covariance = rows.moments(b)
         return target - mean - rows.noise @ (b - center), -covariance - rows.noise
 
     return maximise(value, derivatives, center)
@@ -180,12 +153,8 @@ def move_to_mean(rows: TiltPosterior, target: Array, center: Array) -> Array:
 
 # Proposals of the importance sampling, and the products row x feature x proposal that pay for more than the fewest.
 _FEWEST, _MOST, _WORK = 1000, 8000, 2e10
-
-
 # Chains and draws of each, at least, from which those returned are chosen.
 _CHAINS, _DRAWS = 4, 1000
-
-
 # The draws' own covariance is trusted to be mapped where there are so many of them for each coefficient.
 _DRAWS_PER_COEFFICIENT = 2
 
@@ -199,27 +168,10 @@ def draw_tilts(
     sampler: Mapping[str, Any],
     rng: np.random.Generator,
 ) -> Array:
-    """Draw coefficients from the posterior of a tilt.
+    """Draw `n_draws` coefficients (n_draws, k) from the posterior of a tilt, starting near its mode.
 
-    Parameters
-    ----------
-    posterior : TiltPosterior
-    start : ndarray, shape (k,)
-        Near its mode.
-    n_draws : int
-    method : {"auto", "laplace", "nuts"}
-    sampler : mapping of str to object
-        More arguments of ``pymc.sample`` for NUTS.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    ndarray, shape (n_draws, k)
-
-    Raises
-    ------
-    RuntimeError
-        The mode was not found; k-hat is 0.7 or more with method="laplace"; the chains of NUTS disagree.
+    RuntimeError where the mode was not found, k-hat is 0.7 or more with method="laplace", or the chains of NUTS
+    disagree.
 
     Notes
     -----
@@ -233,19 +185,14 @@ def draw_tilts(
     proposals = int(np.clip(_WORK / merged.phi.size, _FEWEST, _MOST))
     [found] = draw_densities([near], settings, settings.draws, rng, proposals=proposals)
     if found.method == "nuts":
-        _check_chains(found.theta)
+        drawn = xr.Dataset({"b": (("chain", "draw", "coefficient"), found.theta)})
+        r_hat = float(np.max(arviz_compat.rhat_ess(arviz_compat.make({"posterior": drawn}))["r_hat"]))
+        if not r_hat < RHAT_FAILURE:
+            raise RuntimeError(
+                f"r_hat {r_hat:.2f} of the tilt's coefficients is not below {RHAT_FAILURE}: NUTS does not sample their "
+                'posterior. Tune longer, sampler={"tune": 4000}, or ask for a release with fewer features.'
+            )
     return _chosen(found.theta.reshape(-1, found.theta.shape[-1]), n_draws, rng)
-
-
-def _check_chains(theta: Array) -> None:
-    """Refuse draws (chain, draw, k) whose chains disagree."""
-    posterior = xr.Dataset({"b": (("chain", "draw", "coefficient"), theta)})
-    r_hat = float(np.max(arviz_compat.rhat_ess(arviz_compat.make({"posterior": posterior}))["r_hat"]))
-    if not r_hat < RHAT_FAILURE:
-        raise RuntimeError(
-            f"r_hat {r_hat:.2f} of the tilt's coefficients is not below {RHAT_FAILURE}: NUTS does not sample their "
-            'posterior. Tune longer, sampler={"tune": 4000}, or ask for a release with fewer features.'
-        )
 
 
 def _chosen(draws: Array, n_draws: int, rng: np.random.Generator) -> Array:

@@ -7,34 +7,14 @@ import numpy as np
 from iwbayes._threads import one_blas_thread
 from iwbayes.arrays import Array, symmetric
 
-__all__ = ["map_draws"]
-
-
 #: Smallest eigenvalue, relative to the largest, of a matrix that must be positive definite.
 DEFINITE = 1e-10
 
 
 def map_draws(draws: Array, *, mode: Array, covariance: Array, target_mean: Array, target_covariance: Array) -> Array:
-    """Move draws linearly, theta' = target_mean + R (theta - mode), to have covariance `target_covariance`.
+    """Move draws (sample, p) from a mode and covariance to a target: theta' = target_mean + R (theta - mode).
 
-    Parameters
-    ----------
-    draws : ndarray, shape (sample, p)
-        Draws of the uncalibrated posterior, unconstrained.
-    mode, covariance : ndarray, shapes (p,) and (p, p)
-        Where the draws are centred, and their covariance.
-    target_mean, target_covariance : ndarray, shapes (p,) and (p, p)
-        Where they go.
-
-    Returns
-    -------
-    ndarray, shape (sample, p)
-        The mapped draws; their skewness about the mode is kept.
-
-    Raises
-    ------
-    ValueError
-        `covariance` is not positive definite.
+    Skewness about the mode is kept. ValueError where `covariance` is not positive definite.
 
     Notes
     -----

@@ -14,24 +14,15 @@ from numpy.typing import NDArray
 from iwbayes.analyst.inference.importance import OF_A_DRAW
 from iwbayes.arrays import Array
 
-__all__ = ["LogDensity", "Mode", "WeightedPosterior", "posterior_dataset"]
-
-
 # Steps towards the mode under other weights, and the squared distance in standard deviations at which they end.
 _STEPS, _NEAR = 10, 1e-12
 
 
 @dataclass(frozen=True, eq=False)
 class Mode:
-    """Mode of a weighted posterior in unconstrained space.
+    """Mode (p,) of a weighted posterior in unconstrained space.
 
-    Parameters
-    ----------
-    theta : ndarray, shape (p,)
-    precision : ndarray, shape (p, p)
-        Minus the Hessian of the log density.
-    curvature : ndarray, shape (p, p)
-        Minus the Hessian of the weighted log likelihood.
+    `precision` is minus the Hessian of the log density, `curvature` that of the weighted log likelihood; both (p, p).
     """
 
     theta: Array
@@ -102,23 +93,11 @@ class WeightedPosterior(LogDensity):
         return np.stack([share @ self.scores(theta)[rows] for share, theta in zip(shares, thetas, strict=True)])
 
     def modes(self, weights: Array, start: Array | None = None) -> list[tuple[WeightedPosterior, Mode]]:
-        """Find the posterior and its mode under each of several weight vectors.
+        """Find the posterior and its mode under each of several weight vectors (draw, row).
 
-        Parameters
-        ----------
-        weights : ndarray, shape (draw, row)
-        start : ndarray, shape (p,), optional
-            Mode under the weights that this object has.
-
-        Raises
-        ------
-        RuntimeError
-            A mode was not found; of several draws it says for which.
-
-        Notes
-        -----
-        Each search starts near its end: from `start` by steps with the curvature there, of which the first takes one
-        pass over the rows' scores for all of them.
+        Each search starts near its end: from `start` (p,), the mode under the weights that this object has, by steps
+        with the curvature there, of which the first takes one pass over the rows' scores for all of them. RuntimeError
+        where a mode was not found; of several draws it says for which.
         """
         each = [self.with_weights(own) for own in weights]
         if len(each) == 1:

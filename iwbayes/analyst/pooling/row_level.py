@@ -19,8 +19,6 @@ from iwbayes.weights import Weights, systematic_indices
 if TYPE_CHECKING:
     import pymc as pm
 
-__all__ = ["ModelOfTable", "sample_tables"]
-
 ModelOfTable = Callable[[pd.DataFrame], Any]
 
 
@@ -33,27 +31,10 @@ def sample_tables(
     n_each: int,
     rng: np.random.Generator,
 ) -> list[xr.Dataset]:
-    """Sample the model of a table of N rows for each draw of the weights.
+    """Sample the model of a table of N rows for each draw of noise-aware weights, `n_each` draws in each chain.
 
-    Parameters
-    ----------
-    build : callable
-        From a table in canonical form, with N rows, to a PyMC model whose likelihood is not weighted.
-    weights : Weights
-        Noise-aware.
-    release : Release
-    tilt : ReleasedTilt
-        Of that release.
-    settings : SamplingSettings
-    n_each : int
-        Draws of each chain for each table.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    list of xarray.Dataset
-        Posterior groups (see `sample_model`), without the variables that have an axis of N: their rows are others in
-        each table.
+    Returns posterior groups (see `sample_model`), without the variables that have an axis of N: their rows are others
+    in each table.
 
     Notes
     -----

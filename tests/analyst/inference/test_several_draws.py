@@ -18,7 +18,7 @@ from iwbayes.analyst.calibration.calibrated_components import likelihood_terms
 from iwbayes.analyst.calibration.mixture import map_parts, pool_normals
 from iwbayes.analyst.calibration.sandwich import calibrate_normal
 from iwbayes.analyst.inference import components
-from iwbayes.analyst.inference.component_assignment import ComponentAssignment
+from iwbayes.analyst.inference.components import ComponentAssignment
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
 from iwbayes.analyst.inference.newton import NotReachedError, maximise_many
 from iwbayes.analyst.regression.design import build_design
