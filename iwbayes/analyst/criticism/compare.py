@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,10 +12,8 @@ from scipy.optimize import minimize
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.criticism.loo import WeightedLOO, difference_errors, loo
+from iwbayes.analyst.criticism.weighted_sample import RowWeights
 from iwbayes.arrays import Array
-
-if TYPE_CHECKING:
-    from iwbayes.analyst.criticism.weighted_sample import RowWeights
 
 __all__ = ["compare", "stacking_weights"]
 
@@ -76,22 +74,6 @@ def compare(
     (best_name, best), *others = ranked.items()
     for name, other in others:
         _check_same(best_name, best, name, other)
-    return _table(ranked)
-
-
-def _check_names(models: Any) -> None:
-    """Refuse what is no dict of two models or more with names that differ when they are shown."""
-    if not isinstance(models, Mapping):
-        raise TypeError(f"models must be a dict of name to draws or WeightedLOO; got {type(models).__name__}.")
-    if len(models) < 2:
-        raise ValueError(f"models must hold two or more to compare; got {len(models)}. Use loo() for one.")
-    names = [str(name) for name in models]
-    if len(set(names)) < len(names):
-        raise ValueError(f"models must have names that differ as text; got {list(models)}. Rename one of them.")
-
-
-def _table(ranked: Mapping[str, WeightedLOO]) -> pd.DataFrame:
-    """Table of the models, the best first, whose rows and weights are the same."""
     scores = np.column_stack([result.elpd_i.to_numpy() for result in ranked.values()])
     samples = [result.sample for result in ranked.values()]
     # the weights are the same, so that any sample that knows their noise serves for all
@@ -114,22 +96,20 @@ def _table(ranked: Mapping[str, WeightedLOO]) -> pd.DataFrame:
     return frame
 
 
+def _check_names(models: Any) -> None:
+    """Refuse what is no dict of two models or more with names that differ when they are shown."""
+    if not isinstance(models, Mapping):
+        raise TypeError(f"models must be a dict of name to draws or WeightedLOO; got {type(models).__name__}.")
+    if len(models) < 2:
+        raise ValueError(f"models must hold two or more to compare; got {len(models)}. Use loo() for one.")
+    names = [str(name) for name in models]
+    if len(set(names)) < len(names):
+        raise ValueError(f"models must have names that differ as text; got {list(models)}. Rename one of them.")
+
+
 def stacking_weights(scores: Array, weights: Array) -> Array:
-    """Weights of models that maximise the weighted log score of their mixture.
+    """Weights (model,) of models that maximise the weighted log score of their mixture; scores are (row, model).
 
-    Parameters
-    ----------
-    scores : ndarray, shape (row, model)
-        log p_k(y_i | y_-i).
-    weights : ndarray, shape (row,)
-
-    Returns
-    -------
-    ndarray, shape (model,)
-        Not negative, with sum one.
-
-    Notes
-    -----
     The objective is concave. At its maximum the gradient ``sum_i p_i p_k(y_i)/p(y_i)`` is one for models in use and
     less for the others. Quasi-Newton steps come near; the steps of the EM algorithm, which never lose height, end it.
     """
@@ -185,21 +165,17 @@ def _check_same(best_name: str, best: WeightedLOO, name: str, other: WeightedLOO
 
 def _same_rows(one: xr.DataArray, other: xr.DataArray) -> bool:
     """Whether two models have as many rows, and the same ones where both name them as fit does."""
-    if one.shape != other.shape:
-        return False
     named = all(scores.dims == ("row",) and "row" in scores.coords for scores in (one, other))
-    return not named or np.array_equal(one["row"].to_numpy(), other["row"].to_numpy())
+    return one.shape == other.shape and (not named or np.array_equal(one["row"], other["row"]))
 
 
 def _same_response(one: xr.Dataset | None, other: xr.Dataset | None) -> bool:
     """Whether observed values agree, by name where there are several; True where one is not known."""
     if one is None or other is None:
         return True
-    values = [[_values(group[name]) for name in sorted(map(str, group.data_vars))] for group in (one, other)]
-    if len(values[0]) != len(values[1]):
-        return False
-    return all(a.shape == b.shape and np.array_equal(a, b, equal_nan=True) for a, b in zip(*values, strict=True))
-
-
-def _values(variable: xr.DataArray) -> Any:
-    return np.asarray(variable.to_numpy(), dtype=np.float64)
+    values = [
+        [np.asarray(group[name], dtype=np.float64) for name in sorted(map(str, group.data_vars))]
+        for group in (one, other)
+    ]
+    same_number = len(values[0]) == len(values[1])
+    return same_number and all(np.array_equal(a, b, equal_nan=True) for a, b in zip(*values, strict=True))

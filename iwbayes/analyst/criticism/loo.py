@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
@@ -12,15 +11,12 @@ from scipy.special import logsumexp
 
 from iwbayes._warnings import WeightsWarning
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.criticism.pointwise import RowTerms, row_terms
-from iwbayes.analyst.criticism.weighted_sample import WeightedSample
+from iwbayes.analyst.criticism.pointwise import RowTerms, group_or_empty, row_terms
+from iwbayes.analyst.criticism.weighted_sample import RowWeights, WeightedSample
 from iwbayes.arrays import Array
 from iwbayes.weights import pareto_k_threshold, psislw
 
-if TYPE_CHECKING:
-    from iwbayes.analyst.criticism.weighted_sample import RowWeights
-
-__all__ = ["WeightedLOO", "loo"]
+__all__ = ["WeightedLOO", "difference_errors", "loo"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -186,11 +182,18 @@ def loo(
     good_k = float(pareto_k_threshold(terms.n_draws))
     bad = shapes[seen] > good_k
     if bad.any():
-        _warn_bad(int(bad.sum()), int(seen.sum()), float(np.max(shapes[seen])), good_k)
-    elpd = float(w[seen] @ scores[seen])
+        warnings.warn(
+            f"pareto_k is above {good_k:.2f} in {bad.sum()} of {seen.sum()} rows (largest {shapes[seen].max():.2f}): "
+            "the posterior without such a row is another one, and its score is not reliable. Refit with the weight of "
+            "that row set to 0 and take its elpd_i from there, draw more samples, or use weights less governed by "
+            "single rows (truncate()).",
+            WeightsWarning,
+            stacklevel=2,
+        )
+    observed = group_or_empty(idata, "observed_data")
     return WeightedLOO(
-        elpd=elpd,
-        se=_standard_error(scores, sample),
+        elpd=float(w[seen] @ scores[seen]),
+        se=float(difference_errors(scores[:, None], sample)[0]),
         p_loo=float(w[seen] @ (full[seen] - scores[seen])),
         n_samples=terms.n_draws,
         n_rows=int(seen.sum()),
@@ -202,7 +205,7 @@ def loo(
         pareto_k=terms.labelled(shapes, "pareto_k"),
         weights=terms.labelled(w, "weights"),
         sample=sample,
-        response=_response(idata, terms.names),
+        response=observed[list(terms.names)] if set(terms.names) <= set(observed.data_vars) else None,
     )
 
 
@@ -216,10 +219,6 @@ def difference_errors(differences: Array, sample: WeightedSample) -> Array:
         variances = np.diag(sample.covariance(kept - sample.mean(kept)))
         errors[usable] = sample.total * np.sqrt(np.maximum(variances, 0.0))
     return errors
-
-
-def _standard_error(scores: Array, sample: WeightedSample) -> float:
-    return float(difference_errors(scores[:, None], sample)[0])
 
 
 def _leave_out(terms: RowTerms) -> tuple[Array, Array, Array]:
@@ -252,21 +251,3 @@ def _check_rows(values: Array, weights: Array, start: int) -> None:
             f"the density of row {start + row}, of weight {weights[row]:.3g}, is zero in some draws, which the "
             "weighted posterior cannot contain. Pass the draws and the weights of one model."
         )
-
-
-def _warn_bad(n_bad: int, n_rows: int, largest: float, good_k: float) -> None:
-    warnings.warn(
-        f"pareto_k is above {good_k:.2f} in {n_bad} of {n_rows} rows (largest {largest:.2f}): the posterior without "
-        "such a row is another one, and its score is not reliable. Refit with the weight of that row set to 0 and take "
-        "its elpd_i from there, draw more samples, or use weights less governed by single rows (truncate()).",
-        WeightsWarning,
-        stacklevel=3,
-    )
-
-
-def _response(idata: arviz_compat.ArvizObject, names: tuple[str, ...]) -> xr.Dataset | None:
-    """Observed values of the variables, where the ArviZ object has them all."""
-    if not arviz_compat.has_group(idata, "observed_data"):
-        return None
-    observed = arviz_compat.group(idata, "observed_data")
-    return observed[list(names)] if set(names) <= set(observed.data_vars) else None
