@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,8 @@ from iwbayes.analyst.calibration.domain import (
     weight_facts,
 )
 from iwbayes.analyst.checks import check_release
-from iwbayes.analyst.criticism.diagnostics import Diagnostics
+from iwbayes.analyst.criticism.diagnostics import COLUMNS, Diagnostics
+from iwbayes.analyst.criticism.pointwise import group_or_empty
 from iwbayes.analyst.fit_record import weights_digest
 from iwbayes.analyst.inference.nuts import DRAWS_PER_CHAIN, RHAT_FAILURE, RHAT_LIMIT
 from iwbayes.analyst.regression.families import FAMILIES
@@ -91,44 +91,34 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
     >>> diagnose(release, idata).query("verdict == 'fail'")  # doctest: +SKIP
     """
     check_release(release)
-    if idata is None:
-        return _table(
-            [*_weights(weight_facts(release, ReleasedTilt.of(release)), release), *_privacy(release.statement)]
-        )
-    record = arviz_compat.group(idata, "calibration") if arviz_compat.has_group(idata, "calibration") else None
-    own = _weights_of_fit(idata, release)
-    checks = _calibration(record, of_another=own is not None and own.verdict == "fail")
-    if own is not None:
-        checks.insert(0, own)
+    checks: list[Check] = []
+    record, has_scale = None, True
+    if idata is not None:
+        attrs = group_or_empty(idata, "posterior").attrs
+        record = arviz_compat.group(idata, "calibration") if arviz_compat.has_group(idata, "calibration") else None
+        checks = _weights_of_fit(attrs, release)
+        checks += _calibration(record, of_another=any(check.verdict == "fail" for check in checks))
+        # only some families of `fit` are known to have no scale
+        has_scale = attrs.get("family") not in {name for name, family in FAMILIES.items() if not family.auxiliary}
     facts = weight_facts(release, ReleasedTilt.of(release)) if record is None else record.attrs
-    checks += [*_weights(facts, release, scale=_may_have_scale(idata)), *_privacy(release.statement)]
-    if arviz_compat.has_group(idata, "posterior"):
+    checks += [*_weights(facts, release, scale=has_scale), *_privacy(release.statement)]
+    if idata is not None and arviz_compat.has_group(idata, "posterior"):
         checks += _sampler(idata)
-    return _table(checks)
-
-
-def _table(checks: Iterable[Check]) -> Diagnostics:
     rows = [(c.name, c.value, c.threshold, c.verdict, c.what_to_do) for c in checks]
-    frame = pd.DataFrame(rows, columns=["check", "value", "threshold", "verdict", "what_to_do"])
+    frame = pd.DataFrame(rows, columns=["check", *COLUMNS])
     return Diagnostics(frame.astype({"value": object, "threshold": object}).set_index("check"))
 
 
-def _info(name: str, value: Any, threshold: Any = NAN, what_to_do: str = "") -> Check:
-    return Check(name, value, threshold, "info", what_to_do)
+def _info(name: str, value: Any, what_to_do: str = "") -> Check:
+    return Check(name, value, NAN, "info", what_to_do)
 
 
-def _recorded(idata: arviz_compat.ArvizObject) -> dict[Any, Any]:
-    """Return what a fit recorded among the attributes of its posterior."""
-    return arviz_compat.group(idata, "posterior").attrs if arviz_compat.has_group(idata, "posterior") else {}
-
-
-def _weights_of_fit(idata: arviz_compat.ArvizObject, release: Release) -> Check | None:
-    """Compare the weights that a fit recorded with those of a release; None where it recorded none."""
-    attrs = _recorded(idata)
+def _weights_of_fit(attrs: dict[Any, Any], release: Release) -> list[Check]:
+    """Compare the weights that a fit recorded with those of a release; none where it recorded none."""
     used = attrs.get("weights_digest")
     source = attrs.get("release_digest") or used
     if not source:
-        return None
+        return []
     own = weights_digest(release.weights)
     name = str(attrs.get("weights", "unnamed"))
     if source != own:
@@ -136,10 +126,10 @@ def _weights_of_fit(idata: arviz_compat.ArvizObject, release: Release) -> Check 
             "The posterior was fitted with other weights than those of this release. Pass the release that the "
             "posterior was fitted with."
         )
-        return Check("weights", f"{name}, of another release", "of this release", "fail", advice)
+        return [Check("weights", f"{name}, of another release", "of this release", "fail", advice)]
     if used != own:
-        return _info("weights", name, what_to_do="Not the weights of the release as they are: chosen at the fit.")
-    return Check("weights", name, "of this release", "ok", "")
+        return [_info("weights", name, "Not the weights of the release as they are: chosen at the fit.")]
+    return [Check("weights", name, "of this release", "ok", "")]
 
 
 def _calibration(record: xr.Dataset | None, *, of_another: bool) -> list[Check]:
@@ -157,14 +147,16 @@ def _calibration(record: xr.Dataset | None, *, of_another: bool) -> list[Check]:
     value = attrs["verdict"]
     if of_another:
         value, text = f"{value} for another release", text or "The record is of other weights: see the row weights."
-    checks = [Check("calibration", value, "calibrated", "ok" if good else "fail", text)]
-    checks.append(_info("method", attrs["method"]))
-    checks.append(kappa_check("kappa", float(attrs["kappa_max"])))
-    names = record["parameter"].to_numpy()
-    checks += [kappa_check(f"kappa[{n}]", float(k)) for n, k in zip(names, record["kappa"].to_numpy(), strict=True)]
     overall = "Not judged: structural zeros raise it though the intervals hold; see kappa for each parameter."
-    checks.append(_info("kappa0", float(attrs["kappa0"]), what_to_do=overall))
-    checks.append(explained_check(float(record["explained"].min())))
+    each = zip(record["parameter"].to_numpy(), record["kappa"].to_numpy(), strict=True)
+    checks = [
+        Check("calibration", value, "calibrated", "ok" if good else "fail", text),
+        _info("method", attrs["method"]),
+        kappa_check("kappa", float(attrs["kappa_max"])),
+        *(kappa_check(f"kappa[{name}]", float(kappa)) for name, kappa in each),
+        _info("kappa0", float(attrs["kappa0"]), overall),
+        explained_check(float(record["explained"].min())),
+    ]
     if "misfit_share_max" in attrs:
         checks.append(misfit_check(float(attrs["misfit_share_max"]), pooled=attrs["method"] == "pool"))
     checks.append(skew_check(float(attrs["skew"])))
@@ -192,52 +184,37 @@ def _likelihood_ess(record: xr.Dataset) -> Check:
     )
 
 
-def _may_have_scale(idata: arviz_compat.ArvizObject) -> bool:
-    """Whether the model's response may have a scale: only those of other families of `fit` are known to have none."""
-    return _recorded(idata).get("family") not in {name for name, family in FAMILIES.items() if not family.auxiliary}
-
-
-def _weights(facts: Any, release: Release, *, scale: bool = True) -> list[Check]:
+def _weights(facts: Any, release: Release, *, scale: bool) -> list[Check]:
     """Judge weights and row numbers."""
-    checks = weight_checks(facts, scale=scale)
-    checks.append(_info("ess", float(facts["ess"])))
     smoothed = min(kish_ess(psislw(draw)[0]) for draw in release.weights.log_weights)
-    checks.append(_info("psis_ess", float(smoothed)))
-    checks.append(
-        above(
-            "n_synthetic",
-            float(facts["n_synthetic"]),
-            float(facts["n_private"]),
-            "the synthetic rows are no more than the private ones and widen the intervals. Ask for more rows: they "
-            "cost no privacy.",
-            bad="warn",
-        )
+    few = (
+        "the synthetic rows are no more than the private ones and widen the intervals. Ask for more rows: they cost "
+        "no privacy."
     )
-    checks.append(_info("clipped_synthetic", float(facts["clipped_synthetic"])))
-    return checks
+    return [
+        *weight_checks(facts, scale=scale),
+        _info("ess", float(facts["ess"])),
+        _info("psis_ess", float(smoothed)),
+        above("n_synthetic", float(facts["n_synthetic"]), float(facts["n_private"]), few, bad="warn"),
+        _info("clipped_synthetic", float(facts["clipped_synthetic"])),
+    ]
 
 
 def _privacy(statement: PrivacyStatement) -> list[Check]:
     """State the privacy spent and judge what it rests on."""
-    noise = {"hardened": "ok", "floating-point": "warn", "seeded": "fail"}[statement.noise]
-    advice = {
-        "ok": "",
-        "warn": "Floating-point noise can leak through its low bits. Ask for hardened noise.",
-        "fail": "Seeded noise can be reproduced and protects nobody: use it with public data only.",
-    }
+    noise, advice = {
+        "hardened": ("ok", ""),
+        "floating-point": ("warn", "Floating-point noise can leak through its low bits. Ask for hardened noise."),
+        "seeded": ("fail", "Seeded noise can be reproduced and protects nobody: use it with public data only."),
+    }[statement.noise]
     notes = "; ".join(statement.notes) or "The statement does not hold as it stands: see print(release)."
+    certified, notes = ("ok", "") if statement.certified else ("warn", notes)
     return [
         _info("epsilon", float(statement.epsilon)),
         _info("delta", float(statement.delta)),
         _info("adjacency", statement.adjacency),
-        Check("noise", statement.noise, "hardened", noise, advice[noise]),
-        Check(
-            "certified",
-            bool(statement.certified),
-            True,
-            "ok" if statement.certified else "warn",
-            "" if statement.certified else notes,
-        ),
+        Check("noise", statement.noise, "hardened", noise, advice),
+        Check("certified", bool(statement.certified), True, certified, notes),
     ]
 
 
@@ -249,7 +226,5 @@ def _sampler(idata: arviz_compat.ArvizObject) -> list[Check]:
     more = "the chains disagree or are too short. Draw more samples, or reparametrise the model."
     need = float(DRAWS_PER_CHAIN * chains)
     bad = "fail" if r_hat >= RHAT_FAILURE else "warn"
-    checks = [below("r_hat", r_hat, RHAT_LIMIT, more, bad=bad)]
-    for name in ("ess_bulk", "ess_tail"):
-        checks.append(above(name, float(table[name].min()), need, more, bad="warn"))
-    return checks
+    lengths = [above(name, float(table[name].min()), need, more, bad="warn") for name in ("ess_bulk", "ess_tail")]
+    return [below("r_hat", r_hat, RHAT_LIMIT, more, bad=bad), *lengths]

@@ -9,9 +9,9 @@ import pandas as pd
 
 from iwbayes.display import WIDTH, cell, fill, html_table, text_table
 
-__all__ = ["Diagnostics"]
+__all__ = ["COLUMNS", "Diagnostics", "named_in"]
 
-_COLUMNS = ["value", "threshold", "verdict", "what_to_do"]
+COLUMNS = ["value", "threshold", "verdict", "what_to_do"]
 _HEADER = ("check", "value", "limit", "verdict")
 #: Rows of single parameters that a short text names at most.
 _MOST_PARAMETERS = 5
@@ -32,18 +32,16 @@ class Diagnostics(pd.DataFrame):
     @property
     def advice(self) -> list[str]:
         """What to do, each thing once: what fails first, then what warns, then what is worth knowing."""
-        said, found = "", []
-        order = {"fail": 0, "warn": 1, "info": 2, "ok": 3}
+        order = {"fail": 0, "warn": 1, "info": 2}
         rows = [(str(name), str(row["verdict"]), str(row["what_to_do"])) for name, row in self.iterrows()]
         # the reasons of the calibration name the checks that they come from
         rows.sort(key=lambda row: (order.get(row[1], 3), row[0] != "calibration"))
+        said, found = "", []
         names: dict[str, list[str]] = {}
         for name, _, text in rows:
-            if not text or text in said or re.search(rf"\b{re.escape(name)} [-\d]", said):
-                continue
-            if name == "calibration":
-                said = text
-            names.setdefault(text, []).append(name)
+            if text and text not in said and not named_in(said, name):
+                said = text if name == "calibration" else said
+                names.setdefault(text, []).append(name)
         for text, of in names.items():
             more = f" and {len(of) - _MOST_PARAMETERS} more" if len(of) > _MOST_PARAMETERS else ""
             found.append(f"{', '.join(of[:_MOST_PARAMETERS])}{more}: {text}")
@@ -78,16 +76,21 @@ class Diagnostics(pd.DataFrame):
 
     def __repr__(self) -> str:
         """Show the checks as a table, and what to do below."""
-        if list(self.columns) != _COLUMNS:
+        if list(self.columns) != COLUMNS:
             return super().__repr__()
         return "\n".join([text_table(_HEADER, _rows(self)), *(fill(text, later="  ") for text in self.advice)])
 
     def _repr_html_(self) -> str | None:
         """Show the same in a notebook."""
-        if list(self.columns) != _COLUMNS:
+        if list(self.columns) != COLUMNS:
             return super()._repr_html_()  # type: ignore[operator]
         return html_table("Diagnostics", _HEADER, _rows(self), notes=self.advice)
 
 
 def _rows(checks: pd.DataFrame) -> Iterable[tuple[object, ...]]:
     return [(str(name), row["value"], row["threshold"], row["verdict"]) for name, row in checks.iterrows()]
+
+
+def named_in(reasons: str, check: str) -> bool:
+    """Whether the reasons of a calibration name a check, as in "kappa 0.2 >= 0.12"."""
+    return re.search(rf"\b{re.escape(check)} [-\d]", reasons) is not None

@@ -14,7 +14,7 @@ from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.checks import check_count, check_release
 from iwbayes.analyst.criticism.replicates import Predicted, predicted_variables
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample
-from iwbayes.analyst.criticism.weighted_summaries import Summary, check_names, custom_summaries, summaries_of
+from iwbayes.analyst.criticism.weighted_summaries import Summary, custom_summaries, summaries_of
 from iwbayes.arrays import Array
 from iwbayes.release import Release
 from iwbayes.schema import Binary, Categorical, Integer
@@ -111,8 +111,7 @@ def ppc(
     for check in predicted_variables(idata, release, var_name=var_name, columns=columns or {}, draws=draws, rng=rng):
         noise_included = check.sample.noise_included
         groups = _groups(check, release, by)
-        summaries = [*summaries_of(check.levels), *custom]
-        check_names(summaries)
+        summaries = summaries_of(check.levels, custom)
         replicated = _replicated(check, groups, summaries)
         for (label, members), values in zip(groups, replicated, strict=True):
             found = [name for summary in summaries for name in summary.names]
@@ -135,8 +134,11 @@ def _check_options(release: Any, columns: Any, draws: Any, prob: Any) -> None:
         raise ValueError(f"prob must be in (0, 1); got {prob}. Use 0.9 for a 90 % interval.")
 
 
-def _by_column(check: Predicted, release: Release, by: str) -> Binary | Categorical | Integer:
-    """Column of the groups, which must have levels and say nothing of the responses themselves."""
+def _groups(check: Predicted, release: Release, by: str | None) -> list[tuple[Any, NDArray[np.intp]]]:
+    """Levels of the column `by` with the indices of their rows, those without weight left out."""
+    seen = np.flatnonzero(check.sample.weights > 0)
+    if by is None:
+        return [("all", seen)]
     schema = release.synthetic.schema
     if by not in schema.names:
         raise KeyError(f"by must be a column of the release; got {by!r}. It has {', '.join(schema.names)}.")
@@ -148,15 +150,6 @@ def _by_column(check: Predicted, release: Release, by: str) -> Binary | Categori
             f"by must be another column than the response; within the levels of {by!r} the responses of "
             f"{check.name!r} are all the same. Leave by out, or pass var_name for another variable."
         )
-    return column
-
-
-def _groups(check: Predicted, release: Release, by: str | None) -> list[tuple[Any, NDArray[np.intp]]]:
-    """Levels of the column `by` with the places of their rows, those without weight left out."""
-    seen = np.flatnonzero(check.sample.weights > 0)
-    if by is None:
-        return [("all", seen)]
-    column = _by_column(check, release, by)
     cells = release.synthetic.frame[by].iloc[check.sample.positions[seen]]
     levels: Sequence[Any] = sorted(cells.dropna().unique()) if isinstance(column, Integer) else column.levels
     if len(levels) > MOST_GROUPS:
@@ -178,7 +171,7 @@ def _replicated(
 ) -> list[Array]:
     """Summaries of each replicate, for each group an array (summary, draw)."""
     found: list[list[Array]] = [[] for _ in groups]
-    for block in check.replicates():
+    for block in check.replicates:
         for (_, members), parts in zip(groups, found, strict=True):
             values = block[:, members]
             if not np.isfinite(values).all():

@@ -10,7 +10,7 @@ import numpy as np
 
 from iwbayes.arrays import Array
 
-__all__ = ["Summary", "check_names", "custom_summaries", "summaries_of", "weighted_quantiles"]
+__all__ = ["Summary", "custom_summaries", "summaries_of", "weighted_quantiles"]
 
 #: Probabilities of the quantiles that are shown of numbers.
 PROBABILITIES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -36,19 +36,9 @@ class Summary:
 
 
 def weighted_quantiles(values: Array, shares: Array, probabilities: Sequence[float] = PROBABILITIES) -> Array:
-    """Weighted quantiles: the smallest values at which the weighted distribution function reaches probabilities.
+    """Smallest values (probability, draw) at which the weighted distribution function of the rows reaches them.
 
-    Parameters
-    ----------
-    values : ndarray, shape (draw, row)
-    shares : ndarray, shape (row,)
-        They sum to one.
-    probabilities : sequence of float
-
-    Returns
-    -------
-    ndarray, shape (probability, draw)
-        With integer weights ``numpy.quantile(..., method="inverted_cdf")`` of the repeated rows.
+    With integer weights ``numpy.quantile(..., method="inverted_cdf")`` of the repeated rows.
     """
     order = np.argsort(values, axis=1)
     ordered, reached = np.take_along_axis(values, order, axis=1), np.cumsum(shares[order], axis=1)
@@ -58,31 +48,17 @@ def weighted_quantiles(values: Array, shares: Array, probabilities: Sequence[flo
     return np.stack([ordered[rows, np.minimum(index, values.shape[1] - 1)] for index in indices])
 
 
-def summaries_of(levels: Sequence[Any]) -> list[Summary]:
-    """Return the summaries of a column: shares of its levels by code, or those of numbers where it has none."""
-    if levels:
-        return [_shares_of(levels)]
-    quantiles = tuple(f"q{100 * probability:g}" for probability in PROBABILITIES)
-    return [Summary(("mean", "sd"), _moments, _moments_influence), Summary(quantiles, weighted_quantiles)]
-
-
-def custom_summaries(statistics: Mapping[str, Callable[[Array, Array], Any]] | None) -> list[Summary]:
-    """Return summaries from functions (values (row,), weights (row,)) -> number.
+def summaries_of(levels: Sequence[Any], custom: Sequence[Summary] = ()) -> list[Summary]:
+    """Return the summaries of a column: shares of its levels by code, or those of numbers, and the custom ones.
 
     Raises
     ------
-    TypeError
-        If it is no dict of functions.
+    ValueError
+        If two have one name.
     """
-    if statistics is None:
-        return []
-    if not isinstance(statistics, Mapping) or not all(callable(function) for function in statistics.values()):
-        raise TypeError("statistics must be a dict of name to function(values, weights), each returning a number.")
-    return [Summary((str(name),), _each(str(name), function)) for name, function in statistics.items()]
-
-
-def check_names(summaries: Sequence[Summary]) -> None:
-    """Refuse summaries of one name."""
+    quantiles = tuple(f"q{100 * probability:g}" for probability in PROBABILITIES)
+    of_numbers = [Summary(("mean", "sd"), _moments, _moments_influence), Summary(quantiles, weighted_quantiles)]
+    summaries = [*([_shares_of(levels)] if levels else of_numbers), *custom]
     names = [name for summary in summaries for name in summary.names]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -90,6 +66,15 @@ def check_names(summaries: Sequence[Summary]) -> None:
             f"statistics must have names that differ from each other and from the summaries that are always shown; "
             f"{', '.join(map(repr, twice))} would occur twice. Rename yours."
         )
+    return summaries
+
+
+def custom_summaries(statistics: Mapping[str, Callable[[Array, Array], Any]] | None) -> list[Summary]:
+    """Return summaries from functions (values (row,), weights (row,)) -> number, or refuse what is no dict of them."""
+    statistics = {} if statistics is None else statistics
+    if not isinstance(statistics, Mapping) or not all(callable(function) for function in statistics.values()):
+        raise TypeError("statistics must be a dict of name to function(values, weights), each returning a number.")
+    return [Summary((str(name),), _each(str(name), function)) for name, function in statistics.items()]
 
 
 def _moments(values: Array, shares: Array) -> Array:
