@@ -74,27 +74,20 @@ class WeightedLOO:
     def __repr__(self) -> str:
         """Show the estimates and how many rows are in which range of k-hat."""
         noise = "with" if self.noise_included else "without"
-        lines = [
-            f"Computed from {self.n_samples} posterior draws and {self.n_rows} rows of total weight {self.total:.6g}.",
-            "",
-            "         Estimate       SE",
-            f"elpd_loo {self.elpd:8.2f}  {self.se:7.2f}",
-            f"p_loo    {self.p_loo:8.2f}        -",
-            "",
-            f"The standard error is {noise} the noise of the weights.",
-            "",
-            "Pareto k diagnostic values:",
-            "                         Count   Pct.",
-        ]
-        k = self.pareto_k.to_numpy()[self.weights.to_numpy() > 0]
-        counts = [np.sum(k <= self.good_k), np.sum((k > self.good_k) & (k <= 1)), np.sum(k > 1)]
-        labels = (
-            f"(-Inf, {self.good_k:.2f}]   (good)    ",
-            f"   ({self.good_k:.2f}, 1]   (bad)     ",
-            "   (1, Inf)   (very bad)",
+        k, good = self.pareto_k.to_numpy()[self.weights.to_numpy() > 0], self.good_k
+        shares = [f"{n:6d} {n / len(k):6.1%}" for n in (sum(k <= good), sum((k > good) & (k <= 1)), sum(k > 1))]
+        return (
+            f"Computed from {self.n_samples} posterior draws and {self.n_rows} rows of total weight {self.total:.6g}.\n\n"
+            "         Estimate       SE\n"
+            f"elpd_loo {self.elpd:8.2f}  {self.se:7.2f}\n"
+            f"p_loo    {self.p_loo:8.2f}        -\n\n"
+            f"The standard error is {noise} the noise of the weights.\n\n"
+            "Pareto k diagnostic values:\n"
+            "                         Count   Pct.\n"
+            f"(-Inf, {good:.2f}]   (good)     {shares[0]}\n"
+            f"   ({good:.2f}, 1]   (bad)      {shares[1]}\n"
+            f"   (1, Inf)   (very bad) {shares[2]}"
         )
-        lines += [f"{label} {n:6d} {n / len(k):6.1%}" for label, n in zip(labels, counts, strict=True)]
-        return "\n".join(lines)
 
 
 def loo(

@@ -30,20 +30,12 @@ _STORE = (
 
 @dataclass(frozen=True, eq=False)
 class RowTerms:
-    """Unweighted log likelihood of each row at each draw, and the rows' weights.
+    """Unweighted log likelihood of each row at each draw, and the rows' weights."""
 
-    Parameters
-    ----------
-    values : xarray.DataArray, dimensions chain, draw and one of rows
-        log f(y_i | theta_s), summed over the observed variables and over trailing dimensions.
-    sample : WeightedSample
-        Its rows.
-    names : tuple of str
-        The observed variables.
-    """
-
+    #: log f(y_i | theta_s) by chain, draw and row, summed over the observed variables and over trailing dimensions.
     values: xr.DataArray
     sample: WeightedSample
+    #: The observed variables.
     names: tuple[str, ...]
 
     @property

@@ -102,7 +102,14 @@ def ppc(
     >>> idata = iw.fit("y ~ x", release)  # doctest: +SKIP
     >>> iw.ppc(release, idata, by="region")  # doctest: +SKIP
     """
-    _check_options(release, columns, draws, prob)
+    check_release(release)
+    if not (columns is None or isinstance(columns, Mapping)):
+        raise TypeError(f"columns must be a dict of observed variable to column; got {type(columns).__name__}.")
+    check_count("draws", draws)
+    if not isinstance(prob, Real):
+        raise TypeError(f"prob must be a number; got {type(prob).__name__}. Use 0.9 for a 90 % interval.")
+    if not 0 < prob < 1:
+        raise ValueError(f"prob must be in (0, 1); got {prob}. Use 0.9 for a 90 % interval.")
     custom = custom_summaries(statistics)
     rng = np.random.default_rng(random_seed)
     keys: list[tuple[Any, ...]] = []
@@ -121,17 +128,6 @@ def ppc(
     table = pd.DataFrame(rows, index=pd.MultiIndex.from_tuples(keys, names=names))
     table.attrs["noise_included"] = noise_included
     return table
-
-
-def _check_options(release: Any, columns: Any, draws: Any, prob: Any) -> None:
-    check_release(release)
-    if not (columns is None or isinstance(columns, Mapping)):
-        raise TypeError(f"columns must be a dict of observed variable to column; got {type(columns).__name__}.")
-    check_count("draws", draws)
-    if not isinstance(prob, Real):
-        raise TypeError(f"prob must be a number; got {type(prob).__name__}. Use 0.9 for a 90 % interval.")
-    if not 0 < float(prob) < 1:
-        raise ValueError(f"prob must be in (0, 1); got {prob}. Use 0.9 for a 90 % interval.")
 
 
 def _groups(check: Predicted, release: Release, by: str | None) -> list[tuple[Any, NDArray[np.intp]]]:

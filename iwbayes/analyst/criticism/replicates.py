@@ -29,28 +29,17 @@ BLOCK_NUMBERS = 2**22
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """An observed variable and its replicates.
-
-    Parameters
-    ----------
-    name : str
-    columns : frozenset of str
-        Columns of the release that it is made of: one, or those of an expression.
-    observed : ndarray, shape (row,)
-        Numbers, or codes of levels.
-    levels : tuple
-        Levels behind the codes; empty for numbers.
-    sample : WeightedSample
-        Its rows.
-    replicates : iterator of ndarray, each of shape (draw, row)
-        Blocks of replicates, drawn as they are asked for.
-    """
+    """An observed variable and its replicates."""
 
     name: str
+    #: Columns of the release that it is made of: one, or those of an expression.
     columns: frozenset[str]
+    #: Numbers, or codes of levels; shape (row,).
     observed: Array
+    #: Levels behind the codes; empty for numbers.
     levels: tuple[Any, ...]
     sample: WeightedSample
+    #: Blocks (draw, row) of replicates, drawn as they are asked for.
     replicates: Iterator[Array]
 
 

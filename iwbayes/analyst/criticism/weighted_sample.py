@@ -27,20 +27,12 @@ RowWeights: TypeAlias = Release | Weights | np.ndarray
 
 @dataclass(frozen=True, eq=False)
 class WeightedSample:
-    """Rows that an analysis used, among all rows of their table.
+    """Rows that an analysis used, among all rows of their table."""
 
-    Parameters
-    ----------
-    table : ndarray, shape (table row,)
-        Weights of all rows of the table, on the scale of the model's likelihood.
-    positions : ndarray of int, shape (row,)
-        The rows used.
-    release : Release or None
-        Where the weights come from: with it, the noise of tilt weights can be accounted for.
-    """
-
+    #: Weights of all rows of the table, on the scale of the model's likelihood, and the indices of the rows used.
     table: Array
     positions: NDArray[np.intp]
+    #: Where the weights come from: with it, the noise of tilt weights can be accounted for.
     release: Release | None = None
 
     @cached_property
@@ -88,19 +80,12 @@ class WeightedSample:
         return np.tensordot(weights / weights.sum(), np.asarray(values)[kept], axes=(0, 0))
 
     def covariance(self, influence: Array) -> Array:
-        """Covariance of statistics of the rows used, from their influence functions.
+        """Covariance (q, q) of q statistics of the rows used, from their influence functions (row, q).
 
-        Parameters
-        ----------
-        influence : ndarray, shape (row, q)
-            g_i of q statistics whose deviations are sum_i p_i g_i to first order, p_i the shares of the rows used;
-            of a weighted mean it is the deviation of row i from it. Rows of weight zero do not matter.
-
-        Returns
-        -------
-        ndarray, shape (q, q)
-            The `Meat` of the influences, in the place of scores. Its fourth term, of second order, is left out:
-            weighted means of fixed numbers are linear in the weights.
+        Their deviations are sum_i p_i g_i to first order, p_i the shares of the rows used and g_i the influence: of a
+        weighted mean, the deviation of row i from it. Rows of weight zero do not matter. This is the `Meat` of the
+        influences, in the place of scores. Its fourth term, of second order, is left out: weighted means of fixed
+        numbers are linear in the weights.
         """
         shares = self._shares
         used = float(shares[self.positions].sum())
@@ -113,31 +98,12 @@ class WeightedSample:
 
 
 def weighted_sample(weights: RowWeights, rows: xr.DataArray, dim: str, *, total: float | None = None) -> WeightedSample:
-    """Find the weights of the rows of an observed variable.
+    """Find the weights of the rows, in dimension `dim`, of an observed variable or its pointwise log likelihood.
 
-    Parameters
-    ----------
-    weights : Release, Weights or ndarray of shape (row,)
-        Finite and not negative; of a release or Weights with several draws, their average. A plain array with one
-        weight for each row of the variable is in the variable's order, as it was for the model.
-    rows : xarray.DataArray
-        The variable, or its pointwise log likelihood.
-    dim : str
-        Its dimension of rows.
-    total : float, optional
-        Sum of the weights over the table; None leaves them as they are.
-
-    Returns
-    -------
-    WeightedSample
-        Of the rows that the coordinate ``row`` names, as :func:`~iwbayes.fit` stores it. Without such a coordinate, of
-        those with a cell in the column of a variable ``<column>_observed``, as PyMC calls it where it imputes the
-        others; else of all rows in their order.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Weights that are no such numbers, or as many as other rows; a total that is not positive and finite.
+    They are the rows that the coordinate ``row`` names, as :func:`~iwbayes.fit` stores it. Without it, of a variable
+    ``<column>_observed`` of a release, where PyMC imputes the missing cells of that column, they are those whose cell is
+    there; else all rows in their order. A plain array with one weight for each row of the variable is in the variable's
+    order, as it was for the model. `total` is the sum of the weights over the table; None leaves them as they are.
     """
     table = _table_weights(weights, total)
     release = weights if isinstance(weights, Release) else None

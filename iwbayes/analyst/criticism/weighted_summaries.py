@@ -18,20 +18,12 @@ PROBABILITIES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 @dataclass(frozen=True)
 class Summary:
-    """One or more weighted summaries of values, computed together.
-
-    Parameters
-    ----------
-    names : tuple of str
-    function : callable
-        (values (draw, row), shares (row,)) -> (summary, draw); the shares sum to one.
-    influence : callable or None
-        (values (row,), shares (row,)) -> (summary, row): g_i, so that a summary deviates by sum_i p_i g_i to first
-        order. None where it is not known.
-    """
+    """One or more weighted summaries of values, computed together."""
 
     names: tuple[str, ...]
+    #: (values (draw, row), shares (row,)) -> (summary, draw); the shares sum to one.
     function: Callable[[Array, Array], Array]
+    #: (values (row,), shares (row,)) -> (summary, row): g_i, so that a summary deviates by sum_i p_i g_i to first order.
     influence: Callable[[Array, Array], Array] | None = None
 
 
@@ -91,11 +83,13 @@ def _moments_influence(values: Array, shares: Array) -> Array:
 
 
 def _shares_of(levels: Sequence[Any]) -> Summary:
+    codes = range(len(levels))
+
     def function(values: Array, shares: Array) -> Array:
-        return np.stack([(values == code) @ shares for code in range(len(levels))])
+        return np.stack([(values == code) @ shares for code in codes])
 
     def influence(values: Array, shares: Array) -> Array:
-        return np.stack([(values == code) - (values == code) @ shares for code in range(len(levels))])
+        return np.stack([(values == code) - (values == code) @ shares for code in codes])
 
     return Summary(tuple(f"share[{level}]" for level in levels), function, influence)
 
