@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -22,19 +24,96 @@ from iwbayes.analyst.calibration.domain import (
     weight_facts,
 )
 from iwbayes.analyst.checks import check_release
-from iwbayes.analyst.criticism.diagnostics import COLUMNS, Diagnostics
 from iwbayes.analyst.criticism.pointwise import group_or_empty
 from iwbayes.analyst.fit_record import weights_digest
 from iwbayes.analyst.inference.nuts import DRAWS_PER_CHAIN, RHAT_FAILURE, RHAT_LIMIT
 from iwbayes.analyst.regression.families import FAMILIES
 from iwbayes.analyst.released_tilt import ReleasedTilt
+from iwbayes.display import WIDTH, cell, fill, html_table, text_table
 from iwbayes.release import Release
 from iwbayes.statement import PrivacyStatement
 from iwbayes.weights import kish_ess, psislw
 
-__all__ = ["diagnose"]
+__all__ = ["Diagnostics", "diagnose", "named_in"]
 
 NAN = float("nan")
+_COLUMNS = ["value", "threshold", "verdict", "what_to_do"]
+_HEADER = ("check", "value", "limit", "verdict")
+#: Rows of single parameters that a short text names at most.
+_MOST_PARAMETERS = 5
+#: Checks that a short text gives a row of their own though they pass.
+_ALWAYS = {"calibration", "kappa", "explained", "misfit", "skew", "ess_share", "certified", "r_hat", "ess_bulk"}
+
+
+class Diagnostics(pd.DataFrame):
+    """Data frame of checks, see :func:`~iwbayes.diagnose`; printed, it says once and below what to do.
+
+    Everything that a data frame does works as ever. Without the four columns it shows itself as any data frame.
+    """
+
+    @property
+    def _constructor(self) -> type[Diagnostics]:
+        return Diagnostics
+
+    @property
+    def advice(self) -> list[str]:
+        """What to do, each thing once: what fails first, then what warns, then what is worth knowing."""
+        order = {"fail": 0, "warn": 1, "info": 2}
+        rows = [(str(name), str(row["verdict"]), str(row["what_to_do"])) for name, row in self.iterrows()]
+        # the reasons of the calibration name the checks that they come from
+        rows.sort(key=lambda row: (order.get(row[1], 3), row[0] != "calibration"))
+        said, found = "", []
+        names: dict[str, list[str]] = {}
+        for name, _, text in rows:
+            if text and text not in said and not named_in(said, name):
+                said = text if name == "calibration" else said
+                names.setdefault(text, []).append(name)
+        for text, of in names.items():
+            more = f" and {len(of) - _MOST_PARAMETERS} more" if len(of) > _MOST_PARAMETERS else ""
+            found.append(f"{', '.join(of[:_MOST_PARAMETERS])}{more}: {text}")
+        return found
+
+    def brief(self, *, width: int = WIDTH) -> str:
+        """Text of what was judged; single parameters only where one does not pass, and the rest in one line."""
+        names = self.index.astype(str)
+        of_one, bad = names.str.startswith("kappa["), self["verdict"].isin(("fail", "warn"))
+        beyond = names[of_one & bad][_MOST_PARAMETERS:]
+        judged = self[(bad & ~names.isin(beyond)) | ((self["verdict"] == "ok") & names.isin(_ALWAYS))]
+        passed = self[(self["verdict"] == "ok") & ~names.isin(_ALWAYS) & ~of_one]
+        known = self[(self["verdict"] == "info") & ~of_one]
+        facts = [f"{name} {text}" for name, value in known["value"].items() if (text := cell(value))]
+        unknown = [str(name) for name, value in known["value"].items() if not cell(value)]
+        said = {
+            "passed as well": ", ".join(map(str, passed.index)),
+            "for information": "; ".join(facts),
+            "not known": ", ".join(unknown),
+        }
+        more = [f"and {len(beyond)} more parameters beyond the limit of kappa"] if len(beyond) else []
+        more += [f"{what}: {text}" for what, text in said.items() if text]
+        lines = [text_table(_HEADER, _rows(judged), width=width)]
+        lines += [fill(text, later="  ", width=width) for text in (*more, *self[bad].advice)]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        """Show the checks as a table, and what to do below."""
+        if list(self.columns) != _COLUMNS:
+            return super().__repr__()
+        return "\n".join([text_table(_HEADER, _rows(self)), *(fill(text, later="  ") for text in self.advice)])
+
+    def _repr_html_(self) -> str | None:
+        """Show the same in a notebook."""
+        if list(self.columns) != _COLUMNS:
+            return super()._repr_html_()  # type: ignore[operator]
+        return html_table("Diagnostics", _HEADER, _rows(self), notes=self.advice)
+
+
+def _rows(checks: pd.DataFrame) -> Iterable[tuple[object, ...]]:
+    return [(str(name), row["value"], row["threshold"], row["verdict"]) for name, row in checks.iterrows()]
+
+
+def named_in(reasons: str, check: str) -> bool:
+    """Whether the reasons of a calibration name a check, as in "kappa 0.2 >= 0.12"."""
+    return re.search(rf"\b{re.escape(check)} [-\d]", reasons) is not None
 
 
 def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) -> Diagnostics:
@@ -49,9 +128,8 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
     Returns
     -------
     Diagnostics
-        A pandas.DataFrame that prints what to do once, below.
-        Index ``check``; columns ``value`` (number or text), ``threshold`` (NaN where there is none), ``verdict``
-        ("ok", "warn", "fail", "info") and ``what_to_do`` (empty where nothing needs doing). The checks:
+        A pandas.DataFrame that prints what to do once, below. Index ``check``; columns ``value`` (number or text),
+        ``threshold`` (NaN where there is none), ``verdict`` ("ok", "warn", "fail", "info") and ``what_to_do``. Checks:
 
         - ``weights``: name of the weights that the posterior was fitted with, where :func:`~iwbayes.fit` recorded them;
           "fail" where they came from another release, which fails ``calibration`` as well;
@@ -105,7 +183,7 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
     if idata is not None and arviz_compat.has_group(idata, "posterior"):
         checks += _sampler(idata)
     rows = [(c.name, c.value, c.threshold, c.verdict, c.what_to_do) for c in checks]
-    frame = pd.DataFrame(rows, columns=["check", *COLUMNS])
+    frame = pd.DataFrame(rows, columns=["check", *_COLUMNS])
     return Diagnostics(frame.astype({"value": object, "threshold": object}).set_index("check"))
 
 
@@ -147,6 +225,7 @@ def _calibration(record: xr.Dataset | None, *, of_another: bool) -> list[Check]:
     value = attrs["verdict"]
     if of_another:
         value, text = f"{value} for another release", text or "The record is of other weights: see the row weights."
+    spanned = float(record["explained"].min())
     overall = "Not judged: structural zeros raise it though the intervals hold; see kappa for each parameter."
     each = zip(record["parameter"].to_numpy(), record["kappa"].to_numpy(), strict=True)
     checks = [
@@ -155,33 +234,23 @@ def _calibration(record: xr.Dataset | None, *, of_another: bool) -> list[Check]:
         kappa_check("kappa", float(attrs["kappa_max"])),
         *(kappa_check(f"kappa[{name}]", float(kappa)) for name, kappa in each),
         _info("kappa0", float(attrs["kappa0"]), overall),
-        explained_check(float(record["explained"].min())),
+        explained_check(spanned),
     ]
     if "misfit_share_max" in attrs:
         checks.append(misfit_check(float(attrs["misfit_share_max"]), pooled=attrs["method"] == "pool"))
     checks.append(skew_check(float(attrs["skew"])))
     if not np.isnan(attrs.get("nonquadraticity", NAN)):
         checks.append(nonquadraticity_check(float(attrs["nonquadraticity"])))
-    checks.append(_likelihood_ess(record))
-    return checks
-
-
-def _likelihood_ess(record: xr.Dataset) -> Check:
-    """Compare what the sampling of synthetic rows adds to the intervals with what the private rows' does.
-
-    The tilt takes out the part of the scores that its features span, so that of each influence function the share
-    1 - explained is averaged over the synthetic rows and the share explained over the private ones.
-    """
-    spanned = float(record["explained"].min())
+    # The tilt takes out the part of the scores that its features span, so that of each influence function the share
+    # 1 - explained is averaged over the synthetic rows and the share explained over the private ones.
     ratio = 1.0 if np.isnan(spanned) or spanned <= 0.5 else (1 - spanned) / spanned
-    return above(
-        "likelihood_ess",
-        float(record.attrs["likelihood_ess"]),
-        ratio * float(record.attrs["n_private"]),
+    few = (
         "the sampling of synthetic rows adds more to the intervals than that of private rows. Ask for a release with "
-        "more synthetic rows.",
-        bad="warn",
+        "more synthetic rows."
     )
+    enough = ratio * float(attrs["n_private"])
+    checks.append(above("likelihood_ess", float(attrs["likelihood_ess"]), enough, few, bad="warn"))
+    return checks
 
 
 def _weights(facts: Any, release: Release, *, scale: bool) -> list[Check]:

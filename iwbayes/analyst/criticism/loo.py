@@ -11,7 +11,7 @@ from scipy.special import logsumexp
 
 from iwbayes._warnings import WeightsWarning
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.criticism.pointwise import RowTerms, group_or_empty, row_terms
+from iwbayes.analyst.criticism.pointwise import RowTerms, by_row, group_or_empty, row_terms
 from iwbayes.analyst.criticism.weighted_sample import RowWeights, WeightedSample
 from iwbayes.arrays import Array
 from iwbayes.weights import pareto_k_threshold, psislw
@@ -25,16 +25,12 @@ class WeightedLOO:
 
     Parameters
     ----------
-    elpd : float
-        ``sum_i w_i log p(y_i | y_-i)``.
-    se : float
-        Its standard error.
+    elpd, se : float
+        ``sum_i w_i log p(y_i | y_-i)``, and its standard error.
     p_loo : float
         Effective number of parameters, ``sum_i w_i (log p(y_i | y) - log p(y_i | y_-i))``.
-    n_samples : int
-        Draws of the posterior.
-    n_rows : int
-        Rows with a positive weight.
+    n_samples, n_rows : int
+        Draws of the posterior, and rows with a positive weight.
     total : float
         Sum of the weights.
     good_k : float
@@ -42,7 +38,7 @@ class WeightedLOO:
     warning : bool
         Whether k-hat of a row with a positive weight is above it.
     noise_included : bool
-        Whether the standard error knows the noise of the weights.
+        Whether the standard error includes the noise of the weights.
     elpd_i : xarray.DataArray, shape (row,)
         ``log p(y_i | y_-i)``, not multiplied by the weight. Rows of weight zero have one too: the posterior never
         saw them.
@@ -77,8 +73,8 @@ class WeightedLOO:
         k, good = self.pareto_k.to_numpy()[self.weights.to_numpy() > 0], self.good_k
         shares = [f"{n:6d} {n / len(k):6.1%}" for n in (sum(k <= good), sum((k > good) & (k <= 1)), sum(k > 1))]
         return (
-            f"Computed from {self.n_samples} posterior draws and {self.n_rows} rows of total weight {self.total:.6g}.\n\n"
-            "         Estimate       SE\n"
+            f"Computed from {self.n_samples} posterior draws and {self.n_rows} rows of total weight {self.total:.6g}.\n"
+            "\n         Estimate       SE\n"
             f"elpd_loo {self.elpd:8.2f}  {self.se:7.2f}\n"
             f"p_loo    {self.p_loo:8.2f}        -\n\n"
             f"The standard error is {noise} the noise of the weights.\n\n"
@@ -104,15 +100,13 @@ def loo(
     idata : arviz.InferenceData or xarray.DataTree
         Draws of the weighted posterior, not calibrated, with the groups ``log_likelihood`` (unweighted) and
         ``log_likelihood_weighted``: from :func:`~iwbayes.log_likelihood`, or from ``fit(..., log_likelihood=True,
-        calibrate=False)``. The second shows which weights the draws had. Without it only weights of one are
-        accepted, after scaling to the total: those of a model without weights.
+        calibrate=False)``. Without the second only weights of one are accepted, after scaling to the total.
     weights : Release, Weights or ndarray of shape (row,), optional
-        Weights of the model that was sampled. With a release whose weights are a tilt's, the standard error
-        includes the noise of the weights. None reads them from the two groups. Integers from 0 in the coordinate
-        ``row`` of the log likelihood say which rows of the table the model has, and in which order; for
-        ``<column>_observed``, as PyMC calls the observed part of a variable with missing values, the column of the
-        release does. Without either, they are the rows of the table in their order, and so are those of an array
-        that is as long as the model.
+        Weights of the model that was sampled; None reads them from the two groups. With a release whose weights are a
+        tilt's, the standard error includes the noise of the weights. Integers from 0 in the coordinate ``row`` of the
+        log likelihood say which rows of the table the model has, and in which order; for ``<column>_observed``, as PyMC
+        calls the observed part of a variable with missing values, the column of the release does. Without either, and
+        for an array as long as the model, they are the rows of the table in their order.
     total : float, optional
         Sum of the weights over all rows given, which must be that of the model that was sampled. By default what
         :func:`~iwbayes.fit` recorded, else ``release.n_private`` of a release, else the weights are used as they are.
@@ -140,12 +134,11 @@ def loo(
 
     Notes
     -----
-    The weighted posterior is proportional to ``pi(theta) prod_j f_j(theta)^w_j``. Without row i the factor
-    ``f_i^w_i`` is absent, so that the importance ratios are ``f_i^-w_i``. Their tail is Pareto-smoothed, and
-    ``p(y_i | y_-i)`` is the self-normalised mean of ``f_i`` under them. With weights of one this is the PSIS-LOO of
-    Vehtari, Gelman and Gabry (2017). Leaving a row out leaves out all of it: a row of weight 3 counts as three rows
-    of the private table, and all three go, unlike with three rows of weight one. Rows of weight zero contribute
-    nothing, even where their density is zero.
+    The weighted posterior is proportional to ``pi(theta) prod_j f_j(theta)^w_j``, so that the importance ratios of
+    leaving out row i are ``f_i^-w_i``. Their tail is Pareto-smoothed, with draws taken as independent (``reff=1`` in
+    ArviZ), and ``p(y_i | y_-i)`` is the self-normalised mean of ``f_i`` under them. With weights of one this is the
+    PSIS-LOO of Vehtari, Gelman and Gabry (2017). A row of weight 3 goes as a whole, unlike three rows of weight one.
+    Rows of weight zero contribute nothing, even where their density is zero.
 
     The rows are a weighted sample: the standard error is ``total sqrt(sum_i p_i^2 (e_i - e)^2)`` with p_i the shares
     of the weights, e_i = ``elpd_i`` and e its weighted mean. For weights of one this is the standard error of ArviZ
@@ -153,8 +146,6 @@ def loo(
 
     With the weights of a tilt it is ``total sqrt(V)`` with ``V = sum_i p_i^2 r_i^2 + C P_b C'`` and r_i = e_i - e less
     its regression on the tilt's features: the variance of calibrated intervals, for the mean score.
-
-    Draws are taken as independent by the smoothing (``reff=1`` in ArviZ).
 
     References
     ----------
@@ -218,7 +209,7 @@ def _leave_out(terms: RowTerms) -> tuple[Array, Array, Array]:
     """Return log p(y_i | y_-i), k-hat and log p(y_i | y) of each row, each (row,)."""
     weights = terms.sample.weights
     scores, shapes, full = np.empty(len(weights)), np.full(len(weights), -np.inf), np.empty(len(weights))
-    for rows, values in terms.blocks():
+    for rows, values in by_row(terms.values):
         _check_rows(values, weights[rows], rows.start)
         # equal ratios unless there is a weight
         ratios = np.full(values.shape, -np.log(terms.n_draws))

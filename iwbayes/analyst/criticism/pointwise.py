@@ -14,7 +14,7 @@ from iwbayes.analyst.checks import check_total
 from iwbayes.analyst.criticism.weighted_sample import RowWeights, WeightedSample, weighted_sample
 from iwbayes.arrays import Array, row_blocks
 
-__all__ = ["RowTerms", "group_or_empty", "row_ratios", "row_terms"]
+__all__ = ["RowTerms", "by_row", "group_or_empty", "row_ratios", "row_terms"]
 
 #: Rows that are worked on together.
 BLOCK_ROWS = 256
@@ -42,10 +42,6 @@ class RowTerms:
     def n_draws(self) -> int:
         """Draws of all chains."""
         return self.values.sizes["chain"] * self.values.sizes["draw"]
-
-    def blocks(self) -> Iterator[tuple[slice, Array]]:
-        """Yield slices of the rows with their log likelihood, shape (row, draw of all chains)."""
-        return _blocks(self.values)
 
     def labelled(self, values: Array, name: str) -> xr.DataArray:
         """Give an array of one value a row the coordinates of the rows."""
@@ -155,7 +151,7 @@ def _summed(group: xr.Dataset, names: tuple[str, ...]) -> xr.DataArray:
     return first.copy(data=values).rename(", ".join(names))
 
 
-def _blocks(*terms: xr.DataArray) -> Iterator[Any]:
+def by_row(*terms: xr.DataArray) -> Iterator[Any]:
     """Yield slices of the rows with each of the terms (chain, draw, row) there, a row in one piece of memory."""
     for rows in row_blocks(terms[0].shape[2], BLOCK_ROWS):
         parts = (values.to_numpy()[:, :, rows] for values in terms)
@@ -165,7 +161,7 @@ def _blocks(*terms: xr.DataArray) -> Iterator[Any]:
 def row_ratios(plain: xr.DataArray, weighted: xr.DataArray) -> Array:
     """Weighted over unweighted terms (chain, draw, row), shape (row,); NaN where they do not tell a row's weight."""
     vector = np.full(plain.shape[2], np.nan)
-    for block, terms, products in _blocks(plain, weighted):
+    for block, terms, products in by_row(plain, weighted):
         usable = np.isfinite(terms) & (terms != 0) & np.isfinite(products)
         # the largest term has the ratio with the fewest digits lost
         index = np.argmax(np.where(usable, np.abs(terms), -1.0), axis=1)[:, None]
@@ -217,16 +213,18 @@ def _check_weights(plain: xr.DataArray, weighted: xr.DataArray | None, sample: W
             f"weights must have the total of the model that was sampled; theirs is {sample.table.sum():.7g} and the "
             f"model's {scale * sample.table.sum():.7g}. Pass total={scale * sample.table.sum():.7g}."
         )
+    in_order = np.array_equal(sample.positions, np.arange(len(sample.table)))
+    matching = " (rows were looked up in the table by the coordinate 'row', or the missing cells)"
     raise ValueError(
         "weights must be those of the model that was sampled; log_likelihood_weighted is not log_likelihood times "
         f"these in {int((~np.isclose(own, weights, rtol=1e-6, atol=1e-12)).sum())} of {len(own)} rows. Pass those of "
-        f"the model{sample.matching}, or leave weights out to read them from the draws."
+        f"the model{'' if in_order else matching}, or leave weights out to read them from the draws."
     )
 
 
 def _agree(plain: xr.DataArray, weighted: xr.DataArray, weights: Array) -> bool:
     """Whether weighted terms are unweighted ones times weights (row,), up to rounding."""
-    for block, terms, products in _blocks(plain, weighted):
+    for block, terms, products in by_row(plain, weighted):
         finite, vector = np.isfinite(terms), weights[block, None]
         expected = vector * np.where(finite, terms, 0.0)
         scale = ROUNDING * np.abs(expected).max(axis=1, keepdims=True)

@@ -213,19 +213,18 @@ def _shown_weights(idata: arviz_compat.ArvizObject, variable: Predicted) -> Arra
     """Weights of the rows as the stored log likelihoods show them, shape (row,); NaN where they do not."""
     unknown, terms = np.full(len(variable.observed), np.nan), []
     for kind in ("log_likelihood", "log_likelihood_weighted"):
-        group = group_or_empty(idata, kind)
-        if variable.name not in group or not {"chain", "draw"} <= set(group[variable.name].dims):
+        values = group_or_empty(idata, kind).get(variable.name)
+        if values is None or not {"chain", "draw"} <= set(values.dims):
             return unknown
-        values = group[variable.name].transpose("chain", "draw", ...)
         # a few draws tell
+        values = values.transpose("chain", "draw", ...)
         terms.append(values.isel(chain=slice(1), draw=_spaced(values.sizes["draw"], 8)))
-    if terms[0].shape != terms[1].shape or terms[0].shape[2:] != unknown.shape:
-        return unknown
-    return row_ratios(terms[0], terms[1])
+    fit = terms[0].shape == terms[1].shape and terms[0].shape[2:] == unknown.shape
+    return row_ratios(terms[0], terms[1]) if fit else unknown
 
 
 def _spaced(n: int, most: int) -> NDArray[np.intp]:
-    """Places of at most so many draws, evenly spaced."""
+    """Return the indices of at most so many draws, evenly spaced."""
     return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(np.intp))
 
 

@@ -41,12 +41,6 @@ class WeightedSample:
         return self.table[self.positions]
 
     @property
-    def matching(self) -> str:
-        """Words of a message on how the rows were found in the table; empty where they are all, in order."""
-        in_order = np.array_equal(self.positions, np.arange(len(self.table)))
-        return "" if in_order else " (rows were looked up in the table by the coordinate 'row', or the missing cells)"
-
-    @property
     def total(self) -> float:
         """Sum of the weights of the rows used."""
         return float(self.weights.sum())
@@ -100,10 +94,10 @@ class WeightedSample:
 def weighted_sample(weights: RowWeights, rows: xr.DataArray, dim: str, *, total: float | None = None) -> WeightedSample:
     """Find the weights of the rows, in dimension `dim`, of an observed variable or its pointwise log likelihood.
 
-    They are the rows that the coordinate ``row`` names, as :func:`~iwbayes.fit` stores it. Without it, of a variable
-    ``<column>_observed`` of a release, where PyMC imputes the missing cells of that column, they are those whose cell is
-    there; else all rows in their order. A plain array with one weight for each row of the variable is in the variable's
-    order, as it was for the model. `total` is the sum of the weights over the table; None leaves them as they are.
+    They are the rows that the coordinate ``row`` names, as :func:`~iwbayes.fit` stores it. Of a variable
+    ``<column>_observed`` of a release, where PyMC imputes the missing cells of that column, they are those whose cell
+    is there; else all rows in their order. A plain array with one weight for each row of the variable is in the
+    variable's order, as it was for the model. Weights over the table are scaled to `total` unless that is None.
     """
     table = _table_weights(weights, total)
     release = weights if isinstance(weights, Release) else None

@@ -166,21 +166,22 @@ def plot_marginals(
     unknown = sorted(set(names) - set(schema.names))
     if unknown or not names:
         raise ValueError(f"columns must be some of {list(schema.names)}; got {unknown or 'none'}.")
-    own = axes is None
     if axes is None:
         wide = min(3, len(names))
         tall = -(-len(names) // wide)
-        grid = new_figure(3.6 * wide, 2.6 * tall).subplots(tall, wide, squeeze=False)
-        for spare in grid.flat[len(names) :]:
+        figure = NotebookFigure(figsize=(3.6 * wide, 2.6 * tall), layout="constrained")
+        grid = figure.subplots(tall, wide, squeeze=False).ravel()
+        for spare in grid[len(names) :]:
             spare.remove()
-        axes = list(grid.flat[: len(names)])
-    found = np.array(list(axes), dtype=object)
+        found = grid[: len(names)]
+    else:
+        found = np.array(list(axes), dtype=object)
     if len(found) != len(names):
         raise ValueError(f"there are {len(found)} axes for {len(names)} columns. Give one for each.")
     shares = release.weights.values / len(release.synthetic)
     for ax, name in zip(found, names, strict=True):
         _marginal(ax, schema[name], release.synthetic.frame[name], shares)
-    if own:
+    if axes is None:
         handles, labels = found[0].get_legend_handles_labels()
         found[0].figure.legend(handles, labels, loc="outside upper right", ncols=2, fontsize="small", frameon=False)
     else:
@@ -296,7 +297,10 @@ def plot_comparison(
     if table.duplicated(["coefficient", "method"]).any():
         raise ValueError("table has a pair of coefficient and method twice; give one row for each.")
     names = list(dict.fromkeys(table["coefficient"]))
-    table = table if reference is None else _standardised(table, reference)
+    if reference is not None:
+        base = table[table["method"] == reference].set_index("coefficient").reindex(table["coefficient"])
+        center, unit = base["mean"].to_numpy(), ((base["upper"] - base["lower"]) / 2).to_numpy()
+        table = table.assign(**{name: (table[name].to_numpy() - center) / unit for name in ("mean", "lower", "upper")})
     ax = axes_or_new(ax, 7, 1 + 0.14 * len(names) * (len(shown) + 1))
     for index, method in enumerate(shown):
         rows = table[table["method"] == method].set_index("coefficient").reindex(names)
@@ -317,13 +321,6 @@ def plot_comparison(
         ax.set_xlabel(f"difference from {reference}, in half lengths of its interval")
     _legend(ax)
     return ax
-
-
-def _standardised(table: pd.DataFrame, reference: str) -> pd.DataFrame:
-    base = table[table["method"] == reference].set_index("coefficient")
-    center = base["mean"].reindex(table["coefficient"]).to_numpy()
-    unit = ((base["upper"] - base["lower"]) / 2).reindex(table["coefficient"]).to_numpy()
-    return table.assign(**{name: (table[name].to_numpy() - center) / unit for name in ("mean", "lower", "upper")})
 
 
 def label_rows(ax: Axes, names: Sequence[str]) -> None:
@@ -347,16 +344,11 @@ def _plain(text: str) -> str:
 
 def axes_or_new(ax: Axes | None, width: float, height: float) -> Axes:
     """Return the axes that were given, or those of a new figure of this size in inches."""
-    return new_figure(width, height).subplots() if ax is None else ax
-
-
-def new_figure(width: float, height: float) -> Figure:
-    """Make a figure of this size in inches that pyplot does not know, and that a notebook shows all the same."""
-    return NotebookFigure(figsize=(width, height), layout="constrained")
+    return NotebookFigure(figsize=(width, height), layout="constrained").subplots() if ax is None else ax
 
 
 class NotebookFigure(Figure):
-    """Figure with a picture of its own: notebooks know how to show others only once pyplot is imported."""
+    """Figure that pyplot does not know, with a picture of its own, since a notebook would not show it else."""
 
     def _repr_png_(self) -> bytes:
         buffer = io.BytesIO()

@@ -12,8 +12,7 @@ import pandas as pd
 from iwbayes._warnings import CalibrationWarning
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.checks import check_release
-from iwbayes.analyst.criticism.diagnose import diagnose
-from iwbayes.analyst.criticism.diagnostics import named_in
+from iwbayes.analyst.criticism.diagnose import diagnose, named_in
 from iwbayes.analyst.reporting.html import bullets, page, paragraph, picture, settings, table
 from iwbayes.analyst.reporting.plots import plot_budget, plot_comparison, plot_marginals, plot_overlap, plot_weights
 from iwbayes.display import number
@@ -45,9 +44,7 @@ _SUMMARY = {
 def report(release: Release, idata: Any = None, *, title: str | None = None) -> str:
     """Describe a release, and a posterior that was fitted to it, on one HTML page.
 
-    The page needs nothing beside itself: no script, no font, no connection. Warnings come first; then the privacy
-    statement in plain words and in exact terms, the schema, the weights and their diagnostics, the marginals, and the
-    posterior.
+    The page needs nothing beside itself: no script, no font, no connection. Warnings come first.
 
     Parameters
     ----------
@@ -129,16 +126,13 @@ def _warnings(release: Release, checks: pd.DataFrame) -> list[str]:
 
 def _privacy(release: Release) -> str:
     statement = release.statement
-    factor = math.exp(min(statement.epsilon, 700))
-    who = _NEIGHBOURS[statement.adjacency]
-    plain = (
-        f"Whatever can be seen in this release would have been seen {who}, with a probability that differs by a factor "
-        f"of at most {factor:.4g}"
-        if math.isfinite(statement.epsilon)
-        else "Nothing is promised: rows were used without noise"
-    )
-    if statement.delta > 0 and math.isfinite(statement.epsilon):
-        plain += f", and by no more than {statement.delta:.2g} beyond that"
+    plain = "Nothing is promised: rows were used without noise"
+    if math.isfinite(statement.epsilon):
+        plain = (
+            f"Whatever can be seen in this release would have been seen {_NEIGHBOURS[statement.adjacency]}, with a "
+            f"probability that differs by a factor of at most {math.exp(min(statement.epsilon, 700)):.4g}"
+        )
+        plain += f", and by no more than {statement.delta:.2g} beyond that" if statement.delta > 0 else ""
     limits = [
         "It says nothing of what is true of people at large: that smoking harms can be learned from any such table.",
         "It covers the uses listed below and no others. The costs of other releases of the same rows add up.",
@@ -172,9 +166,7 @@ def _privacy(release: Release) -> str:
 
 def _checks(caption: str, checks: pd.DataFrame) -> str:
     """Table of checks, and which of its rows a reader must look at."""
-    rows = [
-        (name, row["verdict"], row["value"], row["threshold"], row["what_to_do"]) for name, row in checks.iterrows()
-    ]
+    rows = zip(checks.index, *(checks[key] for key in ("verdict", "value", "threshold", "what_to_do")), strict=True)
     count = {verdict: int((checks["verdict"] == verdict).sum()) for verdict in ("fail", "warn")}
     there = " and ".join(f"{n} with {verdict}" for verdict, n in count.items() if n) or "none"
     lead = f"Look at the rows that say fail or warn (here: {there}); the others passed or are for the expert."
@@ -235,18 +227,17 @@ def _marginals(release: Release) -> str:
 def _posterior(idata: Any, checks: pd.DataFrame) -> str:
     posterior = arviz_compat.group(idata, "posterior")
     names = {"formula": "Model", "family": "family", "method": "computed by", "weights": "weights"}
-    facts = "; ".join(f"{text}: {posterior.attrs[key]}" for key, text in names.items() if key in posterior.attrs)
+    facts = [f"{text}: {posterior.attrs[key]}" for key, text in names.items() if key in posterior.attrs]
     left_out = int(posterior.attrs.get("rows_left_out", 0))
     if left_out:
-        share = float(posterior.attrs["share_left_out"])
-        facts += (
-            f"{'; ' if facts else ''}complete cases only: {left_out:,} synthetic row{'s' if left_out > 1 else ''} with "
-            f"missing cells left out, {share:.2%} of all by weight"
+        facts.append(
+            f"complete cases only: {left_out:,} synthetic row{'s' if left_out > 1 else ''} with missing cells left "
+            f"out, {float(posterior.attrs['share_left_out']):.2%} of all by weight"
         )
     shown = arviz_compat.summary(idata)
     hidden = max(len(shown) - _MOST_PARAMETERS, 0)
     shown = shown.iloc[:_MOST_PARAMETERS]
-    content = paragraph(facts) if facts else ""
+    content = paragraph("; ".join(facts)) if facts else ""
     if checks.loc["calibration", "verdict"] == "ok":
         said = "The intervals account for the noise in the weights: inside the domain that simulations support."
         content += paragraph(said, "good")
