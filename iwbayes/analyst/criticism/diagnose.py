@@ -74,7 +74,13 @@ class Diagnostics(pd.DataFrame):
         return found
 
     def brief(self, *, width: int = WIDTH) -> str:
-        """Text of what was judged; single parameters only where one does not pass, and the rest in one line."""
+        """Text of what was judged; single parameters only where one does not pass, and the rest in one line.
+
+        Parameters
+        ----------
+        width : int
+            Longest line.
+        """
         names = self.index.astype(str)
         of_one, bad = names.str.startswith("kappa["), self["verdict"].isin(("fail", "warn"))
         beyond = names[of_one & bad][_MOST_PARAMETERS:]

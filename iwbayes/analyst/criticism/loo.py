@@ -163,7 +163,8 @@ def loo(
     sample = terms.sample
     w = sample.weights
     seen = w > 0
-    good_k = float(pareto_k_threshold(terms.n_draws))
+    n_draws = terms.values.sizes["chain"] * terms.values.sizes["draw"]
+    good_k = float(pareto_k_threshold(n_draws))
     bad = shapes[seen] > good_k
     if bad.any():
         warnings.warn(
@@ -179,7 +180,7 @@ def loo(
         elpd=float(w[seen] @ scores[seen]),
         se=float(difference_errors(scores[:, None], sample)[0]),
         p_loo=float(w[seen] @ (full[seen] - scores[seen])),
-        n_samples=terms.n_draws,
+        n_samples=n_draws,
         n_rows=int(seen.sum()),
         total=sample.total,
         good_k=good_k,
@@ -212,7 +213,7 @@ def _leave_out(terms: RowTerms) -> tuple[Array, Array, Array]:
     for rows, values in by_row(terms.values):
         _check_rows(values, weights[rows], rows.start)
         # equal ratios unless there is a weight
-        ratios = np.full(values.shape, -np.log(terms.n_draws))
+        ratios = np.full(values.shape, -np.log(values.shape[1]))
         full[rows] = logsumexp(ratios + values, axis=1)
         for i in np.flatnonzero(weights[rows] > 0):
             ratios[i], shapes[rows.start + i] = psislw(-weights[rows.start + i] * values[i])

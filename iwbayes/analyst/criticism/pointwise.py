@@ -38,11 +38,6 @@ class RowTerms:
     #: The observed variables.
     names: tuple[str, ...]
 
-    @property
-    def n_draws(self) -> int:
-        """Draws of all chains."""
-        return self.values.sizes["chain"] * self.values.sizes["draw"]
-
     def labelled(self, values: Array, name: str) -> xr.DataArray:
         """Give an array of one value a row the coordinates of the rows."""
         dim = self.values.dims[2]

@@ -111,8 +111,7 @@ def _from_fit(
 ) -> Predicted:
     """Check of a result of fit, whose responses are drawn here."""
     name, columns = design.name, set(release.synthetic.schema.names)
-    values = _numbers(observed)
-    _check_observed(values, design.y, name)
+    values = _checked_values(observed, design.y)
     sample = weighted_sample(release, observed, str(observed.dims[0]), total=release.n_private)
     # the response is a column or an expression of some
     used = {name} if name in columns else columns.intersection(Formula(f"{name} ~ 1").lhs.required_variables)
@@ -144,7 +143,6 @@ def _from_predictive(
     cells = release.synthetic.frame[behind].iloc[sample.positions]
     if cells.isna().any():
         raise ValueError(f"column {behind!r} has missing cells in rows that {name!r} observes. Leave them out.")
-    values = _numbers(observed)
     levels: tuple[Any, ...] = ()
     if isinstance(column, Binary | Categorical):
         expected = column.codes(cells)
@@ -152,7 +150,7 @@ def _from_predictive(
         levels = tuple(column.levels) if predicted.dtype.kind in "iub" else ()
     else:
         expected = cells.to_numpy()
-    _check_observed(values, np.asarray(expected, dtype=np.float64), name)
+    values = _checked_values(observed, np.asarray(expected, dtype=np.float64))
     flat = predicted.to_numpy().reshape(-1, len(values))
     chosen = _spaced(len(flat), draws)
     blocks = (
@@ -162,19 +160,16 @@ def _from_predictive(
     return Predicted(name, frozenset([behind]), values, levels, sample, blocks)
 
 
-def _numbers(observed: xr.DataArray) -> Array:
-    """Observed values as numbers."""
+def _checked_values(observed: xr.DataArray, expected: Array) -> Array:
+    """Observed values as numbers, which must be those of their column."""
+    name = str(observed.name)
     try:
-        return np.asarray(observed.to_numpy(), dtype=np.float64)
+        values = np.asarray(observed.to_numpy(), dtype=np.float64)
     except (TypeError, ValueError):
         raise TypeError(
-            f"the observed values of {str(observed.name)!r} must be numbers, of a column with levels their codes, "
-            f"counted from 0 in the order of the schema; got {observed.dtype}."
+            f"the observed values of {name!r} must be numbers, of a column with levels their codes, counted from 0 in "
+            f"the order of the schema; got {observed.dtype}."
         ) from None
-
-
-def _check_observed(values: Array, expected: Array, name: str) -> None:
-    """Refuse observed values that are not the column's."""
     if values.shape != expected.shape:
         raise ValueError(
             f"{name!r} observes {len(values)} rows and the release gives it {len(expected)}. Pass the release that the "
@@ -187,6 +182,7 @@ def _check_observed(values: Array, expected: Array, name: str) -> None:
             f"{int(differ.sum())} of {len(values)} differ. Pass the release that the model was built on, or name the "
             "column by columns={...}."
         )
+    return values
 
 
 def _check_weights(

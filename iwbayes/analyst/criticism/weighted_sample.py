@@ -103,8 +103,7 @@ def weighted_sample(weights: RowWeights, rows: xr.DataArray, dim: str, *, total:
     release = weights if isinstance(weights, Release) else None
     if not isinstance(weights, Release | Weights) and len(table) == rows.sizes[dim]:
         return WeightedSample(table, np.arange(len(table)))
-    positions = None if release is None else _complete_rows(release, rows, dim)
-    positions = _row_positions(rows, dim, len(table)) if positions is None else positions
+    positions = _row_positions(rows, dim, len(table), release)
     if not table[positions].any():
         raise ValueError("the weights of the rows used must not all be zero. Leave at least one row in.")
     return WeightedSample(table, positions, release)
@@ -134,9 +133,15 @@ def _table_weights(weights: RowWeights, total: float | None) -> Array:
     return values if total is None else values * (total / values.sum())
 
 
-def _row_positions(rows: xr.DataArray, dim: str, n_table: int) -> NDArray[np.intp]:
-    """Rows of a table of n_table rows by the coordinate ``row``; without usable ones, all rows in their order."""
+def _row_positions(rows: xr.DataArray, dim: str, n_table: int, release: Release | None) -> NDArray[np.intp]:
+    """Find the indices of the rows in a table of n_table rows, as `weighted_sample` says."""
     n_rows = rows.sizes[dim]
+    if release is not None and n_rows != n_table:
+        column = observed_column(str(rows.name), release)
+        if column != rows.name:
+            complete = np.flatnonzero(release.synthetic.frame[column].notna().to_numpy())
+            if len(complete) == n_rows:
+                return complete
     labels = rows[dim].to_numpy() if dim == "row" and dim in rows.coords else np.array([])
     known = labels.dtype.kind in "iu" and labels.size and labels.min() >= 0 and labels.max() < n_table
     if known and len(np.unique(labels)) == len(labels):
@@ -147,12 +152,3 @@ def _row_positions(rows: xr.DataArray, dim: str, n_table: int) -> NDArray[np.int
         f"there are {n_table} weights for the {n_rows} rows of {rows.name!r}. Give one weight a row, or name the "
         "rows used by an integer coordinate 'row', counted from 0, as fit does."
     )
-
-
-def _complete_rows(release: Release, rows: xr.DataArray, dim: str) -> NDArray[np.intp] | None:
-    """Rows with a cell in the column of a partly observed variable; None if it is no such variable."""
-    column = observed_column(str(rows.name), release)
-    if column == rows.name or rows.sizes[dim] == len(release.synthetic):
-        return None
-    complete = np.flatnonzero(release.synthetic.frame[column].notna().to_numpy())
-    return complete if len(complete) == rows.sizes[dim] else None
