@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from functools import partial
 
 import numpy as np
 import pandas as pd
-import xarray as xr
 from scipy.optimize import minimize
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.criticism.loo import WeightedLOO, difference_errors, loo
+from iwbayes.analyst.criticism.weighted_sample import RowWeights
 from iwbayes.arrays import Array
-
-if TYPE_CHECKING:
-    from iwbayes.analyst.criticism.weighted_sample import RowWeights
 
 __all__ = ["compare", "stacking_weights"]
 
@@ -67,7 +64,12 @@ def compare(
     >>> fits = {f: iw.fit(f, release, calibrate=False) for f in ("y ~ x", "y ~ x + z")}  # doctest: +SKIP
     >>> iw.compare(fits, release)  # doctest: +SKIP
     """
-    _check_names(models)
+    if not isinstance(models, Mapping):
+        raise TypeError(f"models must be a dict of name to draws or WeightedLOO; got {type(models).__name__}.")
+    if len(models) < 2:
+        raise ValueError(f"models must hold two or more to compare; got {len(models)}. Use loo() for one.")
+    if len({str(name) for name in models}) < len(models):
+        raise ValueError(f"models must have names that differ as text; got {list(models)}. Rename one of them.")
     results = {
         str(name): model if isinstance(model, WeightedLOO) else loo(model, weights, total=total, var_name=var_name)
         for name, model in models.items()
@@ -76,28 +78,11 @@ def compare(
     (best_name, best), *others = ranked.items()
     for name, other in others:
         _check_same(best_name, best, name, other)
-    return _table(ranked)
-
-
-def _check_names(models: Any) -> None:
-    """Refuse what is no dict of two models or more with names that differ when they are shown."""
-    if not isinstance(models, Mapping):
-        raise TypeError(f"models must be a dict of name to draws or WeightedLOO; got {type(models).__name__}.")
-    if len(models) < 2:
-        raise ValueError(f"models must hold two or more to compare; got {len(models)}. Use loo() for one.")
-    names = [str(name) for name in models]
-    if len(set(names)) < len(names):
-        raise ValueError(f"models must have names that differ as text; got {list(models)}. Rename one of them.")
-
-
-def _table(ranked: Mapping[str, WeightedLOO]) -> pd.DataFrame:
-    """Table of the models, the best first, whose rows and weights are the same."""
     scores = np.column_stack([result.elpd_i.to_numpy() for result in ranked.values()])
     samples = [result.sample for result in ranked.values()]
     # the weights are the same, so that any sample that knows their noise serves for all
     sample = next((sample for sample in samples if sample.noise_included), samples[0])
     with np.errstate(invalid="ignore"):
-        differences = scores - scores[:, :1]
         elpds = np.array([result.elpd for result in ranked.values()])
         table = {
             "rank": np.arange(len(ranked)),
@@ -106,7 +91,7 @@ def _table(ranked: Mapping[str, WeightedLOO]) -> pd.DataFrame:
             "elpd_diff": elpds - elpds[0],
             "weight": stacking_weights(scores, sample.weights),
             "se": difference_errors(scores, sample),
-            "dse": np.append(0.0, difference_errors(differences[:, 1:], sample)),
+            "dse": np.append(0.0, difference_errors(scores[:, 1:] - scores[:, :1], sample)),
             "warning": [result.warning for result in ranked.values()],
         }
     frame = pd.DataFrame(table, index=list(ranked))
@@ -115,21 +100,8 @@ def _table(ranked: Mapping[str, WeightedLOO]) -> pd.DataFrame:
 
 
 def stacking_weights(scores: Array, weights: Array) -> Array:
-    """Weights of models that maximise the weighted log score of their mixture.
+    """Weights (model,) of models that maximise the weighted log score of their mixture; scores are (row, model).
 
-    Parameters
-    ----------
-    scores : ndarray, shape (row, model)
-        log p_k(y_i | y_-i).
-    weights : ndarray, shape (row,)
-
-    Returns
-    -------
-    ndarray, shape (model,)
-        Not negative, with sum one.
-
-    Notes
-    -----
     The objective is concave. At its maximum the gradient ``sum_i p_i p_k(y_i)/p(y_i)`` is one for models in use and
     less for the others. Quasi-Newton steps come near; the steps of the EM algorithm, which never lose height, end it.
     """
@@ -166,40 +138,29 @@ def stacking_weights(scores: Array, weights: Array) -> Array:
 def _check_same(best_name: str, best: WeightedLOO, name: str, other: WeightedLOO) -> None:
     """Refuse to compare what was not computed from the same weighted rows and observed values."""
     pair = f"{best_name!r} and {name!r}"
-    if not _same_rows(best.elpd_i, other.elpd_i):
+    one, two = best.elpd_i, other.elpd_i
+    # rows that both models name as fit does must be the same
+    named = all(scores.dims == ("row",) and "row" in scores.coords for scores in (one, two))
+    if one.shape != two.shape or (named and not np.array_equal(one["row"], two["row"])):
         raise ValueError(
-            f"models must have the same rows; {pair} have {len(best.elpd_i)} and {len(other.elpd_i)}, or other ones. "
-            "Fit both to the rows that are complete in all their columns."
+            f"models must have the same rows; {pair} have {len(one)} and {len(two)}, or other ones. Fit both to the "
+            "rows that are complete in all their columns."
         )
     if not np.allclose(best.sample.weights, other.sample.weights, rtol=1e-6, atol=1e-12):
         raise ValueError(
             f"models must have the same weights on the same scale; those of {pair} sum to {best.total:.6g} and "
             f"{other.total:.6g}. Fit both with one vector and one total."
         )
-    if not _same_response(best.response, other.response):
+    if best.response is None or other.response is None:
+        return
+    # observed values by name, where there are several
+    observed, others = (
+        [np.asarray(group[name], dtype=np.float64) for name in sorted(map(str, group.data_vars))]
+        for group in (best.response, other.response)
+    )
+    same_number = len(observed) == len(others)
+    if not same_number or not all(map(partial(np.array_equal, equal_nan=True), observed, others)):
         raise ValueError(
             f"models must predict the same observed values; those of {pair} differ. Densities of a transformed "
             "response cannot be compared with those of the response itself."
         )
-
-
-def _same_rows(one: xr.DataArray, other: xr.DataArray) -> bool:
-    """Whether two models have as many rows, and the same ones where both name them as fit does."""
-    if one.shape != other.shape:
-        return False
-    named = all(scores.dims == ("row",) and "row" in scores.coords for scores in (one, other))
-    return not named or np.array_equal(one["row"].to_numpy(), other["row"].to_numpy())
-
-
-def _same_response(one: xr.Dataset | None, other: xr.Dataset | None) -> bool:
-    """Whether observed values agree, by name where there are several; True where one is not known."""
-    if one is None or other is None:
-        return True
-    values = [[_values(group[name]) for name in sorted(map(str, group.data_vars))] for group in (one, other)]
-    if len(values[0]) != len(values[1]):
-        return False
-    return all(a.shape == b.shape and np.array_equal(a, b, equal_nan=True) for a, b in zip(*values, strict=True))
-
-
-def _values(variable: xr.DataArray) -> Any:
-    return np.asarray(variable.to_numpy(), dtype=np.float64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -23,18 +24,102 @@ from iwbayes.analyst.calibration.domain import (
     weight_facts,
 )
 from iwbayes.analyst.checks import check_release
-from iwbayes.analyst.criticism.diagnostics import Diagnostics
+from iwbayes.analyst.criticism.pointwise import group_or_empty
 from iwbayes.analyst.fit_record import weights_digest
 from iwbayes.analyst.inference.nuts import DRAWS_PER_CHAIN, RHAT_FAILURE, RHAT_LIMIT
 from iwbayes.analyst.regression.families import FAMILIES
 from iwbayes.analyst.released_tilt import ReleasedTilt
+from iwbayes.display import WIDTH, cell, fill, html_table, text_table
 from iwbayes.release import Release
 from iwbayes.statement import PrivacyStatement
 from iwbayes.weights import kish_ess, psislw
 
-__all__ = ["diagnose"]
+__all__ = ["Diagnostics", "diagnose", "named_in"]
 
 NAN = float("nan")
+_COLUMNS = ["value", "threshold", "verdict", "what_to_do"]
+_HEADER = ("check", "value", "limit", "verdict")
+#: Rows of single parameters that a short text names at most.
+_MOST_PARAMETERS = 5
+#: Checks that a short text gives a row of their own though they pass.
+_ALWAYS = {"calibration", "kappa", "explained", "misfit", "skew", "ess_share", "certified", "r_hat", "ess_bulk"}
+
+
+class Diagnostics(pd.DataFrame):
+    """Data frame of checks, see :func:`~iwbayes.diagnose`; printed, it says once and below what to do.
+
+    Everything that a data frame does works as ever. Without the four columns it shows itself as any data frame.
+    """
+
+    @property
+    def _constructor(self) -> type[Diagnostics]:
+        return Diagnostics
+
+    @property
+    def advice(self) -> list[str]:
+        """What to do, each thing once: what fails first, then what warns, then what is worth knowing."""
+        order = {"fail": 0, "warn": 1, "info": 2}
+        rows = [(str(name), str(row["verdict"]), str(row["what_to_do"])) for name, row in self.iterrows()]
+        # the reasons of the calibration name the checks that they come from
+        rows.sort(key=lambda row: (order.get(row[1], 3), row[0] != "calibration"))
+        said, found = "", []
+        names: dict[str, list[str]] = {}
+        for name, _, text in rows:
+            if text and text not in said and not named_in(said, name):
+                said = text if name == "calibration" else said
+                names.setdefault(text, []).append(name)
+        for text, of in names.items():
+            more = f" and {len(of) - _MOST_PARAMETERS} more" if len(of) > _MOST_PARAMETERS else ""
+            found.append(f"{', '.join(of[:_MOST_PARAMETERS])}{more}: {text}")
+        return found
+
+    def brief(self, *, width: int = WIDTH) -> str:
+        """Text of what was judged; single parameters only where one does not pass, and the rest in one line.
+
+        Parameters
+        ----------
+        width : int
+            Longest line.
+        """
+        names = self.index.astype(str)
+        of_one, bad = names.str.startswith("kappa["), self["verdict"].isin(("fail", "warn"))
+        beyond = names[of_one & bad][_MOST_PARAMETERS:]
+        judged = self[(bad & ~names.isin(beyond)) | ((self["verdict"] == "ok") & names.isin(_ALWAYS))]
+        passed = self[(self["verdict"] == "ok") & ~names.isin(_ALWAYS) & ~of_one]
+        known = self[(self["verdict"] == "info") & ~of_one]
+        facts = [f"{name} {text}" for name, value in known["value"].items() if (text := cell(value))]
+        unknown = [str(name) for name, value in known["value"].items() if not cell(value)]
+        said = {
+            "passed as well": ", ".join(map(str, passed.index)),
+            "for information": "; ".join(facts),
+            "not known": ", ".join(unknown),
+        }
+        more = [f"and {len(beyond)} more parameters beyond the limit of kappa"] if len(beyond) else []
+        more += [f"{what}: {text}" for what, text in said.items() if text]
+        lines = [text_table(_HEADER, _rows(judged), width=width)]
+        lines += [fill(text, later="  ", width=width) for text in (*more, *self[bad].advice)]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        """Show the checks as a table, and what to do below."""
+        if list(self.columns) != _COLUMNS:
+            return super().__repr__()
+        return "\n".join([text_table(_HEADER, _rows(self)), *(fill(text, later="  ") for text in self.advice)])
+
+    def _repr_html_(self) -> str | None:
+        """Show the same in a notebook."""
+        if list(self.columns) != _COLUMNS:
+            return super()._repr_html_()  # type: ignore[operator]
+        return html_table("Diagnostics", _HEADER, _rows(self), notes=self.advice)
+
+
+def _rows(checks: pd.DataFrame) -> Iterable[tuple[object, ...]]:
+    return [(str(name), row["value"], row["threshold"], row["verdict"]) for name, row in checks.iterrows()]
+
+
+def named_in(reasons: str, check: str) -> bool:
+    """Whether the reasons of a calibration name a check, as in "kappa 0.2 >= 0.12"."""
+    return re.search(rf"\b{re.escape(check)} [-\d]", reasons) is not None
 
 
 def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) -> Diagnostics:
@@ -49,9 +134,8 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
     Returns
     -------
     Diagnostics
-        A pandas.DataFrame that prints what to do once, below.
-        Index ``check``; columns ``value`` (number or text), ``threshold`` (NaN where there is none), ``verdict``
-        ("ok", "warn", "fail", "info") and ``what_to_do`` (empty where nothing needs doing). The checks:
+        A pandas.DataFrame that prints what to do once, below. Index ``check``; columns ``value`` (number or text),
+        ``threshold`` (NaN where there is none), ``verdict`` ("ok", "warn", "fail", "info") and ``what_to_do``. Checks:
 
         - ``weights``: name of the weights that the posterior was fitted with, where :func:`~iwbayes.fit` recorded them;
           "fail" where they came from another release, which fails ``calibration`` as well;
@@ -91,44 +175,34 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
     >>> diagnose(release, idata).query("verdict == 'fail'")  # doctest: +SKIP
     """
     check_release(release)
-    if idata is None:
-        return _table(
-            [*_weights(weight_facts(release, ReleasedTilt.of(release)), release), *_privacy(release.statement)]
-        )
-    record = arviz_compat.group(idata, "calibration") if arviz_compat.has_group(idata, "calibration") else None
-    own = _weights_of_fit(idata, release)
-    checks = _calibration(record, of_another=own is not None and own.verdict == "fail")
-    if own is not None:
-        checks.insert(0, own)
+    checks: list[Check] = []
+    record, has_scale = None, True
+    if idata is not None:
+        attrs = group_or_empty(idata, "posterior").attrs
+        record = arviz_compat.group(idata, "calibration") if arviz_compat.has_group(idata, "calibration") else None
+        checks = _weights_of_fit(attrs, release)
+        checks += _calibration(record, of_another=any(check.verdict == "fail" for check in checks))
+        # only some families of `fit` are known to have no scale
+        has_scale = attrs.get("family") not in {name for name, family in FAMILIES.items() if not family.auxiliary}
     facts = weight_facts(release, ReleasedTilt.of(release)) if record is None else record.attrs
-    checks += [*_weights(facts, release, scale=_may_have_scale(idata)), *_privacy(release.statement)]
-    if arviz_compat.has_group(idata, "posterior"):
+    checks += [*_weights(facts, release, scale=has_scale), *_privacy(release.statement)]
+    if idata is not None and arviz_compat.has_group(idata, "posterior"):
         checks += _sampler(idata)
-    return _table(checks)
-
-
-def _table(checks: Iterable[Check]) -> Diagnostics:
     rows = [(c.name, c.value, c.threshold, c.verdict, c.what_to_do) for c in checks]
-    frame = pd.DataFrame(rows, columns=["check", "value", "threshold", "verdict", "what_to_do"])
+    frame = pd.DataFrame(rows, columns=["check", *_COLUMNS])
     return Diagnostics(frame.astype({"value": object, "threshold": object}).set_index("check"))
 
 
-def _info(name: str, value: Any, threshold: Any = NAN, what_to_do: str = "") -> Check:
-    return Check(name, value, threshold, "info", what_to_do)
+def _info(name: str, value: Any, what_to_do: str = "") -> Check:
+    return Check(name, value, NAN, "info", what_to_do)
 
 
-def _recorded(idata: arviz_compat.ArvizObject) -> dict[Any, Any]:
-    """Return what a fit recorded among the attributes of its posterior."""
-    return arviz_compat.group(idata, "posterior").attrs if arviz_compat.has_group(idata, "posterior") else {}
-
-
-def _weights_of_fit(idata: arviz_compat.ArvizObject, release: Release) -> Check | None:
-    """Compare the weights that a fit recorded with those of a release; None where it recorded none."""
-    attrs = _recorded(idata)
+def _weights_of_fit(attrs: dict[Any, Any], release: Release) -> list[Check]:
+    """Compare the weights that a fit recorded with those of a release; none where it recorded none."""
     used = attrs.get("weights_digest")
     source = attrs.get("release_digest") or used
     if not source:
-        return None
+        return []
     own = weights_digest(release.weights)
     name = str(attrs.get("weights", "unnamed"))
     if source != own:
@@ -136,10 +210,10 @@ def _weights_of_fit(idata: arviz_compat.ArvizObject, release: Release) -> Check 
             "The posterior was fitted with other weights than those of this release. Pass the release that the "
             "posterior was fitted with."
         )
-        return Check("weights", f"{name}, of another release", "of this release", "fail", advice)
+        return [Check("weights", f"{name}, of another release", "of this release", "fail", advice)]
     if used != own:
-        return _info("weights", name, what_to_do="Not the weights of the release as they are: chosen at the fit.")
-    return Check("weights", name, "of this release", "ok", "")
+        return [_info("weights", name, "Not the weights of the release as they are: chosen at the fit.")]
+    return [Check("weights", name, "of this release", "ok", "")]
 
 
 def _calibration(record: xr.Dataset | None, *, of_another: bool) -> list[Check]:
@@ -157,87 +231,65 @@ def _calibration(record: xr.Dataset | None, *, of_another: bool) -> list[Check]:
     value = attrs["verdict"]
     if of_another:
         value, text = f"{value} for another release", text or "The record is of other weights: see the row weights."
-    checks = [Check("calibration", value, "calibrated", "ok" if good else "fail", text)]
-    checks.append(_info("method", attrs["method"]))
-    checks.append(kappa_check("kappa", float(attrs["kappa_max"])))
-    names = record["parameter"].to_numpy()
-    checks += [kappa_check(f"kappa[{n}]", float(k)) for n, k in zip(names, record["kappa"].to_numpy(), strict=True)]
+    spanned = float(record["explained"].min())
     overall = "Not judged: structural zeros raise it though the intervals hold; see kappa for each parameter."
-    checks.append(_info("kappa0", float(attrs["kappa0"]), what_to_do=overall))
-    checks.append(explained_check(float(record["explained"].min())))
+    each = zip(record["parameter"].to_numpy(), record["kappa"].to_numpy(), strict=True)
+    checks = [
+        Check("calibration", value, "calibrated", "ok" if good else "fail", text),
+        _info("method", attrs["method"]),
+        kappa_check("kappa", float(attrs["kappa_max"])),
+        *(kappa_check(f"kappa[{name}]", float(kappa)) for name, kappa in each),
+        _info("kappa0", float(attrs["kappa0"]), overall),
+        explained_check(spanned),
+    ]
     if "misfit_share_max" in attrs:
         checks.append(misfit_check(float(attrs["misfit_share_max"]), pooled=attrs["method"] == "pool"))
     checks.append(skew_check(float(attrs["skew"])))
     if not np.isnan(attrs.get("nonquadraticity", NAN)):
         checks.append(nonquadraticity_check(float(attrs["nonquadraticity"])))
-    checks.append(_likelihood_ess(record))
-    return checks
-
-
-def _likelihood_ess(record: xr.Dataset) -> Check:
-    """Compare what the sampling of synthetic rows adds to the intervals with what the private rows' does.
-
-    The tilt takes out the part of the scores that its features span, so that of each influence function the share
-    1 - explained is averaged over the synthetic rows and the share explained over the private ones.
-    """
-    spanned = float(record["explained"].min())
+    # The tilt takes out the part of the scores that its features span, so that of each influence function the share
+    # 1 - explained is averaged over the synthetic rows and the share explained over the private ones.
     ratio = 1.0 if np.isnan(spanned) or spanned <= 0.5 else (1 - spanned) / spanned
-    return above(
-        "likelihood_ess",
-        float(record.attrs["likelihood_ess"]),
-        ratio * float(record.attrs["n_private"]),
+    few = (
         "the sampling of synthetic rows adds more to the intervals than that of private rows. Ask for a release with "
-        "more synthetic rows.",
-        bad="warn",
+        "more synthetic rows."
     )
-
-
-def _may_have_scale(idata: arviz_compat.ArvizObject) -> bool:
-    """Whether the model's response may have a scale: only those of other families of `fit` are known to have none."""
-    return _recorded(idata).get("family") not in {name for name, family in FAMILIES.items() if not family.auxiliary}
-
-
-def _weights(facts: Any, release: Release, *, scale: bool = True) -> list[Check]:
-    """Judge weights and row numbers."""
-    checks = weight_checks(facts, scale=scale)
-    checks.append(_info("ess", float(facts["ess"])))
-    smoothed = min(kish_ess(psislw(draw)[0]) for draw in release.weights.log_weights)
-    checks.append(_info("psis_ess", float(smoothed)))
-    checks.append(
-        above(
-            "n_synthetic",
-            float(facts["n_synthetic"]),
-            float(facts["n_private"]),
-            "the synthetic rows are no more than the private ones and widen the intervals. Ask for more rows: they "
-            "cost no privacy.",
-            bad="warn",
-        )
-    )
-    checks.append(_info("clipped_synthetic", float(facts["clipped_synthetic"])))
+    enough = ratio * float(attrs["n_private"])
+    checks.append(above("likelihood_ess", float(attrs["likelihood_ess"]), enough, few, bad="warn"))
     return checks
+
+
+def _weights(facts: Any, release: Release, *, scale: bool) -> list[Check]:
+    """Judge weights and row numbers."""
+    smoothed = min(kish_ess(psislw(draw)[0]) for draw in release.weights.log_weights)
+    few = (
+        "the synthetic rows are no more than the private ones and widen the intervals. Ask for more rows: they cost "
+        "no privacy."
+    )
+    return [
+        *weight_checks(facts, scale=scale),
+        _info("ess", float(facts["ess"])),
+        _info("psis_ess", float(smoothed)),
+        above("n_synthetic", float(facts["n_synthetic"]), float(facts["n_private"]), few, bad="warn"),
+        _info("clipped_synthetic", float(facts["clipped_synthetic"])),
+    ]
 
 
 def _privacy(statement: PrivacyStatement) -> list[Check]:
     """State the privacy spent and judge what it rests on."""
-    noise = {"hardened": "ok", "floating-point": "warn", "seeded": "fail"}[statement.noise]
-    advice = {
-        "ok": "",
-        "warn": "Floating-point noise can leak through its low bits. Ask for hardened noise.",
-        "fail": "Seeded noise can be reproduced and protects nobody: use it with public data only.",
-    }
+    noise, advice = {
+        "hardened": ("ok", ""),
+        "floating-point": ("warn", "Floating-point noise can leak through its low bits. Ask for hardened noise."),
+        "seeded": ("fail", "Seeded noise can be reproduced and protects nobody: use it with public data only."),
+    }[statement.noise]
     notes = "; ".join(statement.notes) or "The statement does not hold as it stands: see print(release)."
+    certified, notes = ("ok", "") if statement.certified else ("warn", notes)
     return [
         _info("epsilon", float(statement.epsilon)),
         _info("delta", float(statement.delta)),
         _info("adjacency", statement.adjacency),
-        Check("noise", statement.noise, "hardened", noise, advice[noise]),
-        Check(
-            "certified",
-            bool(statement.certified),
-            True,
-            "ok" if statement.certified else "warn",
-            "" if statement.certified else notes,
-        ),
+        Check("noise", statement.noise, "hardened", noise, advice),
+        Check("certified", bool(statement.certified), True, certified, notes),
     ]
 
 
@@ -249,7 +301,5 @@ def _sampler(idata: arviz_compat.ArvizObject) -> list[Check]:
     more = "the chains disagree or are too short. Draw more samples, or reparametrise the model."
     need = float(DRAWS_PER_CHAIN * chains)
     bad = "fail" if r_hat >= RHAT_FAILURE else "warn"
-    checks = [below("r_hat", r_hat, RHAT_LIMIT, more, bad=bad)]
-    for name in ("ess_bulk", "ess_tail"):
-        checks.append(above(name, float(table[name].min()), need, more, bad="warn"))
-    return checks
+    lengths = [above(name, float(table[name].min()), need, more, bad="warn") for name in ("ess_bulk", "ess_tail")]
+    return [below("r_hat", r_hat, RHAT_LIMIT, more, bad=bad), *lengths]

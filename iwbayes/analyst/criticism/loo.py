@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
@@ -12,15 +11,12 @@ from scipy.special import logsumexp
 
 from iwbayes._warnings import WeightsWarning
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.criticism.pointwise import RowTerms, row_terms
-from iwbayes.analyst.criticism.weighted_sample import WeightedSample
+from iwbayes.analyst.criticism.pointwise import RowTerms, by_row, group_or_empty, row_terms
+from iwbayes.analyst.criticism.weighted_sample import RowWeights, WeightedSample
 from iwbayes.arrays import Array
 from iwbayes.weights import pareto_k_threshold, psislw
 
-if TYPE_CHECKING:
-    from iwbayes.analyst.criticism.weighted_sample import RowWeights
-
-__all__ = ["WeightedLOO", "loo"]
+__all__ = ["WeightedLOO", "difference_errors", "loo"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -29,16 +25,12 @@ class WeightedLOO:
 
     Parameters
     ----------
-    elpd : float
-        ``sum_i w_i log p(y_i | y_-i)``.
-    se : float
-        Its standard error.
+    elpd, se : float
+        ``sum_i w_i log p(y_i | y_-i)``, and its standard error.
     p_loo : float
         Effective number of parameters, ``sum_i w_i (log p(y_i | y) - log p(y_i | y_-i))``.
-    n_samples : int
-        Draws of the posterior.
-    n_rows : int
-        Rows with a positive weight.
+    n_samples, n_rows : int
+        Draws of the posterior, and rows with a positive weight.
     total : float
         Sum of the weights.
     good_k : float
@@ -46,7 +38,7 @@ class WeightedLOO:
     warning : bool
         Whether k-hat of a row with a positive weight is above it.
     noise_included : bool
-        Whether the standard error knows the noise of the weights.
+        Whether the standard error includes the noise of the weights.
     elpd_i : xarray.DataArray, shape (row,)
         ``log p(y_i | y_-i)``, not multiplied by the weight. Rows of weight zero have one too: the posterior never
         saw them.
@@ -78,27 +70,20 @@ class WeightedLOO:
     def __repr__(self) -> str:
         """Show the estimates and how many rows are in which range of k-hat."""
         noise = "with" if self.noise_included else "without"
-        lines = [
-            f"Computed from {self.n_samples} posterior draws and {self.n_rows} rows of total weight {self.total:.6g}.",
-            "",
-            "         Estimate       SE",
-            f"elpd_loo {self.elpd:8.2f}  {self.se:7.2f}",
-            f"p_loo    {self.p_loo:8.2f}        -",
-            "",
-            f"The standard error is {noise} the noise of the weights.",
-            "",
-            "Pareto k diagnostic values:",
-            "                         Count   Pct.",
-        ]
-        k = self.pareto_k.to_numpy()[self.weights.to_numpy() > 0]
-        counts = [np.sum(k <= self.good_k), np.sum((k > self.good_k) & (k <= 1)), np.sum(k > 1)]
-        labels = (
-            f"(-Inf, {self.good_k:.2f}]   (good)    ",
-            f"   ({self.good_k:.2f}, 1]   (bad)     ",
-            "   (1, Inf)   (very bad)",
+        k, good = self.pareto_k.to_numpy()[self.weights.to_numpy() > 0], self.good_k
+        shares = [f"{n:6d} {n / len(k):6.1%}" for n in (sum(k <= good), sum((k > good) & (k <= 1)), sum(k > 1))]
+        return (
+            f"Computed from {self.n_samples} posterior draws and {self.n_rows} rows of total weight {self.total:.6g}.\n"
+            "\n         Estimate       SE\n"
+            f"elpd_loo {self.elpd:8.2f}  {self.se:7.2f}\n"
+            f"p_loo    {self.p_loo:8.2f}        -\n\n"
+            f"The standard error is {noise} the noise of the weights.\n\n"
+            "Pareto k diagnostic values:\n"
+            "                         Count   Pct.\n"
+            f"(-Inf, {good:.2f}]   (good)     {shares[0]}\n"
+            f"   ({good:.2f}, 1]   (bad)      {shares[1]}\n"
+            f"   (1, Inf)   (very bad) {shares[2]}"
         )
-        lines += [f"{label} {n:6d} {n / len(k):6.1%}" for label, n in zip(labels, counts, strict=True)]
-        return "\n".join(lines)
 
 
 def loo(
@@ -115,15 +100,13 @@ def loo(
     idata : arviz.InferenceData or xarray.DataTree
         Draws of the weighted posterior, not calibrated, with the groups ``log_likelihood`` (unweighted) and
         ``log_likelihood_weighted``: from :func:`~iwbayes.log_likelihood`, or from ``fit(..., log_likelihood=True,
-        calibrate=False)``. The second shows which weights the draws had. Without it only weights of one are
-        accepted, after scaling to the total: those of a model without weights.
+        calibrate=False)``. Without the second only weights of one are accepted, after scaling to the total.
     weights : Release, Weights or ndarray of shape (row,), optional
-        Weights of the model that was sampled. With a release whose weights are a tilt's, the standard error
-        includes the noise of the weights. None reads them from the two groups. Integers from 0 in the coordinate
-        ``row`` of the log likelihood say which rows of the table the model has, and in which order; for
-        ``<column>_observed``, as PyMC calls the observed part of a variable with missing values, the column of the
-        release does. Without either, they are the rows of the table in their order, and so are those of an array
-        that is as long as the model.
+        Weights of the model that was sampled; None reads them from the two groups. With a release whose weights are a
+        tilt's, the standard error includes the noise of the weights. Integers from 0 in the coordinate ``row`` of the
+        log likelihood say which rows of the table the model has, and in which order; for ``<column>_observed``, as PyMC
+        calls the observed part of a variable with missing values, the column of the release does. Without either, and
+        for an array as long as the model, they are the rows of the table in their order.
     total : float, optional
         Sum of the weights over all rows given, which must be that of the model that was sampled. By default what
         :func:`~iwbayes.fit` recorded, else ``release.n_private`` of a release, else the weights are used as they are.
@@ -151,12 +134,11 @@ def loo(
 
     Notes
     -----
-    The weighted posterior is proportional to ``pi(theta) prod_j f_j(theta)^w_j``. Without row i the factor
-    ``f_i^w_i`` is absent, so that the importance ratios are ``f_i^-w_i``. Their tail is Pareto-smoothed, and
-    ``p(y_i | y_-i)`` is the self-normalised mean of ``f_i`` under them. With weights of one this is the PSIS-LOO of
-    Vehtari, Gelman and Gabry (2017). Leaving a row out leaves out all of it: a row of weight 3 counts as three rows
-    of the private table, and all three go, unlike with three rows of weight one. Rows of weight zero contribute
-    nothing, even where their density is zero.
+    The weighted posterior is proportional to ``pi(theta) prod_j f_j(theta)^w_j``, so that the importance ratios of
+    leaving out row i are ``f_i^-w_i``. Their tail is Pareto-smoothed, with draws taken as independent (``reff=1`` in
+    ArviZ), and ``p(y_i | y_-i)`` is the self-normalised mean of ``f_i`` under them. With weights of one this is the
+    PSIS-LOO of Vehtari, Gelman and Gabry (2017). A row of weight 3 goes as a whole, unlike three rows of weight one.
+    Rows of weight zero contribute nothing, even where their density is zero.
 
     The rows are a weighted sample: the standard error is ``total sqrt(sum_i p_i^2 (e_i - e)^2)`` with p_i the shares
     of the weights, e_i = ``elpd_i`` and e its weighted mean. For weights of one this is the standard error of ArviZ
@@ -164,8 +146,6 @@ def loo(
 
     With the weights of a tilt it is ``total sqrt(V)`` with ``V = sum_i p_i^2 r_i^2 + C P_b C'`` and r_i = e_i - e less
     its regression on the tilt's features: the variance of calibrated intervals, for the mean score.
-
-    Draws are taken as independent by the smoothing (``reff=1`` in ArviZ).
 
     References
     ----------
@@ -183,16 +163,24 @@ def loo(
     sample = terms.sample
     w = sample.weights
     seen = w > 0
-    good_k = float(pareto_k_threshold(terms.n_draws))
+    n_draws = terms.values.sizes["chain"] * terms.values.sizes["draw"]
+    good_k = float(pareto_k_threshold(n_draws))
     bad = shapes[seen] > good_k
     if bad.any():
-        _warn_bad(int(bad.sum()), int(seen.sum()), float(np.max(shapes[seen])), good_k)
-    elpd = float(w[seen] @ scores[seen])
+        warnings.warn(
+            f"pareto_k is above {good_k:.2f} in {bad.sum()} of {seen.sum()} rows (largest {shapes[seen].max():.2f}): "
+            "the posterior without such a row is another one, and its score is not reliable. Refit with the weight of "
+            "that row set to 0 and take its elpd_i from there, draw more samples, or use weights less governed by "
+            "single rows (truncate()).",
+            WeightsWarning,
+            stacklevel=2,
+        )
+    observed = group_or_empty(idata, "observed_data")
     return WeightedLOO(
-        elpd=elpd,
-        se=_standard_error(scores, sample),
+        elpd=float(w[seen] @ scores[seen]),
+        se=float(difference_errors(scores[:, None], sample)[0]),
         p_loo=float(w[seen] @ (full[seen] - scores[seen])),
-        n_samples=terms.n_draws,
+        n_samples=n_draws,
         n_rows=int(seen.sum()),
         total=sample.total,
         good_k=good_k,
@@ -202,7 +190,7 @@ def loo(
         pareto_k=terms.labelled(shapes, "pareto_k"),
         weights=terms.labelled(w, "weights"),
         sample=sample,
-        response=_response(idata, terms.names),
+        response=observed[list(terms.names)] if set(terms.names) <= set(observed.data_vars) else None,
     )
 
 
@@ -218,18 +206,14 @@ def difference_errors(differences: Array, sample: WeightedSample) -> Array:
     return errors
 
 
-def _standard_error(scores: Array, sample: WeightedSample) -> float:
-    return float(difference_errors(scores[:, None], sample)[0])
-
-
 def _leave_out(terms: RowTerms) -> tuple[Array, Array, Array]:
     """Return log p(y_i | y_-i), k-hat and log p(y_i | y) of each row, each (row,)."""
     weights = terms.sample.weights
     scores, shapes, full = np.empty(len(weights)), np.full(len(weights), -np.inf), np.empty(len(weights))
-    for rows, values in terms.blocks():
+    for rows, values in by_row(terms.values):
         _check_rows(values, weights[rows], rows.start)
         # equal ratios unless there is a weight
-        ratios = np.full(values.shape, -np.log(terms.n_draws))
+        ratios = np.full(values.shape, -np.log(values.shape[1]))
         full[rows] = logsumexp(ratios + values, axis=1)
         for i in np.flatnonzero(weights[rows] > 0):
             ratios[i], shapes[rows.start + i] = psislw(-weights[rows.start + i] * values[i])
@@ -252,21 +236,3 @@ def _check_rows(values: Array, weights: Array, start: int) -> None:
             f"the density of row {start + row}, of weight {weights[row]:.3g}, is zero in some draws, which the "
             "weighted posterior cannot contain. Pass the draws and the weights of one model."
         )
-
-
-def _warn_bad(n_bad: int, n_rows: int, largest: float, good_k: float) -> None:
-    warnings.warn(
-        f"pareto_k is above {good_k:.2f} in {n_bad} of {n_rows} rows (largest {largest:.2f}): the posterior without "
-        "such a row is another one, and its score is not reliable. Refit with the weight of that row set to 0 and take "
-        "its elpd_i from there, draw more samples, or use weights less governed by single rows (truncate()).",
-        WeightsWarning,
-        stacklevel=3,
-    )
-
-
-def _response(idata: arviz_compat.ArvizObject, names: tuple[str, ...]) -> xr.Dataset | None:
-    """Observed values of the variables, where the ArviZ object has them all."""
-    if not arviz_compat.has_group(idata, "observed_data"):
-        return None
-    observed = arviz_compat.group(idata, "observed_data")
-    return observed[list(names)] if set(names) <= set(observed.data_vars) else None

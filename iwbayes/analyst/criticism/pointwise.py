@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.checks import check_total
-from iwbayes.analyst.criticism.weighted_sample import WeightedSample, weighted_sample
+from iwbayes.analyst.criticism.weighted_sample import RowWeights, WeightedSample, weighted_sample
 from iwbayes.arrays import Array, row_blocks
 
-if TYPE_CHECKING:
-    from iwbayes.analyst.criticism.weighted_sample import RowWeights
-
-__all__ = ["RowTerms", "row_ratios", "row_terms"]
+__all__ = ["RowTerms", "by_row", "group_or_empty", "row_ratios", "row_terms"]
 
 #: Rows that are worked on together.
 BLOCK_ROWS = 256
@@ -33,41 +30,24 @@ _STORE = (
 
 @dataclass(frozen=True, eq=False)
 class RowTerms:
-    """Unweighted log likelihood of each row at each draw, and the rows' weights.
+    """Unweighted log likelihood of each row at each draw, and the rows' weights."""
 
-    Parameters
-    ----------
-    values : xarray.DataArray, dimensions chain, draw and one of rows
-        log f(y_i | theta_s), summed over the observed variables and over trailing dimensions.
-    sample : WeightedSample
-        Its rows.
-    names : tuple of str
-        The observed variables.
-    """
-
+    #: log f(y_i | theta_s) by chain, draw and row, summed over the observed variables and over trailing dimensions.
     values: xr.DataArray
     sample: WeightedSample
+    #: The observed variables.
     names: tuple[str, ...]
 
-    @property
-    def dim(self) -> str:
-        """Dimension of the rows."""
-        return str(self.values.dims[2])
-
-    @property
-    def n_draws(self) -> int:
-        """Draws of all chains."""
-        return self.values.sizes["chain"] * self.values.sizes["draw"]
-
-    def blocks(self) -> Iterator[tuple[slice, Array]]:
-        """Yield slices of the rows with their log likelihood, shape (row, draw of all chains)."""
-        for block in row_blocks(self.values.shape[2], BLOCK_ROWS):
-            yield block, _by_row(self.values, block)
-
-    def labelled(self, values: Any, name: str) -> xr.DataArray:
+    def labelled(self, values: Array, name: str) -> xr.DataArray:
         """Give an array of one value a row the coordinates of the rows."""
-        coords = {key: value for key, value in self.values.coords.items() if value.dims == (self.dim,)}
-        return xr.DataArray(np.asarray(values), dims=(self.dim,), coords=coords, name=name)
+        dim = self.values.dims[2]
+        coords = {key: coord for key, coord in self.values.coords.items() if coord.dims == (dim,)}
+        return xr.DataArray(values, dims=(dim,), coords=coords, name=name)
+
+
+def group_or_empty(idata: arviz_compat.ArvizObject, name: str) -> xr.Dataset:
+    """Return a group of an ArviZ object; where it lacks that, an empty one."""
+    return arviz_compat.group(idata, name) if arviz_compat.has_group(idata, name) else xr.Dataset()
 
 
 def row_terms(
@@ -75,22 +55,23 @@ def row_terms(
 ) -> RowTerms:
     """Read the pointwise log likelihood, and weights that agree with what the draws were weighted by.
 
-    Parameters
-    ----------
-    idata : arviz.InferenceData or xarray.DataTree
-    weights, total, var_name
-        As in :func:`~iwbayes.loo`.
-
-    Raises
-    ------
-    TypeError, ValueError, KeyError
-        As :func:`~iwbayes.loo` says.
+    Arguments and errors are those of :func:`~iwbayes.loo`.
     """
     check_total(total, "Use the one that the model was given.")
-    _check_draws(idata)
-    names = _chosen(arviz_compat.group(idata, "log_likelihood"), var_name)
-    plain = _summed(arviz_compat.group(idata, "log_likelihood"), names)
-    weighted = _weighted_terms(idata, names, plain)
+    attrs = group_or_empty(idata, "posterior").attrs
+    stored = arviz_compat.has_group(idata, "log_likelihood_weighted")
+    _check_draws(idata, attrs, stored)
+    group = arviz_compat.group(idata, "log_likelihood")
+    known = tuple(map(str, group.data_vars))
+    if var_name is not None and var_name not in known:
+        raise KeyError(f"{var_name!r} has no log likelihood; those that have one are {', '.join(known)}.")
+    names = known if var_name is None else (var_name,)
+    plain = _summed(group, names)
+    weighted = _summed(arviz_compat.group(idata, "log_likelihood_weighted"), names) if stored else None
+    if weighted is not None and weighted.shape != plain.shape:
+        raise ValueError(
+            f"log_likelihood has shape {plain.shape} and log_likelihood_weighted {weighted.shape}. {_STORE}"
+        )
     if weights is None:
         if weighted is None:
             raise ValueError(
@@ -102,38 +83,17 @@ def row_terms(
         vector = _recovered(plain, weighted)
         sample = WeightedSample(vector, np.arange(len(vector)))
     else:
-        recorded = _posterior_attrs(idata).get("total")
         if total is None:
-            total = recorded if recorded is not None else getattr(weights, "n_private", None)
+            total = attrs.get("total")
+        if total is None:
+            total = getattr(weights, "n_private", None)
         sample = weighted_sample(weights, plain, str(plain.dims[2]), total=None if total is None else float(total))
-        if weighted is None:
-            _check_ones(sample)
-        else:
-            _check_weighted(plain, weighted, sample)
+        _check_weights(plain, weighted, sample)
     return RowTerms(plain, sample, names)
 
 
-def _weighted_terms(
-    idata: arviz_compat.ArvizObject, names: tuple[str, ...], plain: xr.DataArray
-) -> xr.DataArray | None:
-    """Weighted log likelihood by row, of the shape of the unweighted one; None where it is not stored."""
-    if not arviz_compat.has_group(idata, "log_likelihood_weighted"):
-        return None
-    weighted = _summed(arviz_compat.group(idata, "log_likelihood_weighted"), names)
-    if weighted.shape != plain.shape:
-        raise ValueError(
-            f"log_likelihood has shape {plain.shape} and log_likelihood_weighted {weighted.shape}. {_STORE}"
-        )
-    return weighted
-
-
-def _posterior_attrs(idata: arviz_compat.ArvizObject) -> dict[Any, Any]:
-    return arviz_compat.group(idata, "posterior").attrs if arviz_compat.has_group(idata, "posterior") else {}
-
-
-def _check_draws(idata: arviz_compat.ArvizObject) -> None:
+def _check_draws(idata: arviz_compat.ArvizObject, attrs: dict[Any, Any], stored: bool) -> None:
     """Refuse draws whose log likelihoods do not have the ratios of a weighted posterior."""
-    attrs = _posterior_attrs(idata)
     if arviz_compat.has_group(idata, "calibration") or attrs.get("calibrated") == "yes":
         raise ValueError(
             "these draws are calibrated: they were moved, and leaving a row out has no known ratio for them. Use the "
@@ -141,7 +101,11 @@ def _check_draws(idata: arviz_compat.ArvizObject) -> None:
         )
     if not arviz_compat.has_group(idata, "log_likelihood"):
         raise ValueError(f"the ArviZ object has no group log_likelihood. {_STORE}")
-    if _of_weighted_model(idata) and not arviz_compat.has_group(idata, "log_likelihood_weighted"):
+    # not all draws of a weighted model say so
+    of_weighted_model = attrs.get("weights", "uniform") != "uniform" or any(
+        str(name).startswith("likelihood_weights") for name in group_or_empty(idata, "constant_data").data_vars
+    )
+    if of_weighted_model and not stored:
         # pm.compute_log_likelihood of a weighted model stores w log f under this name
         raise ValueError(
             "the draws are of a weighted model, so that log_likelihood alone may hold weighted terms, whose scores "
@@ -153,25 +117,6 @@ def _check_draws(idata: arviz_compat.ArvizObject) -> None:
             "single ratio for a mixture. Fit with their average:\n"
             "with np.errstate(divide='ignore'): weights = Weights(np.log(release.weights.values), 'average')"
         )
-
-
-def _of_weighted_model(idata: arviz_compat.ArvizObject) -> bool:
-    """Whether the object says that its draws are of a weighted model; not all that are do."""
-    if _posterior_attrs(idata).get("weights", "uniform") != "uniform":
-        return True
-    return arviz_compat.has_group(idata, "constant_data") and any(
-        str(name).startswith("likelihood_weights") for name in arviz_compat.group(idata, "constant_data").data_vars
-    )
-
-
-def _chosen(group: xr.Dataset, var_name: Any) -> tuple[str, ...]:
-    """Observed variables to use: the one named, or all."""
-    known = [str(name) for name in group.data_vars]
-    if var_name is None:
-        return tuple(known)
-    if var_name not in known:
-        raise KeyError(f"{var_name!r} has no log likelihood; those that have one are {', '.join(known)}.")
-    return (var_name,)
 
 
 def _summed(group: xr.Dataset, names: tuple[str, ...]) -> xr.DataArray:
@@ -201,17 +146,17 @@ def _summed(group: xr.Dataset, names: tuple[str, ...]) -> xr.DataArray:
     return first.copy(data=values).rename(", ".join(names))
 
 
-def _by_row(values: xr.DataArray, rows: slice) -> Array:
-    """Values of a slice of rows, shape (row, draw of all chains), each row in one piece of memory."""
-    part = values.to_numpy()[:, :, rows]
-    return np.ascontiguousarray(part.reshape(-1, part.shape[2]).T)
+def by_row(*terms: xr.DataArray) -> Iterator[Any]:
+    """Yield slices of the rows with each of the terms (chain, draw, row) there, a row in one piece of memory."""
+    for rows in row_blocks(terms[0].shape[2], BLOCK_ROWS):
+        parts = (values.to_numpy()[:, :, rows] for values in terms)
+        yield rows, *(np.ascontiguousarray(part.reshape(-1, part.shape[2]).T) for part in parts)
 
 
 def row_ratios(plain: xr.DataArray, weighted: xr.DataArray) -> Array:
     """Weighted over unweighted terms (chain, draw, row), shape (row,); NaN where they do not tell a row's weight."""
     vector = np.full(plain.shape[2], np.nan)
-    for block in row_blocks(len(vector), BLOCK_ROWS):
-        terms, products = _by_row(plain, block), _by_row(weighted, block)
+    for block, terms, products in by_row(plain, weighted):
         usable = np.isfinite(terms) & (terms != 0) & np.isfinite(products)
         # the largest term has the ratio with the fewest digits lost
         index = np.argmax(np.where(usable, np.abs(terms), -1.0), axis=1)[:, None]
@@ -241,19 +186,17 @@ def _recovered(plain: xr.DataArray, weighted: xr.DataArray) -> Array:
     return vector
 
 
-def _check_ones(sample: WeightedSample) -> None:
-    """Refuse weights of draws that do not show them, unless they are those of a model without weights."""
-    other = np.abs(sample.weights - 1) > ONE
-    if other.any():
-        raise ValueError(
-            "without the group log_likelihood_weighted nothing shows which weights the draws had, so that weights "
-            f"must all be one, as in a model without weights; {int(other.sum())} of {other.size} are not (the first "
-            f"is {sample.weights[int(np.argmax(other))]:.4g}). {_STORE}"
-        )
-
-
-def _check_weighted(plain: xr.DataArray, weighted: xr.DataArray, sample: WeightedSample) -> None:
-    """Check that weights are those of the model that was sampled."""
+def _check_weights(plain: xr.DataArray, weighted: xr.DataArray | None, sample: WeightedSample) -> None:
+    """Refuse weights that are not those of the draws: where these do not show any, of a model without weights."""
+    if weighted is None:
+        other = np.abs(sample.weights - 1) > ONE
+        if other.any():
+            raise ValueError(
+                "without the group log_likelihood_weighted nothing shows which weights the draws had, so that weights "
+                f"must all be one, as in a model without weights; {int(other.sum())} of {other.size} are not (the "
+                f"first is {sample.weights[int(np.argmax(other))]:.4g}). {_STORE}"
+            )
+        return
     if _agree(plain, weighted, sample.weights):
         return
     own = row_ratios(plain, weighted)
@@ -265,18 +208,19 @@ def _check_weighted(plain: xr.DataArray, weighted: xr.DataArray, sample: Weighte
             f"weights must have the total of the model that was sampled; theirs is {sample.table.sum():.7g} and the "
             f"model's {scale * sample.table.sum():.7g}. Pass total={scale * sample.table.sum():.7g}."
         )
+    in_order = np.array_equal(sample.positions, np.arange(len(sample.table)))
+    matching = " (rows were looked up in the table by the coordinate 'row', or the missing cells)"
     raise ValueError(
         "weights must be those of the model that was sampled; log_likelihood_weighted is not log_likelihood times "
         f"these in {int((~np.isclose(own, weights, rtol=1e-6, atol=1e-12)).sum())} of {len(own)} rows. Pass those of "
-        f"the model{sample.matching}, or leave weights out to read them from the draws."
+        f"the model{'' if in_order else matching}, or leave weights out to read them from the draws."
     )
 
 
 def _agree(plain: xr.DataArray, weighted: xr.DataArray, weights: Array) -> bool:
     """Whether weighted terms are unweighted ones times weights (row,), up to rounding."""
-    for block in row_blocks(len(weights), BLOCK_ROWS):
-        terms, products, vector = _by_row(plain, block), _by_row(weighted, block), weights[block, None]
-        finite = np.isfinite(terms)
+    for block, terms, products in by_row(plain, weighted):
+        finite, vector = np.isfinite(terms), weights[block, None]
         expected = vector * np.where(finite, terms, 0.0)
         scale = ROUNDING * np.abs(expected).max(axis=1, keepdims=True)
         off = np.where(finite & (vector > 0), np.abs(products - expected), 0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
@@ -14,15 +15,27 @@ from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.checks import check_count, check_release
 from iwbayes.analyst.criticism.replicates import Predicted, predicted_variables
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample
-from iwbayes.analyst.criticism.weighted_summaries import Summary, check_names, custom_summaries, summaries_of
 from iwbayes.arrays import Array
 from iwbayes.release import Release
 from iwbayes.schema import Binary, Categorical, Integer
 
-__all__ = ["ppc"]
+__all__ = ["ppc", "summaries_of", "weighted_quantiles"]
 
 #: Most levels of the column `by`.
 MOST_GROUPS = 100
+#: Probabilities of the quantiles that are shown of numbers.
+PROBABILITIES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One or more weighted summaries of values, computed together."""
+
+    names: tuple[str, ...]
+    #: (values (draw, row), shares (row,)) -> (summary, draw); the shares sum to one.
+    function: Callable[[Array, Array], Array]
+    #: (values (row,), shares (row,)) -> (summary, row): g_i; a summary deviates by sum_i p_i g_i to first order.
+    influence: Callable[[Array, Array], Array] | None = None
 
 
 def ppc(
@@ -43,9 +56,8 @@ def ppc(
     ----------
     idata : arviz.InferenceData or xarray.DataTree
         With ``observed_data``, and with ``posterior_predictive`` from ``pm.sample_posterior_predictive(idata,
-        model=weighted)``. The result of :func:`~iwbayes.fit` needs none: its responses are replicated here, by
-        rebuilding the design from the recorded formula on the release and drawing from the family at draws of the
-        parameters. Calibrated draws are welcome: they are draws of parameters like any others.
+        model=weighted)``. The result of :func:`~iwbayes.fit` needs none: its responses are drawn here from the family
+        at draws of the parameters, calibrated or not, on the release's rows.
     release : Release
         Of the rows that the model observes, in their order, with the weights that the model was given. Where the model
         has fewer rows or another order, its coordinate ``row`` says which, as in the results of
@@ -102,7 +114,14 @@ def ppc(
     >>> idata = iw.fit("y ~ x", release)  # doctest: +SKIP
     >>> iw.ppc(release, idata, by="region")  # doctest: +SKIP
     """
-    _check_options(release, columns, draws, prob)
+    check_release(release)
+    if not (columns is None or isinstance(columns, Mapping)):
+        raise TypeError(f"columns must be a dict of observed variable to column; got {type(columns).__name__}.")
+    check_count("draws", draws)
+    if not isinstance(prob, Real):
+        raise TypeError(f"prob must be a number; got {type(prob).__name__}. Use 0.9 for a 90 % interval.")
+    if not 0 < prob < 1:
+        raise ValueError(f"prob must be in (0, 1); got {prob}. Use 0.9 for a 90 % interval.")
     custom = custom_summaries(statistics)
     rng = np.random.default_rng(random_seed)
     keys: list[tuple[Any, ...]] = []
@@ -111,8 +130,7 @@ def ppc(
     for check in predicted_variables(idata, release, var_name=var_name, columns=columns or {}, draws=draws, rng=rng):
         noise_included = check.sample.noise_included
         groups = _groups(check, release, by)
-        summaries = [*summaries_of(check.levels), *custom]
-        check_names(summaries)
+        summaries = summaries_of(check.levels, custom)
         replicated = _replicated(check, groups, summaries)
         for (label, members), values in zip(groups, replicated, strict=True):
             found = [name for summary in summaries for name in summary.names]
@@ -124,19 +142,11 @@ def ppc(
     return table
 
 
-def _check_options(release: Any, columns: Any, draws: Any, prob: Any) -> None:
-    check_release(release)
-    if not (columns is None or isinstance(columns, Mapping)):
-        raise TypeError(f"columns must be a dict of observed variable to column; got {type(columns).__name__}.")
-    check_count("draws", draws)
-    if not isinstance(prob, Real):
-        raise TypeError(f"prob must be a number; got {type(prob).__name__}. Use 0.9 for a 90 % interval.")
-    if not 0 < float(prob) < 1:
-        raise ValueError(f"prob must be in (0, 1); got {prob}. Use 0.9 for a 90 % interval.")
-
-
-def _by_column(check: Predicted, release: Release, by: str) -> Binary | Categorical | Integer:
-    """Column of the groups, which must have levels and say nothing of the responses themselves."""
+def _groups(check: Predicted, release: Release, by: str | None) -> list[tuple[Any, NDArray[np.intp]]]:
+    """Levels of the column `by` with the indices of their rows, those without weight left out."""
+    seen = np.flatnonzero(check.sample.weights > 0)
+    if by is None:
+        return [("all", seen)]
     schema = release.synthetic.schema
     if by not in schema.names:
         raise KeyError(f"by must be a column of the release; got {by!r}. It has {', '.join(schema.names)}.")
@@ -148,15 +158,6 @@ def _by_column(check: Predicted, release: Release, by: str) -> Binary | Categori
             f"by must be another column than the response; within the levels of {by!r} the responses of "
             f"{check.name!r} are all the same. Leave by out, or pass var_name for another variable."
         )
-    return column
-
-
-def _groups(check: Predicted, release: Release, by: str | None) -> list[tuple[Any, NDArray[np.intp]]]:
-    """Levels of the column `by` with the places of their rows, those without weight left out."""
-    seen = np.flatnonzero(check.sample.weights > 0)
-    if by is None:
-        return [("all", seen)]
-    column = _by_column(check, release, by)
     cells = release.synthetic.frame[by].iloc[check.sample.positions[seen]]
     levels: Sequence[Any] = sorted(cells.dropna().unique()) if isinstance(column, Integer) else column.levels
     if len(levels) > MOST_GROUPS:
@@ -178,7 +179,7 @@ def _replicated(
 ) -> list[Array]:
     """Summaries of each replicate, for each group an array (summary, draw)."""
     found: list[list[Array]] = [[] for _ in groups]
-    for block in check.replicates():
+    for block in check.replicates:
         for (_, members), parts in zip(groups, found, strict=True):
             values = block[:, members]
             if not np.isfinite(values).all():
@@ -244,3 +245,83 @@ def _tail_probability(observed: float, replicated: Array) -> float:
     above = float(np.mean(replicated >= observed - rounding))
     below = float(np.mean(replicated <= observed + rounding))
     return min(1.0, 2 * min(above, below))
+
+
+def weighted_quantiles(values: Array, shares: Array, probabilities: Sequence[float] = PROBABILITIES) -> Array:
+    """Smallest values (probability, draw) at which the weighted distribution function of the rows reaches them.
+
+    With integer weights ``numpy.quantile(..., method="inverted_cdf")`` of the repeated rows.
+    """
+    order = np.argsort(values, axis=1)
+    ordered, reached = np.take_along_axis(values, order, axis=1), np.cumsum(shares[order], axis=1)
+    # sums that are short of a probability by rounding have reached it
+    indices = [np.sum(reached < probability - 1e-12, axis=1) for probability in probabilities]
+    rows = np.arange(len(values))
+    return np.stack([ordered[rows, np.minimum(index, values.shape[1] - 1)] for index in indices])
+
+
+def summaries_of(levels: Sequence[Any], custom: Sequence[Summary] = ()) -> list[Summary]:
+    """Return the summaries of a column: shares of its levels by code, or those of numbers, and the custom ones.
+
+    Raises
+    ------
+    ValueError
+        If two have one name.
+    """
+    quantiles = tuple(f"q{100 * probability:g}" for probability in PROBABILITIES)
+    of_numbers = [Summary(("mean", "sd"), _moments, _moments_influence), Summary(quantiles, weighted_quantiles)]
+    summaries = [*([_shares_of(levels)] if levels else of_numbers), *custom]
+    names = [name for summary in summaries for name in summary.names]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(
+            f"statistics must have names that differ from each other and from the summaries that are always shown; "
+            f"{', '.join(map(repr, twice))} would occur twice. Rename yours."
+        )
+    return summaries
+
+
+def custom_summaries(statistics: Mapping[str, Callable[[Array, Array], Any]] | None) -> list[Summary]:
+    """Return summaries from functions (values (row,), weights (row,)) -> number, or refuse what is no dict of them."""
+    statistics = {} if statistics is None else statistics
+    if not isinstance(statistics, Mapping) or not all(callable(function) for function in statistics.values()):
+        raise TypeError("statistics must be a dict of name to function(values, weights), each returning a number.")
+    return [Summary((str(name),), _each(str(name), function)) for name, function in statistics.items()]
+
+
+def _moments(values: Array, shares: Array) -> Array:
+    mean = values @ shares
+    return np.stack([mean, np.sqrt(np.square(values - mean[:, None]) @ shares)])
+
+
+def _moments_influence(values: Array, shares: Array) -> Array:
+    deviations = values - values @ shares
+    variance = float(np.square(deviations) @ shares)
+    # a column that does not vary has no spread to vary
+    spread = (np.square(deviations) - variance) / (2 * np.sqrt(variance)) if variance > 0 else np.zeros_like(values)
+    return np.stack([deviations, spread])
+
+
+def _shares_of(levels: Sequence[Any]) -> Summary:
+    codes = range(len(levels))
+
+    def function(values: Array, shares: Array) -> Array:
+        return np.stack([(values == code) @ shares for code in codes])
+
+    def influence(values: Array, shares: Array) -> Array:
+        return np.stack([(values == code) - (values == code) @ shares for code in codes])
+
+    return Summary(tuple(f"share[{level}]" for level in levels), function, influence)
+
+
+def _each(name: str, function: Callable[[Array, Array], Any]) -> Callable[[Array, Array], Array]:
+    def of_draws(values: Array, shares: Array) -> Array:
+        found = []
+        for row in values:
+            value = np.asarray(function(row, shares), dtype=np.float64)
+            if value.ndim:
+                raise ValueError(f"the statistic {name!r} must return one number; it returned shape {value.shape}.")
+            found.append(float(value))
+        return np.array([found])
+
+    return of_draws

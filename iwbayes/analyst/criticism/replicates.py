@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +12,12 @@ from formulaic import Formula
 from numpy.typing import NDArray
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.criticism.pointwise import row_ratios
+from iwbayes.analyst.criticism.pointwise import group_or_empty, row_ratios
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample, observed_column, weighted_sample
 from iwbayes.analyst.fit_record import check_recorded_weights
 from iwbayes.analyst.regression.design import Design
 from iwbayes.analyst.regression.design_record import recorded_design
-from iwbayes.arrays import Array
+from iwbayes.arrays import Array, row_blocks
 from iwbayes.release import Release
 from iwbayes.schema import Binary, Categorical
 
@@ -29,29 +29,18 @@ BLOCK_NUMBERS = 2**22
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """An observed variable and its replicates.
-
-    Parameters
-    ----------
-    name : str
-    columns : frozenset of str
-        Columns of the release that it is made of: one, or those of an expression.
-    observed : ndarray, shape (row,)
-        Numbers, or codes of levels.
-    levels : tuple
-        Levels behind the codes; empty for numbers.
-    sample : WeightedSample
-        Its rows.
-    replicates : callable
-        () -> iterator of blocks of replicates, each of shape (draw, row).
-    """
+    """An observed variable and its replicates."""
 
     name: str
+    #: Columns of the release that it is made of: one, or those of an expression.
     columns: frozenset[str]
+    #: Numbers, or codes of levels; shape (row,).
     observed: Array
+    #: Levels behind the codes; empty for numbers.
     levels: tuple[Any, ...]
     sample: WeightedSample
-    replicates: Callable[[], Iterator[Array]]
+    #: Blocks (draw, row) of replicates, drawn as they are asked for.
+    replicates: Iterator[Array]
 
 
 def predicted_variables(
@@ -69,31 +58,35 @@ def predicted_variables(
             "the ArviZ object has no observed_data, which the check compares with. Pass all that was sampled."
         )
     observed = arviz_compat.group(idata, "observed_data")
-    posterior = arviz_compat.group(idata, "posterior") if arviz_compat.has_group(idata, "posterior") else xr.Dataset()
+    posterior = group_or_empty(idata, "posterior")
     if arviz_compat.has_group(idata, "posterior_predictive"):
         predicted = arviz_compat.group(idata, "posterior_predictive")
         known = [str(name) for name in observed.data_vars if name in predicted]
         names = _names(var_name, known)
-        _check_columns(columns, known)
+        unknown = [name for name in columns if name not in known]
+        if unknown:
+            raise KeyError(
+                f"columns names {', '.join(map(repr, unknown))}, which is no observed variable with replicates; those "
+                f"are {', '.join(known)}."
+            )
         found = [_from_predictive(observed[name], predicted[name], release, columns, draws) for name in names]
-        for variable in found:
-            _check_weights(idata, posterior, variable, release)
-        return found
-    design = recorded_design(posterior, release)
-    if design is None:
-        raise ValueError(
-            "the ArviZ object has no posterior_predictive group. Add it by pm.sample_posterior_predictive(idata, "
-            "model=weighted, extend_inferencedata=True)."
-        )
-    (name,) = _names(var_name, [design.name])
-    if columns:
-        raise ValueError(
-            f"columns must be left out for a result of fit, whose formula says that its response is {name!r}; got "
-            f"{dict(columns)}."
-        )
-    response = _from_fit(observed[name], design, posterior, release, draws, rng)
-    _check_weights(idata, posterior, response, release)
-    return [response]
+    else:
+        design = recorded_design(posterior, release)
+        if design is None:
+            raise ValueError(
+                "the ArviZ object has no posterior_predictive group. Add it by pm.sample_posterior_predictive(idata, "
+                "model=weighted, extend_inferencedata=True)."
+            )
+        (name,) = _names(var_name, [design.name])
+        if columns:
+            raise ValueError(
+                f"columns must be left out for a result of fit, whose formula says that its response is {name!r}; got "
+                f"{dict(columns)}."
+            )
+        found = [_from_fit(observed[name], design, posterior, release, draws, rng)]
+    for variable in found:
+        _check_weights(idata, posterior, variable, release)
+    return found
 
 
 def _names(var_name: str | None, known: list[str]) -> list[str]:
@@ -108,15 +101,6 @@ def _names(var_name: str | None, known: list[str]) -> list[str]:
     return [var_name]
 
 
-def _check_columns(columns: Mapping[str, str], known: list[str]) -> None:
-    unknown = [name for name in columns if name not in known]
-    if unknown:
-        raise KeyError(
-            f"columns names {', '.join(map(repr, unknown))}, which is no observed variable with replicates; those are "
-            f"{', '.join(known)}."
-        )
-
-
 def _from_fit(
     observed: xr.DataArray,
     design: Design,
@@ -126,26 +110,22 @@ def _from_fit(
     rng: np.random.Generator,
 ) -> Predicted:
     """Check of a result of fit, whose responses are drawn here."""
-    values = _numbers(observed)
-    _check_observed(values, design.y, design.name)
+    name, columns = design.name, set(release.synthetic.schema.names)
+    values = _checked_values(observed, design.y)
     sample = weighted_sample(release, observed, str(observed.dims[0]), total=release.n_private)
+    # the response is a column or an expression of some
+    used = {name} if name in columns else columns.intersection(Formula(f"{name} ~ 1").lhs.required_variables)
     chosen = _spaced(posterior.sizes["chain"] * posterior.sizes["draw"], draws)
-    block = max(1, BLOCK_NUMBERS // (len(values) * design.n_predictors))
-    return Predicted(
-        design.name,
-        _columns_of(design.name, release),
-        values,
-        design.response.levels,
-        sample,
-        lambda: replicates(design, posterior, chosen, rng, block=block),
-    )
+    block = BLOCK_NUMBERS // (len(values) * design.n_predictors)
+    drawn = replicates(design, posterior, chosen, rng, block=block)
+    return Predicted(name, frozenset(used), values, design.response.levels, sample, drawn)
 
 
 def _from_predictive(
     observed: xr.DataArray, predicted: xr.DataArray, release: Release, columns: Mapping[str, str], draws: int
 ) -> Predicted:
     """Check of an observed variable of any model, whose responses were drawn by PyMC."""
-    name = str(observed.name)
+    name, schema = str(observed.name), release.synthetic.schema
     predicted = predicted.transpose("chain", "draw", ...)
     if observed.ndim != 1 or predicted.ndim != 3 or predicted.shape[2] != observed.shape[0]:
         raise ValueError(
@@ -153,11 +133,16 @@ def _from_predictive(
             f"replicates {predicted.shape[2:]}. Pass var_name for another one."
         )
     sample = weighted_sample(release, observed, str(observed.dims[0]), total=release.n_private)
-    column = release.synthetic.schema[_column(name, columns, release)]
-    cells = release.synthetic.frame[column.name].iloc[sample.positions]
+    behind = columns.get(name, observed_column(name, release))
+    if behind not in schema.names:
+        raise ValueError(
+            f"the release has no column {behind!r}; it has {', '.join(schema.names)}. Say which one {name!r} observes "
+            f"by columns={{{name!r}: ...}}."
+        )
+    column = schema[behind]
+    cells = release.synthetic.frame[behind].iloc[sample.positions]
     if cells.isna().any():
-        raise ValueError(f"column {column.name!r} has missing cells in rows that {name!r} observes. Leave them out.")
-    values = _numbers(observed)
+        raise ValueError(f"column {behind!r} has missing cells in rows that {name!r} observes. Leave them out.")
     levels: tuple[Any, ...] = ()
     if isinstance(column, Binary | Categorical):
         expected = column.codes(cells)
@@ -165,50 +150,26 @@ def _from_predictive(
         levels = tuple(column.levels) if predicted.dtype.kind in "iub" else ()
     else:
         expected = cells.to_numpy()
-    _check_observed(values, np.asarray(expected, dtype=np.float64), name)
+    values = _checked_values(observed, np.asarray(expected, dtype=np.float64))
     flat = predicted.to_numpy().reshape(-1, len(values))
     chosen = _spaced(len(flat), draws)
-    block = max(1, BLOCK_NUMBERS // len(values))
-
-    def blocks() -> Iterator[Array]:
-        for start in range(0, len(chosen), block):
-            yield np.asarray(flat[chosen[start : start + block]], dtype=np.float64)
-
-    return Predicted(name, frozenset([column.name]), values, levels, sample, blocks)
+    blocks = (
+        np.asarray(flat[chosen[part]], dtype=np.float64)
+        for part in row_blocks(len(chosen), BLOCK_NUMBERS // len(values))
+    )
+    return Predicted(name, frozenset([behind]), values, levels, sample, blocks)
 
 
-def _numbers(observed: xr.DataArray) -> Array:
-    """Observed values as numbers."""
+def _checked_values(observed: xr.DataArray, expected: Array) -> Array:
+    """Observed values as numbers, which must be those of their column."""
+    name = str(observed.name)
     try:
-        return np.asarray(observed.to_numpy(), dtype=np.float64)
+        values = np.asarray(observed.to_numpy(), dtype=np.float64)
     except (TypeError, ValueError):
         raise TypeError(
-            f"the observed values of {str(observed.name)!r} must be numbers, of a column with levels their codes, "
-            f"counted from 0 in the order of the schema; got {observed.dtype}."
+            f"the observed values of {name!r} must be numbers, of a column with levels their codes, counted from 0 in "
+            f"the order of the schema; got {observed.dtype}."
         ) from None
-
-
-def _columns_of(response: str, release: Release) -> frozenset[str]:
-    """Columns of the response of a formula: itself, or those that an expression names."""
-    names = set(release.synthetic.schema.names)
-    if response in names:
-        return frozenset([response])
-    return frozenset({str(name) for name in Formula(f"{response} ~ 1").lhs.required_variables} & names)
-
-
-def _column(name: str, columns: Mapping[str, str], release: Release) -> str:
-    """Name of the column behind an observed variable."""
-    column = columns.get(name, observed_column(name, release))
-    if column not in release.synthetic.schema.names:
-        raise ValueError(
-            f"the release has no column {column!r}; it has {', '.join(release.synthetic.schema.names)}. Say which one "
-            f"{name!r} observes by columns={{{name!r}: ...}}."
-        )
-    return column
-
-
-def _check_observed(values: Array, expected: Array, name: str) -> None:
-    """Refuse observed values that are not the column's."""
     if values.shape != expected.shape:
         raise ValueError(
             f"{name!r} observes {len(values)} rows and the release gives it {len(expected)}. Pass the release that the "
@@ -221,6 +182,7 @@ def _check_observed(values: Array, expected: Array, name: str) -> None:
             f"{int(differ.sum())} of {len(values)} differ. Pass the release that the model was built on, or name the "
             "column by columns={...}."
         )
+    return values
 
 
 def _check_weights(
@@ -247,49 +209,28 @@ def _shown_weights(idata: arviz_compat.ArvizObject, variable: Predicted) -> Arra
     """Weights of the rows as the stored log likelihoods show them, shape (row,); NaN where they do not."""
     unknown, terms = np.full(len(variable.observed), np.nan), []
     for kind in ("log_likelihood", "log_likelihood_weighted"):
-        group = arviz_compat.group(idata, kind) if arviz_compat.has_group(idata, kind) else xr.Dataset()
-        if variable.name not in group or not {"chain", "draw"} <= set(group[variable.name].dims):
+        values = group_or_empty(idata, kind).get(variable.name)
+        if values is None or not {"chain", "draw"} <= set(values.dims):
             return unknown
-        values = group[variable.name].transpose("chain", "draw", ...)
         # a few draws tell
+        values = values.transpose("chain", "draw", ...)
         terms.append(values.isel(chain=slice(1), draw=_spaced(values.sizes["draw"], 8)))
-    if terms[0].shape != terms[1].shape or terms[0].shape[2:] != unknown.shape:
-        return unknown
-    return row_ratios(terms[0], terms[1])
+    fit = terms[0].shape == terms[1].shape and terms[0].shape[2:] == unknown.shape
+    return row_ratios(terms[0], terms[1]) if fit else unknown
 
 
 def _spaced(n: int, most: int) -> NDArray[np.intp]:
-    """Places of at most so many draws, evenly spaced."""
+    """Return the indices of at most so many draws, evenly spaced."""
     return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(np.intp))
 
 
 def replicates(
     design: Design, posterior: xr.Dataset, chosen: NDArray[np.intp], rng: np.random.Generator, *, block: int
 ) -> Iterator[Array]:
-    """Draw responses of all rows at draws of the parameters.
+    """Draw responses (draw of the block, row) of all rows at the chosen draws of the parameters, by their indices.
 
-    Parameters
-    ----------
-    design : Design
-    posterior : xarray.Dataset
-        Its coefficients, as :func:`~iwbayes.fit` stores them.
-    chosen : ndarray of int, shape (replicate,)
-        Places of the draws to use, counted over all chains.
-    rng : numpy.random.Generator
-    block : int
-        Draws that are held at a time.
-
-    Yields
-    ------
-    ndarray, shape (draw of the block, row)
-
-    Raises
-    ------
-    ValueError
-        If the posterior is not of this design.
+    The draws are counted over all chains; so many as `block` are held at a time.
     """
     beta, sigma = design.coefficients(posterior)[chosen], design.auxiliary_draws(posterior)[chosen]
-    for start in range(0, len(chosen), block):
-        part = slice(start, start + block)
-        eta = beta[part].transpose(2, 0, 1) @ design.x.T
-        yield design.family.draw(eta, sigma[part], rng)
+    for part in row_blocks(len(chosen), block):
+        yield design.family.draw(beta[part].transpose(2, 0, 1) @ design.x.T, sigma[part], rng)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
+import xarray as xr
 from numpy.typing import NDArray
 
 from iwbayes._threads import one_blas_thread
@@ -18,43 +19,26 @@ from iwbayes.arrays import Array
 from iwbayes.release import Release
 from iwbayes.weights import Weights
 
-if TYPE_CHECKING:
-    import xarray as xr
+__all__ = ["RowWeights", "WeightedSample", "observed_column", "weighted_sample"]
 
-    #: What gives rows their weights.
-    RowWeights: TypeAlias = Release | Weights | np.ndarray
-
-__all__ = ["WeightedSample", "observed_column", "row_positions", "table_weights", "weighted_sample"]
+#: What gives rows their weights.
+RowWeights: TypeAlias = Release | Weights | np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
 class WeightedSample:
-    """Rows that an analysis used, among all rows of their table.
+    """Rows that an analysis used, among all rows of their table."""
 
-    Parameters
-    ----------
-    table : ndarray, shape (table row,)
-        Weights of all rows of the table, on the scale of the model's likelihood.
-    positions : ndarray of int, shape (row,)
-        The rows used.
-    release : Release or None
-        Where the weights come from: with it, the noise of tilt weights can be accounted for.
-    """
-
+    #: Weights of all rows of the table, on the scale of the model's likelihood, and the indices of the rows used.
     table: Array
     positions: NDArray[np.intp]
+    #: Where the weights come from: with it, the noise of tilt weights can be accounted for.
     release: Release | None = None
 
     @cached_property
     def weights(self) -> Array:
         """Weights of the rows used, shape (row,)."""
         return self.table[self.positions]
-
-    @property
-    def matching(self) -> str:
-        """Words of a message on how the rows were found in the table; empty where they are all, in order."""
-        in_order = np.array_equal(self.positions, np.arange(len(self.table)))
-        return "" if in_order else " (rows were looked up in the table by the coordinate 'row', or the missing cells)"
 
     @property
     def total(self) -> float:
@@ -90,19 +74,12 @@ class WeightedSample:
         return np.tensordot(weights / weights.sum(), np.asarray(values)[kept], axes=(0, 0))
 
     def covariance(self, influence: Array) -> Array:
-        """Covariance of statistics of the rows used, from their influence functions.
+        """Covariance (q, q) of q statistics of the rows used, from their influence functions (row, q).
 
-        Parameters
-        ----------
-        influence : ndarray, shape (row, q)
-            g_i of q statistics whose deviations are sum_i p_i g_i to first order, p_i the shares of the rows used;
-            of a weighted mean it is the deviation of row i from it. Rows of weight zero do not matter.
-
-        Returns
-        -------
-        ndarray, shape (q, q)
-            The `Meat` of the influences, in the place of scores. Its fourth term, of second order, is left out:
-            weighted means of fixed numbers are linear in the weights.
+        Their deviations are sum_i p_i g_i to first order, p_i the shares of the rows used and g_i the influence: of a
+        weighted mean, the deviation of row i from it. Rows of weight zero do not matter. This is the `Meat` of the
+        influences, in the place of scores. Its fourth term, of second order, is left out: weighted means of fixed
+        numbers are linear in the weights.
         """
         shares = self._shares
         used = float(shares[self.positions].sum())
@@ -114,25 +91,32 @@ class WeightedSample:
             return Meat.of(full, shares, tilt, tilt.n_private if tilt else np.nan, misfit=self._misfit).total
 
 
-def table_weights(weights: RowWeights, total: float | None) -> Array:
-    """Check weights and scale them to their total.
+def weighted_sample(weights: RowWeights, rows: xr.DataArray, dim: str, *, total: float | None = None) -> WeightedSample:
+    """Find the weights of the rows, in dimension `dim`, of an observed variable or its pointwise log likelihood.
 
-    Parameters
-    ----------
-    weights : Release, Weights or ndarray of shape (row,)
-        Finite and not negative; of a release or Weights with several draws, their average.
-    total : float or None
-        Sum of the weights; None leaves them as they are.
-
-    Returns
-    -------
-    ndarray, shape (row,)
-
-    Raises
-    ------
-    TypeError, ValueError
-        Weights that are no such numbers, or a total that is not positive and finite.
+    They are the rows that the coordinate ``row`` names, as :func:`~iwbayes.fit` stores it. Of a variable
+    ``<column>_observed`` of a release, where PyMC imputes the missing cells of that column, they are those whose cell
+    is there; else all rows in their order. A plain array with one weight for each row of the variable is in the
+    variable's order, as it was for the model. Weights over the table are scaled to `total` unless that is None.
     """
+    table = _table_weights(weights, total)
+    release = weights if isinstance(weights, Release) else None
+    if not isinstance(weights, Release | Weights) and len(table) == rows.sizes[dim]:
+        return WeightedSample(table, np.arange(len(table)))
+    positions = _row_positions(rows, dim, len(table), release)
+    if not table[positions].any():
+        raise ValueError("the weights of the rows used must not all be zero. Leave at least one row in.")
+    return WeightedSample(table, positions, release)
+
+
+def observed_column(name: str, release: Release) -> str:
+    """Return the column that an observed variable is called after, or its name itself."""
+    part = name.removesuffix("_observed")
+    return part if name not in release.synthetic.schema.names and part in release.synthetic.schema.names else name
+
+
+def _table_weights(weights: RowWeights, total: float | None) -> Array:
+    """Check weights and scale them to their total."""
     check_total(total, "Use the one that the model was given.")
     given = weights.weights if isinstance(weights, Release) else weights
     try:
@@ -149,70 +133,22 @@ def table_weights(weights: RowWeights, total: float | None) -> Array:
     return values if total is None else values * (total / values.sum())
 
 
-def row_positions(rows: xr.DataArray, dim: str, n_table: int) -> NDArray[np.intp]:
-    """Find which rows of a table an observed variable holds.
-
-    Parameters
-    ----------
-    rows : xarray.DataArray
-        The variable, or its pointwise log likelihood.
-    dim : str
-        Its dimension of rows.
-    n_table : int
-        Rows of the table.
-
-    Returns
-    -------
-    ndarray of int, shape (row,)
-        Those that the coordinate ``row`` names, as :func:`~iwbayes.fit` stores it: different places in the table,
-        counted from 0. Without such a coordinate all rows in their order, where there are as many.
-
-    Raises
-    ------
-    ValueError
-        Another number of rows without such a coordinate.
-    """
+def _row_positions(rows: xr.DataArray, dim: str, n_table: int, release: Release | None) -> NDArray[np.intp]:
+    """Find the indices of the rows in a table of n_table rows, as `weighted_sample` says."""
     n_rows = rows.sizes[dim]
+    if release is not None and n_rows != n_table:
+        column = observed_column(str(rows.name), release)
+        if column != rows.name:
+            complete = np.flatnonzero(release.synthetic.frame[column].notna().to_numpy())
+            if len(complete) == n_rows:
+                return complete
     labels = rows[dim].to_numpy() if dim == "row" and dim in rows.coords else np.array([])
     known = labels.dtype.kind in "iu" and labels.size and labels.min() >= 0 and labels.max() < n_table
-    if not known or len(np.unique(labels)) < len(labels):
-        if n_rows == n_table:
-            return np.arange(n_table)
-        raise ValueError(
-            f"there are {n_table} weights for the {n_rows} rows of {rows.name!r}. Give one weight a row, or name the "
-            "rows used by an integer coordinate 'row', counted from 0, as fit does."
-        )
-    return labels.astype(np.intp)
-
-
-def weighted_sample(weights: RowWeights, rows: xr.DataArray, dim: str, *, total: float | None = None) -> WeightedSample:
-    """Weights of the rows of an observed variable; arguments as in `table_weights` and `row_positions`.
-
-    Of a variable ``<column>_observed`` of a release, where PyMC imputes the missing cells of that column, the rows
-    are those whose cell is there. A plain array with one weight for each row of the variable is in the variable's
-    order, as it was for the model.
-    """
-    table = table_weights(weights, total)
-    release = weights if isinstance(weights, Release) else None
-    if not isinstance(weights, Release | Weights) and len(table) == rows.sizes[dim]:
-        return WeightedSample(table, np.arange(len(table)))
-    positions = None if release is None else _complete_rows(release, rows, dim)
-    positions = row_positions(rows, dim, len(table)) if positions is None else positions
-    if not table[positions].any():
-        raise ValueError("the weights of the rows used must not all be zero. Leave at least one row in.")
-    return WeightedSample(table, positions, release)
-
-
-def observed_column(name: str, release: Release) -> str:
-    """Return the column that an observed variable is called after, or its name itself."""
-    part = name.removesuffix("_observed")
-    return part if name not in release.synthetic.schema.names and part in release.synthetic.schema.names else name
-
-
-def _complete_rows(release: Release, rows: xr.DataArray, dim: str) -> NDArray[np.intp] | None:
-    """Rows with a cell in the column of a partly observed variable; None if it is no such variable."""
-    column = observed_column(str(rows.name), release)
-    if column == rows.name or rows.sizes[dim] == len(release.synthetic):
-        return None
-    complete = np.flatnonzero(release.synthetic.frame[column].notna().to_numpy())
-    return complete if len(complete) == rows.sizes[dim] else None
+    if known and len(np.unique(labels)) == len(labels):
+        return labels.astype(np.intp)
+    if n_rows == n_table:
+        return np.arange(n_table)
+    raise ValueError(
+        f"there are {n_table} weights for the {n_rows} rows of {rows.name!r}. Give one weight a row, or name the "
+        "rows used by an integer coordinate 'row', counted from 0, as fit does."
+    )

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from iwbayes.display import number
+from iwbayes.display import cell, number
 
-__all__ = ["bullets", "page", "paragraph", "picture", "section", "settings", "table"]
+__all__ = ["bullets", "page", "paragraph", "picture", "settings", "table"]
 
 #: Keys of a recipe that do not say what they are, and what they are.
 _SETTINGS = {"calibration": "joint scale of the parts' epsilons"}
@@ -49,18 +49,12 @@ _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-ur
 
 
 def page(title: str, summary: str, sections: Sequence[tuple[str, str, str]]) -> str:
-    """Whole page.
-
-    Parameters
-    ----------
-    title : str
-    summary : str
-        HTML under the title.
-    sections : sequence of (str, str, str)
-        Anchor, heading and HTML of each.
-    """
+    """Whole page, with HTML under its title; sections have an anchor, a heading and HTML."""
     links = "".join(f'<li><a href="#{anchor}">{escape(heading)}</a></li>' for anchor, heading, _ in sections)
-    body = "".join(section(anchor, heading, content) for anchor, heading, content in sections)
+    body = "".join(
+        f'<section aria-labelledby="{anchor}"><h2 id="{anchor}">{escape(heading)}</h2>\n{content}</section>\n'
+        for anchor, heading, content in sections
+    )
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -70,11 +64,6 @@ def page(title: str, summary: str, sections: Sequence[tuple[str, str, str]]) -> 
         f'<header><h1>{escape(title)}</h1>{summary}</header>\n<nav aria-label="Sections"><ul>{links}</ul></nav>\n'
         f'<main id="main" tabindex="-1">\n{body}</main>\n</body>\n</html>\n'
     )
-
-
-def section(anchor: str, heading: str, content: str) -> str:
-    """Section with a heading of its own."""
-    return f'<section aria-labelledby="{anchor}"><h2 id="{anchor}">{escape(heading)}</h2>\n{content}</section>\n'
 
 
 def paragraph(text: str, kind: str = "") -> str:
@@ -88,32 +77,24 @@ def bullets(lines: Iterable[str]) -> str:
 
 
 def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Table with a caption; the first cell of each row is its header. Numbers have four digits.
-
-    Parameters
-    ----------
-    caption : str
-    header : sequence of str
-    rows : iterable of sequences
-        Text, whole numbers and floats; None and NaN are shown as empty cells.
-    """
+    """Table with a caption; the first cell of each row is its header. Cells are shown as `display.cell` says."""
     head = "".join(f'<th scope="col">{escape(str(name))}</th>' for name in header)
     body = "".join(
         f'<tr><th scope="row">{escape(str(row[0]))}</th>' + "".join(_cell(value) for value in row[1:]) + "</tr>"
         for row in rows
     )
-    label = escape(caption, quote=True)
+    label = escape(caption)
     return (
         f'<div class="scroll" role="region" tabindex="0" aria-label="{label}"><table>'
-        f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>\n"
+        f"<caption>{label}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>\n"
     )
 
 
 def _cell(value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        text = "" if value is None else str(value)
-        return f"<td{' class=long' if len(text) > 40 else ''}>{escape(text)}</td>"
-    return f'<td class="number">{escape(number(value))}</td>'
+    text = cell(value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    kind = ' class="number"' if is_number else " class=long" if len(text) > 40 else ""
+    return f"<td{kind}>{escape(text)}</td>"
 
 
 def settings(recipe: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -125,15 +106,7 @@ def settings(recipe: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def picture(figure: Any, alt: str, caption: str) -> str:
-    """Matplotlib figure, as data inside the page.
-
-    Parameters
-    ----------
-    figure : matplotlib.figure.Figure
-    alt : str
-        What the picture shows, for those who do not see it.
-    caption : str
-    """
+    """Matplotlib figure, as data inside the page; `alt` says what it shows to those who do not see it."""
     import matplotlib
 
     buffer = io.BytesIO()
@@ -141,8 +114,7 @@ def picture(figure: Any, alt: str, caption: str) -> str:
         warnings.filterwarnings("ignore", "Glyph .* missing from")  # the browser's fonts draw the text
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     data = base64.b64encode(buffer.getvalue()).decode("ascii")
-    source = f"data:image/svg+xml;base64,{data}"
     return (
-        f'<figure><img src="{source}" alt="{escape(alt, quote=True)}">'
+        f'<figure><img src="data:image/svg+xml;base64,{data}" alt="{escape(alt)}">'
         f"<figcaption>{escape(caption)}</figcaption></figure>\n"
     )

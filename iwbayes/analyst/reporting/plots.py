@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from scipy.stats import norm
 
 from iwbayes.features.feature_map import raw_moments
@@ -21,10 +21,6 @@ from iwbayes.release import Release
 from iwbayes.schema.columns import Column, Integer, Real
 from iwbayes.statement import PrivacyStatement
 from iwbayes.weights import Weights, pareto_k_threshold
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["plot_budget", "plot_comparison", "plot_marginals", "plot_overlap", "plot_weights"]
 
@@ -119,33 +115,26 @@ def plot_overlap(release: Release, *, most: int = 30, ax: Axes | None = None) ->
     crossed = features.whitener.T @ covariance
     back = np.linalg.pinv(crossed @ features.whitener, hermitian=True) @ crossed
     spread = np.sqrt(np.maximum(np.diag(covariance), 0))
+    varying = np.flatnonzero(spread > 1e-9 * spread.max())
     plain = phi.mean(axis=0)
     weighted = (np.average(phi, axis=0, weights=release.weights.values) - plain) @ back
     measured = (measurement.value[columns] - plain) @ back
-    noise = np.sqrt(np.einsum("kt,kl,lt->t", back, measurement.noise.covariance[columns, columns], back))
-    shown = np.flatnonzero(spread > 1e-9 * spread.max())
-    units = spread[shown]
-    table = pd.DataFrame(
-        {
-            "term": np.array(raw_names(features.schema, features.terms), dtype=object)[shown],
-            "measured": measured[shown] / units,
-            "noise": norm.ppf(0.95) * noise[shown] / units,
-            "weighted": weighted[shown] / units,
-        }
+    bars = norm.ppf(0.95) * np.sqrt(
+        np.einsum("kt,kl,lt->t", back, measurement.noise.covariance[columns, columns], back)
     )
-    table = table.loc[table["measured"].abs().sort_values(ascending=False, kind="stable").index[:most].sort_values()]
-    ax = axes_or_new(ax, 7, 1.4 + 0.28 * len(table))
-    height = np.arange(len(table))
-    ax.errorbar(table["measured"], height, xerr=table["noise"], fmt="o", color="C1", markersize=4, label=MEASURED)
-    ax.plot(np.zeros(len(table)), height, "|", color="0.5", markersize=9, linestyle="none", label=UNWEIGHTED)
-    ax.plot(
-        table["weighted"], height, "D", color="C0", markersize=7, fillstyle="none", linestyle="none", label=WEIGHTED
-    )
-    label_rows(ax, table["term"].tolist())
+    weighted, measured, bars = (values[varying] / spread[varying] for values in (weighted, measured, bars))
+    # the terms furthest away, in their order
+    shown = np.sort(np.argsort(-np.abs(measured), kind="stable")[:most])
+    height, n = np.arange(len(shown)), len(shown)
+    ax = axes_or_new(ax, 7, 1.4 + 0.28 * n)
+    ax.errorbar(measured[shown], height, xerr=bars[shown], fmt="o", color="C1", markersize=4, label=MEASURED)
+    ax.plot(np.zeros(n), height, "|", color="0.5", markersize=9, label=UNWEIGHTED)
+    ax.plot(weighted[shown], height, "D", color="C0", markersize=7, fillstyle="none", label=WEIGHTED)
+    names = raw_names(features.schema, features.terms)
+    label_rows(ax, [names[index] for index in varying[shown]])
     ax.set_xlabel("synthetic standard deviations from the unweighted mean")
-    hidden = len(shown) - len(table)
-    if hidden:
-        ax.set_title(f"{len(table)} of {len(shown)} terms, those that moved most", fontsize="medium")
+    if n < len(varying):
+        ax.set_title(f"{n} of {len(varying)} terms, those that moved most", fontsize="medium")
     _legend(ax)
     return ax
 
@@ -177,21 +166,22 @@ def plot_marginals(
     unknown = sorted(set(names) - set(schema.names))
     if unknown or not names:
         raise ValueError(f"columns must be some of {list(schema.names)}; got {unknown or 'none'}.")
-    own = axes is None
     if axes is None:
         wide = min(3, len(names))
         tall = -(-len(names) // wide)
-        grid = new_figure(3.6 * wide, 2.6 * tall).subplots(tall, wide, squeeze=False)
-        for spare in grid.flat[len(names) :]:
+        figure = NotebookFigure(figsize=(3.6 * wide, 2.6 * tall), layout="constrained")
+        grid = figure.subplots(tall, wide, squeeze=False).ravel()
+        for spare in grid[len(names) :]:
             spare.remove()
-        axes = list(grid.flat[: len(names)])
-    found = np.array(list(axes), dtype=object)
+        found = grid[: len(names)]
+    else:
+        found = np.array(list(axes), dtype=object)
     if len(found) != len(names):
         raise ValueError(f"there are {len(found)} axes for {len(names)} columns. Give one for each.")
     shares = release.weights.values / len(release.synthetic)
     for ax, name in zip(found, names, strict=True):
         _marginal(ax, schema[name], release.synthetic.frame[name], shares)
-    if own:
+    if axes is None:
         handles, labels = found[0].get_legend_handles_labels()
         found[0].figure.legend(handles, labels, loc="outside upper right", ncols=2, fontsize="small", frameon=False)
     else:
@@ -205,18 +195,14 @@ def _marginal(ax: Axes, column: Column, values: pd.Series, shares: np.ndarray) -
     equal = np.full(len(values), 1 / len(values))
     if isinstance(column, Real | Integer):
         numbers = values[~absent].to_numpy(dtype=np.float64)
-        few = isinstance(column, Integer) and column.upper - column.lower < _BINS
-        edges = (
-            np.arange(column.lower - 0.5, column.upper + 1)
-            if few
-            else np.linspace(column.lower, column.upper, _BINS + 1)
-        )
+        edges = np.linspace(column.lower, column.upper, _BINS + 1)
+        if isinstance(column, Integer) and column.upper - column.lower < _BINS:
+            edges = np.arange(column.lower - 0.5, column.upper + 1)
         ax.hist(numbers, bins=edges.tolist(), weights=shares[~absent], color="C0", alpha=0.6, label="weighted")
         ax.hist(numbers, bins=edges.tolist(), weights=equal[~absent], histtype="step", color="0.2", label="unweighted")
     else:
         levels = list(column.levels)  # type: ignore[attr-defined]
-        index = {level: number for number, level in enumerate(levels)}
-        codes = np.array([index[value] for value in values[~absent]], dtype=np.int64)
+        codes = column.codes(values[~absent])  # type: ignore[attr-defined]
         filled, outline = (np.bincount(codes, weights=own[~absent], minlength=len(levels)) for own in (shares, equal))
         ax.bar(range(len(levels)), filled, color="C0", alpha=0.6, label="weighted")
         ax.bar(range(len(levels)), outline, fill=False, edgecolor="0.2", label="unweighted")
@@ -311,7 +297,10 @@ def plot_comparison(
     if table.duplicated(["coefficient", "method"]).any():
         raise ValueError("table has a pair of coefficient and method twice; give one row for each.")
     names = list(dict.fromkeys(table["coefficient"]))
-    table = table if reference is None else _standardised(table, reference)
+    if reference is not None:
+        base = table[table["method"] == reference].set_index("coefficient").reindex(table["coefficient"])
+        center, unit = base["mean"].to_numpy(), ((base["upper"] - base["lower"]) / 2).to_numpy()
+        table = table.assign(**{name: (table[name].to_numpy() - center) / unit for name in ("mean", "lower", "upper")})
     ax = axes_or_new(ax, 7, 1 + 0.14 * len(names) * (len(shown) + 1))
     for index, method in enumerate(shown):
         rows = table[table["method"] == method].set_index("coefficient").reindex(names)
@@ -319,18 +308,6 @@ def plot_comparison(
         ax.hlines(height, rows["lower"], rows["upper"], color=f"C{index}", linewidth=1.5)
         marker = MARKERS[index % len(MARKERS)]
         ax.plot(rows["mean"], height, marker, color=f"C{index}", markersize=4, linestyle="none", label=method)
-    _decorate(ax, names, reference)
-    return ax
-
-
-def _standardised(table: pd.DataFrame, reference: str) -> pd.DataFrame:
-    base = table[table["method"] == reference].set_index("coefficient")
-    center = base["mean"].reindex(table["coefficient"]).to_numpy()
-    unit = ((base["upper"] - base["lower"]) / 2).reindex(table["coefficient"]).to_numpy()
-    return table.assign(**{name: (table[name].to_numpy() - center) / unit for name in ("mean", "lower", "upper")})
-
-
-def _decorate(ax: Axes, names: list[str], reference: str | None) -> None:
     ax.axvline(0, color="0.6", linewidth=0.8, zorder=0)
     label_rows(ax, names)
     if reference is None:
@@ -338,11 +315,12 @@ def _decorate(ax: Axes, names: list[str], reference: str | None) -> None:
     else:
         ax.set_xscale("symlog", linthresh=3)
         low, high = ax.get_xlim()
-        indices = [0.0, *(sign * size for size in (1, 2, 3, 10, 30, 100, 300, 1000) for sign in (-1, 1))]
-        ax.set_xticks(sorted(index for index in indices if low <= index <= high))
+        ticks = [0.0, *(sign * size for size in (1, 2, 3, 10, 30, 100, 300, 1000) for sign in (-1, 1))]
+        ax.set_xticks(sorted(tick for tick in ticks if low <= tick <= high))
         ax.xaxis.set_major_formatter("{x:g}")
         ax.set_xlabel(f"difference from {reference}, in half lengths of its interval")
     _legend(ax)
+    return ax
 
 
 def label_rows(ax: Axes, names: Sequence[str]) -> None:
@@ -366,23 +344,13 @@ def _plain(text: str) -> str:
 
 def axes_or_new(ax: Axes | None, width: float, height: float) -> Axes:
     """Return the axes that were given, or those of a new figure of this size in inches."""
-    return new_figure(width, height).subplots() if ax is None else ax
+    return NotebookFigure(figsize=(width, height), layout="constrained").subplots() if ax is None else ax
 
 
-def new_figure(width: float, height: float) -> Figure:
-    """Make a figure of this size in inches that pyplot does not know, and that a notebook shows all the same."""
-    return _figure_class()(figsize=(width, height), layout="constrained")
+class NotebookFigure(Figure):
+    """Figure that pyplot does not know, with a picture of its own, since a notebook would not show it else."""
 
-
-@cache
-def _figure_class() -> type[Figure]:
-    """Figures with a picture of their own: notebooks know how to show others only once pyplot is imported."""
-    from matplotlib.figure import Figure
-
-    class NotebookFigure(Figure):
-        def _repr_png_(self) -> bytes:
-            buffer = io.BytesIO()
-            self.savefig(buffer, format="png", dpi=80)
-            return buffer.getvalue()
-
-    return NotebookFigure
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        self.savefig(buffer, format="png", dpi=80)
+        return buffer.getvalue()

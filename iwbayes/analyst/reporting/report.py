@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import warnings
 from typing import Any
 
@@ -13,11 +12,12 @@ import pandas as pd
 from iwbayes._warnings import CalibrationWarning
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.checks import check_release
-from iwbayes.analyst.criticism.diagnose import diagnose
+from iwbayes.analyst.criticism.diagnose import diagnose, named_in
 from iwbayes.analyst.reporting.html import bullets, page, paragraph, picture, settings, table
 from iwbayes.analyst.reporting.plots import plot_budget, plot_comparison, plot_marginals, plot_overlap, plot_weights
 from iwbayes.display import number
 from iwbayes.release import Release
+from iwbayes.schema import Integer, Real
 from iwbayes.schema.schema import column_table
 from iwbayes.weights import pareto_k_threshold
 
@@ -44,9 +44,7 @@ _SUMMARY = {
 def report(release: Release, idata: Any = None, *, title: str | None = None) -> str:
     """Describe a release, and a posterior that was fitted to it, on one HTML page.
 
-    The page needs nothing beside itself: no script, no font, no connection. Warnings come first; then the privacy
-    statement in plain words and in exact terms, the schema, the weights and their diagnostics, the marginals, and the
-    posterior.
+    The page needs nothing beside itself: no script, no font, no connection. Warnings come first.
 
     Parameters
     ----------
@@ -84,17 +82,18 @@ def report(release: Release, idata: Any = None, *, title: str | None = None) -> 
     warned = _warnings(release, own if fitted is None else fitted)
     if fitted is not None and of_another_release(fitted):
         warnings.warn(warned[0], CalibrationWarning, stacklevel=2)
+    schema = release.synthetic.schema
+    box = f'<div class="warn" role="note">{bullets(warned)}</div>\n' if warned else ""
+    origin = [("rows from", release.synthetic.origin or "unknown"), *settings(release.recipe or {})]
     sections = [
-        ("warnings", "Warnings", _warning_box(warned)),
+        ("warnings", "Warnings", box or paragraph("None: every check passed.", "good")),
+        *([] if fitted is None else [("posterior", "Posterior", _posterior(idata, fitted))]),
         ("privacy", "Privacy", _privacy(release)),
-        ("columns", "Columns", _schema(release)),
+        ("columns", "Columns", table("Declared from public knowledge", *column_table(schema))),
         ("weights", "Weights", _weights(release, own)),
         ("marginals", "Marginals", _marginals(release)),
+        ("origin", "How it was made", table("Settings of the release", ("setting", "value"), origin)),
     ]
-    if fitted is not None:
-        sections.insert(1, ("posterior", "Posterior", _posterior(idata, fitted)))
-    sections.append(("origin", "How it was made", _origin(release)))
-    schema = release.synthetic.schema
     summary = paragraph(
         f"{len(release.synthetic):,} synthetic rows of {len(schema)} columns, weighted to stand for "
         f"{release.n_private:,} private rows; epsilon {release.statement.epsilon:.4g}, delta "
@@ -114,12 +113,10 @@ def _warnings(release: Release, checks: pd.DataFrame) -> list[str]:
     """All that speaks against taking the numbers as they are, the gravest first."""
     found = [str(checks.loc["weights", "what_to_do"])] if of_another_release(checks) else []
     found += [f"The release is not certified: {reason}." for reason in release.reasons]
-    order = {"fail": 0, "warn": 1}
-    bad = checks[checks["verdict"].isin(order)]
-    bad = bad.iloc[np.argsort(bad["verdict"].map(order).to_numpy(), kind="stable")]
+    bad = checks[checks["verdict"].isin(("fail", "warn"))].sort_values("verdict", kind="stable")
     said = str(checks.loc["calibration", "what_to_do"]) if "calibration" in checks.index else ""
     for name, row in bad.iterrows():
-        if name in ("certified", "noise", "weights") or re.search(rf"\b{re.escape(str(name))} [-\d]", said):
+        if name in ("certified", "noise", "weights") or named_in(said, str(name)):
             continue  # said in words above, or among the reasons of the calibration
         value, limit = (number(part) if isinstance(part, float) else str(part) for part in row[["value", "threshold"]])
         against = f" (limit {limit})" if limit else ""
@@ -127,24 +124,15 @@ def _warnings(release: Release, checks: pd.DataFrame) -> list[str]:
     return found
 
 
-def _warning_box(lines: list[str]) -> str:
-    if not lines:
-        return paragraph("None: every check passed.", "good")
-    return f'<div class="warn" role="note">{bullets(lines)}</div>\n'
-
-
 def _privacy(release: Release) -> str:
     statement = release.statement
-    factor = math.exp(min(statement.epsilon, 700))
-    who = _NEIGHBOURS[statement.adjacency]
-    plain = (
-        f"Whatever can be seen in this release would have been seen {who}, with a probability that differs by a factor "
-        f"of at most {factor:.4g}"
-        if math.isfinite(statement.epsilon)
-        else "Nothing is promised: rows were used without noise"
-    )
-    if statement.delta > 0 and math.isfinite(statement.epsilon):
-        plain += f", and by no more than {statement.delta:.2g} beyond that"
+    plain = "Nothing is promised: rows were used without noise"
+    if math.isfinite(statement.epsilon):
+        plain = (
+            f"Whatever can be seen in this release would have been seen {_NEIGHBOURS[statement.adjacency]}, with a "
+            f"probability that differs by a factor of at most {math.exp(min(statement.epsilon, 700)):.4g}"
+        )
+        plain += f", and by no more than {statement.delta:.2g} beyond that" if statement.delta > 0 else ""
     limits = [
         "It says nothing of what is true of people at large: that smoking harms can be learned from any such table.",
         "It covers the uses listed below and no others. The costs of other releases of the same rows add up.",
@@ -176,15 +164,9 @@ def _privacy(release: Release) -> str:
     return content
 
 
-def _schema(release: Release) -> str:
-    return table("Declared from public knowledge", *column_table(release.synthetic.schema))
-
-
 def _checks(caption: str, checks: pd.DataFrame) -> str:
     """Table of checks, and which of its rows a reader must look at."""
-    rows = [
-        (name, row["verdict"], row["value"], row["threshold"], row["what_to_do"]) for name, row in checks.iterrows()
-    ]
+    rows = zip(checks.index, *(checks[key] for key in ("verdict", "value", "threshold", "what_to_do")), strict=True)
     count = {verdict: int((checks["verdict"] == verdict).sum()) for verdict in ("fail", "warn")}
     there = " and ".join(f"{n} with {verdict}" for verdict, n in count.items() if n) or "none"
     lead = f"Look at the rows that say fail or warn (here: {there}); the others passed or are for the expert."
@@ -216,22 +198,22 @@ def _weights(release: Release, checks: pd.DataFrame) -> str:
 
 
 def _marginals(release: Release) -> str:
-    names = release.synthetic.schema.names[:_MOST_COLUMNS]
-    hidden = len(release.synthetic.schema) - len(names)
-    shares = release.weights.values / len(release.synthetic)
+    schema, frame = release.synthetic.schema, release.synthetic.frame
+    names = schema.names[:_MOST_COLUMNS]
+    hidden = len(schema) - len(names)
+    shares = release.weights.values / len(frame)
     rows = []
     for name in names:
-        values = release.synthetic.frame[name]
-        encoded = release.synthetic.schema[name]
-        if encoded.kind in ("real", "integer"):
-            numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
+        column = schema[name]
+        if isinstance(column, Real | Integer):
+            numbers = frame[name].to_numpy(dtype=np.float64, na_value=np.nan)
             known = ~np.isnan(numbers)
             if known.any():
                 weighted = np.average(numbers[known], weights=shares[known]) if shares[known].sum() > 0 else math.nan
                 rows.append((name, "mean", float(numbers[known].mean()), float(weighted)))
             continue
-        for level in encoded.levels[:12]:  # type: ignore[attr-defined]
-            same = (values == level).fillna(False).to_numpy(dtype=bool)
+        for level in column.levels[:12]:  # type: ignore[attr-defined]
+            same = (frame[name] == level).fillna(False).to_numpy(dtype=bool)
             rows.append((f"{name}: {level}", "share", float(same.mean()), float(shares[same].sum())))
     content = picture(
         plot_marginals(release, names)[0].figure,
@@ -245,24 +227,23 @@ def _marginals(release: Release) -> str:
 def _posterior(idata: Any, checks: pd.DataFrame) -> str:
     posterior = arviz_compat.group(idata, "posterior")
     names = {"formula": "Model", "family": "family", "method": "computed by", "weights": "weights"}
-    facts = "; ".join(f"{text}: {posterior.attrs[key]}" for key, text in names.items() if key in posterior.attrs)
+    facts = [f"{text}: {posterior.attrs[key]}" for key, text in names.items() if key in posterior.attrs]
     left_out = int(posterior.attrs.get("rows_left_out", 0))
     if left_out:
-        share = float(posterior.attrs["share_left_out"])
-        facts += (
-            f"{'; ' if facts else ''}complete cases only: {left_out:,} synthetic row{'s' if left_out > 1 else ''} with "
-            f"missing cells left out, {share:.2%} of all by weight"
+        facts.append(
+            f"complete cases only: {left_out:,} synthetic row{'s' if left_out > 1 else ''} with missing cells left "
+            f"out, {float(posterior.attrs['share_left_out']):.2%} of all by weight"
         )
     shown = arviz_compat.summary(idata)
     hidden = max(len(shown) - _MOST_PARAMETERS, 0)
     shown = shown.iloc[:_MOST_PARAMETERS]
-    calibrated = checks.loc["calibration", "verdict"] == "ok"
-    verdict = (
-        "The intervals account for the noise in the weights: inside the domain that simulations support."
-        if calibrated
-        else "The intervals are NOT calibrated: they may be wrong in place and length. See the warnings."
-    )
-    content = (paragraph(facts) if facts else "") + paragraph(verdict, "good" if calibrated else "warn")
+    content = paragraph("; ".join(facts)) if facts else ""
+    if checks.loc["calibration", "verdict"] == "ok":
+        said = "The intervals account for the noise in the weights: inside the domain that simulations support."
+        content += paragraph(said, "good")
+    else:
+        said = "The intervals are NOT calibrated: they may be wrong in place and length. See the warnings."
+        content += paragraph(said, "warn")
     rows = [(name, *(float(row[key]) for key in _SUMMARY)) for name, row in shown.iterrows()]
     caption = "Posterior, with equal-tailed 90 % intervals" + (f"; {hidden} more are not shown" if hidden else "")
     content += table(caption, ("parameter", *_SUMMARY.values()), rows)
@@ -274,9 +255,3 @@ def _posterior(idata: Any, checks: pd.DataFrame) -> str:
         "Posterior means and 90 % intervals" + (" of the first 60 parameters." if len(forest) > 60 else "."),
     )
     return content + _checks("Checks of the posterior and its release", checks)
-
-
-def _origin(release: Release) -> str:
-    rows: list[tuple[str, Any]] = [("rows from", release.synthetic.origin or "unknown")]
-    rows += settings(release.recipe or {})
-    return table("Settings of the release", ("setting", "value"), rows)

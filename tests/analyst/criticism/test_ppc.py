@@ -13,9 +13,9 @@ from scipy.special import expit, softmax
 
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.criticism.ppc import summaries_of, weighted_quantiles
 from iwbayes.analyst.criticism.replicates import replicates
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample
-from iwbayes.analyst.criticism.weighted_summaries import summaries_of, weighted_quantiles
 from iwbayes.analyst.regression.design_record import recorded_design
 from iwbayes.schema import Binary, Categorical, Integer, Schema
 from iwbayes.tables import SyntheticTable
