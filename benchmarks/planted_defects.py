@@ -2,7 +2,7 @@
 
     python benchmarks/planted_defects.py                      # all of them, within an hour on one core
     python benchmarks/planted_defects.py --only "cube*"       # some, by name; * and ? stand for anything
-    python benchmarks/planted_defects.py --list               # what there is, and which tests concern it
+    python benchmarks/planted_defects.py --list               # what there is and which tests concern it; plants nothing
 
 The list is what `shared/defects.py` names: a name, exact source text, what stands in its place, and the tests that
 concern it. It has to follow the code: a text that does not occur as often as the list says is an error. First all
@@ -154,21 +154,21 @@ def main() -> int:
     """Print a line for each defect and a count."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="defects to plant")
-    parser.add_argument("--list", action="store_true", help="print the defects and their tests, and run nothing")
+    parser.add_argument("--list", action="store_true", help="print the defects and their tests, and run none")
     parser.add_argument("--skip-missing", action="store_true", help="leave out tests that are absent or fail anyway")
     options = parser.parse_args()
     chosen = _chosen(options.only)
-    if options.list:
-        for defect in chosen:
-            _line(defect.name)
-            for test in defect.tests:
-                _line("    " + test)
-        return 0
     start, survivors, idle = time.perf_counter(), [], []
     with tempfile.TemporaryDirectory() as folder:
         copy = Copy(Path(folder))
         for defect in chosen:  # the whole list is held against the code before anything runs
             copy.planted(defect)
+        if options.list:
+            for defect in chosen:
+                _line(defect.name)
+                for test in defect.tests:
+                    _line("    " + test)
+            return 0
         out = _without_defect(copy, list(dict.fromkeys(t for d in chosen for t in d.tests)), options.skip_missing)
         for defect in chosen:
             begun = time.perf_counter()

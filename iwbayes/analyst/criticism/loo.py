@@ -168,7 +168,7 @@ def loo(
     bad = shapes[seen] > good_k
     if bad.any():
         warnings.warn(
-            f"pareto_k is above {good_k:.2f} in {bad.sum()} of {seen.sum()} rows (largest {shapes[seen].max():.2f}): "
+            f"pareto_k is above {good_k:.2f} in {bad.sum()} of {seen.sum()} rows (largest {np.max(shapes[seen]):.2f}): "
             "the posterior without such a row is another one, and its score is not reliable. Refit with the weight of "
             "that row set to 0 and take its elpd_i from there, draw more samples, or use weights less governed by "
             "single rows (truncate()).",

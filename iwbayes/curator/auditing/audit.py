@@ -27,7 +27,7 @@ Jagielski, Ullman & Oprea (NeurIPS 2020); Nasr et al. (USENIX Security 2023); Do
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -270,7 +270,8 @@ def opposite_corners(schema: Schema, n: int) -> tuple[SyntheticTable, SyntheticT
     first, second : SyntheticTable
     """
     n = check_whole("n", n)
-    ends = {c.name: (c.levels[0], c.levels[-1]) if hasattr(c, "levels") else (c.lower, c.upper) for c in schema}
+    columns: Iterable[Any] = schema  # of either kind
+    ends = {c.name: (c.levels[0], c.levels[-1]) if hasattr(c, "levels") else (c.lower, c.upper) for c in columns}
     first = pd.DataFrame({name: [low] * n for name, (low, _) in ends.items()})
     second = pd.DataFrame({name: [high] + [low] * (n - 1) for name, (low, high) in ends.items()})
     made_up = partial(SyntheticTable, schema=schema, origin="simulated", already_spent=(0, 0))
