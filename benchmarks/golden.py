@@ -3,8 +3,8 @@
     python benchmarks/golden.py             compare with the record of this Python's stack
     python benchmarks/golden.py --record    write that record anew
 
-The releases in ``benchmarks/golden`` were made by the commits that wrote their formats (1 and 3: d52b76b, 2: a51b0e4, 4:
-644f5e6), the record by 644f5e6, the last commit before the code was put into folders.
+The releases in ``benchmarks/golden`` were made by the commits that wrote their formats (1 and 3: d52b76b, 2: a51b0e4,
+4: 644f5e6), the record by 644f5e6, the last commit before the code was put into folders.
 Numbers that follow from a release without chance must agree to 1e-8 of their size. Those that are drawn agree within 5
 standard errors of the two means, or in all digits where the same numbers are drawn.
 """
