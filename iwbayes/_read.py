@@ -15,8 +15,6 @@ from iwbayes.schema import Schema
 from iwbayes.schema.cells import AFTER_REFUSAL, BOOLEANS, check_on_undeclared, numbers
 from iwbayes.schema.columns import Binary, Categorical, Column
 
-__all__ = ["read_table"]
-
 #: Cells that mean "missing" in a CSV file, unless a column declares them as a level.
 MISSING_CELLS = frozenset({"", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "<NA>", "#N/A"})
 #: Rows of a CSV file whose cells are counted at a time.

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Array", "BoolArray", "IntArray", "row_blocks", "symmetric"]
-
 #: Arrays of float64, int64 and bool, of any shape; docstrings give it.
 Array = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from iwbayes.analyst.regression.families import FamilyName
     from iwbayes.schema import Schema
 
-__all__ = ["METHODS", "MODELS", "DemoResult", "run_demo"]
-
 EPSILON, DELTA = 1.0, 1e-6
 N_SYNTHETIC = 100_000
 #: Probability of the intervals.

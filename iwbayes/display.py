@@ -8,8 +8,6 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-__all__ = ["WIDTH", "cell", "fill", "html_table", "number", "text_table", "wrapped"]
-
 #: Longest line of any output.
 WIDTH = 88
 #: Spaces between two columns of a table, and the least width that a column of words is squeezed to.

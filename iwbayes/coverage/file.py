@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-__all__ = ["StudyFile"]
-
 _FORMAT = 1
 
 

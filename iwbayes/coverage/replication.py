@@ -22,9 +22,6 @@ from iwbayes.release import Release
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.weights import Weights
 
-__all__ = ["FACTS", "REFERENCE", "StudySettings", "bounds_of", "replicate", "scalars"]
-
-
 #: Name of the method that sees the private rows.
 REFERENCE = "private rows"
 #: Attributes of a calibration record that a study keeps.

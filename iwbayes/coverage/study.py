@@ -23,8 +23,6 @@ from iwbayes.curator.progress import progress
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["CoverageStudy", "coverage_study"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CoverageStudy:

@@ -16,8 +16,6 @@ from iwbayes.curator.publish import publish
 from iwbayes.release import Release
 from iwbayes.tables import PrivateTable
 
-__all__ = ["BOUND_SHARE", "publish_users", "release_epsilon"]
-
 #: Part of epsilon that bounds the rows of users.
 BOUND_SHARE = 0.1
 

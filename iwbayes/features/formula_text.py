@@ -8,8 +8,6 @@ from typing import Any
 
 from iwbayes.schema import Schema
 
-__all__ = ["MAX_PREDICTOR_DEGREE", "NAME_IN_BACKTICKS", "formula_hints", "parse_model", "quoted", "read_formula"]
-
 #: Largest degree of a predictor or a response as a polynomial of encoded features.
 MAX_PREDICTOR_DEGREE = 3
 #: A bracket to a power, which formulaic multiplies out before anybody can look at the degree.

@@ -21,8 +21,6 @@ from iwbayes.features.terms import MAX_RAW_TERMS, Term, feature_owners, ordered_
 from iwbayes.schema import Schema
 from iwbayes.schema.columns import Categorical, Real
 
-__all__ = ["ScoreTerms", "check_formulas", "model_options", "model_terms", "reduced"]
-
 Span = frozenset[Term]
 
 #: Functions of one argument that keep a polynomial one.

@@ -15,8 +15,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-__all__ = ["AFTER_REFUSAL", "BOOLEANS", "check_on_undeclared", "dtype_name", "empty", "indices", "numbers"]
-
 #: What may become of a cell that does not fit its column: the table is refused, or the cell is missing or "other".
 ON_UNDECLARED = ("refuse", "missing", "other")
 #: Ends every refusal that a single cell can cause.

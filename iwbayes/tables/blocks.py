@@ -9,8 +9,6 @@ import pandas as pd
 
 from iwbayes.schema import Schema
 
-__all__ = ["DaskRows", "slices"]
-
 #: Most rows that are worked on at once.
 BLOCK_ROWS = 2**17
 

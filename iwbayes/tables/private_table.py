@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from iwbayes.schema import Schema, check_schema
 from iwbayes.tables.blocks import DaskRows, slices
 
-__all__ = ["PrivateTable"]
-
 
 class PrivateTable:
     """Private rows under a public schema. Its printed forms show the schema and nothing else.

@@ -12,8 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 from iwbayes._digest import digest
 from iwbayes.schema import Schema, check_schema
 
-__all__ = ["SyntheticTable"]
-
 
 class SyntheticTable:
     """Synthetic rows under the same public schema, from a generator of this package or from anywhere else.

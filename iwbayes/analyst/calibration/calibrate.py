@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from iwbayes.analyst.inference.model_posterior import ModelPosterior
 
-__all__ = ["calibrate"]
-
 #: Groups that were computed from the uncalibrated draws and would contradict the calibrated ones.
 STALE_GROUPS = (
     "log_likelihood",

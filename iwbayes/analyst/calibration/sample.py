@@ -14,8 +14,6 @@ from iwbayes.release import Release
 if TYPE_CHECKING:
     import pymc as pm
 
-__all__ = ["sample"]
-
 
 def sample(
     model: pm.Model, release: Release, *, random_seed: int | np.random.Generator | None = None, **options: Any

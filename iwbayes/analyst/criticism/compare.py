@@ -14,8 +14,6 @@ from iwbayes.analyst.criticism.loo import WeightedLOO, difference_errors, loo
 from iwbayes.analyst.criticism.weighted_sample import RowWeights
 from iwbayes.arrays import Array
 
-__all__ = ["compare", "stacking_weights"]
-
 
 def compare(
     models: Mapping[str, WeightedLOO | arviz_compat.ArvizObject],

@@ -34,8 +34,6 @@ from iwbayes.release import Release
 from iwbayes.statement import PrivacyStatement
 from iwbayes.weights import kish_ess, psislw
 
-__all__ = ["Diagnostics", "diagnose", "named_in"]
-
 NAN = float("nan")
 _COLUMNS = ["value", "threshold", "verdict", "what_to_do"]
 _HEADER = ("check", "value", "limit", "verdict")

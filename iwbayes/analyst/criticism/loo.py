@@ -16,8 +16,6 @@ from iwbayes.analyst.criticism.weighted_sample import RowWeights, WeightedSample
 from iwbayes.arrays import Array
 from iwbayes.weights import pareto_k_threshold, psislw
 
-__all__ = ["WeightedLOO", "difference_errors", "loo"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class WeightedLOO:

@@ -14,8 +14,6 @@ from iwbayes.analyst.checks import check_total
 from iwbayes.analyst.criticism.weighted_sample import RowWeights, WeightedSample, weighted_sample
 from iwbayes.arrays import Array, row_blocks
 
-__all__ = ["RowTerms", "by_row", "group_or_empty", "row_ratios", "row_terms"]
-
 #: Rows that are worked on together.
 BLOCK_ROWS = 256
 #: Largest relative difference of weighted terms and weights times unweighted ones: single precision.

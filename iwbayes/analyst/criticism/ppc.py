@@ -19,8 +19,6 @@ from iwbayes.arrays import Array
 from iwbayes.release import Release
 from iwbayes.schema import Binary, Categorical, Integer
 
-__all__ = ["ppc", "summaries_of", "weighted_quantiles"]
-
 #: Most levels of the column `by`.
 MOST_GROUPS = 100
 #: Probabilities of the quantiles that are shown of numbers.

@@ -21,8 +21,6 @@ from iwbayes.arrays import Array, row_blocks
 from iwbayes.release import Release
 from iwbayes.schema import Binary, Categorical
 
-__all__ = ["Predicted", "predicted_variables", "replicates"]
-
 #: Numbers of replicated responses that are held at a time: 32 MiB.
 BLOCK_NUMBERS = 2**22
 

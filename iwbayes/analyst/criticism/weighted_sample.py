@@ -19,8 +19,6 @@ from iwbayes.arrays import Array
 from iwbayes.release import Release
 from iwbayes.weights import Weights
 
-__all__ = ["RowWeights", "WeightedSample", "observed_column", "weighted_sample"]
-
 #: What gives rows their weights.
 RowWeights: TypeAlias = Release | Weights | np.ndarray
 

@@ -16,8 +16,6 @@ from iwbayes.arrays import Array
 from iwbayes.release import Release
 from iwbayes.weights import Weights
 
-__all__ = ["noise_aware_weights"]
-
 
 def noise_aware_weights(
     release: Release,

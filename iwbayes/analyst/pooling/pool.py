@@ -27,8 +27,6 @@ from iwbayes.weights import Weights
 if TYPE_CHECKING:
     import pymc as pm
 
-__all__ = ["pool"]
-
 # Draws in each chain of a first run, where there is no mode: they show where the posteriors are, and how wide.
 _FIRST_DRAWS = 500
 

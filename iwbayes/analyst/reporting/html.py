@@ -11,8 +11,6 @@ from typing import Any
 
 from iwbayes.display import cell, number
 
-__all__ = ["bullets", "page", "paragraph", "picture", "settings", "table"]
-
 #: Keys of a recipe that do not say what they are, and what they are.
 _SETTINGS = {"calibration": "joint scale of the parts' epsilons"}
 

@@ -22,8 +22,6 @@ from iwbayes.schema.columns import Column, Integer, Real
 from iwbayes.statement import PrivacyStatement
 from iwbayes.weights import Weights, pareto_k_threshold
 
-__all__ = ["plot_budget", "plot_comparison", "plot_marginals", "plot_overlap", "plot_weights"]
-
 _COLUMNS = ("coefficient", "method", "mean", "lower", "upper")
 MARKERS = "osD^v<>P"
 _BINS = 30

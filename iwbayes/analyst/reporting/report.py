@@ -21,8 +21,6 @@ from iwbayes.schema import Integer, Real
 from iwbayes.schema.schema import column_table
 from iwbayes.weights import pareto_k_threshold
 
-__all__ = ["of_another_release", "report"]
-
 _NEIGHBOURS = {
     "replace-one": "if any one row of the private table had been any other row",
     "zero-out": "if any one row of the private table had been left empty",

@@ -20,8 +20,6 @@ from iwbayes.curator.privacy.noise import NoiseSource, SystemNoise
 from iwbayes.curator.privacy.permit import Permit, noise_kind, source_name
 from iwbayes.statement import ADJACENCIES, Adjacency, Event, PrivacyStatement, count_uses
 
-__all__ = ["BudgetExceeded", "Ledger"]
-
 
 class Ledger:
     """The privacy budget of one private table, and the only way to its noise.

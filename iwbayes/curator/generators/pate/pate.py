@@ -21,8 +21,6 @@ from iwbayes.curator.training.row_gradients import import_torch
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable
 
-__all__ = ["PATEGAN", "FittedPATEGAN"]
-
 #: Rows (or users) of a teacher, and teachers at most, where their number is left open.
 ROWS_PER_TEACHER, MOST_TEACHERS = 5, 1000
 #: Least dimension of the latent draws.

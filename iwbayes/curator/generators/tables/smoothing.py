@@ -9,9 +9,6 @@ from scipy.linalg import cho_solve_banded, cholesky_banded
 
 from iwbayes.arrays import Array, BoolArray
 
-__all__ = ["LEAST_BINS", "smoothed_counts"]
-
-
 #: Fewer bins than this stay as they are: each of them is well measured, or a whole number by itself.
 LEAST_BINS = 12
 #: Third differences of a log density: those of a normal law vanish, so that the penalty leaves its tails alone.
