@@ -30,12 +30,7 @@ import iwbayes as iw  # noqa: E402
 
 FOLDER = HERE / "golden"
 RELEASES = ("default_format4", "default_format3", "named_format3", "named_format2", "logistic_format1")
-MODELS = {
-    "gaussian": "y ~ x + g",
-    "bernoulli": "z ~ x + g",
-    "poisson": "k ~ x",
-    "categorical": "g ~ x",
-}
+MODELS = {"gaussian": "y ~ x + g", "bernoulli": "z ~ x + g", "poisson": "k ~ x", "categorical": "g ~ x"}
 #: Attributes of a record that are numbers and follow without chance.
 NUMBERS = (
     "kappa_max", "explained_min", "second_order_max", "misfit_share_max", "misfit", "kappa0", "likelihood_ess",

@@ -47,10 +47,7 @@ METHODS = ("moments", "variational")
 TABLES = 20
 
 SIMULATED = iw.Schema(
-    iw.Real("x", -2, 2),
-    iw.Integer("count", 0, 40),
-    iw.Categorical("group", ("a", "b", "c", "d")),
-    iw.Binary("y"),
+    iw.Real("x", -2, 2), iw.Integer("count", 0, 40), iw.Categorical("group", ("a", "b", "c", "d")), iw.Binary("y")
 )
 WEIGHTS = np.array([0.5, 0.3, 0.2])
 CENTERS, SPREADS, RATES = np.array([-1.0, 1.0, 0.0]), np.array([0.3, 0.4, 0.2]), np.array([3.0, 12.0, 7.0])

@@ -47,11 +47,8 @@ def pack(members: Mapping[str, bytes]) -> bytes:
 def unpack(source: BinaryIO, *, names: Collection[str], optional: Collection[str] = ()) -> dict[str, bytes]:
     """Read an archive that must have all the members ``names`` and may have the ``optional`` ones.
 
-    Raises
-    ------
-    ArchiveError
-        When the bytes are no such archive: not a zip, cut short, damaged, too large, compressed, or with a
-        missing, unknown or repeated member.
+    Raises ArchiveError when the bytes are no such archive: not a zip, cut short, damaged, too large, compressed, or
+    with a missing, unknown or repeated member.
     """
     try:
         with zipfile.ZipFile(source) as archive:

@@ -34,16 +34,14 @@ if TYPE_CHECKING:
 
 EPSILON, DELTA = 1.0, 1e-6
 N_SYNTHETIC = 100_000
-#: Probability of the intervals.
-LEVEL = 0.9
+LEVEL = 0.9  # of the intervals
 _COVARIATES = "lncoins + idp + lpi + fmde + physlm + disea + health"
 #: What is analysed: title, formula and family.
 MODELS: dict[str, tuple[str, FamilyName]] = {
     "any doctor visit (logistic)": (f"any_visit ~ {_COVARIATES}", "bernoulli"),
     "number of visits (Poisson)": (f"visits ~ {_COVARIATES}", "poisson"),
 }
-#: Width of what the demonstration says.
-_COLUMNS = 80
+_COLUMNS = 80  # width of what the demonstration says
 PRIVATE, UNWEIGHTED, WEIGHTED, CALIBRATED = METHODS = (
     "private rows",
     "synthetic, unweighted",

@@ -51,14 +51,8 @@ def text_table(
 ) -> str:
     """Table in plain text. Numbers stand to the right and are never broken; columns of words are folded.
 
-    Parameters
-    ----------
-    rows : iterable of sequences
-        Text and numbers, as `cell` shows them.
-    width : int
-        Longest line, as long as the numbers fit in it.
-    right : int
-        So many of the last columns hold numbers that are text already.
+    No line is longer than ``width``, as long as the numbers fit. So many of the last columns as ``right`` says hold
+    numbers that are text already.
     """
     body = [list(row) for row in rows]
     numeric = [

@@ -78,14 +78,7 @@ class NoiseDistribution:
         ----------
         x : array_like, shape (row, k) or (k,)
 
-        Returns
-        -------
-        ndarray, shape (row,)
-
-        Raises
-        ------
-        ValueError
-            When the expectation is infinite for some row, or x has the wrong width.
+        Raises ValueError when the expectation is infinite for some row, or x has the wrong width.
         """
         return np.exp(self.log_debias_factor(x))
 

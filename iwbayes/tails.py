@@ -124,19 +124,12 @@ class FiniteVarianceTest(NamedTuple):
 def variance_test(log_weights: ArrayLike, *, tail: int | None = None) -> FiniteVarianceTest:
     """Wald, score and likelihood-ratio tests of a finite variance (Koopman, Shephard & Creal 2009).
 
-    Parameters
-    ----------
-    log_weights : array_like, shape (row,)
-        Of independent rows, larger for more weight; an additive constant does not matter. -inf is a weight of zero.
-    tail : int, optional
-        Number of largest weights to use, `tail_length` of the rows by default. The next one is the threshold;
-        weights equal to it are left out.
+    Log weights (row,) are those of independent rows; an additive constant does not matter, and -inf is a weight of
+    zero. The ``tail`` largest are used, by default `tail_length` of the rows. The next one is the threshold, and
+    weights equal to it are left out. A constant tail has a finite variance: its shape and statistics are -inf.
 
-    Raises
-    ------
-    ValueError
-        When the log weights are no list without NaN or +inf, ``tail`` is out of range, or fewer than 10 weights
-        stand above the threshold (but for a constant tail, whose variance is finite: shape and statistics -inf).
+    Raises ValueError when the log weights are no list without NaN or +inf, ``tail`` is out of range, or fewer than 10
+    weights are above the threshold.
 
     Notes
     -----

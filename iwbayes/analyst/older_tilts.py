@@ -18,8 +18,6 @@ def recover_coefficients(log_weights: Array, phi: Array, value: Array, noise: Ar
     All rows have positive weights; `value` (k,) is the released noisy mean and `noise` (k, k) the covariance of its
     noise. RuntimeError where the equation for b was not solved.
 
-    Notes
-    -----
     Log weights that are linear in phi started from equal shares. Else b solves the equation that made it, the
     stationarity of ``log sum_i w0_i exp(b.phi_i) - b.m~ + b'S b/2`` with ``S = Sigma + Cov_w0(phi)/N``: S b = m~ - m,
     with m the released weighted mean and w0 = w exp(-b.phi) put in. Whatever is left of the error moves the centre of

@@ -132,8 +132,6 @@ class ReleasedTilt:
         a model of another kind uses. None too for a formula with terms that are no polynomials, where the release was
         made for no model in particular.
 
-        Notes
-        -----
         Asked for are response, predictors and their products with the response, with each other and with themselves:
         the scores to second order. What is measured is read from the feature map itself, not from what the publisher
         wrote beside it. Terms are compared as polynomials of the columns. Features are clipped and directions in which

@@ -159,8 +159,7 @@ def publish(
         str | None, typer.Option(help="Column that says whose a row is, where people own several.", show_default=False)
     ] = None,
     rows_per_user: Annotated[
-        str | None,
-        typer.Option(help="With --user: bounds on a person's rows to choose from privately, as 1,2,4,8."),
+        str | None, typer.Option(help="With --user: bounds on a person's rows to choose from privately, as 1,2,4,8.")
     ] = None,
     drop: Annotated[
         list[str] | None,

@@ -71,9 +71,7 @@ class CoverageStudy:
         """
         lower, upper = self._bounds(level)
         rows = self.replications.assign(
-            covered=self._covered(level),
-            length=lambda f: f[upper] - f[lower],
-            error=lambda f: f["mean"] - f["truth"],
+            covered=self._covered(level), length=lambda f: f[upper] - f[lower], error=lambda f: f["mean"] - f["truth"]
         )
         keys = ["replication", "parameter"]
         reference = rows[rows["method"] == REFERENCE].set_index(keys)["length"].rename("reference_length")

@@ -22,12 +22,7 @@ CHOICE_SHARE = 0.5
 
 
 def bound_contributions(
-    private: PrivateTable,
-    ledger: Ledger,
-    *,
-    epsilon: float,
-    grid: Sequence[int],
-    threshold: int | None = None,
+    private: PrivateTable, ledger: Ledger, *, epsilon: float, grid: Sequence[int], threshold: int | None = None
 ) -> PrivateTable:
     """Keep at most tau rows of each user, tau chosen privately from a public grid, and count what is kept.
 
@@ -116,10 +111,8 @@ def bounding_events(epsilon: float, n_candidates: int) -> tuple[Event, ...]:
     """List what `bound_contributions` will charge for a grid of so many candidates."""
     if n_candidates == 1:
         return (Event(COUNT_LABEL, "laplace", epsilon),)
-    return (
-        Event(BOUND_LABEL, "above-threshold", CHOICE_SHARE * epsilon),
-        Event(COUNT_LABEL, "laplace", (1 - CHOICE_SHARE) * epsilon),
-    )
+    choice = Event(BOUND_LABEL, "above-threshold", CHOICE_SHARE * epsilon)
+    return choice, Event(COUNT_LABEL, "laplace", (1 - CHOICE_SHARE) * epsilon)
 
 
 def _kept(users: NDArray[np.int64], order: NDArray[np.int64], tau: int) -> NDArray[np.int64]:

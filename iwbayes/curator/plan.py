@@ -215,12 +215,7 @@ def generators_delta(generator: Generator, delta: float) -> float:
 
 
 def generators_share(
-    share: float,
-    facts: PublicFacts,
-    generator: Generator,
-    weights: WeightEstimator,
-    epsilon: float,
-    delta: float,
+    share: float, facts: PublicFacts, generator: Generator, weights: WeightEstimator, epsilon: float, delta: float
 ) -> float:
     """Give the generator everything when the weights cost nothing, and nothing when it is a table that exists."""
     if isinstance(generator, GivenTable):
@@ -240,12 +235,7 @@ def _check_noise(events: Sequence[Event], epsilon: float) -> None:
 
 
 def joint_events(
-    facts: PublicFacts,
-    generator: Generator,
-    weights: WeightEstimator,
-    share: float,
-    epsilon: float,
-    delta: float,
+    facts: PublicFacts, generator: Generator, weights: WeightEstimator, share: float, epsilon: float, delta: float
 ) -> Callable[[float], tuple[Event, ...]]:
     """Make the function from a multiple of the nominal budget to all events of a release."""
     part_delta = 0.0 if weights.pure else delta

@@ -53,13 +53,9 @@ class PublicFacts:
 
         The ledger notes a bound on contributions that was chosen under another one.
 
-        Raises
-        ------
-        TypeError
-            When something else than tables and a ledger is given.
-        ValueError
-            When the tables have different schemas, or the table and the ledger do not protect the same: rows, or
-            users with a bounded number of rows.
+        Raises TypeError when something else than tables and a ledger is given; ValueError when the tables have
+        different schemas, or the table and the ledger do not protect the same: rows, or users with a bounded number of
+        rows.
         """
         given = (
             ("private", private, PrivateTable),
@@ -194,13 +190,7 @@ class WeightEstimator(_Algorithm, Protocol):
     """A weight estimator: settings only; `fit` returns new weights."""
 
     def fit(
-        self,
-        private: PrivateTable,
-        synthetic: SyntheticTable,
-        ledger: Ledger,
-        *,
-        epsilon: float,
-        delta: float = 0.0,
+        self, private: PrivateTable, synthetic: SyntheticTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0
     ) -> Weights:
         """Charge the ledger, then weight the synthetic rows."""
         ...
@@ -225,13 +215,7 @@ class RatioEstimator(WeightEstimator, Protocol):
     """A weight estimator that learns a function of the row, not weights of given rows alone."""
 
     def fit_ratio(
-        self,
-        private: PrivateTable,
-        synthetic: SyntheticTable,
-        ledger: Ledger,
-        *,
-        epsilon: float,
-        delta: float = 0.0,
+        self, private: PrivateTable, synthetic: SyntheticTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0
     ) -> LogRatio:
         """Charge the ledger, then learn the log ratio; `fit` is its values at the synthetic rows."""
         ...

@@ -112,23 +112,12 @@ def model_options(formulas: tuple[str, ...], schema: Schema) -> tuple[tuple[str,
 
 
 def model_terms(formula: str, schema: Schema) -> ScoreTerms:
-    """Read a regression's formula.
+    """Read a regression's formula ``response ~ terms``, as formulaic does.
 
-    Parameters
-    ----------
-    formula : str
-        ``response ~ terms``, as formulaic reads it. Terms are columns, interactions, and polynomials of numeric
-        columns: ``I(a**2)``, ``I(a / 10)``, ``poly(a, 2)``, ``center(a)``, ``scale(a)``; ``C(g)`` of a column with
-        levels; ``np.log1p(a)`` of a column that is declared with that transform.
-    schema : Schema
+    Terms are columns, interactions, and polynomials of numeric columns: ``I(a**2)``, ``I(a / 10)``, ``poly(a, 2)``,
+    ``center(a)``, ``scale(a)``; ``C(g)`` of a column with levels; ``np.log1p(a)`` of a column that is declared with
+    that transform. Anything else raises a TypeError or ValueError with the remedy.
 
-    Raises
-    ------
-    TypeError, ValueError
-        No formula; a column that the schema lacks; a term that is no polynomial of encoded columns, with the remedy.
-
-    Notes
-    -----
     Rows with missing cells are left out of a regression: each term is there times the indicator of missing cells of
     each column as well. What the missing cells of several columns have in common is not.
     """

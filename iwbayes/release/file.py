@@ -111,13 +111,8 @@ def _digest(manifest: dict[str, Any]) -> str:
 def from_bytes(source: BinaryIO) -> dict[str, Any]:
     """Arguments of the `Release` in a file.
 
-    Raises
-    ------
-    ArchiveError
-        When the bytes are damaged, altered, of a newer format or no release.
-    Exception
-        Of many kinds, when intact members hold values that no release has; `iwbayes.release.load` makes them
-        one error.
+    Raises ArchiveError when the bytes are damaged, altered, of a newer format or no release, and exceptions of many
+    kinds when intact members hold values that no release has; `iwbayes.release.load` makes them one error.
     """
     if source.seek(0, os.SEEK_END) > MAX_BYTES:
         raise ArchiveError(f"it is larger than {MAX_BYTES} bytes")

@@ -251,10 +251,7 @@ class PrivateTable:
     def __len__(self) -> int:
         """Count the rows, where that is public.
 
-        Raises
-        ------
-        TypeError
-            With users, whose number of rows is private: use ``n_private``.
+        Raises TypeError where the table names users: their number of rows is private. Use ``n_private``.
         """
         if self.users is not None:
             raise TypeError("the number of rows of users is private; n_private is what was released of it.")

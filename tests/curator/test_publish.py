@@ -66,8 +66,7 @@ class CountingNoise(SeededNoise):
 
 
 @pytest.mark.parametrize(
-    "epsilon, delta, share",
-    [(0.3, 1e-6, 0.3), (1.0, 1e-6, 0.1), (1.0, 1e-6, 0.8), (5.0, 1e-9, 0.3), (1.0, 1e-3, 0.3)],
+    "epsilon, delta, share", [(0.3, 1e-6, 0.3), (1.0, 1e-6, 0.1), (1.0, 1e-6, 0.8), (5.0, 1e-9, 0.3), (1.0, 1e-3, 0.3)]
 )
 def test_the_joint_price_is_the_budget_and_close_below(private, epsilon, delta, share):
     release = seeded_release(private, epsilon=epsilon, delta=delta, share=share, n_synthetic=500)

@@ -16,10 +16,7 @@ from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
 from iwbayes.tables import SyntheticTable
 
 SCHEMA = Schema(
-    Real("x", 0, 10, missing=True),
-    Integer("n", 0, 5),
-    Binary("b"),
-    Categorical("c", levels=("u", "v", "w")),
+    Real("x", 0, 10, missing=True), Integer("n", 0, 5), Binary("b"), Categorical("c", levels=("u", "v", "w"))
 )
 every_map = pytest.mark.parametrize("order", [2, math.inf])
 #: x, n, b, c[v], n^2, n:b, x:n^2, n:b:c[v]: x without its missing indicator, c without most of its levels.

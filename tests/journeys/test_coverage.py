@@ -64,8 +64,7 @@ def study(**options):
 
 def test_exact_posteriors_cover_and_their_ranks_are_uniform():
     found = study(
-        n_replications=250,
-        fit={"exact": exact_posterior, "narrow": functools.partial(exact_posterior, factor=0.5)},
+        n_replications=250, fit={"exact": exact_posterior, "narrow": functools.partial(exact_posterior, factor=0.5)}
     )
     reference = found.replications[found.replications["method"] == REFERENCE]
     for level in found.levels:

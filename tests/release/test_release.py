@@ -538,8 +538,7 @@ def test_newer_version_says_upgrade(good, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text",
-    [b"", b"[]", b"null", b"{", b"\xff\xfe", b"{}", b'{"format": NaN}', b"[" * 100_000, b'{"format": "x"}'],
+    "text", [b"", b"[]", b"null", b"{", b"\xff\xfe", b"{}", b'{"format": NaN}', b"[" * 100_000, b'{"format": "x"}']
 )
 def test_a_manifest_that_is_no_manifest(good, tmp_path, text):
     members = {**members_of(good), "manifest.json": text}

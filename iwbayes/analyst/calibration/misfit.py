@@ -23,8 +23,6 @@ def misfit_variance(tilt: ReleasedTilt, shares: Array, n_private: float) -> floa
 
     Theory: docs/theory.md#the-sandwich-with-the-noise-in-it.
 
-    Notes
-    -----
     Where the log ratio of private and weighted rows is a random function beside the tilt's features, with mean square
     delta^2 in each direction of variance one, delta^2 is estimated by this, and the mean of a score misses by a
     variance of delta^2 times the score's own residual variance. The held-back features stand in the place of the

@@ -151,30 +151,14 @@ def calibrate_normal(
 
     Theory: docs/theory.md#the-sandwich-with-the-noise-in-it.
 
-    Parameters
-    ----------
-    terms : LikelihoodTerms
-        Scores and curvature at the mode of the weighted posterior.
-    prior : callable
-        theta (p,) -> (gradient (p,), Hessian (p, p)) of the log prior in unconstrained space.
-    n_private : float
-        Number of private rows.
-    tilt : ReleasedTilt, optional
-        Of the rows. None: the row sandwich, for weights whose noise distribution is unknown; the noise of the weights
-        is then left out.
-    tau : float, default 1.0
-        Prior standard deviation of the tilt's coefficients.
+    ``terms`` hold the scores and the curvature at the mode of the weighted posterior; ``prior`` maps theta (p,) to the
+    gradient (p,) and the Hessian (p, p) of the log prior in unconstrained space; ``tau`` is the prior standard
+    deviation of the tilt's coefficients. Without a tilt it is the row sandwich, for weights whose noise distribution is
+    unknown: the noise of the weights is then left out.
 
-    Raises
-    ------
-    ValueError
-        A tilt of other rows; a curvature that is not positive definite; a posterior that is not concave at the
-        calibrated mode.
-    RuntimeError
-        The search for the calibrated mode did not converge.
+    Raises ValueError for a tilt of other rows, a curvature that is not positive definite, and a posterior that is not
+    concave at the calibrated mode; RuntimeError where the search for that mode did not converge.
 
-    Notes
-    -----
     Every direction is judged in the metric of the weighted posterior's precision, so that the result is
     equivariant under linear reparametrisation. One Newton step leads from the mode to the maximum of the
     likelihood. The scores are centred in the meat.

@@ -54,21 +54,10 @@ def second_order_covariance(
 
     Theory: docs/theory.md#the-sandwich-with-the-noise-in-it.
 
-    Parameters
-    ----------
-    theta, scores, shares : ndarray, shapes (p,), (row, p) and (row,)
-        The mode, and the rows' scores and shares there.
-    phi, tilt : ndarray, shape (row, k), and TiltMoments
-        The tilt's features and their moments.
-    gradients_at, n_private, tau
-        See `GradientsAt` and `TiltMoments.moment_covariance`.
-    basis : ndarray, shape (p, r)
-        Directions of the parameters that the rows inform.
-    inner, covariance : ndarray, shapes (r, r)
-        Curvature of the mean log likelihood there, and covariance of the estimate by linear terms.
+    ``theta`` (p,) is the mode, with the rows' ``scores`` (row, p) and ``shares`` (row,). The tilt has features ``phi``
+    (row, k) with the moments ``tilt``. ``basis`` (p, r) holds the directions that the rows inform, ``inner`` (r, r) the
+    curvature of the mean log likelihood there, and ``covariance`` (r, r) that of the estimate by linear terms.
 
-    Notes
-    -----
     A draw of the moments moves the tilt's coefficients by b = b1 + b2, where b1 has the covariance P_b of the linear
     terms and b2 = -(H + S_m)^-1 (mean(b1) - mu - H b1) is what the mean of the tilted rows bends. Newton
     steps with the curvature at hand find the estimate under the new weights: each takes it one order further.

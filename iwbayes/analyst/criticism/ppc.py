@@ -261,10 +261,7 @@ def weighted_quantiles(values: Array, shares: Array, probabilities: Sequence[flo
 def summaries_of(levels: Sequence[Any], custom: Sequence[Summary] = ()) -> list[Summary]:
     """Return the summaries of a column: shares of its levels by code, or those of numbers, and the custom ones.
 
-    Raises
-    ------
-    ValueError
-        If two have one name.
+    Raises ValueError if two have one name.
     """
     quantiles = tuple(f"q{100 * probability:g}" for probability in PROBABILITIES)
     of_numbers = [Summary(("mean", "sd"), _moments, _moments_influence), Summary(quantiles, weighted_quantiles)]

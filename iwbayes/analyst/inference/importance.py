@@ -85,21 +85,11 @@ def importance_draws(
     rng: np.random.Generator,
     n_adapted: int = 0,
 ) -> ImportanceDraws:
-    """Draw from any log density by proposals of a multivariate t, first at its mode.
+    """Draw from a log density, theta (proposal, p) -> (proposal,), by ``n`` proposals of a multivariate t at its mode.
 
-    Parameters
-    ----------
-    log_density : callable
-        theta (proposal, p) -> (proposal,), up to a constant.
-    mode, precision : ndarray, shapes (p,) and (p, p)
-        The precision is minus the Hessian there. Where it is not positive definite no proposal can be made: k-hat is
-        NaN.
-    n, draws : int
-        Proposals to make at the mode, draws to return.
-    rng : numpy.random.Generator
-    n_adapted : int
-        Proposals of each further round, where more than `n`. The draws come from the last round alone, or from the
-        first where no round suits.
+    The precision is minus the Hessian at the mode (p,). Where it is not positive definite no proposal can be made, and
+    k-hat is NaN. Further rounds of ``n_adapted`` proposals follow where that is more than ``n``. The ``draws`` come
+    from the last round alone, or from the first where no round suits.
     """
     scale = 1 / np.sqrt(np.maximum(np.abs(np.diag(precision)), 1e-300))
     try:

@@ -54,8 +54,6 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
     ValueError if the model has no observed or no free variables, a free variable is discrete, or observed variables
     have different numbers of rows or different weights.
 
-    Notes
-    -----
     Scores take p passes over the rows, not one backward pass a row: with G(theta, u) = d/dtheta sum_i u_i l_i,
     the derivative of all rows along v is d/du (G . v), as G is linear in u. Hessians are built by columns.
     """

@@ -118,19 +118,12 @@ class Maxima(NamedTuple):
 def maximise_many(derivatives: Callable[[Array, Places], tuple[Array, Array, Array, Array]], start: Array) -> Maxima:
     """Find a local maximum of each of several log densities; those that have converged leave the batch.
 
-    Each density has its own line search, so that it takes the same steps as it would by itself.
+    Each density has its own line search from its row of ``start`` (density, p), so that it takes the same steps as it
+    would by itself. ``derivatives`` takes points (k, p) and the indices (k,) of their densities among all; it returns
+    log densities (k,), gradients (k, p), precisions (k, p, p), which are minus the Hessians, and another array
+    (k, p, p) to keep.
 
-    Parameters
-    ----------
-    derivatives : callable
-        Takes points, shape (k, p), and the indices (k,) of their densities among all; returns log densities (k,),
-        gradients (k, p), precisions (k, p, p), which are minus the Hessians, and another array (k, p, p) to keep.
-    start : ndarray, shape (density, p)
-
-    Raises
-    ------
-    NotReachedError
-        If densities do not reach their maximum; the others do so all the same.
+    Raises NotReachedError if densities do not reach their maximum; the others do so all the same.
     """
     theta = np.array(start, dtype=np.float64)
     active = np.arange(len(theta))

@@ -173,8 +173,6 @@ def draw_tilts(
     RuntimeError where the mode was not found, k-hat is 0.7 or more with method="laplace", or the chains of NUTS
     disagree.
 
-    Notes
-    -----
     Thousands of draws are made and `n_draws` of them chosen at random, so that the few have a random spread of their
     own. Where they are more than twice the coefficients they are therefore mapped linearly to mean and covariance of
     all; the map tends to the identity as their number grows.

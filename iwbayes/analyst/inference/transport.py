@@ -16,8 +16,6 @@ def map_draws(draws: Array, *, mode: Array, covariance: Array, target_mean: Arra
 
     Skewness about the mode is kept. ValueError where `covariance` is not positive definite.
 
-    Notes
-    -----
     R is the optimal transport map between the two normals in units of the draws' standard deviations. Neither
     the order nor the units of the parameters matter, and no parameter takes another's draws without need
     (Shaby 2014 and Williams and Savitsky 2021 leave the choice of the root open).

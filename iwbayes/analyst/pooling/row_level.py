@@ -36,8 +36,6 @@ def sample_tables(
     Returns posterior groups (see `sample_model`), without the variables that have an axis of N: their rows are others
     in each table.
 
-    Notes
-    -----
     The rows are drawn by weight. Their features then have not quite the mean that the draw of the weights has; rows
     are therefore weighted by the tilt that restores it, with weights that differ from one by about
     ``|phi|/sqrt(N)``. So a row's own variable counts once for each private row, as its likelihood does.

@@ -45,43 +45,20 @@ class Design(DesignSpec):
 
 
 def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: FamilyName | Family | None) -> Design:
-    """Evaluate a formula on a canonical table.
+    """Evaluate a formula on a table in its schema's canonical form.
 
-    Parameters
-    ----------
-    formula : str
-        ``response ~ terms`` as formulaic reads it: interactions ``a*b`` and ``a:b``, ``np.log1p(a)``,
-        ``poly(a, 2)``, ``center(a)``, ``scale(a)`` (fitted on these rows, each row counting once), ``C(a)``,
-        ``- 1`` for no intercept, ``.`` for all the other columns. It may call Python functions: it is the
-        analyst's own text.
-    frame : pandas.DataFrame, shape (row, column)
-        In the schema's canonical form.
-    schema : Schema
-    family : {"bernoulli", "gaussian", "categorical", "poisson"}, Family or None
-        None: by the response's declared column; see `default_family`. An expression of columns is gaussian.
+    ``response ~ terms`` as formulaic reads it: interactions ``a*b`` and ``a:b``, ``np.log1p(a)``, ``poly(a, 2)``,
+    ``center(a)``, ``scale(a)`` (fitted on these rows, each row counting once), ``C(a)``, ``- 1`` for no intercept,
+    ``.`` for all the other columns. It may call Python functions: it is the analyst's own text. Without a family the
+    response's declared column decides (see `default_family`); an expression of columns is gaussian.
 
-    Returns
-    -------
-    Design
+    Levels are coded against the first declared one. Levels that never occur, of the response as well, and columns
+    that are zero in all rows get no coefficient, which would be its prior; the first level that occurs is then the
+    reference. A warning says so, and that rows with missing cells are left out.
 
-    Raises
-    ------
-    ValueError
-        Unknown columns, a response that is missing or does not suit the family, columns that are not finite,
-        a formula that formulaic can not read, names that ArviZ cannot hold (with a "/", or "chain" and "draw"), or
-        no complete row.
-
-    Warns
-    -----
-    UserWarning
-        When rows with missing cells in the columns used are left out, when declared levels never occur among
-        the rows, and when a column is zero in all rows. Such levels and columns get no coefficient (their
-        coefficient would be its prior); the first level that occurs is then the reference.
-
-    Notes
-    -----
-    Levels are coded against the first declared one. Levels of a categorical response that never occur are
-    left out in the same way.
+    Raises ValueError for unknown columns, a response that is missing or does not suit the family, columns that are not
+    finite, a formula that formulaic cannot read, names that ArviZ cannot hold (with a "/", or "chain" and "draw"), and
+    where no row is complete.
     """
     parsed, lhs, family = _parse(formula, schema, family)
     used = _named_columns(formula, [*parsed.lhs, *parsed.rhs], schema)

@@ -257,11 +257,7 @@ def plot_budget(release: Release | PrivacyStatement, *, ax: Axes | None = None) 
 
 
 def plot_comparison(
-    table: pd.DataFrame,
-    *,
-    methods: Sequence[str] | None = None,
-    reference: str | None = None,
-    ax: Axes | None = None,
+    table: pd.DataFrame, *, methods: Sequence[str] | None = None, reference: str | None = None, ax: Axes | None = None
 ) -> Axes:
     """Forest plot of coefficients: for each, the mean and interval of several methods below each other.
 

@@ -55,13 +55,7 @@ class Estimator:
         raise NotImplementedError
 
     def fit(
-        self,
-        private: PrivateTable,
-        synthetic: SyntheticTable,
-        ledger: Ledger,
-        *,
-        epsilon: float,
-        delta: float = 0.0,
+        self, private: PrivateTable, synthetic: SyntheticTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0
     ) -> Weights:
         """Charge the ledger, then weight the synthetic rows.
 
@@ -118,13 +112,7 @@ class RatioLearner(Estimator, Generic[Ratio]):
     """An estimator that learns a log ratio as a function of the row, in `_learn`."""
 
     def fit_ratio(
-        self,
-        private: PrivateTable,
-        synthetic: SyntheticTable,
-        ledger: Ledger,
-        *,
-        epsilon: float,
-        delta: float = 0.0,
+        self, private: PrivateTable, synthetic: SyntheticTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0
     ) -> Ratio:
         """Fit the log ratio as a function of any row under the schema, registered with the ledger; see `fit`."""
         return self._learn(self._open(private, synthetic, ledger, epsilon, delta))

@@ -71,8 +71,7 @@ def event_pld(event: Event, interval: float, adjacency: str) -> Any:
         ).self_compose(event.steps)
     else:
         pld = privacy_loss_distribution.from_privacy_parameters(
-            common.DifferentialPrivacyParameters(event.epsilon, event.delta),
-            value_discretization_interval=interval,
+            common.DifferentialPrivacyParameters(event.epsilon, event.delta), value_discretization_interval=interval
         )
     return pld if event.count == 1 else pld.self_compose(event.count)
 
@@ -223,12 +222,7 @@ def gaussian_multiplier(epsilon: float, delta: float) -> float:
 
 @lru_cache(maxsize=128)
 def dpsgd_multiplier(
-    epsilon: float,
-    delta: float,
-    *,
-    sampling_probability: float,
-    steps: int,
-    adjacency: str = "replace-one",
+    epsilon: float, delta: float, *, sampling_probability: float, steps: int, adjacency: str = "replace-one"
 ) -> float:
     """Noise multiplier with which Poisson-sampled Gaussian steps satisfy (epsilon, delta) together; delta above 0.
 

@@ -154,13 +154,7 @@ def laplace(
 
 
 def cube(
-    value: ArrayLike,
-    *,
-    sensitivity: float,
-    epsilon: float,
-    ledger: Ledger,
-    label: str,
-    grid: float | None = None,
+    value: ArrayLike, *, sensitivity: float, epsilon: float, ledger: Ledger, label: str, grid: float | None = None
 ) -> Noisy:
     """L-infinity K-norm mechanism (Hardt & Talwar 2010): density proportional to exp(-epsilon |z|_inf/S).
 

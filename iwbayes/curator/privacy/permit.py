@@ -137,10 +137,7 @@ def _draws(event: Event) -> dict[str, Any]:
 def noise_kind(source: object) -> str:
     """Kind of a noise source by what it is, not by what it says: only `SystemNoise` itself is hardened.
 
-    Raises
-    ------
-    TypeError
-        When it is no noise source.
+    Raises TypeError when it is no noise source.
     """
     if type(source) is SystemNoise:
         return "hardened"

@@ -7,7 +7,6 @@ on first use.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import threading
 import weakref
@@ -94,10 +93,7 @@ class PrivateSteps:
     def event(self, label: str, *, epsilon: float, delta: float, adjacency: str = "replace-one") -> Event:
         """Event of all steps together, with the smallest noise that meets (epsilon, delta).
 
-        Raises
-        ------
-        ValueError
-            When delta is 0: Gaussian noise has no pure guarantee.
+        Raises ValueError when delta is 0: Gaussian noise has no pure guarantee.
         """
         epsilon, delta = check_budget(epsilon, delta)
         if self.mechanism == "none":
@@ -313,18 +309,3 @@ class _Owned:
         owners = np.repeat(users, counts)
         within = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
         return self.order[self.starts[owners] + within], owners
-
-
-def fingerprint(network: Module) -> str:
-    """Digest of a module's parameters and buffers: names, dtypes, shapes and bytes, as hexadecimal SHA-256.
-
-    It is the same on any device. After private training alone it may be registered (`Ledger.register`), so that
-    others can know these exact parameters as paid for.
-    """
-    torch = import_torch("a fingerprint of a network")
-    digest = hashlib.sha256()
-    for kind, entries in (("parameter", network.named_parameters()), ("buffer", network.named_buffers())):
-        for name, value in entries:
-            digest.update(repr((kind, name, str(value.dtype), tuple(value.shape))).encode())
-            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()

@@ -67,10 +67,7 @@ def on_a_grid(release, mode):
     p = np.exp(np.array(weights) - logsumexp(weights))
     first, second = np.tensordot(p, np.stack(moments), 1)
     mean_tau = p @ log_tau
-    return (
-        np.insert(first, 1, mean_tau),
-        np.sqrt(np.insert(second - first**2, 1, p @ (log_tau - mean_tau) ** 2)),
-    )
+    return (np.insert(first, 1, mean_tau), np.sqrt(np.insert(second - first**2, 1, p @ (log_tau - mean_tau) ** 2)))
 
 
 def flat(idata):

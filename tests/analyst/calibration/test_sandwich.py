@@ -220,10 +220,7 @@ def test_normal_prior_in_closed_form(rows):
     precision, center = np.array([[30.0, 5.0], [5.0, 80.0]]), np.array([1.0, -1.0])
     terms = linear_terms(x, y, weights, np.array([0.5, 0.2]))  # not the likelihood's maximum
     normal = calibrate_normal(
-        terms,
-        prior=normal_prior(center, precision),
-        n_private=150,
-        tilt=as_tilt(phi, 0.01 * np.eye(4)),
+        terms, prior=normal_prior(center, precision), n_private=150, tilt=as_tilt(phi, 0.01 * np.eye(4))
     )
     maximum = linear_terms(x, y, weights).theta
     assert_allclose(normal.likelihood_mean, maximum, rtol=1e-10)

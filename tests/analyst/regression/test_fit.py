@@ -193,10 +193,7 @@ def test_a_proposal_that_can_not_be_made_is_a_failure():
 
 @pytest.mark.parametrize(
     ("formula", "family"),
-    [
-        ("y ~ x + g", "bernoulli"),
-        *(pytest.param(*f, marks=pytest.mark.slow) for f in FORMULAS[1:]),
-    ],
+    [("y ~ x + g", "bernoulli"), *(pytest.param(*f, marks=pytest.mark.slow) for f in FORMULAS[1:])],
 )
 def test_laplace_agrees_with_nuts(formula, family):
     release = make_release(digits=1)

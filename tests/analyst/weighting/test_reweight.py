@@ -483,9 +483,7 @@ def test_log_likelihood_is_stored_unweighted_and_weighted(sampled):
     expected = table()["binary"] * eta - np.logaddexp(0, eta)
     np.testing.assert_allclose(arviz_compat.group(both, "log_likelihood")["y"], expected, rtol=1e-9)
     np.testing.assert_allclose(
-        arviz_compat.group(both, "log_likelihood_weighted")["y"],
-        expected * INTEGERS * 20 / INTEGERS.sum(),
-        rtol=1e-9,
+        arviz_compat.group(both, "log_likelihood_weighted")["y"], expected * INTEGERS * 20 / INTEGERS.sum(), rtol=1e-9
     )
     with pytest.raises(ValueError, match="no posterior group"):
         log_likelihood(arviz_compat.make({}), weighted)
@@ -639,9 +637,7 @@ def test_minibatches_take_the_weights_of_their_rows():
         reweight(model, np.ones(2))
     plain = unweight(weighted)
     value, rows = plain.compile_fn(
-        [plain.logp(vars=[plain["y"], plain["z"]]), plain["row"]],
-        inputs=plain.value_vars,
-        mode=MODE,
+        [plain.logp(vars=[plain["y"], plain["z"]]), plain["row"]], inputs=plain.value_vars, mode=MODE
     )({"b": np.array(0.3)})
     np.testing.assert_allclose(value, ROWS * terms[rows].mean(), rtol=1e-12)
     assert [var.name for var in plain.data_vars] == ["y_all"]

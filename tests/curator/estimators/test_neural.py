@@ -37,10 +37,7 @@ def frame(n, seed, shift=0.0):
 @pytest.fixture(scope="module")
 def tables():
     pytest.importorskip("torch")
-    return (
-        iw.PrivateTable(frame(300, 1, 0.1), SCHEMA),
-        synthetic_table(frame(700, 2), SCHEMA),
-    )
+    return (iw.PrivateTable(frame(300, 1, 0.1), SCHEMA), synthetic_table(frame(700, 2), SCHEMA))
 
 
 def neural(**settings):
@@ -60,11 +57,7 @@ def tilted(d, n, m, b, seed):
     x = rng.uniform(-0.5, 0.5, (m, d))
     truth = x @ b - np.log(np.sinh(b / 2) / (b / 2)).sum()
     private = iw.PrivateTable(pd.DataFrame(z, columns=schema.names), schema)
-    return (
-        private,
-        synthetic_table(x, schema),
-        truth,
-    )
+    return (private, synthetic_table(x, schema), truth)
 
 
 # --- what it learns

@@ -268,13 +268,7 @@ def test_refusals_spend_nothing():
     wide = iw.Schema(iw.Categorical("g", [f"l{i}" for i in range(1600)]))
     rows = pd.DataFrame({"g": ["l1", "l2", "l3"]})
     with pytest.raises(ValueError, match="Merge levels"):
-        iw.TiltWeights().fit(
-            iw.PrivateTable(rows, wide),
-            synthetic_table(rows, wide),
-            ledger,
-            epsilon=0.5,
-            delta=1e-6,
-        )
+        iw.TiltWeights().fit(iw.PrivateTable(rows, wide), synthetic_table(rows, wide), ledger, epsilon=0.5, delta=1e-6)
     assert ledger.events == ()
     with pytest.raises(ValueError, match="mechanism"):
         iw.TiltWeights(mechanism="laplace")

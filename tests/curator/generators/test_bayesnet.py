@@ -9,12 +9,7 @@ from scipy.stats import chisquare
 
 import iwbayes as iw
 from iwbayes.curator.generators.bayesnet.bayesnet import Node as N
-from iwbayes.curator.generators.bayesnet.bayesnet import (
-    conditional_table,
-    count_table,
-    parent_sets,
-    structure_scores,
-)
+from iwbayes.curator.generators.bayesnet.bayesnet import conditional_table, count_table, parent_sets, structure_scores
 from iwbayes.curator.generators.tables.bins import ColumnBins, Groups, draw_codes
 from iwbayes.curator.generators.tables.counts import (
     NoisyCounts,
@@ -27,10 +22,7 @@ from iwbayes.curator.generators.tables.counts import (
 from iwbayes.curator.privacy.accounting import gaussian_delta, gaussian_multiplier
 
 SCHEMA = iw.Schema(
-    iw.Real("x", 0, 100),
-    iw.Integer("k", 0, 5),
-    iw.Categorical("g", ("a", "b", "c"), missing=True),
-    iw.Binary("y"),
+    iw.Real("x", 0, 100), iw.Integer("k", 0, 5), iw.Categorical("g", ("a", "b", "c"), missing=True), iw.Binary("y")
 )
 
 

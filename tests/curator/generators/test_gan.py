@@ -418,10 +418,7 @@ def test_a_conditional_gan_learns_what_a_level_means():
         assert abs(x.mean() - center) < 0.08
 
 
-@pytest.mark.parametrize(
-    ("schema", "condition"),
-    [(SCHEMA, "x"), (SCHEMA, "z"), (iw.Schema(iw.Binary("y")), "y")],
-)
+@pytest.mark.parametrize(("schema", "condition"), [(SCHEMA, "x"), (SCHEMA, "z"), (iw.Schema(iw.Binary("y")), "y")])
 def test_a_condition_must_be_a_column_of_levels_beside_others(schema, condition):
     with pytest.raises(ValueError, match="condition"):
         quick(iw.paper.DPCGAN, condition=condition).events(PublicFacts(schema, 100, 0), **BUDGET)

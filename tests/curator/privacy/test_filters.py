@@ -92,10 +92,7 @@ def options(delta, accepts):
     return [None, *(found for make in settings(delta) if (found := largest(make, accepts)) is not None)]
 
 
-ADAPTIVE = {
-    "4": (4.0, 1e-6, pure(0.1, 32)),
-    "1": (1.0, 1e-6, pure(0.035, 24)),
-}
+ADAPTIVE = {"4": (4.0, 1e-6, pure(0.1, 32)), "1": (1.0, 1e-6, pure(0.035, 24))}
 adaptive = pytest.mark.parametrize(("epsilon", "delta", "first"), ADAPTIVE.values(), ids=ADAPTIVE)
 
 

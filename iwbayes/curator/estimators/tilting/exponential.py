@@ -26,14 +26,8 @@ def integer_total(
 
     Each row is rounded toward zero to multiples of ``step`` and its norm is verified in integers, so the
     sensitivity is exact whatever floating-point arithmetic did before. ``adjacency`` ("replace-one" or "zero-out") may
-    happen to ``rows_per_user`` rows at once; under "replace-one" they may appear or vanish too.
-
-    Returns
-    -------
-    total : ndarray of int64, shape (k,)
-        In steps.
-    sensitivity : float
-        Of the total, in steps, in the norm of ``features.order``.
+    happen to ``rows_per_user`` rows at once; under "replace-one" they may appear or vanish too. Return the total (k,)
+    and its sensitivity in the norm of ``features.order``, both in steps.
     """
     limit = math.ceil(features.bound / step) + 1
     high = math.ceil(features.flag_height / step) if features.flag else 0
@@ -53,12 +47,7 @@ def integer_total(
 
 
 def tilt(
-    phi: Array,
-    target: Array,
-    noise_covariance: Array,
-    n_private: int,
-    *,
-    base: Array | None = None,
+    phi: Array, target: Array, noise_covariance: Array, n_private: int, *, base: Array | None = None
 ) -> tuple[Array, Array]:
     """Log weights of the regularised exponential tilt of rows to a noisy mean.
 
