@@ -1,5 +1,6 @@
 """PATEGAN: what one row can change, what votes cost, what the student learns, and what is refused."""
 
+import importlib.util
 import math
 import pickle
 import traceback
@@ -10,9 +11,11 @@ import pytest
 from factories import bounded_table, mixed_schema
 
 import iwbayes as iw
-from iwbayes.curator.generators.pate.teachers import NoisyVotes, Teachers, assign
 from iwbayes.curator.privacy.accounting import gaussian_epsilon, gaussian_multiplier
 from iwbayes.curator.protocols import PublicFacts
+
+if importlib.util.find_spec("torch") is not None:
+    from iwbayes.curator.generators.pate.teachers import NoisyVotes, Teachers, assign
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}
 SCHEMA = mixed_schema("k")
@@ -107,6 +110,7 @@ def test_one_user_changes_one_vote_at_most(count):
 
 
 def test_all_rows_of_a_user_have_one_teacher():
+    pytest.importorskip("torch")
     order = np.random.default_rng(1).permutation(50)
     users = np.random.default_rng(2).integers(0, 50, 300)
     teacher = assign(order, 7, users)
