@@ -17,14 +17,8 @@ def digest(*parts: Any) -> str:
     Equal content gives equal digests in every process. Names, types, shapes and order count. A digest tells that
     content has changed; it binds nobody who can run code of their own.
 
-    Parameters
-    ----------
-    *parts : str, bytes, bool, int, float, None, ndarray, pandas.DataFrame, or tuple or list of these
-
-    Raises
-    ------
-    TypeError
-        For anything else, such as an array of objects, whose bytes are addresses.
+    Parts are str, bytes, bool, int, float, None, ndarray, pandas.DataFrame, or tuples or lists of these. Anything else
+    raises a TypeError, such as an array of objects, whose bytes are addresses.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Noise laws, known to both sides, and the released measurement that carries one.
+"""Noise distributions, known to both sides, and the released measurement that carries one.
 
 Each distribution is that of an additive noise vector zeta of dimension k. It knows its covariance and the debias
 factor 1/E exp(zeta.x), which turns exp((b + zeta).x) into an unbiased estimate of exp(b.x), and when that

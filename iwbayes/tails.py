@@ -12,7 +12,7 @@ from scipy.special import ndtr
 
 from iwbayes.arrays import Array
 
-#: Fewest weights above the threshold for the asymptotic laws of the test of a finite variance.
+#: Fewest weights above the threshold for the asymptotic distributions of the test of a finite variance.
 LEAST_TAIL = 10
 #: The generalised Pareto likelihood is regular above this shape (Smith 1985); fits stop at it.
 LEAST_SHAPE = -0.5
@@ -101,7 +101,8 @@ class FiniteVarianceTest(NamedTuple):
         Number of weights above the threshold.
     wald, score, likelihood_ratio : float
         Statistics, standard normal at shape 1/2 for large tails; large ones speak against a finite variance.
-        ``likelihood_ratio`` is the signed root: its square has the law 1/2 chi2_0 + 1/2 chi2_1 where it is positive.
+        ``likelihood_ratio`` is the signed root: its square has the distribution 1/2 chi2_0 + 1/2 chi2_1 where it is
+        positive.
     """
 
     shape: float

@@ -34,7 +34,7 @@ class Weights:
     Parameters
     ----------
     log_weights : array_like, shape (draw, row) or (row,)
-        log p_private(x)/p_synthetic(x), unnormalised. Several draws carry the law of the released noise;
+        log p_private(x)/p_synthetic(x), unnormalised. Several draws carry the distribution of the released noise;
         a point estimate is one draw. -inf is a weight of zero.
     method : str
         The estimator that made them.

@@ -272,13 +272,13 @@ plant(FILE, "steps: layers that mix rows", "if isinstance(module, nn.modules.bat
        "curator/test_dpsgd.py::test_modules_that_mix_or_remember_rows_are_refused")
 FILE = "curator/training/dpsgd.py"
 plant(FILE, "steps: no noise on the empty sample", "        if self._event.noise_multiplier is not None:\n",
-       "        if self._event.noise_multiplier is not None and len(places):\n",
+       "        if self._event.noise_multiplier is not None and len(indices):\n",
        "curator/test_dpsgd.py::test_every_step_has_noise_the_empty_one_too")
 plant(FILE, "steps: noise without the clip norm", "(flat, self._event.noise_multiplier * clip_norm)",
        "(flat, self._event.noise_multiplier * min(clip_norm, 0.1))",
        "curator/test_dpsgd.py::test_every_step_has_noise_the_empty_one_too")
 plant(FILE, "steps: divided by the size of the sample", "flat / (rate * self._n_private)",
-       "flat / max(len(places), 1)", "curator/test_dpsgd.py::test_a_step_divides_by_the_expected_sample_size")
+       "flat / max(len(indices), 1)", "curator/test_dpsgd.py::test_a_step_divides_by_the_expected_sample_size")
 plant(FILE, "steps: one more than charged", "if self._left == 0:", "if self._left < 0:",
        "curator/test_dpsgd.py::test_noise_is_drawn_once_a_step_and_no_step_is_taken_that_was_not_charged")
 plant(FILE, "steps: samples of a fixed size", "self._noise.poisson_sample(n, rate)", "np.arange(round(n * rate))",

@@ -319,7 +319,7 @@ plant(FILE, "digest: no shape of arrays", 'f"{part.dtype.str}{part.shape}"', 'f"
 plant(FILE, "digest: no order of rows",
        "return (str(dtype), values.to_numpy())", "return (str(dtype), np.sort(values.to_numpy()))", DIGESTS)
 plant(FILE, "digest: the first rows only",
-       "_add(total, _column(part.iloc[:, index]))", "_add(total, _column(part.iloc[:50, place]))", DIGESTS)
+       "_add(total, _column(part.iloc[:, index]))", "_add(total, _column(part.iloc[:50, index]))", DIGESTS)
 plant(FILE, "digest: missing whole numbers are zeros",
        "return (str(dtype), absent, values", "return (str(dtype), values", DIGESTS)
 plant(FILE, "digest: levels by their codes", "bool(dtype.ordered), levels, kinds,", "bool(dtype.ordered),",
@@ -346,7 +346,8 @@ plant("curator/generators/bayesnet/bayesnet.py", "BayesNet: fingerprint without 
        "*edges, *shares)", "curator/generators/test_bayesnet.py::test_a_fingerprint_covers_all_that_rows_depend_on")
 plant("curator/generators/mixture/mixture.py", "Mixture: fingerprint without draws",
        "distributions, *edges, self.draws)",
-       "laws, *edges)", "curator/generators/test_mixture.py::test_a_fingerprint_covers_all_that_rows_depend_on")
+       "distributions, *edges)",
+       "curator/generators/test_mixture.py::test_a_fingerprint_covers_all_that_rows_depend_on")
 plant("curator/generators/adversarial/fitted.py", "GAN: fingerprint without the discriminator",
        "for network in (self.trained.generator, self.trained.discriminator)",
        "for network in (self.trained.generator,)",

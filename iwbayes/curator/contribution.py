@@ -116,7 +116,7 @@ def bounding_events(epsilon: float, n_candidates: int) -> tuple[Event, ...]:
 
 
 def _kept(users: NDArray[np.int64], order: NDArray[np.int64], tau: int) -> NDArray[np.int64]:
-    """Places of at most tau rows of each user: the first ones in a random order of all rows."""
+    """Return indices of at most tau rows of each user: the first ones in a random order of all rows."""
     by_user = order[np.argsort(users[order], kind="stable")]
     owners = users[by_user]
     starts = np.flatnonzero(np.diff(owners, prepend=-1))

@@ -97,7 +97,7 @@ def calibrate(
     -----
     CalibrationWarning
         Outside the domain in which calibration was shown to hold, with the number, its threshold and the next step;
-        in particular when the noise law of the weights is not known and the row sandwich alone is used.
+        in particular when the noise distribution of the weights is not known and the row sandwich alone is used.
 
     Notes
     -----

@@ -118,7 +118,7 @@ def kappa_check(name: str, kappa: float) -> Check:
         KAPPA_LIMIT,
         "the privacy noise is too large for this parameter. Use a simpler model, or ask for a release with more "
         "private rows, a larger epsilon or fewer features.",
-        unknown="No row speaks of this parameter, or the law of the weights' noise is not known.",
+        unknown="No observation informs this parameter, or the noise distribution of the weights is unknown.",
     )
 
 

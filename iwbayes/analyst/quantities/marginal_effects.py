@@ -161,7 +161,7 @@ class _Problem:
         return len(self.recorded.levels) if self.recorded.family.by_level else 1
 
     def parts(self) -> list[tuple[NDArray[np.intp], WeightedSample]]:
-        """Places of the draws that belong to each draw of the weights, with the rows under these."""
+        """Return indices of the draws that belong to each draw of the weights, with the rows under these."""
         if self.weight_draw is None:
             return [(np.arange(len(self.beta)), self.sample)]
         values, rows = self.release.weights.draw_values, self.sample.positions

@@ -62,8 +62,8 @@ class AuditResult:
     epsilon : float
         Lower bound of the true epsilon at ``nominal_delta``.
     mu : float
-        Lower bound of the true mu of Gaussian differential privacy: of the distance between the two laws in standard
-        deviations. With ``confidence`` both bounds hold together.
+        Lower bound of the true mu of Gaussian differential privacy: of the distance between the two distributions in
+        standard deviations. With ``confidence`` both bounds hold together.
     confidence : float
     n_runs : int
         On each of the two tables.

@@ -1,10 +1,10 @@
 """What draws of noise lose between two tables, exactly: their values on either table in, mu or epsilon of each use out.
 
-The noise of a use is one law on the first table and the same law, moved, on the second. How far apart the two are is
-known exactly: Gaussian noise of standard deviation s that moves by d in L2 has mu = d/s; Laplace, cube and spherical
-noise of scale s that moves by d in L1, in the largest coordinate and in L2 have epsilon = d/s. A selection has
-finitely many outcomes, whose probabilities are computed on both tables: epsilon is the largest difference of their
-logarithms.
+The noise of a use is one distribution on the first table and the same distribution, moved, on the second. How far apart
+the two are is known exactly: Gaussian noise of standard deviation s that moves by d in L2 has mu = d/s; Laplace, cube
+and spherical noise of scale s that moves by d in L1, in the largest coordinate and in L2 have epsilon = d/s. A
+selection has finitely many outcomes, whose probabilities are computed on both tables: epsilon is the largest difference
+of their logarithms.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from iwbayes.curator.auditing.recorder import Draw
 from iwbayes.curator.privacy.accounting import gaussian_delta, gaussian_epsilon
 from iwbayes.statement import Event
 
-#: Noise whose law moves with what it is added to, and the norm in which it moves.
+#: Noise whose distribution moves with what it is added to, and the norm in which it moves.
 _NORMS: dict[str, Callable[[Array], float]] = {
     "gaussian": lambda moved: float(np.linalg.norm(moved)),
     "laplace": lambda moved: math.fsum(np.abs(moved)),

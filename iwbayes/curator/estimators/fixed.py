@@ -31,7 +31,7 @@ class UniformWeights(FreeEstimator):
 
 @dataclass(frozen=True)
 class KnownRatioWeights(FreeEstimator):
-    """The true weights, for simulations in which both laws are known ("True" in Ghalebikesabi et al. 2022).
+    """The true weights, for simulations in which both distributions are known ("True" in Ghalebikesabi et al. 2022).
 
     Parameters
     ----------

@@ -47,7 +47,7 @@ class LogisticRatio:
     coefficients : ndarray, shape (k,)
         Of the centred encoded features and the constant 1, noise included.
     schema : Schema
-    distribution : noise law or None
+    distribution : noise distribution or None
         Distribution of the noise to debias for; None leaves the log ratio as it is.
     """
 
@@ -70,7 +70,7 @@ class LogisticRatio:
         return log_ratio if self.distribution is None else log_ratio + self.distribution.log_debias_factor(rows)
 
     def fingerprint(self) -> str:
-        """Digest of coefficients, schema and noise law."""
+        """Digest of coefficients, schema and noise distribution."""
         return digest("LogisticRatio", self.coefficients, self.schema.to_toml(), repr(self.distribution))
 
 
@@ -94,7 +94,7 @@ class LogisticWeights(RatioLearner[LogisticRatio]):
         which is not epsilon-DP, is charged at what it costs, and warns.
     debias : bool
         Multiply the weights by 1/E exp(zeta.x), zeta the noise in b ("BetaDebiased"). No effect with "none", where
-        there is no noise, and with "objective", whose noise has no such law.
+        there is no noise, and with "objective", whose noise has no such distribution.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""Mechanisms: a statistic and its sensitivity in, a noisy statistic and its noise law out.
+"""Mechanisms: a statistic and its sensitivity in, a noisy statistic and its noise distribution out.
 
 Each one charges the ledger, then draws. Statistics are rounded to a grid far finer than the noise and the
 rounding is added to the sensitivity, unless the caller's statistic is integer already (``grid`` given), when
@@ -29,7 +29,7 @@ _LARGEST = 2**62
 
 
 class Noisy(NamedTuple):
-    """A released statistic and the law of its noise."""
+    """A released statistic and the distribution of its noise."""
 
     value: NDArray[Any]
     distribution: Any

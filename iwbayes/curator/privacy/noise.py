@@ -44,11 +44,11 @@ class NoiseSource(Protocol):
         ...
 
     def poisson_sample(self, n: int, rate: float) -> IntArray:
-        """Places among n rows, each taken independently with probability ``rate``; secret like noise."""
+        """Return indices among n rows, each taken independently with probability ``rate``; secret like noise."""
         ...
 
     def permutation(self, n: int) -> IntArray:
-        """Places 0 to n - 1 in a random order; secret like noise."""
+        """Return indices 0 to n - 1 in a random order; secret like noise."""
         ...
 
     def noisy_max(self, scores: IntArray, scale: float) -> int:
@@ -100,7 +100,7 @@ class SystemNoise:
         return np.array(measure(values.tolist()), dtype=np.int64)
 
     def cube(self, values: IntArray, scale: Fraction) -> IntArray:
-        """Add one exact draw of the integer cube law (see `integer_cube`)."""
+        """Add one exact draw of the integer cube distribution (see `integer_cube`)."""
         return values + np.array(integer_cube(len(values), scale, SystemWholeNumbers()), dtype=np.int64)
 
     def spherical(self, values: Array, scale: float) -> Array:
@@ -199,7 +199,7 @@ class SeededNoise:
         return values + first - second
 
     def cube(self, values: IntArray, scale: Fraction) -> IntArray:
-        """Add one exact draw of the integer cube law."""
+        """Add one exact draw of the integer cube distribution."""
         return values + np.array(integer_cube(len(values), scale, self._random), dtype=np.int64)
 
     def spherical(self, values: Array, scale: float) -> Array:

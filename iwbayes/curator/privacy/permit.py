@@ -98,7 +98,7 @@ class Permit:
         return self._source.poisson_sample(n, rate)
 
     def permutation(self, n: int) -> IntArray:
-        """Places 0 to n - 1 in a random order."""
+        """Return indices 0 to n - 1 in a random order."""
         self._take("permutation")
         return self._source.permutation(n)
 

@@ -240,7 +240,7 @@ class PrivateGradients:
         return len(self._rows[0]) if self._owned is None else len(self._owned.starts)
 
     def _sample(self, rate: float) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
-        """Places of the rows of a step, and their owners side by side where they have some."""
+        """Return indices of the rows of a step, and their owners side by side where they have some."""
         n = self._n_units
         chosen = np.arange(n) if rate == 1 else self._noise.poisson_sample(n, rate)
         return (chosen, None) if self._owned is None else self._owned.rows_of(chosen)
@@ -304,7 +304,7 @@ class _Owned:
         return cls(np.argsort(users, kind="stable"), np.cumsum(counts) - counts, counts)
 
     def rows_of(self, users: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Places of the rows of some users, and the owner of each."""
+        """Return indices of the rows of some users, and the owner of each."""
         counts = self.counts[users]
         owners = np.repeat(users, counts)
         within = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)

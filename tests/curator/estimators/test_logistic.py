@@ -1,4 +1,4 @@
-"""LogisticWeights: solver, sensitivity, noise laws, debiasing, the published mechanism and its true cost."""
+"""LogisticWeights: solver, sensitivity, noise distributions, debiasing, the published mechanism and its true cost."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""Mechanisms: sensitivity in, noise law out, and what is drawn follows that law."""
+"""Mechanisms: sensitivity in, noise distribution out, and what is drawn follows it."""
 
 import inspect
 import math

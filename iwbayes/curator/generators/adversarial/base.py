@@ -164,7 +164,7 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
         return Event(f"{self.label} condition", "laplace", epsilon)
 
     def _split(self, epsilon: float) -> tuple[float, float]:
-        """Epsilon of the condition's law and of the training."""
+        """Epsilon of the condition's distribution and of the training."""
         share = getattr(self, "condition_share", 0.0) if self._condition is not None else 0.0
         return share * epsilon, epsilon - share * epsilon
 

@@ -62,9 +62,9 @@ class _Fitted:
         random_seed : int or numpy.random.Generator, optional
             Seeds the sampling; it costs no privacy.
         condition : array_like, shape (n,), optional
-            Level of the condition column for each row; None draws them by their released law. Given levels are in the
-            rows as they are, and no ledger knows where they come from: private ones would be published. The rows then
-            count as outside ones.
+            Level of the condition column for each row; None draws them by their released distribution. Given levels are
+            in the rows as they are, and no ledger knows where they come from: private ones would be published. The rows
+            then count as outside ones.
 
         Raises
         ------

@@ -103,7 +103,7 @@ class Heads:
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:
-        """Places of the features that are numbers from tanh, in the encoded row."""
+        """Return indices of the features that are numbers from tanh, in the encoded row."""
         return tuple(self._starts[c.name] for c in self.schema if _choices(c) is None)
 
     @cached_property
@@ -165,7 +165,7 @@ class Heads:
 
     @cached_property
     def _others(self) -> list[int]:
-        """Places of the features that choices set."""
+        """Return indices of the features that choices set."""
         return sorted(set(range(self.schema.n_features)) - set(self.numbers))
 
     def rows(self, raw: Tensor, gumbel: Tensor, given: Tensor | None = None) -> Tensor:

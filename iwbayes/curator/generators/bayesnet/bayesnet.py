@@ -59,13 +59,13 @@ class Node:
 class BayesNet(LedgerFit["FittedBayesNet"]):
     """PrivBayes for mixed columns under a public schema.
 
-    Three steps. Each numeric column's law over public bins is measured: equal widths, and each bound by itself,
-    where zeros and clipped values gather. A smooth density is put through these counts, and neighbouring bins are
-    grouped to about equal mass, so that skewed columns keep their detail (post-processing, free). One column after
+    Three steps. Each numeric column's distribution over public bins is measured: equal widths, and each bound by
+    itself, where zeros and clipped values gather. A smooth density is put through these counts, and neighbouring bins
+    are grouped to about equal mass, so that skewed columns keep their detail (post-processing, free). One column after
     another enters the network with the parents that the exponential mechanism selects by the score R. Each column's
     table with its parents is measured over the groups, and all tables and bins are brought to agree on every column's
-    law, by inverse variances (free). Sampling draws groups along the network, then a bin by the smooth law, then a
-    value uniformly within the bin.
+    distribution, by inverse variances (free). Sampling draws groups along the network, then a bin by the smooth
+    distribution, then a value uniformly within the bin.
 
     Parameters
     ----------
@@ -78,17 +78,17 @@ class BayesNet(LedgerFit["FittedBayesNet"]):
         absolute noise of a cell (Zhang et al., section 4.3). It sizes bins (at three quarters of it), groups and
         parent sets.
     bins_share, structure_share : float
-        Parts of epsilon that measure the numeric columns' own laws and select the structure; the rest
+        Parts of epsilon that measure the numeric columns' own distributions and select the structure; the rest
         measures the tables. With ``delta`` above 0, bins and tables are Gaussian and share one guarantee: their
         parts are then of its inverse variance.
 
     Notes
     -----
     Score. For a column X and parents P with N rows (public), R = |Pr[X,P] - Pr[X] Pr[P]|_1 / 2 in [0, 1].
-    Replacing one row changes each of the empirical laws Pr[X,P], Pr[X] and Pr[P] by at most 2/N in L1. Write
+    Replacing one row changes each of the empirical distributions Pr[X,P], Pr[X] and Pr[P] by at most 2/N in L1. Write
     p q for the product. |p'q' - p q|_1 <= |p'|_1 |q' - q|_1 + |p' - p|_1 |q|_1 <= 4/N, so R changes by at
-    most (2/N + 4/N)/2 = 3/N. Turning a row into a null row, which counts nowhere, changes each law by 1/N and
-    R by at most 1.5/N (the laws then sum to at most one). The code works with the integer
+    most (2/N + 4/N)/2 = 3/N. Turning a row into a null row, which counts nowhere, changes each distribution by 1/N and
+    R by at most 1.5/N (the distributions then sum to at most one). The code works with the integer
     sum |N c(x,p) - c(x) c(p)| = 2 N**2 R, whose sensitivities are 6N and 3N.
 
     Tables. A row stands in one cell of each table: replacing it changes the counts of a table by 2 in L1 and
@@ -96,7 +96,7 @@ class BayesNet(LedgerFit["FittedBayesNet"]):
     ``delta`` is above 0: less of it where there are many columns.
 
     Users who own up to tau rows. The number of rows is private and at most K = U tau, U the number of users: with K
-    in place of N the laws sum to at most one and change by at most 2 tau/K, so the integer scores
+    in place of N the distributions sum to at most one and change by at most 2 tau/K, so the integer scores
     sum |K c(x,p) - c(x) c(p)| change by at most 6 K tau. Counts change by tau times as much as for one row. Sizes of
     bins, groups and tables follow the released, noisy number of rows.
 

@@ -23,27 +23,27 @@ from iwbayes.arrays import Array
 from iwbayes.curator.generators.tables.bins import Codes, ColumnBins, draw_codes
 from iwbayes.schema.columns import Integer, Real, _Levels
 
-#: From the gradient in the law, shape (component, code), to that in the parameters, shape (component, parameter).
+#: From the gradient in the distribution (component, code) to that in the parameters (component, parameter).
 Pull = Callable[[Array], Array]
 
-#: Pseudo-counts of a component's levels, all together: a weak pull towards the column's own law.
+#: Pseudo-counts of a component's levels, all together: a weak pull towards the column's own distribution.
 LEVEL_COUNTS = 4.0
 #: Logits stay within this bound: beyond it nothing changes, and nothing overflows.
 LARGEST_LOGIT = 30.0
 #: Whole numbers with at most this many values are treated as levels.
 FEW_VALUES = 10
-#: Widest range of whole numbers with a Poisson law: its values are listed one by one.
+#: Widest range of whole numbers with a Poisson distribution: its values are listed one by one.
 POISSON_RANGE = 1000
 #: Smallest standard deviation of a truncated normal, as a share of the width of the bounds.
 LEAST_SD = 1e-3
 #: Prior of the log standard deviation (of its part above the smallest), as a share of the width of the bounds.
 LOG_SD_MEAN, LOG_SD_SD = math.log(0.2), 1.0
-#: Log standard deviations stay below this: the law is then uniform.
+#: Log standard deviations stay below this: the distribution is then uniform.
 LARGEST_LOG_SD = 2.0
 
 
 def jitter(counts: Array, rng: np.random.Generator | None) -> Array:
-    """Gamma draws with these means: shares that maximise sum g log share then follow the Dirichlet law."""
+    """Gamma draws with these means: shares that maximise sum g log share then follow the Dirichlet distribution."""
     return counts if rng is None else np.maximum(rng.gamma(counts), 1e-12)
 
 
@@ -55,9 +55,9 @@ def dirichlet_penalty(logits: Array, counts: Array) -> tuple[float, Array]:
 
 @dataclass(frozen=True)
 class LevelFamily:
-    """Any law over the codes, the one for missing cells among them; parameters are logits.
+    """Any distribution over the codes, the one for missing cells among them; parameters are logits.
 
-    Prior: Dirichlet around the column's own released law with `LEVEL_COUNTS` pseudo-counts.
+    Prior: Dirichlet around the column's own released distribution with `LEVEL_COUNTS` pseudo-counts.
     """
 
     bins: ColumnBins
@@ -91,7 +91,7 @@ class LevelFamily:
         return dirichlet_penalty(theta, prior)
 
     def start(self, center: Array, n_components: int, rng: np.random.Generator) -> Array:
-        """Logits of the column's own law, jittered."""
+        """Logits of the column's own distribution, jittered."""
         logits = np.log(center) + rng.normal(0.0, 1.0, (n_components, len(center)))
         return logits - logits.mean(axis=1, keepdims=True)
 
@@ -165,16 +165,16 @@ class _NumericFamily:
         raise NotImplementedError
 
     def _numbers(self, theta: Array, component: Codes, rng: np.random.Generator) -> Array:
-        """Draw from the law, on the column's own scale."""
+        """Draw from the distribution, on the column's own scale."""
         raise NotImplementedError
 
     def _own(self, theta: Array) -> dict[str, Array]:
-        """Parameters of the law in the column's own terms."""
+        """Parameters of the distribution in the column's own terms."""
         raise NotImplementedError
 
     @property
     def n_parameters(self) -> int:
-        """Those of the outcomes and of the law."""
+        """Those of the outcomes and of the distribution."""
         return self.n_outcomes + self.n_own
 
     @property
@@ -217,7 +217,7 @@ class _NumericFamily:
         return np.hstack(parts)
 
     def penalty(self, theta: Array, prior: Array) -> tuple[float, Array]:
-        """Dirichlet law of the outcomes, beta law of the place, normal law of the log standard deviation."""
+        """Log density: Dirichlet of the outcomes, beta of the location, normal of the log standard deviation."""
         n, grad, total = self.n_outcomes, np.empty_like(theta), 0.0
         if n:
             total, grad[:, :n] = dirichlet_penalty(theta[:, :n], prior[:, :n])
@@ -230,7 +230,7 @@ class _NumericFamily:
         return total, grad
 
     def start(self, center: Array, n_components: int, rng: np.random.Generator) -> Array:
-        """Places from the column's own law, common spreads and outcomes."""
+        """Places from the column's own distribution, common spreads and outcomes."""
         mass, edges = center[: self.bins.n_present], self._unit_edges
         bins = draw_codes(mass[None], np.zeros(n_components, dtype=np.int64), rng)
         index = edges[bins] + (edges[bins + 1] - edges[bins]) * rng.random(n_components)
@@ -242,7 +242,7 @@ class _NumericFamily:
         return np.hstack(parts)
 
     def draw(self, theta: Array, component: Codes, rng: np.random.Generator) -> pd.Series:
-        """Draw from the law, then put the other outcomes in their places."""
+        """Draw from the distribution, then put the other outcomes in their places."""
         numbers = self._numbers(theta[:, self.n_outcomes :], component, rng)
         if self._codes:
             outcome = draw_codes(softmax(theta[:, : self.n_outcomes], axis=1), component, rng)
@@ -261,7 +261,7 @@ class _NumericFamily:
 
 @dataclass(frozen=True)
 class NormalFamily(_NumericFamily):
-    """Normal law truncated to the bounds, on the column's transformed scale; whole numbers are rounded.
+    """Normal distribution truncated to the bounds, on the column's transformed scale; whole numbers are rounded.
 
     Parameters are the logit of the mode's place within the bounds (uniform prior) and the log of the standard
     deviation above `LEAST_SD` (normal prior), in units of the bounds' width. A mode within the bounds keeps the
@@ -285,7 +285,7 @@ class NormalFamily(_NumericFamily):
         distribution = mass / total
 
         def slope(of_z: Array) -> Array:
-            """Differentiate the law, given the derivatives of the edges' places z."""
+            """Differentiate the distribution, given the derivatives of the edges' places z."""
             ends = density * of_z
             return (np.diff(ends) - distribution * (ends[:, -1:] - ends[:, :1])) / total
 
@@ -312,7 +312,7 @@ class NormalFamily(_NumericFamily):
 
 @dataclass(frozen=True)
 class PoissonFamily(_NumericFamily):
-    """Poisson law of the value above its lower bound, truncated at the upper bound; for short ranges.
+    """Poisson distribution of the value above its lower bound, truncated at the upper bound; for short ranges.
 
     The parameter is the logit of the rate over the range (uniform prior).
     """
@@ -367,7 +367,7 @@ def interval_mass(z: Array) -> Array:
 
 
 def truncated_normal(mode: Array, sd: Array, uniform: Array) -> Array:
-    """Inverse distribution function of normal laws truncated to [0, 1], with modes within it."""
+    """Inverse distribution function of normal distributions truncated to [0, 1], with modes within it."""
     low, high = ndtr(-mode / sd), ndtr((1 - mode) / sd)
     return np.clip(mode + sd * ndtri(low + uniform * (high - low)), 0.0, 1.0)
 

@@ -37,11 +37,12 @@ METHODS = ("moments", "variational")
 
 @dataclass(frozen=True)
 class Mixture(LedgerFit["FittedMixture"]):
-    """Mixture of products of simple laws, fitted in a Bayesian way to private rows.
+    """Mixture of products of simple distributions, fitted in a Bayesian way to private rows.
 
-    A row belongs to a component k with probability w_k; given k its columns are independent: a normal law truncated to
-    the bounds for a real column (on its transformed scale), any law for levels, and a rounded normal or a Poisson law
-    for whole numbers. A missing cell has a probability in each component. Priors are public and weak.
+    A row belongs to a component k with probability w_k; given k its columns are independent: a normal distribution
+    truncated to the bounds for a real column (on its transformed scale), any distribution for levels, and a rounded
+    normal or a Poisson distribution for whole numbers. A missing cell has a probability in each component. Priors are
+    public and weak.
 
     Parameters
     ----------
@@ -88,14 +89,14 @@ class Mixture(LedgerFit["FittedMixture"]):
     noise and the prior (see `posterior_draws`). What three or more columns have to do with each
     other comes from the mixture's form alone.
 
-    Variational inference. The released law is the paper's mean-field normal law. It does not know the noise of its own
-    steps, so that its draws are too alike, and it needs far more rows for the same accuracy (``benchmarks/mixture.py``
-    compares the two): it is here for comparison.
+    Variational inference. The released distribution is the paper's mean-field normal distribution. It does not know the
+    noise of its own steps, so that its draws are too alike, and it needs far more rows for the same accuracy
+    (``benchmarks/mixture.py`` compares the two): it is here for comparison.
 
     References
     ----------
     Jälkö, Lagerspetz, Haukka, Tarkoma, Honkela & Kaski (2021, Patterns; arXiv 1912.04439): the model, variational
-    inference under privacy, and synthetic tables as draws of the posterior predictive law.
+    inference under privacy, and synthetic tables as draws of the posterior predictive distribution.
 
     Examples
     --------
@@ -222,10 +223,10 @@ class FittedMixture:
 
     @property
     def parameters(self) -> dict[str, dict[str, Array]]:
-        """Parameters of each column's law by name, each of shape (draw, component) or (draw, component, level).
+        """Parameters of each column's distribution by name, each (draw, component) or (draw, component, level).
 
-        Places and spreads of truncated normal laws are those of the law before truncation, on the column's transformed
-        scale.
+        Locations and spreads of truncated normal distributions are those of the distribution before truncation, on the
+        column's transformed scale.
         """
         blocks = self.layout.by_column(self.layout.split(self.draws)[1])
         return {f.bins.column.name: f.natural(block) for f, block in zip(self.layout.families, blocks, strict=True)}
@@ -248,8 +249,8 @@ class FittedMixture:
     ) -> list[SyntheticTable]:
         """Draw m synthetic tables of n rows, each from another posterior draw.
 
-        Together they show what is known of the private rows' law: an analysis that is done on each table and combined
-        (Raghunathan, Reiter & Rubin 2003) takes in the sampling of the private rows and the privacy noise.
+        Together they show what is known of the private rows' distribution: an analysis that is done on each table and
+        combined (Raghunathan, Reiter & Rubin 2003) takes in the sampling of the private rows and the privacy noise.
 
         Raises
         ------
@@ -274,14 +275,14 @@ class FittedMixture:
         return drawn(pd.DataFrame(columns), self.schema, origin="Mixture", fingerprint=self.fingerprint())
 
     def __repr__(self) -> str:
-        """Show the sizes and each column's law."""
+        """Show the sizes and each column's distribution."""
         distributions = ", ".join(
             f"{f.bins.column.name}: {type(f).__name__[:-6].lower()}" for f in self.layout.families
         )
         return f"FittedMixture({self.layout.n_components} components, {self.n_draws} draws; {distributions})"
 
     def fingerprint(self) -> str:
-        """Digest of the schema, the columns' laws and the posterior draws."""
+        """Digest of the schema, the columns' distributions and the posterior draws."""
         distributions = [f.kind for f in self.layout.families]
         edges = [f.bins.edges for f in self.layout.families if f.bins.edges is not None]
         columns = self.schema.to_toml(), Schema(*(f.bins.column for f in self.layout.families)).to_toml()

@@ -1,7 +1,8 @@
 """Fit of a mixture of products to noisy tables that are public: no private row is touched here.
 
-The tables are all columns' own and, over coarser groups of codes, all pairs'. Let w be the weights and q_kc the law of
-column c in component k: the table of a column has mean N sum_k w_k q_kc, that of a pair N sum_k w_k q_kc q_kd'.
+The tables are all columns' own and, over coarser groups of codes, all pairs'. Let w be the weights and q_kc the
+distribution of column c in component k: the table of a column has mean N sum_k w_k q_kc, that of a pair N sum_k w_k
+q_kc q_kd'.
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ def _variance(distribution: NoiseDistribution) -> float:
 
 
 def _draw(distribution: NoiseDistribution, size: int, rng: np.random.Generator) -> Array:
-    """Simulate noise of a released law; it protects nothing and comes from a public generator."""
+    """Simulate noise of a released distribution; it protects nothing and comes from a public generator."""
     return (
         rng.normal(0.0, distribution.scale, size)
         if isinstance(distribution, GaussianDistribution)
@@ -195,8 +196,8 @@ def posterior_draws(
     """Draws of the parameters that reflect the prior, the sampling of N rows and the noise, shape (draw, parameter).
 
     Randomised maximum a posteriori: each draw refits counts to which were added the sampling error of N rows simulated
-    from the best fit (in all tables at once, so that their overlap counts), fresh noise of the released law, and a
-    draw of the prior's own quantities. In a linear Gaussian model with the full covariance such draws follow the
+    from the best fit (in all tables at once, so that their overlap counts), fresh noise of the released distribution,
+    and a draw of the prior's own quantities. In a linear Gaussian model with the full covariance such draws follow the
     posterior exactly (Bardsley et al., SIAM J. Sci. Comput. 2014); without any data they follow the prior.
     """
     with one_blas_thread():

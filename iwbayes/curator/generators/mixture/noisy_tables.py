@@ -252,6 +252,6 @@ def gathers_at_bounds(bins: ColumnBins, counts: Array, variance: float) -> tuple
 
 
 def smoothed_laws(noisy: Sequence[Array], total: float) -> tuple[Array, ...]:
-    """Positive laws near noisy counts: the nearest non-negative ones with that sum, and half a count in each place."""
+    """Positive distributions near noisy counts: the nearest non-negative ones of that sum, plus half a count each."""
     counts = [project_nonnegative(part, total) + 0.5 for part in noisy]
     return tuple(part / part.sum() for part in counts)

@@ -35,7 +35,7 @@ from iwbayes.tables import PrivateTable
 
 #: Prior standard deviation of logits.
 LOGIT_SD = 1.5
-#: Standard deviation of the variational law at the start.
+#: Standard deviation of the variational distribution at the start.
 START_SD = 0.1
 #: Share of the last steps whose parameters are averaged.
 AVERAGED_SHARE = 0.3
@@ -46,7 +46,7 @@ LEAST_MASS = 1e-30
 def encode(frame: pd.DataFrame, families: Sequence[ColumnFamily]) -> Array:
     """Rows as numbers, shape (row, column): codes of levels, places in [0, 1] of numbers, -1 where missing.
 
-    Values of a Poisson law are counted from the lower bound.
+    Values of a Poisson distribution are counted from the lower bound.
     """
     columns = []
     for family in families:

@@ -40,9 +40,9 @@ class FittedPATEGAN(FittedGAN):
     """A generator and the student of exactly its rows: public, nothing private is kept.
 
     The student estimates the share of teachers that call a row real; ``log_ratio`` is its logit. It orders rows by how
-    many teachers find them likelier under the private law than under the generator's. It is no calibrated log ratio:
-    its scale tells how sure the vote is, which depends on how many rows a teacher has, and its sign may be off. Take
-    weights from it as rough ones.
+    many teachers find them likelier under the private distribution than under the generator's. It is no calibrated log
+    ratio: its scale tells how sure the vote is, which depends on how many rows a teacher has, and its sign may be off.
+    Take weights from it as rough ones.
     """
 
 

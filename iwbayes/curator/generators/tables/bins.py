@@ -158,7 +158,7 @@ class Groups:
         return cls(group, filled / np.bincount(group, filled)[group])
 
     def bins(self, group: Codes, rng: np.random.Generator) -> Codes:
-        """Draw a bin within each row's group by the law of the groups."""
+        """Draw a bin within each row's group by the distribution of the groups."""
         ends = np.cumsum(self.distribution)
         starts = np.concatenate([[0.0], ends])[np.searchsorted(self.of, np.arange(self.size))]
         indices = np.searchsorted(ends, starts[group] + rng.random(len(group)) * (1 - 1e-12), side="right")

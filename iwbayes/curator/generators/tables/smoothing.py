@@ -1,4 +1,4 @@
-"""Smooth law of a numeric column from noisy counts of its bins: post-processing of released numbers, free."""
+"""Smooth distribution of a numeric column from noisy counts of its bins: post-processing of released numbers, free."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from iwbayes.arrays import Array, BoolArray
 
 #: Fewer bins than this stay as they are: each of them is well measured, or a whole number by itself.
 LEAST_BINS = 12
-#: Third differences of a log density: those of a normal law vanish, so that the penalty leaves its tails alone.
+#: Third differences of a log density: those of a normal one vanish, so that the penalty leaves its tails alone.
 _ORDER = 3
-#: A bin that stands out of the smooth law by so many standard deviations holds something special.
+#: A bin that stands out of the smooth distribution by so many standard deviations holds something special.
 _SPECIAL = 4.0
 #: From stiff to loose; the counts choose among them.
 _PENALTIES = 10.0 ** np.arange(7, -3, -1)
@@ -73,7 +73,7 @@ def _smooth(counts: _Counts, total: float) -> Array:
 
 
 def _normal_start(counts: _Counts, total: float) -> Array:
-    """Log density of the normal law with the moments of the positive counts: all penalties leave it alone."""
+    """Log density of the normal distribution with the moments of the positive counts: all penalties leave it alone."""
     position = np.cumsum(counts.widths) - counts.widths / 2
     mass = np.maximum(counts.noisy, 0.0) + 1e-9 * max(total, 1.0)
     mass = mass / mass.sum()
