@@ -42,9 +42,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
     if config.getoption("--all") or config.getoption("-m"):
         return
-    waiting = [item for item in items if left_out(item)]
-    config.hook.pytest_deselected(items=waiting)
-    items[:] = [item for item in items if item not in set(waiting)]
+    waiting = {item for item in items if left_out(item)}
+    config.hook.pytest_deselected(items=list(waiting))
+    items[:] = [item for item in items if item not in waiting]
 
 
 @pytest.fixture(autouse=True)
