@@ -1,4 +1,4 @@
-"""publish(): declare the events, calibrate them jointly, run; plan(): the same without any private row."""
+"""publish(): declare the events, calibrate them jointly, run."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class FeatureMap:
 
     phi(x) = z min(1, bound/|z|) with z = (q(x) - center) @ whitener and q the raw terms: the centred encoded
     columns; with ``terms="squares"`` also the squares of numeric columns; with ``"quadratic"`` also all
-    products of features of different columns; or any explicit set of such terms, each the tuple of places, among
+    products of features of different columns; or any explicit set of such terms, each the tuple of indices, among
     the schema's features, that it multiplies. The norm is Euclidean (``order=2``) or the largest coordinate
     (``order=inf``). With ``flag=True`` a last coordinate, bound/2 where the row was clipped and 0 elsewhere,
     releases the share of clipped rows along with the mean.
@@ -41,7 +41,7 @@ class FeatureMap:
     ----------
     schema : Schema
     terms : {"linear", "squares", "quadratic"} or tuple of tuple of int
-        Explicit terms have ascending places, and stand by degree and then in lexicographic order.
+        Explicit terms have ascending indices, and stand by degree and then in lexicographic order.
     center : ndarray, shape (raw,)
     whitener : ndarray, shape (raw, k)
     bound : float

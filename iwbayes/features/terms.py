@@ -1,6 +1,6 @@
 """Raw terms of a feature map: products of encoded features, with their names, ranges and values.
 
-A term is the tuple of places, among the schema's encoded features, that it multiplies: ``(0,)`` is the first feature,
+A term is the tuple of indices, among the schema's encoded features, that it multiplies: ``(0,)`` is the first feature,
 ``(1, 1)`` the square of the second, ``(0, 2)`` the product of first and third. Every encoded feature lies within
 [-1, 1], and so does every term.
 """
@@ -34,22 +34,22 @@ _CHUNK = 8192
 def check_terms(schema: Schema, terms: Terms) -> None:
     """Refuse (ValueError) what is neither a name nor a set of terms of the schema in its one order.
 
-    Explicit terms have places in ascending order, and stand by degree and then in lexicographic order.
+    Explicit terms have indices in ascending order, and stand by degree and then in lexicographic order.
     """
     if isinstance(terms, str):
         if terms not in TERMS:
-            raise ValueError(f"terms must be one of {TERMS}, or tuples of places; got {terms!r}.")
+            raise ValueError(f"terms must be one of {TERMS}, or tuples of indices; got {terms!r}.")
         return
     if not isinstance(terms, tuple) or not terms or not all(isinstance(term, tuple) and term for term in terms):
-        raise ValueError(f"terms must be one of {TERMS}, or a tuple of tuples of places that is not empty.")
+        raise ValueError(f"terms must be one of {TERMS}, or a tuple of tuples of indices that is not empty.")
     n = schema.n_features
     for term in terms:
         if not all(type(index) is int and 0 <= index < n for index in term):
-            raise ValueError(f"a term must hold places from 0 to {n - 1}; got {term}.")
+            raise ValueError(f"a term must hold indices from 0 to {n - 1}; got {term}.")
         if len(term) > MAX_DEGREE or list(term) != sorted(term):
-            raise ValueError(f"a term must hold at most {MAX_DEGREE} places in ascending order; got {term}.")
+            raise ValueError(f"a term must hold at most {MAX_DEGREE} indices in ascending order; got {term}.")
     if any(not _rank(one) < _rank(two) for one, two in zip(terms, terms[1:], strict=False)):
-        raise ValueError("terms must be distinct and stand by degree and then by places; use ordered_terms().")
+        raise ValueError("terms must be distinct and stand by degree and then by indices; use ordered_terms().")
 
 
 def ordered_terms(terms: set[Term] | frozenset[Term]) -> tuple[Term, ...]:

@@ -14,7 +14,7 @@ MODULES = sorted(
 )
 #: Modules that train in torch, and are loaded where it is installed.
 IN_TORCH = {
-    "iwbayes.curator.generators.adversarial.modules",
+    "iwbayes.curator.generators.adversarial.networks",
     "iwbayes.curator.generators.adversarial.training",
     "iwbayes.curator.generators.mixture.variational",
     "iwbayes.curator.generators.pate.teachers",

@@ -273,10 +273,10 @@ def test_a_map_keeps_its_own_arrays():
         ({"terms": None}, "tuple of tuples"),
         ({"terms": (0,)}, "tuple of tuples"),
         ({"terms": ((),)}, "tuple of tuples"),
-        ({"terms": ((1,),)}, "places from 0 to 0"),
-        ({"terms": ((-1,),)}, "places from 0 to 0"),
-        ({"terms": ((0.0,),)}, "places from 0 to 0"),
-        ({"terms": ((False,),)}, "places from 0 to 0"),
+        ({"terms": ((1,),)}, "indices from 0 to 0"),
+        ({"terms": ((-1,),)}, "indices from 0 to 0"),
+        ({"terms": ((0.0,),)}, "indices from 0 to 0"),
+        ({"terms": ((False,),)}, "indices from 0 to 0"),
         ({"terms": ((0,), (0,))}, "distinct"),
         ({"terms": ((0, 0), (0,))}, "by degree"),
         ({"terms": ((0,) * (MAX_DEGREE + 1),)}, "at most 7"),
@@ -299,11 +299,11 @@ def test_a_wrong_map_is_refused(change, message):
 
 
 def test_terms_are_checked_before_rows_are_read(synthetic):
-    with pytest.raises(ValueError, match="places from 0 to 6"):
+    with pytest.raises(ValueError, match="indices from 0 to 6"):
         FeatureMap.whitened(synthetic, ((99,),))
 
 
-def test_places_stand_in_order():
+def test_indices_stand_in_order():
     schema = Schema(Real("x", 0, 1), Real("z", 0, 1))
     with pytest.raises(ValueError, match="ascending order"):
         FeatureMap(schema, ((1, 0),), np.zeros(1), np.eye(1), 1.0)

@@ -17,12 +17,12 @@ import xarray as xr
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.calibrated_components import calibrate_components, pool_draws, reference_at
 from iwbayes.analyst.calibration.hierarchical import Hierarchy, nonquadraticity
-from iwbayes.analyst.calibration.mixture import map_parts
+from iwbayes.analyst.calibration.pooled_variance import map_parts
 from iwbayes.analyst.calibration.record import calibration_record, warn_outside_domain
 from iwbayes.analyst.checks import Method, check_enough_draws, check_method, check_pool_total, grows_with_rows
 from iwbayes.analyst.fit_record import weights_digest
-from iwbayes.analyst.inference.components import ComponentAssignment, draw_components, sample_statistics
 from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler
+from iwbayes.analyst.inference.weight_draws import ComponentAssignment, draw_components, sample_statistics
 from iwbayes.analyst.released_tilt import ReleasedTilt, has_shares_of, is_noise_aware
 from iwbayes.arrays import Array
 from iwbayes.release import Release

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import xarray as xr
 
-from iwbayes.analyst.calibration.mixture import map_parts
+from iwbayes.analyst.calibration.pooled_variance import map_parts
 from iwbayes.analyst.calibration.record import ModeReference, calibration_record, pool_record
 from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, calibrate_normal
-from iwbayes.analyst.inference.components import Component, ComponentAssignment, Draws
+from iwbayes.analyst.inference.weight_draws import Component, ComponentAssignment, Draws
 from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.arrays import Array, symmetric

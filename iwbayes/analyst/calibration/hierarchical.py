@@ -16,8 +16,8 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from iwbayes.analyst.calibration.sandwich import CalibratedNormal, LikelihoodTerms, calibrate_normal
-from iwbayes.analyst.inference.components import ComponentAssignment, draw_densities, sample_statistics
 from iwbayes.analyst.inference.nuts import SamplingSettings
+from iwbayes.analyst.inference.weight_draws import ComponentAssignment, draw_densities, sample_statistics
 from iwbayes.analyst.inference.weighted_posterior import LogDensity
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.arrays import Array

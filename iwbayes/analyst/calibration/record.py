@@ -26,7 +26,7 @@ from iwbayes.analyst.calibration.domain import (
     weight_checks,
     weight_facts,
 )
-from iwbayes.analyst.calibration.mixture import pool_normals
+from iwbayes.analyst.calibration.pooled_variance import pool_normals
 from iwbayes.analyst.calibration.sandwich import CalibratedNormal
 from iwbayes.analyst.inference.tilt_posterior import TiltPosterior
 from iwbayes.analyst.released_tilt import ReleasedTilt, is_noise_aware

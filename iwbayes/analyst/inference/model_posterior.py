@@ -21,7 +21,7 @@ from iwbayes.analyst.inference.newton import maximise
 from iwbayes.analyst.inference.pymc_transform import UnconstrainedVariables, draw_blocks
 from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior
 from iwbayes.analyst.weighting.graph_functions import CompiledWhenUsed, batched, by_columns, value_gradient_curvature
-from iwbayes.analyst.weighting.model_transform import transform_model
+from iwbayes.analyst.weighting.model_copy import transform_model
 from iwbayes.analyst.weighting.observed_variables import observed_variables
 from iwbayes.analyst.weighting.reweight import common_weights, is_weighted, unweight
 from iwbayes.analyst.weighting.weighted_op import WeightedRandomVariable

@@ -17,10 +17,10 @@ from scipy.special import logsumexp, softmax
 
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.inference.components import draw_densities
 from iwbayes.analyst.inference.newton import maximise
 from iwbayes.analyst.inference.nuts import RHAT_FAILURE, SamplingSettings
 from iwbayes.analyst.inference.transport import map_draws
+from iwbayes.analyst.inference.weight_draws import draw_densities
 from iwbayes.analyst.inference.weighted_posterior import LogDensity
 from iwbayes.analyst.released_tilt import FEATURE_CUT, TAU
 from iwbayes.analyst.row_merging import MERGE_SHARE, identical_rows

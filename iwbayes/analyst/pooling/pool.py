@@ -14,8 +14,13 @@ from iwbayes.analyst.calibration.calibrated_components import pool_draws, refere
 from iwbayes.analyst.calibration.record import pool_record, warn_outside_domain
 from iwbayes.analyst.checks import Method, check_count, check_method, check_pool_total, check_release, grows_with_rows
 from iwbayes.analyst.fit_record import weights_digest
-from iwbayes.analyst.inference.components import ComponentAssignment, draw_components, draw_densities, sample_statistics
 from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler, sample_model
+from iwbayes.analyst.inference.weight_draws import (
+    ComponentAssignment,
+    draw_components,
+    draw_densities,
+    sample_statistics,
+)
 from iwbayes.analyst.inference.weighted_posterior import posterior_dataset
 from iwbayes.analyst.pooling.noise_aware import noise_aware_weights
 from iwbayes.analyst.pooling.row_level import ModelOfTable, sample_tables

@@ -205,8 +205,8 @@ def _gaussian_log_density(eta: Array, y: Array, aux: Any) -> Array:
 
 
 def _gaussian_score(eta: Array, y: Array, aux: Any) -> Array:
-    residual = y - eta[0]
-    return np.stack([residual * np.exp(-2 * aux), np.square(residual * np.exp(-aux)) - 1.0])
+    scaled = (y - eta[0]) * np.exp(-aux)
+    return np.array([scaled * np.exp(-aux), np.square(scaled) - 1.0])
 
 
 def _gaussian_hessian(eta: Array, y: Array, aux: Any) -> Array:

@@ -23,8 +23,8 @@ from iwbayes.analyst.checks import (
     check_total,
 )
 from iwbayes.analyst.fit_record import recorded_weights, weights_digest
-from iwbayes.analyst.inference.components import ComponentAssignment, draw_components, sample_statistics
 from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler
+from iwbayes.analyst.inference.weight_draws import ComponentAssignment, draw_components, sample_statistics
 from iwbayes.analyst.inference.weighted_posterior import posterior_dataset
 from iwbayes.analyst.pooling.noise_aware import noise_aware_weights
 from iwbayes.analyst.regression.design import Design

@@ -87,11 +87,11 @@ class WeightedRows:
             block = np.ascontiguousarray(beta[draws].transpose(2, 1, 0))
             sums = np.zeros(block.shape[2])
             for rows in row_blocks(len(self.weights), _BLOCK_ROWS):
-                eta = x[rows] @ block
+                # the product has no name, so that the next block takes its memory, which the cache still holds
                 if family.cumulant is None:
-                    sums += self.weights[rows] @ family.log_density(eta, y[rows, None], theta[draws, -1])
+                    sums += self.weights[rows] @ family.log_density(x[rows] @ block, y[rows, None], theta[draws, -1])
                 else:
-                    sums -= self.weights[rows] @ family.cumulant(eta)
+                    sums -= self.weights[rows] @ family.cumulant(x[rows] @ block)
             total[draws] += sums
         return total
 

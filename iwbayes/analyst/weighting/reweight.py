@@ -24,7 +24,7 @@ from iwbayes.analyst.arviz_compat import ArvizObject, has_group, with_groups
 from iwbayes.analyst.checks import check_numbers, check_total
 from iwbayes.analyst.weighting.graph_functions import evaluate
 from iwbayes.analyst.weighting.minibatch import batch_weights, draws_rows, drop_batch_weights, minibatch_node
-from iwbayes.analyst.weighting.model_transform import drop_data, transform_model
+from iwbayes.analyst.weighting.model_copy import drop_data, transform_model
 from iwbayes.analyst.weighting.observed_variables import ObservedRows, observed_rows, observed_variables
 from iwbayes.analyst.weighting.release_rows import check_rows
 from iwbayes.analyst.weighting.row_independence import row_refusal

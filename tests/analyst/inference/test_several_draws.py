@@ -15,12 +15,12 @@ import iwbayes as iw
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.calibrate import calibrate
 from iwbayes.analyst.calibration.calibrated_components import likelihood_terms
-from iwbayes.analyst.calibration.mixture import map_parts, pool_normals
+from iwbayes.analyst.calibration.pooled_variance import map_parts, pool_normals
 from iwbayes.analyst.calibration.sandwich import calibrate_normal
 from iwbayes.analyst.inference import components
-from iwbayes.analyst.inference.components import ComponentAssignment
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
 from iwbayes.analyst.inference.newton import NotReachedError, maximise_many
+from iwbayes.analyst.inference.weight_draws import ComponentAssignment
 from iwbayes.analyst.regression.design import build_design
 from iwbayes.analyst.regression.fit import fit
 from iwbayes.analyst.regression.priors import LogPrior, prior_scales

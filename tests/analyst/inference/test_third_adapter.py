@@ -8,9 +8,9 @@ from scipy import optimize, stats
 
 import iwbayes as iw
 from iwbayes.analyst.calibration.calibrated_components import calibrate_components, pool_draws, reference_at
-from iwbayes.analyst.inference.components import ComponentAssignment, draw_components, sample_statistics
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
 from iwbayes.analyst.inference.nuts import SamplingSettings
+from iwbayes.analyst.inference.weight_draws import ComponentAssignment, draw_components, sample_statistics
 from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior, posterior_dataset
 
 SETTINGS = SamplingSettings(2, 500, "laplace", {"cores": 1})

@@ -157,12 +157,12 @@ def test_nuts_takes_over_where_importance_sampling_fails(monkeypatch):
     with pytest.raises(RuntimeError, match="pareto_k"):
         draw_tilts(posterior, np.zeros(1), 5, method="laplace", sampler={}, rng=np.random.default_rng(0))
     called = np.arange(200.0).reshape(2, 100, 1) % 17
-    monkeypatch.setattr("iwbayes.analyst.inference.components.WhitenedNuts.sample", lambda *_, **__: (called, {}))
+    monkeypatch.setattr("iwbayes.analyst.inference.weight_draws.WhitenedNuts.sample", lambda *_, **__: (called, {}))
     draws = draw_tilts(posterior, np.zeros(1), 5, method="auto", sampler={}, rng=np.random.default_rng(0))
     # five draws with the moments of all
     assert_allclose([draws.mean(), draws.var(ddof=1)], [called.mean(), called.var(ddof=1)], rtol=1e-10)
     monkeypatch.setattr(
-        "iwbayes.analyst.inference.components.WhitenedNuts.sample",
+        "iwbayes.analyst.inference.weight_draws.WhitenedNuts.sample",
         lambda *_, **__: (np.arange(200.0).reshape(2, 100, 1), {}),
     )
     with pytest.raises(RuntimeError, match=r"r_hat \d.* is not below 1.05"):

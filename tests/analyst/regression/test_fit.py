@@ -178,7 +178,7 @@ def test_draws_are_not_repeated_without_need():
 def test_few_proposals_where_rows_are_many(monkeypatch):
     statistics = []
     for work in (4e8, 700 * 300):
-        monkeypatch.setattr("iwbayes.analyst.inference.components.WORK_LIMIT", work)
+        monkeypatch.setattr("iwbayes.analyst.inference.weight_draws.WORK_LIMIT", work)
         idata = quick("y ~ x", make_release(), "bernoulli")
         statistics.append(arviz_compat.group(idata, "sample_stats").attrs["n_proposals"])
         assert draws_of(idata, "x").shape == (4, 1000)

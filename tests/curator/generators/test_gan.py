@@ -22,8 +22,8 @@ from iwbayes.curator.training.dpsgd import PrivateSteps
 
 torch = pytest.importorskip("torch")
 
-from iwbayes.curator.generators.adversarial.modules import START_SPREAD, make_generator  # noqa: E402
-from iwbayes.curator.generators.adversarial.network import Architecture, Heads, one_hot  # noqa: E402
+from iwbayes.curator.generators.adversarial.architecture import Architecture, Heads, one_hot  # noqa: E402
+from iwbayes.curator.generators.adversarial.networks import START_SPREAD, make_generator  # noqa: E402
 from iwbayes.curator.generators.adversarial.training import Training, TrainingSettings, losses  # noqa: E402
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}

@@ -10,8 +10,8 @@ import numpy as np
 
 from iwbayes._threads import one_torch_thread
 from iwbayes.arrays import Array
+from iwbayes.curator.generators.adversarial.architecture import Architecture, Heads, TrainingSettings
 from iwbayes.curator.generators.adversarial.fitted import FittedGAN, FittedWassersteinGAN
-from iwbayes.curator.generators.adversarial.network import Architecture, Heads, TrainingSettings
 from iwbayes.curator.generators.fitting import LedgerFit, check_positive, check_whole
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.ledger import Ledger

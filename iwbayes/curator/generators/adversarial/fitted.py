@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from iwbayes._digest import digest
 from iwbayes._threads import one_torch_thread
 from iwbayes.arrays import Array
-from iwbayes.curator.generators.adversarial.network import Architecture, one_hot
+from iwbayes.curator.generators.adversarial.architecture import Architecture, one_hot
 from iwbayes.curator.generators.fitting import check_sample_size, drawn
 from iwbayes.curator.training.parameters import put_parameters
 from iwbayes.curator.training.row_gradients import import_torch
@@ -76,7 +76,7 @@ class _Fitted:
         """
         n = check_sample_size(n)
         torch = import_torch(self.name)
-        from iwbayes.curator.generators.adversarial.modules import make_generator
+        from iwbayes.curator.generators.adversarial.networks import make_generator
 
         rng = np.random.default_rng(random_seed)
         codes = self._codes(n, condition, rng)
@@ -140,7 +140,7 @@ class FittedGAN(_Fitted):
             Without torch.
         """
         torch = import_torch(self.name)
-        from iwbayes.curator.generators.adversarial.modules import make_discriminator
+        from iwbayes.curator.generators.adversarial.networks import make_discriminator
 
         if table.schema != self.schema:
             raise ValueError("the log ratio was learned under another schema. Give it rows under that one.")

@@ -13,8 +13,8 @@ from torch.nn import Module
 from torch.nn.functional import softplus
 
 from iwbayes.arrays import Array
-from iwbayes.curator.generators.adversarial.modules import make_discriminator, make_generator
-from iwbayes.curator.generators.adversarial.network import Architecture, TrainingSettings, one_hot
+from iwbayes.curator.generators.adversarial.architecture import Architecture, TrainingSettings, one_hot
+from iwbayes.curator.generators.adversarial.networks import make_discriminator, make_generator
 from iwbayes.curator.training.dpsgd import PrivateGradients
 from iwbayes.curator.training.parameters import Average, put_parameters
 from iwbayes.curator.training.row_gradients import reference_gradients

@@ -10,8 +10,8 @@ from typing import ClassVar
 import numpy as np
 
 from iwbayes._threads import one_torch_thread
+from iwbayes.curator.generators.adversarial.architecture import Architecture, Heads
 from iwbayes.curator.generators.adversarial.fitted import FittedGAN
-from iwbayes.curator.generators.adversarial.network import Architecture, Heads
 from iwbayes.curator.generators.fitting import LedgerFit, check_positive, check_whole
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_epsilon, gaussian_multiplier
 from iwbayes.curator.privacy.ledger import Ledger

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from iwbayes.curator.generators.adversarial.modules import make_discriminator, make_generator
-from iwbayes.curator.generators.adversarial.network import Architecture
+from iwbayes.curator.generators.adversarial.architecture import Architecture
+from iwbayes.curator.generators.adversarial.networks import make_discriminator, make_generator
 from iwbayes.curator.generators.adversarial.training import AVERAGED_SHARE, BETAS, LEAST_SPREAD, Trained
 from iwbayes.curator.generators.pate.teachers import NoisyVotes, Teachers
 from iwbayes.curator.training.parameters import Average, put_parameters

@@ -1,4 +1,4 @@
-"""Networks of adversarial generators: columns drawn by heads of their own kind, and a discriminator of encoded rows."""
+"""Architecture of adversarial generators: heads that draw columns of their own kind, layers and training settings."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from torch.nn import Module
 from torch.nn.functional import silu
 
 from iwbayes.arrays import Array
-from iwbayes.curator.generators.adversarial.network import Architecture
+from iwbayes.curator.generators.adversarial.architecture import Architecture
 
 #: Standard deviation of a number before tanh/2 at the start: the start is then close to uniform within the bounds.
 START_SPREAD = 0.9
