@@ -13,12 +13,11 @@ from iwbayes.arrays import Array
 Places = NDArray[np.intp]
 
 # One more full step is taken, and squares the error, once the Newton decrement g' A^-1 g (a squared distance in
-# posterior standard deviations) is below this, or is lost in the rounding of a sum over many rows.
+# posterior standard deviations) is below this, or is lost in the rounding of a sum over many rows. Where derivatives
+# come from one pass in numpy less is lost: no line search can tell better from worse within the slack, but the steps
+# still converge far below it.
 _TOLERANCE = 1e-12
-_ROUNDING = 1e-13
-# Where value and derivatives come from one pass over the rows, less is lost: no line search can tell better from
-# worse within the slack, but the steps still converge far below it.
-_ROUNDING_OF_STEPS, _SLACK = 1e-15, 1e-13
+_ROUNDING, _ROUNDING_OF_STEPS, _SLACK = 1e-13, 1e-15, 1e-13
 _SHORTEST = 1e-10
 # Newton steps; of several densities, calls of their derivatives, halvings of steps included.
 _MOST_STEPS = 200
@@ -35,55 +34,31 @@ def maximise(
     log density is not finite at the start; RuntimeError if the steps do not converge, or do to a point that is no
     maximum.
     """
-    theta = np.array(start, dtype=np.float64)
-    current = value(theta)
+    current = value(start)
     if not np.isfinite(current):
         raise ValueError(
             f"the log density is {current} at the starting point. Give another start or other initial values."
         )
-    for _ in range(_MOST_STEPS):
-        gradient, hessian = derivatives(theta)
-        step, concave = _ascent(gradient, hessian)
-        decrement = float(gradient @ step)
-        if decrement < max(_TOLERANCE, _ROUNDING * abs(current)):
-            if not concave:
-                raise RuntimeError(
-                    "the log density is flat or a saddle where its gradient is zero. Give a proper prior or "
-                    "another start."
-                )
-            return theta + step
-        found = _line_search(value, theta, step, current, decrement)
-        if found is None:
-            break
-        theta, current = found
-    raise RuntimeError(
-        f"the mode was not found in {_MOST_STEPS} Newton steps: the log density may be flat or unbounded. "
-        "Give a proper prior or a start nearer to the mode."
-    )
 
+    def density(points: Array, _: Places) -> tuple[Array, Array, Array, Array]:
+        reached = value(points[0])
+        # a step that is too long, of which no derivative is asked for
+        gradient, hessian = derivatives(points[0]) if np.isfinite(reached) else (points[0] * np.nan, np.nan)
+        precision = np.broadcast_to(-np.asarray(hessian), (1, len(start), len(start)))
+        return np.array([reached]), gradient[None], precision, precision
 
-def _ascent(gradient: np.ndarray, hessian: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Newton step, directions of wrong curvature taken as if curved the right way, and whether there were none."""
-    if not (np.isfinite(gradient).all() and np.isfinite(hessian).all()):
-        raise RuntimeError("derivatives of the log density are not finite. Give a start nearer to the mode.")
-    curvature, vectors = np.linalg.eigh(-hessian)
-    largest = np.abs(curvature).max()
-    floor = 1e-10 * largest if largest > 0 else 1.0
-    step = vectors @ ((vectors.T @ gradient) / np.maximum(np.abs(curvature), floor))
-    return step, bool(curvature.min() > 0)
-
-
-def _line_search(
-    value: Callable[[np.ndarray], float], theta: np.ndarray, step: np.ndarray, current: float, decrement: float
-) -> tuple[np.ndarray, float] | None:
-    """Halve the step until the density rises by a share of what the slope promises (Armijo)."""
-    for halvings in range(60):
-        length = 0.5**halvings
-        trial = theta + length * step
-        reached = value(trial)
-        if np.isfinite(reached) and reached >= current + 1e-4 * length * decrement:
-            return trial, reached
-    return None
+    try:
+        found = maximise_many(density, np.asarray(start)[None], rounding=_ROUNDING)
+    except NotReachedError as error:
+        raise RuntimeError(
+            f"the mode was not found in {_MOST_STEPS} Newton steps: the log density may be flat or unbounded, or its "
+            "derivatives are not finite. Give a proper prior or a start nearer to the mode."
+        ) from error
+    if not np.linalg.eigvalsh(found.precision[0])[0] > 0:
+        raise RuntimeError(
+            "the log density is flat or a saddle where its gradient is zero. Give a proper prior or another start."
+        )
+    return found.theta[0]
 
 
 class NotReachedError(RuntimeError):
@@ -115,7 +90,11 @@ class Maxima(NamedTuple):
     extra: Array
 
 
-def maximise_many(derivatives: Callable[[Array, Places], tuple[Array, Array, Array, Array]], start: Array) -> Maxima:
+def maximise_many(
+    derivatives: Callable[[Array, Places], tuple[Array, Array, Array, Array]],
+    start: Array,
+    rounding: float = _ROUNDING_OF_STEPS,
+) -> Maxima:
     """Find a local maximum of each of several log densities; those that have converged leave the batch.
 
     Each density has its own line search from its row of ``start`` (density, p), so that it takes the same steps as it
@@ -135,7 +114,7 @@ def maximise_many(derivatives: Callable[[Array, Places], tuple[Array, Array, Arr
     active = active[usable]
     for _ in range(_MOST_STEPS):
         # below the rounding of the log density no line search can tell better from worse
-        done = gain[active] < np.maximum(_TOLERANCE, _ROUNDING_OF_STEPS * np.abs(value[active]))
+        done = gain[active] < np.maximum(_TOLERANCE, rounding * np.abs(value[active]))
         theta[active[done]] += step[active[done]]  # squares the error that is left
         active = active[~done]
         short = length[active] < _SHORTEST

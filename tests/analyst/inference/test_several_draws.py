@@ -17,7 +17,7 @@ from iwbayes.analyst.calibration.calibrate import calibrate
 from iwbayes.analyst.calibration.calibrated_components import likelihood_terms
 from iwbayes.analyst.calibration.pooled_variance import map_parts, pool_normals
 from iwbayes.analyst.calibration.sandwich import calibrate_normal
-from iwbayes.analyst.inference import components
+from iwbayes.analyst.inference import weight_draws
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
 from iwbayes.analyst.inference.newton import NotReachedError, maximise_many
 from iwbayes.analyst.inference.weight_draws import ComponentAssignment
@@ -350,7 +350,7 @@ def test_nuts_is_compiled_once_and_samples_each_draw(formula, family, compilatio
 
 
 def test_nuts_takes_the_failures_only(monkeypatch, compilations):
-    original, tried = components.importance_draws, []
+    original, tried = weight_draws.importance_draws, []
 
     def some_fail(log_density, *arguments, **options):
         found = original(log_density, *arguments, **options)
@@ -358,7 +358,7 @@ def test_nuts_takes_the_failures_only(monkeypatch, compilations):
         return replace(found, pareto_k=0.9 if len(tried) == 2 else 0.1)
 
     release = make_release(n_draws=3)
-    monkeypatch.setattr(components, "importance_draws", some_fail)
+    monkeypatch.setattr(weight_draws, "importance_draws", some_fail)
     idata = uncalibrated_fit("y ~ x", release, "bernoulli", **nuts(60, tune=100, compute_convergence_checks=False))
     assert arviz_compat.group(idata, "posterior").attrs["method"] == "laplace+nuts"
     stats = arviz_compat.group(idata, "sample_stats")
@@ -501,14 +501,14 @@ def test_a_draw_without_a_mode_is_named_by_calibrate():
 
 def test_work_is_shared_by_the_draws_of_the_weights(gaussian, monkeypatch):
     release, model, idata = gaussian
-    original, tried = components.importance_draws, []
+    original, tried = weight_draws.importance_draws, []
 
     def counted(*args, n, **options):
         tried.append(n)
         return original(*args, n=n, **options)
 
-    monkeypatch.setattr(components, "importance_draws", counted)
-    monkeypatch.setattr(components, "WORK_LIMIT", 500 * K * ModelPosterior(model).cost)
+    monkeypatch.setattr(weight_draws, "importance_draws", counted)
+    monkeypatch.setattr(weight_draws, "WORK_LIMIT", 500 * K * ModelPosterior(model).cost)
     with pytest.warns(iw.CalibrationWarning):
         calibrate(idata, model, release, random_seed=1)
     assert tried == [500] * K  # 4 x 268 draws were wanted of each
