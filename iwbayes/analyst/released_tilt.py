@@ -42,31 +42,17 @@ class HeldBack:
 
 @dataclass(frozen=True, eq=False)
 class ReleasedTilt:
-    """What a release says of the tilt that made its weights.
+    """What a release says of the tilt that made its weights."""
 
-    Parameters
-    ----------
-    features, clipped : ndarray, shape (row, k), and ndarray of bool, shape (row,), or None
-        phi, the tilt's features of the synthetic rows, and which of these the feature map clips, where it says so.
-    value, noise : ndarray, shapes (k,) and (k, k)
-        The released noisy mean of the features over the private rows, and Sigma, the covariance of its noise.
-    held_back : HeldBack or None
-        The tilt's test of fit.
-    weights, feature_map, n_private
-        As they were released, the map behind `features`, and the number of private rows, N.
-    coefficients : ndarray, shape (k,), or None
-        The tilt's b; None in releases of formats 1 to 3. See `base_and_coefficients`.
-    """
-
-    features: Array
-    noise: Array
-    value: Array
-    clipped: NDArray[np.bool_] | None = None
+    features: Array  # (row, k): phi, the tilt's features of the synthetic rows
+    noise: Array  # (k, k): Sigma, the covariance of the noise of `value`
+    value: Array  # (k,): the released noisy mean of the features over the private rows
+    clipped: NDArray[np.bool_] | None = None  # (row,): rows that the feature map clips, where it says so
     held_back: HeldBack | None = None
-    weights: Weights | None = None
-    feature_map: FeatureMap | None = None
-    n_private: int = 0
-    coefficients: Array | None = None
+    weights: Weights | None = None  # as they were released
+    feature_map: FeatureMap | None = None  # behind `features`
+    n_private: int = 0  # N, the number of private rows
+    coefficients: Array | None = None  # (k,): the tilt's b; None in releases of formats 1 to 3
 
     @classmethod
     def of(cls, release: Release) -> ReleasedTilt | None:

@@ -19,30 +19,16 @@ from iwbayes.arrays import Array
 
 @dataclass(frozen=True, eq=False)
 class Meat:
-    """Covariance of the weighted mean of scores, term by term, each (p, p).
+    """Covariance of the weighted mean of scores, term by term, each (p, p)."""
 
-    Parameters
-    ----------
-    row_meat : ndarray
-        ``sum p_i^2 r_i r_i'``: the synthetic rows are a sample.
-    moment_meat : ndarray
-        ``C P_b C'``: the private rows are one, and their moments have noise.
-    misfit_meat : ndarray
-        What the rows miss where no moment pulls them: ``delta^2`` times the variance that the features leave of the
-        scores.
-    second_order_meat : ndarray
-        How an estimate bends with the moments; see `second_order_covariance`.
-    misfit : float
-        delta, the root of `misfit_variance`; NaN without a held-back test.
-    """
-
-    row_meat: Array
-    moment_meat: Array
+    row_meat: Array  # sum p_i^2 r_i r_i': the synthetic rows are a sample
+    moment_meat: Array  # C P_b C': the private rows are one, and their moments have noise
+    #: What the rows miss where no moment pulls them: delta^2 times the variance that the features leave of the scores.
     misfit_meat: Array
-    second_order_meat: Array
+    second_order_meat: Array  # how an estimate bends with the moments; see `second_order_covariance`
     scores: ScoreMoments
     tilt: TiltMoments | None
-    misfit: float
+    misfit: float  # delta, the root of `misfit_variance`; NaN without a held-back test
 
     @classmethod
     def of(

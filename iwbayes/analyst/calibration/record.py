@@ -58,21 +58,10 @@ def calibration_record(
 ) -> xr.Dataset:
     """Describe a calibration: what moved by how much, and whether it was inside its domain.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Flat names of the p unconstrained parameters.
-    normals : sequence of CalibratedNormal
-        One for each draw of the weights.
-    draws_before, draws_after : ndarray, shape (..., p)
-        Unconstrained draws before and after.
-    release, tilt : Release, and its ReleasedTilt or None
-    unmeasured : str, optional
-        What of the model the release did not measure, from `ReleasedTilt.unmeasured`.
-    nonquadraticity : float, optional
-        Of the likelihood, where calibrated likelihood times prior was sampled. NaN: draws were moved.
-    informed : ndarray of bool, shape (p,), optional
-        Parameters that the likelihood depends on; all by default.
+    There is one normal for each draw of the weights; `names` are flat names of the p unconstrained parameters, whose
+    draws before and after have shape (..., p). `unmeasured` comes from `ReleasedTilt.unmeasured`. `nonquadraticity`
+    is known where calibrated likelihood times prior was sampled. `informed` (p,) tells the parameters that the
+    likelihood depends on; all by default.
 
     Returns
     -------

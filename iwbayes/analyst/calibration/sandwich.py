@@ -37,23 +37,14 @@ SCORE_CUT = 1e-10
 class LikelihoodTerms:
     """Derivatives of the rows' log likelihood at the mode of the weighted posterior, in unconstrained space.
 
-    Parameters
-    ----------
-    theta, scores : ndarray, shapes (p,) and (row, p)
-        The mode, and the gradient of each row's unweighted log likelihood.
-    curvature : ndarray, shape (p, p)
-        ``J = -sum p_i Hessian log f(x_i | theta)``: of the weighted mean, not of the sum.
-    shares : ndarray, shape (row,)
-        ``p_i = w_i / sum w``; any non-negative weights are accepted and scaled to sum to one.
-    gradients_at : callable, optional
-        See `GradientsAt`. It gives calibration the second order in the noise of the moments.
+    `shares` are ``p_i = w_i / sum w``; any non-negative weights are accepted and scaled to sum to one.
     """
 
-    theta: Array
-    scores: Array
-    curvature: Array
-    shares: Array
-    gradients_at: GradientsAt | None = None
+    theta: Array  # (p,), the mode
+    scores: Array  # (row, p), gradient of each row's unweighted log likelihood
+    curvature: Array  # (p, p), J = -sum p_i Hessian log f(x_i | theta): of the weighted mean, not of the sum
+    shares: Array  # (row,)
+    gradients_at: GradientsAt | None = None  # gives calibration the second order in the noise of the moments
 
     def __post_init__(self) -> None:
         """Check shapes and values, and scale the shares."""

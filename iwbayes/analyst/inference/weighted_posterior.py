@@ -46,27 +46,13 @@ class WeightedPosterior(LogDensity):
     """Posterior of a model whose rows have weights: sum_i w_i log f(x_i | theta) + log prior, unconstrained.
 
     A model of any kind that can say these things is sampled, calibrated and pooled as regressions and PyMC models are.
-
-    Attributes
-    ----------
-    names : tuple of str
-        One name an unconstrained parameter.
-    weights : ndarray, shape (row,)
-        Of all synthetic rows; rows without a likelihood have scores of zero.
-    cost : float
-        Passes over a row of numbers that a log density takes: it decides how many proposals are affordable.
-    dims : mapping of str to tuple of str
-        Dimensions of the variables that `constrain` returns, those of chain and draw left out; by default as ArviZ
-        names them.
-    coords : mapping of str to sequence
-        Labels of dimensions.
     """
 
-    names: tuple[str, ...]
-    weights: Array
-    cost: float
-    dims: Mapping[str, tuple[str, ...]]
-    coords: Mapping[str, Any]
+    names: tuple[str, ...]  # one an unconstrained parameter
+    weights: Array  # (row,), of all synthetic rows; rows without a likelihood have scores of zero
+    cost: float  # passes over a row of numbers that a log density takes: it decides how many proposals are affordable
+    dims: Mapping[str, tuple[str, ...]]  # of the variables that `constrain` returns, but chain and draw; else ArviZ's
+    coords: Mapping[str, Any]  # labels of dimensions
 
     @abstractmethod
     def with_weights(self, weights: Array) -> WeightedPosterior:

@@ -29,15 +29,10 @@ from iwbayes.analyst.weighting.weight_checks import checked_length
 class WeightedRandomVariable(MeasurableOp, Op):
     """Random variable whose log density is ``weights`` times that of the variable it wraps.
 
-    Parameters
-    ----------
-    guard : bool
-        Whether rows of weight zero are taken out of the log density and its gradient even where their own
-        density is zero. It costs a second pass over the rows and keeps constants of the data from being folded,
-        so it is used only where a weight is, or may become, zero.
+    `guard` says whether rows of weight zero are taken out of the log density and its gradient even where their own
+    density is zero. It costs a second pass over the rows and keeps constants of the data from being folded, so it is
+    used only where a weight is, or may become, zero.
 
-    Notes
-    -----
     Inputs are the variable, its rows on the first axis, and the weights, shape (row,). As draws are not changed, the
     Op is removed when a function is compiled, but only at the ``specialize`` stage: PyMC applies ``canonicalize``
     rewrites while it derives densities, and a removal there would silently lose the weights.
