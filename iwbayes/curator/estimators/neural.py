@@ -131,11 +131,6 @@ class NeuralWeights(RatioLearner[NeuralRatio]):
         if self.random_seed is not None and not (is_whole(self.random_seed) and self.random_seed >= 0):
             raise ValueError(f"random_seed must be a whole number of at least 0, or None; got {self.random_seed!r}.")
 
-    @property
-    def pure(self) -> bool:
-        """Whether `fit` takes delta 0: never with noise, which is Gaussian."""
-        return self.mechanism == "none"
-
     def _settings(self, draws: int) -> PrivateSteps:
         rules = self.sampling_probability, self.clip_norm, self.mechanism
         if not is_whole(self.steps):
