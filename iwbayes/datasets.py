@@ -48,18 +48,15 @@ def load_rand_health() -> tuple[pd.DataFrame, Schema]:
 
     Notes
     -----
-    The bounds come from the experiment's design and questionnaire, not from these rows. Coinsurance is a
-    percentage; the yearly maximum was 1,000 dollars at most and the smallest coinsurance 25 %, hence log 4000;
-    incentives made up for what a family could lose, far below exp(8) = 2,981 dollars. ``visits`` is cut at one
-    a week, and the disease index, for which the code book gives no maximum, at a generous 60. Values beyond
-    are clipped.
+    The bounds come from the experiment's design and questionnaire, not from these rows. Coinsurance is a percentage;
+    the yearly maximum was 1,000 dollars at most and the smallest coinsurance 25 %, hence log 4000; incentives made up
+    for what a family could lose, far below exp(8) = 2,981 dollars. ``visits`` is cut at one a week, and the disease
+    index, for which the code book gives no maximum, at a generous 60. Values beyond are clipped.
 
-    Three things differ from the source. The exclusive indicators of self-rated health are one column with
-    the four answers that people gave. ``physlm`` is rounded: the source holds fractions where an answer
-    was imputed. ``any_visit`` is added as a column of its own, although it follows from ``visits``: the tilt
-    matches moments of declared columns only, so a quantity that is to be analysed should be one; without it
-    the regression of any visit would rest on the generator alone. The price is that synthetic rows need not
-    respect the tie, and the weights repair it on average, not row by row.
+    Three things differ from the source. The exclusive indicators of self-rated health are one column with four levels.
+    ``physlm`` is rounded: the source holds fractions where an answer was imputed. ``any_visit`` is a column of its
+    own, although it follows from ``visits``: the tilt matches moments of declared columns only, so a quantity that is
+    to be analysed should be one. Synthetic rows need not respect the tie; the weights repair it on average.
     """
     try:
         from statsmodels.datasets import randhie
@@ -70,19 +67,9 @@ def load_rand_health() -> tuple[pd.DataFrame, Schema]:
     source = randhie.load_pandas().data
     rated = source[["hlthg", "hlthf", "hlthp"]].to_numpy()
     index = np.where(rated.any(axis=1), rated.argmax(axis=1) + 1, 0)
-    frame = pd.DataFrame(
-        {
-            "any_visit": (source["mdvis"] > 0).astype(np.int64),
-            "visits": source["mdvis"].astype(np.int64),
-            "lncoins": source["lncoins"].astype(np.float64),
-            "idp": source["idp"].astype(np.int64),
-            "lpi": source["lpi"].astype(np.float64),
-            "fmde": source["fmde"].astype(np.float64),
-            "physlm": (source["physlm"] >= 0.5).astype(np.int64),
-            "disea": source["disea"].astype(np.float64),
-            "health": pd.Categorical.from_codes(index, categories=list(HEALTH)),
-        }
-    )
+    health = pd.Categorical.from_codes(index, categories=list(HEALTH))
+    visits = source["mdvis"]
+    frame = source.assign(any_visit=visits > 0, visits=visits, physlm=source["physlm"] >= 0.5, health=health)
     schema = Schema(
         Binary("any_visit"),
         Integer("visits", 0, 52),
@@ -94,7 +81,8 @@ def load_rand_health() -> tuple[pd.DataFrame, Schema]:
         Real("disea", 0, 60),
         Categorical("health", HEALTH),
     )
-    return frame, schema
+    kinds = {"binary": np.int64, "integer": np.int64, "real": np.float64}
+    return frame[list(schema.names)].astype({c.name: kinds[c.kind] for c in schema if c.kind in kinds}), schema
 
 
 @dataclass(frozen=True, eq=False)

@@ -163,7 +163,7 @@ plant(FILE, "tilt: features and bound from private rows",
        "design = self.design(SyntheticTable(fit.private.frame, fit.private.schema), facts, "
        "epsilon=parts.epsilon, delta=parts.delta)", TILTS)
 plant(FILE, "tilt: test of fit drawn without a charge",
-       "own = (*own, self._event(parts.test_epsilon, parts.delta, self._test_label))", "pass",
+       'own = (*own, self._event(parts.test_epsilon, parts.delta, f"{self.label}, {TEST_OF_FIT}"))', "pass",
        "curator/estimators/test_tilt.py::test_the_test_of_fit_is_charged_before_it_is_drawn",
        more=(Edit(FILE, "noisy = self._noisy(total, self.mechanism, epsilon=epsilon, delta=delta, **settings)",
                   "free = Ledger(math.inf, 0.1, noise=ledger._noise)\n        settings['ledger'] = ledger "
@@ -283,7 +283,8 @@ plant(FILE, "steps: one more than charged", "if self._left == 0:", "if self._lef
        "curator/test_dpsgd.py::test_noise_is_drawn_once_a_step_and_no_step_is_taken_that_was_not_charged")
 plant(FILE, "steps: samples of a fixed size", "self._noise.poisson_sample(n, rate)", "np.arange(round(n * rate))",
        "curator/test_dpsgd.py::test_a_step_divides_by_the_expected_sample_size")
-plant(FILE, "steps: rows of users clipped one by one", "None if users is None else _Owned.of(users)", "None",
+plant(FILE, "steps: rows of users clipped one by one", "else _rows_of(chosen, self._users)",
+       "else (_rows_of(chosen, self._users)[0], None)",
        "curator/test_contribution.py::test_gradient_steps_sample_users_and_clip_their_sums")
 plant(FILE, "steps: an error shows what the loss said", "        except Exception:  # noqa: S110 - raised below, where the error with its private values is no longer at hand\n            pass\n",  # noqa: E501
        "        except Exception as error:\n            raise RuntimeError(str(error)) from error\n",

@@ -33,15 +33,7 @@ _SLOPES = 2
 
 @dataclass(frozen=True)
 class BetaCalibratedRatio:
-    """A log ratio after a released beta calibration.
-
-    Parameters
-    ----------
-    base : LogRatio
-    calibration : BetaCalibration
-    limit : float
-        The base's log ratios are cut to [-limit, limit] first, as they were for the fit.
-    """
+    """A log ratio after a released beta calibration; it is cut to [-limit, limit] first, as it was for the fit."""
 
     base: LogRatio
     calibration: BetaCalibration
@@ -139,7 +131,7 @@ class BetaCalibratedWeights(RatioLearner[BetaCalibratedRatio]):
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
         """Declare the uses of the private rows that `fit` will charge: the base's, then the calibration's."""
         base, own = self._budgets(epsilon, delta)
-        return (*self.base.events(facts, **base), self._event(**own))
+        return (*self.base.events(facts, **base), self._event(own["epsilon"], own["delta"]))
 
     def _weigh(self, fit: OpenFit) -> Weights:
         method = f"BetaCalibratedWeights({type(self.base).__name__}, {self.mechanism})"

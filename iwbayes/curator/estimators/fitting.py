@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier
+from iwbayes.curator.privacy.accounting import gaussian_multiplier
 from iwbayes.curator.privacy.declared import admit, owed_events
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.mechanisms import VECTOR_MECHANISMS, Noisy
@@ -148,30 +146,3 @@ class RatioLearner(Estimator, Generic[Ratio]):
     def _learn(self, fit: OpenFit) -> Ratio:
         """Pay, learn the log ratio and register it."""
         raise NotImplementedError
-
-
-class FreeEstimator(Estimator):
-    """An estimator that costs nothing; the budget is checked all the same, so that a wrong one is not hidden."""
-
-    @property
-    def pure(self) -> bool:
-        """It takes any delta and uses none."""
-        return True
-
-    @property
-    def reads_blocks(self) -> bool:
-        """It reads no private row."""
-        return True
-
-    def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
-        """Declare nothing: nothing is learned from private rows here."""
-        check_budget(epsilon, delta)
-        return ()
-
-
-def ratios(log_ratio: Callable[[SyntheticTable], ArrayLike], synthetic: SyntheticTable) -> NDArray[np.float64]:
-    """Evaluate somebody else's log ratio, shape (row,); ValueError when it has another shape."""
-    found = np.asarray(log_ratio(synthetic), dtype=np.float64)
-    if found.shape != (len(synthetic),):
-        raise ValueError(f"log_ratio must return shape ({len(synthetic)},), one a row; got {found.shape}.")
-    return found

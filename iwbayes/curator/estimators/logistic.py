@@ -40,13 +40,8 @@ _MARGIN, _COORDINATE_MARGIN = 1e-6, 2.0**-19
 class LogisticRatio:
     """A released logistic log ratio: log w(x) = b.x, less the log of the noise's moment where it is known.
 
-    Parameters
-    ----------
-    coefficients : ndarray, shape (k,)
-        Of the centred encoded features and the constant 1, noise included.
-    schema : Schema
-    distribution : noise distribution or None
-        Distribution of the noise to debias for; None leaves the log ratio as it is.
+    The coefficients, shape (k,), are of the centred encoded features and the constant 1, noise included; without the
+    distribution of the noise nothing is debiased.
     """
 
     coefficients: Array
@@ -54,13 +49,7 @@ class LogisticRatio:
     distribution: CoefficientDistribution | None = None
 
     def log_ratio(self, table: PrivateTable | SyntheticTable) -> Array:
-        """Log ratio of each row, natural logs, shape (row,).
-
-        Raises
-        ------
-        ValueError
-            When the table has another schema, or the debias factor does not exist for some row.
-        """
+        """Log ratio of each row, natural logs, shape (row,); ValueError where the debias factor does not exist."""
         if table.schema != self.schema:
             raise ValueError("the log ratio was learned under another schema. Give it rows under that one.")
         rows = design(table, encoded_reach(self.schema))

@@ -187,17 +187,14 @@ class TiltWeights(Estimator):
         parts = self.parts(facts, epsilon=epsilon, delta=delta)
         own: tuple[Event, ...] = (self._event(parts.epsilon, parts.delta),)
         if parts.test_epsilon:
-            own = (*own, self._event(parts.test_epsilon, parts.delta, self._test_label))
+            own = (*own, self._event(parts.test_epsilon, parts.delta, f"{self.label}, {TEST_OF_FIT}"))
         if not isinstance(self.base, WeightEstimator):
             return own
         return (*self.base.events(facts, epsilon=parts.base_epsilon, delta=parts.base_delta), *own)
 
-    @property
-    def _test_label(self) -> str:
-        return f"{self.label}, {TEST_OF_FIT}"
-
-    def _with_test(self, parts: TiltParts, facts: PublicFacts) -> TiltParts:
-        """Split the tilt's own part in two that cost as much together, where a test of fit is made."""
+    def parts(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> TiltParts:
+        """Split a budget between base, tilt and test of fit; parts are as large as their joint price allows."""
+        parts = self._two_parts(facts, epsilon, delta)
         enough = parts.epsilon * facts.n_private >= TEST_FROM * facts.rows_per_user
         wanted = self.test_of_fit is True or (self.test_of_fit == "auto" and self.mechanism == "gaussian" and enough)
         if not wanted or not any(next_terms(facts.schema, terms) for _, terms in self.options(facts.schema)):
@@ -213,10 +210,6 @@ class TiltWeights(Estimator):
             if price(events, parts.delta)[0] <= parts.epsilon:
                 return parts._replace(epsilon=tilt, test_epsilon=test)
         return parts
-
-    def parts(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> TiltParts:
-        """Split a budget between base, tilt and test of fit; parts are as large as their joint price allows."""
-        return self._with_test(self._two_parts(facts, epsilon, delta), facts)
 
     def _two_parts(self, facts: PublicFacts, epsilon: float, delta: float) -> TiltParts:
         """Parts of the tilt, with its test of fit, and of the base."""
@@ -336,7 +329,7 @@ class TiltWeights(Estimator):
         self, fit: OpenFit, ledger: Ledger, features: FeatureMap, name: str, epsilon: float, delta: float
     ) -> Measurement:
         """Noisy mean of bounded features over the private rows, summed exactly block by block."""
-        facts, label = fit.facts, self._test_label if name == TEST_OF_FIT else self.label
+        facts, label = fit.facts, f"{self.label}, {name}" if name == TEST_OF_FIT else self.label
         step = power_of_two_below(features.bound / STEPS_PER_BOUND)
 
         def total_of(block: pd.DataFrame) -> tuple[NDArray[np.int64], float]:
