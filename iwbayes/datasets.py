@@ -146,29 +146,22 @@ def simulate_table(
     if not 0 <= scale <= 1:
         raise ValueError(f"scale must be in [0, 1]; got {scale!r}.")
     rng = np.random.default_rng(random_seed)
-    frame = _covariates(n, rng)
-    column, factor, draw = _RESPONSES[family]
-    slopes = {"x": 0.8, "z": -0.5, "treated": 0.6, "group[b]": 0.4, "group[c]": -0.7}
-    truth = {"Intercept": -0.3 * factor} | {name: factor * scale * slope for name, slope in slopes.items()}
-    design = np.column_stack(
-        [frame["x"], frame["z"], frame["treated"], frame["group"] == "b", frame["group"] == "c"]
-    ).astype(np.float64)
-    predictor = truth["Intercept"] + design @ np.array([truth[name] for name in slopes])
-    frame.insert(0, "y", draw(predictor, rng))
-    schema = Schema(
-        column, Real("x", -3, 3), Real("z", -3, 3), Binary("treated"), Categorical("group", ("a", "b", "c"))
-    )
-    return Simulated(frame, schema, "y ~ x + z + treated + group", family, truth)
-
-
-def _covariates(n: int, rng: np.random.Generator) -> pd.DataFrame:
     x = np.clip(rng.normal(size=n), -3, 3)
     z = np.clip(0.5 * x + math.sqrt(0.75) * rng.normal(size=n), -3, 3)
     treated = _binary(0.7 * x, rng)
     edges = np.where(treated[:, None] == 1, [0.5, 0.8], [0.3, 0.7])
     group = (rng.random(n)[:, None] > edges).sum(axis=1)
+    column, factor, draw = _RESPONSES[family]
+    slopes = {"x": 0.8, "z": -0.5, "treated": 0.6, "group[b]": 0.4, "group[c]": -0.7}
+    truth = {"Intercept": -0.3 * factor} | {name: factor * scale * slope for name, slope in slopes.items()}
+    design = np.column_stack([x, z, treated, group == 1, group == 2])
+    response = draw(truth["Intercept"] + design @ np.array([truth[name] for name in slopes]), rng)
     levels = pd.Categorical.from_codes(group, categories=["a", "b", "c"])
-    return pd.DataFrame({"x": x, "z": z, "treated": treated, "group": levels})
+    frame = pd.DataFrame({"y": response, "x": x, "z": z, "treated": treated, "group": levels})
+    schema = Schema(
+        column, Real("x", -3, 3), Real("z", -3, 3), Binary("treated"), Categorical("group", ("a", "b", "c"))
+    )
+    return Simulated(frame, schema, "y ~ x + z + treated + group", family, truth)
 
 
 def _binary(log_odds: np.ndarray, rng: np.random.Generator) -> np.ndarray:
