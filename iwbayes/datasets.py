@@ -48,18 +48,15 @@ def load_rand_health() -> tuple[pd.DataFrame, Schema]:
 
     Notes
     -----
-    The bounds come from the experiment's design and questionnaire, not from these rows. Coinsurance is a
-    percentage; the yearly maximum was 1,000 dollars at most and the smallest coinsurance 25 %, hence log 4000;
-    incentives made up for what a family could lose, far below exp(8) = 2,981 dollars. ``visits`` is cut at one
-    a week, and the disease index, for which the code book gives no maximum, at a generous 60. Values beyond
-    are clipped.
+    The bounds come from the experiment's design and questionnaire, not from these rows. Coinsurance is a percentage;
+    the yearly maximum was 1,000 dollars at most and the smallest coinsurance 25 %, hence log 4000; incentives made up
+    for what a family could lose, far below exp(8) = 2,981 dollars. ``visits`` is cut at one a week, and the disease
+    index, for which the code book gives no maximum, at a generous 60. Values beyond are clipped.
 
-    Three things differ from the source. The exclusive indicators of self-rated health are one column with
-    the four answers that people gave. ``physlm`` is rounded: the source holds fractions where an answer
-    was imputed. ``any_visit`` is added as a column of its own, although it follows from ``visits``: the tilt
-    matches moments of declared columns only, so a quantity that is to be analysed should be one; without it
-    the regression of any visit would rest on the generator alone. The price is that synthetic rows need not
-    respect the tie, and the weights repair it on average, not row by row.
+    Three things differ from the source. The exclusive indicators of self-rated health are one column with four levels.
+    ``physlm`` is rounded: the source holds fractions where an answer was imputed. ``any_visit`` is a column of its
+    own, although it follows from ``visits``: the tilt matches moments of declared columns only, so a quantity that is
+    to be analysed should be one. Synthetic rows need not respect the tie; the weights repair it on average.
     """
     try:
         from statsmodels.datasets import randhie
@@ -70,19 +67,9 @@ def load_rand_health() -> tuple[pd.DataFrame, Schema]:
     source = randhie.load_pandas().data
     rated = source[["hlthg", "hlthf", "hlthp"]].to_numpy()
     index = np.where(rated.any(axis=1), rated.argmax(axis=1) + 1, 0)
-    frame = pd.DataFrame(
-        {
-            "any_visit": (source["mdvis"] > 0).astype(np.int64),
-            "visits": source["mdvis"].astype(np.int64),
-            "lncoins": source["lncoins"].astype(np.float64),
-            "idp": source["idp"].astype(np.int64),
-            "lpi": source["lpi"].astype(np.float64),
-            "fmde": source["fmde"].astype(np.float64),
-            "physlm": (source["physlm"] >= 0.5).astype(np.int64),
-            "disea": source["disea"].astype(np.float64),
-            "health": pd.Categorical.from_codes(index, categories=list(HEALTH)),
-        }
-    )
+    health = pd.Categorical.from_codes(index, categories=list(HEALTH))
+    visits = source["mdvis"]
+    frame = source.assign(any_visit=visits > 0, visits=visits, physlm=source["physlm"] >= 0.5, health=health)
     schema = Schema(
         Binary("any_visit"),
         Integer("visits", 0, 52),
@@ -94,7 +81,8 @@ def load_rand_health() -> tuple[pd.DataFrame, Schema]:
         Real("disea", 0, 60),
         Categorical("health", HEALTH),
     )
-    return frame, schema
+    kinds = {"binary": np.int64, "integer": np.int64, "real": np.float64}
+    return frame[list(schema.names)].astype({c.name: kinds[c.kind] for c in schema if c.kind in kinds}), schema
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,29 +146,22 @@ def simulate_table(
     if not 0 <= scale <= 1:
         raise ValueError(f"scale must be in [0, 1]; got {scale!r}.")
     rng = np.random.default_rng(random_seed)
-    frame = _covariates(n, rng)
-    column, factor, draw = _RESPONSES[family]
-    slopes = {"x": 0.8, "z": -0.5, "treated": 0.6, "group[b]": 0.4, "group[c]": -0.7}
-    truth = {"Intercept": -0.3 * factor} | {name: factor * scale * slope for name, slope in slopes.items()}
-    design = np.column_stack(
-        [frame["x"], frame["z"], frame["treated"], frame["group"] == "b", frame["group"] == "c"]
-    ).astype(np.float64)
-    predictor = truth["Intercept"] + design @ np.array([truth[name] for name in slopes])
-    frame.insert(0, "y", draw(predictor, rng))
-    schema = Schema(
-        column, Real("x", -3, 3), Real("z", -3, 3), Binary("treated"), Categorical("group", ("a", "b", "c"))
-    )
-    return Simulated(frame, schema, "y ~ x + z + treated + group", family, truth)
-
-
-def _covariates(n: int, rng: np.random.Generator) -> pd.DataFrame:
     x = np.clip(rng.normal(size=n), -3, 3)
     z = np.clip(0.5 * x + math.sqrt(0.75) * rng.normal(size=n), -3, 3)
     treated = _binary(0.7 * x, rng)
     edges = np.where(treated[:, None] == 1, [0.5, 0.8], [0.3, 0.7])
     group = (rng.random(n)[:, None] > edges).sum(axis=1)
+    column, factor, draw = _RESPONSES[family]
+    slopes = {"x": 0.8, "z": -0.5, "treated": 0.6, "group[b]": 0.4, "group[c]": -0.7}
+    truth = {"Intercept": -0.3 * factor} | {name: factor * scale * slope for name, slope in slopes.items()}
+    design = np.column_stack([x, z, treated, group == 1, group == 2])
+    response = draw(truth["Intercept"] + design @ np.array([truth[name] for name in slopes]), rng)
     levels = pd.Categorical.from_codes(group, categories=["a", "b", "c"])
-    return pd.DataFrame({"x": x, "z": z, "treated": treated, "group": levels})
+    frame = pd.DataFrame({"y": response, "x": x, "z": z, "treated": treated, "group": levels})
+    schema = Schema(
+        column, Real("x", -3, 3), Real("z", -3, 3), Binary("treated"), Categorical("group", ("a", "b", "c"))
+    )
+    return Simulated(frame, schema, "y ~ x + z + treated + group", family, truth)
 
 
 def _binary(log_odds: np.ndarray, rng: np.random.Generator) -> np.ndarray:

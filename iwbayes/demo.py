@@ -1,8 +1,7 @@
 """The main job on real people's data, in one call: publish the RAND table, analyse the release, compare.
 
-The table is public, so that the analyses of the private rows can be shown beside those of the release; with
-data that needs protection only the curator could compute them. Seeds are fixed for the demonstration, also
-those of the privacy noise: its release is reproducible and therefore protects nobody, and it says so.
+The table is public, so that the analyses of the private rows can be shown beside those of the release. Seeds are fixed,
+also those of the privacy noise: the release is reproducible and therefore protects nobody, and it says so.
 """
 
 from __future__ import annotations
@@ -188,9 +187,9 @@ def run_demo(
     tables, ratios, messages = [], [], []
     for model, (formula, family) in MODELS.items():
         with clock(f"private rows: {model}"):
-            estimate, ratio = _private_estimate(formula, private.frame, schema, family)
+            estimate = _private_estimate(formula, private.frame, schema, family)
         tables.append(estimate.assign(model=model, method=PRIVATE))
-        ratios.append(ratio.assign(model=model))
+        ratios.append(estimate[["coefficient", "ratio"]].assign(model=model))
         for method, options in _FITS.items():
             with clock(f"{method}: {model}"), warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", CalibrationWarning)
@@ -206,9 +205,7 @@ def run_demo(
     return DemoResult(table, pd.concat(ratios, ignore_index=True), release, seed, seconds, tuple(messages), files)
 
 
-def _private_estimate(
-    formula: str, frame: pd.DataFrame, schema: Schema, family: FamilyName
-) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _private_estimate(formula: str, frame: pd.DataFrame, schema: Schema, family: FamilyName) -> pd.DataFrame:
     """Maximum likelihood with sandwich intervals, by statsmodels: an implementation that is not ours."""
     from statsmodels.genmod import families
     from statsmodels.genmod.generalized_linear_model import GLM
@@ -220,11 +217,8 @@ def _private_estimate(
     robust = GLM(design.y, design.x, family=distribution).fit(cov_type="HC0")
     plain = GLM(design.y, design.x, family=distribution).fit()
     half = norm.ppf((1 + LEVEL) / 2) * robust.bse
-    names = list(design.parameter_names)
-    bounds = {"mean": robust.params, "lower": robust.params - half, "upper": robust.params + half}
-    return pd.DataFrame({"coefficient": names, **bounds}), pd.DataFrame(
-        {"coefficient": names, "ratio": robust.bse / plain.bse}
-    )
+    found = {"mean": robust.params, "lower": robust.params - half, "upper": robust.params + half}
+    return pd.DataFrame({"coefficient": list(design.parameter_names), **found, "ratio": robust.bse / plain.bse})
 
 
 def _fit(formula: str, release: Release, **options: Any) -> pd.DataFrame:
@@ -234,10 +228,8 @@ def _fit(formula: str, release: Release, **options: Any) -> pd.DataFrame:
     from iwbayes.coverage.replication import scalars
 
     idata = fit(formula, release, progressbar=False, log_likelihood=False, **options)
-    rows = []
-    for name, draws in scalars(arviz_compat.group(idata, "posterior")).items():
-        lower, upper = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-        rows.append((name, draws.mean(), lower, upper))
+    tails, found = [(1 - LEVEL) / 2, (1 + LEVEL) / 2], scalars(arviz_compat.group(idata, "posterior"))
+    rows = [(name, draws.mean(), *np.quantile(draws, tails)) for name, draws in found.items()]
     return pd.DataFrame(rows, columns=["coefficient", "mean", "lower", "upper"])
 
 

@@ -107,14 +107,15 @@ def _folded(text: str, width: int) -> list[str]:
 
 
 def html_table(caption: str, header: Sequence[str], rows: Iterable[Sequence[Any]], *, notes: Iterable[str] = ()) -> str:
-    """Small HTML table for a notebook, as pandas draws one: rows begin with their headers, and notes stand below."""
+    """Small HTML table, as pandas draws one in a notebook: rows begin with their headers, and notes stand below."""
     head = "".join(f'<th scope="col">{escape(str(name))}</th>' for name in header)
     body = ""
     for first, *others in rows:
         body += f'<tr><th scope="row">{escape(cell(first))}</th>'
         for value in others:
-            side = "right" if _is_number(value) else "left"
-            body += f'<td style="text-align: {side}">{escape(cell(value))}</td>'
+            text, side = cell(value), "right" if _is_number(value) else "left"
+            long = ' class="long"' if len(text) > 40 else ""
+            body += f'<td{long} style="text-align: {side}">{escape(text)}</td>'
         body += "</tr>"
     under = "".join(f"<p>{escape(note)}</p>" for note in notes)
     return (

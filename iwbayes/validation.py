@@ -1,6 +1,7 @@
 """Checks of the promises: audits of privacy, and studies of how often intervals cover."""
 
-from iwbayes.coverage.study import CoverageStudy, coverage_study
+from iwbayes.coverage.run import coverage_study
+from iwbayes.coverage.study import CoverageStudy
 from iwbayes.curator.auditing.audit import AuditResult, audit, opposite_corners
 from iwbayes.curator.auditing.release_audit import ReleaseAudit, audit_release
 

@@ -163,12 +163,12 @@ plant(FILE, "tilt: features and bound from private rows",
        "design = self.design(SyntheticTable(fit.private.frame, fit.private.schema), facts, "
        "epsilon=parts.epsilon, delta=parts.delta)", TILTS)
 plant(FILE, "tilt: test of fit drawn without a charge",
-       "own = (*own, self._own_event(parts.test_epsilon, parts.delta, self._test_label))", "pass",
+       'own = (*own, self._event(parts.test_epsilon, parts.delta, f"{self.label}, {TEST_OF_FIT}"))', "pass",
        "curator/estimators/test_tilt.py::test_the_test_of_fit_is_charged_before_it_is_drawn",
-       more=(Edit(FILE, "noisy = gaussian(total, grid=step, delta=delta, **settings)",
-                  "free = Ledger(math.inf, 0.1, noise=ledger._noise)\n            settings['ledger'] = ledger "
-                  "if label == self.label else free\n            "
-                  "noisy = gaussian(total, grid=step, delta=delta, **settings)"),))
+       more=(Edit(FILE, "noisy = self._noisy(total, self.mechanism, epsilon=epsilon, delta=delta, **settings)",
+                  "free = Ledger(math.inf, 0.1, noise=ledger._noise)\n        settings['ledger'] = ledger "
+                  "if label == self.label else free\n        "
+                  "noisy = self._noisy(total, self.mechanism, epsilon=epsilon, delta=delta, **settings)"),))
 FILE = "curator/estimators/logistic_loss.py"
 REACH = "curator/estimators/test_logistic.py::test_the_reach_of_real_columns_is_the_published_one"
 PLANNED = "curator/estimators/test_logistic.py::test_the_measurement_carries_the_noise_that_was_planned"
@@ -189,10 +189,11 @@ plant(FILE, "logistic: constant without a penalty", "    shift = b - center\n",
        "    shift = (b - center) * np.append(np.ones(len(b) - 1), 0.0)\n",
        "curator/estimators/test_logistic.py::test_the_minimiser_is_scipys")
 FILE = "curator/estimators/logistic.py"
-plant(FILE, "logistic: laplace noise of the L2 sensitivity", "change *= math.sqrt(len(exact))", "pass",
+plant(FILE, "logistic: laplace noise of the L2 sensitivity",
+       'if self.mechanism in ("laplace", "paper") else change', "if False else change",
        f"{PLANNED}[laplace-replace-one]")
-plant(FILE, "logistic: divided by the synthetic rows", "return sensitivity(reach, facts.n_private, self.l2)",
-       "return sensitivity(reach, facts.n_synthetic, self.l2)", PLANNED)
+plant(FILE, "logistic: divided by the synthetic rows", "change = sensitivity(reach, facts.n_private, self.l2)",
+       "change = sensitivity(reach, facts.n_synthetic, self.l2)", PLANNED)
 plant(FILE, "logistic: published noise at its nominal price",
        'spent = self._true_epsilon(facts, epsilon) if self.mechanism == "paper" else epsilon', "spent = epsilon",
        "curator/estimators/test_logistic.py::test_the_published_noise_is_as_printed_and_charged_at_its_true_cost",
@@ -233,9 +234,8 @@ plant(FILE, "output noise: log weights move as coefficients do",
        "        change *= math.hypot(reach.radius, 1.0)\n", "",
        "curator/estimators/test_logistic.py::test_noisy_log_weights_have_the_noise_of_the_farthest_row")
 plant(FILE, "output noise: all log weights charged as one",
-       'Event(self.label, "laplace", epsilon, count=facts.n_synthetic)',
-       'Event(self.label, "laplace", epsilon)', OUTPUT,
-       more=(Edit(FILE, "noisy = laplace(exact, separately=True, **settings)", "noisy = laplace(exact, **settings)"),))
+       "self._event(*check_budget(epsilon, delta), count=facts.n_synthetic)",
+       "self._event(*check_budget(epsilon, delta))", OUTPUT, more=(Edit(FILE, ", separately=True)", ")"),))
 plant(FILE, "output noise: for one row of a user",
        "row_change = facts.rows_per_user * gradient_reach", "row_change = gradient_reach",
        f"{USER}[OutputNoiseWeights]")
@@ -283,7 +283,8 @@ plant(FILE, "steps: one more than charged", "if self._left == 0:", "if self._lef
        "curator/test_dpsgd.py::test_noise_is_drawn_once_a_step_and_no_step_is_taken_that_was_not_charged")
 plant(FILE, "steps: samples of a fixed size", "self._noise.poisson_sample(n, rate)", "np.arange(round(n * rate))",
        "curator/test_dpsgd.py::test_a_step_divides_by_the_expected_sample_size")
-plant(FILE, "steps: rows of users clipped one by one", "None if users is None else _Owned.of(users)", "None",
+plant(FILE, "steps: rows of users clipped one by one", "else _rows_of(chosen, self._users)",
+       "else (_rows_of(chosen, self._users)[0], None)",
        "curator/test_contribution.py::test_gradient_steps_sample_users_and_clip_their_sums")
 plant(FILE, "steps: an error shows what the loss said", "        except Exception:  # noqa: S110 - raised below, where the error with its private values is no longer at hand\n            pass\n",  # noqa: E501
        "        except Exception as error:\n            raise RuntimeError(str(error)) from error\n",

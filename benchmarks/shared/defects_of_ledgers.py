@@ -360,6 +360,6 @@ plant("curator/estimators/logistic.py", "LogisticWeights: fingerprint without th
 plant("curator/estimators/beta.py", "BetaCalibratedWeights: registers what rests on unknown ratios",
        "if ledger.holds(base.fingerprint()):", "if True:",
        "shared/test_beta_calibration.py::test_the_ledger_knows_the_ratio_when_it_knows_the_base")
-plant("curator/estimators/discriminator.py", "DiscriminatorWeights: networks that no ledger holds",
+plant("curator/estimators/fixed.py", "DiscriminatorWeights: networks that no ledger holds",
        "if not fit.ledger.holds(self.gan.fingerprint()):", "if False:",
        "curator/generators/test_gan.py::test_the_discriminator_weights_are_free_under_the_same_ledger_and_no_other")

@@ -11,9 +11,8 @@ from iwbayes.cli.app import app, main
 # isort: off
 from iwbayes.cli import curator
 from iwbayes.cli import analyst
-from iwbayes.cli import demo
 # isort: on
 
 __all__ = ["app", "main"]
 
-del analyst, curator, demo
+del analyst, curator

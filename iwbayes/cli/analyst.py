@@ -1,4 +1,4 @@
-"""Commands of an analyst, who has a release."""
+"""Commands of an analyst, who has a release, and the demonstration."""
 
 from __future__ import annotations
 
@@ -178,3 +178,24 @@ def report(
             content = describe(found, idata, title=title)
         write_atomically(output, content.encode("utf-8"), overwrite=force)
         typer.echo(f"written to {output}")
+
+
+@app.command(epilog="Example:\n\n\b\n  iwbayes demo -o iwbayes-demo --seed 2")
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for release and figure.")] = Path(
+        "iwbayes-demo"
+    ),
+    seed: Annotated[int, typer.Option(help="Seed of everything, privacy noise included.")] = 1,
+    debug: Debug = False,
+) -> None:
+    """Publish and analyse a real public table.
+
+    20,190 person-years of the RAND health insurance experiment.
+    """
+    with errors(debug):
+        with working("loading") as progress:
+            from iwbayes.demo import run_demo
+
+            result = run_demo(seed=seed, output=output, progress=progress)
+        typer.echo(str(result))
+        typer.echo(f"\nRelease: {result.files['release']}\nFigure:  {result.files['figure']}")

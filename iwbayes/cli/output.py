@@ -30,7 +30,6 @@ _NOT_CALIBRATED = "not calibrated:"
 def facts_of(release: Release) -> dict[str, Any]:
     """Public facts of a release, as plain JSON values (null for what is not finite)."""
     weights, measurement = release.weights, release.weights.measurement
-    clipped = float("nan") if measurement is None else measurement.clipped_private
     return {
         "n_private": release.n_private,
         "n_synthetic": len(release.synthetic),
@@ -39,7 +38,7 @@ def facts_of(release: Release) -> dict[str, Any]:
         "method": weights.method,
         "ess": finite(weights.ess),
         "pareto_k": finite(weights.pareto_k),
-        "clipped_private": finite(clipped),
+        "clipped_private": None if measurement is None else finite(measurement.clipped_private),
         "certified": release.certified,
         "statement": release.statement.to_dict(),
     }

@@ -60,14 +60,7 @@ def bounds_of(level: float) -> tuple[str, str]:
 
 
 def replicate(settings: StudySettings, number: int) -> dict[str, Any]:
-    """Run one replication.
-
-    Returns
-    -------
-    dict
-        Plain JSON values: ``replication``, ``seconds``, ``error`` (type and first line, None if all went well) and
-        ``rows``, one a method and parameter.
-    """
+    """Run one replication: plain JSON values, among them an error's type and first line, and a row a parameter."""
     start, rows, error = time.perf_counter(), [], None
     try:
         with one_blas_thread():
@@ -81,7 +74,12 @@ def replicate(settings: StudySettings, number: int) -> dict[str, Any]:
 def _rows(settings: StudySettings, number: int) -> list[dict[str, Any]]:
     seeds = np.random.SeedSequence([settings.random_seed, number]).generate_state(5, np.uint64)
     simulate, noise, sample, fit, train = (int(seed >> np.uint64(1)) for seed in seeds)
-    private, truth = _simulated(settings, np.random.default_rng(simulate))
+    found = settings.simulate(np.random.default_rng(simulate))
+    private, truth = found if isinstance(found, tuple) else (found, settings.truth)
+    if not isinstance(private, PrivateTable):
+        raise TypeError(f"simulate must return a PrivateTable, or one and its truth; got {type(private).__name__}.")
+    if not truth:
+        raise ValueError("there is no truth. Give coverage_study one, or let simulate return (table, truth).")
     generator = (
         settings.generator(np.random.default_rng(sample)) if callable(settings.generator) else settings.generator
     )
@@ -94,7 +92,10 @@ def _rows(settings: StudySettings, number: int) -> list[dict[str, Any]]:
         progressbar=False,
         **settings.publish,
     )
-    rows = _method(REFERENCE, settings.reference, _unweighted(private, release), truth, settings.levels, fit % 2**31)
+    # private rows in the place of synthetic ones, to fit what an analyst with all data would
+    table = SyntheticTable(private.frame, private.schema, origin="simulated private rows")
+    unweighted = Release(table, Weights(np.zeros(len(table)), "none"), release.statement, n_private=len(table))
+    rows = _method(REFERENCE, settings.reference, unweighted, truth, settings.levels, fit % 2**31)
     for name, call in settings.fits.items():
         rows += _method(name, call, release, truth, settings.levels, fit % 2**31)
     return rows
@@ -110,22 +111,6 @@ def _seeded(part: Any, seed: int) -> Any:
         new["random_seed"] = seed % 2**31
     changed = {name: value for name, value in new.items() if value is not own[name]}
     return replace(part, **changed) if changed else part
-
-
-def _simulated(settings: StudySettings, rng: np.random.Generator) -> tuple[PrivateTable, Mapping[str, float]]:
-    found = settings.simulate(rng)
-    table, truth = found if isinstance(found, tuple) else (found, settings.truth)
-    if not isinstance(table, PrivateTable):
-        raise TypeError(f"simulate must return a PrivateTable, or one and its truth; got {type(table).__name__}.")
-    if not truth:
-        raise ValueError("there is no truth. Give coverage_study one, or let simulate return (table, truth).")
-    return table, truth
-
-
-def _unweighted(private: PrivateTable, release: Release) -> Release:
-    """Private rows in the place of synthetic ones, to fit what an analyst with all data would."""
-    table = SyntheticTable(private.frame, private.schema, origin="simulated private rows")
-    return Release(table, Weights(np.zeros(len(table)), "none"), release.statement, n_private=len(table))
 
 
 def _method(
@@ -186,13 +171,7 @@ def _facts(idata: Any) -> tuple[dict[str, Any], dict[str, float]]:
 
 
 def scalars(posterior: xr.Dataset) -> dict[str, Array]:
-    """Draws of each scalar, by its name: ``b``, ``c[level]``, ``d[level, other]``.
-
-    Parameters
-    ----------
-    posterior : xarray.Dataset
-        With dimensions chain and draw.
-    """
+    """Draws of each scalar of a posterior, by its name: ``b``, ``c[level]``, ``d[level, other]``."""
     found = {}
     for name, variable in posterior.data_vars.items():
         dims = [dim for dim in variable.dims if dim not in ("chain", "draw")]

@@ -1,24 +1,15 @@
-"""Coverage studies: many replications of a release and its fits, counted against the truth.
-
-Rows are simulated and the privacy noise is seeded, so that a study can be repeated: its releases are never certified.
-"""
+"""CoverageStudy: what many replications of a release and its fits add up to, counted against the truth."""
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Sequence
 from dataclasses import dataclass
-from multiprocessing import get_context
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from iwbayes.coverage.file import StudyFile
-from iwbayes.coverage.replication import REFERENCE, StudySettings, bounds_of, replicate
-from iwbayes.curator.progress import progress
+from iwbayes.coverage.replication import REFERENCE, bounds_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -135,9 +126,23 @@ class CoverageStudy:
         -------
         matplotlib.axes.Axes
         """
-        from iwbayes.coverage.plots import draw_coverage
+        from iwbayes.analyst.reporting.plots import MARKERS, axes_or_new, label_rows
 
-        return draw_coverage(self.table(level), level, ax)
+        table = self.table(level)
+        methods, names = list(table.index.unique("method")), list(table.index.unique("parameter"))
+        ax = axes_or_new(ax, 7, 1.2 + 0.16 * len(names) * (len(methods) + 1))
+        ax.axvline(level, color="0.5", linewidth=1, linestyle="--", zorder=0)
+        for index, method in enumerate(methods):
+            own = table.loc[method].reindex(names)
+            height = np.arange(len(names)) + 0.8 * ((index + 0.5) / len(methods) - 0.5)
+            marker = MARKERS[index % len(MARKERS)]
+            style = {"fmt": marker, "color": f"C{index}", "markersize": 4, "label": method}
+            ax.errorbar(own["coverage"], height, xerr=2 * own["coverage_se"], **style)
+        label_rows(ax, names)
+        ax.set_xlim(right=1.02)
+        ax.set_xlabel(f"share of {100 * level:g} % intervals that contain the truth (bars: 2 standard errors)")
+        ax.legend(frameon=False, fontsize="small")
+        return ax
 
     def plot_calibration(self, *, ax: Axes | None = None) -> Axes:
         """Draw the coverage of equal-tailed intervals of every level, averaged over the parameters.
@@ -151,9 +156,21 @@ class CoverageStudy:
         matplotlib.axes.Axes
             A curve on the diagonal covers what it claims; above it intervals are too long, below too short.
         """
-        from iwbayes.coverage.plots import draw_calibration
+        from iwbayes.analyst.reporting.plots import axes_or_new
 
-        return draw_calibration(self.replications, ax)
+        ax = axes_or_new(ax, 4.8, 4.6)
+        levels = np.linspace(0, 1, 101)
+        ax.plot([0, 1], [0, 1], color="0.5", linewidth=1, linestyle="--", zorder=0)
+        for index, (method, own) in enumerate(self.replications.groupby("method", sort=False)):
+            needed = np.abs(2 * own["pit"].to_numpy() - 1)  # the level from which on the interval contains the truth
+            covered = pd.DataFrame(needed[:, None] <= levels).groupby(own["replication"].to_numpy()).mean()
+            mean, se = covered.mean(), covered.std(ddof=1) / np.sqrt(len(covered))
+            ax.plot(levels, mean, color=f"C{index}", label=str(method))
+            ax.fill_between(levels, mean - 2 * se, mean + 2 * se, color=f"C{index}", alpha=0.15, linewidth=0)
+        labels = {"xlabel": "nominal level", "ylabel": "coverage (bands: 2 standard errors)"}
+        ax.set(**labels, xlim=(0, 1), ylim=(0, 1), aspect="equal")
+        ax.legend(frameon=False, fontsize="small")
+        return ax
 
     def plot_ranks(self, method: str, parameters: Sequence[str] | None = None) -> np.ndarray:
         """Draw ArviZ's plot of the ranks of the truth among the posterior draws, one panel a parameter.
@@ -197,158 +214,3 @@ class CoverageStudy:
         if not any(np.isclose(level, own) for own in self.levels):
             raise ValueError(f"level must be one of {self.levels}; got {level}.")
         return bounds_of(level)
-
-
-def coverage_study(
-    simulate: Callable[[np.random.Generator], Any],
-    generator: Any = None,
-    weights: Any = None,
-    fit: Callable[..., Any] | Mapping[str, Callable[..., Any]] | None = None,
-    *,
-    publish: Mapping[str, Any],
-    truth: Mapping[str, float] | None = None,
-    reference: Callable[..., Any] | None = None,
-    n_replications: int = 200,
-    levels: Sequence[float] = (0.9, 0.5, 0.95),
-    n_jobs: int = 1,
-    random_seed: int | None = None,
-    path: str | Path | None = None,
-    progressbar: bool = True,
-) -> CoverageStudy:
-    """Count how often the intervals of a fit contain the truth, over simulated releases.
-
-    Parameters
-    ----------
-    simulate : callable
-        Takes a numpy.random.Generator and returns a PrivateTable of simulated rows; or the table and the truth behind
-        it, where that is drawn as well (from the prior, for simulation-based calibration).
-    generator : Generator, SyntheticTable or callable, optional
-        As `publish` takes it; a callable takes a numpy.random.Generator and returns one for this replication.
-    weights : WeightEstimator, optional
-        As `publish` takes it.
-    fit : callable, or dict of callables by the name of the method
-        Takes a Release and ``random_seed``, returns an ArviZ object: ``functools.partial(iw.fit, "y ~ a",
-        family="bernoulli")``. All of a dict see the same releases.
-    publish : dict
-        More arguments of `publish`: ``epsilon``, ``delta``, and perhaps ``n_synthetic`` and ``share``.
-    truth : dict of str to float, optional
-        True values by the names of scalars: ``b``, ``c[level]``. Only these are counted.
-    reference : callable, optional
-        Like `fit`, for the private rows with weights of one, with which lengths and errors are compared. By default
-        the first of `fit`: for `iwbayes.fit` intervals from the row sandwich.
-    n_replications : int
-    levels : sequence of float
-        Nominal levels of the equal-tailed intervals, in (0, 1).
-    n_jobs : int
-        Processes, one thread each. With more than one all callables must be importable by name.
-    random_seed : int, optional
-        Replication i has the same seeds whatever ran before it, those of generators and estimators whose `random_seed`
-        is None among them. It must be given with a path.
-    path : str or Path, optional
-        File of results, to which each replication is added when it ends. A study that was stopped goes on from there,
-        and more replications can be added; a file of other settings is refused. (Functions are compared by name.)
-    progressbar : bool
-
-    Returns
-    -------
-    CoverageStudy
-
-    Raises
-    ------
-    TypeError, ValueError
-        Arguments that do not fit, or a file of another study.
-    RuntimeError
-        If every replication failed; with the first error.
-
-    Notes
-    -----
-    A replication that fails is counted in `failures` and left out of all shares.
-    """
-    fits: dict[str, Any] = dict(fit) if isinstance(fit, Mapping) else {"fit": fit}
-    _check(simulate, fits, publish, n_replications, levels, n_jobs, random_seed)
-    if path is not None and random_seed is None:
-        raise ValueError("random_seed must be given with a path, so that the study can go on from it.")
-    seed = secrets.randbits(31) if random_seed is None else int(random_seed)
-    first: Any = next(iter(fits.values()))
-    ordered = tuple(float(level) for level in levels)
-    settings = StudySettings(
-        simulate, truth, generator, weights, fits, reference or first, dict(publish), ordered, seed
-    )
-    file = None if path is None else StudyFile(Path(path), _settings(settings))
-    done = {} if file is None else file.read()
-    missing = [number for number in range(n_replications) if number not in done]
-    with progress(progressbar, "coverage study", len(missing)) as step:
-        for record in _run(settings, missing, n_jobs):
-            done[record["replication"]] = record
-            if file is not None:
-                file.append(record)
-            step()
-    return _collect([done[number] for number in range(n_replications)], ordered)
-
-
-def _run(settings: StudySettings, numbers: list[int], n_jobs: int) -> Iterator[dict[str, Any]]:
-    """Replications as they end."""
-    if n_jobs == 1:
-        yield from (replicate(settings, number) for number in numbers)
-        return
-    with ProcessPoolExecutor(n_jobs, get_context("spawn")) as pool:
-        jobs = [pool.submit(replicate, settings, number) for number in numbers]
-        try:
-            for job in as_completed(jobs):
-                yield job.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _collect(records: list[dict[str, Any]], levels: tuple[float, ...]) -> CoverageStudy:
-    rows = [{"replication": record["replication"], **row} for record in records for row in record["rows"]]
-    failed = [{name: record[name] for name in ("replication", "error")} for record in records if record["error"]]
-    if not rows:
-        raise RuntimeError(f"every replication failed; the first with {failed[0]['error']}")
-    return CoverageStudy(pd.DataFrame(rows), pd.DataFrame(failed, columns=["replication", "error"]), levels)
-
-
-def _settings(settings: StudySettings) -> dict[str, Any]:
-    """Return what makes two studies the same, as plain JSON values."""
-    return {
-        "random_seed": settings.random_seed,
-        "levels": list(settings.levels),
-        "truth": None if settings.truth is None else {name: float(value) for name, value in settings.truth.items()},
-        "simulate": _name(settings.simulate),
-        "generator": _name(settings.generator) if callable(settings.generator) else repr(settings.generator),
-        "weights": repr(settings.weights),
-        "fits": {name: _name(call) for name, call in settings.fits.items()},
-        "reference": _name(settings.reference),
-        "publish": {name: repr(value) for name, value in sorted(settings.publish.items())},
-    }
-
-
-def _name(function: Any) -> str:
-    """Name of a function; of a partial with its arguments."""
-    inner = getattr(function, "func", None)
-    if inner is not None:
-        return f"{_name(inner)}{function.args}{dict(sorted(function.keywords.items()))}"
-    return getattr(function, "__qualname__", type(function).__qualname__)
-
-
-def _check(
-    simulate: Any, fits: Mapping[str, Any], publish: Any, n: Any, levels: Any, n_jobs: Any, random_seed: Any
-) -> None:
-    named = {"simulate": simulate, **{f"fit {name!r}": call for name, call in fits.items()}}
-    for name, call in named.items():
-        if not callable(call):
-            raise TypeError(f"{name} must be callable; got {type(call).__name__}.")
-    if not fits or REFERENCE in fits:
-        raise ValueError(f"fit must hold at least one method, and none called {REFERENCE!r}.")
-    if not isinstance(publish, Mapping) or {"epsilon", "delta"} - set(publish):
-        raise TypeError("publish must be a dict with epsilon and delta, such as {'epsilon': 1.0, 'delta': 1e-6}.")
-    taken = sorted({"generator", "weights", "noise", "random_seed", "ledger", "progressbar"} & set(publish))
-    if taken:
-        raise ValueError(f"publish must not hold {taken}: the study sets them.")
-    for name, value in (("n_replications", n), ("n_jobs", n_jobs)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-            raise ValueError(f"{name} must be a whole number of 1 or more; got {value!r}.")
-    if random_seed is not None and (isinstance(random_seed, bool) or not isinstance(random_seed, int | np.integer)):
-        raise TypeError(f"random_seed must be a whole number or None; got {type(random_seed).__name__}.")
-    if not len(levels) or not all(0 < level < 1 for level in levels):
-        raise ValueError(f"levels must be in (0, 1), such as 0.9; got {levels}.")

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 
-from iwbayes.curator.estimators.discriminator import DiscriminatorWeights
-from iwbayes.curator.estimators.fixed import KnownRatioWeights, UniformWeights
+from iwbayes.curator.estimators.fixed import DiscriminatorWeights, KnownRatioWeights, UniformWeights
 from iwbayes.curator.estimators.logistic import LogisticWeights
 from iwbayes.curator.estimators.neural import NeuralWeights
 from iwbayes.curator.protocols import WeightEstimator

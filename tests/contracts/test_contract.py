@@ -14,8 +14,7 @@ from factories import synthetic_table
 
 from iwbayes.curator.contribution import bound_contributions
 from iwbayes.curator.estimators.beta import BetaCalibratedWeights
-from iwbayes.curator.estimators.discriminator import DiscriminatorWeights
-from iwbayes.curator.estimators.fixed import KnownRatioWeights, UniformWeights
+from iwbayes.curator.estimators.fixed import DiscriminatorWeights, KnownRatioWeights, UniformWeights
 from iwbayes.curator.estimators.logistic import LogisticWeights
 from iwbayes.curator.estimators.neural import NeuralWeights
 from iwbayes.curator.estimators.output import OutputNoiseWeights

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from iwbayes.display import cell, number
+from iwbayes.display import html_table, number
 
 #: Keys of a recipe that do not say what they are, and what they are.
 _SETTINGS = {"calibration": "joint scale of the parts' epsilons"}
@@ -28,10 +28,10 @@ a:focus-visible, summary:focus-visible, .scroll:focus-visible { outline: 3px sol
 .skip:focus { position: static; }
 nav ul { display: flex; flex-wrap: wrap; gap: .25rem 1rem; list-style: none; padding: 0; }
 .scroll { overflow-x: auto; margin: .5rem 0 1rem; }
-table { border-collapse: collapse; font-size: .92rem; overflow-wrap: normal; }
+table { border: 0; border-collapse: collapse; font-size: .92rem; overflow-wrap: normal; }
 caption { text-align: left; color: #444; padding: .2rem 0; }
-th, td { text-align: left; vertical-align: top; padding: .25rem .6rem; border-bottom: 1px solid #ddd; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+th, td { text-align: left; vertical-align: top; padding: .25rem .6rem; border: 0; border-bottom: 1px solid #ddd; }
+td[style*="right"] { font-variant-numeric: tabular-nums; white-space: nowrap; }
 td.long { min-width: 15rem; }
 thead th { border-bottom: 2px solid #888; }
 img { max-width: 100%; height: auto; display: block; }
@@ -75,24 +75,9 @@ def bullets(lines: Iterable[str]) -> str:
 
 
 def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Table with a caption; the first cell of each row is its header. Cells are shown as `display.cell` says."""
-    head = "".join(f'<th scope="col">{escape(str(name))}</th>' for name in header)
-    body = "".join(
-        f'<tr><th scope="row">{escape(str(row[0]))}</th>' + "".join(_cell(value) for value in row[1:]) + "</tr>"
-        for row in rows
-    )
-    label = escape(caption)
-    return (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{label}"><table>'
-        f"<caption>{label}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>\n"
-    )
-
-
-def _cell(value: Any) -> str:
-    text = cell(value)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    kind = ' class="number"' if is_number else " class=long" if len(text) > 40 else ""
-    return f"<td{kind}>{escape(text)}</td>"
+    """Table of `display.html_table`, in a region that scrolls on narrow screens."""
+    found = html_table(caption, header, rows)
+    return f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(caption)}">{found}</div>\n'
 
 
 def settings(recipe: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.special import log_expit, logsumexp
@@ -14,10 +13,9 @@ from iwbayes.arrays import Array
 from iwbayes.beta_calibration import BetaCalibration
 from iwbayes.curator.estimators.fitting import OpenFit, RatioLearner
 from iwbayes.curator.estimators.logistic_loss import Reach, check_penalty, gradient_reach, minimise, sensitivity
-from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier
+from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.mechanisms import VECTOR_MECHANISMS
 from iwbayes.curator.protocols import LogRatio, PublicFacts, RatioEstimator
-from iwbayes.measurement import DISTRIBUTIONS
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.weights import Weights
@@ -35,15 +33,7 @@ _SLOPES = 2
 
 @dataclass(frozen=True)
 class BetaCalibratedRatio:
-    """A log ratio after a released beta calibration.
-
-    Parameters
-    ----------
-    base : LogRatio
-    calibration : BetaCalibration
-    limit : float
-        The base's log ratios are cut to [-limit, limit] first, as they were for the fit.
-    """
+    """A log ratio after a released beta calibration; it is cut to [-limit, limit] first, as it was for the fit."""
 
     base: LogRatio
     calibration: BetaCalibration
@@ -136,14 +126,12 @@ class BetaCalibratedWeights(RatioLearner[BetaCalibratedRatio]):
     @property
     def pure(self) -> bool:
         """Whether base and calibration are pure epsilon, so that `fit` takes delta 0."""
-        return self.base.pure and self.mechanism != "gaussian"
+        return self.base.pure and super().pure
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
         """Declare the uses of the private rows that `fit` will charge: the base's, then the calibration's."""
         base, own = self._budgets(epsilon, delta)
-        multiplier = gaussian_multiplier(**own) if self.mechanism == "gaussian" else None
-        event = Event(self.label, self.mechanism, own["epsilon"], own["delta"], multiplier)
-        return (*self.base.events(facts, **base), event)
+        return (*self.base.events(facts, **base), self._event(own["epsilon"], own["delta"]))
 
     def _weigh(self, fit: OpenFit) -> Weights:
         method = f"BetaCalibratedWeights({type(self.base).__name__}, {self.mechanism})"
@@ -159,10 +147,7 @@ class BetaCalibratedWeights(RatioLearner[BetaCalibratedRatio]):
         identity = np.array([limit, limit, 0.0])
         rows = _features(_cut(base, private, limit), limit), _features(at_synthetic, limit)
         exact = minimise(*rows, l2, n_private=facts.n_private, center=identity)[:_SLOPES]
-        settings: dict[str, Any] = {"epsilon": own["epsilon"], "ledger": ledger, "label": self.label}
-        if self.mechanism == "gaussian":
-            settings["delta"] = own["delta"]
-        noisy = VECTOR_MECHANISMS[self.mechanism](exact, sensitivity=reach * self._norm(), **settings)
+        noisy = self._noisy(exact, self.mechanism, sensitivity=reach * self._norm(), **own, ledger=ledger)
         a, b = (float(slope) for slope in np.maximum(noisy.value / limit, 0.0))
         # the constant gives the synthetic rows a mean weight of one
         log_mean = float(logsumexp(BetaCalibration(a, b)(at_synthetic))) - math.log(len(at_synthetic))
@@ -190,9 +175,8 @@ class BetaCalibratedWeights(RatioLearner[BetaCalibratedRatio]):
         reach = facts.rows_per_user * gradient_reach(block, facts.row_adjacency)
         if self.l2 is not None:
             return self.l2, sensitivity(reach, facts.n_private, self.l2)
-        scale = gaussian_multiplier(epsilon, delta) if self.mechanism == "gaussian" else self._norm() / epsilon
         # of the noise, at sensitivity one
-        spread = math.sqrt(DISTRIBUTIONS[self.mechanism](scale, _SLOPES).covariance[0, 0])
+        spread = math.sqrt(self._noise(self._norm(), _SLOPES, epsilon=epsilon, delta=delta).covariance[0, 0])
         l2 = max(sensitivity(reach, facts.n_private, 1.0) * spread / NOISE_TARGET, LEAST_L2)
         return l2, sensitivity(reach, facts.n_private, l2)
 

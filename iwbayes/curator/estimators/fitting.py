@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from iwbayes.curator.privacy.accounting import check_budget
+from iwbayes.curator.privacy.accounting import gaussian_multiplier
 from iwbayes.curator.privacy.declared import admit, owed_events
 from iwbayes.curator.privacy.ledger import Ledger
+from iwbayes.curator.privacy.mechanisms import VECTOR_MECHANISMS, Noisy
 from iwbayes.curator.protocols import LogRatio, PublicFacts, check_rows_at_hand
+from iwbayes.measurement import DISTRIBUTIONS
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.weights import Weights
@@ -43,12 +43,20 @@ class OpenFit:
 
 
 class Estimator:
-    """What weight estimators share; each has settings, `pure` and `events`, and makes its weights in `_weigh`."""
+    """What weight estimators share; each has settings and `events`, and makes its weights in `_weigh`."""
+
+    #: Name of the noise, in the settings of those that draw some.
+    mechanism: str
 
     @property
     def label(self) -> str:
         """Name of the event in the statement."""
         return type(self).__name__
+
+    @property
+    def pure(self) -> bool:
+        """Whether the noise is pure epsilon, so that `fit` takes delta 0."""
+        return self.mechanism not in ("gaussian", "dp-sgd")
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
         """Declare the uses of the private rows that `fit` will charge."""
@@ -107,6 +115,24 @@ class Estimator:
     def _before(self, fit: OpenFit) -> None:
         """Refuse what settings and tables forbid, and warn of a cost, before the ledger is asked."""
 
+    def _event(self, epsilon: float, delta: float, label: str = "", count: int = 1) -> Event:
+        """Vectors with noise of the mechanism, as many as ``count`` says."""
+        gaussian = self.mechanism == "gaussian"
+        multiplier = gaussian_multiplier(epsilon, delta) if gaussian else None
+        own_delta = float(delta) if gaussian else 0.0
+        return Event(label or self.label, self.mechanism, float(epsilon), own_delta, multiplier, count)
+
+    def _noise(self, sensitivity: float, dim: int, *, epsilon: float, delta: float) -> Any:
+        """Distribution of that noise, for a sensitivity in the mechanism's norm."""
+        gaussian = self.mechanism == "gaussian"
+        scale = sensitivity * gaussian_multiplier(epsilon, delta) if gaussian else sensitivity / epsilon
+        return DISTRIBUTIONS[self.mechanism](scale, dim)
+
+    def _noisy(self, value: ArrayLike, mechanism: str, *, delta: float, **settings: Any) -> Noisy:
+        """Charge for a vector, then add the noise: ``settings`` are the mechanism's, delta is for Gaussian noise."""
+        settings = {"label": self.label, **settings, **({"delta": delta} if mechanism == "gaussian" else {})}
+        return VECTOR_MECHANISMS[mechanism](value, **settings)
+
 
 class RatioLearner(Estimator, Generic[Ratio]):
     """An estimator that learns a log ratio as a function of the row, in `_learn`."""
@@ -120,30 +146,3 @@ class RatioLearner(Estimator, Generic[Ratio]):
     def _learn(self, fit: OpenFit) -> Ratio:
         """Pay, learn the log ratio and register it."""
         raise NotImplementedError
-
-
-class FreeEstimator(Estimator):
-    """An estimator that costs nothing; the budget is checked all the same, so that a wrong one is not hidden."""
-
-    @property
-    def pure(self) -> bool:
-        """It takes any delta and uses none."""
-        return True
-
-    @property
-    def reads_blocks(self) -> bool:
-        """It reads no private row."""
-        return True
-
-    def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
-        """Declare nothing: nothing is learned from private rows here."""
-        check_budget(epsilon, delta)
-        return ()
-
-
-def ratios(log_ratio: Callable[[SyntheticTable], ArrayLike], synthetic: SyntheticTable) -> NDArray[np.float64]:
-    """Evaluate somebody else's log ratio, shape (row,); ValueError when it has another shape."""
-    found = np.asarray(log_ratio(synthetic), dtype=np.float64)
-    if found.shape != (len(synthetic),):
-        raise ValueError(f"log_ratio must return shape ({len(synthetic)},), one a row; got {found.shape}.")
-    return found

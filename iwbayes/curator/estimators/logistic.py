@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -22,8 +21,7 @@ from iwbayes.curator.estimators.logistic_loss import (
     sensitivity,
 )
 from iwbayes.curator.estimators.objective_perturbation import Perturbation, perturbed_minimiser, plan_perturbation
-from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier
-from iwbayes.curator.privacy.mechanisms import VECTOR_MECHANISMS
+from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.measurement import GaussianDistribution, LaplaceDistribution, Measurement, SphericalDistribution
 from iwbayes.schema import Schema
@@ -42,13 +40,8 @@ _MARGIN, _COORDINATE_MARGIN = 1e-6, 2.0**-19
 class LogisticRatio:
     """A released logistic log ratio: log w(x) = b.x, less the log of the noise's moment where it is known.
 
-    Parameters
-    ----------
-    coefficients : ndarray, shape (k,)
-        Of the centred encoded features and the constant 1, noise included.
-    schema : Schema
-    distribution : noise distribution or None
-        Distribution of the noise to debias for; None leaves the log ratio as it is.
+    The coefficients, shape (k,), are of the centred encoded features and the constant 1, noise included; without the
+    distribution of the noise nothing is debiased.
     """
 
     coefficients: Array
@@ -56,13 +49,7 @@ class LogisticRatio:
     distribution: CoefficientDistribution | None = None
 
     def log_ratio(self, table: PrivateTable | SyntheticTable) -> Array:
-        """Log ratio of each row, natural logs, shape (row,).
-
-        Raises
-        ------
-        ValueError
-            When the table has another schema, or the debias factor does not exist for some row.
-        """
+        """Log ratio of each row, natural logs, shape (row,); ValueError where the debias factor does not exist."""
         if table.schema != self.schema:
             raise ValueError("the log ratio was learned under another schema. Give it rows under that one.")
         rows = design(table, encoded_reach(self.schema))
@@ -136,11 +123,6 @@ class LogisticWeights(RatioLearner[LogisticRatio]):
         if not isinstance(self.debias, bool):
             raise TypeError(f"debias must be True or False; got {self.debias!r}.")
 
-    @property
-    def pure(self) -> bool:
-        """Whether the noise is pure epsilon, so that `fit` takes delta 0."""
-        return self.mechanism != "gaussian"
-
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
         """Declare the uses of the private rows that `fit` will charge."""
         epsilon, delta = check_budget(epsilon, delta)
@@ -148,25 +130,19 @@ class LogisticWeights(RatioLearner[LogisticRatio]):
             return (Event(self.label, "none", math.inf),)
         if self.mechanism == "objective":
             self._split(facts, epsilon)  # refuses what rounding would spoil
-        if self.mechanism == "gaussian":
-            return (Event(self.label, "gaussian", epsilon, delta, gaussian_multiplier(epsilon, delta)),)
         if self.mechanism == "paper":
             return (Event(self.label, "laplace", self._true_epsilon(facts, epsilon)),)
-        return (Event(self.label, self.mechanism, epsilon),)
+        return (self._event(epsilon, delta),)
 
     def noise_law(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> CoefficientDistribution | None:
         """Distribution of the noise in the coefficients, from public quantities; None where it has no closed form."""
         epsilon, delta = check_budget(epsilon, delta)
-        dim, reach = facts.schema.n_features + 1, self._sensitivity(facts)
-        if self.mechanism == "gaussian":
-            return GaussianDistribution(reach * gaussian_multiplier(epsilon, delta), dim)
-        if self.mechanism == "spherical":
-            return SphericalDistribution(reach / epsilon, dim)
-        if self.mechanism == "laplace":
-            return LaplaceDistribution(math.sqrt(dim) * reach / epsilon, dim)
+        dim = facts.schema.n_features + 1
         if self.mechanism == "paper":
             return LaplaceDistribution(self._published_scale(facts, epsilon), dim)
-        return None
+        if self.mechanism in ("objective", "none"):
+            return None
+        return self._noise(self._sensitivity(facts), dim, epsilon=epsilon, delta=delta)  # type: ignore[no-any-return]
 
     def _weigh(self, fit: OpenFit) -> Weights:
         rows = design(fit.synthetic, encoded_reach(fit.facts.schema))
@@ -213,13 +189,8 @@ class LogisticWeights(RatioLearner[LogisticRatio]):
             ledger.charge(*self.events(facts, epsilon=epsilon))
             return LogisticRatio(exact, facts.schema), None
         change = self._sensitivity(facts)
-        if planned.name == "laplace":
-            change *= math.sqrt(len(exact))
         spent = self._true_epsilon(facts, epsilon) if self.mechanism == "paper" else epsilon
-        settings: dict[str, Any] = {"delta": fit.delta} if self.mechanism == "gaussian" else {}
-        noisy = VECTOR_MECHANISMS[planned.name](
-            exact, sensitivity=change, epsilon=spent, ledger=ledger, label=self.label, **settings
-        )
+        noisy = self._noisy(exact, planned.name, sensitivity=change, epsilon=spent, delta=fit.delta, ledger=ledger)
         noise_law = noisy.distribution
         measurement = Measurement("logistic coefficients", noisy.value, noise_law, change, None, facts.n_private)
         return LogisticRatio(noisy.value, facts.schema, noise_law if self.debias else None), measurement
@@ -238,16 +209,17 @@ class LogisticWeights(RatioLearner[LogisticRatio]):
         )
 
     def _sensitivity(self, facts: PublicFacts) -> float:
+        """Sensitivity of the coefficients, in L1 for Laplace noise and in L2 for the others."""
         reach = facts.rows_per_user * gradient_reach(encoded_reach(facts.schema), facts.row_adjacency)
-        return sensitivity(reach, facts.n_private, self.l2)
+        change = sensitivity(reach, facts.n_private, self.l2)
+        return change * math.sqrt(facts.schema.n_features + 1) if self.mechanism in ("laplace", "paper") else change
 
     def _published_scale(self, facts: PublicFacts, epsilon: float) -> float:
         return 2 * math.sqrt(facts.schema.n_features) / (facts.n_private * self.l2 * epsilon)
 
     def _true_epsilon(self, facts: PublicFacts, epsilon: float) -> float:
         """L1 sensitivity over the published scale."""
-        dim = facts.schema.n_features + 1
-        return math.sqrt(dim) * self._sensitivity(facts) / self._published_scale(facts, epsilon)
+        return self._sensitivity(facts) / self._published_scale(facts, epsilon)
 
 
 def _check_existence(distribution: CoefficientDistribution, rows: Array) -> None:

@@ -35,17 +35,8 @@ _ROWS = 2**14
 class NeuralRatio:
     """A released neural log ratio: linear in the standardised features plus a multilayer perceptron, in numpy.
 
-    Parameters
-    ----------
-    schema : Schema
-    center, scale : ndarray, shape (feature,)
-        Of the encoded features, from the synthetic rows.
-    linear : Layer
-        Weight (draw, 1, feature) and bias (draw, 1).
-    hidden : tuple of Layer
-        With the activation x/(1 + exp(-x)) after each.
-    top : ndarray, shape (draw, 1, width) or None
-        From the last hidden layer to the log ratio; None without hidden layers.
+    ``center`` and ``scale``, shape (feature,), are those of the synthetic rows. The activation after each hidden layer
+    is x/(1 + exp(-x)); ``top``, shape (draw, 1, width), leads from the last to the log ratio, None without any.
     """
 
     schema: Schema
@@ -64,27 +55,16 @@ class NeuralRatio:
         linear, *hidden = [(stacked[f"{name}.weight"], stacked[f"{name}.bias"]) for name in names]
         return cls(schema, center, scale, linear, tuple(hidden), stacked.get("top.weight"))
 
-    @property
-    def n_draws(self) -> int:
-        """Number of independent trainings."""
-        return len(self.linear[1])
-
     def log_ratios(self, table: PrivateTable | SyntheticTable) -> Array:
-        """Log ratio of each row under each training, natural logs, shape (draw, row).
-
-        Raises
-        ------
-        ValueError
-            When the table has another schema.
-        """
+        """Log ratio of each row under each training, natural logs, shape (draw, row)."""
         if table.schema != self.schema:
             raise ValueError("the log ratio was learned under another schema. Give it rows under that one.")
         encoded = self.schema.encode(table.frame)
-        out = np.empty((self.n_draws, len(encoded)))
+        out = np.empty((len(self.linear[1]), len(encoded)))
         for start in range(0, len(encoded), _ROWS):
             x = (encoded[start : start + _ROWS] - self.center) / self.scale
-            for draw in range(self.n_draws):
-                out[draw, start : start + _ROWS] = self._evaluate(x, draw)
+            for draw, row in enumerate(out):
+                row[start : start + _ROWS] = self._evaluate(x, draw)
         return out
 
     def _evaluate(self, x: Array, draw: int) -> Array:

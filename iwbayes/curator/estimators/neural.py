@@ -122,25 +122,17 @@ class NeuralWeights(RatioLearner[NeuralRatio]):
                 raise ValueError(f"{name} must be whole numbers of at least 1; got {getattr(self, name)!r}.")
         _ = self._settings(draws=1)  # refuses wrong steps, sampling probability, clip norm and mechanism
         if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
-            raise ValueError(
-                f"learning_rate must be positive and finite; got {self.learning_rate!r}. None chooses one from the "
-                f"budget."
-            )
+            remedy = "None chooses one from the budget."
+            raise ValueError(f"learning_rate must be positive and finite; got {self.learning_rate!r}. {remedy}")
         if not 0 <= self.weight_decay < math.inf:
             raise ValueError(f"weight_decay must be at least 0 and finite; got {self.weight_decay!r}.")
         if self.random_seed is not None and not (is_whole(self.random_seed) and self.random_seed >= 0):
             raise ValueError(f"random_seed must be a whole number of at least 0, or None; got {self.random_seed!r}.")
 
-    @property
-    def pure(self) -> bool:
-        """Whether `fit` takes delta 0: never with noise, which is Gaussian."""
-        return self.mechanism == "none"
-
     def _settings(self, draws: int) -> PrivateSteps:
-        rules = self.sampling_probability, self.clip_norm, self.mechanism
         if not is_whole(self.steps):
             raise ValueError(f"steps must be a whole number of at least 1; got {self.steps!r}.")
-        return PrivateSteps(draws * self.steps, *rules)
+        return PrivateSteps(draws * self.steps, self.sampling_probability, self.clip_norm, self.mechanism)
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
         """Declare the uses of the private rows that `fit` will charge: all steps of all draws as one event."""
@@ -156,8 +148,7 @@ class NeuralWeights(RatioLearner[NeuralRatio]):
 
     def _learn(self, fit: OpenFit) -> NeuralRatio:
         torch = import_torch("NeuralWeights")
-        private, schema = fit.private, fit.facts.schema
-        device, ledger = working_device(self.device), fit.pay()
+        private, schema, device, ledger = fit.private, fit.facts.schema, working_device(self.device), fit.pay()
         encoded = schema.encode(fit.synthetic.frame)
         center, scale = encoded.mean(axis=0), np.maximum(encoded.std(axis=0), LEAST_SPREAD)
 
@@ -184,9 +175,8 @@ class NeuralWeights(RatioLearner[NeuralRatio]):
         network = make_network(synthetic.shape[1], self.hidden, rng).to(synthetic.device)
         synthetic = synthetic[torch.from_numpy(rng.permutation(len(synthetic))).to(synthetic.device)]
         rate = self._rate(gradients, network, synthetic)
-        optimizer = torch.optim.SGD(
-            network.parameters(), lr=rate, momentum=MOMENTUM, weight_decay=float(self.weight_decay)
-        )
+        settings = {"lr": rate, "momentum": MOMENTUM, "weight_decay": float(self.weight_decay)}
+        optimizer = torch.optim.SGD(network.parameters(), **settings)
         averaged, first = Average(network), self.steps - math.ceil(AVERAGED_SHARE * self.steps)
         for step in range(self.steps):
             batch = synthetic

@@ -16,8 +16,7 @@ from iwbayes.curator.estimators.logistic_loss import (
     minimise,
     sensitivity,
 )
-from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier
-from iwbayes.curator.privacy.mechanisms import gaussian, laplace
+from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.statement import Event
 from iwbayes.weights import Weights
@@ -59,18 +58,9 @@ class OutputNoiseWeights(Estimator):
             raise ValueError(f"mechanism must be 'laplace' or 'gaussian'; got {self.mechanism!r}.")
         check_penalty(self.l2)
 
-    @property
-    def pure(self) -> bool:
-        """Whether the noise is pure epsilon, so that `fit` takes delta 0."""
-        return self.mechanism == "laplace"
-
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
         """Declare one use for every synthetic row."""
-        epsilon, delta = check_budget(epsilon, delta)
-        if self.mechanism == "laplace":
-            return (Event(self.label, "laplace", epsilon, count=facts.n_synthetic),)
-        multiplier = gaussian_multiplier(epsilon, delta)
-        return (Event(self.label, "gaussian", epsilon, delta, multiplier, facts.n_synthetic),)
+        return (self._event(*check_budget(epsilon, delta), count=facts.n_synthetic),)
 
     def _weigh(self, fit: OpenFit) -> Weights:
         facts, epsilon, delta = fit.facts, fit.epsilon, fit.delta
@@ -101,11 +91,8 @@ class OutputNoiseWeights(Estimator):
         ledger = fit.pay()
         rows = design(fit.synthetic, reach)
         exact = rows @ minimise(design(fit.private, reach), rows, self.l2, n_private=facts.n_private)
-        settings = {"sensitivity": change, "epsilon": epsilon, "ledger": ledger, "label": self.label}
-        if self.mechanism == "laplace":
-            noisy = laplace(exact, separately=True, **settings)  # type: ignore[arg-type]
-            shift = math.log1p(-(noisy.distribution.scale**2))
-        else:
-            noisy = gaussian(exact, delta=delta, separately=True, **settings)  # type: ignore[arg-type]
-            shift = -(noisy.distribution.scale**2) / 2
+        budget = {"epsilon": epsilon, "delta": delta}
+        noisy = self._noisy(exact, self.mechanism, sensitivity=change, **budget, ledger=ledger, separately=True)
+        square = noisy.distribution.scale**2
+        shift = math.log1p(-square) if self.mechanism == "laplace" else -square / 2
         return Weights(noisy.value + shift, f"OutputNoiseWeights({self.mechanism}, l2={self.l2:g})")

@@ -1,8 +1,7 @@
 """Private training steps: Poisson-sampled rows, clipped per-example gradients, noise in every step, paid in advance.
 
-The one private training loop of the package, for any torch module and any loss of the private rows (Abadi et al.,
-CCS 2016; Ghalebikesabi et al., UAI 2022, Algorithm 1, corrected: see `PrivateGradients.gradient`). torch is imported
-on first use.
+For any torch module and any loss of the private rows (Abadi et al., CCS 2016; Ghalebikesabi et al., UAI 2022,
+Algorithm 1, corrected: see `PrivateGradients.gradient`). torch is imported on first use.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from iwbayes.curator.privacy.accounting import check_budget, dpsgd_multiplier
 from iwbayes.curator.privacy.ledger import Ledger
+from iwbayes.curator.training.parameters import is_whole
 from iwbayes.curator.training.row_gradients import (
     CLIP_RANGE,
     check_module,
@@ -76,7 +76,7 @@ class PrivateSteps:
     mechanism: str = "dp-sgd"
 
     def __post_init__(self) -> None:
-        if isinstance(self.steps, bool) or not isinstance(self.steps, int | np.integer) or self.steps < 1:
+        if not is_whole(self.steps) or self.steps < 1:
             raise ValueError(f"steps must be a whole number of at least 1; got {self.steps!r}.")
         if not 0 < self.sampling_probability <= 1:
             raise ValueError(
@@ -121,9 +121,8 @@ class PrivateSteps:
         and clips the sum of the gradients of each one's rows. ``n_private`` is the public number of rows, by
         which sums are divided; with users the number of rows is private.
 
-        Raises BudgetExceeded when the steps do not fit in the ledger, with nothing charged, and ValueError when
-        the tensors do not have the same number of rows, or rows have owners and the ledger does not protect
-        users, or the other way round.
+        Raises BudgetExceeded when the steps do not fit in the ledger, and ValueError when rows, owners and what the
+        ledger protects do not fit together; nothing is charged then.
         """
         import_torch("private training")
         if not rows or len({len(part) for part in rows}) != 1 or len(rows[0]) == 0:
@@ -145,7 +144,7 @@ class PrivateGradients:
     It holds the private rows: it prints nothing of them, and is neither copied nor pickled.
     """
 
-    __slots__ = ("_event", "_left", "_lock", "_n_private", "_noise", "_owned", "_probed", "_rows", "_settings")
+    __slots__ = tuple("_event _left _lock _n_private _n_units _noise _probed _rows _settings _users".split())
 
     def __init__(
         self,
@@ -159,7 +158,9 @@ class PrivateGradients:
         self._settings, self._event, self._rows = settings, event, rows
         self._left, self._lock = int(settings.steps), threading.Lock()
         self._n_private = len(rows[0]) if n_private is None else int(n_private)
-        self._owned = None if users is None else _Owned.of(users)
+        self._users = users
+        #: Public number of what is sampled: rows, or users.
+        self._n_units = len(rows[0]) if users is None else int(users.max()) + 1
         self._probed: weakref.WeakSet[Module] = weakref.WeakSet()
         self._noise = ledger.charge(event)
 
@@ -212,8 +213,10 @@ class PrivateGradients:
                 raise RuntimeError(f"all {self._settings.steps} steps that were charged are taken. Charge more first.")
             self._left -= 1
         rate = self._settings.sampling_probability
-        indices, owners = self._sample(rate)
-        units: dict[str, Any] = {"owners": owners, "n_units": self._n_units}
+        n = self._n_units
+        chosen = np.arange(n) if rate == 1 else self._noise.poisson_sample(n, rate)
+        indices, owners = (chosen, None) if self._users is None else _rows_of(chosen, self._users)
+        units: dict[str, Any] = {"owners": owners, "n_units": n}
         flat = None
         try:
             if self._event.noise_multiplier is None:
@@ -233,17 +236,6 @@ class PrivateGradients:
         if center is not None:
             found = {name: value + middle for (name, value), middle in zip(found.items(), center, strict=True)}
         return found
-
-    @property
-    def _n_units(self) -> int:
-        """Public number of what is sampled: rows, or users."""
-        return len(self._rows[0]) if self._owned is None else len(self._owned.starts)
-
-    def _sample(self, rate: float) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
-        """Return indices of the rows of a step, and their owners side by side where they have some."""
-        n = self._n_units
-        chosen = np.arange(n) if rate == 1 else self._noise.poisson_sample(n, rate)
-        return (chosen, None) if self._owned is None else self._owned.rows_of(chosen)
 
     def _bounds(
         self, network: Module, loss: RowLoss, reference: Sequence[Tensor] | None
@@ -290,22 +282,8 @@ class PrivateGradients:
         raise TypeError("PrivateGradients hold private rows and a count of charged steps; they cannot be copied.")
 
 
-@dataclass(frozen=True)
-class _Owned:
-    """Rows in an order in which those of a user stand side by side: private, except for the number of users."""
-
-    order: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    counts: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, users: NDArray[np.int64]) -> _Owned:
-        counts = np.bincount(users)
-        return cls(np.argsort(users, kind="stable"), np.cumsum(counts) - counts, counts)
-
-    def rows_of(self, users: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return indices of the rows of some users, and the owner of each."""
-        counts = self.counts[users]
-        owners = np.repeat(users, counts)
-        within = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
-        return self.order[self.starts[owners] + within], owners
+def _rows_of(chosen: NDArray[np.int64], users: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return indices of the rows of some users, those of a user side by side, and the owner of each."""
+    rows = np.flatnonzero(np.isin(users, chosen))
+    rows = rows[np.argsort(users[rows], kind="stable")]
+    return rows, users[rows]

@@ -52,10 +52,8 @@ def trainable(network: Module) -> dict[str, Parameter]:
 def check_module(network: Module) -> None:
     """Refuse a module that cannot be trained row by row with ValueError.
 
-    These are layers that mix rows (batch normalisation: no clipping of a row's gradient bounds what the row does to
-    the others' through the batch's moments), layers that keep running statistics of the rows, random layers
-    (dropout: torch draws from its global state, which this package does not touch), and parameters that are neither
-    float32 nor float64, on several devices, or absent.
+    Layers that mix rows (batch normalisation) are refused, since no clipping of a row's gradient bounds what the row
+    does to the others' through the batch's moments; and random ones (dropout), which draw from torch's global state.
     """
     torch = import_torch("private training")
     nn = torch.nn

@@ -54,24 +54,12 @@ def tilt(
     Theory: docs/theory.md#the-tilt.
 
     Minimises log sum_i exp(base_i + phi_i b) - b.target + b'S b/2, S = noise covariance + Cov(phi)/N, by Newton's
-    method with a line search; the problem is strictly convex.
+    method with a line search; the problem is strictly convex. ``phi`` has shape (row, k); ``base``, shape (row,), are
+    log shares of the rows before the tilt, with sum one on the natural scale, equal by default, under which mean and
+    covariance of phi are taken.
 
-    Parameters
-    ----------
-    phi : ndarray, shape (row, k)
-    target : ndarray, shape (k,)
-    noise_covariance : ndarray, shape (k, k)
-    n_private : int
-    base : ndarray, shape (row,), optional
-        Log shares of the rows before the tilt, with sum one on the natural scale; equal by default. Mean and
-        covariance of phi are taken under them.
-
-    Returns
-    -------
-    log_weights : ndarray, shape (row,)
-        Those of the base included; the weights have mean one.
-    b : ndarray, shape (k,)
-        The tilt's coefficients: log weights are base + phi b, up to a constant.
+    Return the log weights, shape (row,), of mean one and with those of the base, and the coefficients b, shape (k,):
+    log weights are base + phi b, up to a constant.
     """
     base = np.full(len(phi), -math.log(len(phi))) if base is None else base
     with one_blas_thread():
@@ -97,18 +85,11 @@ def tilt(
             if decrement < 1e-12:
                 # Newton's last step squares this error; further ones would only chase the objective's rounding
                 return objective(b - step)[1], b - step
-            value, b, log_weights, moved = _line_search(objective, value, b, step, decrement)
-            if not moved:
+            for length in 0.5 ** np.arange(34):
+                new, trial = objective(b - length * step)
+                if new <= value - 1e-4 * length * decrement:
+                    break
+            else:
                 break
+            value, log_weights, b = new, trial, b - length * step
     return log_weights, b
-
-
-def _line_search(objective, value, b, step, decrement):  # type: ignore[no-untyped-def]
-    length = 1.0
-    while length > 1e-10:
-        trial = b - length * step
-        new, log_weights = objective(trial)
-        if new <= value - 1e-4 * length * decrement:
-            return new, trial, log_weights, True
-        length /= 2
-    return value, b, objective(b)[1], False

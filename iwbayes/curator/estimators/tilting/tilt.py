@@ -18,7 +18,7 @@ from iwbayes.curator.estimators.tilting.exponential import STEPS_PER_BOUND, inte
 from iwbayes.curator.estimators.tilting.held_back import held_back_features, next_terms
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_epsilon, gaussian_multiplier, largest_scale, price
 from iwbayes.curator.privacy.ledger import Ledger
-from iwbayes.curator.privacy.mechanisms import cube, gaussian, power_of_two_below
+from iwbayes.curator.privacy.mechanisms import power_of_two_below
 from iwbayes.curator.protocols import (
     GeneratorsEstimator,
     LogRatio,
@@ -30,7 +30,7 @@ from iwbayes.curator.protocols import (
 from iwbayes.features import FeatureMap
 from iwbayes.features.formulas import check_formulas, model_options
 from iwbayes.features.terms import MAX_RAW_TERMS, TERMS, Terms, count_raw_terms
-from iwbayes.measurement import MEAN_OF_FEATURES, TEST_OF_FIT, CubeDistribution, GaussianDistribution, Measurement
+from iwbayes.measurement import MEAN_OF_FEATURES, TEST_OF_FIT, Measurement
 from iwbayes.schema import Schema
 from iwbayes.statement import Event
 from iwbayes.tables import SyntheticTable
@@ -164,7 +164,7 @@ class TiltWeights(Estimator):
     @property
     def pure(self) -> bool:
         """Whether the noise is pure epsilon, so that `fit` takes delta 0."""
-        return self.mechanism == "cube" and (not isinstance(self.base, WeightEstimator) or self.base.pure)
+        return super().pure and (not isinstance(self.base, WeightEstimator) or self.base.pure)
 
     @property
     def reads_blocks(self) -> bool:
@@ -185,25 +185,16 @@ class TiltWeights(Estimator):
         """Declare the uses of the private rows that `fit` will charge; refuse models that the schema cannot carry."""
         self.options(facts.schema)
         parts = self.parts(facts, epsilon=epsilon, delta=delta)
-        own: tuple[Event, ...] = (self._own_event(parts.epsilon, parts.delta),)
+        own: tuple[Event, ...] = (self._event(parts.epsilon, parts.delta),)
         if parts.test_epsilon:
-            own = (*own, self._own_event(parts.test_epsilon, parts.delta, self._test_label))
+            own = (*own, self._event(parts.test_epsilon, parts.delta, f"{self.label}, {TEST_OF_FIT}"))
         if not isinstance(self.base, WeightEstimator):
             return own
         return (*self.base.events(facts, epsilon=parts.base_epsilon, delta=parts.base_delta), *own)
 
-    @property
-    def _test_label(self) -> str:
-        return f"{self.label}, {TEST_OF_FIT}"
-
-    def _own_event(self, epsilon: float, delta: float, label: str | None = None) -> Event:
-        label = self.label if label is None else label
-        if self.mechanism == "cube":
-            return Event(label, "cube", check_budget(epsilon, delta)[0])
-        return Event(label, "gaussian", float(epsilon), float(delta), gaussian_multiplier(epsilon, delta))
-
-    def _with_test(self, parts: TiltParts, facts: PublicFacts) -> TiltParts:
-        """Split the tilt's own part in two that cost as much together, where a test of fit is made."""
+    def parts(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> TiltParts:
+        """Split a budget between base, tilt and test of fit; parts are as large as their joint price allows."""
+        parts = self._two_parts(facts, epsilon, delta)
         enough = parts.epsilon * facts.n_private >= TEST_FROM * facts.rows_per_user
         wanted = self.test_of_fit is True or (self.test_of_fit == "auto" and self.mechanism == "gaussian" and enough)
         if not wanted or not any(next_terms(facts.schema, terms) for _, terms in self.options(facts.schema)):
@@ -215,14 +206,10 @@ class TiltWeights(Estimator):
         rest = gaussian_epsilon(multiplier / math.sqrt(1 - TEST_SHARE), parts.delta)
         for shrink in (0.0, *np.geomspace(1e-12, 1e-3, 10)):  # the two are rounded up: together they may pass the whole
             tilt = (1 - shrink) * rest
-            events = [self._own_event(part, parts.delta) for part in (tilt, test)]
+            events = [self._event(part, parts.delta) for part in (tilt, test)]
             if price(events, parts.delta)[0] <= parts.epsilon:
                 return parts._replace(epsilon=tilt, test_epsilon=test)
         return parts
-
-    def parts(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> TiltParts:
-        """Split a budget between base, tilt and test of fit; parts are as large as their joint price allows."""
-        return self._with_test(self._two_parts(facts, epsilon, delta), facts)
 
     def _two_parts(self, facts: PublicFacts, epsilon: float, delta: float) -> TiltParts:
         """Parts of the tilt, with its test of fit, and of the base."""
@@ -240,7 +227,7 @@ class TiltWeights(Estimator):
 
         def joint(t: float) -> tuple[Event, ...]:
             events = base.events(facts, epsilon=share * t * epsilon, delta=base_delta)
-            return (*events, self._own_event((1 - share) * t * epsilon, own_delta))
+            return (*events, self._event((1 - share) * t * epsilon, own_delta))
 
         endless = any(event.mechanism == "none" for event in joint(1.0))
         t = 1.0 if endless else largest_scale(joint, epsilon, delta, adjacency=facts.adjacency)
@@ -296,10 +283,8 @@ class TiltWeights(Estimator):
         self, features: FeatureMap, facts: PublicFacts, epsilon: float, delta: float, name: str
     ) -> TiltDesign:
         reach = facts.rows_per_user * features.diameter(facts.row_adjacency) / facts.n_private
-        cube_noise = self.mechanism == "cube"
-        scale = reach / epsilon if cube_noise else reach * gaussian_multiplier(epsilon, delta)
-        distribution = (CubeDistribution if cube_noise else GaussianDistribution)(scale, features.dim)
-        noise_sd = float(np.sqrt(distribution.covariance[0, 0]))
+        noise = self._noise(reach, features.dim, epsilon=epsilon, delta=delta)
+        noise_sd = float(np.sqrt(noise.covariance[0, 0]))
         return TiltDesign(features, noise_sd, noise_sd * math.sqrt(features.whitener.shape[1]), name)
 
     def _before(self, fit: OpenFit) -> None:
@@ -344,7 +329,7 @@ class TiltWeights(Estimator):
         self, fit: OpenFit, ledger: Ledger, features: FeatureMap, name: str, epsilon: float, delta: float
     ) -> Measurement:
         """Noisy mean of bounded features over the private rows, summed exactly block by block."""
-        facts, label = fit.facts, self._test_label if name == TEST_OF_FIT else self.label
+        facts, label = fit.facts, f"{self.label}, {name}" if name == TEST_OF_FIT else self.label
         step = power_of_two_below(features.bound / STEPS_PER_BOUND)
 
         def total_of(block: pd.DataFrame) -> tuple[NDArray[np.int64], float]:
@@ -353,9 +338,6 @@ class TiltWeights(Estimator):
 
         n, totals = facts.n_private, list(fit.private.map_blocks(total_of))
         total, reach = np.sum([block for block, _ in totals], axis=0), totals[0][1]
-        settings: dict[str, Any] = {"sensitivity": reach * step, "epsilon": epsilon, "ledger": ledger, "label": label}
-        if self.mechanism == "cube":
-            noisy = cube(total, grid=step, **settings)
-        else:
-            noisy = gaussian(total, grid=step, delta=delta, **settings)
+        settings: dict[str, Any] = {"sensitivity": reach * step, "grid": step, "ledger": ledger, "label": label}
+        noisy = self._noisy(total, self.mechanism, epsilon=epsilon, delta=delta, **settings)
         return Measurement(name, noisy.value / n, noisy.distribution.scaled(1 / n), reach * step / n, features, n)

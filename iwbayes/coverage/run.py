@@ -1,0 +1,207 @@
+"""coverage_study: replications of a release and its fits, in processes and with a file of results.
+
+Rows are simulated and the privacy noise is seeded, so that a study can be repeated: its releases are never certified.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from iwbayes.analyst.checks import check_count
+from iwbayes.coverage.replication import REFERENCE, StudySettings, replicate
+from iwbayes.coverage.study import CoverageStudy
+from iwbayes.curator.progress import progress
+
+#: Of the file of results.
+_FORMAT = 1
+
+
+def coverage_study(
+    simulate: Callable[[np.random.Generator], Any],
+    generator: Any = None,
+    weights: Any = None,
+    fit: Callable[..., Any] | Mapping[str, Callable[..., Any]] | None = None,
+    *,
+    publish: Mapping[str, Any],
+    truth: Mapping[str, float] | None = None,
+    reference: Callable[..., Any] | None = None,
+    n_replications: int = 200,
+    levels: Sequence[float] = (0.9, 0.5, 0.95),
+    n_jobs: int = 1,
+    random_seed: int | None = None,
+    path: str | Path | None = None,
+    progressbar: bool = True,
+) -> CoverageStudy:
+    """Count how often the intervals of a fit contain the truth, over simulated releases.
+
+    Parameters
+    ----------
+    simulate : callable
+        Takes a numpy.random.Generator and returns a PrivateTable of simulated rows; or the table and the truth behind
+        it, where that is drawn as well (from the prior, for simulation-based calibration).
+    generator : Generator, SyntheticTable or callable, optional
+        As `publish` takes it; a callable takes a numpy.random.Generator and returns one for this replication.
+    weights : WeightEstimator, optional
+        As `publish` takes it.
+    fit : callable, or dict of callables by the name of the method
+        Takes a Release and ``random_seed``, returns an ArviZ object: ``functools.partial(iw.fit, "y ~ a",
+        family="bernoulli")``. All of a dict see the same releases.
+    publish : dict
+        More arguments of `publish`: ``epsilon``, ``delta``, and perhaps ``n_synthetic`` and ``share``.
+    truth : dict of str to float, optional
+        True values by the names of scalars: ``b``, ``c[level]``. Only these are counted.
+    reference : callable, optional
+        Like `fit`, for the private rows with weights of one, with which lengths and errors are compared. By default
+        the first of `fit`: for `iwbayes.fit` intervals from the row sandwich.
+    n_replications : int
+    levels : sequence of float
+        Nominal levels of the equal-tailed intervals, in (0, 1).
+    n_jobs : int
+        Processes, one thread each. With more than one all callables must be importable by name.
+    random_seed : int, optional
+        Replication i has the same seeds whatever ran before it, those of generators and estimators whose `random_seed`
+        is None among them. It must be given with a path.
+    path : str or Path, optional
+        File of results, to which each replication is added when it ends. A study that was stopped goes on from there,
+        and more replications can be added; a file of other settings is refused. (Functions are compared by name.)
+    progressbar : bool
+
+    Returns
+    -------
+    CoverageStudy
+
+    Raises
+    ------
+    TypeError, ValueError
+        Arguments that do not fit, or a file of another study.
+    RuntimeError
+        If every replication failed; with the first error.
+
+    Notes
+    -----
+    A replication that fails is counted in `failures` and left out of all shares.
+    """
+    fits: dict[str, Any] = dict(fit) if isinstance(fit, Mapping) else {"fit": fit}
+    _check(simulate, fits, publish, n_replications, levels, n_jobs, random_seed)
+    if path is not None and random_seed is None:
+        raise ValueError("random_seed must be given with a path, so that the study can go on from it.")
+    seed = secrets.randbits(31) if random_seed is None else int(random_seed)
+    first: Any = next(iter(fits.values()))
+    ordered = tuple(float(level) for level in levels)
+    settings = StudySettings(
+        simulate, truth, generator, weights, fits, reference or first, dict(publish), ordered, seed
+    )
+    file = None if path is None else Path(path)
+    done = {} if file is None else _finished(file, _settings(settings))
+    missing = [number for number in range(n_replications) if number not in done]
+    with progress(progressbar, "coverage study", len(missing)) as step:
+        for record in _run(settings, missing, n_jobs):
+            done[record["replication"]] = record
+            if file is not None:
+                _append(file, record)
+            step()
+    records = [done[number] for number in range(n_replications)]
+    rows = [{"replication": record["replication"], **row} for record in records for row in record["rows"]]
+    failed = [{name: record[name] for name in ("replication", "error")} for record in records if record["error"]]
+    if not rows:
+        raise RuntimeError(f"every replication failed; the first with {failed[0]['error']}")
+    return CoverageStudy(pd.DataFrame(rows), pd.DataFrame(failed, columns=["replication", "error"]), ordered)
+
+
+def _run(settings: StudySettings, numbers: list[int], n_jobs: int) -> Iterator[dict[str, Any]]:
+    """Replications as they end."""
+    if n_jobs == 1:
+        yield from (replicate(settings, number) for number in numbers)
+        return
+    with ProcessPoolExecutor(n_jobs, get_context("spawn")) as pool:
+        jobs = [pool.submit(replicate, settings, number) for number in numbers]
+        try:
+            for job in as_completed(jobs):
+                yield job.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _finished(path: Path, settings: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    """Replications in a file, by number; a last line that was cut off is removed, and another study refused."""
+    if not path.exists() or path.stat().st_size == 0:
+        _append(path, {"format": _FORMAT, "settings": settings})
+        return {}
+    text = path.read_text(encoding="utf-8")
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:
+        path.write_text(whole, encoding="utf-8")
+    try:
+        header, *records = (json.loads(line) for line in whole.splitlines())
+        found = header["settings"]
+        differing = [
+            f"{name}: {found.get(name)!r} there, {value!r} here"
+            for name, value in settings.items()
+            if found.get(name) != value
+        ]
+        if header["format"] != _FORMAT or differing:
+            raise ValueError(
+                f"{path} holds another study ({'; '.join(differing) or 'an older format'}). Choose another file."
+            )
+        return {int(record["replication"]): record for record in records}
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} holds no results of a coverage study. Choose another file.") from error
+
+
+def _append(path: Path, record: dict[str, Any]) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record) + "\n")
+
+
+def _settings(settings: StudySettings) -> dict[str, Any]:
+    """Return what makes two studies the same, as plain JSON values."""
+    return {
+        "random_seed": settings.random_seed,
+        "levels": list(settings.levels),
+        "truth": None if settings.truth is None else {name: float(value) for name, value in settings.truth.items()},
+        "simulate": _name(settings.simulate),
+        "generator": _name(settings.generator) if callable(settings.generator) else repr(settings.generator),
+        "weights": repr(settings.weights),
+        "fits": {name: _name(call) for name, call in settings.fits.items()},
+        "reference": _name(settings.reference),
+        "publish": {name: repr(value) for name, value in sorted(settings.publish.items())},
+    }
+
+
+def _name(function: Any) -> str:
+    """Name of a function; of a partial with its arguments."""
+    inner = getattr(function, "func", None)
+    if inner is not None:
+        return f"{_name(inner)}{function.args}{dict(sorted(function.keywords.items()))}"
+    return getattr(function, "__qualname__", type(function).__qualname__)
+
+
+def _check(
+    simulate: Any, fits: Mapping[str, Any], publish: Any, n: Any, levels: Any, n_jobs: Any, random_seed: Any
+) -> None:
+    named = {"simulate": simulate, **{f"fit {name!r}": call for name, call in fits.items()}}
+    for name, call in named.items():
+        if not callable(call):
+            raise TypeError(f"{name} must be callable; got {type(call).__name__}.")
+    if not fits or REFERENCE in fits:
+        raise ValueError(f"fit must hold at least one method, and none called {REFERENCE!r}.")
+    if not isinstance(publish, Mapping) or {"epsilon", "delta"} - set(publish):
+        raise TypeError("publish must be a dict with epsilon and delta, such as {'epsilon': 1.0, 'delta': 1e-6}.")
+    taken = sorted({"generator", "weights", "noise", "random_seed", "ledger", "progressbar"} & set(publish))
+    if taken:
+        raise ValueError(f"publish must not hold {taken}: the study sets them.")
+    check_count("n_replications", n)
+    check_count("n_jobs", n_jobs)
+    if random_seed is not None and (isinstance(random_seed, bool) or not isinstance(random_seed, int | np.integer)):
+        raise TypeError(f"random_seed must be a whole number or None; got {type(random_seed).__name__}.")
+    if not len(levels) or not all(0 < level < 1 for level in levels):
+        raise ValueError(f"levels must be in (0, 1), such as 0.9; got {levels}.")
