@@ -138,10 +138,8 @@ def _finished(path: Path, settings: dict[str, Any]) -> dict[int, dict[str, Any]]
         return {}
     text = path.read_text(encoding="utf-8")
     whole = text[: text.rfind("\n") + 1]
-    if whole != text:
-        path.write_text(whole, encoding="utf-8")
     try:
-        header, *records = (json.loads(line) for line in whole.splitlines())
+        header, *records = (json.loads(line) for line in (whole.splitlines() or [text]))
         found = header["settings"]
         differing = [
             f"{name}: {found.get(name)!r} there, {value!r} here"
@@ -152,9 +150,12 @@ def _finished(path: Path, settings: dict[str, Any]) -> dict[int, dict[str, Any]]
             raise ValueError(
                 f"{path} holds another study ({'; '.join(differing) or 'an older format'}). Choose another file."
             )
-        return {int(record["replication"]): record for record in records}
+        done = {int(record["replication"]): record for record in records}
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise ValueError(f"{path} holds no results of a coverage study. Choose another file.") from error
+    if whole != text:  # only now is it known to be a study's own file
+        path.write_text(whole or text + "\n", encoding="utf-8")
+    return done
 
 
 def _append(path: Path, record: dict[str, Any]) -> None:

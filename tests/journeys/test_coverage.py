@@ -160,12 +160,11 @@ def test_a_study_goes_on_where_it_stopped(tmp_path):
             study(path=path, **options)
     with pytest.raises(ValueError, match="random_seed must be given with a path"):
         study(path=path, random_seed=None)
-    path.write_text("no study\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="holds no results of a coverage study"):
-        study(path=path)
-    path.write_text(json.dumps([1]) + "\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="holds no results of a coverage study"):
-        study(path=path)
+    for other in ("no study\n", json.dumps([1]) + "\n", "no study", "a header\nand no end"):
+        path.write_text(other, encoding="utf-8")
+        with pytest.raises(ValueError, match="holds no results of a coverage study"):
+            study(path=path)
+        assert path.read_text(encoding="utf-8") == other  # somebody's file, as it was
 
 
 def failing(release, *, random_seed):
