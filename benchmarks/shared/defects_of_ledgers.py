@@ -80,9 +80,9 @@ plant(*_HALVED[:1], "system: floating noise halved and fixed samples", *_HALVED[
 plant(*_HALVED[:1], "system: floating noise halved", *_HALVED[1:3], SYSTEM)
 plant(*_FIXED[:1], "system: samples of a fixed size", *_FIXED[1:3], SYSTEM)
 plant(FILE, "system: cube from random.Random()",
-       "SystemWholeNumbers()), dtype", "random.Random()), dtype", NO_GENERATOR)
+       "system_below), dtype", "random.Random().randrange), dtype", NO_GENERATOR)
 plant(FILE, "system: cube from a seed",
-       "SystemWholeNumbers()), dtype", "random.Random(1)), dtype",
+       "system_below), dtype", "random.Random(1).randrange), dtype",
        "curator/privacy/test_system_noise.py::test_no_secret_comes_twice_from_calls_objects_and_copies")
 plant(FILE, "system: floating noise from a numpy generator",
        _HALVED.find, "values + np.random.default_rng().normal(0.0, scale, len(values))", NO_GENERATOR)
@@ -99,7 +99,7 @@ plant(FILE, "system: gaussian halved",
 plant(FILE, "system: laplace halved",
        '_opendp_vector("laplace", len(values), float(scale))', '_opendp_vector("laplace", len(values), scale / 2)',
        SYSTEM)
-plant(FILE, "system: cube halved", "scale, SystemWholeNumbers()", "scale / 2, SystemWholeNumbers()", SYSTEM)
+plant(FILE, "system: cube halved", "scale, system_below)", "scale / 2, system_below)", SYSTEM)
 plant(FILE, "system: spherical halved", "scale * math.sqrt((normal", "scale / 2 * math.sqrt((normal", SYSTEM)
 plant(FILE, "system: noisy maximum halved", "scale=float(scale))\n", "scale=float(scale) / 2)\n", SYSTEM)
 plant(FILE, "system: permutation is the identity", "order = np.argsort(keys)", "order = np.arange(n)", SYSTEM)
@@ -107,7 +107,7 @@ plant(FILE, "system: rows on the threshold never taken",
        "taken[undecided] = _random_bits(len(undecided), np.uint64) < np.uint64(rest)", "taken[undecided] = False",
        "curator/privacy/test_system_noise.py::test_rows_on_the_threshold_are_taken_exactly_at_its_rate")
 plant(FILE, "system: whole numbers by remainder",
-       "            if drawn < stop:\n                return drawn", "            return drawn % stop",
+       "        if drawn < stop:\n            return drawn", "        return drawn % stop",
        "curator/privacy/test_system_noise.py::test_whole_numbers_that_are_too_large_are_drawn_anew")
 plant(FILE, "cube: a radius of too few draws",
        "for _ in range(dim + 1))", "for _ in range(dim))",
@@ -271,7 +271,7 @@ FILE = "curator/privacy/permit.py"
 PERMIT = "curator/privacy/test_permit.py"
 plant(FILE, "permit: never refuses", "if draws > self._left[method]:", "if False:", PERMIT)
 plant(FILE, "permit: counts calls where coordinates are paid",
-       "draws = size if method in self._each else 1", "draws = 1", PERMIT)
+       "draws = len(arguments[0]) if method in self._each else 1", "draws = 1", PERMIT)
 plant(FILE, "permit: twice the steps",
        "steps = (event.steps or 0) * event.count", "steps = 2 * (event.steps or 0) * event.count", PERMIT)
 plant(FILE, "permit: more than one vector a use", '"cube": {"cube": event.count},', '"cube": {"cube": math.inf},',

@@ -102,7 +102,6 @@ class FittedGenerator(Protocol):
 
     def sample(self, n: int, *, random_seed: int | np.random.Generator | None = None) -> SyntheticTable:
         """Draw n synthetic rows; costs no privacy."""
-        ...
 
 
 class _Algorithm(Protocol):
@@ -111,11 +110,9 @@ class _Algorithm(Protocol):
     @property
     def pure(self) -> bool:
         """Whether `fit` works in pure epsilon and takes delta 0."""
-        ...
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
         """Declare what `fit` will charge, without any private row."""
-        ...
 
 
 @runtime_checkable
@@ -124,7 +121,6 @@ class Generator(_Algorithm, Protocol):
 
     def fit(self, private: PrivateTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0) -> FittedGenerator:
         """Charge the ledger, then learn from the private rows."""
-        ...
 
 
 def is_weight_estimator(algorithm: object) -> bool:
@@ -178,11 +174,9 @@ class LogRatio(Protocol):
 
     def log_ratio(self, table: PrivateTable | SyntheticTable) -> NDArray[np.float64]:
         """Log ratio of each row, natural logs, shape (row,)."""
-        ...
 
     def fingerprint(self) -> str:
         """Digest of everything that `log_ratio` depends on, by which a ledger knows it (see `Ledger.holds`)."""
-        ...
 
 
 @runtime_checkable
@@ -193,7 +187,6 @@ class WeightEstimator(_Algorithm, Protocol):
         self, private: PrivateTable, synthetic: SyntheticTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0
     ) -> Weights:
         """Charge the ledger, then weight the synthetic rows."""
-        ...
 
 
 @runtime_checkable
@@ -203,11 +196,9 @@ class GeneratorsEstimator(WeightEstimator, Protocol):
     @property
     def needs_generator(self) -> bool:
         """Whether it waits for a fitted generator."""
-        ...
 
     def with_generator(self, fitted: LogRatio) -> WeightEstimator:
         """Return the estimator that uses this fitted generator where it waits for one."""
-        ...
 
 
 @runtime_checkable
@@ -218,4 +209,3 @@ class RatioEstimator(WeightEstimator, Protocol):
         self, private: PrivateTable, synthetic: SyntheticTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0
     ) -> LogRatio:
         """Charge the ledger, then learn the log ratio; `fit` is its values at the synthetic rows."""
-        ...
