@@ -26,7 +26,6 @@ from iwbayes.curator.protocols import (
     is_generator,
     is_weight_estimator,
     needs_generator,
-    prefers_delta,
 )
 from iwbayes.display import html_table, wrapped
 from iwbayes.features.formulas import check_formulas
@@ -169,7 +168,7 @@ def plan(
     t = largest_scale(events, epsilon, delta, adjacency=adjacency)
     warn_of_delta(delta, "users" if adjacency == "replace-user" else "rows", int(n))
     part = (1 - share) * t * epsilon
-    own = tilt.parts(facts, epsilon=part, delta=0.0 if tilt.pure else delta)
+    own = tilt.parts(facts, epsilon=part, delta=own_delta(tilt, delta))
     reference = uniform_table(schema, _PLAN_ROWS, random_seed=0)
     design = tilt.design(reference, facts, epsilon=own.epsilon, delta=own.delta)
     return Plan(
@@ -209,9 +208,9 @@ def weights_for(weights: WeightEstimator | None, formulas: Sequence[str]) -> Wei
     return replace(weights, for_models=formulas)
 
 
-def generators_delta(generator: Generator, delta: float) -> float:
-    """Return the delta that a generator takes."""
-    return delta if prefers_delta(generator) or not generator.pure else 0.0
+def own_delta(algorithm: Generator | WeightEstimator, delta: float) -> float:
+    """Return the delta that an algorithm takes: none where it is pure, unless it says that it is better with one."""
+    return 0.0 if algorithm.pure and not getattr(algorithm, "prefers_delta", False) else delta
 
 
 def generators_share(
@@ -220,7 +219,7 @@ def generators_share(
     """Give the generator everything when the weights cost nothing, and nothing when it is a table that exists."""
     if isinstance(generator, GivenTable):
         share = 0.0
-    events = weights.events(facts, epsilon=(1 - share) * epsilon, delta=0.0 if weights.pure else delta)
+    events = weights.events(facts, epsilon=(1 - share) * epsilon, delta=own_delta(weights, delta))
     _check_noise(events, epsilon)
     return share if events else 1.0
 
@@ -238,15 +237,13 @@ def joint_events(
     facts: PublicFacts, generator: Generator, weights: WeightEstimator, share: float, epsilon: float, delta: float
 ) -> Callable[[float], tuple[Event, ...]]:
     """Make the function from a multiple of the nominal budget to all events of a release."""
-    part_delta = 0.0 if weights.pure else delta
-    own_delta = generators_delta(generator, delta)
 
     def events(t: float) -> tuple[Event, ...]:
-        own = generator.events(facts, epsilon=share * t * epsilon, delta=own_delta)
+        own = generator.events(facts, epsilon=share * t * epsilon, delta=own_delta(generator, delta))
         _check_noise(own, epsilon)
         if share == 1:
             return own
-        return (*own, *weights.events(facts, epsilon=(1 - share) * t * epsilon, delta=part_delta))
+        return (*own, *weights.events(facts, epsilon=(1 - share) * t * epsilon, delta=own_delta(weights, delta)))
 
     return events
 

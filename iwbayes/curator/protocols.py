@@ -144,11 +144,6 @@ def needs_generator(weights: object) -> bool:
     return isinstance(weights, GeneratorsEstimator) and weights.needs_generator
 
 
-def prefers_delta(generator: object) -> bool:
-    """Whether a generator that works in pure epsilon is better with a delta: it says so."""
-    return bool(getattr(generator, "prefers_delta", False))
-
-
 def gives_log_ratio(generator: object) -> bool:
     """Whether what a generator fits is a `LogRatio` too, as a discriminator is: it says so before it is fitted."""
     return bool(getattr(generator, "gives_log_ratio", False))

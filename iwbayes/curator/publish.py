@@ -17,9 +17,9 @@ from iwbayes.curator.plan import (
     check_delta,
     check_share,
     check_whole,
-    generators_delta,
     generators_share,
     joint_events,
+    own_delta,
     warn_of_delta,
     weights_for,
 )
@@ -135,7 +135,7 @@ def publish(
             account = ledger.charge_release(*events(t), delta=delta)
             step("fitting the generator")
             own = share * t * epsilon if share > 0 else epsilon
-            fitted = generator.fit(private, account, epsilon=own, delta=generators_delta(generator, delta))
+            fitted = generator.fit(private, account, epsilon=own, delta=own_delta(generator, delta))
             step("sampling synthetic rows")
             synthetic = fitted.sample(n, random_seed=sampler)
             step("weighting synthetic rows")
@@ -146,7 +146,7 @@ def publish(
                 synthetic,
                 account,
                 epsilon=(1 - share) * t * epsilon if share < 1 else epsilon,
-                delta=0.0 if weights.pure else delta,
+                delta=own_delta(weights, delta),
             )
             statement = replace(ledger.statement(), on_undeclared=private.on_undeclared)
     recipe = {

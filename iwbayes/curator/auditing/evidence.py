@@ -64,21 +64,11 @@ def lower_bounds(
 ) -> LowerBounds:
     """Lower bounds of epsilon (at delta) and of mu from independent runs on two tables; 0 where nothing was found.
 
-    Both hold together with probability ``confidence``, whatever the seed of the tree. No bound is much above
-    log(runs/20)/hops, however bad the leak.
+    Samples have shape (run, k), with as many runs on either table. Both bounds hold together with probability
+    ``confidence``, whatever the seed of the tree. No bound is much above log(runs/20)/hops, however bad the leak.
+    ``hops``, 1 or 2, is how many neighbouring pairs lie between the two tables; the bounds are those of one pair.
+    ``centers``, shape (k,), are where the noise of either sample stands, if known and in one unit for all coordinates.
 
-    Parameters
-    ----------
-    first, second : ndarray, shape (run, k)
-        What was observed in each run on either table; the same number of runs.
-    delta, confidence, seed
-    hops : int
-        How many neighbouring pairs lie between the two tables, 1 or 2; the bounds are those of one pair.
-    centers : pair of ndarray, shape (k,), optional
-        Where the noise of either sample stands, when it is known and in one unit for all coordinates.
-
-    Notes
-    -----
     Each of the two events needs a lower bound of p = P(event | first) and an upper one of q = P(event | second), by
     Clopper & Pearson at a quarter of 1 - confidence each. (epsilon, delta) over h hops means
     p <= exp(h epsilon) q + delta (1 + ... + exp((h-1) epsilon)); mu-Gaussian privacy over h hops means

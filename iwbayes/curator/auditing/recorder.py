@@ -113,4 +113,4 @@ class RecordingLedger(Ledger):
 
     def _hand_out(self, events: Sequence[Event]) -> NoiseSource:
         recorder = cast(Recorder, self._noise)  # whoever made the ledger gave it
-        return Permit(cast(NoiseSource, recorder.under(events)), events)
+        return Permit(recorder.under(events), events)

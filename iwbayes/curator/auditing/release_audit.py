@@ -2,19 +2,17 @@
 
 For curators and reviewers. `audit` bounds the epsilon of one algorithm from below, by many runs. A release is several
 uses of the private rows, each chosen after the ones before it, and two runs say all about it: the first is recorded,
-the second works on the other table and is handed the recorded outcomes in place of noise. Whatever was public in the
-first run is then public in the second: network, features, synthetic rows, events. What is left of the difference
-between the tables is what noise was added to, and each use has lost exactly what `losses.py` says. The losses are
-priced as the ledger prices charges, and held against the statement.
+the second works on the other table and is handed the recorded outcomes in place of noise. Whatever is public (network,
+features, synthetic rows, events) is then the same in both. What is left of the difference between the tables is what
+noise was added to, and each use has lost exactly what `losses.py` says. The losses are priced as the ledger prices
+charges, and held against the statement.
 
-Two things more are looked at. Everything that is released must be the same, byte by byte, since all outcomes are: what
-differs has found its way past the noise. And the second run must ask for the same noise, in the same order, at the same
-scales: a scale that follows the rows tells of them.
+All that is released must be the same, byte by byte: what differs has found its way past the noise. And the second run
+must ask for the same noise, in the same order, at the same scales: a scale that follows the rows tells of them.
 
-The source of the noise is taken at its word: it is asked for noise of a scale, and whether it draws that much is for
-`audit` to see. An audit can refute a statement and never proves one: it says what two tables lose. Uses compose by what
-they lose at worst after any outcomes. So a loss beyond the charge is a defect whatever the outcomes were; a loss within
-it says that these tables found none.
+The noise source is taken at its word: whether it draws noise of the scale that it is asked for is for `audit` to see.
+An audit can refute a statement and never proves one. Uses compose by what they lose at worst after any outcomes: a loss
+beyond the charge is a defect whatever the outcomes were; a loss within it says that these tables found none.
 """
 
 from __future__ import annotations
@@ -192,7 +190,7 @@ def audit_release(
     one = run.play(_private(first, owners and owners[0], first), seed)
     if callable(second):
         second = second(one.releases[0])
-    check_simulated(second)
+    check_simulated(first, second)
     _check_pair(first, second, adjacency, owners)
     for event in one.ledger.events:
         if event.mechanism not in (*EXACT, "declared"):
@@ -253,8 +251,6 @@ def _check_pair(first: SyntheticTable, second: SyntheticTable, adjacency: str, o
     if adjacency == "replace-one":
         check_neighbours(first, second)
         return
-    if first.schema != second.schema:
-        raise ValueError("the two tables must share one schema.")
     one, two = (
         list(table.frame.astype(object).where(table.frame.notna(), None).itertuples(index=False))
         for table in (first, second)

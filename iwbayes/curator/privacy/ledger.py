@@ -341,7 +341,12 @@ class Ledger:
 
     def __repr__(self) -> str:
         """Show the budget and what is spent of it."""
-        return f"Ledger({self._now().summary()})"
+        record = self._now()
+        epsilon, delta = record.reported
+        return (
+            f"Ledger(spent ({epsilon:.4g}, {delta:.2g}) of ({record.epsilon:g}, {record.delta:g}), "
+            f"{record.adjacency}, rule {record.rule.name}, {len(record.events)} event(s))"
+        )
 
 
 class _Account(Ledger):

@@ -208,8 +208,9 @@ class SeededNoise:
 def system_below(stop: int) -> int:
     """Draw a whole number from 0 to ``stop`` - 1, each equally likely, from the operating system's entropy.
 
-    Bits that make too large a number are drawn anew. ``random.SystemRandom`` reads the same bytes, but inherits how it turns
-    them into numbers from ``random.Random``, where whoever patches that class for a test would reach privacy noise.
+    Bits that make too large a number are drawn anew. ``random.SystemRandom`` reads the same bytes, but inherits how it
+    turns them into numbers from ``random.Random``, where whoever patches that class for a test would reach privacy
+    noise.
     """
     if stop < 1:
         raise ValueError(f"stop must be at least 1; got {stop}.")
