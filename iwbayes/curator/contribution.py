@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from iwbayes.curator.plan import check_whole
@@ -118,9 +119,7 @@ def bounding_events(epsilon: float, n_candidates: int) -> tuple[Event, ...]:
 def _kept(users: NDArray[np.int64], order: NDArray[np.int64], tau: int) -> NDArray[np.int64]:
     """Return indices of at most tau rows of each user: the first ones in a random order of all rows."""
     by_user = order[np.argsort(users[order], kind="stable")]
-    owners = users[by_user]
-    starts = np.flatnonzero(np.diff(owners, prepend=-1))
-    rank = np.arange(len(owners)) - np.repeat(starts, np.diff(np.append(starts, len(owners))))
+    rank = pd.Series(by_user).groupby(users[by_user]).cumcount().to_numpy()
     return by_user[rank < tau]
 
 

@@ -171,17 +171,8 @@ def plan(
     own = tilt.parts(facts, epsilon=part, delta=own_delta(tilt, delta))
     reference = uniform_table(schema, _PLAN_ROWS, random_seed=0)
     design = tilt.design(reference, facts, epsilon=own.epsilon, delta=own.delta)
-    return Plan(
-        share * t * epsilon,
-        part,
-        tuple(events(t)),
-        design.terms,
-        design.features.dim,
-        design.noise_sd,
-        design.noise_over_spread,
-        epsilon,
-        delta,
-    )
+    measured = design.terms, design.features.dim, design.noise_sd, design.noise_over_spread
+    return Plan(share * t * epsilon, part, tuple(events(t)), *measured, epsilon, delta)
 
 
 def uniform_table(schema: Schema, n: int, *, random_seed: int | np.random.Generator | None = None) -> SyntheticTable:

@@ -221,14 +221,10 @@ def audit(
     seeds = np.random.SeedSequence(random_seed)
     one, two = (PrivateTable(table.frame, table.schema) for table in (first, second))
     samples = rerun(subject, one, two, n_runs, seeds)
+    hops = {"replace-one": 1, "zero-out": 2}[adjacency]
+    tree = int(seeds.spawn(1)[0].generate_state(1)[0])
     found = lower_bounds(
-        samples.first,
-        samples.second,
-        delta=delta,
-        confidence=confidence,
-        hops={"replace-one": 1, "zero-out": 2}[adjacency],
-        centers=samples.centers,
-        seed=int(seeds.spawn(1)[0].generate_state(1)[0]),
+        samples.first, samples.second, delta=delta, confidence=confidence, hops=hops, centers=samples.centers, seed=tree
     )
     events = samples.ledger.events
     gaussian = bool(events) and all(event.mechanism == "gaussian" for event in events)
@@ -293,8 +289,7 @@ def check_neighbours(first: SyntheticTable, second: SyntheticTable) -> None:
     check_simulated(first, second)
     if len(first) != len(second):
         raise ValueError(f"neighbours have the same number of rows; got {len(first)} and {len(second)}.")
-    same = (first.frame == second.frame) | (first.frame.isna() & second.frame.isna())
-    differing = int((~same.fillna(False).astype(bool).all(axis=1)).sum())
+    differing = len(first.frame.compare(second.frame))
     if differing != 1:
         raise ValueError(f"neighbours differ in exactly one row, at the same place; these differ in {differing}.")
 

@@ -182,9 +182,8 @@ def audit_release(
     if adjacency not in ROW_ADJACENCIES and not (owners and adjacency == "replace-user"):
         raise ValueError(f"adjacency must be one of {list(ROW_ADJACENCIES)}; got {adjacency!r}. For users pass users=.")
     adjacency = adjacency if owners is None else "replace-user"
-    run = ReleaseRun(
-        _publisher(release, owners, epsilon, delta, settings, random_seed), epsilon, delta, adjacency, noise
-    )
+    publisher = _publisher(release, owners, epsilon, delta, settings, random_seed)
+    run = ReleaseRun(publisher, epsilon, delta, adjacency, noise)
     seed = secrets.randbits(63) if random_seed is None else random_seed
     check_simulated(first)
     one = run.play(_private(first, owners and owners[0], first), seed)

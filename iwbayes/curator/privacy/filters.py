@@ -53,7 +53,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -107,8 +107,8 @@ class Rule:
         raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
-        """Name and settings, for the ledger's file."""
-        return {"name": self.name}
+        """Name and settings beside the budget, for the ledger's file."""
+        return {"name": self.name, **{k: v for k, v in asdict(self).items() if k not in ("epsilon", "delta")}}
 
 
 def accepts(rule: Rule, spent: Cost) -> bool:
@@ -194,10 +194,6 @@ class RenyiRule(Rule):
     def equivalent(self, cost: Cost, delta: float) -> float:
         """Epsilon at delta of the Gaussian mechanism with that divergence."""
         return _gaussian_epsilon(2 * cost.main / self.order, delta)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Name and order."""
-        return {**super().to_dict(), "order": self.order}
 
 
 @dataclass(frozen=True)

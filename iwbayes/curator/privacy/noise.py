@@ -102,8 +102,8 @@ class SystemNoise:
     def floating_gaussian(self, values: Array, scale: float) -> Array:
         """Add floating-point normal noise of standard deviation ``scale`` to each coordinate.
 
-        By the inverse of the normal distribution function from 64 random bits a coordinate: one for the sign, 63 for
-        a tail probability. Both tails are alike and reach 9.1 standard deviations, beyond which a normal variable
+        By the inverse of the normal distribution function from 64 random bits a coordinate: the lowest for the sign, 63
+        for a tail probability. Both tails are alike and reach 9.1 standard deviations, beyond which a normal variable
         falls with a probability of 2**-64.
         """
         return values + scale * _standard_normals(len(values))
@@ -228,10 +228,9 @@ def _random_bits(n: int, kind: type[np.unsignedinteger[Any]]) -> NDArray[Any]:
 
 
 def _standard_normals(n: int) -> Array:
-    """Draw n standard normals; see `SystemNoise.floating_gaussian`.
+    """Draw n standard normals (see `SystemNoise.floating_gaussian`).
 
-    The upper 63 bits are the place of a cell of width 2**-64 in (0, 1/2), whose middle is the tail probability. The
-    lowest bit is the sign.
+    The upper 63 bits are the index of a cell of width 2**-64 in (0, 1/2), whose middle is the tail probability.
     """
     bits = _random_bits(n, np.uint64)
     distance = ndtri(((bits >> np.uint64(1)) + 0.5) * 2.0**-64)

@@ -16,15 +16,6 @@ from iwbayes.statement import Event
 class Permit:
     """The noise of some events: each kind of draw as many times as the events say, from the ledger's source.
 
-    Parameters
-    ----------
-    source : NoiseSource
-        Of the ledger.
-    events : sequence of Event
-        What was charged.
-
-    Notes
-    -----
     A Gaussian or Laplace event of one use pays for one vector; one of several uses pays for as many numbers, in one
     call or more. A cube, spherical or exponential event pays for a vector or a choice a use, objective perturbation for
     one vector, "above-threshold" for the noise of the threshold and that of the queries. Private steps pay for one
