@@ -22,7 +22,6 @@ from iwbayes.curator.protocols import (
     PublicFacts,
     WeightEstimator,
     check_rows_at_hand,
-    gives_log_ratio,
     is_generator,
     is_weight_estimator,
     needs_generator,
@@ -56,9 +55,9 @@ class Plan:
     noise_sd : float
         Standard deviation of the noise in each coordinate of the features' mean.
     noise_over_spread : float
-        Noise against the synthetic spread over all features; above 0.5 not even the fewest features are within it. It
-        is as a rule smaller than that of a small table's release, whose rows spread less than uniform ones, and another
-        number than a fit's, which has a limit of its own and is that of one parameter.
+        Noise against the synthetic spread over all features; above 0.5 not even the fewest features are within it. As
+        a rule a small table's release has a larger one, since its rows spread less than uniform ones. A fit's kappa is
+        another number, of one parameter, with a limit of its own.
     epsilon, delta : float
         Budget of both parts together.
     """
@@ -306,7 +305,7 @@ def check_algorithms(generator: Generator, weights: WeightEstimator, private: Pr
         if not fits(value):
             got = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
             raise TypeError(f"{name} must have pure, events() and fit(); got {got}. Pass an instance.")
-    if needs_generator(weights) and not gives_log_ratio(generator):
+    if needs_generator(weights) and not getattr(generator, "gives_log_ratio", False):
         raise ValueError(
             f"{type(weights).__name__} waits for the generator's own discriminator, and {type(generator).__name__} has "
             f"none with log odds. Use a GAN with loss='logistic', or other weights."

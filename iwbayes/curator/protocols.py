@@ -49,20 +49,13 @@ class PublicFacts:
     def of(
         cls, private: PrivateTable, synthetic: SyntheticTable | None, ledger: Ledger, *, n_synthetic: int = 0
     ) -> PublicFacts:
-        """Collect the facts of a fit under a ledger.
+        """Collect the facts of a fit under a ledger, which notes a bound on contributions that another one charged.
 
-        The ledger notes a bound on contributions that was chosen under another one.
-
-        Raises TypeError when something else than tables and a ledger is given; ValueError when the tables have
-        different schemas, or the table and the ledger do not protect the same: rows, or users with a bounded number of
-        rows.
+        Raises TypeError for anything but tables and a ledger; ValueError when the tables have different schemas, or
+        table and ledger do not protect the same: rows, or users with a bounded number of rows.
         """
-        given = (
-            ("private", private, PrivateTable),
-            ("synthetic", synthetic, SyntheticTable),
-            ("ledger", ledger, Ledger),
-        )
-        for name, value, kind in given:
+        kinds = {"private": PrivateTable, "synthetic": SyntheticTable, "ledger": Ledger}
+        for (name, kind), value in zip(kinds.items(), (private, synthetic, ledger), strict=True):
             if not isinstance(value, kind) and not (value is None and name == "synthetic"):
                 raise TypeError(f"{name} must be a {kind.__name__}; got {type(value).__name__}.")
         if synthetic is not None and private.schema != synthetic.schema:
@@ -144,11 +137,6 @@ def needs_generator(weights: object) -> bool:
     return isinstance(weights, GeneratorsEstimator) and weights.needs_generator
 
 
-def gives_log_ratio(generator: object) -> bool:
-    """Whether what a generator fits is a `LogRatio` too, as a discriminator is: it says so before it is fitted."""
-    return bool(getattr(generator, "gives_log_ratio", False))
-
-
 def reads_blocks(algorithm: object) -> bool:
     """Whether `fit` reads private rows by `PrivateTable.map_blocks` only, if at all: it says so."""
     return bool(getattr(algorithm, "reads_blocks", False))
@@ -165,7 +153,10 @@ def check_rows_at_hand(algorithm: object, private: PrivateTable) -> None:
 
 @runtime_checkable
 class LogRatio(Protocol):
-    """A fitted, public estimate of log p_private(x)/p_synthetic(x) as a function of the row."""
+    """A fitted, public estimate of log p_private(x)/p_synthetic(x) as a function of the row.
+
+    A generator whose fitted object is one too, as a discriminator is, says so before by ``gives_log_ratio = True``.
+    """
 
     def log_ratio(self, table: PrivateTable | SyntheticTable) -> NDArray[np.float64]:
         """Log ratio of each row, natural logs, shape (row,)."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,7 @@ from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.noise import NoiseSource, SeededNoise
 from iwbayes.curator.publish import publish
 from iwbayes.release import Release
-from iwbayes.statement import ROW_ADJACENCIES, Adjacency, Event, PrivacyStatement
+from iwbayes.statement import ROW_ADJACENCIES, Adjacency, PrivacyStatement
 from iwbayes.tables import PrivateTable, SyntheticTable
 
 #: Losses may pass charges by this relative amount, which is rounding.
@@ -86,9 +86,13 @@ class ReleaseAudit:
             f"  stated: epsilon {stated.epsilon:.4g} at delta {stated.delta:.3g} under {stated.adjacency}",
             f"  lost between the two tables: epsilon {self.epsilon:.4g}, {self.ratio:.3f} of what is stated",
             f"  {'use':<31}{'uses':>5}  {'':<8}{'charged':>10}{'lost':>10}{'share':>8}",
-            *(_line(event, found) for event, found in rows.items()),
-            *(f"  differs: {departure}"[:88] for departure in self.departures),
         ]
+        for event, found in rows.items():
+            worst = max(found, key=lambda loss: loss.found)
+            label = event.label if len(event.label) <= 30 else event.label[:27] + "..."
+            amounts = f"{worst.charged:>10.4g}{worst.found:>10.4g}{worst.share:>8.3f}"
+            lines.append(f"  {label:<31}{len(found):>5}  {worst.measure:<8}{amounts}")
+        lines += [f"  differs: {departure}"[:88] for departure in self.departures]
         if self.passed:
             verdict = "Passed: no use lost more than was charged. That is no proof: other tables may\n  lose more."
         elif self.departures:
@@ -96,14 +100,6 @@ class ReleaseAudit:
         else:
             verdict = "FAILED: more was lost than was charged."
         return "\n".join([*lines, f"  {verdict}"])
-
-
-def _line(event: Event, found: Sequence[Loss]) -> str:
-    worst = max(found, key=lambda loss: loss.found)
-    label = event.label if len(event.label) <= 30 else event.label[:27] + "..."
-    return (
-        f"  {label:<31}{len(found):>5}  {worst.measure:<8}{worst.charged:>10.4g}{worst.found:>10.4g}{worst.share:>8.3f}"
-    )
 
 
 def audit_release(

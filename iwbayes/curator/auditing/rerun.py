@@ -163,10 +163,9 @@ def _repeat_request(subject: Subject, runs: tuple[Run, Run], n_runs: int, seeds:
 def _repeat(source: NoiseSource, draw: Draw, n_runs: int) -> Array:
     """Outcomes of independent draws, shape (run, k)."""
     method, width = getattr(source, draw.method), len(draw.values)
-    if draw.method == "noisy_max":
-        return np.eye(width)[[method(draw.values, draw.scale) for _ in range(n_runs)]]
     if draw.method not in COORDINATEWISE:
-        return np.array([method(draw.values, draw.scale) for _ in range(n_runs)], dtype=np.float64)
+        drawn = np.array([method(draw.values, draw.scale) for _ in range(n_runs)])
+        return np.eye(width)[drawn] if draw.method == "noisy_max" else drawn.astype(np.float64)
     parts, left, most = [], n_runs, max(1, _CHUNK // width)
     while left:
         size = min(left, most)
