@@ -251,7 +251,7 @@ plant(FILE, "gdp: half the mu of pure events", "return -2 * float(ndtri_exp", "r
 plant(FILE, "gdp: half the mu of small pure events",
        "return epsilon * math.sqrt(math.pi / 2)", "return epsilon * math.sqrt(math.pi / 8)", FILTERS)
 plant(FILE, "renyi: overhead dropped",
-       "Cost(max(self.epsilon - self._overhead, 0.0) if", "Cost(self.epsilon if", FILTERS)
+       "Cost(max(self.epsilon - float(self._overhead(self.order)), 0.0) if", "Cost(self.epsilon if", FILTERS)
 plant(FILE, "renyi: half the divergence of gaussian noise",
        "lambda mu: self.order * mu**2 / 2,", "lambda mu: self.order * mu**2 / 4,", FILTERS)
 plant(FILE, "renyi: half the divergence of pure events",

@@ -203,37 +203,24 @@ def own_delta(algorithm: Generator | WeightEstimator, delta: float) -> float:
     return 0.0 if algorithm.pure and not getattr(algorithm, "prefers_delta", False) else delta
 
 
-def generators_share(
-    share: float, facts: PublicFacts, generator: Generator, weights: WeightEstimator, epsilon: float, delta: float
-) -> float:
-    """Give the generator everything when the weights cost nothing, and nothing when it is a table that exists."""
-    if isinstance(generator, GivenTable):
-        share = 0.0
-    events = weights.events(facts, epsilon=(1 - share) * epsilon, delta=own_delta(weights, delta))
-    _check_noise(events, epsilon)
-    return share if events else 1.0
-
-
-def _check_noise(events: Sequence[Event], epsilon: float) -> None:
-    """Refuse a method without noise."""
-    if any(event.mechanism == "none" for event in events):
-        raise BudgetExceeded(
-            f"{events[0].label}: without noise the cost is infinite; the budget is epsilon {epsilon:g}. For an "
-            f"experiment that protects nobody fit the parts yourself under Ledger(math.inf, ...); nothing was drawn."
-        )
-
-
 def joint_events(
     facts: PublicFacts, generator: Generator, weights: WeightEstimator, share: float, epsilon: float, delta: float
 ) -> Callable[[float], tuple[Event, ...]]:
-    """Make the function from a multiple of the nominal budget to all events of a release."""
+    """Make the function from a multiple of the nominal budget to all events of a release; none may be without noise."""
 
     def events(t: float) -> tuple[Event, ...]:
-        own = generator.events(facts, epsilon=share * t * epsilon, delta=own_delta(generator, delta))
-        _check_noise(own, epsilon)
-        if share == 1:
-            return own
-        return (*own, *weights.events(facts, epsilon=(1 - share) * t * epsilon, delta=own_delta(weights, delta)))
+        found = generator.events(facts, epsilon=share * t * epsilon, delta=own_delta(generator, delta))
+        if share < 1:
+            rest = weights.events(facts, epsilon=(1 - share) * t * epsilon, delta=own_delta(weights, delta))
+            found = (*found, *rest)
+        for event in found:
+            if event.mechanism == "none":
+                raise BudgetExceeded(
+                    f"{event.label}: without noise the cost is infinite; the budget is epsilon {epsilon:g}. For an "
+                    f"experiment that protects nobody fit the parts yourself under Ledger(math.inf, ...); nothing was "
+                    f"drawn."
+                )
+        return found
 
     return events
 

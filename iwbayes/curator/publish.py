@@ -18,7 +18,6 @@ from iwbayes.curator.plan import (
     check_delta,
     check_share,
     check_whole,
-    generators_share,
     joint_events,
     own_delta,
     warn_of_delta,
@@ -127,7 +126,9 @@ def publish(
     if ledger is None:
         ledger = Ledger(epsilon, delta, adjacency, noise=noise)
     facts = PublicFacts.of(private, None, ledger, n_synthetic=n)
-    share = generators_share(share, facts, generator, weights, epsilon, delta)
+    share = 0.0 if isinstance(generator, GivenTable) else share  # a table that exists takes no part of the budget
+    if not weights.events(facts, epsilon=(1 - share) * epsilon, delta=own_delta(weights, delta)):
+        share = 1.0  # nor do weights that cost nothing
     events = joint_events(facts, generator, weights, share, epsilon, delta)
     with stages(progressbar, "publishing", _STAGES) as step:
         step("waiting for the ledger")

@@ -142,16 +142,17 @@ def statistics(first: Array, second: Array, *, centers: tuple[Array, Array] | No
         here, there = one.mean(axis=0), two.mean(axis=0)
     else:
         here, there = (standard(np.atleast_2d(center))[0] for center in centers)
+    rows, labels = np.vstack([one, two]), np.repeat([1, 0], [len(one), len(two)])
     scores = {
         "linear": _linear(one, two),
-        "logistic": _logistic(one, two, here, there),
+        "logistic": _logistic(rows, labels, here, there),
         "L1 distance": _distance(here, there, 1),
         "L2 distance": _distance(here, there, 2),
         "L-infinity distance": _distance(here, there, math.inf),
         "spread": _spread(one, two),
     }
     if one.shape[1] <= _TREE_WIDTH:
-        scores["tree"] = _tree(one, two, seed)
+        scores["tree"] = _tree(rows, labels, seed)
     return {name: (lambda z, score=score: score(standard(z))) for name, score in scores.items()}  # type: ignore[misc]
 
 
@@ -192,16 +193,15 @@ def _linear(one: Array, two: Array) -> Statistic:
     return lambda z: z @ direction
 
 
-def _logistic(one: Array, two: Array, here: Array, there: Array) -> Statistic:
+def _logistic(rows: Array, labels: NDArray, here: Array, there: Array) -> Statistic:
     """Logistic regression on the coordinates and on their differences of distances to the two centres."""
 
     def columns(z: Array) -> Array:
         return np.hstack([z, np.abs(z - there) - np.abs(z - here)])
 
-    rows, labels = columns(np.vstack([one, two])), np.repeat([1, 0], [len(one), len(two)])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # an unfinished fit is a statistic like any other
-        model = LogisticRegression(C=100 / len(rows), max_iter=100).fit(rows, labels)
+        model = LogisticRegression(C=100 / len(rows), max_iter=100).fit(columns(rows), labels)
     return lambda z: columns(z) @ model.coef_[0]
 
 
@@ -220,8 +220,7 @@ def _spread(one: Array, two: Array) -> Statistic:
     return lambda z: log_density(z, distributions[0]) - log_density(z, distributions[1])
 
 
-def _tree(one: Array, two: Array, seed: int) -> Statistic:
-    rows, labels = np.vstack([one, two]), np.repeat([1, 0], [len(one), len(two)])
+def _tree(rows: Array, labels: NDArray, seed: int) -> Statistic:
     least = max(10, len(rows) // 200)
     tree = DecisionTreeClassifier(max_leaf_nodes=8, min_samples_leaf=least, random_state=seed).fit(rows, labels)
     return lambda z: tree.predict_proba(z)[:, 1]
