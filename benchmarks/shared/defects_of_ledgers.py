@@ -164,8 +164,8 @@ plant(FILE, "ledger: charges are not written to the file",
        "                self._file.write(record)\n", "                pass\n",
        "curator/privacy/test_ledger_file.py::test_a_charge_is_in_the_file_before_noise_is_drawn_and_stays")
 plant(FILE, "ledger: threads charge at once",
-       "with self._lock, nullcontext() if self._file is None else self._file.locked():",
-       "with nullcontext() if self._file is None else self._file.locked():",
+       "with self._lock, nullcontext() if self._file is None else self._file.lock:",
+       "with nullcontext() if self._file is None else self._file.lock:",
        "curator/privacy/test_ledger.py::test_no_thread_charges_between_another_ones_price_and_charge")
 plant(FILE, "ledger: draws are not counted",
        "return Permit(self._noise, events)", "return self._noise", "curator/privacy/test_permit.py")
@@ -180,10 +180,10 @@ plant(FILE, "account: takes what is not in its release",
 plant(FILE, "ledger: holds whatever it is asked for",
        "return fingerprint in self._now().products", "return True",
        "curator/test_outside.py::test_a_declared_cost_is_charged_once_and_the_release_certified")
-FILE = "curator/privacy/ledger_file.py"
 plant(FILE, "file: the lock is not taken",
-       "        with self._lock:\n            yield", "        yield",
+       "with self._lock, nullcontext() if self._file is None else self._file.lock:", "with self._lock:",
        "curator/privacy/test_ledger_file.py::test_processes_that_charge_at_once_never_overspend")
+FILE = "curator/privacy/ledger_file.py"
 plant(FILE, "file: charges that are gone are not missed",
        "record.charges[: len(since.charges)] != since.charges", "False",
        "curator/privacy/test_ledger_file.py::test_charges_that_are_gone_are_missed")

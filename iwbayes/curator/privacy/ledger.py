@@ -296,7 +296,7 @@ class Ledger:
         `publish` holds it from its price until the release is made, so that of two releases which do not both fit the
         second is refused before anything of it is charged.
         """
-        with self._lock, nullcontext() if self._file is None else self._file.locked():
+        with self._lock, nullcontext() if self._file is None else self._file.lock:
             yield
 
     def _now(self) -> LedgerRecord:

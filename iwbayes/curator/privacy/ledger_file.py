@@ -7,8 +7,6 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -41,13 +39,8 @@ class LedgerFile:
         # a link is followed, so that one ledger has one lock under every name
         self.path = Path(path).resolve()
         self.lock_path = self.path.with_name(f".{self.path.name}.lock")
-        self._lock = FileLock(self.lock_path)
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Wait for the lock and hold it; within itself it is free. It ends with the process, however that ends."""
-        with self._lock:
-            yield
+        #: Within itself it is free. It ends with the process, however that ends.
+        self.lock = FileLock(self.lock_path)
 
     def begin(self, record: LedgerRecord | None, adjacency: str | None, *, rule: str | None = None) -> LedgerRecord:
         """Return what is in the file; where there is none, write the record of a new ledger, if it is given one."""
@@ -77,7 +70,7 @@ class LedgerFile:
         if not self.path.parent.is_dir():
             raise FileNotFoundError(f"the folder {self.path.parent} does not exist. Make it first.")
         while True:
-            with self.locked():
+            with self.lock:
                 if self.path.exists():
                     return
                 if not stood and record is not None:
