@@ -38,7 +38,7 @@ from .curator.privacy.ledger_file import LedgerError as LedgerError
 from .curator.privacy.noise import SeededNoise as SeededNoise
 from .curator.privacy.noise import SystemNoise as SystemNoise
 from .curator.publish import publish as publish
-from .curator.publish_users import publish_users as publish_users
+from .curator.publish import publish_users as publish_users
 from .release import Release as Release
 from .release import ReleaseError as ReleaseError
 from .release import load as load

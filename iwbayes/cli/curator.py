@@ -187,7 +187,7 @@ def publish(
         from iwbayes.curator.plan import plan as plan_release
         from iwbayes.curator.privacy.ledger import Ledger
         from iwbayes.curator.publish import publish as publish_table
-        from iwbayes.curator.publish_users import publish_users, release_epsilon
+        from iwbayes.curator.publish import publish_users, release_epsilon
         from iwbayes.schema import Schema
         from iwbayes.tables import PrivateTable
 

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from iwbayes.curator.plan import check_whole
@@ -16,7 +17,6 @@ from iwbayes.curator.privacy.mechanisms import above_threshold
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable
 
-BOUND_LABEL, COUNT_LABEL = "bound on contributions", "number of rows"
 #: Part of epsilon that chooses the bound; the rest counts the rows that are kept.
 CHOICE_SHARE = 0.5
 
@@ -88,17 +88,17 @@ def bound_contributions(
     candidates = check_bounding(private, ledger, grid)
     epsilon, _ = check_budget(epsilon, 0.0)
     limit = _default_threshold(private, ledger) if threshold is None else check_whole("threshold", threshold, 0)
-    account = ledger.charge_release(*bounding_events(epsilon, len(candidates)))
+    events = bounding_events(epsilon, len(candidates))
+    account = ledger.charge_release(*events)
     counts = np.bincount(private.users, minlength=private.n_users)  # type: ignore[arg-type]
-    tau, left = candidates[0], epsilon
+    tau, left = candidates[0], events[-1].epsilon
     if len(candidates) > 1:
-        left = (1 - CHOICE_SHARE) * epsilon
         above = np.array([np.count_nonzero(counts > t) for t in candidates], dtype=np.int64)
-        budget = {"epsilon": CHOICE_SHARE * epsilon, "ledger": account, "label": BOUND_LABEL}
+        budget = {"epsilon": events[0].epsilon, "ledger": account, "label": events[0].label}
         index = above_threshold(-above, threshold=-limit, sensitivity=1, monotone=True, **budget)  # type: ignore[arg-type]
         tau = candidates[-1 if index is None else index]
     total = np.array([np.minimum(counts, tau).sum()], dtype=np.int64)
-    noise = account.charge(Event(COUNT_LABEL, "laplace", left))
+    noise = account.charge(events[-1])
     noisy = int(noise.laplace(total, math.nextafter(tau / left, math.inf))[0])
     indices = _kept(private.users, noise.permutation(len(private.frame)), tau)  # type: ignore[arg-type]
     source = f"bounded {secrets.token_hex(16)}"
@@ -110,17 +110,15 @@ def bound_contributions(
 def bounding_events(epsilon: float, n_candidates: int) -> tuple[Event, ...]:
     """List what `bound_contributions` will charge for a grid of so many candidates."""
     if n_candidates == 1:
-        return (Event(COUNT_LABEL, "laplace", epsilon),)
-    choice = Event(BOUND_LABEL, "above-threshold", CHOICE_SHARE * epsilon)
-    return choice, Event(COUNT_LABEL, "laplace", (1 - CHOICE_SHARE) * epsilon)
+        return (Event("number of rows", "laplace", epsilon),)
+    choice = Event("bound on contributions", "above-threshold", CHOICE_SHARE * epsilon)
+    return choice, Event("number of rows", "laplace", (1 - CHOICE_SHARE) * epsilon)
 
 
 def _kept(users: NDArray[np.int64], order: NDArray[np.int64], tau: int) -> NDArray[np.int64]:
     """Return indices of at most tau rows of each user: the first ones in a random order of all rows."""
     by_user = order[np.argsort(users[order], kind="stable")]
-    owners = users[by_user]
-    starts = np.flatnonzero(np.diff(owners, prepend=-1))
-    rank = np.arange(len(owners)) - np.repeat(starts, np.diff(np.append(starts, len(owners))))
+    rank = pd.Series(by_user).groupby(users[by_user]).cumcount().to_numpy()
     return by_user[rank < tau]
 
 

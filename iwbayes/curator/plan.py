@@ -22,11 +22,9 @@ from iwbayes.curator.protocols import (
     PublicFacts,
     WeightEstimator,
     check_rows_at_hand,
-    gives_log_ratio,
     is_generator,
     is_weight_estimator,
     needs_generator,
-    prefers_delta,
 )
 from iwbayes.display import html_table, wrapped
 from iwbayes.features.formulas import check_formulas
@@ -57,9 +55,9 @@ class Plan:
     noise_sd : float
         Standard deviation of the noise in each coordinate of the features' mean.
     noise_over_spread : float
-        Noise against the synthetic spread over all features; above 0.5 not even the fewest features are within it. It
-        is as a rule smaller than that of a small table's release, whose rows spread less than uniform ones, and another
-        number than a fit's, which has a limit of its own and is that of one parameter.
+        Noise against the synthetic spread over all features; above 0.5 not even the fewest features are within it. As
+        a rule a small table's release has a larger one, since its rows spread less than uniform ones. A fit's kappa is
+        another number, of one parameter, with a limit of its own.
     epsilon, delta : float
         Budget of both parts together.
     """
@@ -169,20 +167,11 @@ def plan(
     t = largest_scale(events, epsilon, delta, adjacency=adjacency)
     warn_of_delta(delta, "users" if adjacency == "replace-user" else "rows", int(n))
     part = (1 - share) * t * epsilon
-    own = tilt.parts(facts, epsilon=part, delta=0.0 if tilt.pure else delta)
+    own = tilt.parts(facts, epsilon=part, delta=own_delta(tilt, delta))
     reference = uniform_table(schema, _PLAN_ROWS, random_seed=0)
     design = tilt.design(reference, facts, epsilon=own.epsilon, delta=own.delta)
-    return Plan(
-        share * t * epsilon,
-        part,
-        tuple(events(t)),
-        design.terms,
-        design.features.dim,
-        design.noise_sd,
-        design.noise_over_spread,
-        epsilon,
-        delta,
-    )
+    measured = design.terms, design.features.dim, design.noise_sd, design.noise_over_spread
+    return Plan(share * t * epsilon, part, tuple(events(t)), *measured, epsilon, delta)
 
 
 def uniform_table(schema: Schema, n: int, *, random_seed: int | np.random.Generator | None = None) -> SyntheticTable:
@@ -209,44 +198,29 @@ def weights_for(weights: WeightEstimator | None, formulas: Sequence[str]) -> Wei
     return replace(weights, for_models=formulas)
 
 
-def generators_delta(generator: Generator, delta: float) -> float:
-    """Return the delta that a generator takes."""
-    return delta if prefers_delta(generator) or not generator.pure else 0.0
-
-
-def generators_share(
-    share: float, facts: PublicFacts, generator: Generator, weights: WeightEstimator, epsilon: float, delta: float
-) -> float:
-    """Give the generator everything when the weights cost nothing, and nothing when it is a table that exists."""
-    if isinstance(generator, GivenTable):
-        share = 0.0
-    events = weights.events(facts, epsilon=(1 - share) * epsilon, delta=0.0 if weights.pure else delta)
-    _check_noise(events, epsilon)
-    return share if events else 1.0
-
-
-def _check_noise(events: Sequence[Event], epsilon: float) -> None:
-    """Refuse a method without noise."""
-    if any(event.mechanism == "none" for event in events):
-        raise BudgetExceeded(
-            f"{events[0].label}: without noise the cost is infinite; the budget is epsilon {epsilon:g}. For an "
-            f"experiment that protects nobody fit the parts yourself under Ledger(math.inf, ...); nothing was drawn."
-        )
+def own_delta(algorithm: Generator | WeightEstimator, delta: float) -> float:
+    """Return the delta that an algorithm takes: none where it is pure, unless it says that it is better with one."""
+    return 0.0 if algorithm.pure and not getattr(algorithm, "prefers_delta", False) else delta
 
 
 def joint_events(
     facts: PublicFacts, generator: Generator, weights: WeightEstimator, share: float, epsilon: float, delta: float
 ) -> Callable[[float], tuple[Event, ...]]:
-    """Make the function from a multiple of the nominal budget to all events of a release."""
-    part_delta = 0.0 if weights.pure else delta
-    own_delta = generators_delta(generator, delta)
+    """Make the function from a multiple of the nominal budget to all events of a release; none may be without noise."""
 
     def events(t: float) -> tuple[Event, ...]:
-        own = generator.events(facts, epsilon=share * t * epsilon, delta=own_delta)
-        _check_noise(own, epsilon)
-        if share == 1:
-            return own
-        return (*own, *weights.events(facts, epsilon=(1 - share) * t * epsilon, delta=part_delta))
+        found = generator.events(facts, epsilon=share * t * epsilon, delta=own_delta(generator, delta))
+        if share < 1:
+            rest = weights.events(facts, epsilon=(1 - share) * t * epsilon, delta=own_delta(weights, delta))
+            found = (*found, *rest)
+        for event in found:
+            if event.mechanism == "none":
+                raise BudgetExceeded(
+                    f"{event.label}: without noise the cost is infinite; the budget is epsilon {epsilon:g}. For an "
+                    f"experiment that protects nobody fit the parts yourself under Ledger(math.inf, ...); nothing was "
+                    f"drawn."
+                )
+        return found
 
     return events
 
@@ -318,7 +292,7 @@ def check_algorithms(generator: Generator, weights: WeightEstimator, private: Pr
         if not fits(value):
             got = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
             raise TypeError(f"{name} must have pure, events() and fit(); got {got}. Pass an instance.")
-    if needs_generator(weights) and not gives_log_ratio(generator):
+    if needs_generator(weights) and not getattr(generator, "gives_log_ratio", False):
         raise ValueError(
             f"{type(weights).__name__} waits for the generator's own discriminator, and {type(generator).__name__} has "
             f"none with log odds. Use a GAN with loss='logistic', or other weights."

@@ -49,20 +49,13 @@ class PublicFacts:
     def of(
         cls, private: PrivateTable, synthetic: SyntheticTable | None, ledger: Ledger, *, n_synthetic: int = 0
     ) -> PublicFacts:
-        """Collect the facts of a fit under a ledger.
+        """Collect the facts of a fit under a ledger, which notes a bound on contributions that another one charged.
 
-        The ledger notes a bound on contributions that was chosen under another one.
-
-        Raises TypeError when something else than tables and a ledger is given; ValueError when the tables have
-        different schemas, or the table and the ledger do not protect the same: rows, or users with a bounded number of
-        rows.
+        Raises TypeError for anything but tables and a ledger; ValueError when the tables have different schemas, or
+        table and ledger do not protect the same: rows, or users with a bounded number of rows.
         """
-        given = (
-            ("private", private, PrivateTable),
-            ("synthetic", synthetic, SyntheticTable),
-            ("ledger", ledger, Ledger),
-        )
-        for name, value, kind in given:
+        kinds = {"private": PrivateTable, "synthetic": SyntheticTable, "ledger": Ledger}
+        for (name, kind), value in zip(kinds.items(), (private, synthetic, ledger), strict=True):
             if not isinstance(value, kind) and not (value is None and name == "synthetic"):
                 raise TypeError(f"{name} must be a {kind.__name__}; got {type(value).__name__}.")
         if synthetic is not None and private.schema != synthetic.schema:
@@ -102,7 +95,6 @@ class FittedGenerator(Protocol):
 
     def sample(self, n: int, *, random_seed: int | np.random.Generator | None = None) -> SyntheticTable:
         """Draw n synthetic rows; costs no privacy."""
-        ...
 
 
 class _Algorithm(Protocol):
@@ -111,11 +103,9 @@ class _Algorithm(Protocol):
     @property
     def pure(self) -> bool:
         """Whether `fit` works in pure epsilon and takes delta 0."""
-        ...
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
         """Declare what `fit` will charge, without any private row."""
-        ...
 
 
 @runtime_checkable
@@ -124,7 +114,6 @@ class Generator(_Algorithm, Protocol):
 
     def fit(self, private: PrivateTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0) -> FittedGenerator:
         """Charge the ledger, then learn from the private rows."""
-        ...
 
 
 def is_weight_estimator(algorithm: object) -> bool:
@@ -148,16 +137,6 @@ def needs_generator(weights: object) -> bool:
     return isinstance(weights, GeneratorsEstimator) and weights.needs_generator
 
 
-def prefers_delta(generator: object) -> bool:
-    """Whether a generator that works in pure epsilon is better with a delta: it says so."""
-    return bool(getattr(generator, "prefers_delta", False))
-
-
-def gives_log_ratio(generator: object) -> bool:
-    """Whether what a generator fits is a `LogRatio` too, as a discriminator is: it says so before it is fitted."""
-    return bool(getattr(generator, "gives_log_ratio", False))
-
-
 def reads_blocks(algorithm: object) -> bool:
     """Whether `fit` reads private rows by `PrivateTable.map_blocks` only, if at all: it says so."""
     return bool(getattr(algorithm, "reads_blocks", False))
@@ -174,15 +153,16 @@ def check_rows_at_hand(algorithm: object, private: PrivateTable) -> None:
 
 @runtime_checkable
 class LogRatio(Protocol):
-    """A fitted, public estimate of log p_private(x)/p_synthetic(x) as a function of the row."""
+    """A fitted, public estimate of log p_private(x)/p_synthetic(x) as a function of the row.
+
+    A generator whose fitted object is one too, as a discriminator is, says so before by ``gives_log_ratio = True``.
+    """
 
     def log_ratio(self, table: PrivateTable | SyntheticTable) -> NDArray[np.float64]:
         """Log ratio of each row, natural logs, shape (row,)."""
-        ...
 
     def fingerprint(self) -> str:
         """Digest of everything that `log_ratio` depends on, by which a ledger knows it (see `Ledger.holds`)."""
-        ...
 
 
 @runtime_checkable
@@ -193,7 +173,6 @@ class WeightEstimator(_Algorithm, Protocol):
         self, private: PrivateTable, synthetic: SyntheticTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0
     ) -> Weights:
         """Charge the ledger, then weight the synthetic rows."""
-        ...
 
 
 @runtime_checkable
@@ -203,11 +182,9 @@ class GeneratorsEstimator(WeightEstimator, Protocol):
     @property
     def needs_generator(self) -> bool:
         """Whether it waits for a fitted generator."""
-        ...
 
     def with_generator(self, fitted: LogRatio) -> WeightEstimator:
         """Return the estimator that uses this fitted generator where it waits for one."""
-        ...
 
 
 @runtime_checkable
@@ -218,4 +195,3 @@ class RatioEstimator(WeightEstimator, Protocol):
         self, private: PrivateTable, synthetic: SyntheticTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0
     ) -> LogRatio:
         """Charge the ledger, then learn the log ratio; `fit` is its values at the synthetic rows."""
-        ...

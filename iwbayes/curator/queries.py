@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from scipy.special import expit
@@ -150,6 +151,9 @@ class PrivateLogisticRegression:
     l2: float = 0.01
     mechanism: str = "objective"
 
+    #: Name of the event in the statement.
+    label: ClassVar[str] = "PrivateLogisticRegression"
+
     def __post_init__(self) -> None:
         if not isinstance(self.target, str):
             raise TypeError(f"target must be the name of a column; got {type(self.target).__name__}.")
@@ -164,11 +168,6 @@ class PrivateLogisticRegression:
         if not names or len(set(names)) < len(names) or self.target in names:
             raise ValueError(f"features must be distinct columns other than the target, at least one; got {names!r}.")
         object.__setattr__(self, "features", names)
-
-    @property
-    def label(self) -> str:
-        """Name of the event in the statement."""
-        return "PrivateLogisticRegression"
 
     @property
     def pure(self) -> bool:
@@ -216,31 +215,28 @@ class PrivateLogisticRegression:
             As `events`, and when table and ledger do not protect the same; nothing is charged.
         """
         facts = PublicFacts.of(private, None, ledger)
-        ledger.check(*self.events(facts, epsilon=epsilon, delta=delta))
+        events = self.events(facts, epsilon=epsilon, delta=delta)
+        ledger.check(*events)
         target, features = self._columns(facts.schema)
         reach = encoded_reach(features)
         codes = target.codes(private.frame[target.name])
         signs = np.where(codes < 0, 0.0, 2.0 * codes - 1.0)
         rows = signs[:, None] * design_of(features, private.frame, reach)
-        fitted = FittedLogistic(target, features, self._release(rows, ledger, facts, reach, epsilon, delta))
-        ledger._register(fitted.fingerprint())
-        return fitted
-
-    def _release(
-        self, rows: Array, ledger: Ledger, facts: PublicFacts, reach: Reach, epsilon: float, delta: float
-    ) -> Array:
-        """Noisy coefficients from rows z, shape (row, k)."""
         if self.mechanism == "objective":
             plan = self._perturbation(facts, reach, float(epsilon))
-            noise = ledger.charge(*self.events(facts, epsilon=epsilon))
-            return perturbed_minimiser(rows, None, plan, noise, facts.n_private)
-        exact = minimise(rows, None, self.l2, n_private=facts.n_private)
-        if self.mechanism == "none":
-            ledger.charge(*self.events(facts, epsilon=epsilon))
-            return exact
-        change = sensitivity(facts.rows_per_user * self._change(facts, reach), facts.n_private, self.l2)
-        settings = {"sensitivity": change, "epsilon": epsilon, "delta": delta, "ledger": ledger, "label": self.label}
-        return gaussian(exact, **settings).value  # type: ignore[arg-type]
+            noise = ledger.charge(*events)
+            coefficients = perturbed_minimiser(rows, None, plan, noise, facts.n_private)
+        elif self.mechanism == "gaussian":
+            exact = minimise(rows, None, self.l2, n_private=facts.n_private)
+            change = sensitivity(facts.rows_per_user * self._change(facts, reach), facts.n_private, self.l2)
+            budget = {"epsilon": epsilon, "delta": delta, "ledger": ledger, "label": self.label}
+            coefficients = gaussian(exact, sensitivity=change, **budget).value  # type: ignore[arg-type]
+        else:
+            coefficients = minimise(rows, None, self.l2, n_private=facts.n_private)
+            ledger.charge(*events)
+        fitted = FittedLogistic(target, features, coefficients)
+        ledger._register(fitted.fingerprint())
+        return fitted
 
     def _columns(self, schema: Schema) -> tuple[Binary, Schema]:
         """Target and features of a schema."""

@@ -17,7 +17,7 @@ from iwbayes.curator.generators.bayesnet.bayesnet import Node, structure_scores
 from iwbayes.curator.privacy.accounting import dpsgd_multiplier
 from iwbayes.curator.privacy.mechanisms import above_threshold
 from iwbayes.curator.protocols import PublicFacts
-from iwbayes.curator.publish_users import release_epsilon
+from iwbayes.curator.publish import release_epsilon
 
 SECRET = "patient-8273645"
 user_ledger = partial(seeded_ledger, adjacency="replace-user")

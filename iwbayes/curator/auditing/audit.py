@@ -2,23 +2,21 @@
 
 For curators and reviewers. An algorithm that claims (epsilon, delta) must behave almost alike on two tables that
 differ in one row. `audit` runs it many times on both and looks for an event that is more probable on one of them than
-the claim allows. Where it finds one the claim is refuted, up to a stated probability of error. Where it finds none,
-nothing is proven: another pair of tables, or a sharper look, may find more. Proofs stand in the docstrings of the
-mechanisms and estimators; an audit finds the slip between a proof and its code.
+the claim allows. Such an event refutes the claim, up to a stated probability of error. Finding none proves nothing:
+other tables, or a sharper look, may find more. An audit finds the slip between a proof, in a docstring, and its code.
 
 How to choose the tables. They are simulated, never private: the result depends on the rows without any noise. Let the
-row that differs stand at opposite extremes of what the schema allows; `opposite_corners` builds such a pair, which is
-a start and not always the worst. Where an estimator listens to a row the less, the better it already explains it (a
-logistic regression does), let the synthetic rows stand where they make the differing row surprising, and no row where
-it would hold the fit in place against it. Few rows and columns make runs fast, and a larger epsilon takes fewer runs.
+row that differs stand at opposite extremes of the schema, as `opposite_corners` does; not always is that the worst
+pair. A logistic regression, for one, listens to a row the less, the better it already explains it: let synthetic rows
+make the differing row surprising, and no row hold the fit in place against it. Few rows and columns make runs fast, and
+a larger epsilon takes fewer runs.
 
 What is observed. Where the charged event promises the noisy values themselves (Gaussian, Laplace, cube and spherical
 noise, selections, gradient steps), they are observed. So is the result, unless in 61 runs that were given another
-table's outcomes it followed from them alone: a leak beside the noise that is rarer than that takes ``observe=``. Where
-the noise is a secret of the algorithm (objective perturbation) the result is all that is observed. When a fit asks for
-noise once, that request alone is repeated on the values that it came with, which is much faster; otherwise the whole
-algorithm runs each time. Give an algorithm that draws public randomness of its own a fixed ``random_seed``: else its
-result is no function of the noisy values.
+table's outcomes it followed from them alone: a rarer leak beside the noise takes ``observe=``. Where the noise is a
+secret of the algorithm (objective perturbation) only the result is observed. When a fit asks for noise once, that
+request alone is repeated on its values, which is much faster; otherwise the whole algorithm runs each time. Give an
+algorithm that draws public randomness a fixed ``random_seed``: else its result is no function of the noisy values.
 
 References
 ----------
@@ -223,14 +221,10 @@ def audit(
     seeds = np.random.SeedSequence(random_seed)
     one, two = (PrivateTable(table.frame, table.schema) for table in (first, second))
     samples = rerun(subject, one, two, n_runs, seeds)
+    hops = {"replace-one": 1, "zero-out": 2}[adjacency]
+    tree = int(seeds.spawn(1)[0].generate_state(1)[0])
     found = lower_bounds(
-        samples.first,
-        samples.second,
-        delta=delta,
-        confidence=confidence,
-        hops={"replace-one": 1, "zero-out": 2}[adjacency],
-        centers=samples.centers,
-        seed=int(seeds.spawn(1)[0].generate_state(1)[0]),
+        samples.first, samples.second, delta=delta, confidence=confidence, hops=hops, centers=samples.centers, seed=tree
     )
     events = samples.ledger.events
     gaussian = bool(events) and all(event.mechanism == "gaussian" for event in events)
@@ -279,11 +273,11 @@ def opposite_corners(schema: Schema, n: int) -> tuple[SyntheticTable, SyntheticT
 
 
 def _check_algorithm(algorithm: object, synthetic: SyntheticTable | None) -> None:
-    if not (is_generator(algorithm) or is_weight_estimator(algorithm)):
+    weighs = is_weight_estimator(algorithm)
+    if not (weighs or is_generator(algorithm)):
         raise TypeError(f"algorithm must be a generator or a weight estimator; got {algorithm!r}.")
     if synthetic is not None and not isinstance(synthetic, SyntheticTable):
         raise TypeError(f"synthetic must be a SyntheticTable; got {type(synthetic).__name__}.")
-    weighs = is_weight_estimator(algorithm)
     if weighs and synthetic is None:
         raise ValueError(f"{type(algorithm).__name__} weights synthetic rows. Give them as synthetic=.")
     if not weighs and synthetic is not None:
@@ -292,24 +286,23 @@ def _check_algorithm(algorithm: object, synthetic: SyntheticTable | None) -> Non
 
 def check_neighbours(first: SyntheticTable, second: SyntheticTable) -> None:
     """Refuse tables that are private, or do not differ in exactly one row."""
-    for table in (first, second):
-        check_simulated(table)
-    if first.schema != second.schema:
-        raise ValueError("the two tables must share one schema.")
+    check_simulated(first, second)
     if len(first) != len(second):
         raise ValueError(f"neighbours have the same number of rows; got {len(first)} and {len(second)}.")
-    same = (first.frame == second.frame) | (first.frame.isna() & second.frame.isna())
-    differing = int((~same.fillna(False).astype(bool).all(axis=1)).sum())
+    differing = len(first.frame.compare(second.frame))
     if differing != 1:
         raise ValueError(f"neighbours differ in exactly one row, at the same place; these differ in {differing}.")
 
 
-def check_simulated(table: object) -> None:
-    """Refuse everything but simulated rows."""
-    if isinstance(table, PrivateTable):
-        raise TypeError(
-            "an audit takes simulated tables only; got a PrivateTable. What it returns depends on the rows without "
-            "noise, and its many runs would cost an unbounded budget. Simulate rows under the same schema."
-        )
-    if not isinstance(table, SyntheticTable):
-        raise TypeError(f"an audit takes two SyntheticTables of simulated rows; got {type(table).__name__}.")
+def check_simulated(*tables: Any) -> None:
+    """Refuse everything but simulated rows under one schema."""
+    for table in tables:
+        if isinstance(table, PrivateTable):
+            raise TypeError(
+                "an audit takes simulated tables only; got a PrivateTable. What it returns depends on the rows without "
+                "noise, and its many runs would cost an unbounded budget. Simulate rows under the same schema."
+            )
+        if not isinstance(table, SyntheticTable):
+            raise TypeError(f"an audit takes two SyntheticTables of simulated rows; got {type(table).__name__}.")
+    if tables[0].schema != tables[-1].schema:
+        raise ValueError("the two tables must share one schema.")

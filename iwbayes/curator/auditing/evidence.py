@@ -64,21 +64,11 @@ def lower_bounds(
 ) -> LowerBounds:
     """Lower bounds of epsilon (at delta) and of mu from independent runs on two tables; 0 where nothing was found.
 
-    Both hold together with probability ``confidence``, whatever the seed of the tree. No bound is much above
-    log(runs/20)/hops, however bad the leak.
+    Samples have shape (run, k), with as many runs on either table. Both bounds hold together with probability
+    ``confidence``, whatever the seed of the tree. No bound is much above log(runs/20)/hops, however bad the leak.
+    ``hops``, 1 or 2, is how many neighbouring pairs lie between the two tables; the bounds are those of one pair.
+    ``centers``, shape (k,), are where the noise of either sample stands, if known and in one unit for all coordinates.
 
-    Parameters
-    ----------
-    first, second : ndarray, shape (run, k)
-        What was observed in each run on either table; the same number of runs.
-    delta, confidence, seed
-    hops : int
-        How many neighbouring pairs lie between the two tables, 1 or 2; the bounds are those of one pair.
-    centers : pair of ndarray, shape (k,), optional
-        Where the noise of either sample stands, when it is known and in one unit for all coordinates.
-
-    Notes
-    -----
     Each of the two events needs a lower bound of p = P(event | first) and an upper one of q = P(event | second), by
     Clopper & Pearson at a quarter of 1 - confidence each. (epsilon, delta) over h hops means
     p <= exp(h epsilon) q + delta (1 + ... + exp((h-1) epsilon)); mu-Gaussian privacy over h hops means
@@ -152,16 +142,17 @@ def statistics(first: Array, second: Array, *, centers: tuple[Array, Array] | No
         here, there = one.mean(axis=0), two.mean(axis=0)
     else:
         here, there = (standard(np.atleast_2d(center))[0] for center in centers)
+    rows, labels = np.vstack([one, two]), np.repeat([1, 0], [len(one), len(two)])
     scores = {
         "linear": _linear(one, two),
-        "logistic": _logistic(one, two, here, there),
+        "logistic": _logistic(rows, labels, here, there),
         "L1 distance": _distance(here, there, 1),
         "L2 distance": _distance(here, there, 2),
         "L-infinity distance": _distance(here, there, math.inf),
         "spread": _spread(one, two),
     }
     if one.shape[1] <= _TREE_WIDTH:
-        scores["tree"] = _tree(one, two, seed)
+        scores["tree"] = _tree(rows, labels, seed)
     return {name: (lambda z, score=score: score(standard(z))) for name, score in scores.items()}  # type: ignore[misc]
 
 
@@ -202,16 +193,15 @@ def _linear(one: Array, two: Array) -> Statistic:
     return lambda z: z @ direction
 
 
-def _logistic(one: Array, two: Array, here: Array, there: Array) -> Statistic:
+def _logistic(rows: Array, labels: NDArray, here: Array, there: Array) -> Statistic:
     """Logistic regression on the coordinates and on their differences of distances to the two centres."""
 
     def columns(z: Array) -> Array:
         return np.hstack([z, np.abs(z - there) - np.abs(z - here)])
 
-    rows, labels = columns(np.vstack([one, two])), np.repeat([1, 0], [len(one), len(two)])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # an unfinished fit is a statistic like any other
-        model = LogisticRegression(C=100 / len(rows), max_iter=100).fit(rows, labels)
+        model = LogisticRegression(C=100 / len(rows), max_iter=100).fit(columns(rows), labels)
     return lambda z: columns(z) @ model.coef_[0]
 
 
@@ -230,8 +220,7 @@ def _spread(one: Array, two: Array) -> Statistic:
     return lambda z: log_density(z, distributions[0]) - log_density(z, distributions[1])
 
 
-def _tree(one: Array, two: Array, seed: int) -> Statistic:
-    rows, labels = np.vstack([one, two]), np.repeat([1, 0], [len(one), len(two)])
+def _tree(rows: Array, labels: NDArray, seed: int) -> Statistic:
     least = max(10, len(rows) // 200)
     tree = DecisionTreeClassifier(max_leaf_nodes=8, min_samples_leaf=least, random_state=seed).fit(rows, labels)
     return lambda z: tree.predict_proba(z)[:, 1]

@@ -15,16 +15,9 @@ from iwbayes.curator.privacy.noise import NoiseSource
 from iwbayes.curator.privacy.permit import Permit
 from iwbayes.statement import Event
 
-#: Draws whose outcome a charged mechanism promises to be private. Others, such as the noise of an objective and the
-#: rows that a gradient step samples, are secrets of the algorithm.
-PROMISED = {
-    "gaussian": {"gaussian", "floating_gaussian"},
-    "laplace": {"laplace"},
-    "cube": {"cube"},
-    "spherical": {"spherical"},
-    "exponential": {"noisy_max"},
-    "dp-sgd": {"gaussian", "floating_gaussian"},
-}
+#: Mechanisms whose draws are promised to be private. Others, such as the noise of an objective, are secrets of the
+#: algorithm, and so are the rows that a gradient step samples.
+PROMISED = {"gaussian", "laplace", "cube", "spherical", "exponential", "dp-sgd"}
 
 
 class Draw(NamedTuple):
@@ -83,8 +76,8 @@ class Recorder:
                 )
             outcome = planned.outcome
             drawn = int(np.argmax(outcome)) if method == "noisy_max" else outcome.copy()
-        used = [PROMISED.get(event.mechanism) for event in self.events]
-        promised = None not in used and any(method in methods for methods in used if methods)
+        # a permit lets through the methods of its events only
+        promised = bool(self.events) and all(event.mechanism in PROMISED for event in self.events)
         self.draws.append(Draw(method, asked, scale, outcome, promised, self.permit))
         return drawn
 
@@ -113,4 +106,4 @@ class RecordingLedger(Ledger):
 
     def _hand_out(self, events: Sequence[Event]) -> NoiseSource:
         recorder = cast(Recorder, self._noise)  # whoever made the ledger gave it
-        return Permit(cast(NoiseSource, recorder.under(events)), events)
+        return Permit(recorder.under(events), events)

@@ -2,19 +2,17 @@
 
 For curators and reviewers. `audit` bounds the epsilon of one algorithm from below, by many runs. A release is several
 uses of the private rows, each chosen after the ones before it, and two runs say all about it: the first is recorded,
-the second works on the other table and is handed the recorded outcomes in place of noise. Whatever was public in the
-first run is then public in the second: network, features, synthetic rows, events. What is left of the difference
-between the tables is what noise was added to, and each use has lost exactly what `losses.py` says. The losses are
-priced as the ledger prices charges, and held against the statement.
+the second works on the other table and is handed the recorded outcomes in place of noise. Whatever is public (network,
+features, synthetic rows, events) is then the same in both. What is left of the difference between the tables is what
+noise was added to, and each use has lost exactly what `losses.py` says. The losses are priced as the ledger prices
+charges, and held against the statement.
 
-Two things more are looked at. Everything that is released must be the same, byte by byte, since all outcomes are: what
-differs has found its way past the noise. And the second run must ask for the same noise, in the same order, at the same
-scales: a scale that follows the rows tells of them.
+All that is released must be the same, byte by byte: what differs has found its way past the noise. And the second run
+must ask for the same noise, in the same order, at the same scales: a scale that follows the rows tells of them.
 
-The source of the noise is taken at its word: it is asked for noise of a scale, and whether it draws that much is for
-`audit` to see. An audit can refute a statement and never proves one: it says what two tables lose. Uses compose by what
-they lose at worst after any outcomes. So a loss beyond the charge is a defect whatever the outcomes were; a loss within
-it says that these tables found none.
+The noise source is taken at its word: whether it draws noise of the scale that it is asked for is for `audit` to see.
+An audit can refute a statement and never proves one. Uses compose by what they lose at worst after any outcomes: a loss
+beyond the charge is a defect whatever the outcomes were; a loss within it says that these tables found none.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +34,7 @@ from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.noise import NoiseSource, SeededNoise
 from iwbayes.curator.publish import publish
 from iwbayes.release import Release
-from iwbayes.statement import ROW_ADJACENCIES, Adjacency, Event, PrivacyStatement
+from iwbayes.statement import ROW_ADJACENCIES, Adjacency, PrivacyStatement
 from iwbayes.tables import PrivateTable, SyntheticTable
 
 #: Losses may pass charges by this relative amount, which is rounding.
@@ -88,9 +86,13 @@ class ReleaseAudit:
             f"  stated: epsilon {stated.epsilon:.4g} at delta {stated.delta:.3g} under {stated.adjacency}",
             f"  lost between the two tables: epsilon {self.epsilon:.4g}, {self.ratio:.3f} of what is stated",
             f"  {'use':<31}{'uses':>5}  {'':<8}{'charged':>10}{'lost':>10}{'share':>8}",
-            *(_line(event, found) for event, found in rows.items()),
-            *(f"  differs: {departure}"[:88] for departure in self.departures),
         ]
+        for event, found in rows.items():
+            worst = max(found, key=lambda loss: loss.found)
+            label = event.label if len(event.label) <= 30 else event.label[:27] + "..."
+            amounts = f"{worst.charged:>10.4g}{worst.found:>10.4g}{worst.share:>8.3f}"
+            lines.append(f"  {label:<31}{len(found):>5}  {worst.measure:<8}{amounts}")
+        lines += [f"  differs: {departure}"[:88] for departure in self.departures]
         if self.passed:
             verdict = "Passed: no use lost more than was charged. That is no proof: other tables may\n  lose more."
         elif self.departures:
@@ -98,14 +100,6 @@ class ReleaseAudit:
         else:
             verdict = "FAILED: more was lost than was charged."
         return "\n".join([*lines, f"  {verdict}"])
-
-
-def _line(event: Event, found: Sequence[Loss]) -> str:
-    worst = max(found, key=lambda loss: loss.found)
-    label = event.label if len(event.label) <= 30 else event.label[:27] + "..."
-    return (
-        f"  {label:<31}{len(found):>5}  {worst.measure:<8}{worst.charged:>10.4g}{worst.found:>10.4g}{worst.share:>8.3f}"
-    )
 
 
 def audit_release(
@@ -184,15 +178,14 @@ def audit_release(
     if adjacency not in ROW_ADJACENCIES and not (owners and adjacency == "replace-user"):
         raise ValueError(f"adjacency must be one of {list(ROW_ADJACENCIES)}; got {adjacency!r}. For users pass users=.")
     adjacency = adjacency if owners is None else "replace-user"
-    run = ReleaseRun(
-        _publisher(release, owners, epsilon, delta, settings, random_seed), epsilon, delta, adjacency, noise
-    )
+    publisher = _publisher(release, owners, epsilon, delta, settings, random_seed)
+    run = ReleaseRun(publisher, epsilon, delta, adjacency, noise)
     seed = secrets.randbits(63) if random_seed is None else random_seed
     check_simulated(first)
     one = run.play(_private(first, owners and owners[0], first), seed)
     if callable(second):
         second = second(one.releases[0])
-    check_simulated(second)
+    check_simulated(first, second)
     _check_pair(first, second, adjacency, owners)
     for event in one.ledger.events:
         if event.mechanism not in (*EXACT, "declared"):
@@ -253,8 +246,6 @@ def _check_pair(first: SyntheticTable, second: SyntheticTable, adjacency: str, o
     if adjacency == "replace-one":
         check_neighbours(first, second)
         return
-    if first.schema != second.schema:
-        raise ValueError("the two tables must share one schema.")
     one, two = (
         list(table.frame.astype(object).where(table.frame.notna(), None).itertuples(index=False))
         for table in (first, second)

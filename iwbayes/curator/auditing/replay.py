@@ -21,9 +21,6 @@ from iwbayes.tables import PrivateTable
 
 Publisher = Callable[[PrivateTable, Ledger], "Release | Sequence[Release]"]
 
-#: Parts of a release by which a difference is named.
-_PARTS = ("synthetic rows", "weights", "statement", "recipe", "number of private rows")
-
 
 @dataclass(frozen=True)
 class Played:
@@ -49,7 +46,7 @@ class ReleaseRun:
         """Run once on a fresh ledger; a replay shows no warnings."""
         source = cast(NoiseSource, _SameOrders(self.noise(seed), seed))
         recorder = Recorder(source, None if script is None else script.draws)
-        ledger = RecordingLedger(self.epsilon, self.delta, self.adjacency, noise=cast(NoiseSource, recorder))
+        ledger = RecordingLedger(self.epsilon, self.delta, self.adjacency, noise=recorder)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             made = self.publish(private, ledger)
@@ -121,15 +118,20 @@ def _differences(one: Played, two: Played) -> list[str]:
         return [*found, "the number of releases"]
     for left, right in zip(one.releases, two.releases, strict=True):
         if left.to_bytes() != right.to_bytes():
-            parts = zip(_PARTS, _parts(left), _parts(right), strict=True)
-            found += [name for name, a, b in parts if a != b] or ["the release file"]
+            one_has, two_has = _parts(left), _parts(right)
+            found += [name for name in one_has if one_has[name] != two_has[name]] or ["the release file"]
     return found
 
 
-def _parts(release: Release) -> tuple[object, ...]:
-    """Collect what stands behind the names of `_PARTS`."""
-    digests = release.synthetic.fingerprint(), release.weights.fingerprint()
-    return (*digests, release.statement.to_dict(), release.recipe, release.n_private)
+def _parts(release: Release) -> dict[str, object]:
+    """Parts of a release by which a difference is named."""
+    return {
+        "synthetic rows": release.synthetic.fingerprint(),
+        "weights": release.weights.fingerprint(),
+        "statement": release.statement.to_dict(),
+        "recipe": release.recipe,
+        "number of private rows": release.n_private,
+    }
 
 
 def price_of_losses(ledger: Ledger, found: Sequence[Loss]) -> float:

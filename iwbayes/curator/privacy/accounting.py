@@ -279,16 +279,9 @@ def largest_scale(
     """Largest t with the joint price of ``events(t)`` within (epsilon, delta).
 
     Above 1 where joint pricing is tighter than adding up, below 1 where the events cost more than they are called. The
-    search returns the affordable end of an interval of relative width `SCALE_WIDTH`.
-
-    Parameters
-    ----------
-    events : callable
-        From t to the events whose nominal epsilons are t times their shares.
-    epsilon, delta, adjacency
-        The budget.
-    cost : callable, optional
-        From events to the epsilon that they cost together at delta: their joint price by default.
+    search returns the affordable end of an interval of relative width `SCALE_WIDTH`. The nominal epsilons of
+    ``events(t)`` are t times their shares; ``cost`` is from events to the epsilon that they cost together at delta, by
+    default their joint price.
     """
     found: dict[float, float] = {}  # log of price over budget
 

@@ -9,18 +9,15 @@ from iwbayes.statement import Event
 from iwbayes.tables import SyntheticTable
 
 
-def declared_events(synthetic: SyntheticTable) -> tuple[Event, ...]:
-    """List what the maker of an outside table says that it cost; nothing where no private row was used."""
+def owed_events(synthetic: SyntheticTable, ledger: Ledger | None) -> tuple[Event, ...]:
+    """List what the maker of an outside table says that it cost, unless it is nothing or this ledger has charged it."""
+    if ledger is not None and ledger.holds(synthetic.fingerprint()):
+        return ()
     if synthetic.already_spent is None or synthetic.already_spent[0] == 0:
         return ()
     epsilon, delta = synthetic.already_spent
     label = f"outside table ({synthetic.origin or 'unnamed'})"
     return (Event(label, "none", math.inf) if math.isinf(epsilon) else Event(label, "declared", epsilon, delta),)
-
-
-def owed_events(synthetic: SyntheticTable, ledger: Ledger) -> tuple[Event, ...]:
-    """List the declared cost of a table that this ledger has not charged yet."""
-    return () if ledger.holds(synthetic.fingerprint()) else declared_events(synthetic)
 
 
 def admit(synthetic: SyntheticTable, ledger: Ledger) -> None:

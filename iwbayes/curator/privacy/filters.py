@@ -53,7 +53,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -107,8 +107,8 @@ class Rule:
         raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
-        """Name and settings, for the ledger's file."""
-        return {"name": self.name}
+        """Name and settings beside the budget, for the ledger's file."""
+        return {"name": self.name, **{k: v for k, v in asdict(self).items() if k not in ("epsilon", "delta")}}
 
 
 def accepts(rule: Rule, spent: Cost) -> bool:
@@ -157,19 +157,19 @@ class RenyiRule(Rule):
         if self.order == 0.0:
             orders = 1 + np.geomspace(1e-2, 1e9, 2000)
             epsilon = self.epsilon if math.isfinite(self.epsilon) else 1.0
-            gains = (epsilon - _renyi_overhead(orders, self.delta)) / orders
+            gains = (epsilon - self._overhead(orders)) / orders
             object.__setattr__(self, "order", float(orders[int(np.argmax(gains))]))
         if not self.order > 1:
             raise ValueError(f"a Renyi order must be above 1; got {self.order!r}.")
 
-    @property
-    def _overhead(self) -> float:
-        return float(_renyi_overhead(np.array(self.order), self.delta))
+    def _overhead(self, order: Any) -> Any:
+        """Epsilon minus divergence at an order (Canonne, Kamath & Steinke 2020, proposition 12)."""
+        return np.log1p(-1 / order) - (math.log(self.delta) + np.log(order)) / (order - 1)
 
     @property
     def limit(self) -> Cost:
         """Divergence that implies this guarantee (Canonne, Kamath & Steinke 2020)."""
-        return Cost(max(self.epsilon - self._overhead, 0.0) if self.delta > 0 else 0.0)
+        return Cost(max(self.epsilon - float(self._overhead(self.order)), 0.0) if self.delta > 0 else 0.0)
 
     def cost(self, events: Sequence[Event], *, delta: float, adjacency: str) -> Cost:
         """Sum of the events' divergences."""
@@ -189,15 +189,11 @@ class RenyiRule(Rule):
         """Epsilon that the divergence implies."""
         if cost.main == 0:
             return 0.0
-        return max(cost.main + self._overhead, 0.0) if self.delta > 0 else math.inf
+        return max(cost.main + float(self._overhead(self.order)), 0.0) if self.delta > 0 else math.inf
 
     def equivalent(self, cost: Cost, delta: float) -> float:
         """Epsilon at delta of the Gaussian mechanism with that divergence."""
         return _gaussian_epsilon(2 * cost.main / self.order, delta)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Name and order."""
-        return {**super().to_dict(), "order": self.order}
 
 
 @dataclass(frozen=True)
@@ -282,11 +278,6 @@ def pure_mu(epsilon: float) -> float:
     if epsilon < 1e-3:
         return epsilon * math.sqrt(math.pi / 2)
     return -2 * float(ndtri_exp(log_expit(-epsilon))) * (1 + 1e-9)
-
-
-def _renyi_overhead(order: NDArray[np.float64], delta: float) -> NDArray[np.float64]:
-    """Epsilon minus divergence at an order and delta (Canonne, Kamath & Steinke 2020, proposition 12)."""
-    return np.log1p(-1 / order) - (math.log(delta) + np.log(order)) / (order - 1)
 
 
 def _step_divergence(event: Event, order: float, adjacency: str) -> float:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from typing import Any, Self
 
 from iwbayes.curator.privacy.accounting import check_budget
@@ -17,7 +17,7 @@ from iwbayes.curator.privacy.filters import begin_rule
 from iwbayes.curator.privacy.ledger_file import LedgerFile
 from iwbayes.curator.privacy.ledger_record import BudgetExceeded, LedgerRecord
 from iwbayes.curator.privacy.noise import NoiseSource, SystemNoise
-from iwbayes.curator.privacy.permit import Permit, noise_kind, source_name
+from iwbayes.curator.privacy.permit import Permit, noise_kind
 from iwbayes.statement import ADJACENCIES, Adjacency, Event, PrivacyStatement, count_uses
 
 
@@ -278,11 +278,12 @@ class Ledger:
         """
         if events:
             self.check(*events, delta=delta)
-        return _Account(self, events, cache(partial(self._pay, events, delta)))
 
-    def _pay(self, events: Sequence[Event], delta: float | None) -> None:
-        """Charge a release."""
-        self._change(lambda record: record.after(record.admit(events, delta)))
+        @cache
+        def pay() -> None:
+            self._change(lambda record: record.after(record.admit(events, delta)))
+
+        return _Account(self, events, pay)
 
     def _hand_out(self, events: Sequence[Event]) -> NoiseSource:
         """Noise for events that are charged."""
@@ -295,7 +296,7 @@ class Ledger:
         `publish` holds it from its price until the release is made, so that of two releases which do not both fit the
         second is refused before anything of it is charged.
         """
-        with self._lock, nullcontext() if self._file is None else self._file.locked():
+        with self._lock, nullcontext() if self._file is None else self._file.lock:
             yield
 
     def _now(self) -> LedgerRecord:
@@ -310,9 +311,11 @@ class Ledger:
         with self.exclusive():
             before = self._now()
             # whatever changes it, noise of this object's kind may be behind it
-            noted = before.with_noise(noise_kind(self._noise))
-            if noise_kind(self._noise) == "unverified":
-                noted = noted.noting(f"Noise came from {source_name(self._noise)}, which is not this package's.")
+            kind, source = noise_kind(self._noise), type(self._noise)
+            noted = before.with_noise(kind)
+            if kind == "unverified":
+                name = f"{source.__module__}.{source.__qualname__}"
+                noted = noted.noting(f"Noise came from {name}, which is not this package's.")
             record = change(noted)
             if record == before:
                 return
@@ -338,7 +341,12 @@ class Ledger:
 
     def __repr__(self) -> str:
         """Show the budget and what is spent of it."""
-        return f"Ledger({self._now().summary()})"
+        record = self._now()
+        epsilon, delta = record.reported
+        return (
+            f"Ledger(spent ({epsilon:.4g}, {delta:.2g}) of ({record.epsilon:g}, {record.delta:g}), "
+            f"{record.adjacency}, rule {record.rule.name}, {len(record.events)} event(s))"
+        )
 
 
 class _Account(Ledger):

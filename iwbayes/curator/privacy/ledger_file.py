@@ -7,9 +7,8 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +39,8 @@ class LedgerFile:
         # a link is followed, so that one ledger has one lock under every name
         self.path = Path(path).resolve()
         self.lock_path = self.path.with_name(f".{self.path.name}.lock")
-        self._lock = FileLock(self.lock_path)
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Wait for the lock and hold it; within itself it is free. It ends with the process, however that ends."""
-        with self._lock:
-            yield
+        #: Within itself it is free. It ends with the process, however that ends.
+        self.lock = FileLock(self.lock_path)
 
     def begin(self, record: LedgerRecord | None, adjacency: str | None, *, rule: str | None = None) -> LedgerRecord:
         """Return what is in the file; where there is none, write the record of a new ledger, if it is given one."""
@@ -76,7 +70,7 @@ class LedgerFile:
         if not self.path.parent.is_dir():
             raise FileNotFoundError(f"the folder {self.path.parent} does not exist. Make it first.")
         while True:
-            with self.locked():
+            with self.lock:
                 if self.path.exists():
                     return
                 if not stood and record is not None:
@@ -105,9 +99,8 @@ class LedgerFile:
                 "(iwbayes ledger PATH --epsilon E --delta D)."
             ) from None
         record = self._parse(content)
-        if since is not None and (
-            _constants(record) != _constants(since) or record.charges[: len(since.charges)] != since.charges
-        ):
+        begun = attrgetter("epsilon", "delta", "adjacency", "rule", "plan")
+        if since and (begun(record) != begun(since) or record.charges[: len(since.charges)] != since.charges):
             raise LedgerError(
                 f"{self.path} has lost charges, or is another ledger. Put the newest copy back: nothing is charged or "
                 f"drawn until then."
@@ -121,11 +114,11 @@ class LedgerFile:
             values = json.loads(content)
             if not isinstance(values, dict) or values.get("format") != FORMAT:
                 raise ValueError("it is no ledger")
-            if values.get("format_version") not in _READERS:
+            if values.get("format_version") not in (1, FORMAT_VERSION):
                 raise ValueError(f"its format version is above {FORMAT_VERSION}; upgrade iwbayes")
             if values.pop("sha256", None) != _digest(values):
                 raise ValueError("its checksum does not match, it is damaged or was edited")
-            return _READERS[values["format_version"]](values)
+            return _from_dict(values)
         except Exception as error:  # whatever is in the file, there is one failure
             problem = str(error)[:200].rstrip(".") if isinstance(error, ValueError) else type(error).__name__
             raise LedgerError(
@@ -150,11 +143,6 @@ class LedgerFile:
 
 def _digest(values: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
-
-
-def _constants(record: LedgerRecord) -> tuple[Any, ...]:
-    """List what a ledger was begun with."""
-    return record.epsilon, record.delta, record.adjacency, record.rule, record.plan
 
 
 def _to_dict(record: LedgerRecord) -> dict[str, Any]:
@@ -203,39 +191,23 @@ def _cost(values: list[float | str]) -> Cost:
 
 
 def _from_dict(values: dict[str, Any]) -> LedgerRecord:
-    epsilon, delta = _budget(values)
-    return LedgerRecord(
-        epsilon,
-        delta,
-        values["adjacency"],
-        rule_from_dict(values["rule"], epsilon, delta),
-        tuple(_charge_from_dict(charge) for charge in values["plan"]),
-        tuple(_charge_from_dict(charge) for charge in values["charges"]),
-        *_made(values),
-    )
-
-
-def _from_dict_1(values: dict[str, Any]) -> LedgerRecord:
-    """Read format 1, which had no rule and did not say which events were one release: each is counted alone."""
-    epsilon, delta = _budget(values)
-    record = LedgerRecord(epsilon, delta, values["adjacency"], begin_rule(None, epsilon, delta))
-    for event in values["events"]:
-        record = record.after(record.trial([Event.from_dict(event)]))
-    noise, notes, products = _made(values)
-    return replace(record, noise=noise, notes=notes, products=products)
-
-
-_READERS = {1: _from_dict_1, 2: _from_dict}
-
-
-def _budget(values: dict[str, Any]) -> tuple[float, float]:
+    """Read either format; the first had no rule and did not say which events were one release, so each counts alone."""
     epsilon = math.inf if values["epsilon"] == INFINITE else values["epsilon"]
     if values["noise"] not in NOISE_KINDS or values["adjacency"] not in ADJACENCIES:
         raise ValueError("its noise or adjacency is not known")
-    return check_budget(epsilon, values["delta"], infinite=True)
-
-
-def _made(values: dict[str, Any]) -> tuple[str, tuple[str, ...], frozenset[str]]:
-    """Worst noise, notes and products."""
-    notes, products = (str(note) for note in values["notes"]), (str(product) for product in values["products"])
-    return values["noise"], tuple(notes), frozenset(products)
+    epsilon, delta = check_budget(epsilon, values["delta"], infinite=True)
+    first = values["format_version"] == 1
+    rule = begin_rule(None, epsilon, delta) if first else rule_from_dict(values["rule"], epsilon, delta)
+    record = LedgerRecord(epsilon, delta, values["adjacency"], rule)
+    if first:
+        for event in values["events"]:
+            record = record.after(record.trial([Event.from_dict(event)]))
+    else:
+        plan, charges = ([_charge_from_dict(charge) for charge in values[name]] for name in ("plan", "charges"))
+        record = replace(record, plan=tuple(plan), charges=tuple(charges))
+    return replace(
+        record,
+        noise=values["noise"],
+        notes=tuple(str(note) for note in values["notes"]),
+        products=frozenset(str(product) for product in values["products"]),
+    )

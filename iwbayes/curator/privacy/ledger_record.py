@@ -192,14 +192,6 @@ class LedgerRecord:
             budget=None if self.overspent else (self.epsilon, self.delta),
         )
 
-    def summary(self) -> str:
-        """Say in a line what is spent of what."""
-        epsilon, delta = self.reported
-        return (
-            f"spent ({epsilon:.4g}, {delta:.2g}) of ({self.epsilon:g}, {self.delta:g}), "
-            f"{self.adjacency}, rule {self.rule.name}, {len(self.events)} event(s)"
-        )
-
     def noting(self, reason: str) -> LedgerRecord:
         """Return the record with a reason why what was made cannot be certified."""
         return replace(self, notes=tuple(dict.fromkeys((*self.notes, reason))))

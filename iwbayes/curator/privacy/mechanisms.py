@@ -83,37 +83,12 @@ def gaussian(
 ) -> Noisy:
     """Gaussian mechanism with analytic calibration (Balle & Wang, ICML 2018).
 
-    Parameters
-    ----------
-    value : array_like, shape (k,)
-        The exact statistic; with ``grid`` integers in units of the grid.
-    sensitivity : float
-        L2 sensitivity in the statistic's unit, under the ledger's adjacency.
-    epsilon, delta : float
-        Guarantee of this use; delta above 0.
-    ledger : Ledger
-    label : str
-        Name of the event in the statement.
-    grid : float, optional
-        Unit of an integer statistic whose sensitivity is exact.
-    separately : bool
-        Each coordinate is a release of its own: ``sensitivity`` and the guarantee are one coordinate's, and as many
-        uses are charged as there are coordinates.
+    ``value`` has shape (k,); with ``grid`` it holds integers in units of the grid, whose sensitivity is exact.
+    ``sensitivity`` is in L2, in the statistic's unit, under the ledger's adjacency; delta is above 0. ``separately``
+    makes each coordinate a release of its own: sensitivity and guarantee are then one coordinate's, and as many uses
+    are charged as there are coordinates. What is out of range raises a ValueError, and what does not fit in the ledger
+    `BudgetExceeded`, before anything is drawn.
 
-    Returns
-    -------
-    Noisy
-        ``value`` in the statistic's unit, ``law`` a `GaussianDistribution`.
-
-    Raises
-    ------
-    BudgetExceeded
-        Before anything is drawn.
-    ValueError
-        When the sensitivity, epsilon or delta is out of range.
-
-    Notes
-    -----
     Noise is OpenDP's discrete Gaussian on the grid and priced as continuous. Its scale spans 2**10 steps at
     least (a coarser ``grid`` is refined), where the discrete Gaussian's moment generating function differs from
     the continuous one's by a factor within exp(-2 pi**2 2**20) of one a coordinate (Poisson summation; Canonne,
@@ -214,27 +189,12 @@ def above_threshold(
 ) -> int | None:
     """Select the first query that reaches a threshold (sparse vector technique; Dwork & Roth 2014, algorithm 1).
 
-    Parameters
-    ----------
-    queries : array_like of int, shape (query,)
-        In the order in which they are asked; ``threshold`` is public.
-    sensitivity : int
-        Largest change of any query between adjacent tables.
-    epsilon, ledger, label
-        As in `gaussian`.
-    monotone : bool
-        Whether the queries of any two adjacent tables differ in one direction only, all up or all down; they need half
-        the noise then.
+    The result is the index of the first query with q + Laplace(4 sensitivity/epsilon) >= threshold +
+    Laplace(2 sensitivity/epsilon), or None when there is none; nothing else is released. Integer ``queries``, shape
+    (query,), are in the order in which they are asked, and change by at most ``sensitivity`` between adjacent tables;
+    ``threshold`` is public. Where the queries of any two adjacent tables differ in one direction only, all up or all
+    down (``monotone``), Laplace(2 sensitivity/epsilon) on both sides will do.
 
-    Returns
-    -------
-    int or None
-        Index of the first query with q + Laplace(4 sensitivity/epsilon) >= threshold + Laplace(2 sensitivity/epsilon);
-        with Laplace(2 sensitivity/epsilon) on both sides when monotone. None when there is none. Only the index is
-        released.
-
-    Notes
-    -----
     Discrete Laplace noise: shifting the threshold's noise by one sensitivity and that of the chosen query by two maps
     every outcome to that of a neighbour at a factor of exp(epsilon/2) each, on the integers as on the line. Monotone
     queries: where the neighbour's are all larger, shifting the threshold's noise and the chosen query's by one

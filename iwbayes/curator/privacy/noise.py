@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import random
+from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
 from typing import Any, ClassVar, Protocol
@@ -25,35 +26,27 @@ class NoiseSource(Protocol):
 
     def gaussian(self, values: IntArray, scale: float) -> IntArray:
         """Add discrete Gaussian noise of standard deviation ``scale`` to each integer."""
-        ...
 
     def laplace(self, values: IntArray, scale: float) -> IntArray:
         """Add discrete Laplace noise with P(z) proportional to exp(-|z|/scale) to each integer."""
-        ...
 
     def cube(self, values: IntArray, scale: Fraction) -> IntArray:
         """Add one vector with P(z) proportional to exp(-max|z_j|/scale)."""
-        ...
 
     def spherical(self, values: Array, scale: float) -> Array:
         """Add a floating-point vector with density proportional to exp(-|z|_2/scale)."""
-        ...
 
     def floating_gaussian(self, values: Array, scale: float) -> Array:
         """Add floating-point normal noise of standard deviation ``scale`` to each coordinate."""
-        ...
 
     def poisson_sample(self, n: int, rate: float) -> IntArray:
         """Return indices among n rows, each taken independently with probability ``rate``; secret like noise."""
-        ...
 
     def permutation(self, n: int) -> IntArray:
         """Return indices 0 to n - 1 in a random order; secret like noise."""
-        ...
 
     def noisy_max(self, scores: IntArray, scale: float) -> int:
-        """Place of the largest score after exponential noise of that scale on each."""
-        ...
+        """Index of the largest score after exponential noise of that scale on each."""
 
 
 @cache
@@ -66,14 +59,6 @@ def _opendp_vector(family: str, size: int, scale: float) -> Any:
     if family == "gaussian":
         return measurements.make_gaussian(domain, metrics.l2_distance(T=float), scale)
     return measurements.make_laplace(domain, metrics.l1_distance(T="i64"), scale)
-
-
-class WholeNumbers(Protocol):
-    """What `integer_cube` asks of a source of randomness; ``random.Random`` meets it."""
-
-    def randrange(self, stop: int, /) -> int:
-        """Draw a whole number from 0 to ``stop`` - 1, each equally likely."""
-        ...
 
 
 class SystemNoise:
@@ -101,13 +86,11 @@ class SystemNoise:
 
     def cube(self, values: IntArray, scale: Fraction) -> IntArray:
         """Add one exact draw of the integer cube distribution (see `integer_cube`)."""
-        return values + np.array(integer_cube(len(values), scale, SystemWholeNumbers()), dtype=np.int64)
+        return values + np.array(integer_cube(len(values), scale, system_below), dtype=np.int64)
 
     def spherical(self, values: Array, scale: float) -> Array:
         """Add a floating-point vector with density proportional to exp(-|z|_2/scale).
 
-        Notes
-        -----
         With k coordinates it is scale * sqrt(c) * N(0, I_k), c the sum of k + 1 more squared standard normals: the
         squared norm is then scale**2 times a product of chi-squares with k and k + 1 degrees of freedom, the square
         of a Gamma(k) variable (duplication formula).
@@ -119,10 +102,8 @@ class SystemNoise:
     def floating_gaussian(self, values: Array, scale: float) -> Array:
         """Add floating-point normal noise of standard deviation ``scale`` to each coordinate.
 
-        Notes
-        -----
-        By the inverse of the normal distribution function from 64 random bits a coordinate: one for the sign, 63 for
-        a tail probability. Both tails are alike and reach 9.1 standard deviations, beyond which a normal variable
+        By the inverse of the normal distribution function from 64 random bits a coordinate: the lowest for the sign, 63
+        for a tail probability. Both tails are alike and reach 9.1 standard deviations, beyond which a normal variable
         falls with a probability of 2**-64.
         """
         return values + scale * _standard_normals(len(values))
@@ -130,8 +111,6 @@ class SystemNoise:
     def poisson_sample(self, n: int, rate: float) -> IntArray:
         """Take each row with probability ``rate``.
 
-        Notes
-        -----
         A row is taken when 80 random bits, read as a number, are below ``rate * 2**80``. That is exact for rates of
         2**-27 or more. The threshold of smaller ones is rounded down, so that no row is taken more often than its
         rate says. The first 16 bits settle nearly every row; the other 64 are drawn only where they do not.
@@ -148,8 +127,6 @@ class SystemNoise:
     def permutation(self, n: int) -> IntArray:
         """Put 0 to n - 1 in an order that is exactly uniform over all orders.
 
-        Notes
-        -----
         The order of n independent 64-bit keys, all drawn anew if any two agree. Keys that differ are exchangeable:
         swapping two of them changes no probability, so each order of them is as likely as any other.
         """
@@ -200,7 +177,7 @@ class SeededNoise:
 
     def cube(self, values: IntArray, scale: Fraction) -> IntArray:
         """Add one exact draw of the integer cube distribution."""
-        return values + np.array(integer_cube(len(values), scale, self._random), dtype=np.int64)
+        return values + np.array(integer_cube(len(values), scale, self._random.randrange), dtype=np.int64)
 
     def spherical(self, values: Array, scale: float) -> Array:
         """Add a floating-point vector."""
@@ -220,7 +197,7 @@ class SeededNoise:
         return self._rng.permutation(n)
 
     def noisy_max(self, scores: IntArray, scale: float) -> int:
-        """Place of the largest score after exponential noise."""
+        """Index of the largest score after exponential noise."""
         return int(np.argmax(scores + self._rng.exponential(scale, len(scores))))
 
     def __repr__(self) -> str:
@@ -228,25 +205,21 @@ class SeededNoise:
         return "SeededNoise(...)"
 
 
-class SystemWholeNumbers:
-    """Whole numbers from the operating system's entropy.
+def system_below(stop: int) -> int:
+    """Draw a whole number from 0 to ``stop`` - 1, each equally likely, from the operating system's entropy.
 
-    ``random.SystemRandom`` reads the same bytes, but inherits how it turns them into numbers from ``random.Random``,
-    where whoever patches that class for a test would reach privacy noise.
+    Bits that make too large a number are drawn anew. ``random.SystemRandom`` reads the same bytes, but inherits how it
+    turns them into numbers from ``random.Random``, where whoever patches that class for a test would reach privacy
+    noise.
     """
-
-    __slots__ = ()
-
-    def randrange(self, stop: int, /) -> int:
-        """Draw a whole number from 0 to ``stop`` - 1, each equally likely: those of its bits that are too large go."""
-        if stop < 1:
-            raise ValueError(f"stop must be at least 1; got {stop}.")
-        bits = (stop - 1).bit_length()
-        size = (bits + 7) // 8
-        while True:
-            drawn = int.from_bytes(os.urandom(size), "big") >> (8 * size - bits)
-            if drawn < stop:
-                return drawn
+    if stop < 1:
+        raise ValueError(f"stop must be at least 1; got {stop}.")
+    bits = (stop - 1).bit_length()
+    size = (bits + 7) // 8
+    while True:
+        drawn = int.from_bytes(os.urandom(size), "big") >> (8 * size - bits)
+        if drawn < stop:
+            return drawn
 
 
 def _random_bits(n: int, kind: type[np.unsignedinteger[Any]]) -> NDArray[Any]:
@@ -255,48 +228,48 @@ def _random_bits(n: int, kind: type[np.unsignedinteger[Any]]) -> NDArray[Any]:
 
 
 def _standard_normals(n: int) -> Array:
-    """Draw n standard normals; see `SystemNoise.floating_gaussian`.
+    """Draw n standard normals (see `SystemNoise.floating_gaussian`).
 
-    The upper 63 bits are the place of a cell of width 2**-64 in (0, 1/2), whose middle is the tail probability. The
-    lowest bit is the sign.
+    The upper 63 bits are the index of a cell of width 2**-64 in (0, 1/2), whose middle is the tail probability.
     """
     bits = _random_bits(n, np.uint64)
     distance = ndtri(((bits >> np.uint64(1)) + 0.5) * 2.0**-64)
     return np.where(bits & np.uint64(1), distance, -distance)
 
 
-def integer_cube(dim: int, scale: Fraction, source: WholeNumbers) -> list[int]:
+def integer_cube(dim: int, scale: Fraction, below: Callable[[int], int]) -> list[int]:
     """Draw z in Z**dim with P(z) proportional to exp(-max_j |z_j| / scale), in exact integer arithmetic.
 
-    exp(-m/scale) is a mixture over j >= m, so z is uniform on {-j..j}**dim with P(j) proportional to
-    (2j+1)**dim exp(-j/scale). j itself comes by rejection from the sum of dim+1 geometric draws, whose
-    P(j) is proportional to C(j+dim, dim) exp(-j/scale), accepted with probability
-    prod_i (2j+1)/(2j+2i), i = 1..dim. ``scale`` is in grid units: the finer the grid against dim, the fewer rejections.
+    ``below(n)`` draws a whole number from 0 to n - 1, each equally likely. exp(-m/scale) is a mixture over j >= m, so
+    z is uniform on {-j..j}**dim with P(j) proportional to (2j+1)**dim exp(-j/scale). j itself comes by rejection from
+    the sum of dim+1 geometric draws, whose P(j) is proportional to C(j+dim, dim) exp(-j/scale), accepted with
+    probability prod_i (2j+1)/(2j+2i), i = 1..dim. ``scale`` is in grid units: the finer the grid against dim, the fewer
+    rejections.
     """
     while True:
-        radius = sum(_geometric(scale, source) for _ in range(dim + 1))
+        radius = sum(_geometric(scale, below) for _ in range(dim + 1))
         numerator = (2 * radius + 1) ** dim
         denominator = math.prod(2 * radius + 2 * index for index in range(1, dim + 1))
-        if source.randrange(denominator) < numerator:
-            return [source.randrange(2 * radius + 1) - radius for _ in range(dim)]
+        if below(denominator) < numerator:
+            return [below(2 * radius + 1) - radius for _ in range(dim)]
 
 
-def _geometric(scale: Fraction, source: WholeNumbers) -> int:
+def _geometric(scale: Fraction, below: Callable[[int], int]) -> int:
     """P(x) proportional to exp(-x/scale) on x >= 0, exactly (Canonne, Kamath & Steinke 2020, algorithm 2)."""
     s, t = scale.denominator, scale.numerator
     while True:
-        u = source.randrange(t)
-        if _bernoulli_exp(u, t, source):
+        u = below(t)
+        if _bernoulli_exp(u, t, below):
             break
     v = 0
-    while _bernoulli_exp(1, 1, source):
+    while _bernoulli_exp(1, 1, below):
         v += 1
     return (u + t * v) // s
 
 
-def _bernoulli_exp(numerator: int, denominator: int, source: WholeNumbers) -> bool:
+def _bernoulli_exp(numerator: int, denominator: int, below: Callable[[int], int]) -> bool:
     """Exact Bernoulli(exp(-numerator/denominator)) for a ratio in [0, 1] (the same, algorithm 1)."""
     k = 1
-    while source.randrange(denominator * k) < numerator:
+    while below(denominator * k) < numerator:
         k += 1
     return k % 2 == 1

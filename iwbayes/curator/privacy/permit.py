@@ -6,10 +6,9 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Sequence
-from fractions import Fraction
+from functools import partialmethod
 from typing import Any, NoReturn
 
-from iwbayes.arrays import Array, IntArray
 from iwbayes.curator.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from iwbayes.statement import Event
 
@@ -17,15 +16,6 @@ from iwbayes.statement import Event
 class Permit:
     """The noise of some events: each kind of draw as many times as the events say, from the ledger's source.
 
-    Parameters
-    ----------
-    source : NoiseSource
-        Of the ledger.
-    events : sequence of Event
-        What was charged.
-
-    Notes
-    -----
     A Gaussian or Laplace event of one use pays for one vector; one of several uses pays for as many numbers, in one
     call or more. A cube, spherical or exponential event pays for a vector or a choice a use, objective perturbation for
     one vector, "above-threshold" for the noise of the threshold and that of the queries. Private steps pay for one
@@ -57,55 +47,25 @@ class Permit:
             if event.count > 1 and event.mechanism in ("gaussian", "laplace"):
                 self._each.add(event.mechanism)
 
-    def _take(self, method: str, size: int = 1) -> None:
-        """Count a draw, or refuse it before anything is drawn."""
-        draws = size if method in self._each else 1
+    def _draw(self, method: str, *arguments: Any) -> Any:
+        """Count a draw and hand it on to the source, or refuse it before anything is drawn."""
+        draws = len(arguments[0]) if method in self._each else 1
         with self._lock:
             if draws > self._left[method]:
                 raise RuntimeError(
                     f"{self._label}: no {method.replace('_', ' ')} noise is left of what was charged. Charge it first."
                 )
             self._left[method] -= draws
+        return getattr(self._source, method)(*arguments)
 
-    def gaussian(self, values: IntArray, scale: float) -> IntArray:
-        """Add discrete Gaussian noise to each integer."""
-        self._take("gaussian", len(values))
-        return self._source.gaussian(values, scale)
-
-    def laplace(self, values: IntArray, scale: float) -> IntArray:
-        """Add discrete Laplace noise to each integer."""
-        self._take("laplace", len(values))
-        return self._source.laplace(values, scale)
-
-    def cube(self, values: IntArray, scale: Fraction) -> IntArray:
-        """Add one vector of cube noise."""
-        self._take("cube")
-        return self._source.cube(values, scale)
-
-    def spherical(self, values: Array, scale: float) -> Array:
-        """Add one vector of spherical noise."""
-        self._take("spherical")
-        return self._source.spherical(values, scale)
-
-    def floating_gaussian(self, values: Array, scale: float) -> Array:
-        """Add one vector of floating-point normal noise."""
-        self._take("floating_gaussian")
-        return self._source.floating_gaussian(values, scale)
-
-    def poisson_sample(self, n: int, rate: float) -> IntArray:
-        """Sample the rows of one step."""
-        self._take("poisson_sample")
-        return self._source.poisson_sample(n, rate)
-
-    def permutation(self, n: int) -> IntArray:
-        """Return indices 0 to n - 1 in a random order."""
-        self._take("permutation")
-        return self._source.permutation(n)
-
-    def noisy_max(self, scores: IntArray, scale: float) -> int:
-        """Choose one place of a large score."""
-        self._take("noisy_max")
-        return self._source.noisy_max(scores, scale)
+    gaussian = partialmethod(_draw, "gaussian")
+    laplace = partialmethod(_draw, "laplace")
+    cube = partialmethod(_draw, "cube")
+    spherical = partialmethod(_draw, "spherical")
+    floating_gaussian = partialmethod(_draw, "floating_gaussian")
+    poisson_sample = partialmethod(_draw, "poisson_sample")
+    permutation = partialmethod(_draw, "permutation")
+    noisy_max = partialmethod(_draw, "noisy_max")
 
     def __repr__(self) -> str:
         """Name what was charged."""
@@ -147,8 +107,3 @@ def noise_kind(source: object) -> str:
             f"noise must be a noise source; got {type(source).__name__}. Leave it out, or use SystemNoise()."
         )
     return "seeded" if isinstance(source, SeededNoise) else "unverified"
-
-
-def source_name(source: object) -> str:
-    """Return module and class of a noise source."""
-    return f"{type(source).__module__}.{type(source).__qualname__}"

@@ -308,7 +308,7 @@ def test_a_process_that_waits_for_the_one_that_begins_finds_its_ledger(path, mon
     other = LedgerFile(path)
 
     def late(seconds):
-        with other.locked():
+        with other.lock:
             if not path.exists():
                 record = LedgerRecord(1.0, 1e-6, "replace-one", begin_rule(None, 1.0, 1e-6))
                 other.write(record.after(record.admit([COUNT])), begins=True)

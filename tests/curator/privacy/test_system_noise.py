@@ -22,7 +22,7 @@ from noise_tools import DISTRIBUTIONS, Alone, Permutation, PoissonSample, fits, 
 from scipy import stats
 
 from iwbayes.curator.privacy import noise as noise_module
-from iwbayes.curator.privacy.noise import NoiseSource, SystemNoise, SystemWholeNumbers
+from iwbayes.curator.privacy.noise import NoiseSource, SystemNoise, system_below
 
 every_method = pytest.mark.parametrize("method", DISTRIBUTIONS)
 #: What OpenDP does not draw.
@@ -108,7 +108,7 @@ def test_the_ends_of_rates_and_sizes():
     assert noise.permutation(1).tolist() == [0]
     assert noise.floating_gaussian(np.zeros(0), 1.0).size == noise.spherical(np.zeros(0), 1.0).size == 0
     with pytest.raises(ValueError, match="at least 1"):
-        SystemWholeNumbers().randrange(0)
+        system_below(0)
 
 
 # --- independence
@@ -343,7 +343,7 @@ def test_keys_that_agree_are_drawn_anew(monkeypatch):
 
 def test_whole_numbers_that_are_too_large_are_drawn_anew(monkeypatch):
     answer(monkeypatch, *(words(value << 5, kind=np.uint8) for value in (5, 7, 6, 4)))
-    assert SystemWholeNumbers().randrange(5) == 4
+    assert system_below(5) == 4
 
 
 def test_both_tails_of_floating_noise_are_alike_and_reach_nine_standard_deviations(monkeypatch):
