@@ -79,13 +79,14 @@ plant("curator/generators/mixture/mixture.py", "Mixture: atoms from exact counts
        "own = [np.bincount(p.codes(private.frame[p.column.name]), minlength=p.size) for p in bins]\n"
        "        atoms = [gathers_at_bounds(part, counts, 0.0) for part, counts in zip(bins, own, strict=True)]",
        "curator/generators/test_mixture.py::test_what_is_public_knows_of_the_rows_by_the_answers_alone")
-FILE = "curator/generators/adversarial/base.py"
+FILE = "curator/generators/tables/counts.py"
 plant(FILE, "GAN: a replaced row moves one count of the condition",
-       'moves = 2 if facts.row_adjacency == "replace-one" else 1', "moves = 1",
+       'return 2 if facts.row_adjacency == "replace-one" else 1', "return 1",
        "curator/generators/test_gan.py::test_the_law_of_a_condition_has_the_noise_of_its_sensitivity")
 plant(FILE, "GAN: counts of the condition for one row of a user",
-       "float(moves * facts.rows_per_user)", "float(moves)",
+       "sensitivity=rows * moves,", "sensitivity=moves,",
        "curator/generators/test_gan.py::test_the_law_of_a_condition_has_the_noise_of_its_sensitivity")
+FILE = "curator/generators/adversarial/base.py"
 plant(FILE, "GAN: exact counts of the condition",
        "mass = np.maximum(noisy, LEAST_COUNT)", "mass = np.maximum(counts, LEAST_COUNT)",
        "curator/generators/test_gan.py::test_a_conditional_generator_draws_its_levels_by_their_noisy_law")
@@ -94,8 +95,8 @@ plant("curator/generators/adversarial/training.py", "DPGAN: centre and clip norm
        "            gradients._rows,\n        )\n        if self._settings",
        "curator/generators/test_gan.py::test_what_is_public_knows_of_the_rows_by_the_answers_alone")
 plant(FILE, "DPGAN: one user counts as single rows",
-       "            users=private.users,\n",
-       "            users=None if private.users is None else np.arange(len(own)),\n",
+       "users=private.users, n_private",
+       "users=None if private.users is None else np.arange(len(own)), n_private",
        "curator/generators/test_gan.py::test_the_discriminator_clips_all_rows_of_a_user_together")
 FILE = "curator/generators/pate/pate.py"
 plant(FILE, "PATEGAN: each vote at the price of all",

@@ -13,16 +13,17 @@ from iwbayes.arrays import Array
 from iwbayes.curator.generators.adversarial.architecture import Architecture, Heads, TrainingSettings
 from iwbayes.curator.generators.adversarial.fitted import FittedGAN, FittedWassersteinGAN
 from iwbayes.curator.generators.fitting import LedgerFit, check_positive, check_whole
+from iwbayes.curator.generators.tables.bins import ColumnBins
+from iwbayes.curator.generators.tables.counts import count_event, measure_counts
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.ledger import Ledger
-from iwbayes.curator.privacy.mechanisms import laplace
 from iwbayes.curator.progress import progress
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.curator.training.dpsgd import PrivateSteps
 from iwbayes.curator.training.parameters import working_device
 from iwbayes.curator.training.row_gradients import import_torch
 from iwbayes.schema import Schema
-from iwbayes.schema.columns import Real, _Levels
+from iwbayes.schema.columns import Real
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable
 
@@ -159,9 +160,8 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
         return Architecture(heads, int(latent), *self._widths, None if shape is None else (shape[0], shape[1]))
 
     def _condition_event(self, epsilon: float) -> Event:
-        if self.mechanism == "none":
-            return Event(f"{self.label} condition", "none", math.inf)
-        return Event(f"{self.label} condition", "laplace", epsilon)
+        label = f"{self.label} condition"
+        return Event(label, "none", math.inf) if self.mechanism == "none" else count_event(label, epsilon, 0.0, 1)
 
     def _split(self, epsilon: float) -> tuple[float, float]:
         """Epsilon of the condition's distribution and of the training."""
@@ -194,14 +194,9 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
         law_epsilon, training_epsilon = self._split(epsilon)
         own = torch.from_numpy(facts.schema.encode(private.frame).astype(np.float32))
         distribution = self._law(private, ledger, facts, law_epsilon)
+        label, budget = f"{self.label} discriminator", {"epsilon": training_epsilon, "delta": delta}
         gradients = self._steps(facts.n_private).charge(
-            ledger,
-            f"{self.label} discriminator",
-            (own,),
-            epsilon=training_epsilon,
-            delta=delta,
-            users=private.users,
-            n_private=facts.n_private,
+            ledger, label, (own,), users=private.users, n_private=facts.n_private, **budget
         )
         event = self.events(facts, epsilon=epsilon, delta=delta)[-1]
         rng = np.random.default_rng(self.random_seed)
@@ -224,26 +219,16 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
         return min(1.0, told / (TOLD_PER_FEATURE * facts.schema.n_features))
 
     def _law(self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float) -> Array | None:
-        """Distribution of the condition from noisy counts, missing cells last; None without a condition.
-
-        Replacing a row moves two counts by one, nulling it one.
-        """
+        """Distribution of the condition from noisy counts, missing cells last; None without a condition."""
         if self._condition is None:
             return None
-        column = facts.schema[self._condition]
-        if not isinstance(column, _Levels):
-            raise TypeError("a condition has levels.")
-        codes = column.codes(private.frame[column.name])
-        n_levels = len(column.levels) + int(column.missing)
-        counts = np.bincount(np.where(codes < 0, n_levels - 1, codes), minlength=n_levels)
+        levels = ColumnBins(facts.schema[self._condition], None)
+        counts = np.bincount(levels.codes(private.frame[self._condition]), minlength=levels.size)
         if self.mechanism == "none":
             ledger.charge(self._condition_event(epsilon))
             noisy = counts.astype(np.float64)
         else:
-            moves = 2 if facts.row_adjacency == "replace-one" else 1
-            sensitivity, label = float(moves * facts.rows_per_user), f"{self.label} condition"
-            noisy = laplace(
-                counts, sensitivity=sensitivity, epsilon=epsilon, ledger=ledger, label=label, grid=1.0
-            ).value
+            label = f"{self.label} condition"
+            noisy = measure_counts([counts], ledger, label, facts, epsilon=epsilon, delta=0.0)[0].value
         mass = np.maximum(noisy, LEAST_COUNT)
         return np.asarray(mass / mass.sum())

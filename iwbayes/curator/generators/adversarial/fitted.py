@@ -14,10 +14,10 @@ from iwbayes._threads import one_torch_thread
 from iwbayes.arrays import Array
 from iwbayes.curator.generators.adversarial.architecture import Architecture, one_hot
 from iwbayes.curator.generators.fitting import check_sample_size, drawn
+from iwbayes.curator.generators.tables.bins import ColumnBins
 from iwbayes.curator.training.parameters import put_parameters
 from iwbayes.curator.training.row_gradients import import_torch
 from iwbayes.schema import Schema
-from iwbayes.schema.columns import _Levels
 from iwbayes.tables import PrivateTable, SyntheticTable
 
 if TYPE_CHECKING:
@@ -105,8 +105,7 @@ class _Fitted:
         values = pd.Series(np.asarray(condition), name=column.name)
         if len(values) != n:
             raise ValueError(f"condition must have one level a row, {n} in all; got {len(values)}.")
-        codes = column.codes(column.conform(values)) if isinstance(column, _Levels) else np.zeros(n, np.int64)
-        return np.where(codes < 0, len(self.distribution) - 1, codes)
+        return ColumnBins(column, None).codes(column.conform(values))
 
     def fingerprint(self) -> str:
         """Digest of everything that rows and log ratios depend on."""
