@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from iwbayes._digest import digest
 from iwbayes._threads import one_torch_thread
-from iwbayes.arrays import Array
-from iwbayes.curator.generators.adversarial.architecture import Architecture, one_hot
-from iwbayes.curator.generators.fitting import check_sample_size, drawn
+from iwbayes.arrays import Array, IntArray, row_blocks
+from iwbayes.curator.generators.adversarial.architecture import Architecture
+from iwbayes.curator.generators.fitting import check_sample_size
 from iwbayes.curator.generators.tables.bins import ColumnBins
 from iwbayes.curator.training.parameters import put_parameters
 from iwbayes.curator.training.row_gradients import import_torch
@@ -83,24 +83,23 @@ class _Fitted:
         source = torch.Generator().manual_seed(int(rng.integers(2**62)))
         module = make_generator(self.architecture, np.random.default_rng(0))
         put_parameters(module, self.trained.generator)
-        parts, size = [], self.architecture.heads.n_given
+        parts = []
         with one_torch_thread(), torch.no_grad():
-            for start in range(0, n, _ROWS):
-                given = None if codes is None else one_hot(codes[start : start + _ROWS], size)
-                rows = self.architecture.draw(module, min(_ROWS, n - start), source, given)
+            for block in row_blocks(n, _ROWS):
+                given = None if codes is None else codes[block]
+                rows = self.architecture.draw(module, block.stop - block.start, source, given)
                 parts.append(rows.numpy().astype(np.float64))
-        frame = self.schema.decode(np.concatenate(parts))
-        fingerprint = self.fingerprint() if condition is None else None
-        return drawn(frame, self.schema, origin=self.name, fingerprint=fingerprint)
+        table = SyntheticTable(self.schema.decode(np.concatenate(parts)), self.schema, origin=self.name)
+        return table._from_source(self.fingerprint() if condition is None else None)
 
-    def _codes(self, n: int, condition: ArrayLike | None, rng: np.random.Generator) -> NDArray[np.int64] | None:
+    def _codes(self, n: int, condition: ArrayLike | None, rng: np.random.Generator) -> IntArray | None:
         """Codes of the condition, missing cells as the last; None for a generator without one."""
         if self.condition is None or self.distribution is None:
             if condition is not None:
                 raise ValueError(f"this {self.name} was trained without a condition. Leave it out, or train a CGAN.")
             return None
         if condition is None:
-            return np.asarray(rng.choice(len(self.distribution), size=n, p=self.distribution), dtype=np.int64)
+            return rng.choice(len(self.distribution), size=n, p=self.distribution)
         column = self.schema[self.condition]
         values = pd.Series(np.asarray(condition), name=column.name)
         if len(values) != n:
@@ -148,10 +147,7 @@ class FittedGAN(_Fitted):
         put_parameters(module, trained.discriminator)
         encoded = self.schema.encode(table.frame)
         with one_torch_thread(), torch.no_grad():
-            parts = [
-                module(torch.from_numpy(encoded[start : start + _ROWS])).numpy()
-                for start in range(0, len(encoded), _ROWS)
-            ]
+            parts = [module(torch.from_numpy(encoded[b])).numpy() for b in row_blocks(len(encoded), _ROWS)]
         return np.asarray(np.concatenate(parts), dtype=np.float64)
 
 

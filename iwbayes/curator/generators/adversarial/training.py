@@ -13,7 +13,7 @@ from torch.nn import Module
 from torch.nn.functional import softplus
 
 from iwbayes.arrays import Array
-from iwbayes.curator.generators.adversarial.architecture import Architecture, TrainingSettings, one_hot
+from iwbayes.curator.generators.adversarial.architecture import Architecture, TrainingSettings
 from iwbayes.curator.generators.adversarial.networks import make_discriminator, make_generator
 from iwbayes.curator.training.dpsgd import PrivateGradients
 from iwbayes.curator.training.parameters import Average, put_parameters
@@ -36,7 +36,7 @@ STEP_LIMIT = 2.0
 #: Features vary by at least this much when a discriminator standardises them, so that rare levels stay bounded.
 LEAST_SPREAD = 0.05
 #: Rows from which the standardisation is taken.
-_START_ROWS = 4096
+START_ROWS = 4096
 
 
 class Losses(NamedTuple):
@@ -50,16 +50,13 @@ class Losses(NamedTuple):
     generator: Callable[[Tensor], Tensor]
 
 
-def losses(name: str) -> Losses:
-    """Losses by name: logistic (Goodfellow et al. 2014) or Wasserstein (Arjovsky et al. 2017).
-
-    With logits f = log p_private/p_synthetic the generator's mean of -f is the divergence KL(synthetic, private). Its
-    gradient does not vanish where rows are easily told apart, and it trained more evenly here than log(1 + exp(-f)).
-    """
-    return {
-        "logistic": Losses(lambda f: softplus(-f), softplus, lambda f: -f),
-        "wasserstein": Losses(lambda f: -f, lambda f: f, lambda f: -f),
-    }[name]
+#: Losses by name: logistic (Goodfellow et al. 2014) or Wasserstein (Arjovsky et al. 2017). With logits f =
+#: log p_private/p_synthetic the generator's mean of -f is the divergence KL(synthetic, private). Its gradient does not
+#: vanish where rows are easily told apart, and it trained more evenly here than log(1 + exp(-f)).
+LOSSES = {
+    "logistic": Losses(lambda f: softplus(-f), softplus, lambda f: -f),
+    "wasserstein": Losses(lambda f: -f, lambda f: f, lambda f: -f),
+}
 
 
 class Trained(NamedTuple):
@@ -85,21 +82,21 @@ class Training:
         rng: np.random.Generator,
         device: Any,
     ) -> None:
-        self._architecture, self._settings, self._law, self._rng = architecture, settings, distribution, rng
+        self._architecture, self._settings, self._rng = architecture, settings, rng
+        self._distribution = distribution
         self._source = torch.Generator().manual_seed(int(rng.integers(2**62)))
-        self._losses = losses(settings.loss)
+        self._losses = LOSSES[settings.loss]
         self._generator = make_generator(architecture, rng).to(device)
-        start = self._batch(_START_ROWS).double()
+        start = self._batch(START_ROWS).double()
         self._center = start.mean(dim=0).cpu().numpy()
         self._scale = np.maximum(start.std(dim=0).cpu().numpy(), LEAST_SPREAD)
         self._discriminator = make_discriminator(architecture, rng, self._center, self._scale).to(device)
 
     def _rows(self, n: int) -> Tensor:
         """Rows of the generator as it is, differentiable in its parameters."""
-        given = None
-        if self._law is not None:
-            given = one_hot(self._rng.choice(len(self._law), size=n, p=self._law), len(self._law))
-        return self._architecture.draw(self._generator, n, self._source, given)
+        shares = self._distribution
+        codes = None if shares is None else self._rng.choice(len(shares), size=n, p=shares)
+        return self._architecture.draw(self._generator, n, self._source, codes)
 
     def _batch(self, n: int | None = None) -> Tensor:
         with torch.no_grad():
@@ -114,10 +111,8 @@ class Training:
         rate = self._rate(gradients)
         descent = torch.optim.SGD(self._discriminator.parameters(), lr=rate, momentum=MOMENTUM)
         adam = torch.optim.Adam(self._groups(), betas=BETAS)
-        rounds, average = (
-            (settings.steps - settings.frozen_steps) // settings.discriminator_steps,
-            Average(self._generator),
-        )
+        rounds = (settings.steps - settings.frozen_steps) // settings.discriminator_steps
+        average = Average(self._generator)
         for turn in range(rounds):
             for _ in range(settings.discriminator_steps):
                 self._discriminate(gradients, descent, settings.gradient_penalty)
@@ -125,7 +120,10 @@ class Training:
             self._generate(adam, settings.generator_rate * (1 - turn / rounds))
             if turn >= rounds - math.ceil(AVERAGED_SHARE * rounds):
                 average.add()
-        released = _load(self._generator, average.parameters())
+        put_parameters(self._generator, average.parameters())
+        released = {  # in the precision that the network has
+            name: value.detach().cpu().numpy().astype(np.float64) for name, value in self._generator.named_parameters()
+        }
         discriminator = self._settle(gradients, descent, advance)
         return Trained(released, discriminator, self._center, self._scale)
 
@@ -168,11 +166,7 @@ class Training:
         """
         if penalty == 0 or self._settings.loss == "wasserstein":
             return self._losses.synthetic(network(batch)).mean()
-        rows = batch.clone().requires_grad_()
-        logits = network(rows)
-        (slope,) = torch.autograd.grad(logits.sum(), rows, create_graph=True)
-        scale = torch.as_tensor(self._scale, dtype=slope.dtype, device=slope.device)
-        steepness: Tensor = ((slope * scale) ** 2).sum(dim=1).mean()
+        logits, steepness = squared_slope(network, batch, self._scale)
         return self._losses.synthetic(logits).mean() + penalty / 2 * steepness
 
     def _generate(self, adam: Any, rate: float) -> None:
@@ -213,7 +207,10 @@ class Training:
         return (1 - MOMENTUM) * min(STEP_LIMIT / norm**2, most)
 
 
-def _load(network: Module, parameters: dict[str, Array]) -> dict[str, Array]:
-    """Put parameters into a network, and return them in the precision that it has."""
-    put_parameters(network, parameters)
-    return {name: value.detach().cpu().numpy().astype(np.float64) for name, value in network.named_parameters()}
+def squared_slope(network: Module, rows: Tensor, scale: Array) -> tuple[Tensor, Tensor]:
+    """Logits of rows, and the mean of their squared gradient in the standardised row."""
+    rows = rows.clone().requires_grad_()
+    logits = network(rows)
+    (slope,) = torch.autograd.grad(logits.sum(), rows, create_graph=True)
+    scale = torch.as_tensor(scale, dtype=slope.dtype, device=slope.device)
+    return logits, ((slope * scale) ** 2).sum(dim=1).mean()

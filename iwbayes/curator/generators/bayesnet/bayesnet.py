@@ -13,7 +13,7 @@ import pandas as pd
 
 from iwbayes._digest import digest
 from iwbayes.arrays import Array
-from iwbayes.curator.generators.fitting import LedgerFit, check_sample_size, check_whole, drawn
+from iwbayes.curator.generators.fitting import LedgerFit, check_sample_size, check_whole
 from iwbayes.curator.generators.tables.bins import ColumnBins, Groups, draw_codes, is_numeric
 from iwbayes.curator.generators.tables.counts import (
     Budget,
@@ -278,7 +278,7 @@ class FittedBayesNet:
             b.column.name: b.values(g.bins(codes[:, index], rng), rng)
             for index, (b, g) in enumerate(zip(self.bins, self.groups, strict=True))
         }
-        return drawn(pd.DataFrame(columns), self.schema, origin="BayesNet", fingerprint=self.fingerprint())
+        return SyntheticTable(pd.DataFrame(columns), self.schema, origin="BayesNet")._from_source(self.fingerprint())
 
     def fingerprint(self) -> str:
         """Digest of the network, its bins and its tables."""

@@ -11,7 +11,7 @@ from scipy.special import softmax
 
 from iwbayes._digest import digest
 from iwbayes.arrays import Array
-from iwbayes.curator.generators.fitting import LedgerFit, check_positive, check_sample_size, check_whole, drawn
+from iwbayes.curator.generators.fitting import LedgerFit, check_positive, check_sample_size, check_whole
 from iwbayes.curator.generators.mixture.column_distributions import family_of
 from iwbayes.curator.generators.mixture.layout import Layout
 from iwbayes.curator.generators.mixture.moments import Objective, posterior_draws
@@ -22,6 +22,7 @@ from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.progress import progress
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.curator.training.dpsgd import PrivateSteps
+from iwbayes.curator.training.parameters import is_whole
 from iwbayes.curator.training.row_gradients import import_torch
 from iwbayes.schema import Schema
 from iwbayes.statement import Event
@@ -258,7 +259,7 @@ class FittedMixture:
             When m is not between 1 and the number of posterior draws.
         """
         n, rng = check_sample_size(n), np.random.default_rng(random_seed)
-        if isinstance(m, bool) or not isinstance(m, int | np.integer) or not 1 <= m <= self.n_draws:
+        if not is_whole(m) or not 1 <= m <= self.n_draws:
             raise ValueError(
                 f"m must be a whole number from 1 to {self.n_draws}, the number of posterior draws; got {m!r}. "
                 f"Fit with a larger n_draws for more tables."
@@ -272,7 +273,7 @@ class FittedMixture:
             family.bins.column.name: family.draw(block, component, rng)
             for family, block in zip(self.layout.families, self.layout.by_column(stacks), strict=True)
         }
-        return drawn(pd.DataFrame(columns), self.schema, origin="Mixture", fingerprint=self.fingerprint())
+        return SyntheticTable(pd.DataFrame(columns), self.schema, origin="Mixture")._from_source(self.fingerprint())
 
     def __repr__(self) -> str:
         """Show the sizes and each column's distribution."""

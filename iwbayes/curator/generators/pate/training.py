@@ -14,7 +14,14 @@ from torch.nn.functional import softplus
 
 from iwbayes.curator.generators.adversarial.architecture import Architecture
 from iwbayes.curator.generators.adversarial.networks import make_discriminator, make_generator
-from iwbayes.curator.generators.adversarial.training import AVERAGED_SHARE, BETAS, LEAST_SPREAD, Trained
+from iwbayes.curator.generators.adversarial.training import (
+    AVERAGED_SHARE,
+    BETAS,
+    LEAST_SPREAD,
+    START_ROWS,
+    Trained,
+    squared_slope,
+)
 from iwbayes.curator.generators.pate.teachers import NoisyVotes, Teachers
 from iwbayes.curator.training.parameters import Average, put_parameters
 
@@ -24,8 +31,6 @@ PRIOR_SCALE = 1.0
 SLOPE_PENALTY = 0.1
 #: Teachers start with this many times the steps of a round.
 FIRST_STEPS = 20
-#: Rows from which the standardisation is taken.
-_START_ROWS = 4096
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,7 @@ class PATETraining:
         self._architecture, self._settings = architecture, settings
         self._source = torch.Generator().manual_seed(int(rng.integers(2**62)))
         self._generator = make_generator(architecture, rng)
-        start = self._batch(_START_ROWS).double().numpy()
+        start = self._batch(START_ROWS).double().numpy()
         #: Constants that standardise rows, shape (feature,): public, from the generator before training.
         self.center, self.scale = start.mean(axis=0), np.maximum(start.std(axis=0), LEAST_SPREAD)
         self._student = make_discriminator(architecture, rng, self.center, self.scale)
@@ -111,7 +116,7 @@ class PATETraining:
             loss = (softplus(logits) - shares * logits).mean()
             loss = loss + penalty / 2 * sum((value**2).sum() for value in self._student.parameters())
             if slope_penalty:
-                loss = loss + slope_penalty / 2 * self._slopes(memory[-1][0])
+                loss = loss + slope_penalty / 2 * squared_slope(self._student, memory[-1][0], self.scale)[1]
             if not math.isfinite(loss.item()):
                 raise RuntimeError(
                     "the training diverged: the student's loss is not finite. Lower the learning rates, or leave them "
@@ -119,13 +124,6 @@ class PATETraining:
                 )
             loss.backward()
             learner.step()
-
-    def _slopes(self, rows: Tensor) -> Tensor:
-        """Mean squared gradient of the student's logit in the standardised row."""
-        rows = rows.detach().clone().requires_grad_()
-        (slopes,) = torch.autograd.grad(self._student(rows).sum(), rows, create_graph=True)
-        found: Tensor = ((slopes * self._scale) ** 2).sum(dim=1).mean()
-        return found
 
     def _generate(self, adam: Any, rate: float) -> None:
         """One step of the generator, which reads the student alone."""
