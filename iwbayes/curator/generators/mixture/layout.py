@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import log_softmax
 
 from iwbayes.arrays import Array
-from iwbayes.curator.generators.mixture.column_distributions import LARGEST_LOGIT, ColumnFamily
+from iwbayes.curator.generators.mixture.column_distributions import LARGEST_LOGIT, ColumnFamily, jitter
 
 #: Pseudo-counts of the weights, each: uniform on the simplex.
 WEIGHT_COUNTS = 1.0
@@ -88,11 +88,8 @@ class Prior(NamedTuple):
     @classmethod
     def of(cls, layout: Layout, centers: Sequence[Array], rng: np.random.Generator | None = None) -> Prior:
         """Build the prior itself, or with ``rng`` one draw whose maximiser follows the prior."""
-        size = layout.n_components
-        weights = np.full(size, WEIGHT_COUNTS)
-        if rng is not None:
-            weights = np.maximum(rng.gamma(weights), 1e-12)
-        parts = [f.prior(c, size, rng) for f, c in zip(layout.families, centers, strict=True)]
+        weights = jitter(np.full(layout.n_components, WEIGHT_COUNTS), rng)
+        parts = [f.prior(c, layout.n_components, rng) for f, c in zip(layout.families, centers, strict=True)]
         return cls(weights, layout.stacked(parts))
 
     def penalty(self, layout: Layout, vector: Array) -> tuple[float, Array]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -169,8 +169,8 @@ class Mixture(LedgerFit["FittedMixture"]):
     ) -> tuple[Layout, Array]:
         budgets = TableBudgets.of(facts, epsilon, delta, self.columns_share)
         bins, grouping, measured = release(private, ledger, facts, budgets, self.max_bins)
-        variance = measured.column_law.scale**2 * (1 if delta > 0 else 2)
-        own = np.split(measured.columns, grouping.code_starts[1:-1])
+        variance = measured.columns.distribution._variance()
+        own = np.split(measured.columns.value, grouping.code_starts[1:-1])
         atoms = [gathers_at_bounds(part, counts, variance) for part, counts in zip(bins, own, strict=True)]
         families = tuple(family_of(part, self.integers, ends) for part, ends in zip(bins, atoms, strict=True))
         objective = Objective(Layout(families, self._components(facts)), grouping, facts.n_private)
@@ -187,12 +187,11 @@ class Mixture(LedgerFit["FittedMixture"]):
         bins = tuple(ColumnBins.of(column, self.max_bins) for column in facts.schema)
         layout = Layout(tuple(family_of(part, self.integers) for part in bins), self._components(facts))
         rng, steps = np.random.default_rng(self.random_seed), self._steps(facts.n_private)
-        settings: dict[str, Any] = {"learning_rate": self.learning_rate, "n_draws": self.n_draws}
+        settings = {"epsilon": epsilon, "delta": delta, "learning_rate": self.learning_rate}
         with progress(self.progressbar, "private steps", self.steps) as advance:
-            draws = fit_variational(
-                private, ledger, facts, layout, steps, rng, advance, epsilon=epsilon, delta=delta, **settings
-            )
-        return layout, draws
+            mean, sd = fit_variational(private, ledger, facts, layout, steps, rng, advance, **settings)
+        draws = mean + sd * rng.standard_normal((self.n_draws, layout.size))
+        return layout, np.clip(draws, *layout.bounds().T)
 
 
 @dataclass(frozen=True, eq=False)

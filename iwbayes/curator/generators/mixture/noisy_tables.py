@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from iwbayes.arrays import Array
+from iwbayes.arrays import Array, IntArray
 from iwbayes.curator.generators.tables.bins import CLEARLY, Codes, ColumnBins, Groups, is_numeric
 from iwbayes.curator.generators.tables.counts import (
     Budget,
@@ -23,13 +23,10 @@ from iwbayes.curator.generators.tables.counts import (
 )
 from iwbayes.curator.privacy.accounting import noise_event
 from iwbayes.curator.privacy.ledger import Ledger
-from iwbayes.curator.privacy.mechanisms import gaussian, laplace
+from iwbayes.curator.privacy.mechanisms import Noisy, gaussian, laplace
 from iwbayes.curator.protocols import PublicFacts
-from iwbayes.measurement import GaussianDistribution, LaplaceDistribution
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable
-
-NoiseDistribution = GaussianDistribution | LaplaceDistribution
 
 #: Cells of a column's table, and of a pair's, hold on average this many times the mean absolute noise, or are wider.
 BIN_SIGNAL, CELL_SIGNAL = 4.0, 1.0
@@ -58,12 +55,12 @@ class Grouping:
         return [int(np.max(groups)) + 1 for groups in self.of]
 
     @cached_property
-    def code_starts(self) -> NDArray[np.int64]:
+    def code_starts(self) -> IntArray:
         """Where each column's codes begin among all columns', and where the last one's end."""
         return np.concatenate([[0], np.cumsum([len(groups) for groups in self.of])])
 
     @cached_property
-    def starts(self) -> NDArray[np.int64]:
+    def starts(self) -> IntArray:
         """Where each column's groups begin among all columns', and where the last one's end."""
         return np.concatenate([[0], np.cumsum(self.sizes)])
 
@@ -79,17 +76,14 @@ class Grouping:
         return csr_array((np.ones(n_codes), (np.arange(n_codes), self.flat)), shape=(n_codes, self.starts[-1]))
 
     @cached_property
-    def indices(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def indices(self) -> tuple[IntArray, IntArray]:
         """Rows and columns, in the matrix of pairs, of the cells of all pairs' tables in their order."""
-        rows, columns = [], []
-        ends = [np.arange(a, b) for a, b in zip(self.starts[:-1], self.starts[1:], strict=True)]
-        for first, left in enumerate(ends):
-            for right in ends[first + 1 :]:
-                grid = np.meshgrid(left, right, indexing="ij")
-                rows.append(grid[0].ravel())
-                columns.append(grid[1].ravel())
-        empty = np.zeros(0, dtype=np.int64)
-        return np.concatenate([empty, *rows]), np.concatenate([empty, *columns])
+        cells = [np.zeros((2, 0), dtype=np.int64)]
+        groups = np.split(np.arange(self.starts[-1]), self.starts[1:-1])
+        for first, left in enumerate(groups):
+            cells += [np.stack(np.meshgrid(left, right, indexing="ij")).reshape(2, -1) for right in groups[first + 1 :]]
+        rows, columns = np.concatenate(cells, axis=1)
+        return rows, columns
 
     def count_pairs(self, codes: Codes) -> Codes:
         """Exact counts of all pairs of columns over their groups, one table after the other."""
@@ -116,29 +110,21 @@ class Grouping:
         return Tables(np.asarray(columns, dtype=np.float64), self.symmetric(pairs))
 
 
-@dataclass(frozen=True)
-class MeasuredCounts:
-    """What was released: noisy counts with the distributions of their noise, and each column's smoothed one.
+class MeasuredCounts(NamedTuple):
+    """What was released: noisy counts of all columns and of all pairs, and each column's smoothed distribution.
 
     Counts of all columns stand one after the other, and so do those of all pairs (in the order of
-    `Grouping.indices`; None where they were not measured). ``centers`` are each column's probabilities of its
-    codes, positive.
+    `Grouping.indices`; None where they were not measured). ``centers`` are positive.
     """
 
-    columns: Array
-    column_law: NoiseDistribution
-    pairs: Array | None
-    pair_law: NoiseDistribution | None
+    columns: Noisy
+    pairs: Noisy | None
     centers: tuple[Array, ...]
 
 
 @dataclass(frozen=True)
 class CountBudget:
-    """The price of several tables of counts of the same rows, measured at once.
-
-    A row stands in one cell of each table; epsilon and delta are of all together. Noise is Laplace's where delta is
-    0.
-    """
+    """The price of several tables of counts of the same rows, measured at once; Laplace noise where delta is 0."""
 
     label: str
     n_tables: int
@@ -153,7 +139,7 @@ class CountBudget:
         """Mean absolute noise of a cell."""
         return mean_noise(facts, self.n_tables, self.epsilon, self.delta)
 
-    def measure(self, counts: Codes, ledger: Ledger, facts: PublicFacts) -> tuple[Array, NoiseDistribution]:
+    def measure(self, counts: Codes, ledger: Ledger, facts: PublicFacts) -> Noisy:
         """Charge, then draw: noisy counts of all tables, and the distribution of their noise.
 
         A replaced row leaves one cell of each table and enters another; a nulled one leaves one. The
@@ -205,17 +191,15 @@ def release(
     bins = tuple(ColumnBins.of(column, n_bins) for column in facts.schema)
     codes = np.column_stack([b.codes(private.frame[b.column.name]) for b in bins]).astype(np.int64)
     single = Grouping(tuple(np.arange(b.size) for b in bins))
-    columns, column_law = budgets.columns.measure(single.count_columns(codes), ledger, facts)
-    centers = smoothed_laws(np.split(columns, single.code_starts[1:-1]), facts.n_private)
+    columns = budgets.columns.measure(single.count_columns(codes), ledger, facts)
+    centers = smoothed_laws(np.split(columns.value, single.code_starts[1:-1]), facts.n_private)
     n_groups = MAX_GROUPS
     if budgets.pairs is not None:
         useful = facts.n_private / (CELL_SIGNAL * budgets.pairs.mean_noise(facts))
         n_groups = int(np.clip(math.sqrt(useful), 2, MAX_GROUPS))
     grouping = Grouping(tuple(group_codes(b, c, n_groups) for b, c in zip(bins, centers, strict=True)))
-    pairs, pair_law = None, None
-    if budgets.pairs is not None:
-        pairs, pair_law = budgets.pairs.measure(grouping.count_pairs(codes), ledger, facts)
-    return bins, grouping, MeasuredCounts(columns, column_law, pairs, pair_law, centers)
+    pairs = budgets.pairs and budgets.pairs.measure(grouping.count_pairs(codes), ledger, facts)
+    return bins, grouping, MeasuredCounts(columns, pairs, centers)
 
 
 def group_codes(bins: ColumnBins, distribution: Array, n_groups: int) -> Codes:

@@ -101,31 +101,24 @@ def _log_poisson(family: PoissonFamily, theta: Tensor, value: Tensor) -> Tensor:
 
 def prior_of(layout: Layout) -> tuple[Array, Array]:
     """Means and standard deviations of the independent normal priors of all parameters."""
-    mean = np.zeros(layout.size)
-    sd = np.full(layout.size, LOGIT_SD)
     spread = layout.bounds()[:, 1] == LARGEST_LOG_SD
-    mean[spread], sd[spread] = LOG_SD_MEAN, LOG_SD_SD
-    return mean, sd
+    return np.where(spread, LOG_SD_MEAN, 0.0), np.where(spread, LOG_SD_SD, LOGIT_SD)
 
 
 def start_of(layout: Layout, rng: np.random.Generator) -> Array:
     """Means at the start: places spread over the bounds, everything else about even."""
     mean = prior_of(layout)[0] + rng.normal(0.0, 0.1, layout.size)
     logits, stacks = layout.split(mean)
-    for (family, columns), stack in zip(layout.stacks, stacks, strict=True):
+    for (family, _), stack in zip(layout.stacks, stacks, strict=True):
         if isinstance(family, LevelFamily):
             stack += rng.normal(0.0, 0.5, stack.shape)
         else:
-            shape = len(columns), layout.n_components
-            stack[..., family.n_outcomes] = logit(rng.uniform(0.05, 0.95, shape))
+            stack[..., family.n_outcomes] = logit(rng.uniform(0.05, 0.95, stack.shape[:-1]))
     return layout.join(logits, stacks)
 
 
 class MeanField(torch.nn.Module):
-    """Mean-field normal distribution of the parameters; called with rows and standard normal draws.
-
-    It returns each row's log density at the parameters that the draws stand for, shape (row,).
-    """
+    """Mean-field normal distribution of the parameters; gives rows' log densities at the ones of standard draws."""
 
     def __init__(self, layout: Layout, rng: np.random.Generator) -> None:
         super().__init__()
@@ -134,7 +127,7 @@ class MeanField(torch.nn.Module):
         self.log_sd = torch.nn.Parameter(torch.full((layout.size,), math.log(START_SD), dtype=torch.float64))
 
     def forward(self, rows: Tensor, standard: Tensor) -> Tensor:
-        """Log density of each row."""
+        """Log density of each row, shape (row,)."""
         vector = (self.mean + torch.exp(self.log_sd) * standard).clamp(-LARGEST_LOGIT, LARGEST_LOGIT)
         k = self.layout.n_components
         total, at = torch.log_softmax(vector[:k], dim=0), k
@@ -159,17 +152,17 @@ def fit_variational(
     epsilon: float,
     delta: float,
     learning_rate: float,
-    n_draws: int,
-) -> Array:
-    """Charge all steps, then train the variational distribution; draws of the parameters, shape (draw, parameter).
+) -> tuple[Array, Array]:
+    """Charge all steps, then train the variational distribution; its means and standard deviations.
 
     Each step takes one draw of the parameters and descends the negative evidence lower bound over N: minus the mean
     log density of the private rows (clipped row by row, with noise) plus the divergence from the prior over N, which
     is public. What is released is the mean over the last steps. It does not know the noise of the steps.
     """
     rows = torch.from_numpy(encode(private.frame, layout.families))
-    owned: dict[str, Any] = {"users": private.users, "n_private": facts.n_private}
-    gradients = steps.charge(ledger, "Mixture", (rows,), epsilon=epsilon, delta=delta, **owned)
+    gradients = steps.charge(
+        ledger, "Mixture", (rows,), epsilon=epsilon, delta=delta, users=private.users, n_private=facts.n_private
+    )
     network = MeanField(layout, rng)
     mean, sd = (torch.from_numpy(part) for part in prior_of(layout))
 
@@ -183,12 +176,9 @@ def fit_variational(
         averaged, first = Average(network), steps.steps - math.ceil(AVERAGED_SHARE * steps.steps)
         for step in range(steps.steps):
             standard = torch.from_numpy(rng.standard_normal(layout.size))
-            gradients.descend(
-                network, optimizer, lambda distribution, rows, e=standard: -distribution(rows, e), divergence
-            )
+            gradients.descend(network, optimizer, lambda q, rows, e=standard: -q(rows, e), divergence)
             if step >= first:
                 averaged.add()
             advance()
     found = averaged.parameters()
-    draws = found["mean"] + np.exp(found["log_sd"]) * rng.standard_normal((n_draws, layout.size))
-    return np.clip(draws, *layout.bounds().T)
+    return found["mean"], np.exp(found["log_sd"])
