@@ -29,6 +29,10 @@ from iwbayes.curator.training.parameters import Average, put_parameters
 PRIOR_SCALE = 1.0
 #: Weight of the student's squared gradient over generated rows while the generator moves: it keeps them from circling.
 SLOPE_PENALTY = 0.1
+#: Share of the rounds at the end in which the generator no longer moves and the student settles.
+FROZEN_SHARE = 0.2
+#: Share of the rounds whose votes the student remembers.
+MEMORY_SHARE = 0.2
 #: Teachers start with this many times the steps of a round.
 FIRST_STEPS = 20
 
@@ -42,16 +46,14 @@ class PATETrainingSettings:
     batch_size: int
     teacher_steps: int
     student_steps: int
-    memory: int
-    frozen_rounds: int
     generator_rate: float
     student_rate: float
 
 
 class PATETraining:
-    """One training: teachers, votes, student and generator in turn, a frozen generator at the end.
+    """One training: teachers, votes, student (the discriminator) and generator in turn, a frozen generator at the end.
 
-    The student is the architecture's discriminator; initial parameters and latent draws, from ``rng``, are public.
+    Initial parameters and latent draws, from ``rng``, are public.
     """
 
     def __init__(self, architecture: Architecture, settings: PATETrainingSettings, rng: np.random.Generator) -> None:
@@ -72,22 +74,20 @@ class PATETraining:
         return (rows - self._center) / self._scale
 
     def run(self, teachers: Teachers, votes: NoisyVotes, advance: Callable[[], None]) -> Trained:
-        """Spend all votes; RuntimeError when the training of student or generator diverged.
-
-        Teachers learn against the generator's rows; nothing else is asked of them here. ``advance`` is called
-        after a round.
-        """
-        settings, moving = self._settings, self._settings.rounds - self._settings.frozen_rounds
+        """Spend all votes, ``advance`` after each round; RuntimeError when student or generator diverged."""
+        settings, rounds = self._settings, self._settings.rounds
+        remembered, frozen = max(1, round(MEMORY_SHARE * rounds)), math.ceil(FROZEN_SHARE * rounds)
+        moving = rounds - frozen
         learner = torch.optim.Adam(self._student.parameters(), lr=settings.student_rate)
         adam = torch.optim.Adam(self._generator.parameters(), lr=settings.generator_rate, betas=BETAS)
         memory: list[tuple[Tensor, Tensor]] = []
         average, settled = Average(self._generator), Average(self._student)
-        for turn in range(settings.rounds):
+        for turn in range(rounds):
             steps = settings.teacher_steps * (1 if turn else FIRST_STEPS)
             teachers.learn(self._standardised(self._batch(settings.batch_size)), steps)
             asked = self._batch(settings.votes)
             shares = torch.from_numpy(votes.ask(self._standardised(asked)).astype(np.float32))
-            memory = [*memory, (asked, shares)][-settings.memory :]
+            memory = [*memory, (asked, shares)][-remembered:]
             self._learn(learner, memory, votes.noise_sd, SLOPE_PENALTY if turn < moving else 0.0)
             if turn < moving:
                 self._generate(adam, settings.generator_rate * (1 - turn / moving))
@@ -96,7 +96,7 @@ class PATETraining:
             if turn == moving - 1:
                 put_parameters(self._generator, average.parameters())
                 memory = []  # votes on rows of another generator
-            if turn >= settings.rounds - math.ceil(AVERAGED_SHARE * settings.frozen_rounds):
+            if turn >= rounds - math.ceil(AVERAGED_SHARE * frozen):
                 settled.add()
             advance()
         return Trained(average.parameters(), settled.parameters(), self.center, self.scale)
@@ -131,6 +131,5 @@ class PATETraining:
             group["lr"] = rate
         adam.zero_grad(set_to_none=True)
         rows = self._architecture.draw(self._generator, self._settings.batch_size, self._source)
-        loss = softplus(-self._student(rows)).mean()
-        loss.backward()
+        softplus(-self._student(rows)).mean().backward()
         adam.step()
