@@ -19,7 +19,7 @@ WEIGHT_COUNTS = 1.0
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the parameters of a mixture stand in one vector: logits of the weights, then stack after stack.
+    """Order of the parameters in one vector: logits of the weights, then stack after stack.
 
     A stack holds the parameters of all columns of one kind, shape (column, component, parameter).
     """
@@ -29,7 +29,7 @@ class Layout:
 
     @cached_property
     def stacks(self) -> list[tuple[ColumnFamily, list[int]]]:
-        """Columns of the same kind, by place, and the family of the first of them."""
+        """Indices of the columns of one kind, and the family of the first of them."""
         indices: dict[tuple[str | int, ...], list[int]] = {}
         for index, family in enumerate(self.families):
             indices.setdefault(family.kind, []).append(index)

@@ -165,11 +165,7 @@ class TableBudgets(NamedTuple):
 
     @classmethod
     def of(cls, facts: PublicFacts, epsilon: float, delta: float, columns_share: float) -> TableBudgets:
-        """Split the budget, by public quantities.
-
-        Pure budgets add up; two Gaussians share one guarantee (see `gaussian_parts`). Pairs are left out where even
-        two groups a column would leave a cell with less than its noise.
-        """
+        """Split the budget by public quantities; pairs are left out where even two groups a column would be noise."""
         n = len(facts.schema)
         alone = cls(CountBudget("Mixture columns", n, epsilon, delta), None)
         if n == 1:
@@ -203,10 +199,7 @@ def release(
 
 
 def group_codes(bins: ColumnBins, distribution: Array, n_groups: int) -> Codes:
-    """Group the codes of a column for the tables of pairs; missing cells stay alone.
-
-    Neighbouring bins of numbers form groups of about equal mass; the rarest levels form one group.
-    """
+    """Group bins of numbers to about equal mass, and the rarest levels, for tables of pairs; missing cells stay alone."""
     if bins.n_present <= n_groups:
         return np.arange(bins.size)
     if is_numeric(bins.column):
@@ -221,8 +214,7 @@ def group_codes(bins: ColumnBins, distribution: Array, n_groups: int) -> Codes:
 def gathers_at_bounds(bins: ColumnBins, counts: Array, variance: float) -> tuple[bool, bool]:
     """Whether the values of a numeric column clearly gather at its lower and upper bound, by released counts.
 
-    A bound's count must be twice what its neighbour's density makes of its width, and pass it by `CLEARLY` standard
-    deviations of noise and sampling.
+    A bound must have twice its neighbour's density, and pass it by `CLEARLY` deviations of noise and sampling.
     """
     if bins.edges is None or bins.n_present < 3:
         return False, False

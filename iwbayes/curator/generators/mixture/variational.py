@@ -44,9 +44,9 @@ LEAST_MASS = 1e-30
 
 
 def encode(frame: pd.DataFrame, families: Sequence[ColumnFamily]) -> Array:
-    """Rows as numbers, shape (row, column): codes of levels, places in [0, 1] of numbers, -1 where missing.
+    """Rows as numbers, shape (row, column); -1 where a number is missing.
 
-    Values of a Poisson distribution are counted from the lower bound.
+    Levels are codes, values of a Poisson distribution are counted from the lower bound, other numbers lie in [0, 1].
     """
     columns = []
     for family in families:
@@ -55,19 +55,14 @@ def encode(frame: pd.DataFrame, families: Sequence[ColumnFamily]) -> Array:
             columns.append(family.bins.codes(values).astype(np.float64))
             continue
         numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
-        if isinstance(family, PoissonFamily):
-            numbers = numbers - family.lowest
-        else:
-            numbers = np.clip(family.index(numbers), 0.0, 1.0)
+        poisson = isinstance(family, PoissonFamily)
+        numbers = numbers - family.lowest if poisson else np.clip(family.index(numbers), 0.0, 1.0)
         columns.append(np.where(np.isnan(numbers), -1.0, numbers))
     return np.column_stack(columns)
 
 
 def log_law(family: ColumnFamily, theta: Tensor, cell: Tensor) -> Tensor:
-    """Log density of cells within components, shape (row, component).
-
-    Cells, shape (row,), are as `encode` gives them. Densities of numbers are in units of the bounds' width.
-    """
+    """Log density of a column's cells (see `encode`) within components, shape (row, component)."""
     if isinstance(family, LevelFamily):
         return torch.log_softmax(theta, dim=1).T[cell.long()]
     n = family.n_outcomes
@@ -157,7 +152,7 @@ def fit_variational(
 
     Each step takes one draw of the parameters and descends the negative evidence lower bound over N: minus the mean
     log density of the private rows (clipped row by row, with noise) plus the divergence from the prior over N, which
-    is public. What is released is the mean over the last steps. It does not know the noise of the steps.
+    is public. The mean over the last steps is released. It does not account for the noise of the steps.
     """
     rows = torch.from_numpy(encode(private.frame, layout.families))
     gradients = steps.charge(
@@ -168,8 +163,7 @@ def fit_variational(
 
     def divergence(distribution: Any) -> Tensor:
         scaled, away = torch.exp(distribution.log_sd) / sd, (distribution.mean - mean) / sd
-        found: Tensor = (0.5 * (scaled**2 + away**2) - torch.log(scaled)).sum() / facts.n_private
-        return found
+        return (0.5 * (scaled**2 + away**2) - torch.log(scaled)).sum() / facts.n_private
 
     with one_torch_thread():
         optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate)
