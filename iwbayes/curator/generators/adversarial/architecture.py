@@ -32,8 +32,7 @@ MISSING_START = 0.1
 class Block:
     """One softmax: the features that it sets, what each choice sets them to, and its logits before training.
 
-    ``indices`` are features of the encoded row and ``values`` has shape (choice, feature). ``beside`` is the
-    feature of a number that the last choice, a missing cell, sets to zero.
+    ``values`` has shape (choice, feature). The last choice, a missing cell, sets the number ``beside`` to zero.
     """
 
     indices: tuple[int, ...]
@@ -64,19 +63,16 @@ def _choices(column: Column) -> Array | None:
         values = np.linspace(-0.5, 0.5, column.upper - column.lower + 1)[:, None]
         if not column.missing:
             return values
-        present = np.column_stack([values, np.zeros(len(values))])
-        return np.vstack([present, [[0.0, 1.0]]])
+        return np.vstack([np.column_stack([values, np.zeros(len(values))]), [[0.0, 1.0]]])
     return None
 
 
 @dataclass(frozen=True)
 class Heads:
-    """From a generator's raw outputs to encoded rows, column by column.
+    """From a generator's raw outputs to rows of exactly the form that `Schema.encode` gives, column by column.
 
     Numbers are tanh(raw)/2, levels (and whole numbers with few values) a straight-through Gumbel softmax, missing
-    cells one more level or, beside a number, a softmax of two. The rows are exactly of the form that
-    `Schema.encode` gives: a discriminator cannot tell them apart by their form. The condition is a column of levels
-    that is given and not drawn.
+    cells one more level or, beside a number, a softmax of two. The condition, a column of levels, is not drawn.
     """
 
     schema: Schema
@@ -194,10 +190,9 @@ def _straight_through(noisy_logits: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Architecture:
-    """Everything that fixes the shape of a generator and its discriminator, all public.
+    """Everything that fixes the shape of a generator, from ``latent`` normal draws, and its discriminator, all public.
 
-    A generator starts from ``latent`` normal draws. Widths are of hidden layers, and of channels for images; the
-    first real columns are an image of this height and width, row by row.
+    Widths are of hidden layers or, for images, of channels; the first columns are then the pixels, row by row.
     """
 
     heads: Heads
@@ -221,7 +216,7 @@ class Architecture:
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """Public numbers of one training; see the parameters of `iwbayes.curator.generators.adversarial.gan.GAN`."""
+    """Public numbers of one training; see the parameters of `GAN`."""
 
     loss: str
     steps: int

@@ -14,7 +14,7 @@ from iwbayes.curator.generators.adversarial.architecture import Architecture, He
 from iwbayes.curator.generators.adversarial.fitted import FittedGAN, FittedWassersteinGAN
 from iwbayes.curator.generators.fitting import LedgerFit, check_positive, check_whole
 from iwbayes.curator.generators.tables.bins import ColumnBins
-from iwbayes.curator.generators.tables.counts import count_event, measure_counts
+from iwbayes.curator.generators.tables.counts import count_event, noisy_counts
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.progress import progress
@@ -116,24 +116,24 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
         return getattr(self, "condition", None)
 
     @property
+    def _images(self) -> bool:
+        return self.image_shape is not None
+
+    @property
     def _widths(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        images = self.image_shape is not None
-        return (
-            self.generator_hidden or GENERATOR_HIDDEN[images],
-            self.discriminator_hidden or DISCRIMINATOR_HIDDEN[images],
-        )
+        generator = self.generator_hidden or GENERATOR_HIDDEN[self._images]
+        return generator, self.discriminator_hidden or DISCRIMINATOR_HIDDEN[self._images]
 
     @property
     def _settings(self) -> TrainingSettings:
-        images = self.image_shape is not None
-        steps = STEPS[images] if self.steps is None else int(self.steps)
+        steps = STEPS[self._images] if self.steps is None else int(self.steps)
         return TrainingSettings(
             loss=self.loss,
             steps=steps,
             discriminator_steps=int(self.discriminator_steps),
             frozen_steps=math.ceil(self.frozen_share * steps),
-            batch_size=int(self.batch_size or BATCH_SIZE[images]),
-            generator_rate=float(self.generator_rate or GENERATOR_RATE[images]),
+            batch_size=int(self.batch_size or BATCH_SIZE[self._images]),
+            generator_rate=float(self.generator_rate or GENERATOR_RATE[self._images]),
             discriminator_rate=None if self.discriminator_rate is None else float(self.discriminator_rate),
             gradient_penalty=float(self.gradient_penalty),
             weight_clip=float(self.weight_clip),
@@ -143,7 +143,7 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
         """Private steps for a public number of rows."""
         rate = self.sampling_probability
         if rate is None:
-            rate = min(1.0, ROWS_A_STEP[self.image_shape is not None] / max(n_private, 1))
+            rate = min(1.0, ROWS_A_STEP[self._images] / max(n_private, 1))
         return PrivateSteps(self._settings.steps, rate, getattr(self, "clip_norm", None), self.mechanism)
 
     def _architecture(self, schema: Schema) -> Architecture:
@@ -156,8 +156,8 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
                     f"image_shape {shape} needs {math.prod(shape)} Real columns without missing cells, first in the "
                     f"schema. Put the pixels first, row by row."
                 )
-        latent = self.latent or max(LATENT[shape is not None], 0 if shape else min(len(heads.numbers), 64))
-        return Architecture(heads, int(latent), *self._widths, None if shape is None else (shape[0], shape[1]))
+        latent = self.latent or max(LATENT[self._images], 0 if shape else min(len(heads.numbers), 64))
+        return Architecture(heads, int(latent), *self._widths, shape)
 
     def _condition_event(self, epsilon: float) -> Event:
         label = f"{self.label} condition"
@@ -174,9 +174,8 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
         _ = self._architecture(facts.schema)
         distribution, training = self._split(epsilon)
         first = () if self._condition is None else (self._condition_event(distribution),)
-        budget = {"epsilon": training, "delta": delta}
-        event = self._steps(facts.n_private).event(f"{self.label} discriminator", **budget, adjacency=facts.adjacency)
-        return (*first, event)
+        label, steps = f"{self.label} discriminator", self._steps(facts.n_private)
+        return (*first, steps.event(label, epsilon=training, delta=delta, adjacency=facts.adjacency))
 
     def _prepare(self) -> None:
         import_torch(self.label)
@@ -198,19 +197,19 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
         gradients = self._steps(facts.n_private).charge(
             ledger, label, (own,), users=private.users, n_private=facts.n_private, **budget
         )
-        event = self.events(facts, epsilon=epsilon, delta=delta)[-1]
+        trust = self._trust(facts, self.events(facts, epsilon=epsilon, delta=delta)[-1])
+        settings = replace(self._settings, generator_rate=trust * self._settings.generator_rate)
         rng = np.random.default_rng(self.random_seed)
-        with one_torch_thread(), progress(self.progressbar, f"training {self.label}", self._settings.steps) as advance:
-            settings = replace(self._settings, generator_rate=self._trust(facts, event) * self._settings.generator_rate)
+        with one_torch_thread(), progress(self.progressbar, f"training {self.label}", settings.steps) as advance:
             trained = Training(architecture, settings, distribution, rng, device).run(gradients, advance)
         kind = FittedGAN if self.loss == "logistic" else FittedWassersteinGAN
         return kind(self.label, architecture, distribution, trained)
 
     def _trust(self, facts: PublicFacts, event: Event) -> float:
-        """Part of the generator's rate that the private steps together are worth, from public quantities.
+        """Part of the generator's rate that the private steps are worth, from public quantities.
 
         T steps that see q N rows each under noise of multiplier sigma tell T (q N/sigma)**2, the squared size of a mean
-        over its noise where all rows pull one way. It has to do for every column.
+        over its noise where all rows pull one way.
         """
         if event.noise_multiplier is None:
             return 1.0
@@ -229,6 +228,6 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
             noisy = counts.astype(np.float64)
         else:
             label = f"{self.label} condition"
-            noisy = measure_counts([counts], ledger, label, facts, epsilon=epsilon, delta=0.0)[0].value
+            noisy = noisy_counts(counts, 1, ledger, label, facts, epsilon=epsilon, delta=0.0).value
         mass = np.maximum(noisy, LEAST_COUNT)
         return np.asarray(mass / mass.sum())

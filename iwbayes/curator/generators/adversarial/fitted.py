@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NoReturn
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import pandas as pd
@@ -31,8 +32,7 @@ _ROWS = 2**12
 class _Fitted:
     """A trained generator: public, nothing private is kept.
 
-    ``name`` is that of the settings that trained it, ``distribution`` the released one of the condition's levels,
-    missing cells last where declared; None without a condition.
+    ``name`` is that of its settings, ``distribution`` the released one of the condition's levels, missing cells last.
     """
 
     name: str
@@ -63,14 +63,12 @@ class _Fitted:
             Seeds the sampling; it costs no privacy.
         condition : array_like, shape (n,), optional
             Level of the condition column for each row; None draws them by their released distribution. Given levels are
-            in the rows as they are, and no ledger knows where they come from: private ones would be published. The rows
-            then count as outside ones.
+            in the rows as they are: private ones would be published. The rows then count as outside ones.
 
         Raises
         ------
         ValueError
-            When n is no whole number of at least 1, the condition has another length or undeclared levels, or the
-            generator has none.
+            When n is below 1, the condition has another length or undeclared levels, or the generator has none.
         ImportError
             Without torch.
         """
@@ -110,15 +108,11 @@ class _Fitted:
         """Digest of everything that rows and log ratios depend on."""
         spec = self.architecture
         shape = spec.latent, spec.generator, spec.discriminator, spec.image_shape, spec.heads.condition
-        parameters = [
-            part
-            for network in (self.trained.generator, self.trained.discriminator)
-            for name in sorted(network)
-            for part in (name, network[name])
-        ]
+        parts: list[Any] = [self.trained.center, self.trained.scale]
+        for network in (self.trained.generator, self.trained.discriminator):
+            parts += chain.from_iterable(sorted(network.items()))
         distribution = () if self.distribution is None else (self.distribution,)
-        parts = self.name, self.schema.to_toml(), repr(shape), *distribution, self.trained.center, self.trained.scale
-        return digest(type(self).__name__, *parts, *parameters)
+        return digest(type(self).__name__, self.name, self.schema.to_toml(), repr(shape), *distribution, *parts)
 
 
 class FittedGAN(_Fitted):

@@ -103,10 +103,7 @@ class Training:
             return self._rows(self._settings.batch_size if n is None else n)
 
     def run(self, gradients: PrivateGradients, advance: Callable[[], None]) -> Trained:
-        """Take all charged steps, as many as the settings say; RuntimeError when the training diverged.
-
-        ``advance`` is called after each step of the discriminator.
-        """
+        """Take all charged steps, ``advance`` after each; RuntimeError when the training diverged."""
         settings = self._settings
         rate = self._rate(gradients)
         descent = torch.optim.SGD(self._discriminator.parameters(), lr=rate, momentum=MOMENTUM)
@@ -149,7 +146,7 @@ class Training:
         gradients.descend(
             self._discriminator,
             descent,
-            lambda network, rows: self._losses.private(network(rows)),
+            self._private_loss,
             lambda network: self._public_loss(network, batch, penalty),
             (batch,),
         )
@@ -158,11 +155,13 @@ class Training:
                 for value in self._discriminator.parameters():
                     value.clamp_(-self._settings.weight_clip, self._settings.weight_clip)
 
-    def _public_loss(self, network: Module, batch: Tensor, penalty: float) -> Tensor:
-        """Mean loss of synthetic rows, and the penalty on the slope that the discriminator has there.
+    def _private_loss(self, network: Module, rows: Tensor) -> Tensor:
+        return self._losses.private(network(rows))
 
-        The penalty, half the mean squared gradient in the standardised row, makes the game converge where it would
-        otherwise circle (Mescheder et al., ICML 2018, R2). It reads no private row, as a penalty at these would.
+    def _public_loss(self, network: Module, batch: Tensor, penalty: float) -> Tensor:
+        """Mean loss of synthetic rows, and half the mean squared gradient in the standardised row as a penalty.
+
+        It keeps the game from circling (Mescheder et al., ICML 2018, R2), and reads no private row.
         """
         if penalty == 0 or self._settings.loss == "wasserstein":
             return self._losses.synthetic(network(batch)).mean()
@@ -185,9 +184,9 @@ class Training:
 
     def _groups(self) -> list[dict[str, Any]]:
         """Parameters of the generator with their speeds: those of each column alone, and those of the network."""
-        named = dict(self._generator.named_parameters())
-        own = [value for name, value in named.items() if name.startswith("skip")]
-        rest = [value for name, value in named.items() if not name.startswith("skip")]
+        own, rest = [], []
+        for name, value in self._generator.named_parameters():
+            (own if name.startswith("skip") else rest).append(value)
         groups = [{"params": own, "speed": OWN_SPEED}, {"params": rest, "speed": 1.0}]
         return [group for group in groups if group["params"]]
 
@@ -198,10 +197,7 @@ class Training:
         """
         if self._settings.discriminator_rate is not None:
             return self._settings.discriminator_rate
-        private = self._losses.private
-        _, norm = reference_gradients(
-            self._discriminator, lambda network, rows: private(network(rows)), (self._batch(),)
-        )
+        _, norm = reference_gradients(self._discriminator, self._private_loss, (self._batch(),))
         noise, window = gradients.noise_sd(norm), min(WINDOW, self._settings.steps)
         most = NOISE_TARGET / (2 * norm * noise * math.sqrt(window)) if noise > 0 else math.inf
         return (1 - MOMENTUM) * min(STEP_LIMIT / norm**2, most)

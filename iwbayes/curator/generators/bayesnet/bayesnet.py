@@ -191,7 +191,7 @@ class BayesNet(LedgerFit["FittedBayesNet"]):
             return np.column_stack([b.codes(block[b.column.name]).astype(smallest) for b in bins])
 
         codes = np.concatenate(list(private.map_blocks(coded)))
-        groups = [Groups.single(b.size) for b in bins]
+        groups = [Groups(np.arange(b.size), np.ones(b.size)) for b in bins]
         if numeric:
             counts = [np.bincount(codes[:, index], minlength=bins[index].size) for index in numeric]
             noisy = measure_counts(counts, ledger, "BayesNet bins", facts, **shares.bins._asdict())

@@ -16,14 +16,14 @@ from iwbayes.arrays import Array, IntArray
 from iwbayes.curator.generators.tables.bins import CLEARLY, Codes, ColumnBins, Groups, is_numeric
 from iwbayes.curator.generators.tables.counts import (
     Budget,
-    count_moves,
     gaussian_parts,
     mean_noise,
+    noisy_counts,
     project_nonnegative,
 )
 from iwbayes.curator.privacy.accounting import noise_event
 from iwbayes.curator.privacy.ledger import Ledger
-from iwbayes.curator.privacy.mechanisms import Noisy, gaussian, laplace
+from iwbayes.curator.privacy.mechanisms import Noisy
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable
@@ -131,26 +131,13 @@ class CountBudget:
     epsilon: float
     delta: float
 
-    def event(self) -> Event:
-        """Declare the one use of the rows."""
-        return noise_event(self.label, self.epsilon, self.delta)
-
     def mean_noise(self, facts: PublicFacts) -> float:
         """Mean absolute noise of a cell."""
         return mean_noise(facts, self.n_tables, self.epsilon, self.delta)
 
     def measure(self, counts: Codes, ledger: Ledger, facts: PublicFacts) -> Noisy:
-        """Charge, then draw: noisy counts of all tables, and the distribution of their noise.
-
-        A replaced row leaves one cell of each table and enters another; a nulled one leaves one. The
-        sensitivity is that of all tables together, in L2 for Gaussian noise and in L1 for Laplace's.
-        """
-        settings: dict[str, Any] = {"epsilon": self.epsilon, "ledger": ledger, "label": self.label, "grid": 1.0}
-        moved = count_moves(facts) * self.n_tables
-        if self.delta > 0:
-            sensitivity = facts.rows_per_user * math.sqrt(moved)
-            return gaussian(counts, sensitivity=sensitivity, delta=self.delta, **settings)
-        return laplace(counts, sensitivity=facts.rows_per_user * moved, **settings)
+        """Charge, then draw: noisy counts of all tables, and the distribution of their noise."""
+        return noisy_counts(counts, self.n_tables, ledger, self.label, facts, epsilon=self.epsilon, delta=self.delta)
 
 
 class TableBudgets(NamedTuple):
@@ -161,7 +148,7 @@ class TableBudgets(NamedTuple):
 
     def events(self) -> tuple[Event, ...]:
         """Declare all uses of the rows."""
-        return tuple(budget.event() for budget in self if budget is not None)
+        return tuple(noise_event(b.label, b.epsilon, b.delta) for b in self if b is not None)
 
     @classmethod
     def of(cls, facts: PublicFacts, epsilon: float, delta: float, columns_share: float) -> TableBudgets:
@@ -199,7 +186,7 @@ def release(
 
 
 def group_codes(bins: ColumnBins, distribution: Array, n_groups: int) -> Codes:
-    """Group bins of numbers to about equal mass, and the rarest levels, for tables of pairs; missing cells stay alone."""
+    """Group bins of numbers to about equal mass, or the rarest levels, for tables of pairs; not the missing cells."""
     if bins.n_present <= n_groups:
         return np.arange(bins.size)
     if is_numeric(bins.column):

@@ -39,7 +39,7 @@ FIRST_STEPS = 20
 
 @dataclass(frozen=True)
 class PATETrainingSettings:
-    """Public numbers of one training; see the parameters of `iwbayes.curator.generators.pate.pate.PATEGAN`."""
+    """Public numbers of one training; see the parameters of `PATEGAN`."""
 
     rounds: int
     votes: int

@@ -134,11 +134,6 @@ class Groups:
         return np.bincount(self.of, values).astype(np.float64)
 
     @classmethod
-    def single(cls, size: int) -> Groups:
-        """Every code is a group of its own."""
-        return cls(np.arange(size), np.ones(size))
-
-    @classmethod
     def by_mass(cls, mass: Array, n_groups: int, missing: bool) -> Groups:
         """Neighbouring bins in groups of about equal (noisy) mass; a last code for missing cells stays alone."""
         present = mass[:-1] if missing else mass

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from iwbayes.arrays import Array
 from iwbayes.curator.privacy.accounting import gaussian_delta, gaussian_epsilon, gaussian_multiplier, noise_event
 from iwbayes.curator.privacy.ledger import Ledger
-from iwbayes.curator.privacy.mechanisms import gaussian, laplace
+from iwbayes.curator.privacy.mechanisms import Noisy, gaussian, laplace
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.statement import Event
 
@@ -75,27 +75,37 @@ def mean_noise(facts: PublicFacts, n_tables: int, epsilon: float, delta: float) 
     return noise_scale(facts, n_tables, epsilon, delta) * (math.sqrt(2 / math.pi) if delta > 0 else 1.0)
 
 
+def noisy_counts(
+    counts: Codes, n_tables: int, ledger: Ledger, label: str, facts: PublicFacts, *, epsilon: float, delta: float
+) -> Noisy:
+    """Charge, then draw: counts of several tables of the same rows, one after the other, with one vector of noise.
+
+    A replaced row leaves one cell of each table and enters another; a nulled one leaves one. The sensitivity is that of
+    all tables together, in L2 for Gaussian noise and in L1 for Laplace's, and is multiplied by the rows per user.
+    """
+    settings: dict[str, Any] = {"epsilon": epsilon, "ledger": ledger, "label": label, "grid": 1.0}
+    rows, moved = facts.rows_per_user, count_moves(facts) * n_tables
+    if delta > 0:
+        return gaussian(counts, sensitivity=rows * math.sqrt(moved), delta=delta, **settings)
+    return laplace(counts, sensitivity=rows * moved, **settings)
+
+
 def measure_counts(
     counts: Sequence[Codes], ledger: Ledger, label: str, facts: PublicFacts, *, epsilon: float, delta: float
 ) -> list[NoisyCounts]:
     """Noisy counts of several tables of the same rows, charged by `count_event` before the noise is drawn.
 
-    A row stands in one cell of each table, and every sensitivity is multiplied by the rows per user. Epsilon and
-    delta are of all tables together: Laplace noise with epsilon/tables for each or, with delta above 0, one
+    Epsilon and delta are of all tables together: Laplace noise with epsilon/tables for each or, with delta above 0, one
     Gaussian for all.
     """
-    moves, rows = count_moves(facts), facts.rows_per_user
-    scale = noise_scale(facts, len(counts), epsilon, delta)
-    variance = scale**2 * (1 if delta > 0 else 2)
-    settings: dict[str, Any] = {"ledger": ledger, "label": label, "grid": 1.0}
+    n_tables = len(counts)
+    variance = noise_scale(facts, n_tables, epsilon, delta) ** 2 * (1 if delta > 0 else 2)
     if delta > 0:
-        sensitivity = rows * math.sqrt(moves * len(counts))
-        stacked = np.concatenate(counts)
-        noisy = gaussian(stacked, sensitivity=sensitivity, epsilon=epsilon, delta=delta, **settings).value
-        parts = np.split(noisy, np.cumsum([len(c) for c in counts])[:-1])
+        noisy = noisy_counts(np.concatenate(counts), n_tables, ledger, label, facts, epsilon=epsilon, delta=delta)
+        parts = np.split(noisy.value, np.cumsum([len(c) for c in counts])[:-1])
     else:
-        share = epsilon / len(counts)
-        parts = [laplace(c, sensitivity=rows * moves, epsilon=share, **settings).value for c in counts]
+        each = {"epsilon": epsilon / n_tables, "delta": 0.0}
+        parts = [noisy_counts(c, 1, ledger, label, facts, **each).value for c in counts]
     return [NoisyCounts(part, variance) for part in parts]
 
 
