@@ -237,7 +237,7 @@ def test_counts_equal_brute_force():
     objective, _, codes = problem()
     grouping = objective.grouping
     columns = np.split(grouping.count_columns(codes), grouping.code_starts[1:-1])
-    pairs = grouping.symmetric(grouping.count_pairs(codes))
+    pairs = grouping.tables(grouping.count_columns(codes), grouping.count_pairs(codes)).pairs
     parts = [slice(a, b) for a, b in zip(grouping.starts[:-1], grouping.starts[1:], strict=True)]
     for first in range(4):
         values = [(codes[:, first] == code).sum() for code in range(len(columns[first]))]

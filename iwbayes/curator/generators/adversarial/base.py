@@ -14,7 +14,7 @@ from iwbayes.curator.generators.adversarial.architecture import Architecture, He
 from iwbayes.curator.generators.adversarial.fitted import FittedGAN, FittedWassersteinGAN
 from iwbayes.curator.generators.fitting import LedgerFit, check_positive, check_whole
 from iwbayes.curator.generators.tables.bins import ColumnBins
-from iwbayes.curator.generators.tables.counts import count_event, noisy_counts
+from iwbayes.curator.generators.tables.counts import noisy_counts
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.progress import progress
@@ -159,10 +159,6 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
         latent = self.latent or max(LATENT[self._images], 0 if shape else min(len(heads.numbers), 64))
         return Architecture(heads, int(latent), *self._widths, shape)
 
-    def _condition_event(self, epsilon: float) -> Event:
-        label = f"{self.label} condition"
-        return Event(label, "none", math.inf) if self.mechanism == "none" else count_event(label, epsilon, 0.0, 1)
-
     def _split(self, epsilon: float) -> tuple[float, float]:
         """Epsilon of the condition's distribution and of the training."""
         share = getattr(self, "condition_share", 0.0) if self._condition is not None else 0.0
@@ -173,9 +169,12 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
         epsilon, delta = check_budget(epsilon, delta)
         _ = self._architecture(facts.schema)
         distribution, training = self._split(epsilon)
-        first = () if self._condition is None else (self._condition_event(distribution),)
-        label, steps = f"{self.label} discriminator", self._steps(facts.n_private)
-        return (*first, steps.event(label, epsilon=training, delta=delta, adjacency=facts.adjacency))
+        budget = {"epsilon": training, "delta": delta}
+        event = self._steps(facts.n_private).event(f"{self.label} discriminator", **budget, adjacency=facts.adjacency)
+        if self._condition is None:
+            return (event,)
+        mechanism, cost = ("none", math.inf) if self.mechanism == "none" else ("laplace", distribution)
+        return Event(f"{self.label} condition", mechanism, cost), event
 
     def _prepare(self) -> None:
         import_torch(self.label)
@@ -190,15 +189,17 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
         from iwbayes.curator.generators.adversarial.training import Training
 
         device, architecture = working_device(self.device), self._architecture(facts.schema)
-        law_epsilon, training_epsilon = self._split(epsilon)
         own = torch.from_numpy(facts.schema.encode(private.frame).astype(np.float32))
-        distribution = self._law(private, ledger, facts, law_epsilon)
-        label, budget = f"{self.label} discriminator", {"epsilon": training_epsilon, "delta": delta}
+        events = self.events(facts, epsilon=epsilon, delta=delta)
+        distribution = None
+        if self._condition is not None:
+            distribution = condition_distribution(private, self._condition, ledger, facts, events[0])
+        budget = {"epsilon": self._split(epsilon)[1], "delta": delta}
         gradients = self._steps(facts.n_private).charge(
-            ledger, label, (own,), users=private.users, n_private=facts.n_private, **budget
+            ledger, events[-1].label, (own,), users=private.users, n_private=facts.n_private, **budget
         )
-        trust = self._trust(facts, self.events(facts, epsilon=epsilon, delta=delta)[-1])
-        settings = replace(self._settings, generator_rate=trust * self._settings.generator_rate)
+        rate = self._trust(facts, events[-1]) * self._settings.generator_rate
+        settings = replace(self._settings, generator_rate=rate)
         rng = np.random.default_rng(self.random_seed)
         with one_torch_thread(), progress(self.progressbar, f"training {self.label}", settings.steps) as advance:
             trained = Training(architecture, settings, distribution, rng, device).run(gradients, advance)
@@ -217,17 +218,17 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
         told = (event.steps or 1) * (seen / event.noise_multiplier) ** 2
         return min(1.0, told / (TOLD_PER_FEATURE * facts.schema.n_features))
 
-    def _law(self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float) -> Array | None:
-        """Distribution of the condition from noisy counts, missing cells last; None without a condition."""
-        if self._condition is None:
-            return None
-        levels = ColumnBins(facts.schema[self._condition], None)
-        counts = np.bincount(levels.codes(private.frame[self._condition]), minlength=levels.size)
-        if self.mechanism == "none":
-            ledger.charge(self._condition_event(epsilon))
-            noisy = counts.astype(np.float64)
-        else:
-            label = f"{self.label} condition"
-            noisy = noisy_counts(counts, 1, ledger, label, facts, epsilon=epsilon, delta=0.0).value
-        mass = np.maximum(noisy, LEAST_COUNT)
-        return np.asarray(mass / mass.sum())
+
+def condition_distribution(
+    private: PrivateTable, condition: str, ledger: Ledger, facts: PublicFacts, event: Event
+) -> Array:
+    """Distribution of the condition from noisy counts, missing cells last."""
+    levels = ColumnBins(facts.schema[condition], None)
+    counts = np.bincount(levels.codes(private.frame[condition]), minlength=levels.size)
+    if event.mechanism == "none":
+        ledger.charge(event)
+        noisy = counts.astype(np.float64)
+    else:
+        noisy = noisy_counts(counts, 1, ledger, event.label, facts, epsilon=event.epsilon, delta=0.0).value
+    mass = np.maximum(noisy, LEAST_COUNT)
+    return np.asarray(mass / mass.sum())

@@ -184,9 +184,9 @@ class Training:
 
     def _groups(self) -> list[dict[str, Any]]:
         """Parameters of the generator with their speeds: those of each column alone, and those of the network."""
-        own, rest = [], []
-        for name, value in self._generator.named_parameters():
-            (own if name.startswith("skip") else rest).append(value)
+        named = dict(self._generator.named_parameters())
+        own = [value for name, value in named.items() if name.startswith("skip")]
+        rest = [value for name, value in named.items() if not name.startswith("skip")]
         groups = [{"params": own, "speed": OWN_SPEED}, {"params": rest, "speed": 1.0}]
         return [group for group in groups if group["params"]]
 
@@ -208,5 +208,5 @@ def squared_slope(network: Module, rows: Tensor, scale: Array) -> tuple[Tensor, 
     rows = rows.clone().requires_grad_()
     logits = network(rows)
     (slope,) = torch.autograd.grad(logits.sum(), rows, create_graph=True)
-    scale = torch.as_tensor(scale, dtype=slope.dtype, device=slope.device)
-    return logits, ((slope * scale) ** 2).sum(dim=1).mean()
+    standardised = slope * torch.as_tensor(scale, dtype=slope.dtype, device=slope.device)
+    return logits, (standardised**2).sum(dim=1).mean()

@@ -99,15 +99,11 @@ class Grouping:
         """Exact counts of all columns, one after the other."""
         return np.bincount((codes + self.code_starts[:-1]).ravel(), minlength=self.code_starts[-1])
 
-    def symmetric(self, pairs: NDArray[Any]) -> Array:
-        """Tables of pairs, one after the other, as one symmetric matrix; zero within a column's own block."""
+    def tables(self, columns: NDArray[Any], pairs: NDArray[Any]) -> Tables:
+        """Tables in the form of the objective; the matrix is zero within a column's own block."""
         matrix = np.zeros((self.starts[-1], self.starts[-1]))
         matrix[self.indices] = pairs
-        return matrix + matrix.T
-
-    def tables(self, columns: NDArray[Any], pairs: NDArray[Any]) -> Tables:
-        """Tables in the form of the objective."""
-        return Tables(np.asarray(columns, dtype=np.float64), self.symmetric(pairs))
+        return Tables(np.asarray(columns, dtype=np.float64), matrix + matrix.T)
 
 
 class MeasuredCounts(NamedTuple):
@@ -181,7 +177,9 @@ def release(
         useful = facts.n_private / (CELL_SIGNAL * budgets.pairs.mean_noise(facts))
         n_groups = int(np.clip(math.sqrt(useful), 2, MAX_GROUPS))
     grouping = Grouping(tuple(group_codes(b, c, n_groups) for b, c in zip(bins, centers, strict=True)))
-    pairs = budgets.pairs and budgets.pairs.measure(grouping.count_pairs(codes), ledger, facts)
+    pairs = None
+    if budgets.pairs is not None:
+        pairs = budgets.pairs.measure(grouping.count_pairs(codes), ledger, facts)
     return bins, grouping, MeasuredCounts(columns, pairs, centers)
 
 
