@@ -22,10 +22,9 @@ class LedgerFit(Generic[Fitted]):
         raise NotImplementedError
 
     def _prepare(self) -> None:
-        """Raise an error where something is missing that is no matter of rows or budgets: torch, say."""
+        """Raise an error where torch or a device is missing."""
 
     def _learn(self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float) -> Fitted:
-        """Learn from the private rows by noise from the account ``ledger``."""
         raise NotImplementedError
 
     def fit(self, private: PrivateTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0) -> Fitted:

@@ -30,14 +30,12 @@ MISSING_START = 0.1
 
 @dataclass(frozen=True)
 class Block:
-    """One softmax: the features that it sets, what each choice sets them to, and its logits before training.
-
-    ``values`` has shape (choice, feature). The last choice, a missing cell, sets the number ``beside`` to zero.
-    """
+    """One softmax: the features that it sets, to which values, shape (choice, feature), and its logits at the start."""
 
     indices: tuple[int, ...]
     values: Array = field(repr=False)
     bias: Array = field(repr=False)
+    #: Feature of a number that the last choice, a missing cell, sets to zero.
     beside: int | None = None
 
     @property
@@ -158,10 +156,7 @@ class Heads:
         return sorted(set(range(self.schema.n_features)) - set(self.numbers))
 
     def rows(self, raw: Tensor, gumbel: Tensor, given: Tensor | None = None) -> Tensor:
-        """Make encoded rows, shape (row, feature), differentiable in ``raw`` (numbers first, then logits).
-
-        ``gumbel`` holds a standard Gumbel draw for each logit, ``given`` one-hot levels of the condition.
-        """
+        """Make encoded rows from raw outputs, standard Gumbel draws of the logits, and one-hot levels if given."""
         torch = import_torch("a generator network")
         noisy_logits = raw[:, len(self.numbers) :] + gumbel
         sizes = [block.size for block in self.blocks]
@@ -190,10 +185,7 @@ def _straight_through(noisy_logits: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Architecture:
-    """Everything that fixes the shape of a generator, from ``latent`` normal draws, and its discriminator, all public.
-
-    Widths are of hidden layers or, for images, of channels; the first columns are then the pixels, row by row.
-    """
+    """What fixes the shape of a generator, from ``latent`` normal draws, and of its discriminator: public widths."""
 
     heads: Heads
     latent: int

@@ -183,7 +183,6 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
     def _learn(
         self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
     ) -> FittedGAN | FittedWassersteinGAN:
-        """Train a generator: a `FittedGAN`, or without a log ratio a `FittedWassersteinGAN`."""
         import torch
 
         from iwbayes.curator.generators.adversarial.training import Training

@@ -130,8 +130,7 @@ class _ImageGenerator(nn.Module):
 class _ImageDiscriminator(nn.Module):
     """Strided convolutions whose channels other columns shift, and a linear part on top; zero at the start.
 
-    The top is linear in the image, in the other columns and in their products, which tell what goes with what
-    (the projection of Miyato and Koyama, ICLR 2018).
+    The top has the products of image and other columns too (the projection of Miyato and Koyama, ICLR 2018).
     """
 
     center: Tensor

@@ -125,15 +125,12 @@ class Training:
         return Trained(released, discriminator, self._center, self._scale)
 
     def _settle(self, gradients: PrivateGradients, descent: Any, advance: Callable[[], None]) -> dict[str, Array]:
-        """Train the discriminator of the released generator with the steps that are left, and average it.
-
-        Its rate falls to zero: nothing moves any more, and less of the noise stays.
-        """
+        """Train the discriminator of the released generator with the steps that are left, and average it."""
         average, left = Average(self._discriminator), gradients.left
         (group,) = descent.param_groups
         rate = group["lr"]
         for step in range(left):
-            group["lr"] = rate * (1 - step / left)
+            group["lr"] = rate * (1 - step / left)  # nothing moves any more, and less of the noise stays
             self._discriminate(gradients, descent, 0.0)
             advance()
             if step >= left - math.ceil(AVERAGED_SHARE * left):
@@ -159,10 +156,7 @@ class Training:
         return self._losses.private(network(rows))
 
     def _public_loss(self, network: Module, batch: Tensor, penalty: float) -> Tensor:
-        """Mean loss of synthetic rows, and half the mean squared gradient in the standardised row as a penalty.
-
-        It keeps the game from circling (Mescheder et al., ICML 2018, R2), and reads no private row.
-        """
+        """Mean loss of synthetic rows and, against circling, half their squared slope (Mescheder et al. 2018, R2)."""
         if penalty == 0 or self._settings.loss == "wasserstein":
             return self._losses.synthetic(network(batch)).mean()
         logits, steepness = squared_slope(network, batch, self._scale)
@@ -191,10 +185,7 @@ class Training:
         return [group for group in groups if group["params"]]
 
     def _rate(self, gradients: PrivateGradients) -> float:
-        """Learning rate of the discriminator, from public quantities; see `NeuralWeights`.
-
-        The noise counts over the steps in which a discriminator follows a generator that moves.
-        """
+        """Learning rate of the discriminator, from public quantities; see `NeuralWeights`."""
         if self._settings.discriminator_rate is not None:
             return self._settings.discriminator_rate
         _, norm = reference_gradients(self._discriminator, self._private_loss, (self._batch(),))

@@ -163,7 +163,6 @@ class BayesNet(LedgerFit["FittedBayesNet"]):
     def _learn(
         self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
     ) -> FittedBayesNet:
-        """Measure bins, select the network and measure its tables."""
         schema, n = private.schema, facts.n_private
         shares = self._shares(schema, epsilon, delta)
         bins, codes, groups, measured = self._group(private, ledger, facts, shares)
@@ -340,10 +339,7 @@ def structure_scores(codes: Codes, sizes: Sequence[int], candidates: Sequence[No
 
 
 def conditional_table(noisy: Array, size: int, total: float) -> Array:
-    """Conditional distributions, shape (parent code, column code), from noisy counts made non-negative.
-
-    Parents without mass take the column's own noisy distribution.
-    """
+    """Conditional distributions, shape (parent code, column code); parents without mass take the column's own."""
     table = project_nonnegative(noisy, total).reshape(-1, size)
     mass = table.sum(axis=1, keepdims=True)
     return np.where(mass > 0, table / np.where(mass > 0, mass, 1.0), table.sum(axis=0) / total)

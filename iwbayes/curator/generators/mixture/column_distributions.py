@@ -301,10 +301,7 @@ class NormalFamily(_NumericFamily):
 
 @dataclass(frozen=True)
 class PoissonFamily(_NumericFamily):
-    """Poisson distribution of the value above its lower bound, truncated at the upper one; for short ranges.
-
-    The parameter is the logit of the rate over the range (uniform prior).
-    """
+    """Truncated Poisson distribution above the lower bound, by the logit of its rate over the range (uniform prior)."""
 
     n_own: ClassVar[int] = 1
 

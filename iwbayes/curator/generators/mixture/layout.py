@@ -19,10 +19,7 @@ WEIGHT_COUNTS = 1.0
 
 @dataclass(frozen=True)
 class Layout:
-    """Order of the parameters in one vector: logits of the weights, then stack after stack.
-
-    A stack holds the parameters of all columns of one kind, shape (column, component, parameter).
-    """
+    """Order of the parameters in one vector: logits of the weights, then a stack for the columns of each kind."""
 
     families: tuple[ColumnFamily, ...]
     n_components: int

@@ -155,7 +155,6 @@ class Mixture(LedgerFit["FittedMixture"]):
     def _learn(
         self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
     ) -> FittedMixture:
-        """Measure tables of the private rows and fit the mixture to them, or train on them by private steps."""
         n_components = self.n_components or COMPONENTS[facts.n_private >= MANY_ROWS]
         rng = np.random.default_rng(self.random_seed)
         if self.method == "variational":

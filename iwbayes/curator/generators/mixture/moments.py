@@ -123,10 +123,9 @@ class Targets(NamedTuple):
         simulated: Tables | None = None,
         rng: np.random.Generator | None = None,
     ) -> Targets:
-        """Released counts; with simulated ones and ``rng`` one draw of their errors is added.
+        """Released counts, plus a draw of their errors where counts ``simulated`` from the shares are given.
 
-        The expected ``shares`` of all cells set the sampling variance; it is one at least, so that nearly empty
-        cells do not weigh more than counts can tell. ``simulated`` are counts of rows drawn with these shares.
+        The sampling variance, by the expected ``shares``, is one at least: nearly empty cells weigh no more than that.
         """
         grouping, n = objective.grouping, objective.n
         indices = grouping.indices

@@ -107,10 +107,9 @@ class Grouping:
 
 
 class MeasuredCounts(NamedTuple):
-    """What was released: noisy counts of all columns and of all pairs, and each column's smoothed distribution.
+    """What was released: noisy counts of all columns, one after the other, of all pairs, and positive distributions.
 
-    Counts of all columns stand one after the other, and so do those of all pairs (in the order of
-    `Grouping.indices`; None where they were not measured). ``centers`` are positive.
+    Pairs are in the order of `Grouping.indices`, or None where they were not measured.
     """
 
     columns: Noisy

@@ -149,7 +149,6 @@ class PATEGAN(LedgerFit["FittedPATEGAN"]):
     def _learn(
         self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
     ) -> FittedPATEGAN:
-        """Train teachers, student and generator."""
         from iwbayes.curator.generators.pate.teachers import NoisyVotes, Teachers, assign
         from iwbayes.curator.generators.pate.training import PATETraining, PATETrainingSettings
 

@@ -51,10 +51,7 @@ class PATETrainingSettings:
 
 
 class PATETraining:
-    """One training: teachers, votes, student (the discriminator) and generator in turn, a frozen generator at the end.
-
-    Initial parameters and latent draws, from ``rng``, are public.
-    """
+    """One training: teachers, votes, student (the discriminator) and generator in turn, from a public ``rng``."""
 
     def __init__(self, architecture: Architecture, settings: PATETrainingSettings, rng: np.random.Generator) -> None:
         self._architecture, self._settings = architecture, settings
