@@ -88,8 +88,7 @@ plant(FILE, "GAN: exact counts of the condition",
        "mass = np.maximum(noisy, LEAST_COUNT)", "mass = np.maximum(counts, LEAST_COUNT)",
        "curator/generators/test_gan.py::test_a_conditional_generator_draws_its_levels_by_their_noisy_law")
 plant("curator/generators/adversarial/training.py", "DPGAN: centre and clip norm from private rows",
-       "            (batch,),\n        )\n        if self._settings",
-       "            gradients._rows,\n        )\n        if self._settings",
+       "public_loss, (batch,))", "public_loss, gradients._rows)",
        "curator/generators/test_gan.py::test_what_is_public_knows_of_the_rows_by_the_answers_alone")
 plant(FILE, "DPGAN: one user counts as single rows",
        "users=private.users, n_private",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -140,13 +141,8 @@ class Training:
     def _discriminate(self, gradients: PrivateGradients, descent: Any, penalty: float) -> None:
         """Take a private step of the discriminator; the generator's rows are its public loss and its reference."""
         batch = self._batch()
-        gradients.descend(
-            self._discriminator,
-            descent,
-            self._private_loss,
-            lambda network: self._public_loss(network, batch, penalty),
-            (batch,),
-        )
+        public_loss = partial(self._public_loss, batch=batch, penalty=penalty)
+        gradients.descend(self._discriminator, descent, self._private_loss, public_loss, (batch,))
         if self._settings.loss == "wasserstein":
             with torch.no_grad():
                 for value in self._discriminator.parameters():

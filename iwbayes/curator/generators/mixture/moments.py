@@ -89,14 +89,9 @@ class Objective:
             penalty, pull = prior.penalty(self.layout, vector)
             return misfit + penalty, slope + pull
 
-        found = minimize(
-            value_and_grad,
-            start,
-            jac=True,
-            method="L-BFGS-B",
-            bounds=self.layout.bounds(),
-            options={"maxiter": iterations, "maxcor": 20, "maxfun": 2 * iterations, "ftol": TOLERANCE},
-        )
+        bounds = self.layout.bounds()
+        options = {"maxiter": iterations, "maxcor": 20, "maxfun": 2 * iterations, "ftol": TOLERANCE}
+        found = minimize(value_and_grad, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
         return found.x, float(found.fun)
 
     def simulated(self, vector: Array, rng: np.random.Generator) -> Tables:

@@ -77,10 +77,9 @@ class Teachers:
         return outer.squeeze(-1)
 
     def learn(self, generated: Tensor, steps: int) -> None:
-        """Take steps against generated rows, shape (row, feature), which all teachers share.
+        """Take steps against generated rows, which all teachers share; each loss has both classes normalised.
 
-        Each teacher's loss has both classes normalised. The sum over teachers is differentiated, in which no term of
-        one teacher holds a parameter of another.
+        The sum over teachers is differentiated, in which no term of one teacher holds a parameter of another.
         """
         for _ in range(steps):
             self._optimizer.zero_grad()
@@ -101,11 +100,9 @@ class Teachers:
         return np.asarray(votes.numpy(), dtype=np.int64)
 
     def __repr__(self) -> str:
-        """Show their number only."""
         return f"Teachers({self.n})"
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be copied or pickled: they hold private rows."""
         raise TypeError("Teachers hold private rows; they cannot be copied.")
 
 
@@ -138,9 +135,7 @@ class NoisyVotes:
         return noisy / (self._grid * self._teachers.n)
 
     def __repr__(self) -> str:
-        """Show how many are left."""
         return f"NoisyVotes({self.left} left)"
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be copied or pickled: a copy would ask twice."""
         raise TypeError("NoisyVotes hold private rows and a count of charged votes; they cannot be copied.")
