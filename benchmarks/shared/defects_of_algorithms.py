@@ -37,14 +37,8 @@ plant(FILE, "BayesNet: scores move by two thirds",
 plant(FILE, "BayesNet: structure for one row of a user",
        "factor = 3 * count_moves(facts) * facts.rows_per_user", "factor = 3 * count_moves(facts)", SELECTION)
 plant(FILE, "BayesNet: structure without charge or noise",
-       """            chosen = exponential(
-                structure_scores(codes, sizes, candidates, facts.most_rows),
-                sensitivity=factor * facts.most_rows,
-                epsilon=epsilon,
-                ledger=ledger,
-                label="BayesNet structure",
-            )""",
-       "            chosen = int(np.argmax(structure_scores(codes, sizes, candidates, facts.most_rows)))", NEIGHBOUR)
+       "chosen = exponential(scores, sensitivity=factor * facts.most_rows, **settings)",
+       "chosen = int(np.argmax(scores))", NEIGHBOUR)
 plant(FILE, "BayesNet: tables drawn without a charge",
        'events.append(count_event("BayesNet tables", *shares.tables, len(schema)))', "pass",
        "contracts/test_contract.py::test_each_draw_is_charged_before_it_is_made[BayesNet]",

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -221,13 +221,9 @@ class BayesNet(LedgerFit["FittedBayesNet"]):
                 for column in rest
                 for parents in parent_sets(placed, sizes, sizes[column], self.max_parents, cells)
             ]
-            chosen = exponential(
-                structure_scores(codes, sizes, candidates, facts.most_rows),
-                sensitivity=factor * facts.most_rows,
-                epsilon=epsilon,
-                ledger=ledger,
-                label="BayesNet structure",
-            )
+            scores = structure_scores(codes, sizes, candidates, facts.most_rows)
+            settings: dict[str, Any] = {"epsilon": epsilon, "ledger": ledger, "label": "BayesNet structure"}
+            chosen = exponential(scores, sensitivity=factor * facts.most_rows, **settings)
             nodes.append(candidates[chosen])
             rest.remove(nodes[-1].column)
         return nodes

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,21 +79,18 @@ class Grouping:
     @cached_property
     def indices(self) -> tuple[IntArray, IntArray]:
         """Rows and columns, in the matrix of pairs, of the cells of all pairs' tables in their order."""
-        cells = [np.zeros((2, 0), dtype=np.int64)]
         groups = np.split(np.arange(self.starts[-1]), self.starts[1:-1])
-        for first, left in enumerate(groups):
-            cells += [np.stack(np.meshgrid(left, right, indexing="ij")).reshape(2, -1) for right in groups[first + 1 :]]
-        rows, columns = np.concatenate(cells, axis=1)
+        cells = [np.stack(np.meshgrid(*pair, indexing="ij")).reshape(2, -1) for pair in combinations(groups, 2)]
+        rows, columns = np.concatenate([np.zeros((2, 0), dtype=np.int64), *cells], axis=1)
         return rows, columns
 
     def count_pairs(self, codes: Codes) -> Codes:
         """Exact counts of all pairs of columns over their groups, one table after the other."""
         grouped = np.column_stack([groups[codes[:, index]] for index, groups in enumerate(self.of)])
         tables = [np.zeros(0, dtype=np.int64)]
-        for first, size in enumerate(self.sizes):
-            for second in range(first + 1, len(self.sizes)):
-                flat = grouped[:, first] * self.sizes[second] + grouped[:, second]
-                tables.append(np.bincount(flat, minlength=size * self.sizes[second]))
+        for first, second in combinations(range(len(self.sizes)), 2):
+            flat = grouped[:, first] * self.sizes[second] + grouped[:, second]
+            tables.append(np.bincount(flat, minlength=self.sizes[first] * self.sizes[second]))
         return np.concatenate(tables)
 
     def count_columns(self, codes: Codes) -> Codes:
