@@ -41,13 +41,10 @@ START_ROWS = 4096
 
 
 class Losses(NamedTuple):
-    """Losses of an adversarial game, each from logits to one number a row."""
+    """Losses of rows by logits: the discriminator's of private and synthetic rows, the generator's of these."""
 
-    #: Of private rows, for the discriminator.
     private: Callable[[Tensor], Tensor]
-    #: Of synthetic rows, for the discriminator.
     synthetic: Callable[[Tensor], Tensor]
-    #: Of synthetic rows, for the generator.
     generator: Callable[[Tensor], Tensor]
 
 

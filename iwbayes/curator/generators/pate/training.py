@@ -60,15 +60,14 @@ class PATETraining:
         start = self._batch(START_ROWS).double().numpy()
         #: Constants that standardise rows, shape (feature,): public, from the generator before training.
         self.center, self.scale = start.mean(axis=0), np.maximum(start.std(axis=0), LEAST_SPREAD)
-        self._student = make_discriminator(architecture, rng, self.center, self.scale)
-        self._center, self._scale = (torch.tensor(x, dtype=torch.float32) for x in (self.center, self.scale))
+        self._student: Any = make_discriminator(architecture, rng, self.center, self.scale)
 
     def _batch(self, n: int) -> Tensor:
         with torch.no_grad():
             return self._architecture.draw(self._generator, n, self._source)
 
     def _standardised(self, rows: Tensor) -> Tensor:
-        return (rows - self._center) / self._scale
+        return (rows - self._student.center) / self._student.scale
 
     def run(self, teachers: Teachers, votes: NoisyVotes, advance: Callable[[], None]) -> Trained:
         """Spend all votes, ``advance`` after each round; RuntimeError when student or generator diverged."""
