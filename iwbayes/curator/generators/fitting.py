@@ -25,6 +25,7 @@ class LedgerFit(Generic[Fitted]):
         """Raise an error where torch or a device is missing."""
 
     def _learn(self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float) -> Fitted:
+        """Learn from the private rows by noise from the account ``ledger``, which is charged."""
         raise NotImplementedError
 
     def fit(self, private: PrivateTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0) -> Fitted:

@@ -41,7 +41,7 @@ START_ROWS = 4096
 
 
 class Losses(NamedTuple):
-    """Losses of rows by logits: the discriminator's of private and synthetic rows, the generator's of these."""
+    """Losses by logits: the discriminator's of private and of synthetic rows, the generator's of synthetic rows."""
 
     private: Callable[[Tensor], Tensor]
     synthetic: Callable[[Tensor], Tensor]
@@ -149,7 +149,10 @@ class Training:
         return self._losses.private(network(rows))
 
     def _public_loss(self, network: Module, batch: Tensor, penalty: float) -> Tensor:
-        """Mean loss of synthetic rows and, against circling, half their squared slope (Mescheder et al. 2018, R2)."""
+        """Mean loss of synthetic rows and, against circling, half their squared slope (Mescheder et al. 2018, R2).
+
+        It reads no private row, as a penalty on the slope at these would.
+        """
         if penalty == 0 or self._settings.loss == "wasserstein":
             return self._losses.synthetic(network(batch)).mean()
         logits, steepness = squared_slope(network, batch, self._scale)

@@ -117,7 +117,7 @@ class MeasuredCounts(NamedTuple):
 
 @dataclass(frozen=True)
 class CountBudget:
-    """The price of several tables of counts of the same rows, measured at once; Laplace noise where delta is 0."""
+    """The price of several tables of the same rows together, measured at once; Laplace noise where delta is 0."""
 
     label: str
     n_tables: int
@@ -150,6 +150,7 @@ class TableBudgets(NamedTuple):
         alone = cls(CountBudget("Mixture columns", n, epsilon, delta), None)
         if n == 1:
             return alone
+        # pure budgets add up; two Gaussians share one guarantee
         shares = (columns_share, 1 - columns_share)
         parts = gaussian_parts(epsilon, delta, shares) if delta > 0 else [Budget(s * epsilon, 0.0) for s in shares]
         pairs = CountBudget("Mixture pairs", n * (n - 1) // 2, *parts[1])

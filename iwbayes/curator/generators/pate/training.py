@@ -82,6 +82,7 @@ class PATETraining:
             steps = settings.teacher_steps * (1 if turn else FIRST_STEPS)
             teachers.learn(self._standardised(self._batch(settings.batch_size)), steps)
             asked = self._batch(settings.votes)
+            # nothing else is asked of the teachers
             shares = torch.from_numpy(votes.ask(self._standardised(asked)).astype(np.float32))
             memory = [*memory, (asked, shares)][-remembered:]
             self._learn(learner, memory, votes.noise_sd, SLOPE_PENALTY if turn < moving else 0.0)
