@@ -11,14 +11,13 @@ FILE = "curator/generators/tables/counts.py"
 plant(FILE, "counts: a replaced row moves one cell",
        'return 2 if facts.row_adjacency == "replace-one" else 1', "return 1", NEIGHBOUR)
 plant(FILE, "counts: many tables charged as one",
-       "sensitivity = rows * math.sqrt(moves * len(counts))", "sensitivity = rows * math.sqrt(moves)", NEIGHBOUR)
+       "count_moves(facts) * n_tables", "count_moves(facts)", NEIGHBOUR)
 plant(FILE, "counts: gaussian noise for one row of a user",
-       "sensitivity = rows * math.sqrt(moves * len(counts))", "sensitivity = math.sqrt(moves * len(counts))",
-       f"{USER}[BayesNet, Gaussian]")
-plant(FILE, "counts: laplace noise for one row of a user", "sensitivity=rows * moves,", "sensitivity=moves,",
+       "sensitivity=rows * math.sqrt(moved)", "sensitivity=math.sqrt(moved)", f"{USER}[BayesNet, Gaussian]")
+plant(FILE, "counts: laplace noise for one row of a user", "sensitivity=rows * moved,", "sensitivity=moved,",
        f"{USER}[BayesNet]")
 plant(FILE, "counts: tables without noise",
-       "parts = [laplace(c, sensitivity=rows * moves, epsilon=share, **settings).value for c in counts]",
+       "parts = [noisy_counts(c, 1, ledger, label, facts, **each).value for c in counts]",
        "parts = [c * 1.0 for c in counts]", NEIGHBOUR)
 plant("curator/protocols.py", "users: rows of a user are nulled, not replaced",
        'return "replace-one" if self.adjacency == "replace-user"',
@@ -38,64 +37,56 @@ plant(FILE, "BayesNet: scores move by two thirds",
 plant(FILE, "BayesNet: structure for one row of a user",
        "factor = 3 * count_moves(facts) * facts.rows_per_user", "factor = 3 * count_moves(facts)", SELECTION)
 plant(FILE, "BayesNet: structure without charge or noise",
-       """            chosen = exponential(
-                structure_scores(codes, sizes, candidates, facts.most_rows),
-                sensitivity=factor * facts.most_rows,
-                epsilon=epsilon,
-                ledger=ledger,
-                label="BayesNet structure",
-            )""",
-       "            chosen = int(np.argmax(structure_scores(codes, sizes, candidates, facts.most_rows)))", NEIGHBOUR)
+       "chosen = exponential(scores, sensitivity=factor * facts.most_rows, **settings)",
+       "chosen = int(np.argmax(scores))", NEIGHBOUR)
 plant(FILE, "BayesNet: tables drawn without a charge",
        'events.append(count_event("BayesNet tables", *shares.tables, len(schema)))', "pass",
        "contracts/test_contract.py::test_each_draw_is_charged_before_it_is_made[BayesNet]",
        more=(Edit("curator/generators/tables/counts.py",
-                  "laplace(c, sensitivity=rows * moves, epsilon=share, **settings).value for c",
-                  "ledger._noise.laplace(c, rows * moves / share) * 1.0 for c"),))
+                  "noisy_counts(c, 1, ledger, label, facts, **each).value for c",
+                  "ledger._noise.laplace(c, noise_scale(facts, n_tables, epsilon, 0.0)) * 1.0 for c"),))
 plant(FILE, "BayesNet: bins charged as fewer",
        'events.append(count_event("BayesNet bins", *shares.bins, sum(map(is_numeric, schema))))',
        'events.append(count_event("BayesNet bins", *shares.bins, 1))',
        "contracts/test_contract.py::test_each_draw_is_charged_before_it_is_made[BayesNet]",
        more=(Edit("curator/generators/tables/counts.py",
-                  "laplace(c, sensitivity=rows * moves, epsilon=share, **settings).value for c",
-                  "ledger._noise.laplace(c, rows * moves / share) * 1.0 for c"),))
+                  "noisy_counts(c, 1, ledger, label, facts, **each).value for c",
+                  "ledger._noise.laplace(c, noise_scale(facts, n_tables, epsilon, 0.0)) * 1.0 for c"),))
 plant(FILE, "BayesNet: bounds read from the rows",
        "bins = tuple(ColumnBins.of(c, int(",
        "frame = private.frame\n        bins = tuple(ColumnBins.of(c if c.kind != 'real' else "
        "type(c)(c.name, float(frame[c.name].min()), float(frame[c.name].max()) + 1.0, missing=c.missing), int(",
        NEIGHBOUR)
-FILE = "curator/generators/mixture/noisy_tables.py"
+FILE = "curator/generators/tables/counts.py"
 MIXTURE = "curator/generators/test_mixture.py::test_a_replaced_row_never_costs_more_than_each_charge_and_comes_near"
 plant(FILE, "Mixture: many tables charged as one",
-       "moved = count_moves(facts) * self.n_tables", "moved = count_moves(facts)", MIXTURE)
+       "count_moves(facts) * n_tables", "count_moves(facts)", MIXTURE)
 plant(FILE, "Mixture: gaussian noise for one row of a user",
-       "sensitivity = facts.rows_per_user * math.sqrt(moved)", "sensitivity = math.sqrt(moved)",
+       "sensitivity=rows * math.sqrt(moved)", "sensitivity=math.sqrt(moved)",
        "curator/generators/test_mixture.py::test_the_sensitivities_of_all_adjacencies")
-plant(FILE, "Mixture: laplace noise for one row of a user",
-       "sensitivity=facts.rows_per_user * moved,", "sensitivity=moved,",
+plant(FILE, "Mixture: laplace noise for one row of a user", "sensitivity=rows * moved,", "sensitivity=moved,",
        "curator/generators/test_mixture.py::test_the_sensitivities_of_all_adjacencies")
 plant("curator/generators/mixture/mixture.py", "Mixture: atoms from exact counts",
        "atoms = [gathers_at_bounds(part, counts, variance) for part, counts in zip(bins, own, strict=True)]",
        "own = [np.bincount(p.codes(private.frame[p.column.name]), minlength=p.size) for p in bins]\n"
        "        atoms = [gathers_at_bounds(part, counts, 0.0) for part, counts in zip(bins, own, strict=True)]",
        "curator/generators/test_mixture.py::test_what_is_public_knows_of_the_rows_by_the_answers_alone")
-FILE = "curator/generators/adversarial/base.py"
 plant(FILE, "GAN: a replaced row moves one count of the condition",
-       'moves = 2 if facts.row_adjacency == "replace-one" else 1', "moves = 1",
+       'return 2 if facts.row_adjacency == "replace-one" else 1', "return 1",
        "curator/generators/test_gan.py::test_the_law_of_a_condition_has_the_noise_of_its_sensitivity")
 plant(FILE, "GAN: counts of the condition for one row of a user",
-       "float(moves * facts.rows_per_user)", "float(moves)",
+       "sensitivity=rows * moved,", "sensitivity=moved,",
        "curator/generators/test_gan.py::test_the_law_of_a_condition_has_the_noise_of_its_sensitivity")
+FILE = "curator/generators/adversarial/base.py"
 plant(FILE, "GAN: exact counts of the condition",
        "mass = np.maximum(noisy, LEAST_COUNT)", "mass = np.maximum(counts, LEAST_COUNT)",
        "curator/generators/test_gan.py::test_a_conditional_generator_draws_its_levels_by_their_noisy_law")
 plant("curator/generators/adversarial/training.py", "DPGAN: centre and clip norm from private rows",
-       "            (batch,),\n        )\n        if self._settings",
-       "            gradients._rows,\n        )\n        if self._settings",
+       "public_loss, (batch,))", "public_loss, gradients._rows)",
        "curator/generators/test_gan.py::test_what_is_public_knows_of_the_rows_by_the_answers_alone")
 plant(FILE, "DPGAN: one user counts as single rows",
-       "            users=private.users,\n",
-       "            users=None if private.users is None else np.arange(len(own)),\n",
+       "users=private.users, n_private",
+       "users=None if private.users is None else np.arange(len(own)), n_private",
        "curator/generators/test_gan.py::test_the_discriminator_clips_all_rows_of_a_user_together")
 FILE = "curator/generators/pate/pate.py"
 plant(FILE, "PATEGAN: each vote at the price of all",

@@ -1,18 +1,15 @@
-"""What all generators share: checks of settings, the order check, charge, learn, and the mark on the rows they draw."""
+"""What all generators share: checks of settings, and the order check, charge, learn."""
 
 from __future__ import annotations
 
 import math
 from typing import Any, Generic, TypeVar
 
-import pandas as pd
-
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.protocols import PublicFacts, check_rows_at_hand
 from iwbayes.curator.training.parameters import is_whole
-from iwbayes.schema import Schema
 from iwbayes.statement import Event
-from iwbayes.tables import PrivateTable, SyntheticTable
+from iwbayes.tables import PrivateTable
 
 Fitted = TypeVar("Fitted")
 
@@ -25,10 +22,10 @@ class LedgerFit(Generic[Fitted]):
         raise NotImplementedError
 
     def _prepare(self) -> None:
-        """Raise an error where something is missing that is no matter of rows or budgets: torch, say."""
+        """Raise an error where torch or a device is missing."""
 
     def _learn(self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float) -> Fitted:
-        """Learn from the private rows by noise from the account ``ledger``."""
+        """Learn from the private rows by noise from the account ``ledger``, which is charged."""
         raise NotImplementedError
 
     def fit(self, private: PrivateTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0) -> Fitted:
@@ -95,11 +92,3 @@ def check_sample_size(n: int) -> int:
     if not is_whole(n) or n < 1:
         raise ValueError(f"n must be a whole number of at least 1; got {n!r}.")
     return int(n)
-
-
-def drawn(frame: pd.DataFrame, schema: Schema, *, origin: str, fingerprint: str | None) -> SyntheticTable:
-    """Table of sampled rows that carries the fingerprint of the generator, which its ledger registered.
-
-    None where the caller had a part in the rows: the ledger then takes them for outside ones.
-    """
-    return SyntheticTable(frame, schema, origin=origin)._from_source(fingerprint)

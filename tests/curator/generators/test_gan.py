@@ -22,9 +22,9 @@ from iwbayes.curator.training.dpsgd import PrivateSteps
 
 torch = pytest.importorskip("torch")
 
-from iwbayes.curator.generators.adversarial.architecture import Architecture, Heads, one_hot  # noqa: E402
+from iwbayes.curator.generators.adversarial.architecture import Architecture, Heads  # noqa: E402
 from iwbayes.curator.generators.adversarial.networks import START_SPREAD, make_generator  # noqa: E402
-from iwbayes.curator.generators.adversarial.training import Training, TrainingSettings, losses  # noqa: E402
+from iwbayes.curator.generators.adversarial.training import LOSSES, Training, TrainingSettings  # noqa: E402
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}
 MIXED = iw.Schema(
@@ -149,7 +149,8 @@ def test_a_condition_is_given_and_not_drawn(condition):
     assert heads.n_given == size and heads.n_raw == drawn_heads.n_raw - size
     codes = np.random.default_rng(7).integers(0, size, 300)
     raw, gumbel = draws(heads, 300, 8)
-    table = MIXED.decode(heads.rows(raw, gumbel, one_hot(codes, size)).numpy())
+    given = torch.nn.functional.one_hot(torch.from_numpy(codes), size)
+    table = MIXED.decode(heads.rows(raw, gumbel, given).numpy())
     found = column.codes(table[condition])
     np.testing.assert_array_equal(np.where(found < 0, len(column.levels), found), codes)
 
@@ -504,7 +505,7 @@ def test_a_critic_has_clipped_weights_and_no_log_ratio(private):
 
 def test_losses_by_name():
     f = torch.tensor([-2.0, 0.0, 3.0], dtype=torch.float64)
-    logistic, wasserstein = losses("logistic"), losses("wasserstein")
+    logistic, wasserstein = LOSSES["logistic"], LOSSES["wasserstein"]
     np.testing.assert_allclose(logistic.private(f), np.log1p(np.exp(-f.numpy())))
     np.testing.assert_allclose(logistic.synthetic(f), np.log1p(np.exp(f.numpy())))
     np.testing.assert_allclose(wasserstein.private(f), -f)

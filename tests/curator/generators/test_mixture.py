@@ -35,6 +35,7 @@ from iwbayes.curator.generators.mixture.noisy_tables import (
 )
 from iwbayes.curator.generators.tables.bins import ColumnBins, draw_codes
 from iwbayes.curator.privacy.accounting import gaussian_multiplier
+from iwbayes.curator.privacy.mechanisms import Noisy
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.measurement import GaussianDistribution
 
@@ -224,10 +225,10 @@ def problem(n=500, n_components=3, seed=7, pairs=True):
     grouping = Grouping(tuple(group_codes(b, np.full(b.size, 1 / b.size), 4) for b in bins))
     columns = grouping.count_columns(codes) + rng.normal(0, 3.0, grouping.code_starts[-1])
     counts = grouping.count_pairs(codes)
-    noisy = counts + rng.normal(0, 3.0, len(counts)) if pairs else None
     distribution = GaussianDistribution(3.0, 1)
+    noisy = Noisy(counts + rng.normal(0, 3.0, len(counts)), distribution) if pairs else None
     centers = smoothed_laws(np.split(columns, grouping.code_starts[1:-1]), n)
-    measured = MeasuredCounts(columns, distribution, noisy, distribution if pairs else None, centers)
+    measured = MeasuredCounts(Noisy(columns, distribution), noisy, centers)
     layout = Layout(tuple(family_of(b, "poisson") for b in bins), n_components)
     return Objective(layout, grouping, n), measured, codes
 
@@ -236,7 +237,7 @@ def test_counts_equal_brute_force():
     objective, _, codes = problem()
     grouping = objective.grouping
     columns = np.split(grouping.count_columns(codes), grouping.code_starts[1:-1])
-    pairs = grouping.symmetric(grouping.count_pairs(codes))
+    pairs = grouping.tables(grouping.count_columns(codes), grouping.count_pairs(codes)).pairs
     parts = [slice(a, b) for a, b in zip(grouping.starts[:-1], grouping.starts[1:], strict=True)]
     for first in range(4):
         values = [(codes[:, first] == code).sum() for code in range(len(columns[first]))]
@@ -274,8 +275,8 @@ def test_the_objective_is_the_weighted_square_of_brute_force_and_has_its_gradien
     rows, columns = objective.grouping.indices
     variance = 500 * shares.pairs[rows, columns] * (1 - shares.pairs[rows, columns]) + 1 + 9
     own = 500 * shares.columns * (1 - shares.columns) + 1 + 9
-    exact = 0.5 * np.sum((measured.pairs - 500 * shares.pairs[rows, columns]) ** 2 / variance)
-    exact += 0.5 * np.sum((measured.columns - 500 * shares.columns) ** 2 / own)
+    exact = 0.5 * np.sum((measured.pairs.value - 500 * shares.pairs[rows, columns]) ** 2 / variance)
+    exact += 0.5 * np.sum((measured.columns.value - 500 * shares.columns) ** 2 / own)
     value, grad = objective.misfit(vector, *targets)
     assert value == pytest.approx(exact)
     prior = Prior.of(objective.layout, measured.centers, rng)
@@ -458,7 +459,9 @@ def test_without_any_information_draws_follow_the_prior():
     """With infinite noise in effect a draw maximises the randomised prior alone."""
     objective, measured, _ = problem(pairs=True)
     blind = GaussianDistribution(1e9, 1)
-    measured = MeasuredCounts(measured.columns, blind, measured.pairs, blind, measured.centers)
+    measured = MeasuredCounts(
+        measured.columns._replace(distribution=blind), measured.pairs._replace(distribution=blind), measured.centers
+    )
     draws = posterior_draws(objective, measured, np.random.default_rng(16), n_draws=80, starts=1)
     fitted = FittedMixture(SCHEMA, objective.layout, draws)
     weights = fitted.weights  # uniform on the simplex of three: mean 1/3, variance 1/18

@@ -8,9 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from iwbayes.arrays import Array
+from iwbayes.arrays import Array, IntArray
 from iwbayes.curator.training.row_gradients import import_torch
 from iwbayes.schema import Schema
 from iwbayes.schema.columns import Column, Integer, _Levels
@@ -31,15 +30,12 @@ MISSING_START = 0.1
 
 @dataclass(frozen=True)
 class Block:
-    """One softmax: the features that it sets, what each choice sets them to, and its logits before training.
-
-    ``indices`` are features of the encoded row and ``values`` has shape (choice, feature). ``beside`` is the
-    feature of a number that the last choice, a missing cell, sets to zero.
-    """
+    """One softmax: the features that it sets, to which values, shape (choice, feature), and its logits at the start."""
 
     indices: tuple[int, ...]
     values: Array = field(repr=False)
     bias: Array = field(repr=False)
+    #: Feature of a number that the last choice, a missing cell, sets to zero.
     beside: int | None = None
 
     @property
@@ -65,19 +61,16 @@ def _choices(column: Column) -> Array | None:
         values = np.linspace(-0.5, 0.5, column.upper - column.lower + 1)[:, None]
         if not column.missing:
             return values
-        present = np.column_stack([values, np.zeros(len(values))])
-        return np.vstack([present, [[0.0, 1.0]]])
+        return np.vstack([np.column_stack([values, np.zeros(len(values))]), [[0.0, 1.0]]])
     return None
 
 
 @dataclass(frozen=True)
 class Heads:
-    """From a generator's raw outputs to encoded rows, column by column.
+    """From a generator's raw outputs to rows of exactly the form that `Schema.encode` gives, column by column.
 
     Numbers are tanh(raw)/2, levels (and whole numbers with few values) a straight-through Gumbel softmax, missing
-    cells one more level or, beside a number, a softmax of two. The rows are exactly of the form that
-    `Schema.encode` gives: a discriminator cannot tell them apart by their form. The condition is a column of levels
-    that is given and not drawn.
+    cells one more level or, beside a number, a softmax of two. The condition, a column of levels, is not drawn.
     """
 
     schema: Schema
@@ -103,36 +96,30 @@ class Heads:
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:
-        """Return indices of the features that are numbers from tanh, in the encoded row."""
+        """Indices of the features that are numbers from tanh, in the encoded row."""
         return tuple(self._starts[c.name] for c in self.schema if _choices(c) is None)
+
+    @cached_property
+    def _softmaxes(self) -> dict[str, Block]:
+        """By column, its softmax of levels, of few numbers, or of whether a number is missing."""
+        found = {}
+        for column in self.schema:
+            choices, start = _choices(column), self._starts[column.name]
+            if choices is not None:
+                found[column.name] = _block(column, choices, start)
+            elif column.missing:
+                found[column.name] = _block(column, np.array([[0.0], [1.0]]), start + 1, beside=start)
+        return found
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
         """Every softmax that is drawn, in the order of its raw outputs."""
-        found = []
-        for column in self.schema:
-            if column.name == self.condition:
-                continue
-            choices, start = _choices(column), self._starts[column.name]
-            if choices is not None:
-                found.append(_block(column, choices, start))
-            elif column.missing:
-                found.append(_block(column, np.array([[0.0], [1.0]]), start + 1, beside=start))
-        return tuple(found)
-
-    @cached_property
-    def given(self) -> Block | None:
-        """The condition's choices and features."""
-        if self.condition is None:
-            return None
-        column = self.schema[self.condition]
-        choices = _choices(column)
-        return None if choices is None else _block(column, choices, self._starts[column.name])
+        return tuple(block for name, block in self._softmaxes.items() if name != self.condition)
 
     @property
     def n_given(self) -> int:
         """Number of levels of the condition, missing cells among them; 0 without a condition."""
-        return 0 if self.given is None else self.given.size
+        return 0 if self.condition is None else self._softmaxes[self.condition].size
 
     @property
     def n_logits(self) -> int:
@@ -152,7 +139,7 @@ class Heads:
     @cached_property
     def _table(self) -> tuple[Array, Array]:
         """Of every choice, the condition's last: the features, and the numbers that it sets to zero."""
-        blocks = self.blocks if self.given is None else (*self.blocks, self.given)
+        blocks = self.blocks if self.condition is None else (*self.blocks, self._softmaxes[self.condition])
         table = np.zeros((sum(block.size for block in blocks), self.schema.n_features))
         zeroed = np.zeros((len(table), len(self.numbers)))
         row = 0
@@ -165,25 +152,19 @@ class Heads:
 
     @cached_property
     def _others(self) -> list[int]:
-        """Return indices of the features that choices set."""
+        """Indices of the features that choices set."""
         return sorted(set(range(self.schema.n_features)) - set(self.numbers))
 
     def rows(self, raw: Tensor, gumbel: Tensor, given: Tensor | None = None) -> Tensor:
-        """Make encoded rows, shape (row, feature), differentiable in ``raw`` (numbers first, then logits).
-
-        ``gumbel`` holds a standard Gumbel draw for each logit, ``given`` one-hot levels of the condition.
-        """
+        """Make encoded rows from raw outputs, standard Gumbel draws of the logits, and one-hot levels if given."""
         torch = import_torch("a generator network")
-        numbers, logits = raw[:, : len(self.numbers)], raw[:, len(self.numbers) :]
-        chosen, start = [], 0
-        for block in self.blocks:
-            part = slice(start, start + block.size)
-            chosen.append(_straight_through(logits[:, part] + gumbel[:, part]))
-            start += block.size
+        noisy_logits = raw[:, len(self.numbers) :] + gumbel
+        sizes = [block.size for block in self.blocks]
+        chosen = [_straight_through(part) for part in torch.split(noisy_logits, sizes, dim=1)]
         if given is not None:
             chosen.append(given.to(raw.dtype))
 
-        scaled = torch.tanh(numbers) / 2
+        scaled = torch.tanh(raw[:, : len(self.numbers)]) / 2
         if not chosen:
             return scaled  # numbers alone stand in the schema's order
         choices = torch.cat(chosen, dim=1)
@@ -202,19 +183,9 @@ def _straight_through(noisy_logits: Tensor) -> Tensor:
     return hard + (soft - soft.detach())
 
 
-def one_hot(codes: NDArray[np.int64], size: int) -> Tensor:
-    """Codes of the condition as rows for `Heads.rows`, shape (row, level), in float32."""
-    torch = import_torch("a generator network")
-    return torch.nn.functional.one_hot(torch.from_numpy(np.ascontiguousarray(codes)), size).float()
-
-
 @dataclass(frozen=True)
 class Architecture:
-    """Everything that fixes the shape of a generator and its discriminator, all public.
-
-    A generator starts from ``latent`` normal draws. Widths are of hidden layers, and of channels for images; the
-    first real columns are an image of this height and width, row by row.
-    """
+    """What fixes the shape of a generator, from ``latent`` normal draws, and of its discriminator: public widths."""
 
     heads: Heads
     latent: int
@@ -222,21 +193,22 @@ class Architecture:
     discriminator: tuple[int, ...]
     image_shape: tuple[int, int] | None = None
 
-    def draw(self, module: Module, n: int, generator: TorchGenerator, given: Tensor | None = None) -> Tensor:
-        """Draw n encoded rows; ``generator`` (torch's, on the CPU) is all their randomness."""
+    def draw(self, module: Module, n: int, generator: TorchGenerator, codes: IntArray | None = None) -> Tensor:
+        """Draw n encoded rows, given ``codes`` of the condition; ``generator`` (on the CPU) is all their randomness."""
         torch = import_torch("a generator network")
-        parameter = next(module.parameters())
+        parameter, given = next(module.parameters()), None
+        if codes is not None:
+            given = torch.nn.functional.one_hot(torch.from_numpy(codes), self.heads.n_given)
         latent = torch.randn((n, self.latent), generator=generator)
         uniform = torch.rand((n, self.heads.n_logits), generator=generator)
         gumbel = -torch.log(-torch.log(uniform.clamp(1e-7, 1 - 1e-7)))
         moved = [None if x is None else x.to(parameter.device, parameter.dtype) for x in (latent, gumbel, given)]
-        rows: Tensor = module(*moved)
-        return rows
+        return module(*moved)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """Public numbers of one training; see the parameters of `iwbayes.curator.generators.adversarial.gan.GAN`."""
+    """Public numbers of one training; see the parameters of `GAN`."""
 
     loss: str
     steps: int

@@ -13,16 +13,17 @@ from iwbayes.arrays import Array
 from iwbayes.curator.generators.adversarial.architecture import Architecture, Heads, TrainingSettings
 from iwbayes.curator.generators.adversarial.fitted import FittedGAN, FittedWassersteinGAN
 from iwbayes.curator.generators.fitting import LedgerFit, check_positive, check_whole
+from iwbayes.curator.generators.tables.bins import ColumnBins
+from iwbayes.curator.generators.tables.counts import noisy_counts
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.ledger import Ledger
-from iwbayes.curator.privacy.mechanisms import laplace
 from iwbayes.curator.progress import progress
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.curator.training.dpsgd import PrivateSteps
 from iwbayes.curator.training.parameters import working_device
 from iwbayes.curator.training.row_gradients import import_torch
 from iwbayes.schema import Schema
-from iwbayes.schema.columns import Real, _Levels
+from iwbayes.schema.columns import Real
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable
 
@@ -115,24 +116,24 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
         return getattr(self, "condition", None)
 
     @property
+    def _images(self) -> bool:
+        return self.image_shape is not None
+
+    @property
     def _widths(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        images = self.image_shape is not None
-        return (
-            self.generator_hidden or GENERATOR_HIDDEN[images],
-            self.discriminator_hidden or DISCRIMINATOR_HIDDEN[images],
-        )
+        generator = self.generator_hidden or GENERATOR_HIDDEN[self._images]
+        return generator, self.discriminator_hidden or DISCRIMINATOR_HIDDEN[self._images]
 
     @property
     def _settings(self) -> TrainingSettings:
-        images = self.image_shape is not None
-        steps = STEPS[images] if self.steps is None else int(self.steps)
+        steps = STEPS[self._images] if self.steps is None else int(self.steps)
         return TrainingSettings(
             loss=self.loss,
             steps=steps,
             discriminator_steps=int(self.discriminator_steps),
             frozen_steps=math.ceil(self.frozen_share * steps),
-            batch_size=int(self.batch_size or BATCH_SIZE[images]),
-            generator_rate=float(self.generator_rate or GENERATOR_RATE[images]),
+            batch_size=int(self.batch_size or BATCH_SIZE[self._images]),
+            generator_rate=float(self.generator_rate or GENERATOR_RATE[self._images]),
             discriminator_rate=None if self.discriminator_rate is None else float(self.discriminator_rate),
             gradient_penalty=float(self.gradient_penalty),
             weight_clip=float(self.weight_clip),
@@ -142,7 +143,7 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
         """Private steps for a public number of rows."""
         rate = self.sampling_probability
         if rate is None:
-            rate = min(1.0, ROWS_A_STEP[self.image_shape is not None] / max(n_private, 1))
+            rate = min(1.0, ROWS_A_STEP[self._images] / max(n_private, 1))
         return PrivateSteps(self._settings.steps, rate, getattr(self, "clip_norm", None), self.mechanism)
 
     def _architecture(self, schema: Schema) -> Architecture:
@@ -155,13 +156,8 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
                     f"image_shape {shape} needs {math.prod(shape)} Real columns without missing cells, first in the "
                     f"schema. Put the pixels first, row by row."
                 )
-        latent = self.latent or max(LATENT[shape is not None], 0 if shape else min(len(heads.numbers), 64))
-        return Architecture(heads, int(latent), *self._widths, None if shape is None else (shape[0], shape[1]))
-
-    def _condition_event(self, epsilon: float) -> Event:
-        if self.mechanism == "none":
-            return Event(f"{self.label} condition", "none", math.inf)
-        return Event(f"{self.label} condition", "laplace", epsilon)
+        latent = self.latent or max(LATENT[self._images], 0 if shape else min(len(heads.numbers), 64))
+        return Architecture(heads, int(latent), *self._widths, shape)
 
     def _split(self, epsilon: float) -> tuple[float, float]:
         """Epsilon of the condition's distribution and of the training."""
@@ -173,10 +169,12 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
         epsilon, delta = check_budget(epsilon, delta)
         _ = self._architecture(facts.schema)
         distribution, training = self._split(epsilon)
-        first = () if self._condition is None else (self._condition_event(distribution),)
         budget = {"epsilon": training, "delta": delta}
         event = self._steps(facts.n_private).event(f"{self.label} discriminator", **budget, adjacency=facts.adjacency)
-        return (*first, event)
+        if self._condition is None:
+            return (event,)
+        mechanism, cost = ("none", math.inf) if self.mechanism == "none" else ("laplace", distribution)
+        return Event(f"{self.label} condition", mechanism, cost), event
 
     def _prepare(self) -> None:
         import_torch(self.label)
@@ -185,37 +183,33 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
     def _learn(
         self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
     ) -> FittedGAN | FittedWassersteinGAN:
-        """Train a generator: a `FittedGAN`, or without a log ratio a `FittedWassersteinGAN`."""
         import torch
 
         from iwbayes.curator.generators.adversarial.training import Training
 
         device, architecture = working_device(self.device), self._architecture(facts.schema)
-        law_epsilon, training_epsilon = self._split(epsilon)
         own = torch.from_numpy(facts.schema.encode(private.frame).astype(np.float32))
-        distribution = self._law(private, ledger, facts, law_epsilon)
+        events = self.events(facts, epsilon=epsilon, delta=delta)
+        distribution = None
+        if self._condition is not None:
+            distribution = condition_distribution(private, self._condition, ledger, facts, events[0])
+        budget = {"epsilon": self._split(epsilon)[1], "delta": delta}
         gradients = self._steps(facts.n_private).charge(
-            ledger,
-            f"{self.label} discriminator",
-            (own,),
-            epsilon=training_epsilon,
-            delta=delta,
-            users=private.users,
-            n_private=facts.n_private,
+            ledger, events[-1].label, (own,), users=private.users, n_private=facts.n_private, **budget
         )
-        event = self.events(facts, epsilon=epsilon, delta=delta)[-1]
+        rate = self._trust(facts, events[-1]) * self._settings.generator_rate
+        settings = replace(self._settings, generator_rate=rate)
         rng = np.random.default_rng(self.random_seed)
-        with one_torch_thread(), progress(self.progressbar, f"training {self.label}", self._settings.steps) as advance:
-            settings = replace(self._settings, generator_rate=self._trust(facts, event) * self._settings.generator_rate)
+        with one_torch_thread(), progress(self.progressbar, f"training {self.label}", settings.steps) as advance:
             trained = Training(architecture, settings, distribution, rng, device).run(gradients, advance)
         kind = FittedGAN if self.loss == "logistic" else FittedWassersteinGAN
         return kind(self.label, architecture, distribution, trained)
 
     def _trust(self, facts: PublicFacts, event: Event) -> float:
-        """Part of the generator's rate that the private steps together are worth, from public quantities.
+        """Part of the generator's rate that the private steps are worth, from public quantities.
 
         T steps that see q N rows each under noise of multiplier sigma tell T (q N/sigma)**2, the squared size of a mean
-        over its noise where all rows pull one way. It has to do for every column.
+        over its noise where all rows pull one way.
         """
         if event.noise_multiplier is None:
             return 1.0
@@ -223,27 +217,17 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
         told = (event.steps or 1) * (seen / event.noise_multiplier) ** 2
         return min(1.0, told / (TOLD_PER_FEATURE * facts.schema.n_features))
 
-    def _law(self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float) -> Array | None:
-        """Distribution of the condition from noisy counts, missing cells last; None without a condition.
 
-        Replacing a row moves two counts by one, nulling it one.
-        """
-        if self._condition is None:
-            return None
-        column = facts.schema[self._condition]
-        if not isinstance(column, _Levels):
-            raise TypeError("a condition has levels.")
-        codes = column.codes(private.frame[column.name])
-        n_levels = len(column.levels) + int(column.missing)
-        counts = np.bincount(np.where(codes < 0, n_levels - 1, codes), minlength=n_levels)
-        if self.mechanism == "none":
-            ledger.charge(self._condition_event(epsilon))
-            noisy = counts.astype(np.float64)
-        else:
-            moves = 2 if facts.row_adjacency == "replace-one" else 1
-            sensitivity, label = float(moves * facts.rows_per_user), f"{self.label} condition"
-            noisy = laplace(
-                counts, sensitivity=sensitivity, epsilon=epsilon, ledger=ledger, label=label, grid=1.0
-            ).value
-        mass = np.maximum(noisy, LEAST_COUNT)
-        return np.asarray(mass / mass.sum())
+def condition_distribution(
+    private: PrivateTable, condition: str, ledger: Ledger, facts: PublicFacts, event: Event
+) -> Array:
+    """Distribution of the condition from noisy counts, missing cells last."""
+    levels = ColumnBins(facts.schema[condition], None)
+    counts = np.bincount(levels.codes(private.frame[condition]), minlength=levels.size)
+    if event.mechanism == "none":
+        ledger.charge(event)
+        noisy = counts.astype(np.float64)
+    else:
+        noisy = noisy_counts(counts, 1, ledger, event.label, facts, epsilon=event.epsilon, delta=0.0).value
+    mass = np.maximum(noisy, LEAST_COUNT)
+    return np.asarray(mass / mass.sum())

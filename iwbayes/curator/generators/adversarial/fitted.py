@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NoReturn
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from iwbayes._digest import digest
 from iwbayes._threads import one_torch_thread
-from iwbayes.arrays import Array
-from iwbayes.curator.generators.adversarial.architecture import Architecture, one_hot
-from iwbayes.curator.generators.fitting import check_sample_size, drawn
+from iwbayes.arrays import Array, IntArray, row_blocks
+from iwbayes.curator.generators.adversarial.architecture import Architecture
+from iwbayes.curator.generators.fitting import check_sample_size
+from iwbayes.curator.generators.tables.bins import ColumnBins
 from iwbayes.curator.training.parameters import put_parameters
 from iwbayes.curator.training.row_gradients import import_torch
 from iwbayes.schema import Schema
-from iwbayes.schema.columns import _Levels
 from iwbayes.tables import PrivateTable, SyntheticTable
 
 if TYPE_CHECKING:
@@ -31,8 +32,7 @@ _ROWS = 2**12
 class _Fitted:
     """A trained generator: public, nothing private is kept.
 
-    ``name`` is that of the settings that trained it, ``distribution`` the released one of the condition's levels,
-    missing cells last where declared; None without a condition.
+    ``name`` is that of its settings, ``distribution`` the released one of the condition's levels, missing cells last.
     """
 
     name: str
@@ -63,14 +63,12 @@ class _Fitted:
             Seeds the sampling; it costs no privacy.
         condition : array_like, shape (n,), optional
             Level of the condition column for each row; None draws them by their released distribution. Given levels are
-            in the rows as they are, and no ledger knows where they come from: private ones would be published. The rows
-            then count as outside ones.
+            in the rows as they are: private ones would be published. The rows then count as outside ones.
 
         Raises
         ------
         ValueError
-            When n is no whole number of at least 1, the condition has another length or undeclared levels, or the
-            generator has none.
+            When n is below 1, the condition has another length or undeclared levels, or the generator has none.
         ImportError
             Without torch.
         """
@@ -83,44 +81,38 @@ class _Fitted:
         source = torch.Generator().manual_seed(int(rng.integers(2**62)))
         module = make_generator(self.architecture, np.random.default_rng(0))
         put_parameters(module, self.trained.generator)
-        parts, size = [], self.architecture.heads.n_given
+        parts = []
         with one_torch_thread(), torch.no_grad():
-            for start in range(0, n, _ROWS):
-                given = None if codes is None else one_hot(codes[start : start + _ROWS], size)
-                rows = self.architecture.draw(module, min(_ROWS, n - start), source, given)
+            for block in row_blocks(n, _ROWS):
+                given = None if codes is None else codes[block]
+                rows = self.architecture.draw(module, block.stop - block.start, source, given)
                 parts.append(rows.numpy().astype(np.float64))
-        frame = self.schema.decode(np.concatenate(parts))
-        fingerprint = self.fingerprint() if condition is None else None
-        return drawn(frame, self.schema, origin=self.name, fingerprint=fingerprint)
+        table = SyntheticTable(self.schema.decode(np.concatenate(parts)), self.schema, origin=self.name)
+        return table._from_source(self.fingerprint() if condition is None else None)
 
-    def _codes(self, n: int, condition: ArrayLike | None, rng: np.random.Generator) -> NDArray[np.int64] | None:
+    def _codes(self, n: int, condition: ArrayLike | None, rng: np.random.Generator) -> IntArray | None:
         """Codes of the condition, missing cells as the last; None for a generator without one."""
         if self.condition is None or self.distribution is None:
             if condition is not None:
                 raise ValueError(f"this {self.name} was trained without a condition. Leave it out, or train a CGAN.")
             return None
         if condition is None:
-            return np.asarray(rng.choice(len(self.distribution), size=n, p=self.distribution), dtype=np.int64)
+            return rng.choice(len(self.distribution), size=n, p=self.distribution)
         column = self.schema[self.condition]
         values = pd.Series(np.asarray(condition), name=column.name)
         if len(values) != n:
             raise ValueError(f"condition must have one level a row, {n} in all; got {len(values)}.")
-        codes = column.codes(column.conform(values)) if isinstance(column, _Levels) else np.zeros(n, np.int64)
-        return np.where(codes < 0, len(self.distribution) - 1, codes)
+        return ColumnBins(column, None).codes(column.conform(values))
 
     def fingerprint(self) -> str:
         """Digest of everything that rows and log ratios depend on."""
         spec = self.architecture
         shape = spec.latent, spec.generator, spec.discriminator, spec.image_shape, spec.heads.condition
-        parameters = [
-            part
-            for network in (self.trained.generator, self.trained.discriminator)
-            for name in sorted(network)
-            for part in (name, network[name])
-        ]
+        parts: list[Any] = [self.trained.center, self.trained.scale]
+        for network in (self.trained.generator, self.trained.discriminator):
+            parts += chain.from_iterable(sorted(network.items()))
         distribution = () if self.distribution is None else (self.distribution,)
-        parts = self.name, self.schema.to_toml(), repr(shape), *distribution, self.trained.center, self.trained.scale
-        return digest(type(self).__name__, *parts, *parameters)
+        return digest(type(self).__name__, self.name, self.schema.to_toml(), repr(shape), *distribution, *parts)
 
 
 class FittedGAN(_Fitted):
@@ -149,10 +141,7 @@ class FittedGAN(_Fitted):
         put_parameters(module, trained.discriminator)
         encoded = self.schema.encode(table.frame)
         with one_torch_thread(), torch.no_grad():
-            parts = [
-                module(torch.from_numpy(encoded[start : start + _ROWS])).numpy()
-                for start in range(0, len(encoded), _ROWS)
-            ]
+            parts = [module(torch.from_numpy(encoded[b])).numpy() for b in row_blocks(len(encoded), _ROWS)]
         return np.asarray(np.concatenate(parts), dtype=np.float64)
 
 

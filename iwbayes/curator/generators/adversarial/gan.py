@@ -17,9 +17,9 @@ class GAN(Adversarial):
 
     A network draws rows from normal noise; a discriminator learns to tell private rows from these, and the generator
     follows its slope. Numbers are tanh/2 within the public bounds, levels and missing cells a straight-through Gumbel
-    softmax, so that rows are always rows of the schema. Before training the columns are independent and about
-    uniform. The discriminator has several steps for each of the generator's; at the end the generator stands
-    still, as the mean of its last iterates, and the discriminator is trained for exactly this one.
+    softmax, so that rows are always rows of the schema. Before training the columns are independent and about uniform.
+    At the end the generator stands still, as the mean of its last iterates, and the discriminator is trained for
+    exactly this one.
 
     Parameters
     ----------
@@ -48,11 +48,10 @@ class GAN(Adversarial):
         columns may follow.
     generator_rate : float or None
         Learning rate of the generator's Adam; it falls to zero while the generator moves. None takes 0.01, and 0.005
-        for images. Where private steps tell little, it is smaller in
-        proportion: a generator that follows noise ends worse than it started.
+        for images. It is smaller where private steps tell little: a generator that follows noise ends worse.
     discriminator_rate : float or None
-        Of the discriminator's descent with momentum 0.9. None takes the rate at which the noise that 100 steps gather
-        moves a logit by about 1, or the largest stable one if that is smaller.
+        Of the discriminator's descent with momentum 0.9. None takes the rate at which the noise of 100 steps moves a
+        logit by about 1, or the largest stable one if that is smaller.
     gradient_penalty : float
         Of the discriminator's squared slope at synthetic rows, while the generator moves, under the logistic loss. It
         keeps the game from circling (Mescheder et al. 2018, R2).
@@ -61,8 +60,7 @@ class GAN(Adversarial):
     device : str
         Where torch trains, "cpu" or "cuda", for example. Rows are always drawn on the CPU.
     random_seed : int or None
-        Of initial parameters and latent draws in training, which are public; never of privacy noise. None takes
-        fresh entropy.
+        Of initial parameters and latent draws, which are public; never of privacy noise. None takes fresh entropy.
     progressbar : bool
         Show the steps where the error stream is a terminal.
 
@@ -111,9 +109,9 @@ class DPGAN(Adversarial):
 
     Notes
     -----
-    The published algorithm is the one with ``loss="wasserstein"``; the logistic loss is the default since its
-    discriminator gives weights too (`DiscriminatorWeights`). All steps are charged before the first as one event;
-    the noise is floating-point and is recorded so.
+    The published algorithm has ``loss="wasserstein"``; the logistic loss is the default since its discriminator gives
+    weights too (`DiscriminatorWeights`). All steps are charged before the first as one event; the noise is
+    floating-point and is recorded so.
 
     References
     ----------
@@ -148,8 +146,7 @@ class DPCGAN(Adversarial):
 
     Notes
     -----
-    The published algorithm clips the gradients of private and of synthetic rows apart; here those of synthetic rows
-    are public and need no clipping.
+    The published algorithm clips the gradients of synthetic rows too; here they are public and need no clipping.
 
     References
     ----------

@@ -56,7 +56,7 @@ class _Generator(nn.Module):
         self.start = {
             "skip.weight": _skip(len(heads.numbers), heads.n_raw, spec.latent),
             "skip.bias": heads.start_bias,
-            "top.weight": np.zeros((heads.n_raw, sizes[-1])),
+            "top.weight": 0.0,
         }
 
     def forward(self, latent: Tensor, gumbel: Tensor, given: Tensor | None = None) -> Tensor:
@@ -81,11 +81,7 @@ class _Discriminator(nn.Module):
         self.hidden = _layers(sizes)
         self.top = linear(sizes[-1], 1, bias=False)
         self.gain = HIDDEN_GAIN / math.sqrt(sizes[-1])
-        self.start = {
-            "linear.weight": np.zeros((1, sizes[0])),
-            "linear.bias": np.zeros(1),
-            "top.weight": np.zeros((1, sizes[-1])),
-        }
+        self.start = {"linear.weight": 0.0, "linear.bias": 0.0, "top.weight": 0.0}
 
     def forward(self, rows: Tensor) -> Tensor:
         x = h = (rows - self.center) / self.scale
@@ -103,18 +99,16 @@ class _ImageGenerator(nn.Module):
         height, width = spec.image_shape or (0, 0)
         channels = spec.generator
         self.grid = [(math.ceil(height / 2**k), math.ceil(width / 2**k)) for k in range(len(channels) - 1, -1, -1)]
-        self.beside = spec.heads.n_raw - height * width
+        beside = spec.heads.n_raw - height * width
         inputs = spec.latent + spec.heads.n_given
         self.first = linear(inputs, channels[0] * math.prod(self.grid[0]))
         self.smooth = nn.ModuleList(
             convolution(*pair, 3, padding=1) for pair in zip(channels, channels[1:], strict=False)
         )
         self.pixels = convolution(channels[-1], 1, 3, padding=1)
-        self.others = nn.ModuleList([linear(inputs, 64), linear(64, self.beside)]) if self.beside else None
-        self.start = {"pixels.bias": np.zeros(1)}
-        if self.beside:
-            self.start["others.1.bias"] = spec.heads.start_bias[height * width :]
-            self.start["others.1.weight"] = np.zeros((self.beside, 64))
+        self.others = nn.ModuleList([linear(inputs, 64), linear(64, beside)]) if beside else None
+        beside_bias = spec.heads.start_bias[height * width :]
+        self.start = {"pixels.bias": 0.0, "others.1.weight": 0.0, "others.1.bias": beside_bias}
 
     def forward(self, latent: Tensor, gumbel: Tensor, given: Tensor | None = None) -> Tensor:
         x = latent if given is None else torch.cat([latent, LEVEL_GAIN * given], dim=1)
@@ -130,8 +124,7 @@ class _ImageGenerator(nn.Module):
 class _ImageDiscriminator(nn.Module):
     """Strided convolutions whose channels other columns shift, and a linear part on top; zero at the start.
 
-    The top is linear in the image, in the other columns and in their products, which tell what goes with what
-    (the projection of Miyato and Koyama, ICLR 2018).
+    The top has the products of image and other columns too (the projection of Miyato and Koyama, ICLR 2018).
     """
 
     center: Tensor
@@ -153,9 +146,7 @@ class _ImageDiscriminator(nn.Module):
         self.top = linear(size + n_other, 1)
         self.pairs = linear(n_other, size, bias=False) if n_other else None
         self.gain, self.share = HIDDEN_GAIN / math.sqrt(size), 1 / math.sqrt(max(n_other, 1))
-        self.start = {"top.weight": np.zeros((1, size + n_other)), "top.bias": np.zeros(1)}
-        if n_other:
-            self.start["pairs.weight"] = np.zeros((size, n_other))
+        self.start = {"top.weight": 0.0, "top.bias": 0.0, "pairs.weight": 0.0}
 
     def forward(self, rows: Tensor) -> Tensor:
         x = (rows - self.center) / self.scale
@@ -186,12 +177,7 @@ def _initialised(module: Any, rng: np.random.Generator) -> Module:
     """Give a module its starting parameters from numpy: torch would draw them from its global state."""
     with torch.no_grad():
         for name, value in module.named_parameters():
-            if name in module.start:
-                drawn = module.start[name]
-            elif value.ndim == 1:
-                drawn = rng.normal(0.0, BIAS_SCALE, value.shape)
-            else:
-                fan_in = math.prod(value.shape[1:])
-                drawn = rng.normal(0.0, 1 / math.sqrt(fan_in), value.shape)
-            value.copy_(torch.from_numpy(np.asarray(drawn, dtype=np.float64)).reshape(value.shape))
+            scale = BIAS_SCALE if value.ndim == 1 else 1 / math.sqrt(math.prod(value.shape[1:]))
+            start = module.start[name] if name in module.start else rng.normal(0.0, scale, value.shape)
+            value.copy_(torch.as_tensor(start, dtype=torch.float64))
     return module  # type: ignore[no-any-return]

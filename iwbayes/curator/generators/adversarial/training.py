@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch.nn import Module
 from torch.nn.functional import softplus
 
 from iwbayes.arrays import Array
-from iwbayes.curator.generators.adversarial.architecture import Architecture, TrainingSettings, one_hot
+from iwbayes.curator.generators.adversarial.architecture import Architecture, TrainingSettings
 from iwbayes.curator.generators.adversarial.networks import make_discriminator, make_generator
 from iwbayes.curator.training.dpsgd import PrivateGradients
 from iwbayes.curator.training.parameters import Average, put_parameters
@@ -36,30 +37,24 @@ STEP_LIMIT = 2.0
 #: Features vary by at least this much when a discriminator standardises them, so that rare levels stay bounded.
 LEAST_SPREAD = 0.05
 #: Rows from which the standardisation is taken.
-_START_ROWS = 4096
+START_ROWS = 4096
 
 
 class Losses(NamedTuple):
-    """Losses of an adversarial game, each from logits to one number a row."""
+    """Losses by logits: the discriminator's of private and of synthetic rows, the generator's of synthetic rows."""
 
-    #: Of private rows, for the discriminator.
     private: Callable[[Tensor], Tensor]
-    #: Of synthetic rows, for the discriminator.
     synthetic: Callable[[Tensor], Tensor]
-    #: Of synthetic rows, for the generator.
     generator: Callable[[Tensor], Tensor]
 
 
-def losses(name: str) -> Losses:
-    """Losses by name: logistic (Goodfellow et al. 2014) or Wasserstein (Arjovsky et al. 2017).
-
-    With logits f = log p_private/p_synthetic the generator's mean of -f is the divergence KL(synthetic, private). Its
-    gradient does not vanish where rows are easily told apart, and it trained more evenly here than log(1 + exp(-f)).
-    """
-    return {
-        "logistic": Losses(lambda f: softplus(-f), softplus, lambda f: -f),
-        "wasserstein": Losses(lambda f: -f, lambda f: f, lambda f: -f),
-    }[name]
+#: Losses by name: logistic (Goodfellow et al. 2014) or Wasserstein (Arjovsky et al. 2017). With logits f =
+#: log p_private/p_synthetic the generator's mean of -f is the divergence KL(synthetic, private). Its gradient does not
+#: vanish where rows are easily told apart, and it trained more evenly here than log(1 + exp(-f)).
+LOSSES = {
+    "logistic": Losses(lambda f: softplus(-f), softplus, lambda f: -f),
+    "wasserstein": Losses(lambda f: -f, lambda f: f, lambda f: -f),
+}
 
 
 class Trained(NamedTuple):
@@ -85,39 +80,34 @@ class Training:
         rng: np.random.Generator,
         device: Any,
     ) -> None:
-        self._architecture, self._settings, self._law, self._rng = architecture, settings, distribution, rng
+        self._architecture, self._settings, self._rng = architecture, settings, rng
+        self._distribution = distribution
         self._source = torch.Generator().manual_seed(int(rng.integers(2**62)))
-        self._losses = losses(settings.loss)
+        self._losses = LOSSES[settings.loss]
         self._generator = make_generator(architecture, rng).to(device)
-        start = self._batch(_START_ROWS).double()
+        start = self._batch(START_ROWS).double()
         self._center = start.mean(dim=0).cpu().numpy()
         self._scale = np.maximum(start.std(dim=0).cpu().numpy(), LEAST_SPREAD)
         self._discriminator = make_discriminator(architecture, rng, self._center, self._scale).to(device)
 
     def _rows(self, n: int) -> Tensor:
         """Rows of the generator as it is, differentiable in its parameters."""
-        given = None
-        if self._law is not None:
-            given = one_hot(self._rng.choice(len(self._law), size=n, p=self._law), len(self._law))
-        return self._architecture.draw(self._generator, n, self._source, given)
+        shares = self._distribution
+        codes = None if shares is None else self._rng.choice(len(shares), size=n, p=shares)
+        return self._architecture.draw(self._generator, n, self._source, codes)
 
     def _batch(self, n: int | None = None) -> Tensor:
         with torch.no_grad():
             return self._rows(self._settings.batch_size if n is None else n)
 
     def run(self, gradients: PrivateGradients, advance: Callable[[], None]) -> Trained:
-        """Take all charged steps, as many as the settings say; RuntimeError when the training diverged.
-
-        ``advance`` is called after each step of the discriminator.
-        """
+        """Take all charged steps, ``advance`` after each; RuntimeError when the training diverged."""
         settings = self._settings
         rate = self._rate(gradients)
         descent = torch.optim.SGD(self._discriminator.parameters(), lr=rate, momentum=MOMENTUM)
         adam = torch.optim.Adam(self._groups(), betas=BETAS)
-        rounds, average = (
-            (settings.steps - settings.frozen_steps) // settings.discriminator_steps,
-            Average(self._generator),
-        )
+        rounds = (settings.steps - settings.frozen_steps) // settings.discriminator_steps
+        average = Average(self._generator)
         for turn in range(rounds):
             for _ in range(settings.discriminator_steps):
                 self._discriminate(gradients, descent, settings.gradient_penalty)
@@ -125,20 +115,20 @@ class Training:
             self._generate(adam, settings.generator_rate * (1 - turn / rounds))
             if turn >= rounds - math.ceil(AVERAGED_SHARE * rounds):
                 average.add()
-        released = _load(self._generator, average.parameters())
+        put_parameters(self._generator, average.parameters())
+        released = {  # in the precision that the network has
+            name: value.detach().cpu().numpy().astype(np.float64) for name, value in self._generator.named_parameters()
+        }
         discriminator = self._settle(gradients, descent, advance)
         return Trained(released, discriminator, self._center, self._scale)
 
     def _settle(self, gradients: PrivateGradients, descent: Any, advance: Callable[[], None]) -> dict[str, Array]:
-        """Train the discriminator of the released generator with the steps that are left, and average it.
-
-        Its rate falls to zero: nothing moves any more, and less of the noise stays.
-        """
+        """Train the discriminator of the released generator with the steps that are left, and average it."""
         average, left = Average(self._discriminator), gradients.left
         (group,) = descent.param_groups
         rate = group["lr"]
         for step in range(left):
-            group["lr"] = rate * (1 - step / left)
+            group["lr"] = rate * (1 - step / left)  # nothing moves any more, and less of the noise stays
             self._discriminate(gradients, descent, 0.0)
             advance()
             if step >= left - math.ceil(AVERAGED_SHARE * left):
@@ -148,31 +138,24 @@ class Training:
     def _discriminate(self, gradients: PrivateGradients, descent: Any, penalty: float) -> None:
         """Take a private step of the discriminator; the generator's rows are its public loss and its reference."""
         batch = self._batch()
-        gradients.descend(
-            self._discriminator,
-            descent,
-            lambda network, rows: self._losses.private(network(rows)),
-            lambda network: self._public_loss(network, batch, penalty),
-            (batch,),
-        )
+        public_loss = partial(self._public_loss, batch=batch, penalty=penalty)
+        gradients.descend(self._discriminator, descent, self._private_loss, public_loss, (batch,))
         if self._settings.loss == "wasserstein":
             with torch.no_grad():
                 for value in self._discriminator.parameters():
                     value.clamp_(-self._settings.weight_clip, self._settings.weight_clip)
 
-    def _public_loss(self, network: Module, batch: Tensor, penalty: float) -> Tensor:
-        """Mean loss of synthetic rows, and the penalty on the slope that the discriminator has there.
+    def _private_loss(self, network: Module, rows: Tensor) -> Tensor:
+        return self._losses.private(network(rows))
 
-        The penalty, half the mean squared gradient in the standardised row, makes the game converge where it would
-        otherwise circle (Mescheder et al., ICML 2018, R2). It reads no private row, as a penalty at these would.
+    def _public_loss(self, network: Module, batch: Tensor, penalty: float) -> Tensor:
+        """Mean loss of synthetic rows and, against circling, half their squared slope (Mescheder et al. 2018, R2).
+
+        It reads no private row, as a penalty on the slope at these would.
         """
         if penalty == 0 or self._settings.loss == "wasserstein":
             return self._losses.synthetic(network(batch)).mean()
-        rows = batch.clone().requires_grad_()
-        logits = network(rows)
-        (slope,) = torch.autograd.grad(logits.sum(), rows, create_graph=True)
-        scale = torch.as_tensor(self._scale, dtype=slope.dtype, device=slope.device)
-        steepness: Tensor = ((slope * scale) ** 2).sum(dim=1).mean()
+        logits, steepness = squared_slope(network, batch, self._scale)
         return self._losses.synthetic(logits).mean() + penalty / 2 * steepness
 
     def _generate(self, adam: Any, rate: float) -> None:
@@ -198,22 +181,19 @@ class Training:
         return [group for group in groups if group["params"]]
 
     def _rate(self, gradients: PrivateGradients) -> float:
-        """Learning rate of the discriminator, from public quantities; see `NeuralWeights`.
-
-        The noise counts over the steps in which a discriminator follows a generator that moves.
-        """
+        """Learning rate of the discriminator, from public quantities; see `NeuralWeights`."""
         if self._settings.discriminator_rate is not None:
             return self._settings.discriminator_rate
-        private = self._losses.private
-        _, norm = reference_gradients(
-            self._discriminator, lambda network, rows: private(network(rows)), (self._batch(),)
-        )
+        _, norm = reference_gradients(self._discriminator, self._private_loss, (self._batch(),))
         noise, window = gradients.noise_sd(norm), min(WINDOW, self._settings.steps)
         most = NOISE_TARGET / (2 * norm * noise * math.sqrt(window)) if noise > 0 else math.inf
         return (1 - MOMENTUM) * min(STEP_LIMIT / norm**2, most)
 
 
-def _load(network: Module, parameters: dict[str, Array]) -> dict[str, Array]:
-    """Put parameters into a network, and return them in the precision that it has."""
-    put_parameters(network, parameters)
-    return {name: value.detach().cpu().numpy().astype(np.float64) for name, value in network.named_parameters()}
+def squared_slope(network: Module, rows: Tensor, scale: Array) -> tuple[Tensor, Tensor]:
+    """Logits of rows, and the mean of their squared gradient in the standardised row."""
+    rows = rows.clone().requires_grad_()
+    logits = network(rows)
+    (slope,) = torch.autograd.grad(logits.sum(), rows, create_graph=True)
+    standardised = slope * torch.as_tensor(scale, dtype=slope.dtype, device=slope.device)
+    return logits, (standardised**2).sum(dim=1).mean()

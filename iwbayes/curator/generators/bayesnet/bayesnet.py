@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from iwbayes._digest import digest
-from iwbayes.arrays import Array
-from iwbayes.curator.generators.fitting import LedgerFit, check_sample_size, check_whole, drawn
+from iwbayes.arrays import Array, row_blocks
+from iwbayes.curator.generators.fitting import LedgerFit, check_sample_size, check_whole
 from iwbayes.curator.generators.tables.bins import ColumnBins, Groups, draw_codes, is_numeric
 from iwbayes.curator.generators.tables.counts import (
     Budget,
@@ -42,8 +42,7 @@ BINS_THETA = 0.75
 COUNTED_ROWS = 2**20
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(NamedTuple):
     """One column of the network and the columns that it is drawn from."""
 
     column: int
@@ -55,17 +54,24 @@ class Node:
         return (*self.parents, self.column)
 
 
+class _Shares(NamedTuple):
+    """Budget of all bins, epsilon of one selection, budget of all tables."""
+
+    bins: Budget
+    selection: float
+    tables: Budget
+
+
 @dataclass(frozen=True)
 class BayesNet(LedgerFit["FittedBayesNet"]):
     """PrivBayes for mixed columns under a public schema.
 
-    Three steps. Each numeric column's distribution over public bins is measured: equal widths, and each bound by
-    itself, where zeros and clipped values gather. A smooth density is put through these counts, and neighbouring bins
-    are grouped to about equal mass, so that skewed columns keep their detail (post-processing, free). One column after
-    another enters the network with the parents that the exponential mechanism selects by the score R. Each column's
-    table with its parents is measured over the groups, and all tables and bins are brought to agree on every column's
-    distribution, by inverse variances (free). Sampling draws groups along the network, then a bin by the smooth
-    distribution, then a value uniformly within the bin.
+    Three steps. Each numeric column's distribution is measured over bins of equal width, and each bound by itself,
+    where zeros and clipped values gather. A smooth density is put through these counts, and neighbouring bins are
+    grouped to about equal mass (post-processing, free). One column after another enters the network with the parents
+    that the exponential mechanism selects by the score R. Each column's table with its parents is measured over the
+    groups, and all tables and bins are brought to agree on every column's distribution (free). Sampling draws groups
+    along the network, then a bin by the smooth distribution, then a value uniformly within the bin.
 
     Parameters
     ----------
@@ -74,29 +80,28 @@ class BayesNet(LedgerFit["FittedBayesNet"]):
     max_bins : int
         Most equal-width bins of a numeric column (a bound is one more), and most groups of bins.
     theta : float
-        Usefulness: a table is considered when the mean count of a cell is at least ``theta`` times the mean
-        absolute noise of a cell (Zhang et al., section 4.3). It sizes bins (at three quarters of it), groups and
-        parent sets.
+        Usefulness: a table is considered when the mean count of a cell is at least ``theta`` times its mean absolute
+        noise (Zhang et al., section 4.3). It sizes bins (at three quarters of it), groups and parent sets.
     bins_share, structure_share : float
         Parts of epsilon that measure the numeric columns' own distributions and select the structure; the rest
-        measures the tables. With ``delta`` above 0, bins and tables are Gaussian and share one guarantee: their
+        measures the tables. With ``delta`` above 0, the Gaussian noise of bins and tables shares one guarantee: their
         parts are then of its inverse variance.
 
     Notes
     -----
-    Score. For a column X and parents P with N rows (public), R = |Pr[X,P] - Pr[X] Pr[P]|_1 / 2 in [0, 1].
-    Replacing one row changes each of the empirical distributions Pr[X,P], Pr[X] and Pr[P] by at most 2/N in L1. Write
-    p q for the product. |p'q' - p q|_1 <= |p'|_1 |q' - q|_1 + |p' - p|_1 |q|_1 <= 4/N, so R changes by at
-    most (2/N + 4/N)/2 = 3/N. Turning a row into a null row, which counts nowhere, changes each distribution by 1/N and
-    R by at most 1.5/N (the distributions then sum to at most one). The code works with the integer
-    sum |N c(x,p) - c(x) c(p)| = 2 N**2 R, whose sensitivities are 6N and 3N.
+    Score. For a column X and parents P with N rows (public), R = |Pr[X,P] - Pr[X] Pr[P]|_1 / 2 in [0, 1]. Replacing one
+    row changes each of the empirical distributions Pr[X,P], Pr[X] and Pr[P] by at most 2/N in L1. Write p q for the
+    product. |p'q' - p q|_1 <= |p'|_1 |q' - q|_1 + |p' - p|_1 |q|_1 <= 4/N, so R changes by at most (2/N + 4/N)/2 = 3/N.
+    Turning a row into a null row, which counts nowhere, changes each distribution by 1/N and R by at most 1.5/N (the
+    distributions then sum to at most one). The code works with the integer sum |N c(x,p) - c(x) c(p)| = 2 N**2 R,
+    whose sensitivities are 6N and 3N.
 
-    Tables. A row stands in one cell of each table: replacing it changes the counts of a table by 2 in L1 and
-    those of d tables by sqrt(2d) in L2; nulling it by 1 and sqrt(d). Noise is Laplace, or Gaussian when
-    ``delta`` is above 0: less of it where there are many columns.
+    Tables. A row stands in one cell of each table: replacing it changes the counts of a table by 2 in L1 and those of d
+    tables by sqrt(2d) in L2; nulling it by 1 and sqrt(d). Noise is Laplace, or Gaussian when ``delta`` is above 0:
+    less of it where there are many columns.
 
-    Users who own up to tau rows. The number of rows is private and at most K = U tau, U the number of users: with K
-    in place of N the distributions sum to at most one and change by at most 2 tau/K, so the integer scores
+    Users who own up to tau rows. The number of rows is private and at most K = U tau, U the number of users: with K in
+    place of N the distributions sum to at most one and change by at most 2 tau/K, so the integer scores
     sum |K c(x,p) - c(x) c(p)| change by at most 6 K tau. Counts change by tau times as much as for one row. Sizes of
     bins, groups and tables follow the released, noisy number of rows.
 
@@ -158,22 +163,17 @@ class BayesNet(LedgerFit["FittedBayesNet"]):
     def _learn(
         self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
     ) -> FittedBayesNet:
-        """Measure bins, select the network and measure its tables."""
         schema, n = private.schema, facts.n_private
         shares = self._shares(schema, epsilon, delta)
         bins, codes, groups, measured = self._group(private, ledger, facts, shares)
         sizes = [g.size for g in groups]
-        cells = self._useful_cells(facts, len(schema), shares.tables, self.theta)
+        cells = useful_cells(facts, len(schema), shares.tables, self.theta)
         nodes = self._structure(codes, sizes, ledger, facts, shares.selection, cells)
         counts = [count_table(codes, sizes, node) for node in nodes]
         noisy = measure_counts(counts, ledger, "BayesNet tables", facts, **shares.tables._asdict())
         agreed = consistent_tables(noisy, [node.members for node in nodes], sizes, measured, n)
         tables = tuple(conditional_table(t, sizes[node.column], n) for t, node in zip(agreed, nodes, strict=True))
         return FittedBayesNet(schema, bins, groups, tuple(nodes), tables)
-
-    def _useful_cells(self, facts: PublicFacts, n_tables: int, budget: Budget, theta: float) -> float:
-        """Most cells of a useful table: mean count n/cells at least theta times the mean absolute noise."""
-        return min(facts.n_private / (theta * mean_noise(facts, n_tables, *budget)), MAX_CELLS)
 
     def _group(
         self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, shares: _Shares
@@ -182,14 +182,19 @@ class BayesNet(LedgerFit["FittedBayesNet"]):
         schema = facts.schema
         measured: dict[int, tuple[Array, Array]] = {}
         numeric = [index for index, column in enumerate(schema) if is_numeric(column)]
-        fine = self._useful_cells(facts, len(numeric), shares.bins, BINS_THETA * self.theta) if numeric else 0.0
+        fine = useful_cells(facts, len(numeric), shares.bins, BINS_THETA * self.theta) if numeric else 0.0
         bins = tuple(ColumnBins.of(c, int(np.clip(fine, min(4, self.max_bins), self.max_bins))) for c in schema)
-        codes = np.concatenate(list(private.map_blocks(_coded(bins))))
-        groups = [Groups.single(b.size) for b in bins]
+        smallest = np.min_scalar_type(max(b.size for b in bins))
+
+        def coded(block: pd.DataFrame) -> Codes:
+            return np.column_stack([b.codes(block[b.column.name]).astype(smallest) for b in bins])
+
+        codes = np.concatenate(list(private.map_blocks(coded)))
+        groups = [Groups(np.arange(b.size), np.ones(b.size)) for b in bins]
         if numeric:
             counts = [np.bincount(codes[:, index], minlength=bins[index].size) for index in numeric]
             noisy = measure_counts(counts, ledger, "BayesNet bins", facts, **shares.bins._asdict())
-            useful = self._useful_cells(facts, len(schema), shares.tables, self.theta)
+            useful = useful_cells(facts, len(schema), shares.tables, self.theta)
             n_groups = int(np.clip(math.sqrt(useful), 2, self.max_bins))
             for index, part in zip(numeric, noisy, strict=True):
                 value = bins[index].without_doubtful_bounds(part)
@@ -205,36 +210,23 @@ class BayesNet(LedgerFit["FittedBayesNet"]):
     def _structure(
         self, codes: Codes, sizes: Sequence[int], ledger: Ledger, facts: PublicFacts, epsilon: float, cells: float
     ) -> list[Node]:
-        nodes, placed = [Node(0, ())], [0]
-        rest = list(range(1, len(sizes)))
         if self.max_parents == 0:
-            return nodes + [Node(column, ()) for column in rest]
+            return [Node(column, ()) for column in range(len(sizes))]
+        nodes, rest = [Node(0, ())], list(range(1, len(sizes)))
         factor = 3 * count_moves(facts) * facts.rows_per_user
         while rest:
+            placed = [node.column for node in nodes]
             candidates = [
                 Node(column, parents)
                 for column in rest
                 for parents in parent_sets(placed, sizes, sizes[column], self.max_parents, cells)
             ]
-            chosen = exponential(
-                structure_scores(codes, sizes, candidates, facts.most_rows),
-                sensitivity=factor * facts.most_rows,
-                epsilon=epsilon,
-                ledger=ledger,
-                label="BayesNet structure",
-            )
+            scores = structure_scores(codes, sizes, candidates, facts.most_rows)
+            settings: dict[str, Any] = {"epsilon": epsilon, "ledger": ledger, "label": "BayesNet structure"}
+            chosen = exponential(scores, sensitivity=factor * facts.most_rows, **settings)
             nodes.append(candidates[chosen])
-            placed.append(candidates[chosen].column)
-            rest.remove(candidates[chosen].column)
+            rest.remove(nodes[-1].column)
         return nodes
-
-
-class _Shares(NamedTuple):
-    """Budget of all bins, epsilon of one selection, budget of all tables."""
-
-    bins: Budget
-    selection: float
-    tables: Budget
 
 
 @dataclass(frozen=True)
@@ -244,8 +236,7 @@ class FittedBayesNet:
     Parameters
     ----------
     schema : Schema
-    bins : tuple of ColumnBins
-    groups : tuple of Groups
+    bins, groups : tuple of ColumnBins and of Groups
     nodes : tuple of Node
         In the order of sampling.
     tables : tuple of ndarray, shape (parent code, column code)
@@ -272,13 +263,12 @@ class FittedBayesNet:
         sizes = [g.size for g in self.groups]
         codes = np.zeros((n, len(sizes)), dtype=np.int64)
         for node, table in zip(self.nodes, self.tables, strict=True):
-            parent = flat_codes(codes, sizes, node.parents)
-            codes[:, node.column] = draw_codes(table, parent, rng)
+            codes[:, node.column] = draw_codes(table, flat_codes(codes, sizes, node.parents), rng)
         columns = {
             b.column.name: b.values(g.bins(codes[:, index], rng), rng)
             for index, (b, g) in enumerate(zip(self.bins, self.groups, strict=True))
         }
-        return drawn(pd.DataFrame(columns), self.schema, origin="BayesNet", fingerprint=self.fingerprint())
+        return SyntheticTable(pd.DataFrame(columns), self.schema, origin="BayesNet")._from_source(self.fingerprint())
 
     def fingerprint(self) -> str:
         """Digest of the network, its bins and its tables."""
@@ -294,23 +284,17 @@ class FittedBayesNet:
         return f"FittedBayesNet({'; '.join(parts)})"
 
 
-def _coded(bins: Sequence[ColumnBins]) -> Callable[[pd.DataFrame], Codes]:
-    """Make the function from a block of private rows to the bin of each cell, in the smallest integers that hold it."""
-    dtype = np.min_scalar_type(max(b.size for b in bins))
-
-    def codes(block: pd.DataFrame) -> Codes:
-        return np.column_stack([b.codes(block[b.column.name]).astype(dtype) for b in bins])
-
-    return codes
+def useful_cells(facts: PublicFacts, n_tables: int, budget: Budget, theta: float) -> float:
+    """Most cells of a useful table: mean count n/cells at least theta times the mean absolute noise."""
+    return min(facts.n_private / (theta * mean_noise(facts, n_tables, *budget)), MAX_CELLS)
 
 
 def parent_sets(
     placed: Sequence[int], sizes: Sequence[int], size: int, max_parents: int, cells: float
 ) -> list[tuple[int, ...]]:
-    """List the parent sets among placed columns whose table has at most ``cells`` cells.
+    """List the parent sets among placed columns whose table has at most ``cells`` cells, or the empty one.
 
-    A set is left out when a larger useful one holds it, as in Zhang et al., algorithm 5: R cannot fall when a
-    parent is added. Without any useful set the column stands alone.
+    A set in a larger useful one is left out (Zhang et al., algorithm 5): R cannot fall when a parent is added.
     """
     useful: list[tuple[int, ...]] = []
     for count in range(min(max_parents, len(placed)), 0, -1):
@@ -331,20 +315,15 @@ def flat_codes(codes: Codes, sizes: Sequence[int], columns: Sequence[int]) -> Co
 
 def count_table(codes: Codes, sizes: Sequence[int], node: Node) -> Codes:
     """Exact counts of (parents, column), flat with the column fastest."""
-    cells = math.prod(sizes[c] for c in node.members)
+    total = np.zeros(math.prod(sizes[c] for c in node.members), dtype=np.int64)
     # in parts: codes of eight bytes for all rows at once would be more than what is kept of these
-    parts = (codes[start : start + COUNTED_ROWS] for start in range(0, len(codes), COUNTED_ROWS))
-    total = np.zeros(cells, dtype=np.int64)
-    for part in parts:
-        total += np.bincount(flat_codes(part, sizes, node.members), minlength=cells)
+    for part in row_blocks(len(codes), COUNTED_ROWS):
+        total += np.bincount(flat_codes(codes[part], sizes, node.members), minlength=len(total))
     return total
 
 
 def structure_scores(codes: Codes, sizes: Sequence[int], candidates: Sequence[Node], n: int) -> Codes:
-    """Integer scores sum |n c(x,p) - c(x) c(p)| = 2 n**2 R of candidates, n at least the number of rows.
-
-    See `BayesNet` for their sensitivity.
-    """
+    """Integer scores 2 n**2 R of candidates, n at least the number of rows; see `BayesNet` for their sensitivity."""
     if n > 2**30:
         raise ValueError("scores of more than 2**30 rows pass 64-bit integers. Fit on fewer rows.")
     scores = np.empty(len(candidates), dtype=np.int64)
@@ -356,11 +335,7 @@ def structure_scores(codes: Codes, sizes: Sequence[int], candidates: Sequence[No
 
 
 def conditional_table(noisy: Array, size: int, total: float) -> Array:
-    """Noisy counts to conditional distributions, shape (parent code, column code).
-
-    Counts are projected on non-negative ones with the public total; parents without mass take the column's own
-    noisy distribution.
-    """
+    """Conditional distributions, shape (parent code, column code); parents without mass take the column's own."""
     table = project_nonnegative(noisy, total).reshape(-1, size)
     mass = table.sum(axis=1, keepdims=True)
     return np.where(mass > 0, table / np.where(mass > 0, mass, 1.0), table.sum(axis=0) / total)

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
 from typing import ClassVar
 
 import numpy as np
@@ -48,17 +49,14 @@ def jitter(counts: Array, rng: np.random.Generator | None) -> Array:
 
 
 def dirichlet_penalty(logits: Array, counts: Array) -> tuple[float, Array]:
-    """Minus sum of counts times log softmax, and its gradient; both have shape (component, place)."""
+    """Minus sum of counts times log softmax, and its gradient; both arguments have shape (component, choice)."""
     logs = log_softmax(logits, axis=1)
     return -float(np.sum(counts * logs)), counts.sum(axis=1, keepdims=True) * np.exp(logs) - counts
 
 
 @dataclass(frozen=True)
 class LevelFamily:
-    """Any distribution over the codes, the one for missing cells among them; parameters are logits.
-
-    Prior: Dirichlet around the column's own released distribution with `LEVEL_COUNTS` pseudo-counts.
-    """
+    """Any distribution over the codes, the one for missing cells among them; parameters are logits."""
 
     bins: ColumnBins
 
@@ -106,11 +104,11 @@ class LevelFamily:
 
 @dataclass(frozen=True)
 class _NumericFamily:
-    """What numeric families share: a cell is missing, at a bound where values gather, or follow the distribution.
+    """What numeric families share: a cell is missing, at a bound where values gather, or follows the distribution.
 
     The first parameters are the logits of these outcomes, in the order: distribution, lower bound, upper bound,
     missing; there are none where the distribution is the only outcome. ``atoms`` says whether the lower and the
-    upper bound have a share of their own. Prior: Dirichlet around the column's released shares.
+    upper bound have a share of their own.
     """
 
     #: Number of parameters of the distribution: a location, and for two parameters the log of a spread.
@@ -121,7 +119,6 @@ class _NumericFamily:
 
     @cached_property
     def column(self) -> Real | Integer:
-        """The column."""
         assert isinstance(self.bins.column, Real | Integer)  # noqa: S101 - `family_of` chooses by the column
         return self.bins.column
 
@@ -133,23 +130,23 @@ class _NumericFamily:
 
     @cached_property
     def _unit_edges(self) -> Array:
-        """The edges, rescaled to [0, 1]."""
         return (self.edges - self.edges[0]) / (self.edges[-1] - self.edges[0])
 
     @property
     def kind(self) -> tuple[str | int, ...]:
         """Distribution and outcomes, and what fixes the bins: for whole numbers the width of the bounds."""
-        column = self.column
-        width = column.upper - column.lower if isinstance(column, Integer) else 0
-        return type(self).__name__, *self.atoms, column.missing, self.bins.n_present, width
+        width = self.column.upper - self.column.lower if isinstance(self.column, Integer) else 0
+        return type(self).__name__, *self.atoms, self.column.missing, self.bins.n_present, width
 
     @cached_property
     def _others(self) -> list[tuple[int, float, str]]:
         """Code, value and name of the outcomes other than the distribution."""
-        lower, upper = float(self.column.lower), float(self.column.upper)
-        known = (0, lower, "at_lower"), (self.bins.n_present - 1, upper, "at_upper"), (-1, np.nan, "missing")
-        there = (*self.atoms, self.column.missing)
-        return [outcome for outcome, used in zip(known, there, strict=True) if used]
+        known = (
+            (0, float(self.column.lower), "at_lower"),
+            (self.bins.n_present - 1, float(self.column.upper), "at_upper"),
+            (-1, np.nan, "missing"),
+        )
+        return list(compress(known, (*self.atoms, self.column.missing)))
 
     @cached_property
     def _codes(self) -> list[int]:
@@ -174,7 +171,6 @@ class _NumericFamily:
 
     @property
     def n_parameters(self) -> int:
-        """Those of the outcomes and of the distribution."""
         return self.n_outcomes + self.n_own
 
     @property
@@ -204,10 +200,10 @@ class _NumericFamily:
     def _outcomes(self, center: Array) -> Array:
         """Released shares of the outcomes."""
         others = center[self._codes]
-        return np.concatenate([[max(1 - others.sum(), 1e-6)], others])
+        return np.append(max(1 - others.sum(), 1e-6), others)
 
     def prior(self, center: Array, n_components: int, rng: np.random.Generator | None) -> Array:
-        """Pseudo-counts of the outcomes and of the place within the bounds, and the mean of the log spread."""
+        """Pseudo-counts of the outcomes and of the location, and the mean of the log spread."""
         parts = [jitter(np.ones((n_components, 2)), rng)]
         if self._codes:
             parts.insert(0, jitter(np.tile(LEVEL_COUNTS * self._outcomes(center), (n_components, 1)), rng))
@@ -230,11 +226,11 @@ class _NumericFamily:
         return total, grad
 
     def start(self, center: Array, n_components: int, rng: np.random.Generator) -> Array:
-        """Places from the column's own distribution, common spreads and outcomes."""
-        mass, edges = center[: self.bins.n_present], self._unit_edges
-        bins = draw_codes(mass[None], np.zeros(n_components, dtype=np.int64), rng)
-        index = edges[bins] + (edges[bins + 1] - edges[bins]) * rng.random(n_components)
-        parts = [logit(np.clip(index, 0.01, 0.99))[:, None]]
+        """Locations from the column's own distribution, common spreads and outcomes."""
+        edges = self._unit_edges
+        bins = draw_codes(center[None, : self.bins.n_present], np.zeros(n_components, dtype=np.int64), rng)
+        location = edges[bins] + (edges[bins + 1] - edges[bins]) * rng.random(n_components)
+        parts = [logit(np.clip(location, 0.01, 0.99))[:, None]]
         if self._codes:
             parts.insert(0, np.tile(np.log(self._outcomes(center)), (n_components, 1)))
         if self.n_own == 2:
@@ -242,7 +238,7 @@ class _NumericFamily:
         return np.hstack(parts)
 
     def draw(self, theta: Array, component: Codes, rng: np.random.Generator) -> pd.Series:
-        """Draw from the distribution, then put the other outcomes in their places."""
+        """Draw from the distribution, then put the other outcomes where they are drawn."""
         numbers = self._numbers(theta[:, self.n_outcomes :], component, rng)
         if self._codes:
             outcome = draw_codes(softmax(theta[:, : self.n_outcomes], axis=1), component, rng)
@@ -263,9 +259,8 @@ class _NumericFamily:
 class NormalFamily(_NumericFamily):
     """Normal distribution truncated to the bounds, on the column's transformed scale; whole numbers are rounded.
 
-    Parameters are the logit of the mode's place within the bounds (uniform prior) and the log of the standard
-    deviation above `LEAST_SD` (normal prior), in units of the bounds' width. A mode within the bounds keeps the
-    normalising constant away from zero.
+    Parameters are the logit of the mode (uniform prior) and the log of the standard deviation above `LEAST_SD` (normal
+    prior), both in units of the bounds. A mode within the bounds keeps the normalising constant away from zero.
     """
 
     n_own: ClassVar[int] = 2
@@ -289,20 +284,14 @@ class NormalFamily(_NumericFamily):
             ends = density * of_z
             return (np.diff(ends) - distribution * (ends[:, -1:] - ends[:, :1])) / total
 
-        by_mode = slope(np.broadcast_to(-mode * (1 - mode) / sd, z.shape))
-        by_spread = slope((LEAST_SD / sd - 1) * z)
-        return distribution, lambda grad: np.column_stack(
-            [np.sum(grad * by_mode, axis=1), np.sum(grad * by_spread, axis=1)]
-        )
+        slopes = slope(np.broadcast_to(-mode * (1 - mode) / sd, z.shape)), slope((LEAST_SD / sd - 1) * z)
+        return distribution, lambda grad: np.column_stack([np.sum(grad * by, axis=1) for by in slopes])
 
     def _numbers(self, theta: Array, component: Codes, rng: np.random.Generator) -> Array:
         mode, sd = normal_parameters(theta)
-        edges = self.edges
         indices = truncated_normal(mode[component], sd[component], rng.random(len(component)))
-        numbers = edges[0] + indices * (edges[-1] - edges[0])
-        if isinstance(self.column, Real):
-            return self.column._backward(numbers)
-        return np.floor(numbers + 0.5)
+        numbers = self.edges[0] + indices * (self.edges[-1] - self.edges[0])
+        return self.column._backward(numbers) if isinstance(self.column, Real) else np.floor(numbers + 0.5)
 
     def _own(self, theta: Array) -> dict[str, Array]:
         mode, sd = normal_parameters(theta)
@@ -312,10 +301,7 @@ class NormalFamily(_NumericFamily):
 
 @dataclass(frozen=True)
 class PoissonFamily(_NumericFamily):
-    """Poisson distribution of the value above its lower bound, truncated at the upper bound; for short ranges.
-
-    The parameter is the logit of the rate over the range (uniform prior).
-    """
+    """Truncated Poisson distribution above the lower bound, by the logit of its rate over the range (uniform prior)."""
 
     n_own: ClassVar[int] = 1
 
@@ -336,8 +322,7 @@ class PoissonFamily(_NumericFamily):
         return softmax(value * log_rate - gammaln(value + 1), axis=1)
 
     def _present(self, theta: Array) -> tuple[Array, Pull]:
-        distribution = self.probabilities(theta)
-        value = np.arange(distribution.shape[1])
+        distribution, value = self.probabilities(theta), np.arange(self.width + 1)
         # an integer's bins begin half a unit below their first value
         first = np.ceil(self.edges[:-1] - self.lowest).astype(np.int64)
         by_rate = distribution * (value - distribution @ value[:, None]) * (1 - expit(theta[:, -1:]))
@@ -357,13 +342,11 @@ def normal_parameters(theta: Array) -> tuple[Array, Array]:
 
 
 def interval_mass(z: Array) -> Array:
-    """Return the standard normal mass between neighbouring places, shape (..., place - 1), exact in both tails."""
+    """Return the standard normal mass between neighbouring points, shape (..., point - 1), exact in both tails."""
     tail = ndtr(-np.abs(z))
-    step = np.abs(np.diff(tail))
     # tails are on either side of the mode in one interval at most
     across = (z[..., :-1] < 0) & (z[..., 1:] > 0)
-    step[across] = (1 - tail[..., :-1] - tail[..., 1:])[across]
-    return step
+    return np.where(across, 1 - tail[..., :-1] - tail[..., 1:], np.abs(np.diff(tail)))
 
 
 def truncated_normal(mode: Array, sd: Array, uniform: Array) -> Array:

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import log_softmax
 
 from iwbayes.arrays import Array
-from iwbayes.curator.generators.mixture.column_distributions import LARGEST_LOGIT, ColumnFamily
+from iwbayes.curator.generators.mixture.column_distributions import LARGEST_LOGIT, ColumnFamily, jitter
 
 #: Pseudo-counts of the weights, each: uniform on the simplex.
 WEIGHT_COUNTS = 1.0
@@ -19,17 +19,14 @@ WEIGHT_COUNTS = 1.0
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the parameters of a mixture stand in one vector: logits of the weights, then stack after stack.
-
-    A stack holds the parameters of all columns of one kind, shape (column, component, parameter).
-    """
+    """Order of the parameters in one vector: logits of the weights, then a stack for the columns of each kind."""
 
     families: tuple[ColumnFamily, ...]
     n_components: int
 
     @cached_property
     def stacks(self) -> list[tuple[ColumnFamily, list[int]]]:
-        """Columns of the same kind, by place, and the family of the first of them."""
+        """Indices of the columns of one kind, and the family of the first of them."""
         indices: dict[tuple[str | int, ...], list[int]] = {}
         for index, family in enumerate(self.families):
             indices.setdefault(family.kind, []).append(index)
@@ -88,11 +85,8 @@ class Prior(NamedTuple):
     @classmethod
     def of(cls, layout: Layout, centers: Sequence[Array], rng: np.random.Generator | None = None) -> Prior:
         """Build the prior itself, or with ``rng`` one draw whose maximiser follows the prior."""
-        size = layout.n_components
-        weights = np.full(size, WEIGHT_COUNTS)
-        if rng is not None:
-            weights = np.maximum(rng.gamma(weights), 1e-12)
-        parts = [f.prior(c, size, rng) for f, c in zip(layout.families, centers, strict=True)]
+        weights = jitter(np.full(layout.n_components, WEIGHT_COUNTS), rng)
+        parts = [f.prior(c, layout.n_components, rng) for f, c in zip(layout.families, centers, strict=True)]
         return cls(weights, layout.stacked(parts))
 
     def penalty(self, layout: Layout, vector: Array) -> tuple[float, Array]:

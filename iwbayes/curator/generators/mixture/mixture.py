@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,7 @@ from scipy.special import softmax
 
 from iwbayes._digest import digest
 from iwbayes.arrays import Array
-from iwbayes.curator.generators.fitting import LedgerFit, check_positive, check_sample_size, check_whole, drawn
+from iwbayes.curator.generators.fitting import LedgerFit, check_positive, check_sample_size, check_whole
 from iwbayes.curator.generators.mixture.column_distributions import family_of
 from iwbayes.curator.generators.mixture.layout import Layout
 from iwbayes.curator.generators.mixture.moments import Objective, posterior_draws
@@ -22,6 +22,7 @@ from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.progress import progress
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.curator.training.dpsgd import PrivateSteps
+from iwbayes.curator.training.parameters import is_whole
 from iwbayes.curator.training.row_gradients import import_torch
 from iwbayes.schema import Schema
 from iwbayes.statement import Event
@@ -40,9 +41,8 @@ class Mixture(LedgerFit["FittedMixture"]):
     """Mixture of products of simple distributions, fitted in a Bayesian way to private rows.
 
     A row belongs to a component k with probability w_k; given k its columns are independent: a normal distribution
-    truncated to the bounds for a real column (on its transformed scale), any distribution for levels, and a rounded
-    normal or a Poisson distribution for whole numbers. A missing cell has a probability in each component. Priors are
-    public and weak.
+    truncated to the bounds for a real column (on its transformed scale), any distribution for levels, a rounded normal
+    or a Poisson distribution for whole numbers, and a probability to be missing. Priors are public and weak.
 
     Parameters
     ----------
@@ -51,18 +51,17 @@ class Mixture(LedgerFit["FittedMixture"]):
     n_draws : int
         Posterior draws that are kept: each can make one synthetic table.
     method : {"moments", "variational"}
-        "moments" releases noisy tables of all columns and of all pairs of columns, then fits the mixture to them as
-        often as there are draws; see Notes. "variational" is the paper's: variational inference by private gradient
-        steps; it needs torch and a delta above 0.
+        "moments" releases noisy tables of all columns and of all pairs of columns and fits the mixture to them; see
+        Notes. "variational" is the paper's inference by private gradient steps; it needs torch and a delta above 0.
     max_bins : int
         Most bins of a numeric column, for "moments".
     columns_share : float
         Part of epsilon that measures the columns' own tables, for "moments".
     integers : {"normal", "poisson"}
-        For whole numbers of more than 10 values (fewer are levels): a truncated normal distribution of the value plus
-        or minus one half, rounded; or the paper's Poisson distribution of the value above the lower bound, truncated at
-        the upper one. Poisson has the root of its mean for standard deviation, which is too little for most columns: on
-        Adult it doubles the error. Bounds more than 1,000 apart take the normal all the same.
+        For whole numbers of more than 10 values (fewer are levels): a truncated normal distribution, rounded; or the
+        paper's Poisson distribution of the value above the lower bound, truncated at the upper one. The root of its
+        mean is too small a standard deviation for most columns: on Adult Poisson doubles the error. Bounds more than
+        1,000 apart take the normal all the same.
     starts : int
         Random starts of the search for the best fit, for "moments".
     steps : int
@@ -85,13 +84,13 @@ class Mixture(LedgerFit["FittedMixture"]):
     where users own up to tau rows, tau times as much. Noise is Laplace's, or Gaussian when ``delta`` is above 0.
 
     Posterior. Each count is normal around N times the mixture's probability of its cell, with the variance of sampling
-    and of the released noise. Draws are randomised maxima a posteriori, which take in the sampling of the N rows, the
-    noise and the prior (see `posterior_draws`). What three or more columns have to do with each
-    other comes from the mixture's form alone.
+    and of the released noise. Draws are randomised maxima a posteriori, which account for the sampling of the N rows,
+    the noise and the prior (see `posterior_draws`). How three or more columns depend on each other comes from the
+    mixture's form alone.
 
-    Variational inference. The released distribution is the paper's mean-field normal distribution. It does not know the
-    noise of its own steps, so that its draws are too alike, and it needs far more rows for the same accuracy
-    (``benchmarks/mixture.py`` compares the two): it is here for comparison.
+    Variational inference. The paper's mean-field normal distribution does not account for the noise of its own steps,
+    so that its draws are too alike, and it needs far more rows for the same accuracy (``benchmarks/mixture.py``): it is
+    here for comparison.
 
     References
     ----------
@@ -132,9 +131,6 @@ class Mixture(LedgerFit["FittedMixture"]):
         check_positive(self, "learning_rate")
         self._steps(1)  # refuses wrong clip norms
 
-    def _components(self, facts: PublicFacts) -> int:
-        return self.n_components or COMPONENTS[facts.n_private >= MANY_ROWS]
-
     def _steps(self, n_private: int) -> PrivateSteps:
         """Return the steps of "variational"; a user is in one with the chance that a row would have."""
         return PrivateSteps(self.steps, min(1.0, ROWS_A_STEP / max(n_private, 1)), self.clip_norm)
@@ -159,39 +155,30 @@ class Mixture(LedgerFit["FittedMixture"]):
     def _learn(
         self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
     ) -> FittedMixture:
-        """Measure tables of the private rows and fit the mixture to them, or train on them by private steps."""
-        fit = self._by_moments if self.method == "moments" else self._by_variation
-        return FittedMixture(facts.schema, *fit(private, ledger, facts, epsilon, delta))
+        n_components = self.n_components or COMPONENTS[facts.n_private >= MANY_ROWS]
+        rng = np.random.default_rng(self.random_seed)
+        if self.method == "variational":
+            from iwbayes.curator.generators.mixture.variational import fit_variational
 
-    def _by_moments(
-        self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
-    ) -> tuple[Layout, Array]:
+            bins = tuple(ColumnBins.of(column, self.max_bins) for column in facts.schema)
+            layout = Layout(tuple(family_of(part, self.integers) for part in bins), n_components)
+            settings = {"epsilon": epsilon, "delta": delta, "learning_rate": self.learning_rate}
+            with progress(self.progressbar, "private steps", self.steps) as advance:
+                steps = self._steps(facts.n_private)
+                mean, sd = fit_variational(private, ledger, facts, layout, steps, rng, advance, **settings)
+            draws = mean + sd * rng.standard_normal((self.n_draws, layout.size))
+            return FittedMixture(facts.schema, layout, np.clip(draws, *layout.bounds().T))
+
         budgets = TableBudgets.of(facts, epsilon, delta, self.columns_share)
         bins, grouping, measured = release(private, ledger, facts, budgets, self.max_bins)
-        variance = measured.column_law.scale**2 * (1 if delta > 0 else 2)
-        own = np.split(measured.columns, grouping.code_starts[1:-1])
+        variance = measured.columns.distribution._variance()
+        own = np.split(measured.columns.value, grouping.code_starts[1:-1])
         atoms = [gathers_at_bounds(part, counts, variance) for part, counts in zip(bins, own, strict=True)]
         families = tuple(family_of(part, self.integers, ends) for part, ends in zip(bins, atoms, strict=True))
-        objective = Objective(Layout(families, self._components(facts)), grouping, facts.n_private)
-        rng = np.random.default_rng(self.random_seed)
+        objective = Objective(Layout(families, n_components), grouping, facts.n_private)
         with progress(self.progressbar, "posterior draws", self.n_draws + 1) as advance:
             draws = posterior_draws(objective, measured, rng, n_draws=self.n_draws, starts=self.starts, advance=advance)
-        return objective.layout, draws
-
-    def _by_variation(
-        self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
-    ) -> tuple[Layout, Array]:
-        from iwbayes.curator.generators.mixture.variational import fit_variational
-
-        bins = tuple(ColumnBins.of(column, self.max_bins) for column in facts.schema)
-        layout = Layout(tuple(family_of(part, self.integers) for part in bins), self._components(facts))
-        rng, steps = np.random.default_rng(self.random_seed), self._steps(facts.n_private)
-        settings: dict[str, Any] = {"learning_rate": self.learning_rate, "n_draws": self.n_draws}
-        with progress(self.progressbar, "private steps", self.steps) as advance:
-            draws = fit_variational(
-                private, ledger, facts, layout, steps, rng, advance, epsilon=epsilon, delta=delta, **settings
-            )
-        return layout, draws
+        return FittedMixture(facts.schema, objective.layout, draws)
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +189,7 @@ class FittedMixture:
     ----------
     schema : Schema
     layout : Layout
-        The columns' laws, and where their parameters stand in a draw.
+        The columns' distributions, and where their parameters stand in a draw.
     draws : ndarray, shape (draw, parameter)
         Unconstrained parameters.
     """
@@ -249,8 +236,8 @@ class FittedMixture:
     ) -> list[SyntheticTable]:
         """Draw m synthetic tables of n rows, each from another posterior draw.
 
-        Together they show what is known of the private rows' distribution: an analysis that is done on each table and
-        combined (Raghunathan, Reiter & Rubin 2003) takes in the sampling of the private rows and the privacy noise.
+        An analysis that is done on each table and combined (Raghunathan, Reiter & Rubin 2003) accounts for the sampling
+        of the private rows and for the privacy noise.
 
         Raises
         ------
@@ -258,7 +245,7 @@ class FittedMixture:
             When m is not between 1 and the number of posterior draws.
         """
         n, rng = check_sample_size(n), np.random.default_rng(random_seed)
-        if isinstance(m, bool) or not isinstance(m, int | np.integer) or not 1 <= m <= self.n_draws:
+        if not is_whole(m) or not 1 <= m <= self.n_draws:
             raise ValueError(
                 f"m must be a whole number from 1 to {self.n_draws}, the number of posterior draws; got {m!r}. "
                 f"Fit with a larger n_draws for more tables."
@@ -272,14 +259,12 @@ class FittedMixture:
             family.bins.column.name: family.draw(block, component, rng)
             for family, block in zip(self.layout.families, self.layout.by_column(stacks), strict=True)
         }
-        return drawn(pd.DataFrame(columns), self.schema, origin="Mixture", fingerprint=self.fingerprint())
+        return SyntheticTable(pd.DataFrame(columns), self.schema, origin="Mixture")._from_source(self.fingerprint())
 
     def __repr__(self) -> str:
         """Show the sizes and each column's distribution."""
-        distributions = ", ".join(
-            f"{f.bins.column.name}: {type(f).__name__[:-6].lower()}" for f in self.layout.families
-        )
-        return f"FittedMixture({self.layout.n_components} components, {self.n_draws} draws; {distributions})"
+        names = ", ".join(f"{f.bins.column.name}: {type(f).__name__[:-6].lower()}" for f in self.layout.families)
+        return f"FittedMixture({self.layout.n_components} components, {self.n_draws} draws; {names})"
 
     def fingerprint(self) -> str:
         """Digest of the schema, the columns' distributions and the posterior draws."""

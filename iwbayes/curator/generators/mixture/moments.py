@@ -7,7 +7,7 @@ q_kc q_kd'.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,8 +19,9 @@ from iwbayes._threads import one_blas_thread
 from iwbayes.arrays import Array
 from iwbayes.curator.generators.mixture.column_distributions import Pull
 from iwbayes.curator.generators.mixture.layout import Layout, Prior, as_rows
-from iwbayes.curator.generators.mixture.noisy_tables import Grouping, MeasuredCounts, NoiseDistribution, Tables
+from iwbayes.curator.generators.mixture.noisy_tables import Grouping, MeasuredCounts, Tables
 from iwbayes.curator.generators.tables.bins import draw_codes
+from iwbayes.curator.privacy.mechanisms import Noisy
 from iwbayes.measurement import GaussianDistribution
 
 #: Most iterations of a search: from a random start, from the best of them, and for a draw from the best fit.
@@ -36,37 +37,32 @@ class Objective:
     """Minus the log posterior density of a mixture given noisy tables of n rows.
 
     Each cell's count has the model's mean and a known variance: that of sampling n rows plus that of the noise.
-    Tables of the same rows overlap, and their sampling errors are taken as independent here; `posterior_draws` does
-    not rely on it.
+    Sampling errors of overlapping tables are taken as independent here; `posterior_draws` does not rely on it.
     """
 
     layout: Layout
     grouping: Grouping
     n: int
 
-    def distributions(self, stacks: Sequence[Array]) -> tuple[Array, list[Pull]]:
-        """All columns' distributions side by side, shape (component, all codes), and the stacks' back-propagation."""
-        found = [
-            family.distribution(as_rows(stack)) for (family, _), stack in zip(self.layout.stacks, stacks, strict=True)
-        ]
-        distributions = [
-            distribution.reshape(len(columns), self.layout.n_components, -1)
-            for (distribution, _), (_, columns) in zip(found, self.layout.stacks, strict=True)
-        ]
-        return np.hstack(self.layout.by_column(distributions)), [pull for _, pull in found]
+    def components(self, vector: Array) -> tuple[Array, Array, list[Pull]]:
+        """Weights, the columns' distributions side by side, shape (component, all codes), and the stacks' pulls."""
+        logits, stacks = self.layout.split(vector)
+        distributions, pulls = [], []
+        for (family, columns), stack in zip(self.layout.stacks, stacks, strict=True):
+            found, pull = family.distribution(as_rows(stack))
+            distributions.append(found.reshape(len(columns), self.layout.n_components, -1))
+            pulls.append(pull)
+        return softmax(logits), np.hstack(self.layout.by_column(distributions)), pulls
 
     def shares(self, vector: Array) -> Tables:
         """Return the expected shares of all cells (see `Tables`)."""
-        logits, stacks = self.layout.split(vector)
-        weights, distributions = softmax(logits), self.distributions(stacks)[0]
+        weights, distributions, _ = self.components(vector)
         grouped = distributions @ self.grouping.matrix
         return Tables(weights @ distributions, (grouped.T * weights) @ grouped)
 
     def misfit(self, vector: Array, counts: Tables, precision: Tables) -> tuple[float, Array]:
         """Half the weighted squares of counts less their means, and the gradient."""
-        logits, stacks = self.layout.split(vector)
-        weights = softmax(logits)
-        distributions, pulls = self.distributions(stacks)
+        weights, distributions, pulls = self.components(vector)
         away = self.n * (weights @ distributions) - counts.columns
         slope = precision.columns * away
         total = 0.5 * float(slope @ away)
@@ -93,21 +89,15 @@ class Objective:
             penalty, pull = prior.penalty(self.layout, vector)
             return misfit + penalty, slope + pull
 
-        found = minimize(
-            value_and_grad,
-            start,
-            jac=True,
-            method="L-BFGS-B",
-            bounds=self.layout.bounds(),
-            options={"maxiter": iterations, "maxcor": 20, "maxfun": 2 * iterations, "ftol": TOLERANCE},
-        )
+        bounds = self.layout.bounds()
+        options = {"maxiter": iterations, "maxcor": 20, "maxfun": 2 * iterations, "ftol": TOLERANCE}
+        found = minimize(value_and_grad, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
         return found.x, float(found.fun)
 
     def simulated(self, vector: Array, rng: np.random.Generator) -> Tables:
         """Tables of N rows drawn from the mixture, all of the same rows."""
-        logits, stacks = self.layout.split(vector)
-        distributions = self.distributions(stacks)[0]
-        component = draw_codes(softmax(logits)[None], np.zeros(self.n, dtype=np.int64), rng)
+        weights, distributions, _ = self.components(vector)
+        component = draw_codes(weights[None], np.zeros(self.n, dtype=np.int64), rng)
         parts = np.split(distributions, self.grouping.code_starts[1:-1], axis=1)
         codes = np.column_stack([draw_codes(distribution, component, rng) for distribution in parts])
         return self.grouping.tables(self.grouping.count_columns(codes), self.grouping.count_pairs(codes))
@@ -128,43 +118,34 @@ class Targets(NamedTuple):
         simulated: Tables | None = None,
         rng: np.random.Generator | None = None,
     ) -> Targets:
-        """Released counts; with simulated ones and ``rng`` one draw of their errors is added.
+        """Released counts, plus a draw of their errors where counts ``simulated`` from the shares are given.
 
-        The expected ``shares`` of all cells set the sampling variance; it is one at least, so that nearly empty
-        cells do not weigh more than counts can tell. ``simulated`` are counts of rows drawn with these shares.
+        The sampling variance, by the expected ``shares``, is one at least: nearly empty cells weigh no more than that.
         """
         grouping, n = objective.grouping, objective.n
         indices = grouping.indices
-        columns, pairs = measured.columns, measured.pairs
-        expected = shares.pairs[indices]
-        if pairs is None or measured.pair_law is None:
+        if measured.pairs is None:
             groups = np.concatenate(measured.centers) @ grouping.matrix
             pairs = n * groups[indices[0]] * groups[indices[1]]
             variance = (DEPENDENCE * pairs) ** 2 + pairs + 1
             if rng is not None:
                 pairs = pairs + rng.normal(0.0, np.sqrt(variance))
         else:
-            variance = n * expected * (1 - expected) + 1 + _variance(measured.pair_law)
+            pairs, expected = measured.pairs.value, shares.pairs[indices]
+            variance = n * expected * (1 - expected) + 1 + measured.pairs.distribution._variance()
             if simulated is not None and rng is not None:
-                pairs = pairs + simulated.pairs[indices] - n * expected + _draw(measured.pair_law, len(pairs), rng)
+                pairs = pairs + simulated.pairs[indices] - n * expected + _noise(measured.pairs, rng)
+        columns = measured.columns.value
         if simulated is not None and rng is not None:
-            columns = columns + simulated.columns - n * shares.columns
-            columns = columns + _draw(measured.column_law, len(columns), rng)
-        own = n * shares.columns * (1 - shares.columns) + 1 + _variance(measured.column_law)
+            columns = columns + simulated.columns - n * shares.columns + _noise(measured.columns, rng)
+        own = n * shares.columns * (1 - shares.columns) + 1 + measured.columns.distribution._variance()
         return cls(grouping.tables(columns, pairs), grouping.tables(1 / own, 1 / variance))
 
 
-def _variance(distribution: NoiseDistribution) -> float:
-    return distribution.scale**2 * (1 if isinstance(distribution, GaussianDistribution) else 2)
-
-
-def _draw(distribution: NoiseDistribution, size: int, rng: np.random.Generator) -> Array:
-    """Simulate noise of a released distribution; it protects nothing and comes from a public generator."""
-    return (
-        rng.normal(0.0, distribution.scale, size)
-        if isinstance(distribution, GaussianDistribution)
-        else rng.laplace(0.0, distribution.scale, size)
-    )
+def _noise(released: Noisy, rng: np.random.Generator) -> Array:
+    """Simulate the noise of released counts; it protects nothing and comes from a public generator."""
+    draw = rng.normal if isinstance(released.distribution, GaussianDistribution) else rng.laplace
+    return draw(0.0, released.distribution.scale, len(released.value))
 
 
 def best_fit(objective: Objective, measured: MeasuredCounts, rng: np.random.Generator, *, starts: int) -> Array:

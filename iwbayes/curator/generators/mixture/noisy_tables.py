@@ -6,30 +6,28 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from iwbayes.arrays import Array
+from iwbayes.arrays import Array, IntArray
 from iwbayes.curator.generators.tables.bins import CLEARLY, Codes, ColumnBins, Groups, is_numeric
 from iwbayes.curator.generators.tables.counts import (
     Budget,
-    count_moves,
     gaussian_parts,
     mean_noise,
+    noisy_counts,
     project_nonnegative,
 )
 from iwbayes.curator.privacy.accounting import noise_event
 from iwbayes.curator.privacy.ledger import Ledger
-from iwbayes.curator.privacy.mechanisms import gaussian, laplace
+from iwbayes.curator.privacy.mechanisms import Noisy
 from iwbayes.curator.protocols import PublicFacts
-from iwbayes.measurement import GaussianDistribution, LaplaceDistribution
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable
-
-NoiseDistribution = GaussianDistribution | LaplaceDistribution
 
 #: Cells of a column's table, and of a pair's, hold on average this many times the mean absolute noise, or are wider.
 BIN_SIGNAL, CELL_SIGNAL = 4.0, 1.0
@@ -58,12 +56,12 @@ class Grouping:
         return [int(np.max(groups)) + 1 for groups in self.of]
 
     @cached_property
-    def code_starts(self) -> NDArray[np.int64]:
+    def code_starts(self) -> IntArray:
         """Where each column's codes begin among all columns', and where the last one's end."""
         return np.concatenate([[0], np.cumsum([len(groups) for groups in self.of])])
 
     @cached_property
-    def starts(self) -> NDArray[np.int64]:
+    def starts(self) -> IntArray:
         """Where each column's groups begin among all columns', and where the last one's end."""
         return np.concatenate([[0], np.cumsum(self.sizes)])
 
@@ -79,92 +77,60 @@ class Grouping:
         return csr_array((np.ones(n_codes), (np.arange(n_codes), self.flat)), shape=(n_codes, self.starts[-1]))
 
     @cached_property
-    def indices(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def indices(self) -> tuple[IntArray, IntArray]:
         """Rows and columns, in the matrix of pairs, of the cells of all pairs' tables in their order."""
-        rows, columns = [], []
-        ends = [np.arange(a, b) for a, b in zip(self.starts[:-1], self.starts[1:], strict=True)]
-        for first, left in enumerate(ends):
-            for right in ends[first + 1 :]:
-                grid = np.meshgrid(left, right, indexing="ij")
-                rows.append(grid[0].ravel())
-                columns.append(grid[1].ravel())
-        empty = np.zeros(0, dtype=np.int64)
-        return np.concatenate([empty, *rows]), np.concatenate([empty, *columns])
+        groups = np.split(np.arange(self.starts[-1]), self.starts[1:-1])
+        cells = [np.stack(np.meshgrid(*pair, indexing="ij")).reshape(2, -1) for pair in combinations(groups, 2)]
+        rows, columns = np.concatenate([np.zeros((2, 0), dtype=np.int64), *cells], axis=1)
+        return rows, columns
 
     def count_pairs(self, codes: Codes) -> Codes:
         """Exact counts of all pairs of columns over their groups, one table after the other."""
         grouped = np.column_stack([groups[codes[:, index]] for index, groups in enumerate(self.of)])
         tables = [np.zeros(0, dtype=np.int64)]
-        for first, size in enumerate(self.sizes):
-            for second in range(first + 1, len(self.sizes)):
-                flat = grouped[:, first] * self.sizes[second] + grouped[:, second]
-                tables.append(np.bincount(flat, minlength=size * self.sizes[second]))
+        for first, second in combinations(range(len(self.sizes)), 2):
+            flat = grouped[:, first] * self.sizes[second] + grouped[:, second]
+            tables.append(np.bincount(flat, minlength=self.sizes[first] * self.sizes[second]))
         return np.concatenate(tables)
 
     def count_columns(self, codes: Codes) -> Codes:
         """Exact counts of all columns, one after the other."""
         return np.bincount((codes + self.code_starts[:-1]).ravel(), minlength=self.code_starts[-1])
 
-    def symmetric(self, pairs: NDArray[Any]) -> Array:
-        """Tables of pairs, one after the other, as one symmetric matrix; zero within a column's own block."""
+    def tables(self, columns: NDArray[Any], pairs: NDArray[Any]) -> Tables:
+        """Tables in the form of the objective; the matrix is zero within a column's own block."""
         matrix = np.zeros((self.starts[-1], self.starts[-1]))
         matrix[self.indices] = pairs
-        return matrix + matrix.T
-
-    def tables(self, columns: NDArray[Any], pairs: NDArray[Any]) -> Tables:
-        """Tables in the form of the objective."""
-        return Tables(np.asarray(columns, dtype=np.float64), self.symmetric(pairs))
+        return Tables(np.asarray(columns, dtype=np.float64), matrix + matrix.T)
 
 
-@dataclass(frozen=True)
-class MeasuredCounts:
-    """What was released: noisy counts with the distributions of their noise, and each column's smoothed one.
+class MeasuredCounts(NamedTuple):
+    """What was released: noisy counts of all columns, one after the other, of all pairs, and positive distributions.
 
-    Counts of all columns stand one after the other, and so do those of all pairs (in the order of
-    `Grouping.indices`; None where they were not measured). ``centers`` are each column's probabilities of its
-    codes, positive.
+    Pairs are in the order of `Grouping.indices`, or None where they were not measured.
     """
 
-    columns: Array
-    column_law: NoiseDistribution
-    pairs: Array | None
-    pair_law: NoiseDistribution | None
+    columns: Noisy
+    pairs: Noisy | None
     centers: tuple[Array, ...]
 
 
 @dataclass(frozen=True)
 class CountBudget:
-    """The price of several tables of counts of the same rows, measured at once.
-
-    A row stands in one cell of each table; epsilon and delta are of all together. Noise is Laplace's where delta is
-    0.
-    """
+    """The price of several tables of the same rows together, measured at once; Laplace noise where delta is 0."""
 
     label: str
     n_tables: int
     epsilon: float
     delta: float
 
-    def event(self) -> Event:
-        """Declare the one use of the rows."""
-        return noise_event(self.label, self.epsilon, self.delta)
-
     def mean_noise(self, facts: PublicFacts) -> float:
         """Mean absolute noise of a cell."""
         return mean_noise(facts, self.n_tables, self.epsilon, self.delta)
 
-    def measure(self, counts: Codes, ledger: Ledger, facts: PublicFacts) -> tuple[Array, NoiseDistribution]:
-        """Charge, then draw: noisy counts of all tables, and the distribution of their noise.
-
-        A replaced row leaves one cell of each table and enters another; a nulled one leaves one. The
-        sensitivity is that of all tables together, in L2 for Gaussian noise and in L1 for Laplace's.
-        """
-        settings: dict[str, Any] = {"epsilon": self.epsilon, "ledger": ledger, "label": self.label, "grid": 1.0}
-        moved = count_moves(facts) * self.n_tables
-        if self.delta > 0:
-            sensitivity = facts.rows_per_user * math.sqrt(moved)
-            return gaussian(counts, sensitivity=sensitivity, delta=self.delta, **settings)
-        return laplace(counts, sensitivity=facts.rows_per_user * moved, **settings)
+    def measure(self, counts: Codes, ledger: Ledger, facts: PublicFacts) -> Noisy:
+        """Charge, then draw: noisy counts of all tables, and the distribution of their noise."""
+        return noisy_counts(counts, self.n_tables, ledger, self.label, facts, epsilon=self.epsilon, delta=self.delta)
 
 
 class TableBudgets(NamedTuple):
@@ -175,19 +141,16 @@ class TableBudgets(NamedTuple):
 
     def events(self) -> tuple[Event, ...]:
         """Declare all uses of the rows."""
-        return tuple(budget.event() for budget in self if budget is not None)
+        return tuple(noise_event(b.label, b.epsilon, b.delta) for b in self if b is not None)
 
     @classmethod
     def of(cls, facts: PublicFacts, epsilon: float, delta: float, columns_share: float) -> TableBudgets:
-        """Split the budget, by public quantities.
-
-        Pure budgets add up; two Gaussians share one guarantee (see `gaussian_parts`). Pairs are left out where even
-        two groups a column would leave a cell with less than its noise.
-        """
+        """Split the budget by public quantities; pairs are left out where even two groups a column would be noise."""
         n = len(facts.schema)
         alone = cls(CountBudget("Mixture columns", n, epsilon, delta), None)
         if n == 1:
             return alone
+        # pure budgets add up; two Gaussians share one guarantee
         shares = (columns_share, 1 - columns_share)
         parts = gaussian_parts(epsilon, delta, shares) if delta > 0 else [Budget(s * epsilon, 0.0) for s in shares]
         pairs = CountBudget("Mixture pairs", n * (n - 1) // 2, *parts[1])
@@ -205,24 +168,21 @@ def release(
     bins = tuple(ColumnBins.of(column, n_bins) for column in facts.schema)
     codes = np.column_stack([b.codes(private.frame[b.column.name]) for b in bins]).astype(np.int64)
     single = Grouping(tuple(np.arange(b.size) for b in bins))
-    columns, column_law = budgets.columns.measure(single.count_columns(codes), ledger, facts)
-    centers = smoothed_laws(np.split(columns, single.code_starts[1:-1]), facts.n_private)
+    columns = budgets.columns.measure(single.count_columns(codes), ledger, facts)
+    centers = smoothed_laws(np.split(columns.value, single.code_starts[1:-1]), facts.n_private)
     n_groups = MAX_GROUPS
     if budgets.pairs is not None:
         useful = facts.n_private / (CELL_SIGNAL * budgets.pairs.mean_noise(facts))
         n_groups = int(np.clip(math.sqrt(useful), 2, MAX_GROUPS))
     grouping = Grouping(tuple(group_codes(b, c, n_groups) for b, c in zip(bins, centers, strict=True)))
-    pairs, pair_law = None, None
+    pairs = None
     if budgets.pairs is not None:
-        pairs, pair_law = budgets.pairs.measure(grouping.count_pairs(codes), ledger, facts)
-    return bins, grouping, MeasuredCounts(columns, column_law, pairs, pair_law, centers)
+        pairs = budgets.pairs.measure(grouping.count_pairs(codes), ledger, facts)
+    return bins, grouping, MeasuredCounts(columns, pairs, centers)
 
 
 def group_codes(bins: ColumnBins, distribution: Array, n_groups: int) -> Codes:
-    """Group the codes of a column for the tables of pairs; missing cells stay alone.
-
-    Neighbouring bins of numbers form groups of about equal mass; the rarest levels form one group.
-    """
+    """Group bins of numbers to about equal mass, or the rarest levels, for tables of pairs; not the missing cells."""
     if bins.n_present <= n_groups:
         return np.arange(bins.size)
     if is_numeric(bins.column):
@@ -237,8 +197,7 @@ def group_codes(bins: ColumnBins, distribution: Array, n_groups: int) -> Codes:
 def gathers_at_bounds(bins: ColumnBins, counts: Array, variance: float) -> tuple[bool, bool]:
     """Whether the values of a numeric column clearly gather at its lower and upper bound, by released counts.
 
-    A bound's count must be twice what its neighbour's density makes of its width, and pass it by `CLEARLY` standard
-    deviations of noise and sampling.
+    A bound must have twice its neighbour's density, and pass it by `CLEARLY` deviations of noise and sampling.
     """
     if bins.edges is None or bins.n_present < 3:
         return False, False

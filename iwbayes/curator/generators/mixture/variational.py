@@ -44,9 +44,9 @@ LEAST_MASS = 1e-30
 
 
 def encode(frame: pd.DataFrame, families: Sequence[ColumnFamily]) -> Array:
-    """Rows as numbers, shape (row, column): codes of levels, places in [0, 1] of numbers, -1 where missing.
+    """Rows as numbers, shape (row, column); -1 where a number is missing.
 
-    Values of a Poisson distribution are counted from the lower bound.
+    Levels are codes, values of a Poisson distribution are counted from the lower bound, other numbers lie in [0, 1].
     """
     columns = []
     for family in families:
@@ -55,19 +55,13 @@ def encode(frame: pd.DataFrame, families: Sequence[ColumnFamily]) -> Array:
             columns.append(family.bins.codes(values).astype(np.float64))
             continue
         numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
-        if isinstance(family, PoissonFamily):
-            numbers = numbers - family.lowest
-        else:
-            numbers = np.clip(family.index(numbers), 0.0, 1.0)
+        numbers = numbers - family.lowest if isinstance(family, PoissonFamily) else np.clip(family.index(numbers), 0, 1)
         columns.append(np.where(np.isnan(numbers), -1.0, numbers))
     return np.column_stack(columns)
 
 
 def log_law(family: ColumnFamily, theta: Tensor, cell: Tensor) -> Tensor:
-    """Log density of cells within components, shape (row, component).
-
-    Cells, shape (row,), are as `encode` gives them. Densities of numbers are in units of the bounds' width.
-    """
+    """Log density of a column's cells (see `encode`) within components, shape (row, component)."""
     if isinstance(family, LevelFamily):
         return torch.log_softmax(theta, dim=1).T[cell.long()]
     n = family.n_outcomes
@@ -101,31 +95,24 @@ def _log_poisson(family: PoissonFamily, theta: Tensor, value: Tensor) -> Tensor:
 
 def prior_of(layout: Layout) -> tuple[Array, Array]:
     """Means and standard deviations of the independent normal priors of all parameters."""
-    mean = np.zeros(layout.size)
-    sd = np.full(layout.size, LOGIT_SD)
     spread = layout.bounds()[:, 1] == LARGEST_LOG_SD
-    mean[spread], sd[spread] = LOG_SD_MEAN, LOG_SD_SD
-    return mean, sd
+    return np.where(spread, LOG_SD_MEAN, 0.0), np.where(spread, LOG_SD_SD, LOGIT_SD)
 
 
 def start_of(layout: Layout, rng: np.random.Generator) -> Array:
     """Means at the start: places spread over the bounds, everything else about even."""
     mean = prior_of(layout)[0] + rng.normal(0.0, 0.1, layout.size)
     logits, stacks = layout.split(mean)
-    for (family, columns), stack in zip(layout.stacks, stacks, strict=True):
+    for (family, _), stack in zip(layout.stacks, stacks, strict=True):
         if isinstance(family, LevelFamily):
             stack += rng.normal(0.0, 0.5, stack.shape)
         else:
-            shape = len(columns), layout.n_components
-            stack[..., family.n_outcomes] = logit(rng.uniform(0.05, 0.95, shape))
+            stack[..., family.n_outcomes] = logit(rng.uniform(0.05, 0.95, stack.shape[:-1]))
     return layout.join(logits, stacks)
 
 
 class MeanField(torch.nn.Module):
-    """Mean-field normal distribution of the parameters; called with rows and standard normal draws.
-
-    It returns each row's log density at the parameters that the draws stand for, shape (row,).
-    """
+    """Mean-field normal distribution of the parameters; gives rows' log densities at the ones of standard draws."""
 
     def __init__(self, layout: Layout, rng: np.random.Generator) -> None:
         super().__init__()
@@ -134,7 +121,7 @@ class MeanField(torch.nn.Module):
         self.log_sd = torch.nn.Parameter(torch.full((layout.size,), math.log(START_SD), dtype=torch.float64))
 
     def forward(self, rows: Tensor, standard: Tensor) -> Tensor:
-        """Log density of each row."""
+        """Log density of each row, shape (row,)."""
         vector = (self.mean + torch.exp(self.log_sd) * standard).clamp(-LARGEST_LOGIT, LARGEST_LOGIT)
         k = self.layout.n_components
         total, at = torch.log_softmax(vector[:k], dim=0), k
@@ -159,36 +146,32 @@ def fit_variational(
     epsilon: float,
     delta: float,
     learning_rate: float,
-    n_draws: int,
-) -> Array:
-    """Charge all steps, then train the variational distribution; draws of the parameters, shape (draw, parameter).
+) -> tuple[Array, Array]:
+    """Charge all steps, then train the variational distribution; its means and standard deviations.
 
     Each step takes one draw of the parameters and descends the negative evidence lower bound over N: minus the mean
     log density of the private rows (clipped row by row, with noise) plus the divergence from the prior over N, which
-    is public. What is released is the mean over the last steps. It does not know the noise of the steps.
+    is public. The mean over the last steps is released. It does not account for the noise of the steps.
     """
     rows = torch.from_numpy(encode(private.frame, layout.families))
-    owned: dict[str, Any] = {"users": private.users, "n_private": facts.n_private}
-    gradients = steps.charge(ledger, "Mixture", (rows,), epsilon=epsilon, delta=delta, **owned)
+    gradients = steps.charge(
+        ledger, "Mixture", (rows,), epsilon=epsilon, delta=delta, users=private.users, n_private=facts.n_private
+    )
     network = MeanField(layout, rng)
     mean, sd = (torch.from_numpy(part) for part in prior_of(layout))
 
     def divergence(distribution: Any) -> Tensor:
         scaled, away = torch.exp(distribution.log_sd) / sd, (distribution.mean - mean) / sd
-        found: Tensor = (0.5 * (scaled**2 + away**2) - torch.log(scaled)).sum() / facts.n_private
-        return found
+        return (0.5 * (scaled**2 + away**2) - torch.log(scaled)).sum() / facts.n_private
 
     with one_torch_thread():
         optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate)
         averaged, first = Average(network), steps.steps - math.ceil(AVERAGED_SHARE * steps.steps)
         for step in range(steps.steps):
             standard = torch.from_numpy(rng.standard_normal(layout.size))
-            gradients.descend(
-                network, optimizer, lambda distribution, rows, e=standard: -distribution(rows, e), divergence
-            )
+            gradients.descend(network, optimizer, lambda q, rows, e=standard: -q(rows, e), divergence)
             if step >= first:
                 averaged.add()
             advance()
     found = averaged.parameters()
-    draws = found["mean"] + np.exp(found["log_sd"]) * rng.standard_normal((n_draws, layout.size))
-    return np.clip(draws, *layout.bounds().T)
+    return found["mean"], np.exp(found["log_sd"])

@@ -25,10 +25,6 @@ from iwbayes.tables import PrivateTable
 ROWS_PER_TEACHER, MOST_TEACHERS = 5, 1000
 #: Least dimension of the latent draws.
 LATENT = 8
-#: Share of the rounds at the end in which the generator no longer moves and the student settles.
-FROZEN_SHARE = 0.2
-#: Share of the rounds whose votes the student remembers.
-MEMORY_SHARE = 0.2
 #: Votes for each encoded column, in units of a vote whose noise is as large as all teachers, that let the generator
 #: move at its full rate.
 VOTES_PER_FEATURE = 5000
@@ -39,10 +35,9 @@ _MARGIN = 1e-12
 class FittedPATEGAN(FittedGAN):
     """A generator and the student of exactly its rows: public, nothing private is kept.
 
-    The student estimates the share of teachers that call a row real; ``log_ratio`` is its logit. It orders rows by how
-    many teachers find them likelier under the private distribution than under the generator's. It is no calibrated log
-    ratio: its scale tells how sure the vote is, which depends on how many rows a teacher has, and its sign may be off.
-    Take weights from it as rough ones.
+    ``log_ratio`` is the logit of the student's estimate of the share of teachers that call a row real. It orders rows,
+    but is no calibrated log ratio: its scale tells how sure the vote is, which depends on how many rows a teacher has,
+    and its sign may be off. Take weights from it as rough ones.
     """
 
 
@@ -51,8 +46,8 @@ class PATEGAN(LedgerFit["FittedPATEGAN"]):
     """GAN whose discriminator, the student, learns from noisy votes of teachers instead of private rows.
 
     The private rows are split at random among teachers, small classifiers of own private rows against generated ones.
-    They vote on generated rows; the student is trained on these rows and the noisy shares of votes, the generator
-    against the student. Neither sees a private row, and nothing of a teacher leaves but noisy votes.
+    They vote on generated rows; the student is trained on the noisy shares of votes, the generator against the
+    student. Neither sees a private row, and nothing of a teacher leaves but noisy votes.
 
     Parameters
     ----------
@@ -61,8 +56,8 @@ class PATEGAN(LedgerFit["FittedPATEGAN"]):
     rounds : int
         Of teachers, votes, student and generator in turn.
     votes : int
-        Generated rows that are voted on in a round. The noise of one vote grows with the root of all of them, so that
-        their number hardly matters.
+        Generated rows that are voted on in a round. The noise of a vote grows with the root of all votes, so that their
+        number hardly matters.
     batch_size : int
         Generated rows a step of teachers and of the generator.
     teacher_steps, student_steps : int
@@ -75,10 +70,9 @@ class PATEGAN(LedgerFit["FittedPATEGAN"]):
         Dimension of the normal draws that the generator starts from; None takes the number of numeric columns, at
         least 8 and at most 64.
     generator_rate, student_rate : float
-        Learning rates of Adam. The generator's is for votes that tell enough, and smaller in proportion where they do
-        not: T votes with noise of standard deviation s in the share of teachers tell as much as T/s**2 votes with noise
-        of one, and 5000 of these for each encoded column are enough. A generator that follows noise ends worse than it
-        started.
+        Learning rates of Adam. The generator's is smaller in proportion where votes do not tell enough: T votes with
+        noise of standard deviation s in the share of teachers tell as much as T/s**2 votes with noise of one, and 5000
+        of these for each encoded column are enough. A generator that follows noise ends worse than it started.
     random_seed : int or None
         Of initial parameters and generated rows, which are public; never of privacy noise. None takes fresh entropy.
     progressbar : bool
@@ -93,9 +87,8 @@ class PATEGAN(LedgerFit["FittedPATEGAN"]):
     votes are asked adaptively, and together they cost exactly (epsilon, delta). All are charged before training. There
     is no data-dependent term: a clear majority costs as much as a narrow one.
 
-    Unlike the published version the student gets the noisy share itself, not the noisy majority: that is
-    post-processing of the same noise and tells more. The teachers' own loss is never shown, and a teacher whose
-    training fails votes against every row.
+    Unlike the published version the student gets the noisy share itself, not the noisy majority: it has the same cost
+    and tells more. The teachers' own loss is never shown, and a teacher whose training fails votes against every row.
 
     References
     ----------
@@ -144,7 +137,7 @@ class PATEGAN(LedgerFit["FittedPATEGAN"]):
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
         """Declare all votes as one event of many uses; there are at least as many rows (users) as teachers."""
         epsilon, delta = check_budget(epsilon, delta)
-        _ = self._n_teachers(facts)
+        self._n_teachers(facts)  # refuses too many
         count = int(self.rounds * self.votes)
         multiplier = math.sqrt(count) * gaussian_multiplier(epsilon, delta) * (1 + _MARGIN)
         own = max(gaussian_epsilon(multiplier, delta / count), sys.float_info.min)
@@ -156,24 +149,21 @@ class PATEGAN(LedgerFit["FittedPATEGAN"]):
     def _learn(
         self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
     ) -> FittedPATEGAN:
-        """Train teachers, student and generator."""
         from iwbayes.curator.generators.pate.teachers import NoisyVotes, Teachers, assign
         from iwbayes.curator.generators.pate.training import PATETraining, PATETrainingSettings
 
         (event,) = self.events(facts, epsilon=epsilon, delta=delta)
         noise, rng = ledger.charge(event), np.random.default_rng(self.random_seed)
-        n_teachers, n_owners, rounds = self._n_teachers(facts), facts.n_users or facts.n_private, int(self.rounds)
+        n_teachers, n_owners = self._n_teachers(facts), facts.n_users or facts.n_private
         # the generator moves the less, the less all votes together tell
         told = event.count * (n_teachers / (event.noise_multiplier or 1.0)) ** 2
         trust = min(1.0, told / (VOTES_PER_FEATURE * facts.schema.n_features))
         settings = PATETrainingSettings(
-            rounds=rounds,
+            rounds=int(self.rounds),
             votes=int(self.votes),
             batch_size=int(self.batch_size),
             teacher_steps=int(self.teacher_steps),
             student_steps=int(self.student_steps),
-            memory=max(1, round(MEMORY_SHARE * rounds)),
-            frozen_rounds=math.ceil(FROZEN_SHARE * rounds),
             generator_rate=trust * float(self.generator_rate),
             student_rate=float(self.student_rate),
         )

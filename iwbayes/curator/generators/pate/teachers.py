@@ -22,7 +22,7 @@ LEARNING_RATE = 0.02
 def assign(order: IntArray, n_teachers: int, users: IntArray | None) -> IntArray:
     """Teacher of each row, from a random order of rows, or of users, that no value had a part in.
 
-    All rows of a user go to one teacher. As many rows (users) as there are go to each teacher, give or take one.
+    All rows of a user go to one teacher, and the same number of rows (users) to each, give or take one.
     """
     teacher = np.empty(len(order), dtype=np.int64)
     teacher[order] = np.arange(len(order)) % n_teachers
@@ -32,10 +32,10 @@ def assign(order: IntArray, n_teachers: int, users: IntArray | None) -> IntArray
 class Teachers:
     """Classifiers of private against generated rows, each of its own private rows, trained side by side.
 
-    Each is linear in the standardised row plus a small perceptron, ``hidden`` wide. The tensors of all teachers
-    have the teacher as their first dimension and no operation mixes it, and their shapes (``size`` bounds the rows
-    of one teacher) are public: what one teacher learns depends on its own private rows and on public values alone.
-    Rows are standardised by public constants, and ``rng`` draws public initial parameters.
+    Each is linear in the row, standardised by public constants, plus a small perceptron, ``hidden`` wide. The tensors
+    of all teachers have the teacher as their first dimension and no operation mixes it, and their shapes (``size``
+    bounds the rows of one teacher) and initial parameters (from ``rng``) are public: what one teacher learns depends on
+    its own private rows and on public values alone.
 
     It holds private rows: it prints nothing of them, and is neither copied nor pickled. Ask `NoisyVotes`.
     """
@@ -49,14 +49,13 @@ class Teachers:
         counts = np.bincount(teacher, minlength=n_teachers)
         if np.max(counts) > size:
             raise RuntimeError("a teacher has more rows than their public bound. This is a defect; nothing was asked.")
-        own = np.zeros((n_teachers, size, rows.shape[1]), dtype=np.float32)
-        shares = np.zeros((n_teachers, size), dtype=np.float32)
+        d = rows.shape[1]
+        own, shares = np.zeros((n_teachers, size, d), dtype=np.float32), np.zeros((n_teachers, size), dtype=np.float32)
         by_teacher = np.argsort(teacher, kind="stable")
         index = np.arange(len(teacher)) - np.repeat(np.cumsum(counts) - counts, counts)
         own[teacher[by_teacher], index] = rows[by_teacher]
         shares[teacher[by_teacher], index] = 1 / counts[teacher[by_teacher]]
         self._rows, self._shares = torch.from_numpy(own), torch.from_numpy(shares)
-        d = rows.shape[1]
         start = {
             "linear": np.zeros((n_teachers, d, 1)),
             "constant": np.zeros((n_teachers, 1, 1)),
@@ -78,10 +77,9 @@ class Teachers:
         return outer.squeeze(-1)
 
     def learn(self, generated: Tensor, steps: int) -> None:
-        """Take steps against generated rows, shape (row, feature), which all teachers share.
+        """Take steps against generated rows, which all teachers share; each loss has both classes normalised.
 
-        Each teacher's loss has both classes normalised. The sum over teachers is differentiated, in which no term of
-        one teacher holds a parameter of another.
+        The sum over teachers is differentiated, in which no term of one teacher holds a parameter of another.
         """
         for _ in range(steps):
             self._optimizer.zero_grad()
@@ -102,21 +100,18 @@ class Teachers:
         return np.asarray(votes.numpy(), dtype=np.int64)
 
     def __repr__(self) -> str:
-        """Show their number only."""
         return f"Teachers({self.n})"
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be copied or pickled: they hold private rows."""
         raise TypeError("Teachers hold private rows; they cannot be copied.")
 
 
 class NoisyVotes:
     """The only way to the teachers' votes: counts with Gaussian noise, as many as were charged.
 
-    A row (a user) belongs to one teacher, so that neighbours differ in one teacher, in whatever way, and the count
-    of votes for a generated row by at most 1. That holds for any number of rows a user. The ledger handed out
-    ``noise`` against the charge of all votes; ``scale`` is its standard deviation in votes, ``left`` the number of
-    votes that are charged.
+    A row (a user) belongs to one teacher, so that neighbours differ in one teacher, in whatever way, and the count of
+    votes for a generated row by at most 1, for any number of rows a user. The ledger handed out ``noise`` against the
+    charge of all votes; ``scale`` is its standard deviation in votes, ``left`` the number of votes that are charged.
     """
 
     __slots__ = ("_grid", "_noise", "_scale", "_teachers", "left")
@@ -140,9 +135,7 @@ class NoisyVotes:
         return noisy / (self._grid * self._teachers.n)
 
     def __repr__(self) -> str:
-        """Show how many are left."""
         return f"NoisyVotes({self.left} left)"
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be copied or pickled: a copy would ask twice."""
         raise TypeError("NoisyVotes hold private rows and a count of charged votes; they cannot be copied.")

@@ -14,7 +14,14 @@ from torch.nn.functional import softplus
 
 from iwbayes.curator.generators.adversarial.architecture import Architecture
 from iwbayes.curator.generators.adversarial.networks import make_discriminator, make_generator
-from iwbayes.curator.generators.adversarial.training import AVERAGED_SHARE, BETAS, LEAST_SPREAD, Trained
+from iwbayes.curator.generators.adversarial.training import (
+    AVERAGED_SHARE,
+    BETAS,
+    LEAST_SPREAD,
+    START_ROWS,
+    Trained,
+    squared_slope,
+)
 from iwbayes.curator.generators.pate.teachers import NoisyVotes, Teachers
 from iwbayes.curator.training.parameters import Average, put_parameters
 
@@ -22,67 +29,62 @@ from iwbayes.curator.training.parameters import Average, put_parameters
 PRIOR_SCALE = 1.0
 #: Weight of the student's squared gradient over generated rows while the generator moves: it keeps them from circling.
 SLOPE_PENALTY = 0.1
+#: Share of the rounds at the end in which the generator no longer moves and the student settles.
+FROZEN_SHARE = 0.2
+#: Share of the rounds whose votes the student remembers.
+MEMORY_SHARE = 0.2
 #: Teachers start with this many times the steps of a round.
 FIRST_STEPS = 20
-#: Rows from which the standardisation is taken.
-_START_ROWS = 4096
 
 
 @dataclass(frozen=True)
 class PATETrainingSettings:
-    """Public numbers of one training; see the parameters of `iwbayes.curator.generators.pate.pate.PATEGAN`."""
+    """Public numbers of one training; see the parameters of `PATEGAN`."""
 
     rounds: int
     votes: int
     batch_size: int
     teacher_steps: int
     student_steps: int
-    memory: int
-    frozen_rounds: int
     generator_rate: float
     student_rate: float
 
 
 class PATETraining:
-    """One training: teachers, votes, student and generator in turn, a frozen generator at the end.
-
-    The student is the architecture's discriminator; initial parameters and latent draws, from ``rng``, are public.
-    """
+    """One training: teachers, votes, student (the discriminator) and generator in turn, from a public ``rng``."""
 
     def __init__(self, architecture: Architecture, settings: PATETrainingSettings, rng: np.random.Generator) -> None:
         self._architecture, self._settings = architecture, settings
         self._source = torch.Generator().manual_seed(int(rng.integers(2**62)))
         self._generator = make_generator(architecture, rng)
-        start = self._batch(_START_ROWS).double().numpy()
+        start = self._batch(START_ROWS).double().numpy()
         #: Constants that standardise rows, shape (feature,): public, from the generator before training.
         self.center, self.scale = start.mean(axis=0), np.maximum(start.std(axis=0), LEAST_SPREAD)
-        self._student = make_discriminator(architecture, rng, self.center, self.scale)
-        self._center, self._scale = (torch.tensor(x, dtype=torch.float32) for x in (self.center, self.scale))
+        self._student: Any = make_discriminator(architecture, rng, self.center, self.scale)
 
     def _batch(self, n: int) -> Tensor:
         with torch.no_grad():
             return self._architecture.draw(self._generator, n, self._source)
 
     def _standardised(self, rows: Tensor) -> Tensor:
-        return (rows - self._center) / self._scale
+        return (rows - self._student.center) / self._student.scale
 
     def run(self, teachers: Teachers, votes: NoisyVotes, advance: Callable[[], None]) -> Trained:
-        """Spend all votes; RuntimeError when the training of student or generator diverged.
-
-        Teachers learn against the generator's rows; nothing else is asked of them here. ``advance`` is called
-        after a round.
-        """
-        settings, moving = self._settings, self._settings.rounds - self._settings.frozen_rounds
+        """Spend all votes, ``advance`` after each round; RuntimeError when student or generator diverged."""
+        settings, rounds = self._settings, self._settings.rounds
+        remembered, frozen = max(1, round(MEMORY_SHARE * rounds)), math.ceil(FROZEN_SHARE * rounds)
+        moving = rounds - frozen
         learner = torch.optim.Adam(self._student.parameters(), lr=settings.student_rate)
         adam = torch.optim.Adam(self._generator.parameters(), lr=settings.generator_rate, betas=BETAS)
         memory: list[tuple[Tensor, Tensor]] = []
         average, settled = Average(self._generator), Average(self._student)
-        for turn in range(settings.rounds):
+        for turn in range(rounds):
             steps = settings.teacher_steps * (1 if turn else FIRST_STEPS)
             teachers.learn(self._standardised(self._batch(settings.batch_size)), steps)
             asked = self._batch(settings.votes)
+            # nothing else is asked of the teachers
             shares = torch.from_numpy(votes.ask(self._standardised(asked)).astype(np.float32))
-            memory = [*memory, (asked, shares)][-settings.memory :]
+            memory = [*memory, (asked, shares)][-remembered:]
             self._learn(learner, memory, votes.noise_sd, SLOPE_PENALTY if turn < moving else 0.0)
             if turn < moving:
                 self._generate(adam, settings.generator_rate * (1 - turn / moving))
@@ -91,7 +93,7 @@ class PATETraining:
             if turn == moving - 1:
                 put_parameters(self._generator, average.parameters())
                 memory = []  # votes on rows of another generator
-            if turn >= settings.rounds - math.ceil(AVERAGED_SHARE * settings.frozen_rounds):
+            if turn >= rounds - math.ceil(AVERAGED_SHARE * frozen):
                 settled.add()
             advance()
         return Trained(average.parameters(), settled.parameters(), self.center, self.scale)
@@ -111,7 +113,7 @@ class PATETraining:
             loss = (softplus(logits) - shares * logits).mean()
             loss = loss + penalty / 2 * sum((value**2).sum() for value in self._student.parameters())
             if slope_penalty:
-                loss = loss + slope_penalty / 2 * self._slopes(memory[-1][0])
+                loss = loss + slope_penalty / 2 * squared_slope(self._student, memory[-1][0], self.scale)[1]
             if not math.isfinite(loss.item()):
                 raise RuntimeError(
                     "the training diverged: the student's loss is not finite. Lower the learning rates, or leave them "
@@ -120,19 +122,11 @@ class PATETraining:
             loss.backward()
             learner.step()
 
-    def _slopes(self, rows: Tensor) -> Tensor:
-        """Mean squared gradient of the student's logit in the standardised row."""
-        rows = rows.detach().clone().requires_grad_()
-        (slopes,) = torch.autograd.grad(self._student(rows).sum(), rows, create_graph=True)
-        found: Tensor = ((slopes * self._scale) ** 2).sum(dim=1).mean()
-        return found
-
     def _generate(self, adam: Any, rate: float) -> None:
         """One step of the generator, which reads the student alone."""
         for group in adam.param_groups:
             group["lr"] = rate
         adam.zero_grad(set_to_none=True)
         rows = self._architecture.draw(self._generator, self._settings.batch_size, self._source)
-        loss = softplus(-self._student(rows)).mean()
-        loss.backward()
+        softplus(-self._student(rows)).mean().backward()
         adam.step()

@@ -21,9 +21,8 @@ CLEARLY = 3.0
 class ColumnBins:
     """Codes of one column: levels, whole numbers or equal-width bins, and a last code for missing cells.
 
-    Each bound of a numeric column is a bin of its own, since values gather there: zeros of amounts, and what was
-    clipped. For a real column that bin has no width. ``edges`` are on the column's transformed scale (bins are
-    right-open, the last one closed); None for levels.
+    Each bound of a numeric column is a bin of its own, since values gather there; a real column's has no width.
+    ``edges`` are on the column's transformed scale (bins are right-open, the last one closed); None for levels.
     """
 
     column: Column
@@ -94,11 +93,9 @@ class ColumnBins:
         return self.column.conform(pd.Series(np.where(absent, np.nan, numbers), name=self.column.name))
 
     def without_doubtful_bounds(self, noisy: NoisyCounts) -> Array:
-        """Noisy counts in which the bin of a bound holds nothing special, unless it clearly does.
+        """Noisy counts in which a bound has the density of its neighbour, unless it stands `CLEARLY` above it.
 
-        A bound that does not stand `CLEARLY` standard deviations of its noise above its neighbour's density
-        gets that density: where nothing gathers, its bin would add nothing but noise. Single whole numbers stay
-        as they are.
+        Where nothing gathers, its bin would add nothing but noise. Single whole numbers stay as they are.
         """
         assert self.edges is not None  # noqa: S101 - numeric columns have edges
         value, widths = noisy.value.copy(), np.diff(self.edges)
@@ -109,10 +106,7 @@ class ColumnBins:
         return value
 
     def smoothed(self, counts: Array, variance: float, total: float) -> Array:
-        """Put a smooth density through counts of about ``total`` rows; bounds of no width and missing cells stay.
-
-        They come from `without_doubtful_bounds`, with the variance of a bin's noise.
-        """
+        """Put a smooth density through counts of about ``total`` rows; bounds of no width and missing cells stay."""
         assert self.edges is not None  # noqa: S101 - numeric columns have edges
         widths = np.diff(self.edges)
         wide = np.flatnonzero(widths > 0)
@@ -138,11 +132,6 @@ class Groups:
     def sums(self, values: Array) -> Array:
         """Sum a number of each bin over its group, shape (group,)."""
         return np.bincount(self.of, values).astype(np.float64)
-
-    @classmethod
-    def single(cls, size: int) -> Groups:
-        """Every code is a group of its own."""
-        return cls(np.arange(size), np.ones(size))
 
     @classmethod
     def by_mass(cls, mass: Array, n_groups: int, missing: bool) -> Groups:
@@ -171,10 +160,10 @@ def is_numeric(column: Column) -> bool:
 
 
 def draw_codes(distributions: Array, given: Codes, rng: np.random.Generator) -> Codes:
-    """Draw one code a row from the law, a row of ``laws``, that is given for it, by inversion."""
+    """Draw one code a row, by inversion, from the distribution (a row of ``distributions``) that is given for it."""
     cumulative = np.cumsum(distributions, axis=1)
     cumulative /= cumulative[:, -1:]
-    # one sorted list for all laws: law k lives on [k, k + 1)
+    # one sorted list for all distributions: the k-th lives on [k, k + 1)
     edges = (cumulative + np.arange(len(distributions))[:, None]).ravel()
     indices = np.searchsorted(edges, given + rng.random(len(given)), side="right")
     return np.minimum(indices - given * distributions.shape[1], distributions.shape[1] - 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from iwbayes.arrays import Array
 from iwbayes.curator.privacy.accounting import gaussian_delta, gaussian_epsilon, gaussian_multiplier, noise_event
 from iwbayes.curator.privacy.ledger import Ledger
-from iwbayes.curator.privacy.mechanisms import gaussian, laplace
+from iwbayes.curator.privacy.mechanisms import Noisy, gaussian, laplace
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.statement import Event
 
@@ -49,19 +49,16 @@ def gaussian_parts(epsilon: float, delta: float, shares: Sequence[float]) -> lis
     """Split one Gaussian guarantee into several that cost as much as it together, each true for its use alone.
 
     Inverse squares of noise multipliers add up, so that a use with share s (positive, of sum 1) of an (epsilon,
-    delta) mechanism of multiplier m has m/sqrt(s). Splitting epsilon and delta instead would give 1/s times the
-    noise.
+    delta) mechanism of multiplier m has m/sqrt(s). Splitting epsilon and delta instead would give 1/s times the noise.
     """
     # a trifle more noise, so that rounding never makes the parts cost more than the whole
     whole = gaussian_multiplier(epsilon, delta) * (1 + 1e-12)
     parts = []
     for share in shares:
-        multiplier = whole / math.sqrt(share)
-        own = gaussian_epsilon(multiplier, delta)
-        if own > 0:
-            parts.append(Budget(own, delta))
-        else:  # so much noise that delta alone pays for it: claim a small epsilon and the little delta
-            parts.append(Budget(share * epsilon, gaussian_delta(multiplier, share * epsilon)))
+        multiplier, own = whole / math.sqrt(share), share * epsilon
+        least = gaussian_epsilon(multiplier, delta)
+        # 0 where there is so much noise that delta alone pays for it: claim a small epsilon and the little delta
+        parts.append(Budget(least, delta) if least > 0 else Budget(own, gaussian_delta(multiplier, own)))
     return parts
 
 
@@ -78,27 +75,37 @@ def mean_noise(facts: PublicFacts, n_tables: int, epsilon: float, delta: float) 
     return noise_scale(facts, n_tables, epsilon, delta) * (math.sqrt(2 / math.pi) if delta > 0 else 1.0)
 
 
+def noisy_counts(
+    counts: Codes, n_tables: int, ledger: Ledger, label: str, facts: PublicFacts, *, epsilon: float, delta: float
+) -> Noisy:
+    """Charge, then draw: counts of several tables of the same rows, one after the other, with one vector of noise.
+
+    A replaced row leaves one cell of each table and enters another; a nulled one leaves one. The sensitivity is that of
+    all tables together, in L2 for Gaussian noise and in L1 for Laplace's, and is multiplied by the rows per user.
+    """
+    settings: dict[str, Any] = {"epsilon": epsilon, "ledger": ledger, "label": label, "grid": 1.0}
+    rows, moved = facts.rows_per_user, count_moves(facts) * n_tables
+    if delta > 0:
+        return gaussian(counts, sensitivity=rows * math.sqrt(moved), delta=delta, **settings)
+    return laplace(counts, sensitivity=rows * moved, **settings)
+
+
 def measure_counts(
     counts: Sequence[Codes], ledger: Ledger, label: str, facts: PublicFacts, *, epsilon: float, delta: float
 ) -> list[NoisyCounts]:
     """Noisy counts of several tables of the same rows, charged by `count_event` before the noise is drawn.
 
-    A row stands in one cell of each table, and every sensitivity is multiplied by the rows per user. Epsilon and
-    delta are of all tables together: Laplace noise with epsilon/tables for each or, with delta above 0, one
+    Epsilon and delta are of all tables together: Laplace noise with epsilon/tables for each or, with delta above 0, one
     Gaussian for all.
     """
-    moves, rows = count_moves(facts), facts.rows_per_user
-    scale = noise_scale(facts, len(counts), epsilon, delta)
-    variance = scale**2 * (1 if delta > 0 else 2)
-    settings: dict[str, Any] = {"ledger": ledger, "label": label, "grid": 1.0}
+    n_tables = len(counts)
+    variance = noise_scale(facts, n_tables, epsilon, delta) ** 2 * (1 if delta > 0 else 2)
     if delta > 0:
-        sensitivity = rows * math.sqrt(moves * len(counts))
-        stacked = np.concatenate(counts)
-        noisy = gaussian(stacked, sensitivity=sensitivity, epsilon=epsilon, delta=delta, **settings).value
-        parts = np.split(noisy, np.cumsum([len(c) for c in counts])[:-1])
+        noisy = noisy_counts(np.concatenate(counts), n_tables, ledger, label, facts, epsilon=epsilon, delta=delta)
+        parts = np.split(noisy.value, np.cumsum([len(c) for c in counts])[:-1])
     else:
-        share = epsilon / len(counts)
-        parts = [laplace(c, sensitivity=rows * moves, epsilon=share, **settings).value for c in counts]
+        each = {"epsilon": epsilon / n_tables, "delta": 0.0}
+        parts = [noisy_counts(c, 1, ledger, label, facts, **each).value for c in counts]
     return [NoisyCounts(part, variance) for part in parts]
 
 
@@ -110,11 +117,10 @@ def project_nonnegative(noisy: Array, total: float) -> Array:
     return np.maximum(noisy - shift[last], 0.0)
 
 
-def combine(estimates: Iterable[tuple[Array, Array | float]]) -> Array:
+def combine(estimates: Sequence[tuple[Array, Array | float]]) -> Array:
     """Mean of independent estimates of the same counts, each with its variance, weighted by the inverse variances."""
-    pairs = list(estimates)
-    weights = [1 / np.asarray(variance) for _, variance in pairs]
-    return np.asarray(sum(w * value for w, (value, _) in zip(weights, pairs, strict=True)) / sum(weights))
+    weights = [1 / np.asarray(variance) for _, variance in estimates]
+    return np.asarray(sum(w * value for w, (value, _) in zip(weights, estimates, strict=True)) / sum(weights))
 
 
 def other_axes(table: Array, axis: int) -> tuple[int, ...]:
@@ -125,8 +131,8 @@ def other_axes(table: Array, axis: int) -> tuple[int, ...]:
 def with_marginals(table: Array, marginals: Sequence[Array]) -> Array:
     """Nearest table (in L2) with the given one-way marginals, which have one sum.
 
-    Each marginal's gap is spread evenly over the cells that it sums. The projections onto the marginals of two axes
-    commute, since they share the total alone, so that one round is exact.
+    Each marginal's gap is spread evenly over its cells. Projections onto the marginals of two axes commute, since they
+    share the total alone, so that one round is exact.
     """
     for axis, marginal in enumerate(marginals):
         others = other_axes(table, axis)
@@ -144,10 +150,10 @@ def consistent_tables(
 ) -> list[Array]:
     """Give all tables the same one-way marginals (after Hay et al., VLDB 2010, and Qardaji et al., SIGMOD 2014).
 
-    Parameters and result are flat tables of these columns, the last fastest. ``measured`` maps a column to the
-    counts that were released of it alone, and their variance. A column's counts are the mean of all tables that
-    hold it and of these, weighted by the inverse variances and projected on non-negative counts with the public
-    total; each table is then moved to the nearest one with these counts. Cells may be negative.
+    Tables are flat, the last of their columns fastest. ``measured`` maps a column to released counts of it alone, and
+    their variance. A column's counts are the mean of these and of all tables that hold it, weighted by the inverse
+    variances and projected on non-negative counts with the public total; each table is then moved to the nearest one
+    with these counts. Cells may be negative.
     """
     shaped = [part.value.reshape([sizes[c] for c in members]) for part, members in zip(tables, columns, strict=True)]
     estimates: dict[int, list[tuple[Array, Array | float]]] = {c: [found] for c, found in measured.items()}
@@ -156,7 +162,5 @@ def consistent_tables(
             marginal = table.sum(axis=other_axes(table, axis)), part.variance * table.size / sizes[column]
             estimates.setdefault(column, []).append(marginal)
     counts = {column: project_nonnegative(combine(found), total) for column, found in estimates.items()}
-    return [
-        with_marginals(table, [counts[c] for c in members]).ravel()
-        for table, members in zip(shaped, columns, strict=True)
-    ]
+    pairs = zip(shaped, columns, strict=True)
+    return [with_marginals(table, [counts[c] for c in members]).ravel() for table, members in pairs]

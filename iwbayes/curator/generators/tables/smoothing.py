@@ -25,16 +25,15 @@ _RIDGE = 1e-9
 def smoothed_counts(noisy: Array, variance: float, widths: Array, total: float) -> Array:
     """Put a smooth density through noisy counts of neighbouring bins; special bins stay as they were released.
 
-    Where bins are finer than the noise allows, the nearest non-negative counts spread noise over empty bins, and
-    tails become several times too heavy. A smooth density has them right as far as the noise allows. There are at
-    least `LEAST_BINS` counts of about ``total`` rows, with one variance of the noise; widths are positive, in any
-    unit. The sum of what is returned is not fixed.
+    Where bins are finer than the noise allows, the nearest non-negative counts spread noise over empty bins, and tails
+    become several times too heavy. There are at least `LEAST_BINS` counts of about ``total`` rows, with one variance of
+    the noise; widths are positive, in any unit. The sum of what is returned is not fixed.
 
     The log density f minimises sum_j (n_j - w_j exp f_j)**2 / (2 v_j) + penalty |D f|**2 / 2, with D the third
     differences and v_j the variance of noise and sampling together. The penalty is the one of largest marginal
     likelihood by Laplace's method. A bin further than 4 standard deviations from the fit keeps its count and does
-    not enter the next fit. (Density estimation with a penalty on the log density: Good & Gaskins, Biometrika 1971;
-    difference penalties: Eilers & Marx, Statistical Science 1996.)
+    not enter the next fit. (Penalty on the log density: Good & Gaskins, Biometrika 1971; difference penalties:
+    Eilers & Marx, Statistical Science 1996.)
     """
     widths = widths / widths.mean()
     special = np.zeros(len(noisy), dtype=bool)
