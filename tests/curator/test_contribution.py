@@ -525,6 +525,7 @@ def test_publish_users_is_the_two_steps_within_one_budget():
         ({"n_synthetic": 0}, "n_synthetic must be a whole number"),
         ({"weights": "tilt"}, "weights must have pure"),
         ({"generator": iw.BayesNet}, "generator must have pure"),
+        ({"weights": iw.paper.LogisticWeights(mechanism="none")}, "without noise the cost is infinite"),
         ({"for_models": ["nobody ~ cost"]}, "nobody"),
         ({"epsilon": 9.0}, "exceed|left|budget"),
         ({"epsilon": 1.0, "delta": 1e-5}, "delta must be at most that of the ledger"),
