@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from iwbayes.arrays import row_blocks
 from iwbayes.schema import Schema
 
 #: Most rows that are worked on at once.
@@ -20,8 +21,7 @@ _UNREAD = (
 
 def slices(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
     """Cut a frame into blocks of rows, none of them too large to work on."""
-    for start in range(0, len(frame), BLOCK_ROWS):
-        yield frame.iloc[start : start + BLOCK_ROWS]
+    return (frame.iloc[rows] for rows in row_blocks(len(frame), BLOCK_ROWS))
 
 
 class DaskRows:

@@ -10,10 +10,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from iwbayes.schema import Schema, check_schema
+from iwbayes.schema.schema import Frozen
 from iwbayes.tables.blocks import DaskRows, slices
 
 
-class PrivateTable:
+class PrivateTable(Frozen):
     """Private rows under a public schema. Its printed forms show the schema and nothing else.
 
     Parameters
@@ -114,8 +115,8 @@ class PrivateTable:
             users = _owners(frame, schema, user)
             frame = frame.drop(columns=user)
         canonical = schema.conform(frame, on_undeclared=on_undeclared)
-        rows_per_user, n = (None, None) if user else (1, len(canonical))
-        self._fill(canonical, published, on_undeclared, users, rows_per_user, n, None)
+        most, n = (None, None) if user else (1, len(canonical))
+        self._fill(published, on_undeclared, _frame=canonical, users=users, rows_per_user=most, _n_private=n)
 
     @classmethod
     def from_dask(cls, frame: Any, schema: Schema, *, on_undeclared: str = "refuse") -> PrivateTable:
@@ -151,24 +152,13 @@ class PrivateTable:
         published = schema.admitting(on_undeclared)
         rows = DaskRows(frame, schema, on_undeclared)
         table = object.__new__(cls)
-        table._fill(None, published, on_undeclared, None, 1, rows.n_rows, None, rows)
+        table._fill(published, on_undeclared, _rows=rows, rows_per_user=1, _n_private=rows.n_rows)
         return table
 
-    def _fill(
-        self,
-        frame: pd.DataFrame | None,
-        schema: Schema,
-        on_undeclared: str,
-        users: NDArray[np.int64] | None,
-        rows_per_user: int | None,
-        n_private: int | None,
-        source: str | None,
-        rows: DaskRows | None = None,
-    ) -> None:
-        names = ("_frame", "_schema", "on_undeclared", "users", "rows_per_user", "_n_private", "_source", "_rows")
-        content = (frame, schema, on_undeclared, users, rows_per_user, n_private, source, rows)
-        for name, value in zip(names, content, strict=True):
-            object.__setattr__(self, name, value)
+    def _fill(self, schema: Schema, on_undeclared: str, **content: object) -> None:
+        """Set all attributes; those that are not given are None."""
+        both = {"_schema": schema, "on_undeclared": on_undeclared}
+        self._set(**(dict.fromkeys(self.__slots__) | both | content))
 
     def _bounded(self, indices: NDArray[np.int64], *, rows_per_user: int, n_private: int, source: str) -> PrivateTable:
         """Keep some rows of the users, of which none owns more than ``rows_per_user``; see `bound_contributions`."""
@@ -178,13 +168,10 @@ class PrivateTable:
         if np.max(np.bincount(kept, minlength=1)) > rows_per_user:
             raise RuntimeError("a user keeps more rows than the bound. This is a defect: nothing was released.")
         table = object.__new__(PrivateTable)
+        facts = {"rows_per_user": rows_per_user, "_n_private": n_private, "_source": source}
         frame = self.frame.iloc[indices].reset_index(drop=True)
-        table._fill(frame, self._schema, self.on_undeclared, kept, rows_per_user, n_private, source)
+        table._fill(self._schema, self.on_undeclared, _frame=frame, users=kept, **facts)
         return table
-
-    def __setattr__(self, name: str, value: object) -> None:
-        """Refuse: a table does not change."""
-        raise AttributeError("a PrivateTable does not change; make a new one.")
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -258,15 +245,12 @@ class PrivateTable:
         return self.n_private
 
     def __bool__(self) -> bool:
-        """Be true, so that nobody asks for the number of rows by accident."""
-        return True
+        return True  # nobody asks for the number of rows by accident
 
     def __repr__(self) -> str:
-        """Show the schema only."""
         return f"PrivateTable of {self._schema!r}"
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be pickled: private rows do not leave the process by accident."""
         raise TypeError("a PrivateTable cannot be pickled; build it again from its source.")
 
 
