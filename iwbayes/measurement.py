@@ -23,15 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NoiseDistribution:
-    """Distribution of an additive noise vector.
-
-    Parameters
-    ----------
-    scale : float
-        Above 0, in the unit of the statistic.
-    dim : int
-        Number of coordinates k.
-    """
+    """Distribution of an additive noise vector of k coordinates; its scale is in the unit of the statistic."""
 
     scale: float
     dim: int
@@ -55,30 +47,17 @@ class NoiseDistribution:
         return type(self)(float(self.scale * factor), self.dim)
 
     def existence(self, x: ArrayLike) -> Array:
-        """Scale times the norm of each row that limits where E exp(zeta.x) exists; 0 for Gaussian noise.
+        """Scale times the norm of each row of x (row, k) that limits where E exp(zeta.x) exists; 0 for Gaussian noise.
 
-        Parameters
-        ----------
-        x : array_like, shape (row, k) or (k,)
-
-        Returns
-        -------
-        ndarray, shape (row,)
-            E exp(zeta.x) is finite below 1. The variance of a debiased weight is finite below 1/2.
+        E exp(zeta.x) is finite below 1. The variance of a debiased weight is finite below 1/2.
         """
         rows = self._rows(x)
         return np.zeros(len(rows)) if self._order is None else self.scale * np.linalg.norm(rows, self._order, axis=1)
 
     def debias_factor(self, x: ArrayLike) -> Array:
-        """1 / E exp(zeta.x) for each row.
+        """1 / E exp(zeta.x) for each row of x (row, k); ValueError where it is infinite or x has another width.
 
         Theory: docs/theory.md#the-debias-factor.
-
-        Parameters
-        ----------
-        x : array_like, shape (row, k) or (k,)
-
-        Raises ValueError when the expectation is infinite for some row, or x has the wrong width.
         """
         return np.exp(self.log_debias_factor(x))
 

@@ -172,7 +172,17 @@ def variance_test(log_weights: ArrayLike, *, tail: int | None = None) -> FiniteV
             f"only {len(largest)} weights stand above the threshold, the others are equal to it; the test needs "
             f"{LEAST_TAIL}. Give a larger tail."
         )
-    return _test_excess(largest + np.log(-np.expm1(threshold - largest)))
+    profile, n = _Profile(largest + np.log(-np.expm1(threshold - largest))), len(largest)
+    u = _best(profile)
+    shape = profile.shape(u)
+    # restricted to shape 1/2: the share s y/(1 + s y) increases from 0 to 1 and has mean shape/(1 + shape)
+    restricted = brentq(lambda v: -np.expm1(-profile.logs(v)).mean() - 1 / 3, 0.0, profile.highest, xtol=1e-13)
+    total = float(profile.logs(restricted).sum())
+    log_scale = math.log(0.5) - restricted - math.log(-math.expm1(-restricted))
+    deviation = math.sqrt(9 / 4 / n)
+    gain = 2 * (n * log_scale + 3 * total - n * profile.loss(u))
+    ratio = math.copysign(math.sqrt(max(gain, 0.0)), shape - 0.5)
+    return FiniteVarianceTest(shape, n, (shape - 0.5) / deviation, (4 * total - 2 * n) * deviation, ratio)
 
 
 class _Profile:
@@ -214,26 +224,6 @@ class _Profile:
         """Zero where both likelihood equations hold, and at u = 0: (1 + shape) mean(1/(1 + s y)) - 1."""
         logs = self.logs(u)
         return float((1 + logs.mean()) * np.exp(-logs).mean()) - 1
-
-
-def _test_excess(log_excess: Array) -> FiniteVarianceTest:
-    """All three statistics from logarithms of excesses, shape (n,)."""
-    profile, n = _Profile(log_excess), len(log_excess)
-    u = _best(profile)
-    shape = profile.shape(u)
-    # restricted to shape 1/2: the share s y/(1 + s y) increases from 0 to 1 and has mean shape/(1 + shape)
-    restricted = brentq(lambda v: -np.expm1(-profile.logs(v)).mean() - 1 / 3, 0.0, profile.highest, xtol=1e-13)
-    total = float(profile.logs(restricted).sum())
-    log_scale = math.log(0.5) - restricted - math.log(-math.expm1(-restricted))
-    deviation = math.sqrt(9 / 4 / n)
-    gain = 2 * (n * log_scale + 3 * total - n * profile.loss(u))
-    return FiniteVarianceTest(
-        shape,
-        n,
-        (shape - 0.5) / deviation,
-        (4 * total - 2 * n) * deviation,
-        math.copysign(math.sqrt(max(gain, 0.0)), shape - 0.5),
-    )
 
 
 def _best(profile: _Profile) -> float:

@@ -245,8 +245,9 @@ class _Reader:
 
     def _whole(self, node: ast.AST) -> Span:
         """Span of a factor: a contrast of levels, or a polynomial."""
+        with_levels = [column.name for column in self.schema if column.kind in ("categorical", "binary")]
         match node:
-            case ast.Call(func=ast.Name(id="C"), args=[ast.Name(id=name), *_]) if self._name(name) in self._with_levels:
+            case ast.Call(func=ast.Name(id="C"), args=[ast.Name(id=name), *_]) if self._name(name) in with_levels:
                 return self._column(self._name(name))
             case ast.Call(func=ast.Name(id="poly"), args=[inner, *_]):
                 return self._power(self._polynomial(inner), self._degree(node), node)
@@ -297,7 +298,3 @@ class _Reader:
         for _ in range(min(power, MAX_PREDICTOR_DEGREE + 1) - 1):  # past the limit it is refused, however far
             found = _times(found, span, self.schema)
         return self.checked(found, ast.unparse(node))
-
-    @property
-    def _with_levels(self) -> list[str]:
-        return [column.name for column in self.schema if column.kind in ("categorical", "binary")]

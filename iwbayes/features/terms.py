@@ -14,7 +14,7 @@ from itertools import combinations, groupby
 import numpy as np
 import pandas as pd
 
-from iwbayes.arrays import Array
+from iwbayes.arrays import Array, row_blocks
 from iwbayes.schema import Schema
 from iwbayes.schema.columns import Column
 
@@ -32,10 +32,7 @@ _CHUNK = 8192
 
 
 def check_terms(schema: Schema, terms: Terms) -> None:
-    """Refuse (ValueError) what is neither a name nor a set of terms of the schema in its one order.
-
-    Explicit terms have indices in ascending order, and stand by degree and then in lexicographic order.
-    """
+    """Refuse (ValueError) what is neither a name nor a set of terms of the schema in its one order."""
     if isinstance(terms, str):
         if terms not in TERMS:
             raise ValueError(f"terms must be one of {TERMS}, or tuples of indices; got {terms!r}.")
@@ -136,8 +133,7 @@ def raw_chunks(schema: Schema, terms: Terms, frame: pd.DataFrame) -> Iterator[tu
     """Raw terms in chunks of rows, shape (row, raw), so that wide products of long tables need little memory."""
     listed = raw_terms(schema, terms)
     blocks = [np.array(list(group)) for _, group in groupby(listed, key=len)]
-    for start in range(0, len(frame), _CHUNK):
-        rows = slice(start, min(start + _CHUNK, len(frame)))
+    for rows in row_blocks(len(frame), _CHUNK):
         base = schema.encode(frame.iloc[rows])
         raw = np.empty((len(base), len(listed)))
         first = 0
