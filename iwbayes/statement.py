@@ -199,11 +199,10 @@ class PrivacyStatement:
         return count_uses(self.events)
 
     def __str__(self) -> str:
-        """Say the guarantee in plain words."""
         return wrapped("\n".join(self.lines()))
 
     def lines(self) -> list[str]:
-        """Return the lines of that text; not wrapped, as others indent them."""
+        """Say the guarantee in plain words, in lines that are not wrapped, as others indent them."""
         first, second, *others = self._terms()
         uses = (
             f"  {e.label}: {e.mechanism}, epsilon {e.epsilon:.4g}, delta {e.delta:.3g}"
@@ -215,7 +214,6 @@ class PrivacyStatement:
         return [first, second, *uses, *others]
 
     def _repr_html_(self) -> str:
-        """Show the same in a notebook."""
         header = ("use of the private rows", "mechanism", "times", "epsilon each", "delta each", "noise multiplier")
         rows = [(e.label, e.mechanism, n, e.epsilon, e.delta, e.noise_multiplier) for e, n in self.uses.items()]
         first, second, *others = (" ".join(line.split()) for line in self._terms())

@@ -30,8 +30,6 @@ from iwbayes.statement import PrivacyStatement
 from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights, pareto_k_threshold
 
-__all__ = ["FORMAT_VERSION", "Release", "ReleaseError", "load"]
-
 
 class ReleaseError(ValueError):
     """A release file cannot be read, or a release must not be written."""
@@ -73,8 +71,8 @@ class Release:
 
     def __post_init__(self) -> None:
         for name, kind in (("synthetic", SyntheticTable), ("weights", Weights), ("statement", PrivacyStatement)):
-            if not isinstance(getattr(self, name), kind):
-                raise TypeError(f"{name} must be a {kind.__name__}; got {type(getattr(self, name)).__name__}.")
+            if not isinstance(part := getattr(self, name), kind):
+                raise TypeError(f"{name} must be a {kind.__name__}; got {type(part).__name__}.")
         object.__setattr__(self, "n_private", _whole("n_private", self.n_private))
         if _whole("format_version", self.format_version) != FORMAT_VERSION:
             raise ValueError(f"format_version must be {FORMAT_VERSION}; got {self.format_version}.")
@@ -133,7 +131,6 @@ class Release:
         return tuple(found)
 
     def __repr__(self) -> str:
-        """Show sizes and the guarantee."""
         kind = "certified" if self.certified else "NOT certified"
         return (
             f"Release({len(self.synthetic)} synthetic rows x {len(self.synthetic.schema)} columns for "
@@ -142,7 +139,6 @@ class Release:
         )
 
     def __str__(self) -> str:
-        """Return the summary."""
         return self.summary()
 
     def summary(self, *, width: int = WIDTH) -> str:
@@ -153,7 +149,6 @@ class Release:
         return wrapped("\n".join([*lines, *(f"  {note}" for note in notes)]), width=width)
 
     def _repr_html_(self) -> str:
-        """Show the same in a notebook."""
         title, facts, notes = self._facts()
         return html_table(title, ("", "value"), facts, notes=notes) + self.statement._repr_html_()
 

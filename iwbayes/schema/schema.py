@@ -249,7 +249,9 @@ class Schema(Frozen):
         """TOML text, one ``[[column]]`` table a column."""
         blocks = []
         for entry in self.to_dict()["column"]:
-            blocks.append("[[column]]\n" + "".join(f"{key} = {_toml(v)}\n" for key, v in entry.items()))
+            # text, numbers, truth values and lists of them are the same in JSON, but for the character 127
+            lines = (f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in entry.items())
+            blocks.append("[[column]]\n" + "".join(lines).replace("\x7f", "\\u007f"))
         return "\n".join(blocks)
 
     @classmethod
@@ -332,13 +334,3 @@ def _code(column: Column) -> str:
     parts = (f"        {name}={pformat(value, width=WIDTH - 12, compact=True)},\n" for name, value in values.items())
     inner = "".join(part.replace("\n ", "\n         ") for part in parts)
     return f"    {type(column).__name__}(\n{inner}    )"
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, list):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
-    return repr(value)

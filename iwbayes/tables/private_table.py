@@ -32,14 +32,11 @@ class PrivateTable(Frozen):
         the level "other" of a Categorical whose levels are text, and a missing cell elsewhere. Both round fractions in
         an Integer column. Fix it before the rows are read, for it changes the published schema: see Notes.
     survey_weights : None
-        Out of scope, and refused when given: see Raises.
+        Out of scope, and refused when given: a design weight makes one row's influence as large as itself, so that no
+        sensitivity stated here would hold, and the weights are private values themselves.
 
     Attributes
     ----------
-    frame : pandas.DataFrame
-        The private rows in canonical form, for the curator's modules only.
-    schema : Schema
-        The one that is published: ``schema.admitting(on_undeclared)`` of the declared one.
     on_undeclared : str
     users : ndarray of int or None, shape (row,)
         Owners of the rows as codes, private; None where every row is a person's only one.
@@ -50,9 +47,8 @@ class PrivateTable(Frozen):
     ------
     TypeError, ValueError
         When the rows break the declaration (see `Schema.conform`), naming the column, never a value; when the user
-        column is absent, incomplete or part of the schema; when ``on_undeclared`` is none of the three.
-        When survey weights are given: a design weight makes one row's influence as large as its weight,
-        so that no sensitivity stated here would hold, and the weights are private values themselves.
+        column is absent, incomplete or part of the schema; when ``on_undeclared`` is none of the three; when survey
+        weights are given.
 
     Notes
     -----
@@ -175,13 +171,7 @@ class PrivateTable(Frozen):
 
     @property
     def frame(self) -> pd.DataFrame:
-        """The private rows in canonical form.
-
-        Raises
-        ------
-        ValueError
-            For rows of a Dask frame, which are not in memory.
-        """
+        """The private rows in canonical form, for the curator's modules only; ValueError for those of a Dask frame."""
         if self._frame is None:
             raise ValueError(
                 "the rows are those of a Dask frame, and this needs them in memory. If they fit, use "
@@ -195,23 +185,15 @@ class PrivateTable(Frozen):
         return self._frame is not None
 
     def map_blocks(self, function: Callable[[pd.DataFrame], Any]) -> Iterator[Any]:
-        """Apply a function to blocks of the private rows in canonical form, for the curator's modules only.
+        """Yield results for blocks of the private rows in canonical form, in their order; for curator modules only.
 
-        Parameters
-        ----------
-        function : callable
-            From a pandas.DataFrame with some of the rows to anything. Dask may call it in other threads or machines.
-
-        Yields
-        ------
-        Any
-            Its results, in the order of the rows.
+        Dask may call the function in other threads or machines.
         """
         yield from map(function, slices(self.frame)) if self._rows is None else self._rows.map(function)
 
     @property
     def schema(self) -> Schema:
-        """The public schema, as it is published."""
+        """The schema that is published: ``admitting(on_undeclared)`` of the declared one."""
         return self._schema
 
     @property
@@ -236,10 +218,6 @@ class PrivateTable(Frozen):
         return self.n_private if self.users is None else int(np.max(self.users, initial=-1)) + 1
 
     def __len__(self) -> int:
-        """Count the rows, where that is public.
-
-        Raises TypeError where the table names users: their number of rows is private. Use ``n_private``.
-        """
         if self.users is not None:
             raise TypeError("the number of rows of users is private; n_private is what was released of it.")
         return self.n_private
