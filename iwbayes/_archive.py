@@ -1,8 +1,7 @@
 """Small archives of named byte strings: deterministic to write, safe to read from anyone.
 
-The format is a zip whose members are stored without compression, so a member can never become larger than
-the file that holds it; a Parquet member is compressed inside. The reader takes nothing on trust: names,
-counts and sizes are checked before a byte is read, and what is read is bounded.
+The format is a zip whose members are stored without compression, so that none is larger than the file; a Parquet member
+is compressed inside. Names, counts and sizes are checked before a byte is read, and what is read is bounded.
 """
 
 from __future__ import annotations
@@ -115,10 +114,9 @@ def _array(name: str, content: bytes, n_dims: int) -> Array:
 
 
 def write_atomically(path: Path, content: bytes, *, overwrite: bool) -> None:
-    """Write a file so that it is there in full or not at all.
+    """Write a file in full or not at all.
 
-    With ``overwrite`` an existing file may be replaced, and the new one has its permissions; else it is a
-    FileExistsError, also when it came while writing.
+    An existing one is replaced and keeps its permissions, or else a FileExistsError, also when it came while writing.
     """
     refusal = f"{path} exists already. Choose another path, or pass overwrite=True to replace it."
     if not overwrite and os.path.lexists(path):

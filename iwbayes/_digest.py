@@ -12,13 +12,11 @@ _PLAIN = (str, bytes, bool, int, float, type(None))
 
 
 def digest(*parts: Any) -> str:
-    """SHA-256 of the canonical bytes of texts, numbers, arrays and tables.
+    """SHA-256 of the canonical bytes of texts, numbers, arrays and tables, equal for equal content in every process.
 
-    Equal content gives equal digests in every process. Names, types, shapes and order count. A digest tells that
-    content has changed; it binds nobody who can run code of their own.
-
-    Parts are str, bytes, bool, int, float, None, ndarray, pandas.DataFrame, or tuples or lists of these. Anything else
-    raises a TypeError, such as an array of objects, whose bytes are addresses.
+    Names, types, shapes and order count. A digest tells that content has changed; it binds nobody who can run code of
+    their own. Parts are str, bytes, bool, int, float, None, ndarray, pandas.DataFrame, or tuples or lists of these.
+    Anything else raises a TypeError, such as an array of objects, whose bytes are addresses.
 
     Examples
     --------

@@ -52,8 +52,7 @@ def read_table(
         When the file is absent or cannot be opened.
     TypeError, ValueError
         When it is of another kind, malformed, a number column holds other cells, a column to drop is not there or
-        declared, or ``on_undeclared`` is none of the three. The message names the file or the column and never quotes
-        the file's content, which the readers' own messages do.
+        declared, or ``on_undeclared`` is none of the three. No message quotes the file's content.
 
     Examples
     --------
@@ -115,10 +114,7 @@ def _read_csv(path: Path, refuses: bool) -> pd.DataFrame | None:
 
 
 def _has_short_rows(path: Path, bytes_: dict[str, Any]) -> bool:
-    """Whether a row has fewer cells than the header, or none at all with rows after it.
-
-    The reader fills the former with empty text, as if the cells were there, and skips the latter.
-    """
+    """Whether a row has fewer cells than the header, which the reader fills, or none at all, which it skips."""
     limit = csv.field_size_limit(_MOST_CHARACTERS)
     try:
         if path.suffix.lower() != ".csv":  # compressed

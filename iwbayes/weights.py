@@ -1,7 +1,4 @@
-"""Weights of synthetic rows, their diagnostics, and post-processing that needs no data.
-
-All of it is free of privacy cost when it is not tuned on private rows: it reads the released weights only.
-"""
+"""Weights of synthetic rows, their diagnostics, and post-processing, which is free when not tuned on private rows."""
 
 from __future__ import annotations
 
@@ -21,7 +18,6 @@ from iwbayes.tails import FiniteVarianceTest, psislw, variance_test
 
 if TYPE_CHECKING:
     from iwbayes.measurement import Measurement
-
 
 #: Finite log weights end here, far beyond any that means something, so that their squares and sums do not overflow.
 LARGEST_LOG_WEIGHT = 1e100
@@ -82,7 +78,7 @@ class Weights(Sourced):
     def __getitem__(self, rows: Any) -> Weights:
         """Weights of some rows, by a slice, a boolean mask or positions; their mean is one again.
 
-        They stand for a part of the private rows: of the total, `reweight` should get their share,
+        They stand for a part of the private rows: as its total `reweight` should get their share,
         ``release.n_private * weights.values[rows].sum() / len(weights)``. The measurement, which is of all rows, goes.
         """
         if np.ndim(rows) == 0 and not isinstance(rows, slice):
@@ -157,8 +153,8 @@ class Weights(Sourced):
         Returns
         -------
         FiniteVarianceTest
-            Of the worst draw: the one with the smallest ``p_value``. A small one says that importance sampling with
-            these weights has no central limit theorem; with several draws it is the smallest of as many p-values.
+            Of the draw with the smallest ``p_value``. A small one says that importance sampling with these weights has
+            no central limit theorem; with several draws it is the smallest of as many p-values.
 
         Raises
         ------

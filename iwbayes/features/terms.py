@@ -1,8 +1,7 @@
 """Raw terms of a feature map: products of encoded features, with their names, ranges and values.
 
-A term is the tuple of indices, among the schema's encoded features, that it multiplies: ``(0,)`` is the first feature,
-``(1, 1)`` the square of the second, ``(0, 2)`` the product of first and third. Every encoded feature lies within
-[-1, 1], and so does every term.
+A term is the tuple of indices, among the schema's encoded features, that it multiplies: ``(1, 1)`` is the square of the
+second. Every encoded feature lies within [-1, 1], and so does every term.
 """
 
 from __future__ import annotations
@@ -45,25 +44,17 @@ def check_terms(schema: Schema, terms: Terms) -> None:
             raise ValueError(f"a term must hold indices from 0 to {n - 1}; got {term}.")
         if len(term) > MAX_DEGREE or list(term) != sorted(term):
             raise ValueError(f"a term must hold at most {MAX_DEGREE} indices in ascending order; got {term}.")
-    if any(not _rank(one) < _rank(two) for one, two in zip(terms, terms[1:], strict=False)):
+    if terms != ordered_terms(set(terms)):
         raise ValueError("terms must be distinct and stand by degree and then by indices; use ordered_terms().")
 
 
 def ordered_terms(terms: set[Term] | frozenset[Term]) -> tuple[Term, ...]:
     """Terms in the one order that feature maps take."""
-    return tuple(sorted(terms, key=_rank))
-
-
-def _rank(term: Term) -> tuple[int, Term]:
-    return len(term), term
+    return tuple(sorted(terms, key=lambda term: (len(term), term)))
 
 
 def raw_terms(schema: Schema, terms: Terms) -> tuple[Term, ...]:
-    """List the raw terms.
-
-    "linear" are the encoded features, "squares" also the squares of numeric columns, "quadratic" also all products of
-    features of different columns.
-    """
+    """List the raw terms; see `FeatureMap` for what the names stand for."""
     if not isinstance(terms, str):
         return terms
     owner = feature_owners(schema)

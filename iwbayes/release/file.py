@@ -106,8 +106,8 @@ def _digest(manifest: dict[str, Any]) -> str:
 def from_bytes(source: BinaryIO) -> dict[str, Any]:
     """Arguments of the `Release` in a file.
 
-    Raises ArchiveError when the bytes are damaged, altered, of a newer format or no release, and exceptions of many
-    kinds when intact members hold values that no release has; `iwbayes.release.load` makes them one error.
+    Damaged, altered, newer or foreign bytes are an ArchiveError; intact members with values that no release has raise
+    exceptions of many kinds, which `load` makes one.
     """
     if source.seek(0, os.SEEK_END) > MAX_BYTES:
         raise ArchiveError(f"it is larger than {MAX_BYTES} bytes")
@@ -221,8 +221,7 @@ def _series(column: Any, values: pa.ChunkedArray) -> pd.Series:
         return pd.Series(values.to_numpy(), dtype=np.float64)
     absent = values.is_null().to_numpy().astype(bool)
     if column.kind == "integer":
-        whole = values.fill_null(0).to_numpy().astype(np.int64)
-        return pd.Series(pd.arrays.IntegerArray(whole, absent)) if absent.any() else pd.Series(whole)
+        return pd.Series(pd.arrays.IntegerArray(values.fill_null(0).to_numpy().astype(np.int64), absent))
     indices = pc.index_in(values, pa.array(column.levels, type=_arrow_type(column)))
     codes = indices.combine_chunks().fill_null(-1).to_numpy().astype(np.int64)
     if ((codes < 0) != absent).any():

@@ -202,7 +202,7 @@ class Schema(Frozen):
         return pd.DataFrame(found, copy=False)
 
     def encode(self, frame: pd.DataFrame) -> Array:
-        """Canonical table to centred features.
+        """Encode a table as centred features.
 
         Parameters
         ----------
@@ -298,8 +298,6 @@ def _column_from_dict(entry: Any) -> Column:
     if wrong:
         column = f"column {name!r}" if "name" in entry else "a column"
         raise TypeError(f"{column} of type {entry['type']!r}: {', '.join(wrong)}. Its keys are {', '.join(keys)}.")
-    if isinstance(options.get("levels"), list):
-        options["levels"] = tuple(options["levels"])
     try:
         return COLUMN_TYPES[entry["type"]](**options)
     except TypeError as error:
@@ -308,7 +306,7 @@ def _column_from_dict(entry: Any) -> Column:
 
 def column_table(schema: Schema) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Header and rows of a schema for reading: name, type, bounds or levels, whether cells may be missing."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for column in schema:
         if isinstance(column, Real | Integer):
             how = f", encoded as {column.transform}" if column.transform else ""

@@ -53,15 +53,13 @@ class PrivateTable(Frozen):
     Notes
     -----
     Without users the number of rows is public: those adjacencies compare tables of the same size. With users their
-    number is public and the number of rows is not: ``len`` refuses, and ``n_private`` is the noisy count that
-    `bound_contributions` released.
+    number is public and the number of rows is not: ``len`` refuses, and ``n_private`` is a noisy count.
 
-    A refusal depends on private cells. Whoever amends the schema after one has looked at private rows, and publishes
-    what was seen. So under "refuse" the promise of a release holds among tables that conform to the schema. Under
-    "missing" and "other" no cell refuses the table. The published schema then follows from the declared one and the
-    option alone. No row is dropped, and nothing tells whether the option was needed. A cell is judged by itself, not by
-    the dtype of its column: text that spells a number is a number, and a column of dates that is declared Real is
-    missing throughout.
+    A refusal depends on private cells: whoever amends the schema after one has looked at private rows. So under
+    "refuse" the promise of a release holds among tables that conform to the schema. Under "missing" and "other" no cell
+    refuses the table or drops a row, and the published schema follows from the declared one and the option alone. A
+    cell is judged by itself, not by the dtype of its column: text that spells a number is a number, and a column of
+    dates that is declared Real is missing throughout.
 
     Examples
     --------
@@ -131,9 +129,8 @@ class PrivateTable(Frozen):
         Returns
         -------
         PrivateTable
-            For `BayesNet` and `TiltWeights`, the defaults of `publish`, and weights that read no private row. They
-            read the frame block by block; of each cell, `BayesNet` keeps one or two bytes. Others need the rows in
-            memory and refuse before anything is charged.
+            For `BayesNet` and `TiltWeights`, which read it block by block, and weights that read no private row. Others
+            need the rows in memory and refuse before anything is charged.
 
         Raises
         ------

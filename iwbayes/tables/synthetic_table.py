@@ -23,15 +23,15 @@ class SyntheticTable(Frozen, Sourced):
         Exactly the declared columns; copied in canonical form.
     schema : Schema
     origin : str or None
-        Name of what made the rows; "outside" where only ``already_spent`` is given. None is an unknown origin: a
-        release of such rows is not certified.
+        Name of what made the rows; "outside" where only ``already_spent`` is given. A release of rows of unknown origin
+        (None) is not certified.
     log_ratio : array_like, shape (row,), optional
         What the outside generator says of log p_private(x)/p_synthetic(x), natural logs: `KnownRatioWeights` uses it.
     already_spent : (float, float), optional
         The (epsilon, delta) that making the rows (and ``log_ratio``) has cost, as their maker declares it, for the
-        same private rows and adjacency. The first ledger that works with the table charges it once. (0, 0) says that
-        no private row was used; infinity that they were used without noise. Without it, a table that did not come from
-        a generator under the ledger leaves a release uncertified, since nobody can say what its making cost.
+        same private rows and adjacency; (0, 0) where no private row was used, infinity without noise. The first ledger
+        that works with the table charges it once. Without it, and without a generator under the ledger, a release is
+        not certified.
 
     Raises
     ------
@@ -68,11 +68,7 @@ class SyntheticTable(Frozen, Sourced):
         self._from_source(None)
 
     def fingerprint(self) -> str:
-        """SHA-256 of rows, log ratio, schema and declared cost, by which a ledger knows the table.
-
-        It covers every value with names, types and order, so that a table which was changed in place is no longer the
-        one that a generator drew. It tells of changes; it cannot bind a curator who runs code of their own.
-        """
+        """SHA-256 of rows, log ratio, schema and declared cost, by which a ledger knows the table."""
         ratio = () if self.log_ratio is None else (self.log_ratio,)
         return digest("SyntheticTable", self.schema.to_toml(), self.already_spent, self.frame, *ratio)
 
