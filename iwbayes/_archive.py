@@ -1,8 +1,7 @@
 """Small archives of named byte strings: deterministic to write, safe to read from anyone.
 
-The format is a zip whose members are stored without compression, so a member can never become larger than
-the file that holds it; a Parquet member is compressed inside. The reader takes nothing on trust: names,
-counts and sizes are checked before a byte is read, and what is read is bounded.
+The format is a zip whose members are stored without compression, so that none is larger than the file; a Parquet member
+is compressed inside. Names, counts and sizes are checked before a byte is read, and what is read is bounded.
 """
 
 from __future__ import annotations
@@ -45,11 +44,7 @@ def pack(members: Mapping[str, bytes]) -> bytes:
 
 
 def unpack(source: BinaryIO, *, names: Collection[str], optional: Collection[str] = ()) -> dict[str, bytes]:
-    """Read an archive that must have all the members ``names`` and may have the ``optional`` ones.
-
-    Raises ArchiveError when the bytes are no such archive: not a zip, cut short, damaged, too large, compressed, or
-    with a missing, unknown or repeated member.
-    """
+    """Read an archive with all the members ``names``, and perhaps the ``optional`` ones; else an ArchiveError."""
     try:
         with zipfile.ZipFile(source) as archive:
             entries = archive.infolist()
@@ -93,10 +88,7 @@ def pack_arrays(arrays: Mapping[str, Array]) -> bytes:
 
 
 def unpack_arrays(content: bytes, dims: Mapping[str, int]) -> dict[str, Array]:
-    """Read the arrays of `pack_arrays`: exactly these names, float64, with these numbers of dimensions.
-
-    Anything else is an `ArchiveError`. No pickle is ever read.
-    """
+    """Read float64 arrays of exactly these names and numbers of dimensions, never a pickle; else an ArchiveError."""
     members = unpack(io.BytesIO(content), names=[f"{name}.npy" for name in dims])
     return {name: _array(name, members[f"{name}.npy"], n_dims) for name, n_dims in dims.items()}
 
@@ -122,10 +114,9 @@ def _array(name: str, content: bytes, n_dims: int) -> Array:
 
 
 def write_atomically(path: Path, content: bytes, *, overwrite: bool) -> None:
-    """Write a file so that it is there in full or not at all.
+    """Write a file in full or not at all.
 
-    With ``overwrite`` an existing file may be replaced, and the new one has its permissions; else it is a
-    FileExistsError, also when it came while writing.
+    An existing one is replaced and keeps its permissions, or else a FileExistsError, also when it came while writing.
     """
     refusal = f"{path} exists already. Choose another path, or pass overwrite=True to replace it."
     if not overwrite and os.path.lexists(path):
@@ -138,8 +129,14 @@ def write_atomically(path: Path, content: bytes, *, overwrite: bool) -> None:
         if overwrite:
             with contextlib.suppress(OSError):
                 shutil.copymode(path, draft)
-        if overwrite or not _link(draft, path, refusal):
             os.replace(draft, path)
+        else:
+            try:
+                os.link(draft, path)
+            except OSError:  # the name is taken, or the file system has no hard links
+                if os.path.lexists(path):
+                    raise FileExistsError(refusal) from None
+                os.replace(draft, path)
     with contextlib.suppress(OSError):  # the new name itself survives a power cut, where folders can be synchronised
         handle = os.open(path.parent, os.O_RDONLY)
         try:
@@ -156,16 +153,3 @@ def draft_of(path: Path) -> Iterator[Path]:
         yield draft
     finally:
         draft.unlink(missing_ok=True)
-
-
-def _link(draft: Path, path: Path, refusal: str) -> bool:
-    """Give the draft its name unless the name is taken; False where the file system has no hard links."""
-    try:
-        os.link(draft, path)
-    except FileExistsError:
-        raise FileExistsError(refusal) from None
-    except OSError:
-        if os.path.lexists(path):
-            raise FileExistsError(refusal) from None
-        return False
-    return True

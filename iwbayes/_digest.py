@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -12,13 +12,11 @@ _PLAIN = (str, bytes, bool, int, float, type(None))
 
 
 def digest(*parts: Any) -> str:
-    """SHA-256 of the canonical bytes of texts, numbers, arrays and tables.
+    """SHA-256 of the canonical bytes of texts, numbers, arrays and tables, equal for equal content in every process.
 
-    Equal content gives equal digests in every process. Names, types, shapes and order count. A digest tells that
-    content has changed; it binds nobody who can run code of their own.
-
-    Parts are str, bytes, bool, int, float, None, ndarray, pandas.DataFrame, or tuples or lists of these. Anything else
-    raises a TypeError, such as an array of objects, whose bytes are addresses.
+    Names, types, shapes and order count. A digest tells that content has changed; it binds nobody who can run code of
+    their own. Parts are str, bytes, bool, int, float, None, ndarray, pandas.DataFrame, or tuples or lists of these.
+    Anything else raises a TypeError, such as an array of objects, whose bytes are addresses.
 
     Examples
     --------
@@ -29,6 +27,30 @@ def digest(*parts: Any) -> str:
     for part in parts:
         _add(total, part)
     return total.hexdigest()
+
+
+class Sourced:
+    """Public content that a charged algorithm made, and that its ledger knows as long as it is unchanged."""
+
+    __slots__ = ()
+
+    _maker: str | None
+    _made_as: str | None
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the content."""
+        raise NotImplementedError
+
+    def _from_source(self, source: str | None) -> Self:
+        """Note on new content, before anybody else has it, the digest of what made it."""
+        object.__setattr__(self, "_maker", source)
+        object.__setattr__(self, "_made_as", None if source is None else self.fingerprint())
+        return self
+
+    @property
+    def source(self) -> str | None:
+        """Digest by which a ledger knows what made this, as long as nothing has changed since then; else None."""
+        return self._maker if self._maker is not None and self._made_as == self.fingerprint() else None
 
 
 def _add(total: Any, part: Any) -> None:

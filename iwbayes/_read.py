@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from iwbayes.schema import Schema
+from iwbayes.schema import Schema, check_schema
 from iwbayes.schema.cells import AFTER_REFUSAL, BOOLEANS, check_on_undeclared, numbers
 from iwbayes.schema.columns import Binary, Categorical, Column
 
@@ -52,8 +52,7 @@ def read_table(
         When the file is absent or cannot be opened.
     TypeError, ValueError
         When it is of another kind, malformed, a number column holds other cells, a column to drop is not there or
-        declared, or ``on_undeclared`` is none of the three. The message names the file or the column and never quotes
-        the file's content, which the readers' own messages do.
+        declared, or ``on_undeclared`` is none of the three. No message quotes the file's content.
 
     Examples
     --------
@@ -66,59 +65,37 @@ def read_table(
     0  33.0
     1   NaN
     """
-    if not isinstance(schema, Schema):
-        raise TypeError(f"schema must be an iwbayes.Schema; got {type(schema).__name__}.")
+    check_schema(schema)
     refuses = check_on_undeclared(on_undeclared) == "refuse"
-    drop = _check_drop(drop, schema)
+    if isinstance(drop, str) or not all(isinstance(name, str) for name in drop):
+        raise TypeError(f"drop takes a list of column names; got {type(drop).__name__}.")
+    both = [name for name in drop if name in schema.names]
+    if both:
+        raise ValueError(f"drop names {both}, which the schema declares. Take them out of one of the two.")
     path = Path(path)
     suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
     if not suffixes or not ({suffixes[-1], suffixes[0]} & {".csv", ".parquet", ".pq"}):
         raise ValueError(f"{path} is neither .csv nor .parquet. Convert it, or name it after what it is.")
     with open(path, "rb"):  # an absent or forbidden file: the system's own error
         pass
-    if suffixes[-1] not in (".parquet", ".pq"):
-        return _read_csv(path, schema, drop, refuses)
+    is_csv = suffixes[-1] not in (".parquet", ".pq")
     try:
-        frame = pd.read_parquet(path)
+        raw = _read_csv(path, refuses) if is_csv else pd.read_parquet(path)
     except Exception:  # the readers' messages may quote the data: every one is replaced
-        frame = None
-    if frame is None:
-        raise ValueError(f"{path} cannot be read as Parquet: it is damaged, or of another kind. Write it again.")
-    return _without(frame, drop, path)
-
-
-def _check_drop(drop: Sequence[str], schema: Schema) -> list[str]:
-    if isinstance(drop, str) or not all(isinstance(name, str) for name in drop):
-        raise TypeError(f"drop takes a list of column names; got {type(drop).__name__}.")
-    declared = [name for name in drop if name in schema.names]
-    if declared:
-        raise ValueError(f"drop names {declared}, which the schema declares. Take them out of one of the two.")
-    return list(drop)
-
-
-def _without(frame: pd.DataFrame, drop: list[str], path: Path) -> pd.DataFrame:
-    absent = [name for name in drop if name not in frame.columns]
-    if absent:
-        raise ValueError(f"{path} has no columns {absent} to drop. Correct the names, or leave them out.")
-    return frame.drop(columns=drop)
-
-
-def _read_csv(path: Path, schema: Schema, drop: list[str], refuses: bool) -> pd.DataFrame:
-    bytes_ = {"encoding": "utf-8-sig", "encoding_errors": "strict" if refuses else "replace"}
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # rows longer than the header are cut with a warning only
-            raw = pd.read_csv(path, dtype=str, na_filter=False, index_col=False, **bytes_)
-            if _has_short_rows(path, bytes_):
-                raw = None
-    except Exception:  # as above
         raw = None
-    if raw is None:
+    if raw is None and is_csv:
         raise ValueError(
             f"{path} cannot be read as CSV. It must be UTF-8, separated by commas, with one header line and "
             f"as many cells in every row as the header has. Write it again."
         )
-    raw = _without(raw, drop, path)
+    if raw is None:
+        raise ValueError(f"{path} cannot be read as Parquet: it is damaged, or of another kind. Write it again.")
+    absent = [name for name in drop if name not in raw.columns]
+    if absent:
+        raise ValueError(f"{path} has no columns {absent} to drop. Correct the names, or leave them out.")
+    raw = raw.drop(columns=list(drop))
+    if not is_csv:
+        return raw
     declared = {column.name: column for column in schema}
     read = [
         _cells(cells, declared[name], refuses) if name in declared else cells
@@ -127,11 +104,17 @@ def _read_csv(path: Path, schema: Schema, drop: list[str], refuses: bool) -> pd.
     return pd.DataFrame(dict(enumerate(read))).set_axis(raw.columns, axis=1)
 
 
-def _has_short_rows(path: Path, bytes_: dict[str, Any]) -> bool:
-    """Whether a row has fewer cells than the header, or none at all with rows after it.
+def _read_csv(path: Path, refuses: bool) -> pd.DataFrame | None:
+    """Read all cells as text; None where a row is too short."""
+    bytes_ = {"encoding": "utf-8-sig", "encoding_errors": "strict" if refuses else "replace"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # rows longer than the header are cut with a warning only
+        raw = pd.read_csv(path, dtype=str, na_filter=False, index_col=False, **bytes_)
+        return None if _has_short_rows(path, bytes_) else raw
 
-    The reader fills the former with empty text, as if the cells were there, and skips the latter.
-    """
+
+def _has_short_rows(path: Path, bytes_: dict[str, Any]) -> bool:
+    """Whether a row has fewer cells than the header, which the reader fills, or none at all, which it skips."""
     limit = csv.field_size_limit(_MOST_CHARACTERS)
     try:
         if path.suffix.lower() != ".csv":  # compressed

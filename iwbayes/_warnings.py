@@ -6,8 +6,6 @@ from typing import ClassVar
 
 from iwbayes.display import WIDTH, wrapped
 
-__all__ = ["CalibrationWarning", "IwbayesWarning", "PrivacyWarning", "WeightsWarning"]
-
 
 class IwbayesWarning(UserWarning):
     """Any warning of iwbayes: what it says is shown in lines of at most so many columns."""
@@ -15,7 +13,6 @@ class IwbayesWarning(UserWarning):
     columns: ClassVar[int] = WIDTH
 
     def __str__(self) -> str:
-        """Return the message, wrapped."""
         return wrapped(super().__str__(), width=self.columns)
 
 

@@ -47,7 +47,7 @@ class BetaCalibration:
 
 
 def beta_calibrate(weights: Weights, *, public: ArrayLike, l2: float = 0.0) -> Weights:
-    """Calibrate weights on public real rows; costs no privacy.
+    """Calibrate weights on public real rows; costs no privacy, unless private rows decide on rows or settings.
 
     The class-normalised logistic regression of public against synthetic rows on (log p, -log(1 - p), 1), with slopes
     of at least 0 (see `BetaCalibration`): weights that rank rows well but are too bold or too timid come out right.
@@ -57,11 +57,10 @@ def beta_calibrate(weights: Weights, *, public: ArrayLike, l2: float = 0.0) -> W
     weights : Weights
         As fitted: before any other post-processing. Each draw gets its own map.
     public : array_like, shape (row,) or (draw, row)
-        The same fitted log ratio at public rows from the private distribution, for example
-        ``fitted.log_ratio(table)``; not normalised otherwise than the log weights are.
+        The same fitted log ratio at public rows from the private distribution, for example ``fitted.log_ratio(table)``;
+        normalised as the log weights are.
     l2 : float
-        Penalty l2/2 ((a - 1)**2 + (b - 1)**2 + c**2); more of it keeps the weights nearer to what they were. 0 is the
-        published method; small values help when public rows are few.
+        Penalty l2/2 ((a - 1)**2 + (b - 1)**2 + c**2). 0 is the published method; small values help with few rows.
 
     Returns
     -------
@@ -74,11 +73,6 @@ def beta_calibrate(weights: Weights, *, public: ArrayLike, l2: float = 0.0) -> W
     ValueError
         When the weights were post-processed, ``public`` is empty, not finite or of another number of draws, ``l2`` is
         below 0, or ``l2`` is 0 and the log ratio separates the two sorts of rows, so that no map is best.
-
-    Notes
-    -----
-    Free only if the public rows are: choosing or tuning on private rows has a price
-    (``iwbayes.curator.estimators.beta`` pays it).
 
     Examples
     --------
@@ -124,17 +118,13 @@ def fit_beta_calibration(real: ArrayLike, synthetic: ArrayLike, *, l2: float = 0
             "no calibration is best: the log ratios of all real rows are at or above those of all synthetic rows. "
             "Give more rows, or l2 above 0."
         )
-    parts = (
-        (_features(first), np.full(len(first), 1 / len(first)), -1.0),
-        (_features(finite), np.full(len(finite), 1 / len(second)), 1.0),
+    # columns log p, -log(1 - p) and 1, each row's share of the loss, and minus the sign of its score
+    parts = tuple(
+        (np.column_stack([log_expit(r), -log_expit(-r), np.ones(len(r))]), np.full(len(r), 1 / n), sign)
+        for r, n, sign in ((first, len(first), -1.0), (finite, len(second), 1.0))
     )
     a, b, c = _minimise(parts, l2)
     return BetaCalibration(float(a), float(b), float(c))
-
-
-def _features(log_ratio: Array) -> Array:
-    """Columns log p, -log(1 - p) and 1, shape (row, 3)."""
-    return np.column_stack([log_expit(log_ratio), -log_expit(-log_ratio), np.ones(len(log_ratio))])
 
 
 _Parts = tuple[tuple[Array, Array, float], ...]

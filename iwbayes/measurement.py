@@ -1,8 +1,7 @@
 """Noise distributions, known to both sides, and the released measurement that carries one.
 
-Each distribution is that of an additive noise vector zeta of dimension k. It knows its covariance and the debias
-factor 1/E exp(zeta.x), which turns exp((b + zeta).x) into an unbiased estimate of exp(b.x), and when that
-expectation exists (methods: K-norm mechanisms of Hardt & Talwar 2010; Balle & Wang 2018).
+A noise vector zeta of dimension k has a covariance and, where it exists, a debias factor 1/E exp(zeta.x): it turns
+exp((b + zeta).x) into an unbiased estimate of exp(b.x) (K-norm mechanisms: Hardt & Talwar 2010; Balle & Wang 2018).
 """
 
 from __future__ import annotations
@@ -23,15 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NoiseDistribution:
-    """Distribution of an additive noise vector.
-
-    Parameters
-    ----------
-    scale : float
-        Above 0, in the unit of the statistic.
-    dim : int
-        Number of coordinates k.
-    """
+    """Distribution of an additive noise vector of k coordinates; its scale is in the unit of the statistic."""
 
     scale: float
     dim: int
@@ -55,30 +46,17 @@ class NoiseDistribution:
         return type(self)(float(self.scale * factor), self.dim)
 
     def existence(self, x: ArrayLike) -> Array:
-        """Scale times the norm of each row that limits where E exp(zeta.x) exists; 0 for Gaussian noise.
+        """Scale times the norm of each row of x (row, k) that limits where E exp(zeta.x) exists; 0 for Gaussian noise.
 
-        Parameters
-        ----------
-        x : array_like, shape (row, k) or (k,)
-
-        Returns
-        -------
-        ndarray, shape (row,)
-            E exp(zeta.x) is finite below 1. The variance of a debiased weight is finite below 1/2.
+        E exp(zeta.x) is finite below 1. The variance of a debiased weight is finite below 1/2.
         """
         rows = self._rows(x)
         return np.zeros(len(rows)) if self._order is None else self.scale * np.linalg.norm(rows, self._order, axis=1)
 
     def debias_factor(self, x: ArrayLike) -> Array:
-        """1 / E exp(zeta.x) for each row.
+        """1 / E exp(zeta.x) for each row of x (row, k); ValueError where it is infinite or x has another width.
 
         Theory: docs/theory.md#the-debias-factor.
-
-        Parameters
-        ----------
-        x : array_like, shape (row, k) or (k,)
-
-        Raises ValueError when the expectation is infinite for some row, or x has the wrong width.
         """
         return np.exp(self.log_debias_factor(x))
 
@@ -199,7 +177,6 @@ DISTRIBUTIONS: dict[str, type[NoiseDistribution]] = {
     for distribution in (GaussianDistribution, SphericalDistribution, CubeDistribution, LaplaceDistribution)
 }
 
-
 #: Name of the measurement that a tilt is made of: its features' noisy mean over the private rows.
 MEAN_OF_FEATURES = "mean of features"
 #: Name of the measurement that a tilt holds back: the noisy mean of features that it does not use.
@@ -225,11 +202,10 @@ class Measurement:
     n_private : int
         Number of private rows N (public).
     held_back : Measurement or None
-        For a tilt: the noisy mean of other features, which the weights do not use. How far the weighted rows are from
-        it tells how far they are from the private rows where the tilt does not pull them.
+        For a tilt: the noisy mean of other features, which the weights do not use; it tests the fit.
     coefficients : ndarray, shape (q,), or None
-        For a tilt: the b of ``w0_i exp(b.phi_i)``, one for each of `tilt_columns`. They are computed from ``value`` and
-        the synthetic rows, and released so that nobody has to solve for them. None in releases of formats 1 to 3.
+        For a tilt: the b of ``w0_i exp(b.phi_i)``, one for each of `tilt_columns`, computed from ``value`` and the
+        synthetic rows. None in releases of formats 1 to 3.
     """
 
     name: str
@@ -251,11 +227,11 @@ class Measurement:
             raise ValueError(f"value must have shape ({self.noise.dim},); got {self.value.shape}.")
         if self.features is not None and self.features.dim != self.noise.dim:
             raise ValueError(f"features have dimension {self.features.dim}; the noise has {self.noise.dim}.")
-        other = self.held_back
-        if other is not None and (self.features is None or other.features is None or other.held_back is not None):
-            raise ValueError("held_back must be a measurement of features beside one of features.")
-        if other is not None and other.n_private != self.n_private:
-            raise ValueError(f"held_back must be of {self.n_private} private rows; got {other.n_private}.")
+        if (other := self.held_back) is not None:
+            if self.features is None or other.features is None or other.held_back is not None:
+                raise ValueError("held_back must be a measurement of features beside one of features.")
+            if other.n_private != self.n_private:
+                raise ValueError(f"held_back must be of {self.n_private} private rows; got {other.n_private}.")
         b, n_used = self.coefficients, self.tilt_columns.stop
         if b is not None and (b.shape != (n_used,) or not np.isfinite(b).all()):
             raise ValueError(

@@ -40,15 +40,12 @@ RowAdjacency = Literal["replace-one", "zero-out"]
 Adjacency = Literal["replace-one", "zero-out", "replace-user"]
 ROW_ADJACENCIES, ADJACENCIES = get_args(RowAdjacency), get_args(Adjacency)
 
-#: What a statement says where cells that do not fit refuse the table.
-_AMONG_CONFORMING = (
-    "The promise holds among tables that conform to the schema; amending a schema after a refusal is a look at private "
-    "rows."
-)
-#: What every statement says of its reach.
-_COVERS = (
+#: What every statement says of its reach, and what one says where cells that do not fit refuse the table.
+_REACH = (
     "It covers the uses above and no others: costs under other ledgers add up, and choosing settings by looking at the "
-    "private rows is not covered."
+    "private rows is not covered.",
+    "The promise holds among tables that conform to the schema; amending a schema after a refusal is a look at private "
+    "rows.",
 )
 #: Width of these paragraphs, so that they fit on a terminal of 80 columns where they are indented.
 _PARAGRAPH = 76
@@ -165,9 +162,8 @@ class PrivacyStatement:
 
     Notes
     -----
-    The statement covers its events: one release, and what the same ledger was charged before. The costs of releases of
-    the same rows under other ledgers add up. Settings may be chosen by looking at what was released under the same
-    ledger; choosing them by looking at the private rows is not covered.
+    The statement covers its events: one release, and what the same ledger was charged before. Costs under other ledgers
+    add up. Settings may be chosen by looking at what the same ledger released, not at the private rows.
     """
 
     epsilon: float
@@ -199,11 +195,10 @@ class PrivacyStatement:
         return count_uses(self.events)
 
     def __str__(self) -> str:
-        """Say the guarantee in plain words."""
         return wrapped("\n".join(self.lines()))
 
     def lines(self) -> list[str]:
-        """Return the lines of that text; not wrapped, as others indent them."""
+        """Say the guarantee in plain words, in lines that are not wrapped, as others indent them."""
         first, second, *others = self._terms()
         uses = (
             f"  {e.label}: {e.mechanism}, epsilon {e.epsilon:.4g}, delta {e.delta:.3g}"
@@ -215,7 +210,6 @@ class PrivacyStatement:
         return [first, second, *uses, *others]
 
     def _repr_html_(self) -> str:
-        """Show the same in a notebook."""
         header = ("use of the private rows", "mechanism", "times", "epsilon each", "delta each", "noise multiplier")
         rows = [(e.label, e.mechanism, n, e.epsilon, e.delta, e.noise_multiplier) for e, n in self.uses.items()]
         first, second, *others = (" ".join(line.split()) for line in self._terms())
@@ -234,7 +228,7 @@ class PrivacyStatement:
         if self.budget is not None:
             epsilon, delta = self.budget
             lines.append(f"  Everything charged to this ledger stays within ({epsilon:.6g}, {delta:.3g}).")
-        reach = (_COVERS, _AMONG_CONFORMING) if self.on_undeclared == "refuse" else (_COVERS,)
+        reach = _REACH if self.on_undeclared == "refuse" else _REACH[:1]
         return lines + [fill(text, first="  ", width=_PARAGRAPH) for text in reach]
 
     def to_dict(self) -> dict[str, Any]:

@@ -28,20 +28,13 @@ def psislw(log_weights: ArrayLike) -> tuple[Array, float]:
 
     Theory: docs/theory.md#pareto-k-and-effective-sample-sizes.
 
-    Returns
-    -------
-    log_weights : ndarray, shape (row,)
-        Smoothed, normalised to sum one on the natural scale. The largest weights (`tail_length`) are replaced by
-        quantiles of the generalised Pareto distribution fitted to them, and cut at the largest raw one.
-    pareto_k : float
-        Its shape with the paper's weak prior; -inf when the tail is constant, and inf when it has fewer than five rows.
+    The largest weights (`tail_length`) are replaced by quantiles of the generalised Pareto distribution fitted to them,
+    and cut at the largest raw one. Return the log weights (row,), whose weights sum to one, and pareto_k: the fitted
+    shape with the paper's weak prior, -inf when the tail is constant, and inf when it has fewer than five rows.
 
-    Notes
-    -----
     Rows are independent: the tail is that of relative efficiency one. ArviZ 0.23 gives the same to rounding, except
-    for tails that are constant or empty. ArviZ 1 gives the same for tails of six and more different weights within the
-    range of floats; but it takes the negative of the log weights, rounds the length of the tail down where the paper
-    rounds up, keeps weights equal to the threshold, and refuses a constant tail and one of fewer than five.
+    for tails that are constant or empty. ArviZ 1 rounds the length of the tail down where the paper rounds up, keeps
+    weights equal to the threshold, and refuses a constant tail and one of fewer than five.
     """
     raw: Array = np.array(log_weights, dtype=np.float64)
     if raw.ndim != 1 or raw.size == 0 or np.isnan(raw).any():
@@ -132,19 +125,14 @@ def variance_test(log_weights: ArrayLike, *, tail: int | None = None) -> FiniteV
     Raises ValueError when the log weights are no list without NaN or +inf, ``tail`` is out of range, or fewer than 10
     weights are above the threshold.
 
-    Notes
-    -----
     The excesses z over the threshold follow the generalised Pareto distribution with density
     (1 + shape z/scale)**(-1/shape - 1)/scale, and weights have a finite variance for shape < 1/2. With theta =
     shape/scale, the restricted fit at 1/2 solves mean(theta z/(1 + theta z)) = 1/3, and the score of the shape there
     is 4 sum(log(1 + theta z)) - 2 n. Statistics are standardised by the Fisher information at 1/2 (Smith 1985), whose
     inverse gives the shape the variance 9/(4 n) whatever the scale. Excesses are kept as logarithms, so that no range
-    of weights overflows.
-
-    References
-    ----------
-    Koopman, Shephard & Creal, Testing the assumptions behind importance sampling, Journal of Econometrics 149 (2009);
-    Smith, Maximum likelihood estimation in a class of nonregular cases, Biometrika 72 (1985).
+    of weights overflows. Sources: Koopman, Shephard & Creal, Testing the assumptions behind importance sampling,
+    Journal of Econometrics 149 (2009); Smith, Maximum likelihood estimation in a class of nonregular cases,
+    Biometrika 72 (1985).
 
     Examples
     --------
@@ -172,14 +160,24 @@ def variance_test(log_weights: ArrayLike, *, tail: int | None = None) -> FiniteV
             f"only {len(largest)} weights stand above the threshold, the others are equal to it; the test needs "
             f"{LEAST_TAIL}. Give a larger tail."
         )
-    return _test_excess(largest + np.log(-np.expm1(threshold - largest)))
+    profile, n = _Profile(largest + np.log(-np.expm1(threshold - largest))), len(largest)
+    u = _best(profile)
+    shape = profile.shape(u)
+    # restricted to shape 1/2: the share s y/(1 + s y) increases from 0 to 1 and has mean shape/(1 + shape)
+    restricted = brentq(lambda v: -np.expm1(-profile.logs(v)).mean() - 1 / 3, 0.0, profile.highest, xtol=1e-13)
+    total = float(profile.logs(restricted).sum())
+    log_scale = math.log(0.5) - restricted - math.log(-math.expm1(-restricted))
+    deviation = math.sqrt(9 / 4 / n)
+    gain = 2 * (n * log_scale + 3 * total - n * profile.loss(u))
+    ratio = math.copysign(math.sqrt(max(gain, 0.0)), shape - 0.5)
+    return FiniteVarianceTest(shape, n, (shape - 0.5) / deviation, (4 * total - 2 * n) * deviation, ratio)
 
 
 class _Profile:
     """Generalised Pareto likelihood of excesses along u = log(1 + s), s = shape/scale in units of the largest excess.
 
-    u runs over all reals, the shape mean(log(1 + s y)) increases in it and has its sign, so negative shapes need no
-    case of their own. The best scale for a given s is shape/s, which leaves one dimension (Grimshaw 1993).
+    The best scale for a given s is shape/s, which leaves one dimension (Grimshaw 1993). The shape mean(log(1 + s y))
+    increases in u, which runs over all reals, and has its sign.
     """
 
     def __init__(self, log_excess: Array) -> None:
@@ -214,26 +212,6 @@ class _Profile:
         """Zero where both likelihood equations hold, and at u = 0: (1 + shape) mean(1/(1 + s y)) - 1."""
         logs = self.logs(u)
         return float((1 + logs.mean()) * np.exp(-logs).mean()) - 1
-
-
-def _test_excess(log_excess: Array) -> FiniteVarianceTest:
-    """All three statistics from logarithms of excesses, shape (n,)."""
-    profile, n = _Profile(log_excess), len(log_excess)
-    u = _best(profile)
-    shape = profile.shape(u)
-    # restricted to shape 1/2: the share s y/(1 + s y) increases from 0 to 1 and has mean shape/(1 + shape)
-    restricted = brentq(lambda v: -np.expm1(-profile.logs(v)).mean() - 1 / 3, 0.0, profile.highest, xtol=1e-13)
-    total = float(profile.logs(restricted).sum())
-    log_scale = math.log(0.5) - restricted - math.log(-math.expm1(-restricted))
-    deviation = math.sqrt(9 / 4 / n)
-    gain = 2 * (n * log_scale + 3 * total - n * profile.loss(u))
-    return FiniteVarianceTest(
-        shape,
-        n,
-        (shape - 0.5) / deviation,
-        (4 * total - 2 * n) * deviation,
-        math.copysign(math.sqrt(max(gain, 0.0)), shape - 0.5),
-    )
 
 
 def _best(profile: _Profile) -> float:

@@ -1,7 +1,4 @@
-"""Weights of synthetic rows, their diagnostics, and post-processing that needs no data.
-
-All of it is free of privacy cost when it is not tuned on private rows: it reads the released weights only.
-"""
+"""Weights of synthetic rows, their diagnostics, and post-processing, which is free when not tuned on private rows."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
-from iwbayes._digest import digest
+from iwbayes._digest import Sourced, digest
 from iwbayes.arrays import Array
 from iwbayes.display import html_table, number, wrapped
 from iwbayes.tables import SyntheticTable
@@ -22,13 +19,12 @@ from iwbayes.tails import FiniteVarianceTest, psislw, variance_test
 if TYPE_CHECKING:
     from iwbayes.measurement import Measurement
 
-
 #: Finite log weights end here, far beyond any that means something, so that their squares and sums do not overflow.
 LARGEST_LOG_WEIGHT = 1e100
 
 
 @dataclass(frozen=True)
-class Weights:
+class Weights(Sourced):
     """Importance weights of synthetic rows on the log scale.
 
     Parameters
@@ -73,18 +69,16 @@ class Weights:
         object.__setattr__(self, "steps", tuple(self.steps))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore from a pickle, whose arrays could be written to."""
         self.__dict__.update(state)
-        self.log_weights.setflags(write=False)
+        self.log_weights.setflags(write=False)  # a pickle's arrays could be written to
 
     def __len__(self) -> int:
-        """Count the rows."""
         return self.log_weights.shape[1]
 
     def __getitem__(self, rows: Any) -> Weights:
         """Weights of some rows, by a slice, a boolean mask or positions; their mean is one again.
 
-        They stand for a part of the private rows: of the total, `reweight` should get their share,
+        They stand for a part of the private rows: as its total `reweight` should get their share,
         ``release.n_private * weights.values[rows].sum() / len(weights)``. The measurement, which is of all rows, goes.
         """
         if np.ndim(rows) == 0 and not isinstance(rows, slice):
@@ -93,7 +87,6 @@ class Weights:
         return replace(self, log_weights=kept, steps=(*self.steps, f"{kept.shape[1]} rows"), measurement=None)
 
     def __repr__(self) -> str:
-        """Show method, shape and the two diagnostics."""
         steps = "".join(f" > {step}" for step in self.steps)
         return wrapped(
             f"Weights({self.method}{steps}: {self.n_draws} draw(s) x {len(self)} rows, "
@@ -101,15 +94,12 @@ class Weights:
         )
 
     def __str__(self) -> str:
-        """Say the method, sizes and diagnostics in a few lines."""
         return wrapped("\n".join(["Weights", *(f"  {name}: {value}" for name, value in self._facts())]))
 
     def _repr_html_(self) -> str:
-        """Show the same in a notebook."""
         return html_table("Weights", ("", "value"), self._facts())
 
     def _facts(self) -> list[tuple[str, str]]:
-        """Names and values for reading."""
         limit, positive = pareto_k_threshold(len(self)), self.draw_values
         k, share = self.pareto_k, self.ess / len(self)
         verdict = "" if k != k else f" ({'good below' if k < limit else 'NOT good: its limit is'} {limit:.2f})"
@@ -163,8 +153,8 @@ class Weights:
         Returns
         -------
         FiniteVarianceTest
-            Of the worst draw: the one with the smallest ``p_value``. A small one says that importance sampling with
-            these weights has no central limit theorem; with several draws it is the smallest of as many p-values.
+            Of the draw with the smallest ``p_value``. A small one says that importance sampling with these weights has
+            no central limit theorem; with several draws it is the smallest of as many p-values.
 
         Raises
         ------
@@ -254,21 +244,8 @@ class Weights:
         return SyntheticTable(frame, synthetic.schema, origin=synthetic.origin)
 
     def _stepped(self, log_weights: Array, step: str) -> Weights:
+        # `dataclasses.replace` and a release file lose the source
         return replace(self, log_weights=log_weights, steps=(*self.steps, step))._from_source(self.source)
-
-    def _from_source(self, source: str | None) -> Weights:
-        """Note on new weights, before anybody else has them, where they come from."""
-        object.__setattr__(self, "_maker", source)
-        object.__setattr__(self, "_made_as", None if source is None else self.fingerprint())
-        return self
-
-    @property
-    def source(self) -> str | None:
-        """Digest of the weights as an estimator made them, by which its ledger knows them; else None.
-
-        The methods of this class keep it. `dataclasses.replace`, a release file and a change in place do not.
-        """
-        return self._maker if self._maker is not None and self._made_as == self.fingerprint() else None
 
     def fingerprint(self) -> str:
         """SHA-256 of the log weights and of the noisy values behind them."""

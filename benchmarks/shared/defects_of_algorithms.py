@@ -310,8 +310,8 @@ plant(FILE, "secrets: a table can be pickled",
        'raise TypeError("a PrivateTable cannot be pickled; build it again from its source.")',
        "return PrivateTable, (self.frame, self.schema)", "tables/test_tables.py::test_it_cannot_be_pickled")
 plant(FILE, "secrets: the published schema follows the rows",
-       "self._fill(canonical, published, on_undeclared, users,",
-       "self._fill(canonical, published if canonical.isna().any(axis=None) else schema, on_undeclared, users,",
+       "self._fill(published, on_undeclared, _frame=canonical,",
+       "self._fill(published if canonical.isna().any(axis=None) else schema, on_undeclared, _frame=canonical,",
        "schema/test_undeclared.py::test_the_published_schema_by_hand",
        "schema/test_undeclared.py::test_a_table_that_conforms_keeps_its_cells")
 plant(FILE, "secrets: rows that do not fit are dropped",

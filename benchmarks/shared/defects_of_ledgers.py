@@ -326,18 +326,15 @@ plant(FILE, "digest: levels by their codes", "bool(dtype.ordered), levels, kinds
        DIGESTS)
 plant(FILE, "digest: parts run into each other",
        'f"{len(head)}:{head}{len(body)}:".encode()', 'head.encode()', DIGESTS)
-plant("tables/synthetic_table.py", "table: rows not looked at again",
-       "return self._maker if self._maker is not None and self._drawn_as == self.fingerprint() else None",
-       "return self._maker",
+LOOKED_AT = "return self._maker if self._maker is not None and self._made_as == self.fingerprint() else None"
+plant(FILE, "table: rows not looked at again", LOOKED_AT, "return self._maker",
        "curator/test_outside.py::test_rows_that_were_edited_after_they_were_drawn_are_outside_rows")
 plant("tables/synthetic_table.py", "table: fingerprint without the declared cost",
        "self.already_spent, self.frame, *ratio)",
        "self.frame, *ratio)", "curator/test_outside.py::test_another_declared_cost_is_another_table")
 plant("tables/synthetic_table.py", "table: fingerprint without the log ratio", "self.frame, *ratio)", "self.frame)",
        DIGESTS)
-plant("weights.py", "weights: not looked at again",
-       "return self._maker if self._maker is not None and self._made_as == self.fingerprint() else None",
-       "return self._maker", DIGESTS)
+plant(FILE, "weights: not looked at again", LOOKED_AT, "return self._maker", DIGESTS)
 plant("weights.py", "weights: fingerprint without the measurement",
        'digest("Weights", self.log_weights, *measured)', 'digest("Weights", self.log_weights)',
        DIGESTS)

@@ -86,12 +86,6 @@ class FeatureMap:
         return self.whitener.shape[1] + int(self.flag)
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the coordinates."""
-        names = tuple(f"phi[{index}]" for index in range(self.whitener.shape[1]))
-        return (*names, "clipped") if self.flag else names
-
-    @property
     def flag_height(self) -> float:
         """Value of the flag coordinate where a row is clipped."""
         return self.bound / 2
@@ -126,17 +120,7 @@ class FeatureMap:
         return float(np.linalg.norm([reach[adjacency] * self.bound, extra], ord=self.order))
 
     def transform(self, frame: pd.DataFrame) -> Array:
-        """Features of a canonical table.
-
-        Parameters
-        ----------
-        frame : pandas.DataFrame, shape (row, column)
-            In canonical form under ``schema``.
-
-        Returns
-        -------
-        ndarray, shape (row, k)
-        """
+        """Features, shape (row, k), of a table in canonical form under ``schema``."""
         phi = np.empty((len(frame), self.dim))
         k = self.whitener.shape[1]
         with one_blas_thread():
@@ -166,20 +150,9 @@ class FeatureMap:
     ) -> FeatureMap:
         """Whiten the raw terms by mean and covariance of the synthetic rows (public).
 
-        The bound is the 95 % quantile of the synthetic norms; change it by `with_bound`.
-
-        Parameters
-        ----------
-        synthetic : SyntheticTable
-        terms : {"linear", "squares", "quadratic"} or tuple of tuple of int
-        order : {2, inf}
-        shares : ndarray, shape (row,), optional
-            Public weights of the rows, with sum one, for mean, covariance and quantile; equal by default.
-
-        Raises
-        ------
-        ValueError
-            When every raw term is constant over the synthetic rows.
+        The bound is the 95 % quantile of the synthetic norms; change it by `with_bound`. All three are weighted by
+        ``shares`` (row,), which are public and sum to one; equal by default. ValueError when every raw term is constant
+        over the synthetic rows.
         """
         schema = synthetic.schema
         shares = np.full(len(synthetic), 1 / len(synthetic)) if shares is None else shares

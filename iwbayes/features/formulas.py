@@ -14,15 +14,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import combinations_with_replacement, product
+from keyword import iskeyword
 from typing import Any
 
-from iwbayes.features.formula_text import MAX_PREDICTOR_DEGREE, NAME_IN_BACKTICKS, formula_hints, parse_model, quoted
 from iwbayes.features.terms import MAX_RAW_TERMS, Term, feature_owners, ordered_terms
 from iwbayes.schema import Schema
 from iwbayes.schema.columns import Categorical, Real
 
+#: Terms, each the tuple of indices of encoded features that it multiplies; the empty tuple is the constant.
 Span = frozenset[Term]
-
+#: Largest degree of a predictor or a response as a polynomial of encoded features.
+MAX_PREDICTOR_DEGREE = 3
+#: A bracket to a power, which formulaic multiplies out before anybody can look at the degree.
+_POWER = re.compile(r"\)\s*(?:\*\*|\^)\s*(\d{1,9})")
+_NAME_IN_BACKTICKS = re.compile(r"`([^`]*)`")
 #: Functions of one argument that keep a polynomial one.
 _AFFINE = ("I", "center", "scale")
 _ONE: Span = frozenset({()})
@@ -30,11 +35,7 @@ _ONE: Span = frozenset({()})
 
 @dataclass(frozen=True)
 class ScoreTerms:
-    """Terms of a regression's scores, beside the constant one.
-
-    Linear combinations of the terms (tuples of indices of encoded features) in ``response`` and in ``design`` hold the
-    response, and each column of the design. The empty tuple is the constant.
-    """
+    """Terms of a regression's scores: linear combinations of those in ``response`` and ``design`` hold the two."""
 
     formula: str
     response: Span
@@ -121,7 +122,18 @@ def model_terms(formula: str, schema: Schema) -> ScoreTerms:
     Rows with missing cells are left out of a regression: each term is there times the indicator of missing cells of
     each column as well. What the missing cells of several columns have in common is not.
     """
-    parsed = parse_model(formula, schema)
+    from formulaic import Formula
+
+    if not isinstance(formula, str):
+        raise TypeError(f"a formula must be a string such as 'y ~ a + b'; got {type(formula).__name__}.")
+    if any(int(power) > MAX_PREDICTOR_DEGREE for power in _POWER.findall(_NAME_IN_BACKTICKS.sub("name", formula))):
+        raise ValueError(f"formula {formula!r} must have no power above {MAX_PREDICTOR_DEGREE}.")
+    parsed = read_formula(formula, schema)
+    if not hasattr(parsed, "lhs") or not isinstance(parsed.lhs, Formula) or not isinstance(parsed.rhs, Formula):
+        raise ValueError(
+            f"formula {formula!r} must have a response and one part on its right, as 'y ~ a + b'."
+            f"{formula_hints(formula, schema)}"
+        )
     reader = _Reader(formula, schema)
     terms = list(parsed.lhs)
     response = reader.factor(terms[0].factors[0]) if len(terms) == 1 and len(terms[0].factors) == 1 else _ONE
@@ -134,6 +146,41 @@ def model_terms(formula: str, schema: Schema) -> ScoreTerms:
             span = reader.checked(_times(span, reader.factor(factor), schema), str(term))
         design |= span
     return ScoreTerms(formula, response, design, schema)
+
+
+def quoted(name: str) -> str:
+    """Name of a column as formulas take it: in backticks unless it is an identifier."""
+    return name if name.isidentifier() and not iskeyword(name) else f"`{name}`"
+
+
+def formula_hints(formula: str, schema: Schema) -> str:
+    """Sentences on what a formula may have meant: names that want backticks, groups of varying effects."""
+    bare = _NAME_IN_BACKTICKS.sub(" ", formula)
+    wanting = sorted((name for name in schema.names if quoted(name) != name), key=len, reverse=True)
+    longest_first = "|".join(re.escape(name) for name in wanting)
+    found = dict.fromkeys(re.findall(rf"(?<!\w)(?:{longest_first})(?!\w)", bare)) if wanting else {}
+    hints = f" Names with spaces or signs go in backticks: {', '.join(map(quoted, found))}." if found else ""
+    if "|" in bare:
+        hints += (
+            " A group goes in as a plain column (y ~ x + region); varying effects are for a PyMC model of one's own."
+        )
+    return hints
+
+
+def read_formula(formula: str, schema: Schema) -> Any:
+    """Let formulaic read a formula, in which ``.`` stands for the schema's columns; ValueError when it cannot."""
+    from formulaic import Formula
+    from formulaic.errors import FormulaicError
+
+    try:
+        return Formula(formula, _context={"__formulaic_variables_available__": list(schema.names)})
+    except RecursionError:
+        raise ValueError(f"formula {formula[:60]!r}... is nested too deeply. Write it as 'y ~ a + b'.") from None
+    except (FormulaicError, SyntaxError, AttributeError) as error:  # the last where brackets do not match
+        reason = error.msg if isinstance(error, SyntaxError) else str(error).splitlines()[0]
+        reason = "its brackets do not match" if isinstance(error, AttributeError) else reason.rstrip(".?")
+        hints = formula_hints(formula, schema) or " Names with spaces or signs go in backticks, as `a name`."
+        raise ValueError(f"formula {formula!r} can not be read: {reason}. Write it as 'y ~ a + b'.{hints}") from None
 
 
 def reduced(term: Iterable[int], schema: Schema) -> Term | None:
@@ -185,7 +232,7 @@ class _Reader:
             return self._column(text)
         try:
             # names in backticks become identifiers, see `_name`
-            bare = NAME_IN_BACKTICKS.sub(lambda found: f"{self._identifier}{self._place(found[1])}", text)
+            bare = _NAME_IN_BACKTICKS.sub(lambda found: f"{self._identifier}{self._place(found[1])}", text)
             return self.checked(self._whole(ast.parse(bare, mode="eval").body), text)
         except SyntaxError:
             raise self._refusal(text, "is no polynomial of declared columns") from None
@@ -245,8 +292,9 @@ class _Reader:
 
     def _whole(self, node: ast.AST) -> Span:
         """Span of a factor: a contrast of levels, or a polynomial."""
+        with_levels = [column.name for column in self.schema if column.kind in ("categorical", "binary")]
         match node:
-            case ast.Call(func=ast.Name(id="C"), args=[ast.Name(id=name), *_]) if self._name(name) in self._with_levels:
+            case ast.Call(func=ast.Name(id="C"), args=[ast.Name(id=name), *_]) if self._name(name) in with_levels:
                 return self._column(self._name(name))
             case ast.Call(func=ast.Name(id="poly"), args=[inner, *_]):
                 return self._power(self._polynomial(inner), self._degree(node), node)
@@ -268,9 +316,8 @@ class _Reader:
             case ast.BinOp(left=one, op=ast.Add() | ast.Sub(), right=two):
                 return self._polynomial(one) | self._polynomial(two)
             case ast.BinOp(left=one, op=ast.Mult(), right=two):
-                return self.checked(
-                    _times(self._polynomial(one), self._polynomial(two), self.schema), ast.unparse(node)
-                )
+                span = _times(self._polynomial(one), self._polynomial(two), self.schema)
+                return self.checked(span, ast.unparse(node))
             case ast.BinOp(left=one, op=ast.Div(), right=two) if self._polynomial(two) == _ONE:
                 return self._polynomial(one)
             case ast.BinOp(left=one, op=ast.Pow(), right=ast.Constant(value=int(power))) if power > 0:
@@ -297,7 +344,3 @@ class _Reader:
         for _ in range(min(power, MAX_PREDICTOR_DEGREE + 1) - 1):  # past the limit it is refused, however far
             found = _times(found, span, self.schema)
         return self.checked(found, ast.unparse(node))
-
-    @property
-    def _with_levels(self) -> list[str]:
-        return [column.name for column in self.schema if column.kind in ("categorical", "binary")]

@@ -1,8 +1,7 @@
 """Raw terms of a feature map: products of encoded features, with their names, ranges and values.
 
-A term is the tuple of indices, among the schema's encoded features, that it multiplies: ``(0,)`` is the first feature,
-``(1, 1)`` the square of the second, ``(0, 2)`` the product of first and third. Every encoded feature lies within
-[-1, 1], and so does every term.
+A term is the tuple of indices, among the schema's encoded features, that it multiplies: ``(1, 1)`` is the square of the
+second. Every encoded feature lies within [-1, 1], and so does every term.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from itertools import combinations, groupby
 import numpy as np
 import pandas as pd
 
-from iwbayes.arrays import Array
+from iwbayes.arrays import Array, row_blocks
 from iwbayes.schema import Schema
 from iwbayes.schema.columns import Column
 
@@ -32,10 +31,7 @@ _CHUNK = 8192
 
 
 def check_terms(schema: Schema, terms: Terms) -> None:
-    """Refuse (ValueError) what is neither a name nor a set of terms of the schema in its one order.
-
-    Explicit terms have indices in ascending order, and stand by degree and then in lexicographic order.
-    """
+    """Refuse (ValueError) what is neither a name nor a set of terms of the schema in its one order."""
     if isinstance(terms, str):
         if terms not in TERMS:
             raise ValueError(f"terms must be one of {TERMS}, or tuples of indices; got {terms!r}.")
@@ -48,25 +44,17 @@ def check_terms(schema: Schema, terms: Terms) -> None:
             raise ValueError(f"a term must hold indices from 0 to {n - 1}; got {term}.")
         if len(term) > MAX_DEGREE or list(term) != sorted(term):
             raise ValueError(f"a term must hold at most {MAX_DEGREE} indices in ascending order; got {term}.")
-    if any(not _rank(one) < _rank(two) for one, two in zip(terms, terms[1:], strict=False)):
+    if terms != ordered_terms(set(terms)):
         raise ValueError("terms must be distinct and stand by degree and then by indices; use ordered_terms().")
 
 
 def ordered_terms(terms: set[Term] | frozenset[Term]) -> tuple[Term, ...]:
     """Terms in the one order that feature maps take."""
-    return tuple(sorted(terms, key=_rank))
-
-
-def _rank(term: Term) -> tuple[int, Term]:
-    return len(term), term
+    return tuple(sorted(terms, key=lambda term: (len(term), term)))
 
 
 def raw_terms(schema: Schema, terms: Terms) -> tuple[Term, ...]:
-    """List the raw terms.
-
-    "linear" are the encoded features, "squares" also the squares of numeric columns, "quadratic" also all products of
-    features of different columns.
-    """
+    """List the raw terms; see `FeatureMap` for what the names stand for."""
     if not isinstance(terms, str):
         return terms
     owner = feature_owners(schema)
@@ -136,8 +124,7 @@ def raw_chunks(schema: Schema, terms: Terms, frame: pd.DataFrame) -> Iterator[tu
     """Raw terms in chunks of rows, shape (row, raw), so that wide products of long tables need little memory."""
     listed = raw_terms(schema, terms)
     blocks = [np.array(list(group)) for _, group in groupby(listed, key=len)]
-    for start in range(0, len(frame), _CHUNK):
-        rows = slice(start, min(start + _CHUNK, len(frame)))
+    for rows in row_blocks(len(frame), _CHUNK):
         base = schema.encode(frame.iloc[rows])
         raw = np.empty((len(base), len(listed)))
         first = 0

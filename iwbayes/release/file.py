@@ -68,13 +68,9 @@ def _seal(content: bytes) -> dict[str, Any]:
 
 def _plain_statement(statement: PrivacyStatement) -> dict[str, Any]:
     """Leave out what readers of older versions do not know, where it says what they take for granted."""
+    granted = {"on_undeclared": "refuse", "rule": None, "budget": None}
     content = statement.to_dict()
-    if statement.on_undeclared == "refuse":
-        del content["on_undeclared"]
-    for key in ("rule", "budget"):
-        if content[key] is None:
-            del content[key]
-    return content
+    return {key: value for key, value in content.items() if key not in granted or value != granted[key]}
 
 
 def _version_needed(measurement: Measurement | None, statement: PrivacyStatement) -> int:
@@ -82,16 +78,15 @@ def _version_needed(measurement: Measurement | None, statement: PrivacyStatement
 
     Cells that do not refuse a table, rules of ledgers and coefficients of tilts came with 4.
     """
-    if statement.on_undeclared != "refuse" or statement.rule is not None:
+    tilts = measurement is not None and measurement.coefficients is not None
+    if statement.on_undeclared != "refuse" or statement.rule is not None or tilts:
         return 4
-    if measurement is None:
+    if measurement is None or measurement.features is None:
         return 1
-    if measurement.coefficients is not None:
-        return 4
-    terms = None if measurement.features is None else measurement.features.terms
+    terms = measurement.features.terms
     if measurement.held_back is not None:
         return 3
-    if terms is None or isinstance(terms, str):
+    if isinstance(terms, str):
         return 1
     return 2 if max(map(len, terms)) <= _DEGREE_OF_2 else 3
 
@@ -111,8 +106,8 @@ def _digest(manifest: dict[str, Any]) -> str:
 def from_bytes(source: BinaryIO) -> dict[str, Any]:
     """Arguments of the `Release` in a file.
 
-    Raises ArchiveError when the bytes are damaged, altered, of a newer format or no release, and exceptions of many
-    kinds when intact members hold values that no release has; `iwbayes.release.load` makes them one error.
+    Damaged, altered, newer or foreign bytes are an ArchiveError; intact members with values that no release has raise
+    exceptions of many kinds, which `load` makes one.
     """
     if source.seek(0, os.SEEK_END) > MAX_BYTES:
         raise ArchiveError(f"it is larger than {MAX_BYTES} bytes")
@@ -177,22 +172,16 @@ def _number(content: dict[str, Any], key: str) -> float:
 def _arrow_column(column: Column, values: pd.Series) -> pa.Array:
     absent = values.isna().to_numpy(dtype=bool)
     if isinstance(values.dtype, pd.CategoricalDtype):
-        levels = pa.array(list(values.cat.categories), type=_level_type(column))
+        levels = pa.array(list(values.cat.categories), type=_arrow_type(column))
         return levels.take(pa.array(values.cat.codes.to_numpy(dtype=np.int64), mask=absent))
     if column.kind == "real":
         return pa.array(values.to_numpy(dtype=np.float64), from_pandas=False)  # NaN stays NaN
     return pa.array(values.to_numpy(dtype=np.int64, na_value=0), mask=absent)
 
 
-def _level_type(column: Any) -> pa.DataType:
-    kinds = {str: pa.string(), bool: pa.bool_(), int: pa.int64()}
-    return kinds[type(column.levels[0])]
-
-
 def _arrow_type(column: Any) -> pa.DataType:
-    if column.kind == "real":
-        return pa.float64()
-    return pa.int64() if column.kind == "integer" else _level_type(column)
+    kind = {"real": float, "integer": int}.get(column.kind) or type(column.levels[0])
+    return {float: pa.float64(), int: pa.int64(), str: pa.string(), bool: pa.bool_()}[kind]
 
 
 def _write_table(synthetic: SyntheticTable) -> bytes:
@@ -232,9 +221,8 @@ def _series(column: Any, values: pa.ChunkedArray) -> pd.Series:
         return pd.Series(values.to_numpy(), dtype=np.float64)
     absent = values.is_null().to_numpy().astype(bool)
     if column.kind == "integer":
-        whole = values.fill_null(0).to_numpy().astype(np.int64)
-        return pd.Series(pd.arrays.IntegerArray(whole, absent)) if absent.any() else pd.Series(whole)
-    indices = pc.index_in(values, pa.array(column.levels, type=_level_type(column)))
+        return pd.Series(pd.arrays.IntegerArray(values.fill_null(0).to_numpy().astype(np.int64), absent))
+    indices = pc.index_in(values, pa.array(column.levels, type=_arrow_type(column)))
     codes = indices.combine_chunks().fill_null(-1).to_numpy().astype(np.int64)
     if ((codes < 0) != absent).any():
         raise ArchiveError(f"its column {column.name!r} has levels that its schema does not declare")
@@ -272,18 +260,17 @@ def _read_weights(
     steps = _checked(settings, "steps", list)
     if not all(isinstance(step, str) for step in steps):
         raise ArchiveError("its steps must be text")
-    measurement = None
-    if (settings["measurement"] is None) != (MEASUREMENTS not in members):
+    measured, measurement = settings["measurement"], None
+    if (measured is None) != (MEASUREMENTS not in members):
         raise ArchiveError("its measurement lacks its arrays or its settings")
-    if settings["measurement"] is not None:
-        dims = _array_dims(settings["measurement"])
-        arrays = unpack_arrays(members[MEASUREMENTS], dims)
-        measurement = _read_measurement(arrays, settings["measurement"], schema)
+    if measured is not None:
+        arrays = unpack_arrays(members[MEASUREMENTS], _array_dims(measured))
+        measurement = _read_measurement(arrays, measured, schema)
     return Weights(log_weights, _checked(settings, "method", str), tuple(steps), measurement)
 
 
 def _array_dims(settings: dict[str, Any], prefix: str = "") -> dict[str, int]:
-    """Names and numbers of dimensions of the arrays of a measurement and of what it holds back."""
+    """Numbers of dimensions of the arrays, by name, of a measurement and of what it holds back."""
     dims = {f"{prefix}value": 1}
     if settings["features"] is not None:
         dims |= {f"{prefix}center": 1, f"{prefix}whitener": 2}
@@ -327,13 +314,12 @@ def _read_statement(content: Any) -> PrivacyStatement:
         if _number(part, "delta") > 1:
             raise ArchiveError("its delta must be at most 1")
     for event in content["events"]:
-        for key, kind in (("label", str), ("mechanism", str), ("count", int)):
-            _checked(event, key, kind)
+        for key, kind in (("label", str), ("mechanism", str), ("count", int), ("steps", int)):
+            if key != "steps" or event.get(key) is not None:
+                _checked(event, key, kind)
         for key in ("noise_multiplier", "sampling_probability"):
             if event.get(key) is not None:
                 _number(event, key)
-        if event.get("steps") is not None:
-            _checked(event, "steps", int)
     _checked(content, "certified", bool)
     for key in ("on_undeclared", "rule"):
         if key in content:

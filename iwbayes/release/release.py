@@ -9,8 +9,7 @@ A release file is a zip of four members:
 - ``measurements.npz``: ``value``, ``center`` and ``whitener`` of the measurement, where there is one, and the
   ``coefficients`` of the tilt.
 
-Nothing is pickled and the same content gives the same bytes. The checksums find damage; they do not prove who
-wrote the file.
+Nothing is pickled and the same content gives the same bytes.
 """
 
 from __future__ import annotations
@@ -29,8 +28,6 @@ from iwbayes.release.file import FORMAT_VERSION, from_bytes, to_bytes
 from iwbayes.statement import PrivacyStatement
 from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights, pareto_k_threshold
-
-__all__ = ["FORMAT_VERSION", "Release", "ReleaseError", "load"]
 
 
 class ReleaseError(ValueError):
@@ -73,8 +70,8 @@ class Release:
 
     def __post_init__(self) -> None:
         for name, kind in (("synthetic", SyntheticTable), ("weights", Weights), ("statement", PrivacyStatement)):
-            if not isinstance(getattr(self, name), kind):
-                raise TypeError(f"{name} must be a {kind.__name__}; got {type(getattr(self, name)).__name__}.")
+            if not isinstance(part := getattr(self, name), kind):
+                raise TypeError(f"{name} must be a {kind.__name__}; got {type(part).__name__}.")
         object.__setattr__(self, "n_private", _whole("n_private", self.n_private))
         if _whole("format_version", self.format_version) != FORMAT_VERSION:
             raise ValueError(f"format_version must be {FORMAT_VERSION}; got {self.format_version}.")
@@ -84,7 +81,15 @@ class Release:
                 f"Pass the weights that were fitted to these rows."
             )
         object.__setattr__(self, "recipe", _plain(self.recipe))
-        self._check_measurement()
+        measurement = self.weights.measurement
+        if measurement is not None and measurement.n_private != self.n_private:
+            raise ValueError(
+                f"the weights were measured on {measurement.n_private} private rows; n_private is "
+                f"{self.n_private}. Pass the number of rows of the private table."
+            )
+        for part in () if measurement is None else (measurement, measurement.held_back):
+            if part is not None and part.features is not None and part.features.schema != self.synthetic.schema:
+                raise ValueError("weights and synthetic rows have different schemas. Fit the weights to these rows.")
         self._check_parts()
 
     def _check_parts(self) -> None:
@@ -100,19 +105,6 @@ class Release:
         notes = tuple(dict.fromkeys(notes))
         if notes != self.statement.notes:
             object.__setattr__(self, "statement", replace(self.statement, certified=False, notes=notes))
-
-    def _check_measurement(self) -> None:
-        measurement = self.weights.measurement
-        if measurement is None:
-            return
-        if measurement.n_private != self.n_private:
-            raise ValueError(
-                f"the weights were measured on {measurement.n_private} private rows; n_private is "
-                f"{self.n_private}. Pass the number of rows of the private table."
-            )
-        for part in (measurement, measurement.held_back):
-            if part is not None and part.features is not None and part.features.schema != self.synthetic.schema:
-                raise ValueError("weights and synthetic rows have different schemas. Fit the weights to these rows.")
 
     @property
     def certified(self) -> bool:
@@ -133,7 +125,6 @@ class Release:
         return tuple(found)
 
     def __repr__(self) -> str:
-        """Show sizes and the guarantee."""
         kind = "certified" if self.certified else "NOT certified"
         return (
             f"Release({len(self.synthetic)} synthetic rows x {len(self.synthetic.schema)} columns for "
@@ -142,7 +133,6 @@ class Release:
         )
 
     def __str__(self) -> str:
-        """Return the summary."""
         return self.summary()
 
     def summary(self, *, width: int = WIDTH) -> str:
@@ -153,7 +143,6 @@ class Release:
         return wrapped("\n".join([*lines, *(f"  {note}" for note in notes)]), width=width)
 
     def _repr_html_(self) -> str:
-        """Show the same in a notebook."""
         title, facts, notes = self._facts()
         return html_table(title, ("", "value"), facts, notes=notes) + self.statement._repr_html_()
 
@@ -199,8 +188,7 @@ class Release:
         if not (self.certified or allow_uncertified):
             raise ReleaseError(
                 f"this release is not certified: {'; '.join(self.reasons).rstrip('.')}. Publish again with the default "
-                f"noise and a declared generator, or pass allow_uncertified=True if no real person's data is "
-                f"in it."
+                f"noise and a declared generator, or pass allow_uncertified=True if no real person's data is in it."
             )
         path = Path(path)
         write_atomically(path, self.to_bytes(), overwrite=overwrite)
@@ -213,6 +201,8 @@ class Release:
 
 def load(path: str | os.PathLike[str]) -> Release:
     """Read a release file from anyone: it runs no code and is checked in full.
+
+    Checksums find damage, not forgery: take the file, or its hash, from a source that you trust.
 
     Parameters
     ----------
@@ -230,10 +220,6 @@ def load(path: str | os.PathLike[str]) -> Release:
         it names the path and the remedy.
     OSError
         When the file is absent or cannot be opened.
-
-    Notes
-    -----
-    The checksums find damage, not forgery: take the file, or its hash, from a source that you trust.
     """
     path = Path(path)
     with open(path, "rb") as source:

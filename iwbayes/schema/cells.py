@@ -1,7 +1,6 @@
 """What a single cell says, whatever the cells beside it are: the options for cells that a schema does not declare.
 
-A table's dtypes depend on all of its rows: one text makes a column of numbers one of objects, one missing cell makes
-whole numbers floats. Everything here depends on the cell alone, so that no cell changes how another one is read.
+A table's dtypes depend on all of its rows. Everything here depends on the cell alone: none changes how another is read.
 """
 
 from __future__ import annotations
@@ -37,10 +36,9 @@ def check_on_undeclared(option: Any) -> str:
 
 
 def numbers(values: pd.Series) -> NDArray[np.float64]:
-    """Each cell as a finite number, NaN where it is none.
+    """Each cell as a finite number, NaN where it is none, such as infinities and dates.
 
-    Text that spells a number is that number, True is 1 and False is 0, a complex number without imaginary part is
-    real. All else is no number, infinities and dates among it.
+    Text that spells a number is that number, True is 1, False is 0, complex without imaginary part is real.
     """
     with np.errstate(all="ignore"):  # a warning would tell of a cell
         if pd.api.types.is_numeric_dtype(values.dtype) and values.dtype.kind in "iufb":

@@ -1,7 +1,6 @@
 """The column types of a schema: public bounds and levels, checks, encoding to centred features and back.
 
-Everything a column declares is public. Nothing here reads a bound or a level from data, and no message
-holds a value of the data.
+Nothing here reads a bound or a level from data, and no message holds a value of the data.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class Column:
     @property
     def feature_names(self) -> tuple[str, ...]:
         """Names of the encoded features: the column itself, and its missing indicator where declared."""
-        return (self.name, *self._missing_name())
+        return (self.name, f"{self.name}[missing]") if self.missing else (self.name,)
 
     def conform(self, values: pd.Series) -> pd.Series:
         """Check the values against the declaration and return them in the canonical dtype."""
@@ -71,9 +70,6 @@ class Column:
                 f"column {self.name!r} has missing values, which its declaration does not allow. "
                 f"Complete the table, or declare missing=True. {AFTER_REFUSAL}"
             )
-
-    def _missing_name(self) -> tuple[str, ...]:
-        return (f"{self.name}[missing]",) if self.missing else ()
 
     def _with_indicator(self, scaled: Array) -> Array:
         """Block of one feature, 0 where it is NaN, and the missing indicator where declared."""
@@ -116,7 +112,7 @@ class _Numeric(Column):
             )
 
     def _numbers(self, values: pd.Series) -> Array:
-        """Values as floats, NaN where missing; refuses other types and infinities without quoting a value."""
+        """Values as clipped floats, NaN where missing; other types and infinities are refused."""
         if not pd.api.types.is_numeric_dtype(values.dtype) or values.dtype.kind in "cb":
             raise TypeError(
                 f"column {self.name!r} must be numeric; its dtype is {dtype_name(values)}. "
@@ -138,7 +134,6 @@ class _Numeric(Column):
         return self._canonical(self._numbers(values))
 
     def admit(self, values: pd.Series, on_undeclared: str) -> pd.Series:
-        """Clip the numbers; all other cells are missing."""
         return self._canonical(np.clip(cells.numbers(values), self.lower, self.upper))
 
     def encode(self, values: pd.Series) -> Array:
@@ -149,7 +144,6 @@ class _Numeric(Column):
         return self._with_indicator(scaled)
 
     def decode(self, features: Array) -> pd.Series:
-        """Features to the nearest values within the bounds."""
         low, high = self._forward(np.array([self.lower, self.upper], dtype=np.float64))
         scaled = np.clip(features[:, 0] + 0.5, 0.0, 1.0)
         numbers = np.clip(self._backward(low + scaled * (high - low)), self.lower, self.upper)
@@ -254,8 +248,7 @@ class _Levels(Column):
         if any(isinstance(level, str) and not level.isprintable() for level in levels):
             raise ValueError(f"{self.name}: levels must be printable; got {list(levels)!r}.")
 
-    def _codes(self, values: pd.Series) -> NDArray[np.int64]:
-        """Codes of the declared levels, -1 where missing."""
+    def conform(self, values: pd.Series) -> pd.Series:
         absent = values.isna().to_numpy(dtype=bool)
         self._check_missing(absent)
         table = {level: code for code, level in enumerate(self.levels)}
@@ -273,7 +266,7 @@ class _Levels(Column):
                 f"column {self.name!r} (dtype {dtype_name(values)}) has values outside its declared "
                 f"{kind} levels {list(self.levels)!r}. Declare every level, or recode the column. {AFTER_REFUSAL}"
             )
-        return np.where(absent, -1, codes)
+        return self.from_codes(np.where(absent, -1, codes))
 
     def codes(self, values: pd.Series) -> NDArray[np.int64]:
         """Position of each canonical value in ``levels``; -1 where missing. Shape (row,)."""
@@ -286,12 +279,7 @@ class _Levels(Column):
         dtype = pd.CategoricalDtype(list(self.levels), ordered=False)
         return pd.Series(pd.Categorical.from_codes(codes, dtype=dtype), name=self.name)
 
-    def conform(self, values: pd.Series) -> pd.Series:
-        """Check the levels and return the canonical dtype."""
-        return self.from_codes(self._codes(values))
-
     def admit(self, values: pd.Series, on_undeclared: str) -> pd.Series:
-        """Find the declared levels; all other cells are missing."""
         return self.from_codes(cells.indices(values, self.levels))
 
 
@@ -364,7 +352,8 @@ class Categorical(_Levels):
     @property
     def feature_names(self) -> tuple[str, ...]:
         """One name a level, and one for missing cells where declared."""
-        return (*(f"{self.name}[{level}]" for level in self.levels), *self._missing_name())
+        names = tuple(f"{self.name}[{level}]" for level in self.levels)
+        return (*names, f"{self.name}[missing]") if self.missing else names
 
     def admitting(self, on_undeclared: str) -> Column:
         """Return the declaration with room for cells that do not fit: "other" is a level where levels are text."""

@@ -24,7 +24,20 @@ __all__ = ["Binary", "Categorical", "Column", "Integer", "Level", "Real", "Schem
 _MOST_LEVELS = 40
 
 
-class Schema:
+class Frozen:
+    """An object whose attributes are set once, when it is made."""
+
+    __slots__ = ()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a {type(self).__name__} does not change; make a new one.")
+
+    def _set(self, **content: object) -> None:
+        for name, value in content.items():
+            object.__setattr__(self, name, value)
+
+
+class Schema(Frozen):
     """Public names, types, bounds and levels of a table's columns.
 
     Declare it from public knowledge (a questionnaire, a code book), never from the private rows.
@@ -58,18 +71,13 @@ class Schema:
                 raise TypeError(
                     f"a schema takes Real, Integer, Binary and Categorical columns; got {type(column).__name__}."
                 )
-        object.__setattr__(self, "columns", tuple(columns))
+        self._set(columns=tuple(columns))
         for label, names in (("column", self.names), ("feature", self.feature_names)):
             repeated = sorted({name for name in names if names.count(name) > 1})
             if repeated:
                 raise ValueError(f"{label} names must be distinct; repeated: {repeated}. Rename one.")
 
-    def __setattr__(self, name: str, value: object) -> None:
-        """Refuse: a schema is a declaration and does not change."""
-        raise AttributeError("a Schema does not change; make a new one.")
-
     def __reduce__(self) -> tuple[Any, ...]:
-        """Rebuild from the columns (worker processes need it)."""
         return (Schema, self.columns)
 
     @property
@@ -88,38 +96,30 @@ class Schema:
         return len(self.feature_names)
 
     def __getitem__(self, name: str) -> Column:
-        """Return the column of that name."""
         for column in self.columns:
             if column.name == name:
                 return column
         raise KeyError(f"no column {name!r} in the schema; it has {list(self.names)}.")
 
     def __iter__(self) -> Iterator[Column]:
-        """Iterate over the columns."""
         return iter(self.columns)
 
     def __len__(self) -> int:
-        """Count the columns."""
         return len(self.columns)
 
     def __eq__(self, other: object) -> bool:
-        """Two schemas are equal when their columns are, in order."""
         return isinstance(other, Schema) and self.columns == other.columns
 
     def __hash__(self) -> int:
-        """Hash of the columns."""
         return hash(self.columns)
 
     def __repr__(self) -> str:
-        """List the columns."""
         return "Schema(\n" + "".join(f"{_code(column)},\n" for column in self.columns) + ")"
 
     def __str__(self) -> str:
-        """Table of the columns."""
         return f"Schema of {_count(self)}\n{text_table(*column_table(self), indent='  ')}"
 
     def _repr_html_(self) -> str:
-        """Show the same table in a notebook."""
         return html_table(f"Schema of {_count(self)}", *column_table(self))
 
     def admitting(self, on_undeclared: str) -> Schema:
@@ -202,7 +202,7 @@ class Schema:
         return pd.DataFrame(found, copy=False)
 
     def encode(self, frame: pd.DataFrame) -> Array:
-        """Canonical table to centred features.
+        """Encode a table as centred features.
 
         Parameters
         ----------
@@ -227,7 +227,15 @@ class Schema:
 
     def to_dict(self) -> dict[str, list[dict[str, Any]]]:
         """Plain dictionary, as in the TOML form: ``{"column": [{"name": ..., "type": ...}, ...]}``."""
-        return {"column": [_column_to_dict(column) for column in self.columns]}
+        entries = []
+        for column in self.columns:
+            values = {field.name: getattr(column, field.name) for field in fields(column)}  # type: ignore[arg-type]
+            entry: dict[str, Any] = {"name": values.pop("name"), "type": column.kind}
+            for key, value in values.items():
+                if value is not None and value is not False:
+                    entry[key] = list(value) if isinstance(value, tuple) else value
+            entries.append(entry)
+        return {"column": entries}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Schema:
@@ -241,7 +249,9 @@ class Schema:
         """TOML text, one ``[[column]]`` table a column."""
         blocks = []
         for entry in self.to_dict()["column"]:
-            blocks.append("[[column]]\n" + "".join(f"{key} = {_toml(v)}\n" for key, v in entry.items()))
+            # text, numbers, truth values and lists of them are the same in JSON, but for the character 127
+            lines = (f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in entry.items())
+            blocks.append("[[column]]\n" + "".join(lines).replace("\x7f", "\\u007f"))
         return "\n".join(blocks)
 
     @classmethod
@@ -273,15 +283,6 @@ def check_schema(schema: object) -> None:
         raise TypeError(f"schema must be an iwbayes.Schema; got {type(schema).__name__}.")
 
 
-def _column_to_dict(column: Column) -> dict[str, Any]:
-    entry: dict[str, Any] = {"name": column.name, "type": column.kind}
-    for field in fields(column):  # type: ignore[arg-type]
-        value = getattr(column, field.name)
-        if field.name != "name" and value is not None and value is not False:
-            entry[field.name] = list(value) if isinstance(value, tuple) else value
-    return entry
-
-
 def _column_from_dict(entry: Any) -> Column:
     if not isinstance(entry, Mapping) or not isinstance(entry.get("type"), str):
         raise ValueError(f"each [[column]] needs a name and a type of {sorted(COLUMN_TYPES)}.")
@@ -292,14 +293,11 @@ def _column_from_dict(entry: Any) -> Column:
     known = fields(COLUMN_TYPES[entry["type"]])  # type: ignore[arg-type]
     keys = ["type", *(field.name for field in known)]
     wrong = [f"the key {key!r} is not known" for key in entry if key not in keys]
-    wrong += [
-        f"the key {field.name!r} is needed" for field in known if field.default is MISSING and field.name not in entry
-    ]
+    needed = [field.name for field in known if field.default is MISSING]
+    wrong += [f"the key {key!r} is needed" for key in needed if key not in entry]
     if wrong:
         column = f"column {name!r}" if "name" in entry else "a column"
         raise TypeError(f"{column} of type {entry['type']!r}: {', '.join(wrong)}. Its keys are {', '.join(keys)}.")
-    if isinstance(options.get("levels"), list):
-        options["levels"] = tuple(options["levels"])
     try:
         return COLUMN_TYPES[entry["type"]](**options)
     except TypeError as error:
@@ -308,7 +306,17 @@ def _column_from_dict(entry: Any) -> Column:
 
 def column_table(schema: Schema) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Header and rows of a schema for reading: name, type, bounds or levels, whether cells may be missing."""
-    return ("column", "type", "bounds or levels", "missing"), [_described(column) for column in schema]
+    rows: list[tuple[str, ...]] = []
+    for column in schema:
+        if isinstance(column, Real | Integer):
+            how = f", encoded as {column.transform}" if column.transform else ""
+            values = f"{column.lower:g} to {column.upper:g}{how}"
+        else:
+            levels = [str(level) for level in column.levels]  # type: ignore[attr-defined]
+            more = f" and {len(levels) - _MOST_LEVELS} more" if len(levels) > _MOST_LEVELS else ""
+            values = ", ".join(levels[:_MOST_LEVELS]) + more
+        rows.append((column.name, column.kind, values, "allowed" if column.missing else ""))
+    return ("column", "type", "bounds or levels", "missing"), rows
 
 
 def _count(schema: Schema) -> str:
@@ -324,24 +332,3 @@ def _code(column: Column) -> str:
     parts = (f"        {name}={pformat(value, width=WIDTH - 12, compact=True)},\n" for name, value in values.items())
     inner = "".join(part.replace("\n ", "\n         ") for part in parts)
     return f"    {type(column).__name__}(\n{inner}    )"
-
-
-def _described(column: Column) -> tuple[str, str, str, str]:
-    if isinstance(column, Real | Integer):
-        how = f", encoded as {column.transform}" if isinstance(column, Real) and column.transform else ""
-        values = f"{column.lower:g} to {column.upper:g}{how}"
-    else:
-        levels = [str(level) for level in column.levels]  # type: ignore[attr-defined]
-        more = f" and {len(levels) - _MOST_LEVELS} more" if len(levels) > _MOST_LEVELS else ""
-        values = ", ".join(levels[:_MOST_LEVELS]) + more
-    return column.name, column.kind, values, "allowed" if column.missing else ""
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, list):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
-    return repr(value)

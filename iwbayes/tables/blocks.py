@@ -7,21 +7,16 @@ from typing import Any
 
 import pandas as pd
 
+from iwbayes.arrays import row_blocks
 from iwbayes.schema import Schema
 
 #: Most rows that are worked on at once.
 BLOCK_ROWS = 2**17
 
-_UNREAD = (
-    "the rows of the Dask frame could not be read; what went wrong is not shown, since it may quote them. Compute the "
-    "frame once yourself, where that is safe, and mend what it reports."
-)
-
 
 def slices(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
     """Cut a frame into blocks of rows, none of them too large to work on."""
-    for start in range(0, len(frame), BLOCK_ROWS):
-        yield frame.iloc[start : start + BLOCK_ROWS]
+    return (frame.iloc[rows] for rows in row_blocks(len(frame), BLOCK_ROWS))
 
 
 class DaskRows:
@@ -31,9 +26,8 @@ class DaskRows:
         try:
             import dask.dataframe
         except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
-                'rows of Dask frames need the package dask: pip install "iwbayes[dask]".'
-            ) from error
+            needs = 'rows of Dask frames need the package dask: pip install "iwbayes[dask]".'
+            raise ModuleNotFoundError(needs) from error
         if not isinstance(frame, dask.dataframe.DataFrame):
             raise TypeError(f"from_dask takes a dask.dataframe.DataFrame; got {type(frame).__name__}.")
         self._parts = frame.to_delayed()
@@ -54,7 +48,10 @@ class DaskRows:
         except Exception:  # messages of readers may quote the rows: every one is replaced
             done = None
         if done is None:
-            raise RuntimeError(_UNREAD)
+            raise RuntimeError(
+                "the rows of the Dask frame could not be read; what went wrong is not shown, since it may quote them. "
+                "Compute the frame once yourself, where that is safe, and mend what it reports."
+            )
         for _, _, refusal in done:
             if refusal is not None:
                 raise ValueError(refusal)

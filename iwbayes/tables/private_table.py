@@ -10,10 +10,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from iwbayes.schema import Schema, check_schema
+from iwbayes.schema.schema import Frozen
 from iwbayes.tables.blocks import DaskRows, slices
 
 
-class PrivateTable:
+class PrivateTable(Frozen):
     """Private rows under a public schema. Its printed forms show the schema and nothing else.
 
     Parameters
@@ -31,14 +32,11 @@ class PrivateTable:
         the level "other" of a Categorical whose levels are text, and a missing cell elsewhere. Both round fractions in
         an Integer column. Fix it before the rows are read, for it changes the published schema: see Notes.
     survey_weights : None
-        Out of scope, and refused when given: see Raises.
+        Out of scope, and refused when given: a design weight makes one row's influence as large as itself, so that no
+        sensitivity stated here would hold, and the weights are private values themselves.
 
     Attributes
     ----------
-    frame : pandas.DataFrame
-        The private rows in canonical form, for the curator's modules only.
-    schema : Schema
-        The one that is published: ``schema.admitting(on_undeclared)`` of the declared one.
     on_undeclared : str
     users : ndarray of int or None, shape (row,)
         Owners of the rows as codes, private; None where every row is a person's only one.
@@ -49,22 +47,19 @@ class PrivateTable:
     ------
     TypeError, ValueError
         When the rows break the declaration (see `Schema.conform`), naming the column, never a value; when the user
-        column is absent, incomplete or part of the schema; when ``on_undeclared`` is none of the three.
-        When survey weights are given: a design weight makes one row's influence as large as its weight,
-        so that no sensitivity stated here would hold, and the weights are private values themselves.
+        column is absent, incomplete or part of the schema; when ``on_undeclared`` is none of the three; when survey
+        weights are given.
 
     Notes
     -----
     Without users the number of rows is public: those adjacencies compare tables of the same size. With users their
-    number is public and the number of rows is not: ``len`` refuses, and ``n_private`` is the noisy count that
-    `bound_contributions` released.
+    number is public and the number of rows is not: ``len`` refuses, and ``n_private`` is a noisy count.
 
-    A refusal depends on private cells. Whoever amends the schema after one has looked at private rows, and publishes
-    what was seen. So under "refuse" the promise of a release holds among tables that conform to the schema. Under
-    "missing" and "other" no cell refuses the table. The published schema then follows from the declared one and the
-    option alone. No row is dropped, and nothing tells whether the option was needed. A cell is judged by itself, not by
-    the dtype of its column: text that spells a number is a number, and a column of dates that is declared Real is
-    missing throughout.
+    A refusal depends on private cells: whoever amends the schema after one has looked at private rows. So under
+    "refuse" the promise of a release holds among tables that conform to the schema. Under "missing" and "other" no cell
+    refuses the table or drops a row, and the published schema follows from the declared one and the option alone. A
+    cell is judged by itself, not by the dtype of its column: text that spells a number is a number, and a column of
+    dates that is declared Real is missing throughout.
 
     Examples
     --------
@@ -114,8 +109,8 @@ class PrivateTable:
             users = _owners(frame, schema, user)
             frame = frame.drop(columns=user)
         canonical = schema.conform(frame, on_undeclared=on_undeclared)
-        rows_per_user, n = (None, None) if user else (1, len(canonical))
-        self._fill(canonical, published, on_undeclared, users, rows_per_user, n, None)
+        most, n = (None, None) if user else (1, len(canonical))
+        self._fill(published, on_undeclared, _frame=canonical, users=users, rows_per_user=most, _n_private=n)
 
     @classmethod
     def from_dask(cls, frame: Any, schema: Schema, *, on_undeclared: str = "refuse") -> PrivateTable:
@@ -134,9 +129,8 @@ class PrivateTable:
         Returns
         -------
         PrivateTable
-            For `BayesNet` and `TiltWeights`, the defaults of `publish`, and weights that read no private row. They
-            read the frame block by block; of each cell, `BayesNet` keeps one or two bytes. Others need the rows in
-            memory and refuse before anything is charged.
+            For `BayesNet` and `TiltWeights`, which read it block by block, and weights that read no private row. Others
+            need the rows in memory and refuse before anything is charged.
 
         Raises
         ------
@@ -151,24 +145,13 @@ class PrivateTable:
         published = schema.admitting(on_undeclared)
         rows = DaskRows(frame, schema, on_undeclared)
         table = object.__new__(cls)
-        table._fill(None, published, on_undeclared, None, 1, rows.n_rows, None, rows)
+        table._fill(published, on_undeclared, _rows=rows, rows_per_user=1, _n_private=rows.n_rows)
         return table
 
-    def _fill(
-        self,
-        frame: pd.DataFrame | None,
-        schema: Schema,
-        on_undeclared: str,
-        users: NDArray[np.int64] | None,
-        rows_per_user: int | None,
-        n_private: int | None,
-        source: str | None,
-        rows: DaskRows | None = None,
-    ) -> None:
-        names = ("_frame", "_schema", "on_undeclared", "users", "rows_per_user", "_n_private", "_source", "_rows")
-        content = (frame, schema, on_undeclared, users, rows_per_user, n_private, source, rows)
-        for name, value in zip(names, content, strict=True):
-            object.__setattr__(self, name, value)
+    def _fill(self, schema: Schema, on_undeclared: str, **content: object) -> None:
+        """Set all attributes; those that are not given are None."""
+        both = {"_schema": schema, "on_undeclared": on_undeclared}
+        self._set(**(dict.fromkeys(self.__slots__) | both | content))
 
     def _bounded(self, indices: NDArray[np.int64], *, rows_per_user: int, n_private: int, source: str) -> PrivateTable:
         """Keep some rows of the users, of which none owns more than ``rows_per_user``; see `bound_contributions`."""
@@ -178,23 +161,14 @@ class PrivateTable:
         if np.max(np.bincount(kept, minlength=1)) > rows_per_user:
             raise RuntimeError("a user keeps more rows than the bound. This is a defect: nothing was released.")
         table = object.__new__(PrivateTable)
+        facts = {"rows_per_user": rows_per_user, "_n_private": n_private, "_source": source}
         frame = self.frame.iloc[indices].reset_index(drop=True)
-        table._fill(frame, self._schema, self.on_undeclared, kept, rows_per_user, n_private, source)
+        table._fill(self._schema, self.on_undeclared, _frame=frame, users=kept, **facts)
         return table
-
-    def __setattr__(self, name: str, value: object) -> None:
-        """Refuse: a table does not change."""
-        raise AttributeError("a PrivateTable does not change; make a new one.")
 
     @property
     def frame(self) -> pd.DataFrame:
-        """The private rows in canonical form.
-
-        Raises
-        ------
-        ValueError
-            For rows of a Dask frame, which are not in memory.
-        """
+        """The private rows in canonical form, for the curator's modules only; ValueError for those of a Dask frame."""
         if self._frame is None:
             raise ValueError(
                 "the rows are those of a Dask frame, and this needs them in memory. If they fit, use "
@@ -208,23 +182,15 @@ class PrivateTable:
         return self._frame is not None
 
     def map_blocks(self, function: Callable[[pd.DataFrame], Any]) -> Iterator[Any]:
-        """Apply a function to blocks of the private rows in canonical form, for the curator's modules only.
+        """Yield results for blocks of the private rows in canonical form, in their order; for curator modules only.
 
-        Parameters
-        ----------
-        function : callable
-            From a pandas.DataFrame with some of the rows to anything. Dask may call it in other threads or machines.
-
-        Yields
-        ------
-        Any
-            Its results, in the order of the rows.
+        Dask may call the function in other threads or machines.
         """
         yield from map(function, slices(self.frame)) if self._rows is None else self._rows.map(function)
 
     @property
     def schema(self) -> Schema:
-        """The public schema, as it is published."""
+        """The schema that is published: ``admitting(on_undeclared)`` of the declared one."""
         return self._schema
 
     @property
@@ -249,24 +215,17 @@ class PrivateTable:
         return self.n_private if self.users is None else int(np.max(self.users, initial=-1)) + 1
 
     def __len__(self) -> int:
-        """Count the rows, where that is public.
-
-        Raises TypeError where the table names users: their number of rows is private. Use ``n_private``.
-        """
         if self.users is not None:
             raise TypeError("the number of rows of users is private; n_private is what was released of it.")
         return self.n_private
 
     def __bool__(self) -> bool:
-        """Be true, so that nobody asks for the number of rows by accident."""
-        return True
+        return True  # nobody asks for the number of rows by accident
 
     def __repr__(self) -> str:
-        """Show the schema only."""
         return f"PrivateTable of {self._schema!r}"
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be pickled: private rows do not leave the process by accident."""
         raise TypeError("a PrivateTable cannot be pickled; build it again from its source.")
 
 

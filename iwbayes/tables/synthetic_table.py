@@ -9,11 +9,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from iwbayes._digest import digest
+from iwbayes._digest import Sourced, digest
 from iwbayes.schema import Schema, check_schema
+from iwbayes.schema.schema import Frozen
 
 
-class SyntheticTable:
+class SyntheticTable(Frozen, Sourced):
     """Synthetic rows under the same public schema, from a generator of this package or from anywhere else.
 
     Parameters
@@ -22,15 +23,15 @@ class SyntheticTable:
         Exactly the declared columns; copied in canonical form.
     schema : Schema
     origin : str or None
-        Name of what made the rows; "outside" where only ``already_spent`` is given. None is an unknown origin: a
-        release of such rows is not certified.
+        Name of what made the rows; "outside" where only ``already_spent`` is given. A release of rows of unknown origin
+        (None) is not certified.
     log_ratio : array_like, shape (row,), optional
         What the outside generator says of log p_private(x)/p_synthetic(x), natural logs: `KnownRatioWeights` uses it.
     already_spent : (float, float), optional
         The (epsilon, delta) that making the rows (and ``log_ratio``) has cost, as their maker declares it, for the
-        same private rows and adjacency. The first ledger that works with the table charges it once. (0, 0) says that
-        no private row was used; infinity that they were used without noise. Without it, a table that did not come from
-        a generator under the ledger leaves a release uncertified, since nobody can say what its making cost.
+        same private rows and adjacency; (0, 0) where no private row was used, infinity without noise. The first ledger
+        that works with the table charges it once. Without it, and without a generator under the ledger, a release is
+        not certified.
 
     Raises
     ------
@@ -38,15 +39,13 @@ class SyntheticTable:
         When the rows break the declaration (see `Schema.conform`), or ``log_ratio`` or ``already_spent`` are none.
     """
 
-    __slots__ = ("_drawn_as", "_maker", "already_spent", "frame", "log_ratio", "origin", "schema")
+    __slots__ = ("_made_as", "_maker", "already_spent", "frame", "log_ratio", "origin", "schema")
 
     frame: pd.DataFrame
     schema: Schema
     origin: str | None
     log_ratio: NDArray[np.float64] | None
     already_spent: tuple[float, float] | None
-    _maker: str | None
-    _drawn_as: str | None
 
     def __init__(
         self,
@@ -59,56 +58,32 @@ class SyntheticTable:
     ) -> None:
         check_schema(schema)
         conformed = schema.conform(frame)
-        content = {
-            "frame": conformed,
-            "schema": schema,
-            "origin": "outside" if origin is None and already_spent is not None else origin,
-            "log_ratio": None if log_ratio is None else _check_log_ratio(log_ratio, len(conformed)),
-            "already_spent": None if already_spent is None else _check_spent(already_spent),
-        }
-        for name, value in content.items():
-            object.__setattr__(self, name, value)
+        self._set(
+            frame=conformed,
+            schema=schema,
+            origin="outside" if origin is None and already_spent is not None else origin,
+            log_ratio=None if log_ratio is None else _check_log_ratio(log_ratio, len(conformed)),
+            already_spent=None if already_spent is None else _check_spent(already_spent),
+        )
         self._from_source(None)
 
-    def _from_source(self, source: str | None) -> SyntheticTable:
-        """Note on a new table, before anybody else has it, the fingerprint of the generator that drew it."""
-        object.__setattr__(self, "_maker", source)
-        object.__setattr__(self, "_drawn_as", None if source is None else self.fingerprint())
-        return self
-
-    @property
-    def source(self) -> str | None:
-        """Fingerprint of the generator that drew the rows, as long as they are the ones that it drew; else None."""
-        return self._maker if self._maker is not None and self._drawn_as == self.fingerprint() else None
-
     def fingerprint(self) -> str:
-        """SHA-256 of rows, log ratio, schema and declared cost, by which a ledger knows the table.
-
-        It covers every value with names, types and order, so that a table which was changed in place is no longer the
-        one that a generator drew. It tells of changes; it cannot bind a curator who runs code of their own.
-        """
+        """SHA-256 of rows, log ratio, schema and declared cost, by which a ledger knows the table."""
         ratio = () if self.log_ratio is None else (self.log_ratio,)
         return digest("SyntheticTable", self.schema.to_toml(), self.already_spent, self.frame, *ratio)
 
-    def __setattr__(self, name: str, value: object) -> None:
-        """Refuse: a table does not change."""
-        raise AttributeError("a SyntheticTable does not change; make a new one.")
-
     def __reduce__(self) -> tuple[Any, ...]:
-        """Rebuild from frame and schema (worker processes need it)."""
         content = {name: getattr(self, name) for name in ("frame", "schema", "origin", "log_ratio", "already_spent")}
-        return (_rebuild, (content, self._maker, self._drawn_as))
+        # worker processes need it; a table that was changed in place stays one that its maker did not draw
+        return (_rebuild, (content, {"_maker": self._maker, "_made_as": self._made_as}))
 
     def __len__(self) -> int:
-        """Count the rows."""
         return len(self.frame)
 
     def __repr__(self) -> str:
-        """Show the size and the columns."""
         return f"SyntheticTable({len(self)} rows: {', '.join(self.schema.names)})"
 
     def _repr_html_(self) -> str:
-        """Show the first rows in a notebook."""
         return f"<p>{self!r}</p>" + self.frame.head().to_html()
 
 
@@ -135,8 +110,7 @@ def _check_spent(already_spent: tuple[float, float]) -> tuple[float, float]:
     return epsilon, delta
 
 
-def _rebuild(content: dict[str, Any], maker: str | None, drawn_as: str | None) -> SyntheticTable:
+def _rebuild(content: dict[str, Any], made: dict[str, str | None]) -> SyntheticTable:
     table = SyntheticTable(**content)
-    object.__setattr__(table, "_maker", maker)
-    object.__setattr__(table, "_drawn_as", drawn_as)  # of the rows as they were drawn, not as they are now
+    table._set(**made)
     return table

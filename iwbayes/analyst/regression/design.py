@@ -18,7 +18,7 @@ from iwbayes._warnings import IwbayesWarning
 from iwbayes.analyst.regression.design_spec import DesignSpec, Term, evaluate
 from iwbayes.analyst.regression.families import Family, FamilyName, Response, default_family, get_family
 from iwbayes.arrays import Array
-from iwbayes.features.formula_text import formula_hints, read_formula
+from iwbayes.features.formulas import formula_hints, read_formula
 from iwbayes.schema import Schema
 
 _RESERVED = ("chain", "draw")

@@ -238,7 +238,7 @@ def _private(table: SyntheticTable, users: NDArray[Any] | None, first: Synthetic
         return PrivateTable(table.frame.assign(**{name: users}), table.schema, user=name)
     private = PrivateTable(table.frame, table.schema)
     if len(table) < len(first):
-        private._fill(private.frame, table.schema, private.on_undeclared, None, 1, len(first), None)
+        private._set(_n_private=len(first))
     return private
 
 
