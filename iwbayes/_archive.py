@@ -133,7 +133,9 @@ def write_atomically(path: Path, content: bytes, *, overwrite: bool) -> None:
         else:
             try:
                 os.link(draft, path)
-            except OSError:  # the name is taken, or the file system has no hard links
+            except FileExistsError:
+                raise FileExistsError(refusal) from None
+            except OSError:  # a file system without hard links
                 if os.path.lexists(path):
                     raise FileExistsError(refusal) from None
                 os.replace(draft, path)

@@ -58,20 +58,10 @@ _FITS: dict[str, dict[str, Any]] = {
 class DemoResult:
     """What one demonstration found.
 
-    Parameters
-    ----------
-    table : pandas.DataFrame
-        Columns model, coefficient, method, mean, lower, upper, one row for each; 90 % intervals.
-    model_based : pandas.DataFrame
-        Columns model, coefficient, ratio: sandwich over model-based standard error on the private rows.
-    release : Release
-    seed : int
-    seconds : dict of str to float
-        Wall-clock time of each step.
-    messages : tuple of str
-        Warnings of the calibrated fits.
-    files : dict of str to pathlib.Path
-        "release" and "figure" where they were written.
+    The table has columns model, coefficient, method, mean, lower, upper (90 % intervals); `model_based` has model,
+    coefficient and ratio: sandwich over model-based standard error on the private rows. `seconds` are the wall-clock
+    times of the steps, `messages` the warnings of the calibrated fits, and `files` "release" and "figure" where they
+    were written.
     """
 
     table: pd.DataFrame
@@ -144,26 +134,10 @@ def run_demo(
 ) -> DemoResult:
     """Publish the RAND table at epsilon 1 and compare two regressions of its release with the private rows.
 
-    Parameters
-    ----------
-    seed : int
-        Of the privacy noise, the sampling and the posteriors: the demonstration is reproducible, and its release
-        not certified.
-    output : str or path, optional
-        Folder for ``rand.iwb`` and ``rand.png``, made where it is absent; earlier ones are replaced. Nothing is
-        written by default.
-    n_synthetic : int
-    progress : callable, optional
-        Told each step before it starts.
-
-    Returns
-    -------
-    DemoResult
-
-    Raises
-    ------
-    ModuleNotFoundError
-        When statsmodels is absent: ``pip install "iwbayes[demo]"``.
+    The seed is that of the privacy noise, the sampling and the posteriors: the demonstration is reproducible, and its
+    release not certified. ``rand.iwb`` and ``rand.png`` go to the folder ``output``, made where it is absent, and
+    replace earlier ones. ``progress`` is told each step before it starts. ModuleNotFoundError where statsmodels is
+    absent: ``pip install "iwbayes[demo]"``.
     """
     seconds: dict[str, float] = {}
 

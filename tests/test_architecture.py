@@ -34,10 +34,7 @@ ANALYST = (
     "weighting", "inference", "calibration", "pooling", "regression", "criticism", "quantities", "reporting",
 )  # fmt: skip
 #: Inside these folders the folders and public modules never import each other sideways.
-SIBLINGS = {
-    "curator/generators": {"fitting", "tables"},
-    "curator/estimators": {"fitting", "logistic_loss", "network", "objective_perturbation"},
-}
+SIBLINGS = {"curator/generators": {"fitting", "tables"}, "curator/estimators": {"fitting", "logistic_loss", "network"}}
 #: A method that is made of another one's parts.
 BUILT_ON = {("generators/pate", "generators/adversarial")}
 

@@ -193,7 +193,7 @@ plant(FILE, "logistic: published noise at its nominal price",
 plant(FILE, "logistic: for one row of a user",
        "reach = facts.rows_per_user * gradient_reach(encoded_reach(facts.schema)",
        "reach = gradient_reach(encoded_reach(facts.schema)", f"{USER}[LogisticWeights]")
-FILE = "curator/estimators/objective_perturbation.py"
+FILE = "curator/estimators/logistic_loss.py"
 GIVEN_BACK = "curator/test_queries.py::test_the_perturbed_minimiser_gives_the_noise_back"
 plant(FILE, "objective: determinants are free",
        "left = epsilon - facts.rows_per_user * math.log1p(curvature / l2) - rounding", "left = epsilon - rounding",

@@ -20,30 +20,17 @@ from iwbayes.weights import Weights
 class PublicFacts:
     """What is public before any private row is touched: all that `events` may depend on.
 
-    Parameters
-    ----------
-    schema : Schema
-    n_private, n_synthetic : int
-        Numbers of rows; that of private rows of users is a released, noisy one.
-    adjacency : {"replace-one", "zero-out", "replace-user"}
-    rows_per_user : int
-        Most rows that change between neighbours: every sensitivity to one row is multiplied by it.
-    n_users : int, optional
-        Number of users under "replace-user".
-
-    Notes
-    -----
     Under "replace-user" up to ``rows_per_user`` rows change, appear or vanish. A sum over rows of f then moves by at
     most ``rows_per_user`` times the larger of |f(x) - f(x')| and |f(x)|. In this package the rows' values lie in sets
     around zero, where the former is at least as large.
     """
 
     schema: Schema
-    n_private: int
+    n_private: int  # rows; of users' rows a released, noisy number
     n_synthetic: int
-    adjacency: str = "replace-one"
-    rows_per_user: int = 1
-    n_users: int | None = None
+    adjacency: str = "replace-one"  # or "zero-out" or "replace-user"
+    rows_per_user: int = 1  # most rows that change between neighbours: it multiplies every sensitivity to one row
+    n_users: int | None = None  # under "replace-user"
 
     @classmethod
     def of(

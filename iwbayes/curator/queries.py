@@ -12,14 +12,16 @@ from scipy.special import expit
 from iwbayes._digest import digest
 from iwbayes.arrays import Array
 from iwbayes.curator.estimators.logistic_loss import (
+    Perturbation,
     Reach,
     check_penalty,
     design_of,
     encoded_reach,
     minimise,
+    perturbed_minimiser,
+    plan_perturbation,
     sensitivity,
 )
-from iwbayes.curator.estimators.objective_perturbation import Perturbation, perturbed_minimiser, plan_perturbation
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.mechanisms import gaussian
@@ -132,7 +134,7 @@ class PrivateLogisticRegression:
     rows (``rows_per_user``), each of these rows is replaced, or appears or vanishes, which moves the sum by r <= R:
     together by at most tau R. J is l2-strongly convex, so the minimiser moves by at most (tau R/N + 2 tol)/l2 in L2,
     tol the solver's tolerance, whatever the other rows are. Objective perturbation needs R and the determinants of
-    the Hessians; see `iwbayes.curator.estimators.objective_perturbation.Perturbation`.
+    the Hessians; see `iwbayes.curator.estimators.logistic_loss.Perturbation`.
 
     References
     ----------

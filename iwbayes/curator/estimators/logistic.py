@@ -13,14 +13,16 @@ from iwbayes._warnings import PrivacyWarning, WeightsWarning
 from iwbayes.arrays import Array
 from iwbayes.curator.estimators.fitting import OpenFit, RatioLearner
 from iwbayes.curator.estimators.logistic_loss import (
+    Perturbation,
     check_penalty,
     design,
     encoded_reach,
     gradient_reach,
     minimise,
+    perturbed_minimiser,
+    plan_perturbation,
     sensitivity,
 )
-from iwbayes.curator.estimators.objective_perturbation import Perturbation, perturbed_minimiser, plan_perturbation
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.measurement import GaussianDistribution, LaplaceDistribution, Measurement, SphericalDistribution

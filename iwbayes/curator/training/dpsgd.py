@@ -49,18 +49,12 @@ _MECHANISMS = ("dp-sgd", "none")
 class PrivateSteps:
     """Settings of private gradient steps, all public.
 
-    Parameters
-    ----------
-    steps : int
-    sampling_probability : float
-        Chance of each private row to be in a step, in (0, 1]; of each user with all rows, where rows have owners.
-    clip_norm : float or None
-        Largest L2 norm of a row's gradient, between 1e-6 and 1e6; of the sum over a user's rows, where rows have
-        owners. It is the sensitivity of a step's sum to a null row; a replaced row moves it by twice as much, which
-        the accountant knows. None clips each step at a quantile of the norms that public reference rows have then
-        (see `PrivateGradients.gradient`), times the mean number of rows that a user owns.
-    mechanism : {"dp-sgd", "none"}
-        "none" neither clips nor adds noise: its cost is infinite.
+    ``sampling_probability`` in (0, 1] is the chance of each private row to be in a step; of each user with all rows,
+    where rows have owners. ``clip_norm`` is the largest L2 norm of a row's gradient, between 1e-6 and 1e6; of the sum
+    over a user's rows, where rows have owners. It is the sensitivity of a step's sum to a null row; a replaced row
+    moves it by twice as much, which the accountant knows. None clips each step at a quantile of the norms that public
+    reference rows have then (see `PrivateGradients.gradient`), times the mean number of rows that a user owns.
+    ``mechanism`` is "dp-sgd", or "none", which neither clips nor adds noise: its cost is infinite.
 
     Examples
     --------
