@@ -154,7 +154,7 @@ class PrivateGradients:
         self._n_private = len(rows[0]) if n_private is None else int(n_private)
         self._users = users
         #: Public number of what is sampled: rows, or users.
-        self._n_units = len(rows[0]) if users is None else int(users.max()) + 1
+        self._n_units = len(rows[0]) if users is None else int(np.max(users)) + 1
         self._probed: weakref.WeakSet[Module] = weakref.WeakSet()
         self._noise = ledger.charge(event)
 
