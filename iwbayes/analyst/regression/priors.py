@@ -158,8 +158,9 @@ class LogPrior:
         gradient[:n] = -(self._scaled.T @ z).ravel()
         if self._sigma is not None:
             u = float(theta[-1])
-            value += u - (SIGMA_DOF + 1) / 2 * float(np.logaddexp(0.0, self._log_ratio(u)))
-            gradient[-1] += 1 - (SIGMA_DOF + 1) * self._ratio(u)
+            ratio = self._log_ratio(u)
+            value += u - (SIGMA_DOF + 1) / 2 * float(np.logaddexp(0.0, ratio))
+            gradient[-1] += 1 - (SIGMA_DOF + 1) * float(expit(ratio))
         for indices, of_given, derivatives in self._given:
             value += float(of_given(theta[None, indices])[0])
             gradient[indices] += derivatives(theta[indices])[0]

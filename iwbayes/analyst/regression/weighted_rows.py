@@ -57,9 +57,9 @@ class WeightedRows:
         """Weighted log likelihood at theta (p,), with the constant of `values`, and its gradient (p,)."""
         design, (eta, aux) = self.design, self._predictors(theta)
         score = design.family.score(eta, design.y, aux) * self.weights
-        gradient, n = np.empty(design.n_parameters), design.x.shape[1] * design.n_predictors
-        gradient[:n] = (design.x.T @ score[: design.n_predictors].T).ravel()
-        if design.auxiliary:
+        gradient, k = np.empty(len(theta)), len(eta)
+        gradient[: design.x.shape[1] * k] = (design.x.T @ score[:k].T).ravel()
+        if len(score) > k:
             gradient[-1] = score[-1].sum()
         return float(self.weights @ design.family.log_density(eta, design.y, aux)) - self._constant, gradient
 
