@@ -274,8 +274,8 @@ plant(FILE, "steps: one more than charged", "if self._left == 0:", "if self._lef
        "curator/test_dpsgd.py::test_noise_is_drawn_once_a_step_and_no_step_is_taken_that_was_not_charged")
 plant(FILE, "steps: samples of a fixed size", "self._noise.poisson_sample(n, rate)", "np.arange(round(n * rate))",
        "curator/test_dpsgd.py::test_a_step_divides_by_the_expected_sample_size")
-plant(FILE, "steps: rows of users clipped one by one", "else _rows_of(chosen, self._users)",
-       "else (_rows_of(chosen, self._users)[0], None)",
+plant(FILE, "steps: rows of users clipped one by one", "else self._rows_of(chosen)",
+       "else (self._rows_of(chosen)[0], None)",
        "curator/test_contribution.py::test_gradient_steps_sample_users_and_clip_their_sums")
 plant(FILE, "steps: an error shows what the loss said", "        except Exception:  # noqa: S110 - raised below, where the error with its private values is no longer at hand\n            pass\n",  # noqa: E501
        "        except Exception as error:\n            raise RuntimeError(str(error)) from error\n",

@@ -139,7 +139,7 @@ def _finished(path: Path, settings: dict[str, Any]) -> dict[int, dict[str, Any]]
     text = path.read_text(encoding="utf-8")
     whole = text[: text.rfind("\n") + 1]
     try:
-        header, *records = (json.loads(line) for line in (whole.splitlines() or [text]))
+        header, *records = (json.loads(line) for line in whole.splitlines() or [text])
         found = header["settings"]
         differing = [
             f"{name}: {found.get(name)!r} there, {value!r} here"

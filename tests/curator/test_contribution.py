@@ -373,7 +373,7 @@ def test_gradient_steps_sample_users_and_clip_their_sums():
 def test_user_gradients_are_sums_of_row_gradients():
     torch = pytest.importorskip("torch")
     from iwbayes.curator.training import row_gradients
-    from iwbayes.curator.training.dpsgd import _rows_of
+    from iwbayes.curator.training.dpsgd import rows_of_users
 
     rng = np.random.default_rng(4)
     rows = torch.from_numpy(rng.normal(size=(23, 4))).double()
@@ -384,7 +384,7 @@ def test_user_gradients_are_sums_of_row_gradients():
         return torch.nn.functional.softplus(net(x))[:, 0]
 
     chosen = np.array([0, 2, 3])
-    indices, owners = _rows_of(chosen, users)
+    indices, owners = rows_of_users(users)(chosen)
     assert sorted(indices) == sorted(np.flatnonzero(np.isin(users, chosen)))
     brute = np.zeros(5)
     for user in chosen:

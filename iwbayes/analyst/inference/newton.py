@@ -34,11 +34,6 @@ def maximise(
     log density is not finite at the start; RuntimeError if the steps do not converge, or do to a point that is no
     maximum.
     """
-    current = value(start)
-    if not np.isfinite(current):
-        raise ValueError(
-            f"the log density is {current} at the starting point. Give another start or other initial values."
-        )
 
     def density(points: Array, _: Places) -> tuple[Array, Array, Array, Array]:
         reached = value(points[0])
@@ -50,6 +45,10 @@ def maximise(
     try:
         found = maximise_many(density, np.asarray(start)[None], rounding=_ROUNDING)
     except NotReachedError as error:
+        if not np.isfinite(current := value(start)):
+            raise ValueError(
+                f"the log density is {current} at the starting point. Give another start or other initial values."
+            ) from None
         raise RuntimeError(
             f"the mode was not found in {_MOST_STEPS} Newton steps: the log density may be flat or unbounded, or its "
             "derivatives are not finite. Give a proper prior or a start nearer to the mode."

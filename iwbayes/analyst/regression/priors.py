@@ -158,9 +158,9 @@ class LogPrior:
         gradient[:n] = -(self._scaled.T @ z).ravel()
         if self._sigma is not None:
             u = float(theta[-1])
-            ratio = self._log_ratio(u)
-            value += u - (SIGMA_DOF + 1) / 2 * float(np.logaddexp(0.0, ratio))
-            gradient[-1] += 1 - (SIGMA_DOF + 1) * float(expit(ratio))
+            log_ratio = self._log_ratio(u)
+            value += u - (SIGMA_DOF + 1) / 2 * float(np.logaddexp(0.0, log_ratio))
+            gradient[-1] += 1 - (SIGMA_DOF + 1) * float(expit(log_ratio))
         for indices, of_given, derivatives in self._given:
             value += float(of_given(theta[None, indices])[0])
             gradient[indices] += derivatives(theta[indices])[0]
@@ -171,19 +171,15 @@ class LogPrior:
         hessian, n = np.zeros((self._size, self._size)), self._shape[0] * self._shape[1]
         hessian[:n, :n] = -np.kron(self._scaled.T @ self._scaled, np.eye(self._shape[1]))
         if self._sigma is not None:
-            ratio = self._ratio(theta[-1])
+            ratio = float(expit(self._log_ratio(theta[-1])))
             hessian[-1, -1] -= 2 * (SIGMA_DOF + 1) * ratio * (1 - ratio)
         for indices, _, derivatives in self._given:
             hessian[np.ix_(indices, indices)] += derivatives(theta[indices])[1]
         return self.gradient(theta)[1], hessian
 
     def _log_ratio(self, u: Any) -> Any:
-        # log of sigma^2 / (nu s^2)
+        # log of sigma^2 / (nu s^2); its logistic is the share by which the tails of the half t pull
         return 2 * u - math.log(SIGMA_DOF * float(self._sigma or 1.0) ** 2)
-
-    def _ratio(self, u: float) -> float:
-        """Share 1/(1 + nu s^2/sigma^2), by which the tails of the half t pull."""
-        return float(expit(self._log_ratio(u)))
 
 
 def _given_prior(prior: Any, shape: tuple[int, ...], *, positive: bool) -> tuple[Any, Any]:

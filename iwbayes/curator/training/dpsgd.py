@@ -138,7 +138,7 @@ class PrivateGradients:
     It holds the private rows: it prints nothing of them, and is neither copied nor pickled.
     """
 
-    __slots__ = tuple("_event _left _lock _n_private _n_units _noise _probed _rows _settings _users".split())
+    __slots__ = tuple("_event _left _lock _n_private _n_units _noise _probed _rows _rows_of _settings".split())
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class PrivateGradients:
         self._settings, self._event, self._rows = settings, event, rows
         self._left, self._lock = int(settings.steps), threading.Lock()
         self._n_private = len(rows[0]) if n_private is None else int(n_private)
-        self._users = users
+        self._rows_of = None if users is None else rows_of_users(users)
         #: Public number of what is sampled: rows, or users.
         self._n_units = len(rows[0]) if users is None else int(np.max(users)) + 1
         self._probed: weakref.WeakSet[Module] = weakref.WeakSet()
@@ -209,7 +209,7 @@ class PrivateGradients:
         rate = self._settings.sampling_probability
         n = self._n_units
         chosen = np.arange(n) if rate == 1 else self._noise.poisson_sample(n, rate)
-        indices, owners = (chosen, None) if self._users is None else _rows_of(chosen, self._users)
+        indices, owners = (chosen, None) if self._rows_of is None else self._rows_of(chosen)
         units: dict[str, Any] = {"owners": owners, "n_units": n}
         flat = None
         try:
@@ -276,8 +276,14 @@ class PrivateGradients:
         raise TypeError("PrivateGradients hold private rows and a count of charged steps; they cannot be copied.")
 
 
-def _rows_of(chosen: NDArray[np.int64], users: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return indices of the rows of some users, those of a user side by side, and the owner of each."""
-    rows = np.flatnonzero(np.isin(users, chosen))
-    rows = rows[np.argsort(users[rows], kind="stable")]
-    return rows, users[rows]
+def rows_of_users(users: NDArray[np.int64]) -> Callable[[NDArray[np.int64]], tuple[NDArray[Any], NDArray[Any]]]:
+    """Make the function from some users to indices of their rows, a user's side by side, and the owner of each."""
+    order, counts = np.argsort(users, kind="stable"), np.bincount(users)
+    starts = np.cumsum(counts) - counts
+
+    def rows_of(chosen: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
+        own = counts[chosen]
+        within = np.arange(own.sum()) - np.repeat(np.cumsum(own) - own, own)
+        return order[np.repeat(starts[chosen], own) + within], np.repeat(chosen, own)
+
+    return rows_of
