@@ -198,8 +198,8 @@ def _private_estimate(formula: str, frame: pd.DataFrame, schema: Schema, family:
 def _fit(formula: str, release: Release, **options: Any) -> pd.DataFrame:
     """Posterior means and equal-tailed intervals of the coefficients, by flat name."""
     from iwbayes.analyst import arviz_compat
+    from iwbayes.analyst.arviz_compat import scalars
     from iwbayes.analyst.regression.fit import fit
-    from iwbayes.coverage.replication import scalars
 
     idata = fit(formula, release, progressbar=False, log_likelihood=False, **options)
     tails, found = [(1 - LEVEL) / 2, (1 + LEVEL) / 2], scalars(arviz_compat.group(idata, "posterior"))

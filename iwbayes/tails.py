@@ -23,6 +23,17 @@ def tail_length(n: int) -> int:
     return math.ceil(min(n / 5, 3 * math.sqrt(n)))
 
 
+def is_tied(log_weights: ArrayLike) -> bool:
+    """Whether at most half of the largest log weights (row,) differ from each other: no continuous tail has that.
+
+    A constant tail is no such case, as it has a shape, -inf.
+    """
+    raw = np.asarray(log_weights, dtype=np.float64)
+    tail = np.sort(raw[np.isfinite(raw)])[-tail_length(len(raw)) :]
+    distinct = 1 + np.count_nonzero(np.diff(tail) > 1e-9)
+    return bool(1 < distinct <= len(tail) / 2)
+
+
 def psislw(log_weights: ArrayLike) -> tuple[Array, float]:
     """Pareto-smooth the largest of log weights (row,) (PSIS; Vehtari, Simpson, Gelman, Yao & Gabry, JMLR 2024).
 

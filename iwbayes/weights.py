@@ -14,7 +14,7 @@ from iwbayes._digest import Sourced, digest
 from iwbayes.arrays import Array
 from iwbayes.display import html_table, number, wrapped
 from iwbayes.tables import SyntheticTable
-from iwbayes.tails import FiniteVarianceTest, psislw, variance_test
+from iwbayes.tails import FiniteVarianceTest, is_tied, psislw, variance_test
 
 if TYPE_CHECKING:
     from iwbayes.measurement import Measurement
@@ -100,15 +100,13 @@ class Weights(Sourced):
         return html_table("Weights", ("", "value"), self._facts())
 
     def _facts(self) -> list[tuple[str, str]]:
-        limit, positive = pareto_k_threshold(len(self)), self.draw_values
-        k, share = self.pareto_k, self.ess / len(self)
-        verdict = "" if k != k else f" ({'good below' if k < limit else 'NOT good: its limit is'} {limit:.2f})"
+        positive, share = self.draw_values, self.ess / len(self)
         facts = [
             ("method", " > ".join((self.method, *self.steps))),
             ("size", f"{len(self):,} rows, {self.n_draws} draw{'s' * (self.n_draws != 1)}"),
             ("range", f"{number(float(np.min(positive)))} to {number(float(np.max(positive)))}, mean 1"),
             ("ess", f"{self.ess:,.0f} ({share:.0%})"),
-            ("pareto_k", f"{k:.2f}{verdict}"),
+            ("pareto_k", self.pareto_k_in_words),
         ]
         return facts if self.measurement is None else [*facts, ("measured", self.measurement.name)]
 
@@ -134,8 +132,22 @@ class Weights(Sourced):
 
     @cached_property
     def pareto_k(self) -> float:
-        """Pareto shape of the largest weights, the worst over draws (Vehtari et al. 2024); .7 is too much."""
+        """Pareto shape of the largest weights, the worst over draws (Vehtari et al. 2024); 0.7 is large.
+
+        NaN where the largest weights take few distinct values, as those of a table of levels do: a shape is that of a
+        continuous tail.
+        """
+        if any(is_tied(draw) for draw in self.log_weights):
+            return float("nan")
         return max(psislw(draw)[1] for draw in self.log_weights)
+
+    @property
+    def pareto_k_in_words(self) -> str:
+        """Its value and what it means, for reading."""
+        k, limit = self.pareto_k, pareto_k_threshold(len(self))
+        if np.isnan(k):
+            return "not defined (the largest weights take few values)"
+        return f"{k:.2f} ({'good' if k < limit else 'large'}: the limit is {limit:.2f})"
 
     @cached_property
     def ess(self) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -90,6 +91,19 @@ def _storable(dataset: xr.Dataset) -> xr.Dataset:
     copy = dataset.copy(deep=False)
     copy.attrs = {key: plain(value) for key, value in dataset.attrs.items()}
     return copy
+
+
+def scalars(posterior: xr.Dataset) -> dict[str, np.ndarray]:
+    """Draws of each scalar of a posterior, by its name: ``b``, ``c[level]``, ``d[level, other]``."""
+    found = {}
+    for name, variable in posterior.data_vars.items():
+        dims = [dim for dim in variable.dims if dim not in ("chain", "draw")]
+        values = variable.transpose(*dims, "chain", "draw").values
+        labels = [variable[dim].values if dim in variable.coords else np.arange(variable.sizes[dim]) for dim in dims]
+        for index, label in zip(np.ndindex(*values.shape[:-2]), product(*labels), strict=True):
+            flat = f"{name}[{', '.join(map(str, label))}]" if dims else str(name)
+            found[flat] = values[index].ravel().astype(np.float64)
+    return found
 
 
 def save(idata: ArvizObject, path: str | os.PathLike[str]) -> None:

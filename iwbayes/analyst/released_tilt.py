@@ -28,7 +28,7 @@ NOISE_AWARE = "noise-aware "
 #: Post-processing that leaves the shares w_i / sum w of a tilt as they are.
 HARMLESS_STEPS = ("normalize",)
 #: Names of terms that a reason quotes.
-_QUOTED = 4
+_QUOTED = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,20 +137,9 @@ class ReleasedTilt:
             return None
         names = raw_names(features.schema, absent)
         more = f" and {len(names) - _QUOTED} more" if len(names) > _QUOTED else ""
-        ask = f"with for_models=[{formula!r}]"
-        if named:
-            why, remedy = f"only {features.terms} terms were measured", ask
-        elif model.core <= measured:
-            why, remedy = (
-                "the budget was too small for all terms of this model",
-                "with more private rows or more epsilon",
-            )
-        else:
-            why, remedy = "the release was made for other models", f"{ask}, or fit a smaller model"
-        return (
-            f"{why}: the moments of {', '.join(names[:_QUOTED])}{more} come from the generator alone, and the noise in "
-            f"them is unknown. Ask for a release {remedy}."
-        )
+        of_the_budget = not named and model.core <= measured
+        ask = "more private rows or a larger epsilon" if of_the_budget else f"for_models=[{formula!r}]"
+        return f"the release did not measure {', '.join(names[:_QUOTED])}{more}. Ask for a release with {ask}."
 
 
 def has_shares_of(weights: Array, released: Weights) -> bool:

@@ -149,8 +149,8 @@ def errors(debug: bool, *, private: bool = False) -> Iterator[None]:
         ours = Path(filename).is_relative_to(PACKAGE)
         text = str(message) if ours or not private else f"a {category.__name__} of a library"
         said = " ".join(text.split())
-        if said.startswith(_NOT_CALIBRATED):  # its reasons stand in the diagnostics, with what to do
-            said = f"{_NOT_CALIBRATED} see what the diagnostics advise"
+        if _NOT_CALIBRATED in said:  # its reasons stand in the diagnostics, with what to do
+            said = f"{said.split(_NOT_CALIBRATED)[0]}{_NOT_CALIBRATED} see what the diagnostics advise"
         typer.echo(_for_reading(f"warning: {said}"), err=True)
 
     with warnings.catch_warnings():

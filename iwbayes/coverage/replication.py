@@ -6,11 +6,9 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from itertools import product
 from typing import Any
 
 import numpy as np
-import xarray as xr
 
 from iwbayes._threads import one_blas_thread
 from iwbayes._warnings import CalibrationWarning
@@ -36,6 +34,10 @@ FACTS = (
     "ess",
     "clipped_private",
 )
+
+
+#: What is said of a parameter without a record.
+_UNKNOWN = {"kappa": float("nan"), "calibrated": None}
 
 
 @dataclass(frozen=True)
@@ -127,11 +129,11 @@ def _method(
         warnings.simplefilter("always", CalibrationWarning)
         idata = call(release, random_seed=seed)
     warned = any(issubclass(warning.category, CalibrationWarning) for warning in caught)
-    draws = scalars(arviz_compat.group(idata, "posterior"))
+    draws = arviz_compat.scalars(arviz_compat.group(idata, "posterior"))
     absent = [parameter for parameter in truth if parameter not in draws]
     if absent:
         raise ValueError(f"{name!r} has no parameters {absent}; it has {list(draws)}.")
-    facts, kappa = _facts(idata)
+    facts, of_each = _facts(idata)
     return [
         {
             "method": name,
@@ -140,7 +142,7 @@ def _method(
             **_summary(draws[parameter], float(value), levels),
             "warned": warned,
             **facts,
-            "kappa": kappa.get(parameter, float("nan")),
+            **of_each.get(parameter, _UNKNOWN),
         }
         for parameter, value in truth.items()
     ]
@@ -159,25 +161,13 @@ def _summary(draws: Array, truth: float, levels: Sequence[float]) -> dict[str, f
     return found
 
 
-def _facts(idata: Any) -> tuple[dict[str, Any], dict[str, float]]:
-    """Return what a calibration record says, as plain values, and kappa by parameter."""
+def _facts(idata: Any) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Return what a calibration record says, as plain values, and what it says of each parameter."""
     if not arviz_compat.has_group(idata, "calibration"):
         return dict.fromkeys(FACTS), {}
     record = arviz_compat.group(idata, "calibration")
     facts = {name: record.attrs.get(name) for name in FACTS}
     facts = {name: value if isinstance(value, str | None) else float(value) for name, value in facts.items()}
     names = [str(name) for name in record["parameter"].values]
-    return facts, dict(zip(names, record["kappa"].values.tolist(), strict=True))
-
-
-def scalars(posterior: xr.Dataset) -> dict[str, Array]:
-    """Draws of each scalar of a posterior, by its name: ``b``, ``c[level]``, ``d[level, other]``."""
-    found = {}
-    for name, variable in posterior.data_vars.items():
-        dims = [dim for dim in variable.dims if dim not in ("chain", "draw")]
-        values = variable.transpose(*dims, "chain", "draw").values
-        labels = [variable[dim].values if dim in variable.coords else np.arange(variable.sizes[dim]) for dim in dims]
-        for index, label in zip(np.ndindex(*values.shape[:-2]), product(*labels), strict=True):
-            flat = f"{name}[{', '.join(map(str, label))}]" if dims else str(name)
-            found[flat] = values[index].ravel().astype(np.float64)
-    return found
+    kappa, good = record["kappa"].values.tolist(), record["calibrated"].values.tolist()
+    return facts, {name: {"kappa": k, "calibrated": bool(ok)} for name, k, ok in zip(names, kappa, good, strict=True)}

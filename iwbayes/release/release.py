@@ -27,7 +27,7 @@ from iwbayes.display import WIDTH, html_table, wrapped
 from iwbayes.release.file import FORMAT_VERSION, from_bytes, to_bytes
 from iwbayes.statement import PrivacyStatement
 from iwbayes.tables import SyntheticTable
-from iwbayes.weights import Weights, pareto_k_threshold
+from iwbayes.weights import Weights
 
 
 class ReleaseError(ValueError):
@@ -149,15 +149,13 @@ class Release:
     def _facts(self) -> tuple[str, list[tuple[str, str]], list[str]]:
         """Return its sizes, names and values for reading, and why it is not certified."""
         weights, n_rows = self.weights, len(self.synthetic)
-        limit = pareto_k_threshold(n_rows)
         size = f"{n_rows} synthetic rows x {len(self.synthetic.schema)} columns"
         steps = "".join(f", {step}" for step in weights.steps)
         facts = {
             "columns": ", ".join(self.synthetic.schema.names),
             "rows from": self.synthetic.origin or "unknown",
             "weights": f"{weights.method}{steps}; {weights.n_draws} draw(s), ess {weights.ess:.0f} "
-            f"({weights.ess / n_rows:.0%}), pareto_k {weights.pareto_k:.2f} "
-            f"({'good below' if weights.pareto_k < limit else 'NOT good: its limit is'} {limit:.2f})",
+            f"({weights.ess / n_rows:.0%}), pareto_k {weights.pareto_k_in_words}",
         }
         notes = [] if self.certified else [f"NOT certified: {'; '.join(self.reasons)}"]
         return f"Release of {size} for {self.n_private} private rows", list(facts.items()), notes

@@ -139,24 +139,37 @@ def diagnostics(**rows):
 def test_advice_is_given_once_and_below():
     noisy = "the privacy noise is too large."
     table = diagnostics(
-        **{"kappa": (0.2, 0.12, "fail", noisy), "kappa[a]": (0.2, 0.12, "fail", noisy), "r_hat": (1.0, 1.01, "ok", "")},
-        calibration=("not calibrated", "calibrated", "fail", f"kappa 0.2 >= 0.12: {noisy}; skew 0.6 >= 0.5: too skew"),
+        **{
+            "kappa": (0.2, 0.12, "fail", noisy),
+            "kappa[a]": (0.2, 0.12, "fail", noisy),
+            "calibration[a]": ("no", "", "fail", ""),
+            "r_hat": (1.0, 1.01, "ok", ""),
+        },
+        calibration=("no", "calibrated", "fail", f"kappa 0.2 >= 0.12 (a): {noisy} skew 0.6 >= 0.5: too skew"),
         skew=(0.6, 0.5, "fail", "too skew"),
         other=(1.0, 0.5, "warn", "look"),
     )
     for text in (" ".join(shown.split()) for shown in (repr(table), table.brief(), table._repr_html_())):
         assert text.count(noisy) == 1 and text.count("too skew") == 1 and text.count("look") == 1
-        assert text.index(noisy) > text.index("kappa[a]") and text.index(noisy) < text.index("other: look")
+        assert text.index(noisy) < text.index("other: look")
     assert diagnostics(a=(1.0, 0.5, "warn", "go"), b=(1.0, 0.5, "fail", "go")).advice == ["b, a: go"]
 
 
 def test_a_short_text_names_parameters_where_one_does_not_pass():
-    rows = {"kappa[0]": (0.01, 0.12, "ok", "")}
-    rows |= {f"kappa[{index}]": (0.2, 0.12, "fail", "too noisy") for index in range(1, 9)}
-    text = diagnostics(**rows, ess=(10.0, np.nan, "info", ""), skew=(np.nan, 0.5, "info", "")).brief()
-    assert "kappa[0]" not in text and "kappa[5]" in text and "kappa[6]" not in text.split("too noisy")[0]
-    assert "and 3 more parameters beyond the limit" in text and "for information: ess 10\n" in text
+    rows = {"kappa[b0]": (0.01, 0.12, "ok", ""), "calibration[b0]": ("calibrated", "calibrated", "ok", "")}
+    for index in range(1, 9):
+        rows[f"kappa[b{index}]"] = (0.2, 0.12, "fail", "too noisy")
+        rows[f"calibration[b{index}]"] = ("not calibrated", "calibrated", "fail", "")
+    checks = diagnostics(**rows, ess=(10.0, np.nan, "info", ""), skew=(np.nan, 0.5, "info", ""))
+    text = checks.brief()
+    assert [line.split()[0] for line in text.split("\n") if "not calibrated  " in line] == [
+        f"b{j}" for j in range(1, 6)
+    ]
+    assert "and 3 more parameters that are not calibrated" in text and "for information: ess 10\n" in text
     assert "not known: skew" in text
+    # the whole table has them all, and where all or none are outside the short one has none of them
+    assert "b0" in repr(checks) and "b6" in repr(checks)
+    assert "b5" not in checks.drop(["kappa[b0]", "calibration[b0]"]).brief()
 
 
 def test_diagnostics_are_a_data_frame(shown):

@@ -16,9 +16,15 @@ import xarray as xr
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.calibrated_components import calibrate_components, pool_draws, reference_at
+from iwbayes.analyst.calibration.domain import EXPLAINED_LIMIT, smallest_known
 from iwbayes.analyst.calibration.hierarchical import Hierarchy, nonquadraticity
 from iwbayes.analyst.calibration.pooled_variance import map_parts
-from iwbayes.analyst.calibration.record import calibration_record, warn_outside_domain
+from iwbayes.analyst.calibration.record import (
+    NOT_CALIBRATED,
+    calibration_record,
+    mark_uncalibrated,
+    warn_outside_domain,
+)
 from iwbayes.analyst.checks import Method, check_enough_draws, check_method, check_pool_total, grows_with_rows
 from iwbayes.analyst.fit_record import weights_digest
 from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler
@@ -148,13 +154,14 @@ def calibrate(
     moved, record, statistics = (
         _mixed(terms, draws, release, settings, rng)
         if release.weights.n_draws > 1 and released
-        else _single(terms, draws, release, settings, rng)
+        else _single(weighted_model, terms, draws, release, settings, rng)
     )
     if statistics is not None:
         groups["sample_stats"] = statistics.assign_coords(chain=posterior["chain"], draw=posterior["draw"])
     warn_outside_domain(record)
     own = weights_digest(release.weights)
-    groups["posterior"] = _replace_draws(posterior, terms.constrain(moved)).assign_attrs(
+    calibrated = _replace_draws(posterior, terms.constrain(moved))
+    groups["posterior"] = mark_uncalibrated(calibrated, record, terms.made_of).assign_attrs(
         release_digest=own, weights_digest=own if released else ""
     )
     return arviz_compat.make({**groups, "calibration": record}, idata.attrs)
@@ -181,22 +188,33 @@ def _mixed(
 
 
 def _single(
-    terms: ModelPosterior, draws: Array, release: Release, settings: SamplingSettings, rng: np.random.Generator
+    model: pm.Model,
+    terms: ModelPosterior,
+    draws: Array,
+    release: Release,
+    settings: SamplingSettings,
+    rng: np.random.Generator,
 ) -> tuple[Array, xr.Dataset, xr.Dataset | None]:
     """Draws (sample, p) moved to the calibrated posterior, or sampled from it, its record and statistics."""
-    tilt = ReleasedTilt.of(release)
+    from iwbayes.analyst.weighting.release_rows import formula_of
+
+    tilt, unmeasured = ReleasedTilt.of(release), None
     applied = tilt if tilt is not None and tilt.applies_to(terms.weights) else None
     center = draws.mean(axis=0)
     informed = terms.in_likelihood(center)
     near = Hierarchy.calibrated(terms, center, informed, release.n_private, applied)
+    if applied and smallest_known(near.normal.explained) <= EXPLAINED_LIMIT and (asked := formula_of(model, release)):
+        unmeasured = applied.unmeasured(asked)
     if informed.all() and not near.normal.prior_directions:
         [moved] = map_parts([draws], [near.mode], [], [near.normal])
-        return moved, calibration_record(terms.names, near.normal, draws, moved, release, tilt), None
+        record = calibration_record(terms.names, near.normal, draws, moved, release, tilt, unmeasured=unmeasured)
+        return moved, record, None
     moved, statistics = near.sample(draws, settings, rng)
     far = nonquadraticity(terms, near.mode, near.curvature, draws)
     record = calibration_record(
-        terms.names, near.for_record(), draws, moved, release, tilt, nonquadraticity=far, informed=informed
-    )
+        terms.names, near.for_record(), draws, moved, release, tilt,
+        unmeasured=unmeasured, nonquadraticity=far, informed=informed,
+    )  # fmt: skip
     return moved, record, statistics
 
 
@@ -210,7 +228,7 @@ def _checked_posterior(idata: arviz_compat.ArvizObject) -> xr.Dataset:
     missing = [name for name in ("chain", "draw") if name not in posterior.dims]
     if missing:
         raise ValueError(f"the posterior must have the dimensions chain and draw; {', '.join(missing)} is missing.")
-    return posterior.transpose("chain", "draw", ...)
+    return posterior.drop_vars(NOT_CALIBRATED, errors="ignore").transpose("chain", "draw", ...)
 
 
 def check_model(model: pm.Model, release: Release, shapes: Mapping[str, tuple[int, ...]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,16 +12,15 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from iwbayes._warnings import CalibrationWarning
+from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.domain import (
     WEIGHT_DRAWS_LIMIT,
     Check,
     above,
     below,
-    explained_check,
     kappa_check,
-    misfit_check,
     nonquadraticity_check,
-    skew_check,
+    parameter_checks,
     smallest_known,
     weight_checks,
     weight_facts,
@@ -31,6 +30,7 @@ from iwbayes.analyst.calibration.sandwich import CalibratedNormal
 from iwbayes.analyst.inference.tilt_posterior import TiltPosterior
 from iwbayes.analyst.released_tilt import ReleasedTilt, is_noise_aware
 from iwbayes.arrays import Array
+from iwbayes.display import wrapped
 from iwbayes.release import Release
 from iwbayes.weights import Weights
 
@@ -41,7 +41,17 @@ _UNKNOWN = (
     "this model has no scores at a mode, so that we cannot check whether the release measured the statistics it relies "
     "on. Compare with fit() or calibrate() of a simpler model of the same columns, whose record says so."
 )
+_FEW_DRAWS = (
+    "too few weight draws to estimate their variance. Take more, with n_draws, and at least as many draws of the "
+    "posterior."
+)
 NAN = float("nan")
+#: Variable of a posterior with the draws of what is not calibrated.
+NOT_CALIBRATED = "not_calibrated"
+#: Parameters that a reason names.
+_NAMED = 3
+#: Lines of a warning, and its last words.
+_WARNING_LINES, _SEE = 3, "See diagnose(release, idata)."
 
 
 def calibration_record(
@@ -66,17 +76,17 @@ def calibration_record(
     Returns
     -------
     xarray.Dataset
-        Dimension ``parameter``; variables ``kappa``, ``explained``, ``second_order`` (share of the variance that is of
-        second order in the weights), ``misfit_share`` (share that is due to what the rows miss), all NaN for
-        hyperparameters; ``mean_weighted``, ``sd_weighted``, ``mean_calibrated``, ``sd_calibrated`` (unconstrained),
-        ``sd_between`` (of the calibrated means over draws of the weights, and part of ``sd_calibrated``; NaN for a
-        single draw). Attributes: ``method``
-        ("tilt" or "row sandwich"), ``weight_draws`` (their number), ``verdict`` ("calibrated" or "not calibrated"),
-        ``reasons`` (text, one a line, empty where there is none), ``kappa_max``, ``explained_min``,
-        ``second_order_max``, ``misfit_share_max``, ``misfit``, ``kappa0``, ``skew`` (of the parameters that rows
-        inform, where draws were sampled), ``nonquadraticity``, ``likelihood_ess``, ``cut_directions``,
-        ``prior_directions``, ``pareto_k``, ``ess``, ``n_private``, ``n_synthetic``, ``clipped_private``,
-        ``clipped_synthetic``.
+        Dimension ``parameter``; variables ``calibrated``, whether nothing that bounds the domain is beyond its limit
+        for this parameter; ``kappa``, ``explained``, ``second_order`` (share of the variance that is of second order in
+        the weights), ``misfit_share`` (share that is due to what the rows miss), ``influence_ess`` (how many rows carry
+        the estimate) and ``skew``, all NaN for hyperparameters; ``mean_weighted``, ``sd_weighted``,
+        ``mean_calibrated``, ``sd_calibrated`` (unconstrained), ``sd_between`` (of the calibrated means over draws of
+        the weights, and part of ``sd_calibrated``; NaN for a single draw). Attributes: ``method`` ("tilt" or "row
+        sandwich"), ``weight_draws`` (their number), ``verdict`` ("calibrated", "calibrated in part" or "not
+        calibrated"), ``reasons`` (text, one a line, empty where there is none), ``kappa_max``, ``explained_min``,
+        ``second_order_max``, ``misfit_share_max``, ``influence_ess_min``, ``misfit``, ``kappa0``, ``skew`` (the
+        largest), ``nonquadraticity``, ``likelihood_ess``, ``cut_directions``, ``prior_directions``, ``pareto_k``,
+        ``ess``, ``n_private``, ``n_synthetic``, ``clipped_private``, ``clipped_synthetic``.
     """
     normals = [normals] if isinstance(normals, CalibratedNormal) else list(normals)
     normal, between = pool_normals(normals)
@@ -87,23 +97,17 @@ def calibration_record(
     facts = weight_facts(release, tilt) | worst
     facts["kappa_max"] = float(np.nanmax(normal.kappa)) if tilted else NAN
     facts["second_order_max"] = -smallest_known(-normal.second_order)
+    known = np.ones(len(names), dtype=bool) if informed is None else informed
     skew = np.abs(columns["mean_weighted"] - normal.mode) / columns["sd_weighted"]
-    skew = skew if informed is None else skew[informed]  # no normal stands for the others
-    facts["skew"], facts["nonquadraticity"] = float(np.max(skew)), nonquadraticity
+    columns["skew"] = np.where(known, skew, NAN)  # no normal stands for the others
+    facts["skew"], facts["nonquadraticity"] = float(np.nanmax(columns["skew"])), nonquadraticity
     if tilted:
-        checks = [
-            kappa_check("kappa", facts["kappa_max"]),
-            explained_check(facts["explained_min"], unmeasured),
-            misfit_check(facts["misfit_share_max"]),
-            *weight_checks(facts),
-            skew_check(facts["skew"]),
-            nonquadraticity_check(facts["nonquadraticity"]),
-        ]
-        reasons = [check.reason for check in checks if check.verdict == "fail"]
+        of_all = [*weight_checks(facts), nonquadraticity_check(facts["nonquadraticity"])]
+        verdict = _judge(names, columns, parameter_checks(unmeasured), of_all, known)
     else:
-        reasons = [_why_row_sandwich(release, tilt, len(normals))]
+        verdict = np.zeros(len(names), dtype=bool), [_why_row_sandwich(release, tilt, len(normals))]
     facts = {"method": "tilt" if tilted else "row sandwich", "weight_draws": len(normals)} | facts
-    return _dataset(names, columns, facts, normal, reasons)
+    return _dataset(names, columns, facts, normal, *verdict)
 
 
 def _why_row_sandwich(release: Release, tilt: ReleasedTilt | None, n_draws: int) -> str:
@@ -180,32 +184,57 @@ def pool_record(
     facts["weight_draws_used"] = len(np.unique(part))
     facts["dispersion_max"] = float(np.max(columns["dispersion"]))
     facts["skew"] = facts["nonquadraticity"] = NAN  # no normal stands for anything here
-    checks = _checks_of_pool(facts, unmeasured, known=normal is not None)
-    reasons = [check.reason for check in checks if check.verdict == "fail"]
-    return _dataset(names, columns, {"method": "pool", "weight_draws": n_parts} | facts, normal, reasons)
+    of_all = [above("weight_draws", facts["weight_draws_used"], WEIGHT_DRAWS_LIMIT, _FEW_DRAWS), *weight_checks(facts)]
+    if normal is None:
+        bound = kappa_check(facts["kappa_bound"], "kappa (at most, of any parameter)")
+        of_all = [Check("explained", "unknown", "", "fail", _UNKNOWN), bound, *of_all]
+    # the limit of kappa is the sandwich's, as long as no study supports another
+    of_each = parameter_checks(unmeasured, pooled=True) | {"dispersion": _dispersion_check}
+    verdict = _judge(names, columns, of_each, of_all, np.ones(len(names), dtype=bool))
+    return _dataset(names, columns, {"method": "pool", "weight_draws": n_parts} | facts, normal, *verdict)
 
 
-def _checks_of_pool(facts: dict[str, Any], unmeasured: str | None, *, known: bool) -> list[Check]:
-    """Judge what bounds the domain. The limit of kappa is the sandwich's, as long as no study supports another."""
-    name = "kappa" if known else "kappa (at most, of any parameter)"
+def _dispersion_check(value: float) -> Check:
+    """Spread of a parameter by the variance of its scores against that by their curvature."""
     advice = (
         "the rows vary more than the model says, and the pooled posterior is as narrow as the model's own. Use "
         "calibrate() (or calibrate=True), whose intervals do not rest on the model's spread, or a model with "
         "overdispersion."
     )
-    few = (
-        "too few weight draws to estimate their variance. Take more, with n_draws, and at least as many draws of the "
-        "posterior."
-    )
-    unknown = Check("explained", "unknown", "", "fail", _UNKNOWN)
-    return [
-        above("weight_draws", facts["weight_draws_used"], WEIGHT_DRAWS_LIMIT, few),
-        kappa_check(name, facts["kappa_max"]),
-        explained_check(facts["explained_min"], unmeasured) if known else unknown,
-        misfit_check(facts["misfit_share_max"], pooled=True),
-        *weight_checks(facts),
-        below("dispersion", facts["dispersion_max"], DISPERSION_LIMIT, advice),
-    ]
+    return below("dispersion", value, DISPERSION_LIMIT, advice)
+
+
+def _judge(
+    names: Sequence[str],
+    columns: dict[str, Array],
+    of_each: Mapping[str, Callable[[float], Check]],
+    of_all: Sequence[Check],
+    informed: NDArray[np.bool_],
+) -> tuple[NDArray[np.bool_], list[str]]:
+    """Which parameters (p,) are inside the domain, and why the others are not.
+
+    `of_each` judges values of each parameter, by the name of their column, and `of_all` are judgements of all. What no
+    row informs, a hyperparameter, is inside where all others are.
+    """
+    good, reasons = np.ones(len(names), dtype=bool), []
+    for name, judge in of_each.items():
+        checks = [judge(float(value)) for value in columns[name]]
+        bad = [index for index, check in enumerate(checks) if check.verdict == "fail"]
+        if bad:
+            worst = max(bad, key=lambda index: checks[index].badness)
+            reasons.append(checks[worst].reason_for(_list([names[index] for index in bad], len(names))))
+            good[bad] = False
+    failed = [check for check in of_all if check.verdict == "fail"]
+    good[~informed] = good[informed].all()
+    return good & (not failed), [*reasons, *(check.reason for check in failed)]
+
+
+def _list(names: Sequence[str], n_all: int) -> str:
+    """Name some parameters, few at most."""
+    if len(names) == n_all > 1:
+        return "all parameters"
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{', '.join(names[:_NAMED])}{more}"
 
 
 def _spreads(draws: Array, part: NDArray[np.intp]) -> tuple[Array, Array]:
@@ -231,7 +260,7 @@ def _described(
     between: Array,
 ) -> tuple[dict[str, Array], dict[str, float]]:
     """Columns of a record, with those of its `own` kind, and the worst of the known values over the parameters."""
-    of_normal = ("kappa", "explained", "misfit_share")
+    of_normal = ("kappa", "explained", "misfit_share", "influence_ess")
     columns = {name: np.full(len(names), NAN) if normal is None else getattr(normal, name) for name in of_normal} | own
     columns |= {
         "mean_weighted": mean_before,
@@ -243,6 +272,7 @@ def _described(
     worst = {
         "explained_min": smallest_known(columns["explained"]),
         "misfit_share_max": -smallest_known(-columns["misfit_share"]),
+        "influence_ess_min": smallest_known(columns["influence_ess"]),
     }
     return columns, worst
 
@@ -252,21 +282,72 @@ def _dataset(
     columns: dict[str, Array],
     facts: dict[str, Any],
     normal: CalibratedNormal | None,
+    calibrated: NDArray[np.bool_],
     reasons: list[str],
 ) -> xr.Dataset:
     """Put a record together."""
-    attrs = {**facts, "verdict": "not calibrated" if reasons else "calibrated", "reasons": "\n".join(reasons)}
+    verdict = "calibrated" if calibrated.all() else "calibrated in part" if calibrated.any() else "not calibrated"
+    attrs = {**facts, "verdict": verdict, "reasons": "\n".join(reasons)}
     for name in ("kappa0", "misfit", "likelihood_ess"):
         attrs[name] = NAN if normal is None else getattr(normal, name)
     for name in ("cut_directions", "prior_directions"):
         attrs[name] = -1 if normal is None else getattr(normal, name)
-    data = {name: ("parameter", np.asarray(values, dtype=np.float64)) for name, values in columns.items()}
+    data: dict[str, Any] = {name: ("parameter", np.asarray(own, dtype=np.float64)) for name, own in columns.items()}
+    data["calibrated"] = ("parameter", calibrated)
     return xr.Dataset(data, coords={"parameter": list(names)}, attrs=attrs)
 
 
+def mark_uncalibrated(
+    posterior: xr.Dataset, record: xr.Dataset, made_of: Mapping[str, Collection[str]] | None = None
+) -> xr.Dataset:
+    """Add the draws of scalars that are not calibrated a second time, as variable ``not_calibrated``.
+
+    Summaries and plots of the posterior then name them. `made_of` has, for each deterministic variable, the free ones
+    that it is computed from; those with a number a row are left out. Nothing is added where all is calibrated.
+    """
+    names = [str(name) for name in record["parameter"].to_numpy()]
+    homes = [_variable_of(name, posterior) for name in names]
+    wanted: dict[str, set[str]] = {}
+    for name, home, good in zip(names, homes, record["calibrated"].to_numpy(), strict=True):
+        if home and not good:
+            wanted.setdefault(home, set()).add(name.replace(name.split("[")[0], home, 1))
+    made = [
+        name
+        for name, of in (made_of or {}).items()
+        if name in posterior and wanted.keys() & set(of) and record.attrs["n_synthetic"] not in posterior[name].shape
+    ]
+    found: dict[str, Array] = {}
+    for home in [*wanted, *made]:
+        flat = arviz_compat.scalars(posterior[[home]])
+        # an axis of a transformed variable, such as a simplex, may have another length
+        whole = home in made or homes.count(home) != len(flat) or not wanted[home] <= flat.keys()
+        found |= {name: draws for name, draws in flat.items() if whole or name in wanted[home]}
+    if not found:
+        return posterior
+    shape = (posterior.sizes["chain"], posterior.sizes["draw"])
+    marked = np.stack([draws.reshape(shape) for draws in found.values()], axis=-1)
+    dims = ("chain", "draw", f"{NOT_CALIBRATED}_dim")
+    return posterior.assign({NOT_CALIBRATED: (dims, marked)}).assign_coords({dims[2]: list(found)})
+
+
+def _variable_of(name: str, posterior: xr.Dataset) -> str | None:
+    """Variable of a posterior that a parameter's name belongs to; ``sigma_log__`` is PyMC's name of a transform."""
+    base = name.split("[")[0]
+    if base in posterior:
+        return base
+    fitting = [str(own) for own in posterior.data_vars if base.startswith(f"{own}_") and base.endswith("__")]
+    return max(fitting, key=len, default=None)
+
+
 def warn_outside_domain(record: xr.Dataset) -> None:
-    """Issue a CalibrationWarning with the reasons of a record whose verdict is "not calibrated"."""
-    if record.attrs["verdict"] == "not calibrated":
-        warnings.warn(
-            "not calibrated: " + record.attrs["reasons"].replace("\n", "; "), CalibrationWarning, stacklevel=3
-        )
+    """Issue a CalibrationWarning of three lines at most where some parameters of a record are not calibrated."""
+    if record.attrs["verdict"] == "calibrated":
+        return
+    good = record["calibrated"].to_numpy()
+    first = str(record.attrs["reasons"]).split("\n")[0]
+    who = f"{np.sum(~good)} of {len(good)} parameters " if good.any() else ""
+    text = whole = f"{who}not calibrated: {first}"
+    while wrapped(f"{text} {_SEE}").count("\n") >= _WARNING_LINES:
+        whole = whole.rsplit(" ", 1)[0]
+        text = f"{whole} ..."
+    warnings.warn(f"{text} {_SEE}", CalibrationWarning, stacklevel=3)

@@ -22,10 +22,11 @@ import numpy as np
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst.calibration.kappa import explained_share, kappa, kappa_overall
 from iwbayes.analyst.calibration.meat import Meat
+from iwbayes.analyst.calibration.moments import BLOCK_NUMBERS
 from iwbayes.analyst.calibration.second_order import GradientsAt, second_order_covariance
 from iwbayes.analyst.inference.transport import DEFINITE
 from iwbayes.analyst.released_tilt import TAU, ReleasedTilt
-from iwbayes.arrays import Array, symmetric
+from iwbayes.arrays import Array, row_blocks, symmetric
 
 Prior = Callable[[Array], tuple[Array, Array]]
 
@@ -98,6 +99,8 @@ class CalibratedNormal:
         parameters that the prior alone informs.
     likelihood_ess : float
         See `likelihood_ess`.
+    influence_ess : ndarray, shape (p,)
+        See `influence_ess`; NaN for parameters that the prior alone informs.
     cut_directions : int
         Directions of phi that were cut because the weighted rows hardly vary there.
     prior_directions : int
@@ -117,6 +120,7 @@ class CalibratedNormal:
     misfit: float
     misfit_share: Array
     likelihood_ess: float
+    influence_ess: Array
     cut_directions: int
     prior_directions: int
 
@@ -196,6 +200,7 @@ def calibrate_normal(
         misfit=meat.misfit,
         misfit_share=unknown if np.isnan(meat.misfit) else _share(meat.misfit_meat, bread, meat),
         likelihood_ess=likelihood_ess(bread, meat),
+        influence_ess=influence_ess(scores, shares, bread),
         cut_directions=0 if moments is None else moments.cut_directions,
         prior_directions=n_prior,
     )
@@ -211,6 +216,23 @@ def likelihood_ess(bread: Array, meat: Meat) -> float:
     Theory: docs/theory.md#pareto-k-and-effective-sample-sizes.
     """
     return float(np.sum(bread * meat.scores.information) / np.sum(bread * meat.scores.squared))
+
+
+def influence_ess(scores: Array, shares: Array, bread: Array) -> Array:
+    """``(sum u_i^2)^2 / sum u_i^4``, u_i = p_i J^-1 s_i: how many rows carry each estimate, shape (p,).
+
+    It is the number of rows where all have the same influence, and one where a single row has all of it. Unlike k-hat
+    it asks what large weights do to an estimate, and means something where weights take few distinct values.
+
+    Theory: docs/theory.md#pareto-k-and-effective-sample-sizes.
+    """
+    mean_score = shares @ scores
+    second, fourth = np.zeros(len(bread)), np.zeros(len(bread))
+    for rows in row_blocks(len(shares), BLOCK_NUMBERS // len(bread)):
+        squares = np.square(((scores[rows] - mean_score) @ bread) * shares[rows, None])
+        second += squares.sum(axis=0)
+        fourth += np.square(squares).sum(axis=0)
+    return np.divide(second**2, fourth, out=np.full(len(bread), np.nan), where=fourth > 0)
 
 
 def _share(part: Array, bread: Array, meat: Meat) -> Array:

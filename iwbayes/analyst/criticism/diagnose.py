@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import xarray as xr
+from numpy.typing import NDArray
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.domain import (
     Check,
     above,
     below,
-    explained_check,
-    kappa_check,
-    misfit_check,
     nonquadraticity_check,
-    skew_check,
+    parameter_checks,
+    tail_checks,
     weight_checks,
     weight_facts,
 )
@@ -37,10 +37,23 @@ from iwbayes.weights import kish_ess, psislw
 NAN = float("nan")
 _COLUMNS = ["value", "threshold", "verdict", "what_to_do"]
 _HEADER = ("check", "value", "limit", "verdict")
+#: Checks of each parameter, by the variable of the record, and the attribute with the worst value of all parameters.
+_WORST = {
+    "kappa": "kappa_max",
+    "explained": "explained_min",
+    "misfit_share": "misfit_share_max",
+    "influence_ess": "influence_ess_min",
+    "skew": "skew",
+}
+#: Those that the table of parameters shows, and its header.
+_OF_EACH = ("kappa", "explained", "misfit_share")
+_PARAMETER_HEADER = ("parameter", "verdict", "kappa", "explained", "misfit")
+#: Names of the rows of one parameter.
+_ONE_PARAMETER = re.compile(r"(calibration|kappa|explained|misfit)\[(.*)\]")
 #: Rows of single parameters that a short text names at most.
 _MOST_PARAMETERS = 5
 #: Checks that a short text gives a row of their own though they pass.
-_ALWAYS = {"calibration", "kappa", "explained", "misfit", "skew", "ess_share", "certified", "r_hat", "ess_bulk"}
+_ALWAYS = {"calibration", "kappa", "explained", "misfit", "influence_ess", "skew", "certified", "r_hat", "ess_bulk"}
 
 
 class Diagnostics(pd.DataFrame):
@@ -57,9 +70,10 @@ class Diagnostics(pd.DataFrame):
     def advice(self) -> list[str]:
         """What to do, each thing once: what fails first, then what warns, then what is worth knowing."""
         order = {"fail": 0, "warn": 1, "info": 2}
-        rows = [(str(name), str(row["verdict"]), str(row["what_to_do"])) for name, row in self.iterrows()]
+        checks = self[~self._is_of_one()].iterrows()
+        rows = [(str(name), str(row["verdict"]), str(row["what_to_do"])) for name, row in checks]
         # the reasons of the calibration name the checks that they come from
-        rows.sort(key=lambda row: (order.get(row[1], 3), row[0] != "calibration"))
+        rows.sort(key=lambda row: (row[0] != "calibration", order.get(row[1], 3)))
         said, found = "", []
         names: dict[str, list[str]] = {}
         for name, _, text in rows:
@@ -79,12 +93,11 @@ class Diagnostics(pd.DataFrame):
         width : int
             Longest line.
         """
-        names = self.index.astype(str)
-        of_one, bad = names.str.startswith("kappa["), self["verdict"].isin(("fail", "warn"))
-        beyond = names[of_one & bad][_MOST_PARAMETERS:]
-        judged = self[(bad & ~names.isin(beyond)) | ((self["verdict"] == "ok") & names.isin(_ALWAYS))]
-        passed = self[(self["verdict"] == "ok") & ~names.isin(_ALWAYS) & ~of_one]
-        known = self[(self["verdict"] == "info") & ~of_one]
+        of_one, bad = self._is_of_one(), self["verdict"].isin(("fail", "warn"))
+        always = self.index.isin(_ALWAYS)
+        judged = self[~of_one & (bad | ((self["verdict"] == "ok") & always))]
+        passed = self[~of_one & (self["verdict"] == "ok") & ~always]
+        known = self[~of_one & (self["verdict"] == "info")]
         facts = [f"{name} {text}" for name, value in known["value"].items() if (text := cell(value))]
         unknown = [str(name) for name, value in known["value"].items() if not cell(value)]
         said = {
@@ -92,23 +105,46 @@ class Diagnostics(pd.DataFrame):
             "for information": "; ".join(facts),
             "not known": ", ".join(unknown),
         }
-        more = [f"and {len(beyond)} more parameters beyond the limit of kappa"] if len(beyond) else []
-        more += [f"{what}: {text}" for what, text in said.items() if text]
+        parameters = self._parameters()
+        outside = [row for row in parameters if row[1] != "calibrated"]
         lines = [text_table(_HEADER, _rows(judged), width=width)]
+        if 0 < len(outside) < len(parameters):
+            lines += ["", text_table(_PARAMETER_HEADER, outside[:_MOST_PARAMETERS], width=width)]
+            if len(outside) > _MOST_PARAMETERS:
+                lines.append(f"and {len(outside) - _MOST_PARAMETERS} more parameters that are not calibrated")
+        more = [f"{what}: {text}" for what, text in said.items() if text]
         lines += [fill(text, later="  ", width=width) for text in (*more, *self[bad].advice)]
         return "\n".join(lines)
+
+    def _is_of_one(self) -> NDArray[np.bool_]:
+        """Which rows are those of single parameters."""
+        return np.array([_ONE_PARAMETER.fullmatch(str(name)) is not None for name in self.index], dtype=bool)
+
+    def _parameters(self) -> list[tuple[object, ...]]:
+        """Rows of the table of parameters."""
+        found: dict[str, dict[str, object]] = {}
+        for name, value in self["value"].items():
+            if match := _ONE_PARAMETER.fullmatch(str(name)):
+                found.setdefault(match[2], {})[match[1]] = value
+        keys = ("calibration", *_PARAMETER_HEADER[2:])
+        return [(name, *(one.get(key, NAN) for key in keys)) for name, one in found.items()]
 
     def __repr__(self) -> str:
         """Show the checks as a table, and what to do below."""
         if list(self.columns) != _COLUMNS:
             return super().__repr__()
-        return "\n".join([text_table(_HEADER, _rows(self)), *(fill(text, later="  ") for text in self.advice)])
+        tables = [text_table(_HEADER, _rows(self[~self._is_of_one()]))]
+        if parameters := self._parameters():
+            tables += ["", text_table(_PARAMETER_HEADER, parameters), ""]
+        return "\n".join([*tables, *(fill(text, later="  ") for text in self.advice)])
 
     def _repr_html_(self) -> str | None:
         """Show the same in a notebook."""
         if list(self.columns) != _COLUMNS:
             return super()._repr_html_()  # type: ignore[operator]
-        return html_table("Diagnostics", _HEADER, _rows(self), notes=self.advice)
+        tables = html_table("Diagnostics", _HEADER, _rows(self[~self._is_of_one()]), notes=self.advice)
+        parameters = self._parameters()
+        return tables + (html_table("Parameters", _PARAMETER_HEADER, parameters) if parameters else "")
 
 
 def _rows(checks: pd.DataFrame) -> Iterable[tuple[object, ...]]:
@@ -137,12 +173,15 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
 
         - ``weights``: name of the weights that the posterior was fitted with, where :func:`~iwbayes.fit` recorded them;
           "fail" where they came from another release, which fails ``calibration`` as well;
-        - ``calibration``: whether the intervals account for the noise in the weights;
-        - ``kappa``, ``kappa[parameter]``: noise of the released moments against the spread of one private row, in the
-          direction of each parameter; ``kappa0`` over all directions, for information;
+        - ``calibration``: whether the intervals account for the noise in the weights, "warn" where only some of them
+          do; ``calibration[parameter]`` for each;
+        - ``kappa``: the largest noise of the released moments against the spread of one private row, in the
+          direction of a parameter; ``kappa[parameter]`` of each; ``kappa0`` over all directions, for information;
         - ``explained``: the smallest share of a parameter's influence function that the tilt's features span;
+          ``explained[parameter]`` of each;
         - ``misfit``: the largest share of a parameter's variance that is due to what the weighted rows miss of features
-          that the tilt held back; not known where a release has no test of fit;
+          that the tilt held back; not known where a release has no test of fit; ``misfit[parameter]`` of each;
+        - ``influence_ess``: the smallest number of synthetic rows that carry the estimate of a parameter;
         - ``skew``: largest distance of mean and mode of the weighted posterior, in standard deviations;
         - ``nonquadraticity``, for models with hyperparameters: standard deviation, over the weighted posterior, of the
           log likelihood less its quadratic approximation;
@@ -183,7 +222,7 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
         # only some families of `fit` are known to have no scale
         has_scale = attrs.get("family") not in {name for name, family in FAMILIES.items() if not family.auxiliary}
     facts = weight_facts(release, ReleasedTilt.of(release)) if record is None else record.attrs
-    checks += [*_weights(facts, release, scale=has_scale), *_privacy(release.statement)]
+    checks += [*_weights(facts, release, scale=has_scale, alone=record is None), *_privacy(release.statement)]
     if idata is not None and arviz_compat.has_group(idata, "posterior"):
         checks += _sampler(idata)
     rows = [(c.name, c.value, c.threshold, c.verdict, c.what_to_do) for c in checks]
@@ -224,25 +263,20 @@ def _calibration(record: xr.Dataset | None, *, of_another: bool) -> list[Check]:
         )
         return [Check("calibration", "uncalibrated", "calibrated", "fail" if of_another else "warn", advice)]
     attrs = record.attrs
-    text = attrs["reasons"].replace("\n", "; ")
-    good = attrs["verdict"] == "calibrated" and not of_another
+    text = attrs["reasons"].replace("\n", " ")
     value = attrs["verdict"]
+    good, in_part = value == "calibrated" and not of_another, value == "calibrated in part" and not of_another
     if of_another:
         value, text = f"{value} for another release", text or "The record is of other weights: see the row weights."
     spanned = float(record["explained"].min())
     overall = "Not judged: structural zeros raise it though the intervals hold; see kappa for each parameter."
-    each = zip(record["parameter"].to_numpy(), record["kappa"].to_numpy(), strict=True)
+    judges = parameter_checks(pooled=attrs["method"] == "pool")
     checks = [
-        Check("calibration", value, "calibrated", "ok" if good else "fail", text),
+        Check("calibration", value, "calibrated", "ok" if good else "warn" if in_part else "fail", text),
         _info("method", attrs["method"]),
-        kappa_check("kappa", float(attrs["kappa_max"])),
-        *(kappa_check(f"kappa[{name}]", float(kappa)) for name, kappa in each),
+        *(judges[column](float(attrs[fact])) for column, fact in _WORST.items() if column in judges and fact in attrs),
         _info("kappa0", float(attrs["kappa0"]), overall),
-        explained_check(spanned),
     ]
-    if "misfit_share_max" in attrs:
-        checks.append(misfit_check(float(attrs["misfit_share_max"]), pooled=attrs["method"] == "pool"))
-    checks.append(skew_check(float(attrs["skew"])))
     if not np.isnan(attrs.get("nonquadraticity", NAN)):
         checks.append(nonquadraticity_check(float(attrs["nonquadraticity"])))
     # The tilt takes out the part of the scores that its features span, so that of each influence function the share
@@ -254,11 +288,26 @@ def _calibration(record: xr.Dataset | None, *, of_another: bool) -> list[Check]:
     )
     enough = ratio * float(attrs["n_private"])
     checks.append(above("likelihood_ess", float(attrs["likelihood_ess"]), enough, few, bad="warn"))
-    return checks
+    return [*checks, *_of_parameters(record, judges, of_another)]
 
 
-def _weights(facts: Any, release: Release, *, scale: bool) -> list[Check]:
-    """Judge weights and row numbers."""
+def _of_parameters(record: xr.Dataset, judges: Any, of_another: bool) -> list[Check]:
+    """Judge each parameter of a record; one of an earlier version has no verdict of its own for them."""
+    found = []
+    good = record.get("calibrated", record["kappa"] * 0 + (record.attrs["verdict"] == "calibrated")).to_numpy() == 1
+    for index, parameter in enumerate(map(str, record["parameter"].to_numpy())):
+        inside = bool(good[index]) and not of_another
+        said = "calibrated" if inside else "not calibrated"
+        found.append(Check(f"calibration[{parameter}]", said, "calibrated", "ok" if inside else "fail", ""))
+        for column in _OF_EACH:
+            if column in judges and column in record:
+                check = judges[column](float(record[column].to_numpy()[index]))
+                found.append(replace(check, name=f"{check.name}[{parameter}]"))
+    return found
+
+
+def _weights(facts: Any, release: Release, *, scale: bool, alone: bool) -> list[Check]:
+    """Judge weights and row numbers; their tail only where there is no fit that would show what it does."""
     smoothed = min(kish_ess(psislw(draw)[0]) for draw in release.weights.log_weights)
     few = (
         "the synthetic rows are no more than the private ones and widen the intervals. Ask for more rows: they cost "
@@ -266,6 +315,7 @@ def _weights(facts: Any, release: Release, *, scale: bool) -> list[Check]:
     )
     return [
         *weight_checks(facts, scale=scale),
+        *tail_checks(facts, alone=alone),
         _info("ess", float(facts["ess"])),
         _info("psis_ess", float(smoothed)),
         above("n_synthetic", float(facts["n_synthetic"]), float(facts["n_private"]), few, bad="warn"),

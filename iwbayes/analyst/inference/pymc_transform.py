@@ -12,6 +12,7 @@ import pytensor.tensor as pt
 import xarray as xr
 from pymc.pytensorf import join_nonshared_inputs
 from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
 
 from iwbayes.analyst.weighting.graph_functions import batched
 from iwbayes.arrays import row_blocks
@@ -42,6 +43,12 @@ class UnconstrainedVariables:
         self._point = {var.name: np.asarray(point[var.name], dtype=np.float64) for var in self._inputs}
         self.names = tuple(name for rv in model.free_RVs for name in flat_names(model, rv, self._point))
         self.size = len(self.names)
+
+    @property
+    def made_of(self) -> dict[str, set[str]]:
+        """Names of the free variables that each deterministic one is computed from."""
+        free = {rv: rv.name for rv in self._model.free_RVs}
+        return {var.name: {free[own] for own in ancestors([var]) if own in free} for var in self._model.deterministics}
 
     def start(self) -> np.ndarray:
         """Return the model's initial point, shape (p,)."""

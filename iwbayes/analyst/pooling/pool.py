@@ -11,7 +11,7 @@ import xarray as xr
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.calibrated_components import pool_draws, reference_at
-from iwbayes.analyst.calibration.record import pool_record, warn_outside_domain
+from iwbayes.analyst.calibration.record import mark_uncalibrated, pool_record, warn_outside_domain
 from iwbayes.analyst.checks import Method, check_count, check_method, check_pool_total, check_release, grows_with_rows
 from iwbayes.analyst.fit_record import weights_digest
 from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler, sample_model
@@ -166,7 +166,7 @@ def _by_densities(
         each = [one.draws for one in draw_components(located, settings, assignment.n_each, rng)]
         theta, record = pool_draws(terms.names, each, assignment, release, at_mode)
     return {
-        "posterior": posterior_dataset(terms, theta),
+        "posterior": mark_uncalibrated(posterior_dataset(terms, theta), record, terms.made_of),
         "sample_stats": sample_statistics(each, assignment),
         "observed_data": _observed_dataset(model),
         "calibration": record,
@@ -199,10 +199,14 @@ def _by_runs(
     }
     posterior = xr.Dataset(variables, coords={**first.coords, **grid})
     judged = list(posterior.data_vars) if callable(model) else [rv.name for rv in model.free_RVs]
-    names, flat = _flat_draws(posterior, [str(name) for name in judged])
-    record = pool_record(names, flat, assignment.part.ravel(), release, tilt, n_parts=weights.n_draws, at_mode=None)
+    flat = arviz_compat.scalars(posterior[judged])
+    theta = np.stack(list(flat.values()), axis=1)
+    record = pool_record(
+        list(flat), theta, assignment.part.ravel(), release, tilt, n_parts=weights.n_draws, at_mode=None
+    )
     divergences = sum(one.attrs["divergences"] for one in each)
     statistics = xr.Dataset({"weight_draw": (("chain", "draw"), assignment.part)}, grid, {"divergences": divergences})
+    posterior = mark_uncalibrated(posterior, record)
     groups = {"posterior": posterior, "sample_stats": statistics, "calibration": record}
     return groups if callable(model) else {**groups, "observed_data": _observed_dataset(model)}
 
@@ -270,15 +274,3 @@ def _observed_dataset(model: pm.Model) -> xr.Dataset:
         values = np.asarray(evaluate(model.rvs_to_values[rv]))
         variables[rv.name] = (tuple(f"{rv.name}_dim_{index}" for index in range(values.ndim)), values)
     return xr.Dataset(variables)
-
-
-def _flat_draws(posterior: xr.Dataset, names: list[str]) -> tuple[list[str], Array]:
-    """Names of all scalars of some variables, and their draws (sample, scalar)."""
-    labels: list[str] = []
-    columns: list[Any] = []
-    for name in names:
-        array = posterior[name].transpose("chain", "draw", ...).to_numpy()
-        for index in np.ndindex(*array.shape[2:]):
-            labels.append(f"{name}[{', '.join(map(str, index))}]" if index else name)
-            columns.append(array[(slice(None), slice(None), *index)].ravel())
-    return labels, np.stack(columns, axis=1).astype(np.float64)

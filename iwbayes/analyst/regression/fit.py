@@ -12,7 +12,7 @@ import xarray as xr
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.calibrated_components import calibrate_components, pool_draws, reference_at
-from iwbayes.analyst.calibration.record import warn_outside_domain
+from iwbayes.analyst.calibration.record import mark_uncalibrated, warn_outside_domain
 from iwbayes.analyst.checks import (
     Method,
     check_count,
@@ -172,7 +172,7 @@ def fit(
         "observed_data": observed_data(problem.design),
     }
     if record is not None:
-        groups["calibration"] = record
+        groups["calibration"], groups["posterior"] = record, mark_uncalibrated(groups["posterior"], record)
         warn_outside_domain(record)
     size = 16 * theta.shape[0] * theta.shape[1] * len(problem.design.y)
     if log_likelihood is True or (log_likelihood == "auto" and size <= LOG_LIKELIHOOD_LIMIT):

@@ -20,7 +20,7 @@ from iwbayes.features.terms import raw_names
 from iwbayes.release import Release
 from iwbayes.schema.columns import Column, Integer, Real
 from iwbayes.statement import PrivacyStatement
-from iwbayes.weights import Weights, pareto_k_threshold
+from iwbayes.weights import Weights
 
 _COLUMNS = ("coefficient", "method", "mean", "lower", "upper")
 MARKERS = "osD^v<>P"
@@ -62,10 +62,10 @@ def plot_weights(release: Release | Weights, *, ax: Axes | None = None) -> Axes:
         ax.set_xticks(np.linspace(10.0**low, 10.0**high, 4 if pad < 0.01 else 1).round(2))
         ax.xaxis.set_major_formatter("{x:g}")
         ax.xaxis.set_minor_formatter("")
-    n, limit = len(weights), pareto_k_threshold(len(weights))
+    n = len(weights)
     without = n - len(values)
     ax.set_title(
-        f"Pareto k {weights.pareto_k:.2f} ({'good' if weights.pareto_k < limit else 'NOT good'}: limit {limit:.2f}); "
+        f"Pareto k {weights.pareto_k_in_words}; "
         f"worth {weights.ess:,.0f} of {n:,} rows ({weights.ess / n:.0%})"
         + (f"; {without:,} rows without weight" if without else ""),
         fontsize="medium",

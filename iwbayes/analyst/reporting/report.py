@@ -19,7 +19,6 @@ from iwbayes.display import number
 from iwbayes.release import Release
 from iwbayes.schema import Integer, Real
 from iwbayes.schema.schema import column_table
-from iwbayes.weights import pareto_k_threshold
 
 _NEIGHBOURS = {
     "replace-one": "if any one row of the private table had been any other row",
@@ -173,14 +172,13 @@ def _checks(caption: str, checks: pd.DataFrame) -> str:
 
 def _weights(release: Release, checks: pd.DataFrame) -> str:
     weights, n = release.weights, len(release.synthetic)
-    limit = pareto_k_threshold(n)
     content = paragraph(
         f"{weights.method}: {weights.n_draws} draw(s). Weighted, the {n:,} rows are worth {weights.ess:,.0f} equal "
-        f"ones; the Pareto shape of the largest weights is {weights.pareto_k:.2f}, where {limit:.2f} is too much."
+        f"ones; the Pareto shape of the largest weights is {weights.pareto_k_in_words}."
     )
     content += picture(
         plot_weights(release).figure,
-        f"Histogram of the weights on a logarithmic axis; Pareto shape {weights.pareto_k:.2f}, worth "
+        f"Histogram of the weights on a logarithmic axis; Pareto shape {weights.pareto_k_in_words}, worth "
         f"{weights.ess:,.0f} of {n:,} rows.",
         "Weights of the synthetic rows; their mean is one.",
     )

@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pymc as pm
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant
+from pytensor.graph.traversal import ancestors
 
 from iwbayes.analyst.weighting.graph_functions import evaluate
 from iwbayes.analyst.weighting.observed_variables import ObservedRows, observed_rows
@@ -17,6 +20,8 @@ from iwbayes.schema import Binary, Categorical
 
 # Spread of a variable within equal cells, as a share of its range, that counts as rounding.
 _ROUNDING = 1e-9
+# Variables that hold numbers.
+_HELD = (Constant, SharedVariable)
 
 
 def check_weighted_rows(model: pm.Model, release: Release) -> None:
@@ -41,7 +46,7 @@ def check_rows(model: pm.Model, targets: list[ObservedRows], release: Release) -
     of numbers what rises or falls with them, such as their logarithm. Those of other names and lengths are not looked
     at. A ValueError names the variable and the remedy.
     """
-    schema, frame = release.synthetic.schema, release.synthetic.frame
+    cells = _cells(release)
     observed = {rv.name: rv for rv in model.observed_RVs}
     found: list[Any] = [
         (rows.name, model.rvs_to_values[observed[rows.observed]])
@@ -49,17 +54,10 @@ def check_rows(model: pm.Model, targets: list[ObservedRows], release: Release) -
         if not rows.minibatch and rows.rows is None
     ]
     for name, variable in [*found, *((var.name, var) for var in model.data_vars)]:
-        if name not in schema.names or variable.type.ndim != 1 or variable.type.dtype == "object":
+        if name not in cells or variable.type.ndim != 1 or variable.type.dtype == "object":
             continue
         values = evaluate(variable).astype(np.float64)
-        if len(values) != len(frame):
-            continue
-        column = schema[name]
-        if levels := isinstance(column, Binary | Categorical):
-            cells = column.codes(frame[name]).astype(np.float64)
-        else:
-            cells = frame[name].to_numpy(np.float64, na_value=np.nan)
-        if not _follows(values, cells, ordered=not levels):
+        if len(values) == len(release.synthetic) and not _follows(values, *cells[name]):
             raise ValueError(
                 f"the values of {name!r} are not those of column {name!r} of the release: they are of other rows, or "
                 "in another order. Weights belong to rows by position, so build the model on release.synthetic.frame "
@@ -67,7 +65,43 @@ def check_rows(model: pm.Model, targets: list[ObservedRows], release: Release) -
             )
 
 
-def _follows(values: Array, cells: Array, *, ordered: bool) -> bool:
+def formula_of(model: pm.Model, release: Release) -> str | None:
+    """Regression of the release's columns that a weighted model looks at, ``"y ~ a + b"``; None where it is not found.
+
+    A column is one that the model holds, as data or as a constant, with the values of its cells or what rises or falls
+    with them. It says what a release would have to measure for the model.
+    """
+    weighted = [rv for rv in model.observed_RVs if isinstance(rv.owner.op, WeightedRandomVariable)]
+    cells, found = _cells(release), list[str | None]()
+    if len(weighted) != 1:
+        return None
+    [response] = weighted
+    held = [var for var in ancestors([response.owner.inputs[0]]) if var.owner is None and isinstance(var, _HELD)]
+    for array in [evaluate(model.rvs_to_values[response]), *map(evaluate, held)]:
+        if array.ndim not in (1, 2) or len(array) != len(release.synthetic) or array.dtype.kind not in "biuf":
+            continue
+        for values in np.atleast_2d(array.T).astype(np.float64):
+            fitting = [name for name, own in cells.items() if np.ptp(values) > 0 and _follows(values, *own)]
+            # of several the one with fewest values: a column of many follows those of few
+            found.append(min(fitting, key=lambda name: len(np.unique(cells[name][0])), default=None))
+    if not found or found[0] is None or not set(found[1:]) - {None, found[0]}:
+        return None
+    quoted = [name if name.isidentifier() else f"`{name}`" for name in dict.fromkeys(found) if name is not None]
+    return f"{quoted[0]} ~ {' + '.join(quoted[1:])}"
+
+
+def _cells(release: Release) -> dict[str, tuple[Array, bool]]:
+    """Cells of each column as numbers, codes of levels, and whether they are ordered."""
+    schema, frame, found = release.synthetic.schema, release.synthetic.frame, {}
+    for column in schema:
+        if isinstance(column, Binary | Categorical):
+            found[column.name] = column.codes(frame[column.name]).astype(np.float64), False
+        else:
+            found[column.name] = frame[column.name].to_numpy(np.float64, na_value=np.nan), True
+    return found
+
+
+def _follows(values: Array, cells: Array, ordered: bool) -> bool:
     """Whether equal cells, missing ones among them, have equal values, and ordered ones rise or fall with the cells."""
     finite = np.where(np.isfinite(values), values, 0.0)
     rounding = _ROUNDING * np.ptp(finite)

@@ -273,10 +273,10 @@ def fake_normal(kappa, **changes):
 @pytest.mark.parametrize(
     ("kappa", "mode", "explained", "reason"),
     [
-        ([0.01, 0.3], 0.0, [0.95, 0.95], "kappa 0.3 >= 0.12: the privacy noise is too large"),
+        ([0.01, 0.3], 0.0, [0.95, 0.95], "kappa 0.3 >= 0.12 (b): the privacy noise is too large"),
         ([0.01, 0.02], 0.8, [0.95, 0.95], "skew 0.8 >= 0.5"),
-        ([0.01, 0.02], 0.0, [0.1, 0.95], "explained 0.1 <= 0.9: the release did not measure"),
-        ([0.01, 0.02], 0.0, [0.8987, 0.95], "explained 0.8987 <= 0.9: the release did not measure"),
+        ([0.01, 0.02], 0.0, [0.1, 0.95], "explained 0.1 <= 0.9 (a): the release did not measure"),
+        ([0.01, 0.02], 0.0, [0.8987, 0.95], "explained 0.8987 <= 0.9 (a): the release did not measure"),
         ([0.01, 0.1], 0.0, [np.nan, 0.95], ""),
     ],
 )
@@ -284,7 +284,9 @@ def test_verdict(release, kappa, mode, explained, reason):
     draws = centred_draws(np.zeros(2), np.eye(2))
     normal = fake_normal(kappa, mode=np.full(2, mode), explained=np.array(explained))
     record = calibration_record(["a", "b"], normal, draws, draws, release, ReleasedTilt.of(release))
-    assert record.attrs["verdict"] == ("not calibrated" if reason else "calibrated")
+    bad = sum(np.greater(kappa, 0.12) | np.less_equal(explained, 0.9)) if mode == 0 else 2
+    assert record.attrs["verdict"] == ("calibrated", "calibrated in part", "not calibrated")[bad]
+    assert record["calibrated"].sum() == 2 - bad
     assert record.attrs["reasons"].startswith(reason)
     for value in record.attrs.values():  # all of it goes into a netCDF file
         assert isinstance(value, str | float | int | list)
@@ -296,7 +298,7 @@ def test_verdict_on_what_the_rows_miss(release):
     record = calibration_record(["a", "b"], normal, draws, draws, release, ReleasedTilt.of(release))
     assert record.attrs["misfit_share_max"] == 0.5
     [reason] = record.attrs["reasons"].split("\n")
-    assert reason.startswith("misfit 0.5 >= 0.4: the weighted rows differ")
+    assert reason.startswith("misfit 0.5 >= 0.4 (b): the weighted rows differ")
 
 
 def test_verdict_on_weights(release):
@@ -309,7 +311,9 @@ def test_verdict_on_weights(release):
     other = make_release(measurement=clipped, log_weights=sharp)
     record = calibration_record(["a", "b"], fake_normal([0.1, 0.1]), draws, draws, other, ReleasedTilt.of(other))
     reasons = record.attrs["reasons"]
-    assert "ess_share" in reasons and "clipped_private 0.06 >= 0.05" in reasons and "pareto_k" in reasons
+    # large weights by themselves are no reason: what they do to an estimate is
+    assert reasons.startswith("clipped_private 0.06 >= 0.05") and "\n" not in reasons
+    assert not record["calibrated"].any()
     assert_allclose(record.attrs["clipped_private"], 0.06)
     phi = measurement.features.transform(other.synthetic.frame)
     assert_allclose(record.attrs["clipped_synthetic"], np.mean(phi[:, -1] > 0))

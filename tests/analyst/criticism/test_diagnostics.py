@@ -25,7 +25,9 @@ RELEASE_CHECKS = {
     "pareto_k", "ess_share", "clipped_private", "ess", "psis_ess", "n_synthetic", "clipped_synthetic",
     "epsilon", "delta", "adjacency", "noise", "certified",
 }  # fmt: skip
-FIT_CHECKS = {"calibration", "method", "kappa", "kappa0", "explained", "misfit", "skew", "likelihood_ess"}
+FIT_CHECKS = {
+    "calibration", "method", "kappa", "kappa0", "explained", "misfit", "influence_ess", "skew", "likelihood_ess",
+}  # fmt: skip
 SAMPLER_CHECKS = {"r_hat", "ess_bulk", "ess_tail"}
 
 
@@ -41,8 +43,9 @@ def make_release(noise="hardened", spread=0.3, clipped=0.01, n_private=1000):
 
 
 def make_idata(
-    release, kappa=(0.1, 0.02), mode=0.0, likelihood_ess=1800.0, shift=0.0, calibrated=True, explained=(0.92, 0.95)
-):
+    release, kappa=(0.1, 0.02), mode=0.0, likelihood_ess=1800.0, shift=0.0, calibrated=True, explained=(0.92, 0.95),
+    influence_ess=(900.0, 800.0),
+):  # fmt: skip
     rng = np.random.default_rng(3)
     draws = rng.normal(size=(4, 500, 2))
     draws[0] += shift
@@ -51,7 +54,8 @@ def make_idata(
     if calibrated:
         normal = normal_of(
             np.zeros(2), np.eye(2), mode=np.full(2, mode), kappa=np.array(kappa), kappa0=7.0,
-            explained=np.array(explained), likelihood_ess=likelihood_ess, cut_directions=1,
+            explained=np.array(explained), likelihood_ess=likelihood_ess, influence_ess=np.array(influence_ess),
+            cut_directions=1,
         )  # fmt: skip
         flat = draws.reshape(-1, 2)
         groups["calibration"] = calibration_record(
@@ -79,8 +83,8 @@ def test_a_release_alone():
 @pytest.mark.parametrize(
     ("settings", "check", "verdict"),
     [
-        ({"spread": 3.0}, "pareto_k", "fail"),
-        ({"spread": 3.0}, "ess_share", "fail"),
+        ({"spread": 3.0}, "pareto_k", "warn"),
+        ({"spread": 3.0}, "ess_share", "warn"),
         ({"clipped": 0.07}, "clipped_private", "fail"),
         ({"clipped": -0.07}, "clipped_private", "ok"),
         ({"n_private": 2000}, "n_synthetic", "warn"),
@@ -98,7 +102,8 @@ def test_what_is_wrong_with_a_release_is_said(settings, check, verdict):
 def test_a_calibrated_fit_with_its_release():
     release = make_release()
     table = diagnose(release, make_idata(release))
-    assert set(table.index) == RELEASE_CHECKS | FIT_CHECKS | SAMPLER_CHECKS | {"kappa[b[0]]", "kappa[b[1]]"}
+    of_each = {f"{check}[b[{j}]]" for check in ("calibration", "kappa", "explained", "misfit") for j in (0, 1)}
+    assert set(table.index) == RELEASE_CHECKS | FIT_CHECKS | SAMPLER_CHECKS | of_each
     assert table.index.is_unique and set(table["verdict"]) <= {"ok", "info"}
     assert table.loc["kappa", "value"] == 0.1 and table.loc["kappa[b[1]]", "value"] == 0.02
     # the overall index is shown and not judged
@@ -114,7 +119,11 @@ def test_a_calibrated_fit_with_its_release():
         ({"kappa": (0.1, 0.3)}, "kappa", "fail"),
         ({"kappa": (0.1, 0.3)}, "kappa[b[1]]", "fail"),
         ({"kappa": (0.1, 0.3)}, "kappa[b[0]]", "ok"),
-        ({"kappa": (0.1, 0.3)}, "calibration", "fail"),
+        ({"kappa": (0.1, 0.3)}, "calibration", "warn"),
+        ({"kappa": (0.1, 0.3)}, "calibration[b[0]]", "ok"),
+        ({"kappa": (0.2, 0.3)}, "calibration", "fail"),
+        ({"influence_ess": (500.0, 4.0)}, "influence_ess", "fail"),
+        ({"explained": (0.92, 0.3)}, "explained[b[1]]", "fail"),
         ({"mode": 0.9}, "skew", "fail"),
         ({"likelihood_ess": 80.0}, "likelihood_ess", "warn"),
         ({"explained": (0.9, 0.3)}, "explained", "fail"),

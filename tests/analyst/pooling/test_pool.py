@@ -516,7 +516,7 @@ def test_a_function_of_a_table_serves_variables_that_grow_with_the_rows():
         idata = pool(build, release, n_draws=3, draws=120, chains=2, random_seed=1, sampler=SHORT)
     posterior, record = arviz_compat.group(idata, "posterior"), arviz_compat.group(idata, "calibration")
     assert [size for size, _ in sizes] == [60] * 3 and len({share for _, share in sizes}) > 1
-    assert sorted(posterior.data_vars) == ["rate", "share"]
+    assert sorted(posterior.data_vars) == ["not_calibrated", "rate", "share"]
     mean, sd = mixture_on_a_grid(release, 1.5, 60)
     # three draws of the weights: their mean is off by the noise's own spread
     assert abs(posterior["rate"].mean() - mean) < 3 * sd and abs(posterior["rate"].std() / sd - 1) < 0.5

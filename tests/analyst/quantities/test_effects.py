@@ -16,6 +16,7 @@ from scipy.special import expit, softmax
 
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.arviz_compat import scalars
 from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, calibrate_normal
 from iwbayes.analyst.quantities import effect_design
 from iwbayes.analyst.quantities.effect_design import column_slopes
@@ -24,7 +25,6 @@ from iwbayes.analyst.regression.families import FAMILIES
 from iwbayes.analyst.regression.weighted_rows import WeightedRows
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.coverage import coverage_study
-from iwbayes.coverage.replication import scalars
 from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
 from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights

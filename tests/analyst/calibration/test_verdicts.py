@@ -1,0 +1,244 @@
+"""Verdicts of single parameters: who is inside the domain, who is marked, and what a warning says in three lines."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+
+import arviz as az
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytest
+import xarray as xr
+from factories import noisy_release, release_of, stretched_features, synthetic_table
+from numpy.testing import assert_allclose
+from posterior_tools import normal_of
+
+from iwbayes._warnings import CalibrationWarning
+from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.calibration.domain import INFLUENCE_LIMIT
+from iwbayes.analyst.calibration.record import calibration_record, mark_uncalibrated, warn_outside_domain
+from iwbayes.analyst.calibration.sample import sample
+from iwbayes.analyst.calibration.sandwich import influence_ess
+from iwbayes.analyst.criticism.diagnose import diagnose
+from iwbayes.analyst.regression.fit import fit
+from iwbayes.analyst.released_tilt import ReleasedTilt
+from iwbayes.analyst.weighting.release_rows import formula_of
+from iwbayes.analyst.weighting.reweight import reweight
+from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
+from iwbayes.weights import Weights
+
+N, M = 3000, 4000
+SCHEMA = Schema(Real("x", -1, 1), Real("z", -1, 1), Real("y", -6, 6), Categorical("g", ("u", "v", "w")))
+
+
+def simulate(rng, n, slope):
+    x, z = rng.uniform(-1, 1, (2, n))
+    y = np.clip(0.3 + slope * x + 0.5 * z + 0.6 * rng.normal(size=n), -6, 6)
+    return pd.DataFrame({"x": x, "z": z, "y": y, "g": rng.choice(["u", "v", "w"], n)})
+
+
+def make_release(terms="quadratic", noise_sd=0.01):
+    rng = np.random.default_rng(7)
+    private, synthetic = simulate(rng, N, 0.9), synthetic_table(simulate(rng, M, 0.6), SCHEMA)
+    return noisy_release(rng, synthetic, stretched_features(synthetic, terms, 1.4), private, noise_sd)
+
+
+@pytest.fixture(scope="module")
+def quadratic():
+    return make_release()
+
+
+@pytest.fixture(scope="module")
+def of_x():
+    """Release whose tilt measured all that y ~ x + z uses but for the product of response and z."""
+    return make_release(((0,), (1,), (2,), (0, 0), (0, 1), (0, 2), (1, 1), (2, 2)))
+
+
+def record_of(release, names, **changes):
+    p = len(names)
+    draws = np.random.default_rng(1).normal(size=(400, p))
+    draws -= draws.mean(axis=0)
+    normal = normal_of(np.zeros(p), np.eye(p), kappa=np.full(p, 0.01), **changes)
+    return calibration_record(names, normal, draws, draws, release, ReleasedTilt.of(release))
+
+
+def test_influence_ess():
+    rng = np.random.default_rng(3)
+    scores, shares = rng.normal(size=(500, 2)), rng.dirichlet(np.full(500, 0.5))
+    bread = np.array([[2.0, 0.5], [0.5, 1.0]])
+    influence = shares[:, None] * ((scores - shares @ scores) @ bread)
+    expected = (influence**2).sum(axis=0) ** 2 / (influence**4).sum(axis=0)
+    assert_allclose(influence_ess(scores, shares, bread), expected)
+    # as many rows as there are where all have the same influence, and one where one has all of it
+    equal = np.tile([[1.0, -1.0], [-1.0, 1.0]], (50, 1))
+    assert_allclose(influence_ess(equal, np.full(100, 0.01), np.eye(2)), 100)
+    alone = np.zeros((100, 2))
+    alone[0, 0] = 1.0
+    one, none = influence_ess(alone, np.full(100, 0.01), np.eye(2))
+    assert_allclose(one, 1.0, rtol=0.05)
+    assert np.isnan(none)
+
+
+def test_each_parameter_has_its_verdict(quadratic):
+    record = record_of(
+        quadratic, ["a", "b", "c"],
+        explained=np.array([0.95, 0.2, 0.95]), influence_ess=np.array([900, 900, INFLUENCE_LIMIT / 2]),
+    )  # fmt: skip
+    assert record["calibrated"].values.tolist() == [True, False, False]
+    assert record.attrs["verdict"] == "calibrated in part"
+    of_b, of_c = record.attrs["reasons"].split("\n")
+    assert of_b.startswith("explained 0.2 <= 0.9 (b): ") and of_c.startswith("influence_ess 2.5 <= 5 (c): ")
+
+
+def test_what_concerns_all_parameters_leaves_none(quadratic):
+    weights = quadratic.weights
+    measurement = weights.measurement
+    value = measurement.value.copy()
+    value[-1] = 0.5 * measurement.features.flag_height  # half of the private rows were clipped
+    clipped = replace(quadratic, weights=replace(weights, measurement=replace(measurement, value=value)))
+    record = record_of(clipped, ["a", "b"])
+    assert record.attrs["verdict"] == "not calibrated" and not record["calibrated"].any()
+
+
+def test_a_hyperparameter_is_calibrated_where_all_others_are(quadratic):
+    draws, informed = np.random.default_rng(1).normal(size=(400, 3)), np.array([True, True, False])
+    draws -= draws.mean(axis=0)
+    for explained, good in ((0.95, [True, True, True]), (0.5, [False, True, False])):
+        normal = normal_of(np.zeros(3), np.eye(3), explained=np.array([explained, 0.95, np.nan]))
+        tilt = ReleasedTilt.of(quadratic)
+        record = calibration_record(["a", "b", "tau_log__"], normal, draws, draws, quadratic, tilt, informed=informed)
+        assert record["calibrated"].values.tolist() == good
+
+
+def posterior_of(**variables):
+    rng = np.random.default_rng(5)
+    data = {
+        name: (
+            ("chain", "draw", *(f"{name}_dim_{axis}" for axis in range(len(shape)))),
+            rng.normal(size=(2, 50, *shape)),
+        )
+        for name, shape in variables.items()
+    }
+    return xr.Dataset(data, coords={"chain": [0, 1], "draw": np.arange(50)})
+
+
+def test_scalars_that_are_not_calibrated_are_marked(quadratic):
+    posterior = posterior_of(b=(2,), sigma=(), w=(3,), odds=(), total=(), mu=(M,))
+    names = ["b[0]", "b[1]", "sigma_log__", "w_simplex__[0]", "w_simplex__[1]"]
+    made_of = {"odds": {"b"}, "total": {"sigma"}, "mu": {"b"}}
+    bad_b = record_of(quadratic, names, explained=np.array([0.95, 0.2, 0.95, 0.95, 0.95]))
+    marked = mark_uncalibrated(posterior, bad_b, made_of)
+    found = arviz_compat.scalars(marked[["not_calibrated"]])
+    # what is computed from them is marked as well, but for what has a number a row
+    assert list(found) == ["not_calibrated[b[1]]", "not_calibrated[odds]"]
+    assert_allclose(found["not_calibrated[b[1]]"], posterior["b"].values[..., 1].ravel())
+    assert_allclose(found["not_calibrated[odds]"], posterior["odds"].values.ravel())
+    # a transform that mixes the entries leaves none of them
+    bad_w = record_of(quadratic, names, explained=np.array([0.95, 0.95, 0.2, 0.95, 0.2]))
+    found = arviz_compat.scalars(mark_uncalibrated(posterior, bad_w, made_of)[["not_calibrated"]])
+    assert list(found) == [f"not_calibrated[{name}]" for name in ("sigma", "w[0]", "w[1]", "w[2]", "total")]
+    good = record_of(quadratic, names)
+    assert mark_uncalibrated(posterior, good, made_of) is posterior
+
+
+def test_the_summary_of_a_fit_names_what_is_not_calibrated(of_x):
+    with pytest.warns(CalibrationWarning) as caught:
+        idata = fit("y ~ x + z", of_x, draws=200, random_seed=1)
+    table = az.summary(idata)
+    named = [name for name in table.index if name.startswith("not_calibrated")]
+    assert named == ["not_calibrated[z]", "not_calibrated[sigma]"]
+    assert list(arviz_compat.group(idata, "calibration")["calibrated"].values) == [True, True, False, False]
+    assert str(caught[0].message).splitlines() == [
+        "2 of 4 parameters not calibrated: explained " + str(caught[0].message).split("explained ")[1].split("\n")[0],
+        *str(caught[0].message).splitlines()[1:],
+    ]
+    said = " ".join(str(caught[0].message).split())
+    assert "(z, sigma): the release did not measure z:y" in said and "for_models=['y ~ x + z']" in said
+    checks = diagnose(of_x, idata)
+    assert checks.loc["calibration[z]", "verdict"] == "fail" and checks.loc["calibration[x]", "verdict"] == "ok"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        good = fit("y ~ x", of_x, draws=200, random_seed=1)
+    assert not [name for name in az.summary(good).index if name.startswith("not_calibrated")]
+
+
+@pytest.mark.filterwarnings("ignore:Numba will use object mode")  # of the derivatives of nu, on PyMC 6
+def test_a_nuisance_parameter_does_not_condemn_the_slopes(quadratic):
+    frame = quadratic.synthetic.frame
+    with pm.Model() as model:
+        b = pm.Normal("b", 0, 5, shape=3)
+        sigma = pm.HalfNormal("sigma", 2)
+        nu = pm.Gamma("nu", 2, 0.1)
+        pm.Deterministic("ratio", b[1] / sigma)
+        mu = b[0] + b[1] * frame["x"].to_numpy() + b[2] * frame["z"].to_numpy()
+        pm.StudentT("y", nu=nu, mu=mu, sigma=sigma, observed=frame["y"].to_numpy())
+    with pytest.warns(CalibrationWarning) as caught:
+        idata = sample(model, quadratic, draws=300, tune=500, chains=2, random_seed=1, progressbar=False)
+    record = arviz_compat.group(idata, "calibration")
+    good = dict(zip(record["parameter"].values.tolist(), record["calibrated"].values.tolist(), strict=True))
+    assert good["b[0]"] and good["b[1]"] and good["b[2]"] and not good["nu_log__"]
+    assert "nu_log__" in " ".join(str(caught[-1].message).split())
+    marked = [name for name in az.summary(idata).index if name.startswith("not_calibrated")]
+    assert "not_calibrated[nu]" in marked and not any("b[" in name for name in marked)
+
+
+@pytest.mark.parametrize("n", [1, 3, 40])
+@pytest.mark.parametrize("length", [1, 60])
+def test_a_warning_has_three_lines_at_most(quadratic, n, length, monkeypatch):
+    monkeypatch.setattr(CalibrationWarning, "columns", 88)
+    names = [f"{'a' * length}{index}" for index in range(n + 1)]
+    explained = np.full(n + 1, 0.2)
+    explained[0] = 0.95
+    formula = f"y ~ {' + '.join(names)}"
+    p = len(names)
+    draws = np.random.default_rng(1).normal(size=(400, p))
+    normal = normal_of(np.zeros(p), np.eye(p), mode=draws.mean(axis=0), explained=explained)
+    why = f"the release did not measure {names[0]}. Ask for a release with for_models=[{formula!r}]."
+    record = calibration_record(names, normal, draws, draws, quadratic, ReleasedTilt.of(quadratic), unmeasured=why)
+    with pytest.warns(CalibrationWarning) as caught:
+        warn_outside_domain(record)
+    lines = str(caught[0].message).splitlines()
+    assert len(lines) <= 3
+    assert " ".join(map(str.strip, lines)).endswith("See diagnose(release, idata).")
+    assert lines[0].startswith(f"{n} of {n + 1} parameters not calibrated: explained 0.2 <= 0.9")
+    if length == 1:
+        assert all(len(line) <= 88 for line in lines)
+
+
+def test_columns_of_a_model_are_found_by_their_cells(quadratic):
+    frame = quadratic.synthetic.frame
+    codes = quadratic.synthetic.schema["g"].codes(frame["g"])
+    dummies = np.eye(3)[codes.astype(int)][:, 1:]
+    with pm.Model() as model:
+        b = pm.Normal("b", 0, 1, shape=3)
+        z = pm.Data("covariate", (frame["z"] - frame["z"].mean()) / frame["z"].std())
+        x = np.column_stack([np.ones(M), np.exp(frame["x"])])  # a constant column is nobody's
+        pm.Normal("obs", pm.math.dot(x, b[:2]) + b[2] * z + pm.math.dot(dummies, np.ones(2)), 1, observed=frame["y"])
+    named = formula_of(reweight(model, quadratic), quadratic)
+    response, predictors = named.split(" ~ ")
+    assert response == "y" and set(predictors.split(" + ")) == {"x", "z", "g"}
+    with pm.Model() as strange:
+        b = pm.Normal("b", 0, 1)
+        pm.Normal("obs", b, 1, observed=np.sin(3 * frame["y"].to_numpy()))
+    assert formula_of(reweight(strange, quadratic), quadratic) is None
+
+
+def test_a_tail_of_few_values_has_no_shape():
+    rng = np.random.default_rng(1)
+    cells = rng.integers(0, 100, 5000)
+    levels = Weights(rng.normal(size=100)[cells], "levels")
+    assert np.isnan(levels.pareto_k) and "not defined" in str(levels)
+    smooth = Weights(rng.normal(size=5000), "smooth")
+    assert smooth.pareto_k < 0.7 and "good" in str(smooth)
+    assert Weights(np.zeros(5000), "constant").pareto_k == -np.inf
+
+
+def test_a_release_of_levels_is_not_judged_by_its_tail():
+    rng = np.random.default_rng(2)
+    schema = Schema(Binary("y"), Binary("a"), Integer("k", 0, 50))
+    frame = pd.DataFrame({"y": rng.integers(0, 2, M), "a": rng.integers(0, 2, M), "k": rng.integers(0, 51, M)})
+    log_weights = 0.5 * frame["y"] * frame["a"] + 0.02 * frame["k"]
+    checks = diagnose(release_of(synthetic_table(frame, schema), log_weights.to_numpy()))
+    assert np.isnan(checks.loc["pareto_k", "value"]) and checks.loc["pareto_k", "verdict"] == "info"
