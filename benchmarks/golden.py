@@ -86,7 +86,7 @@ def fits(name: str, release: iw.Release) -> Iterator[tuple[str, Callable[[], Fou
                 idata = iw.fit(formula, release, family=family, method=method, **SETTINGS)
                 found = of_posterior(f"{name}/fit/{family}/{method}", idata)
                 if method == "laplace":
-                    plain = iw.fit(formula, release, family=family, method=method, calibrate=False, **SETTINGS)
+                    plain = iw.fit(formula, release, family=family, method=method, calibrate="none", **SETTINGS)
                     found |= criticism(f"{name}/{family}", plain, release)
                     found |= quantities(f"{name}/{family}", idata, release, family)
                 return found

@@ -63,9 +63,9 @@ def uniform(rng: np.random.Generator) -> iw.SyntheticTable:
     return iw.SyntheticTable(rows, SCHEMA, origin="uniform", already_spent=(0.0, 0.0))
 
 
-def fit(release: Any, *, random_seed: int, calibrate: bool | str) -> Any:
+def fit(release: Any, *, random_seed: int, calibrate: str) -> Any:
     """Fit the regression; private rows have no tilt to pool."""
-    how = True if release.weights.measurement is None else calibrate
+    how = "auto" if release.weights.measurement is None else calibrate
     return iw.fit(FORMULA, release, family="bernoulli", calibrate=how, log_likelihood=False, draws=500,
                   random_seed=random_seed, progressbar=False)  # fmt: skip
 
@@ -120,7 +120,7 @@ def adult_truth(table: iw.PrivateTable) -> dict[str, float]:
     ledger = iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(0))
     rows = iw.SyntheticTable(table.frame, table.schema, origin="private rows", already_spent=(0.0, 0.0))
     release = iw.Release(rows, iw.Weights(np.zeros(len(rows)), "none"), ledger.statement(), n_private=len(rows))
-    idata = iw.fit(ADULT_FORMULA, release, family="bernoulli", calibrate=False, log_likelihood=False, draws=2500,
+    idata = iw.fit(ADULT_FORMULA, release, family="bernoulli", calibrate="none", log_likelihood=False, draws=2500,
                    random_seed=1, progressbar=False)  # fmt: skip
     return {name: float(draws.mean()) for name, draws in scalars(arviz_compat.group(idata, "posterior")).items()}
 
@@ -168,7 +168,7 @@ def main() -> None:
     if arguments.adult:
         adult_studies(arguments)
         return
-    kinds = {"calibrated": True, "pooled": "pool"}
+    kinds = {"calibrated": "auto", "pooled": "pool"}
     methods = {name: partial(fit, calibrate=kinds[name]) for name in arguments.methods}
     print(f"{'epsilon':>7} {'method':<11}{'coverage':>16}{'worst':>7}{'width':>7}{'warned':>8}{'theirs':>8}  target")
     for epsilon, (theirs, widest) in chosen(PUBLISHED, arguments).items():

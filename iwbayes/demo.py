@@ -48,9 +48,9 @@ PRIVATE, UNWEIGHTED, WEIGHTED, CALIBRATED = METHODS = (
     "weighted, calibrated",
 )
 _FITS: dict[str, dict[str, Any]] = {
-    UNWEIGHTED: {"weights": "uniform", "calibrate": False},
-    WEIGHTED: {"calibrate": False},
-    CALIBRATED: {"calibrate": True},
+    UNWEIGHTED: {"weights": "uniform", "calibrate": "none"},
+    WEIGHTED: {"calibrate": "none"},
+    CALIBRATED: {"calibrate": "auto"},
 }
 
 

@@ -63,10 +63,10 @@ class Regression:
     def __init__(self, rows: harness.Split, family: str) -> None:
         self._rows, self._family, self._response = rows, family, rows.data.response
         self._formula = harness.formula(rows.data)
-        self.own = self.fit(harness.unweighted(rows.private), False)
+        self.own = self.fit(harness.unweighted(rows.private), "none")
         self._means = {name: v.mean(("chain", "draw")) for name, v in self._coefficients(self.own).items()}
 
-    def fit(self, release: iw.Release, calibrate: bool) -> Any:
+    def fit(self, release: iw.Release, calibrate: Any) -> Any:
         """Fit a release; None where all rows are alike in a column, or too few carry the weights for a regression."""
         if release.synthetic.frame.nunique().min() < 2:  # a column without a coefficient predicts no test row
             return None
@@ -77,7 +77,7 @@ class Regression:
                 raise
             return None
 
-    def _fit(self, release: iw.Release, calibrate: bool) -> Any:
+    def _fit(self, release: iw.Release, calibrate: Any) -> Any:
         return iw.fit(self._formula, release, family=self._family, calibrate=calibrate, draws=DRAWS, random_seed=0,
                       log_likelihood=False, progressbar=False)  # fmt: skip
 
@@ -132,7 +132,7 @@ def run(name: str, generator: str, epsilon: float, seed: int, folder: str) -> li
                       "warned": float(not calibrated) if method in OURS else math.nan})  # fmt: skip
 
     for found in harness.Methods(rows, generator, seed, epsilon).outcomes():
-        keep(found.method, regression.fit(found.release, found.method in OURS), found.epsilon)
+        keep(found.method, regression.fit(found.release, "auto" if found.method in OURS else "none"), found.epsilon)
     keep(REFERENCE, regression.own, math.inf)
     return lines
 

@@ -94,9 +94,9 @@ def fit_release(release: Any, *, random_seed: int, formula: str, family: str, ki
     """
     options: dict[str, Any] = {"log_likelihood": False, "draws": 100, "random_seed": random_seed}
     if kind == "unweighted":
-        options |= {"weights": "uniform", "calibrate": False}
+        options |= {"weights": "uniform", "calibrate": "none"}
     elif kind == "uncalibrated":
-        options |= {"calibrate": False}
+        options |= {"calibrate": "none"}
     elif kind == "row sandwich":
         release = replace(release, weights=iw.Weights(release.weights.log_weights, "weights of an unknown law"))
     return iw.fit(formula, release, family=family, progressbar=False, **options)
@@ -126,7 +126,7 @@ def combine_tables(release: Any, *, random_seed: int, formula: str, family: str,
         table = iw.SyntheticTable(rows, release.synthetic.schema, origin="one of several")
         part = iw.Release(table, iw.Weights(np.zeros(n), "none"), release.statement, n_private=n)
         idata = iw.fit(
-            formula, part, family=family, calibrate=False, log_likelihood=False, draws=250, random_seed=random_seed,
+            formula, part, family=family, calibrate="none", log_likelihood=False, draws=250, random_seed=random_seed,
             progressbar=False,
         )  # fmt: skip
         each.append(arviz_compat.group(idata, "posterior"))

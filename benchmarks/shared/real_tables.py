@@ -72,7 +72,7 @@ class Population:
         statement = iw.PrivacyStatement(0.0, 0.0, "replace-one", (), noise="hardened", certified=False)
         release = iw.Release(table, iw.Weights(np.zeros(len(table)), "none"), statement, n_private=len(table))
         idata = iw.fit(
-            self.formula, release, family=self.family, total=_TOTAL, calibrate=False, draws=200, random_seed=1,
+            self.formula, release, family=self.family, total=_TOTAL, calibrate="none", draws=200, random_seed=1,
             log_likelihood=False,
         )  # fmt: skip
         draws = scalars(arviz_compat.group(idata, "posterior"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from importlib.metadata import version
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -25,6 +27,25 @@ def weights_digest(weights: Weights | None) -> str:
         return ""
     log_weights = weights.log_weights - weights.log_weights.max(axis=1, keepdims=True)
     return hashlib.sha256(np.ascontiguousarray(np.round(log_weights, 9) + 0.0).tobytes()).hexdigest()[:16]
+
+
+def fit_attributes(
+    release: Release, weights: Weights | None, *, formula: str, family: str, method: str, total: float, calibrated: bool
+) -> dict[str, Any]:
+    """Return what the posterior of a fit records of itself; `weights` None are uniform ones."""
+    return {
+        "formula": formula,
+        "family": family,
+        "method": method,
+        "weights": recorded_weights(weights),
+        "weights_digest": weights_digest(weights),
+        "release_digest": weights_digest(release.weights),
+        "weight_draws": 1 if weights is None else weights.n_draws,
+        "total": total,
+        "calibrated": "yes" if calibrated else "no",
+        "inference_library": "iwbayes",
+        "inference_library_version": version("iwbayes"),
+    }
 
 
 def check_recorded_weights(posterior: xr.Dataset, release: Release) -> None:

@@ -75,7 +75,11 @@ def fit(
     formula: Annotated[str, typer.Argument(help='Regression, such as "y ~ x + z".', show_default=False)],
     family: Annotated[
         str | None,
-        typer.Option(help="bernoulli, gaussian, categorical or poisson; else by the column.", show_default=False),
+        typer.Option(
+            help="bernoulli, gaussian, categorical, poisson, negativebinomial, t, gamma, cumulative or binomial; else "
+            "by the column.",
+            show_default=False,
+        ),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Posterior to write, netCDF.", show_default=False)
@@ -85,8 +89,8 @@ def fit(
     chains: Annotated[int, typer.Option(help="Chains.")] = 4,
     seed: Annotated[int | None, typer.Option(help="Seed of the posterior's draws.", show_default=False)] = None,
     calibrate: Annotated[
-        bool, typer.Option("--calibrate/--no-calibrate", help="Account for the noise in the weights.")
-    ] = True,
+        str, typer.Option(help="How to account for the noise in the weights: auto, formula, pool or none.")
+    ] = "auto",
     force: Force = False,
     as_json: Json = False,
     debug: Debug = False,
@@ -114,7 +118,7 @@ def fit(
             draws=draws,
             chains=chains,
             random_seed=seed,
-            calibrate=calibrate,
+            calibrate=cast(Any, calibrate),
             progressbar=sys.stderr.isatty(),
         )
         used = arviz_compat.group(idata, "posterior").attrs["family"]

@@ -161,9 +161,7 @@ def formula_hints(formula: str, schema: Schema) -> str:
     found = dict.fromkeys(re.findall(rf"(?<!\w)(?:{longest_first})(?!\w)", bare)) if wanting else {}
     hints = f" Names with spaces or signs go in backticks: {', '.join(map(quoted, found))}." if found else ""
     if "|" in bare:
-        hints += (
-            " A group goes in as a plain column (y ~ x + region); varying effects are for a PyMC model of one's own."
-        )
+        hints += " What varying effects need is measured with their group as a plain column: y ~ x + region."
     return hints
 
 

@@ -85,7 +85,7 @@ def test_the_guides_minibatch_is_near_the_exact_mode(guide):
         "well ~ I((age - 50) * 0.1)",
         release,
         family="bernoulli",
-        calibrate=False,
+        calibrate="none",
         log_likelihood=False,
         random_seed=1,
         priors={"Intercept": pm.Normal.dist(0, 1), "I((age - 50) * 0.1)": pm.Normal.dist(0, 1)},

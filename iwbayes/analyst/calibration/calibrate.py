@@ -231,11 +231,11 @@ def _checked_posterior(idata: arviz_compat.ArvizObject) -> xr.Dataset:
     return posterior.drop_vars(NOT_CALIBRATED, errors="ignore").transpose("chain", "draw", ...)
 
 
-def check_model(model: pm.Model, release: Release, shapes: Mapping[str, tuple[int, ...]]) -> None:
+def check_model(model: pm.Model, release: Release, shapes: Mapping[str, tuple[int, ...]] | None = None) -> None:
     """Refuse a model that cannot be calibrated, before anything is compiled; `shapes` are those of its free variables.
 
-    ValueError where its rows are not weighted or not those of the release, or where it has discrete variables or one
-    that grows with the rows.
+    Without them they are those of the initial point. ValueError where its rows are not weighted or not those of the
+    release, or where it has discrete variables or one that grows with the rows.
     """
     from iwbayes.analyst.weighting.release_rows import check_weighted_rows
 
@@ -243,6 +243,9 @@ def check_model(model: pm.Model, release: Release, shapes: Mapping[str, tuple[in
     if model.discrete_value_vars:
         names = ", ".join(sorted(var.name for var in model.discrete_value_vars))
         raise ValueError(f"discrete variables ({names}) cannot be calibrated. Marginalise them out, or use pool().")
+    if shapes is None:
+        point = model.initial_point(0)
+        shapes = {rv.name: np.shape(point[model.rvs_to_values[rv].name]) for rv in model.free_RVs}
     for name, shape in shapes.items():
         if grows_with_rows(name, shape, len(release.synthetic)):
             raise ValueError(

@@ -198,7 +198,7 @@ def _dispersion_check(value: float) -> Check:
     """Spread of a parameter by the variance of its scores against that by their curvature."""
     advice = (
         "the rows vary more than the model says, and the pooled posterior is as narrow as the model's own. Use "
-        "calibrate() (or calibrate=True), whose intervals do not rest on the model's spread, or a model with "
+        "calibrate() (or calibrate='formula'), whose intervals do not rest on the model's spread, or a model with "
         "overdispersion."
     )
     return below("dispersion", value, DISPERSION_LIMIT, advice)

@@ -61,9 +61,7 @@ def sample(
     from iwbayes.analyst.weighting.reweight import reweight
 
     weighted = reweight(model, release)
-    point = weighted.initial_point(0)
-    shapes = {rv.name: np.shape(point[weighted.rvs_to_values[rv].name]) for rv in weighted.free_RVs}
-    check_model(weighted, release, shapes)
+    check_model(weighted, release)
     rng = np.random.default_rng(random_seed)
     idata = pm.sample(model=weighted, random_seed=int(rng.integers(2**31)), **options)
     return calibrate(idata, weighted, release, random_seed=rng)

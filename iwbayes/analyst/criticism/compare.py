@@ -59,7 +59,7 @@ def compare(
 
     Examples
     --------
-    >>> fits = {f: iw.fit(f, release, calibrate=False) for f in ("y ~ x", "y ~ x + z")}  # doctest: +SKIP
+    >>> fits = {f: iw.fit(f, release, calibrate="none") for f in ("y ~ x", "y ~ x + z")}  # doctest: +SKIP
     >>> iw.compare(fits, release)  # doctest: +SKIP
     """
     if not isinstance(models, Mapping):

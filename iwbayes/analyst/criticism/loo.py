@@ -98,7 +98,7 @@ def loo(
     idata : arviz.InferenceData or xarray.DataTree
         Draws of the weighted posterior, not calibrated, with the groups ``log_likelihood`` (unweighted) and
         ``log_likelihood_weighted``: from :func:`~iwbayes.log_likelihood`, or from ``fit(..., log_likelihood=True,
-        calibrate=False)``. Without the second only weights of one are accepted, after scaling to the total.
+        calibrate="none")``. Without the second only weights of one are accepted, after scaling to the total.
     weights : Release, Weights or ndarray of shape (row,), optional
         Weights of the model that was sampled; None reads them from the two groups. With a release whose weights are a
         tilt's, the standard error includes the noise of the weights. Integers from 0 in the coordinate ``row`` of the
@@ -153,7 +153,7 @@ def loo(
 
     Examples
     --------
-    >>> idata = iw.fit("y ~ x", release, calibrate=False, log_likelihood=True)  # doctest: +SKIP
+    >>> idata = iw.fit("y ~ x", release, calibrate="none", log_likelihood=True)  # doctest: +SKIP
     >>> iw.loo(idata, release)  # doctest: +SKIP
     """
     terms = row_terms(idata, weights, total, var_name)

@@ -22,7 +22,7 @@ ROUNDING = 1e-6
 ONE = 1e-9
 #: What to do about an object that lacks what leave-one-out needs.
 _STORE = (
-    "Store both kinds by log_likelihood(idata, weighted_model), or by fit(..., log_likelihood=True, calibrate=False)."
+    "Store both kinds by log_likelihood(idata, weighted_model), or by fit(..., log_likelihood=True, calibrate='none')."
 )
 
 
@@ -95,7 +95,7 @@ def _check_draws(idata: arviz_compat.ArvizObject, attrs: dict[Any, Any], stored:
     if arviz_compat.has_group(idata, "calibration") or attrs.get("calibrated") == "yes":
         raise ValueError(
             "these draws are calibrated: they were moved, and leaving a row out has no known ratio for them. Use the "
-            "draws of the weighted posterior: fit(..., calibrate=False), or those that pm.sample returned."
+            "draws of the weighted posterior: fit(..., calibrate='none'), or those that pm.sample returned."
         )
     if not arviz_compat.has_group(idata, "log_likelihood"):
         raise ValueError(f"the ArviZ object has no group log_likelihood. {_STORE}")

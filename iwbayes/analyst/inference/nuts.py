@@ -15,6 +15,7 @@ import xarray as xr
 
 from iwbayes._warnings import IwbayesWarning
 from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.checks import Method
 from iwbayes.arrays import Array
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ class SamplingSettings:
 
     chains: int
     draws: int
-    method: str
+    method: Method
     sampler: Mapping[str, Any]
 
 

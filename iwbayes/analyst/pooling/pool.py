@@ -148,6 +148,7 @@ def _by_densities(
 ) -> dict[str, xr.Dataset]:
     """Make the groups of the result by draws around the modes or, where there is none, around those of a first run."""
     from iwbayes.analyst.inference.model_posterior import ModelPosterior
+    from iwbayes.analyst.weighting.observed_variables import observed_dataset
 
     terms, scaled = ModelPosterior(model), _scaled(weights, release)
     try:
@@ -168,7 +169,7 @@ def _by_densities(
     return {
         "posterior": mark_uncalibrated(posterior_dataset(terms, theta), record, terms.made_of),
         "sample_stats": sample_statistics(each, assignment),
-        "observed_data": _observed_dataset(model),
+        "observed_data": observed_dataset(model),
         "calibration": record,
     }
 
@@ -187,6 +188,8 @@ def _by_runs(
     rng: np.random.Generator,
 ) -> dict[str, xr.Dataset]:
     """Make the groups of the result by a run of PyMC's sampler for each draw of the weights."""
+    from iwbayes.analyst.weighting.observed_variables import observed_dataset
+
     tilt = ReleasedTilt.of(release)
     assert tilt is not None  # noqa: S101 - the weights are draws of it
     if callable(model):
@@ -208,7 +211,7 @@ def _by_runs(
     statistics = xr.Dataset({"weight_draw": (("chain", "draw"), assignment.part)}, grid, {"divergences": divergences})
     posterior = mark_uncalibrated(posterior, record)
     groups = {"posterior": posterior, "sample_stats": statistics, "calibration": record}
-    return groups if callable(model) else {**groups, "observed_data": _observed_dataset(model)}
+    return groups if callable(model) else {**groups, "observed_data": observed_dataset(model)}
 
 
 def _swapped(
@@ -263,14 +266,3 @@ def _check_pooled_model(model: Any, release: Release, method: str) -> bool:
     if discrete and method == "laplace":
         raise ValueError(f"discrete variables ({', '.join(discrete)}) have no mode to draw at. Use method='nuts'.")
     return bool(discrete)
-
-
-def _observed_dataset(model: pm.Model) -> xr.Dataset:
-    """Observed values of a model, by name."""
-    from iwbayes.analyst.weighting.graph_functions import evaluate
-
-    variables = {}
-    for rv in model.observed_RVs:
-        values = np.asarray(evaluate(model.rvs_to_values[rv]))
-        variables[rv.name] = (tuple(f"{rv.name}_dim_{index}" for index in range(values.ndim)), values)
-    return xr.Dataset(variables)

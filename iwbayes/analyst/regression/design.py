@@ -79,7 +79,7 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: Fami
             f"{len(frame) - len(rows)} of {len(frame)} rows have missing cells in "
             f"{[name for name in used if frame[name].isna().any()]}; they are left out with their weights."
         )
-    subset = _ready(frame.iloc[rows][used], schema, skip=lhs)
+    subset = ready_rows(frame.iloc[rows][used], schema, skip=lhs)
     response = _response(parsed, lhs, subset, schema, family)
     x, terms, spec, columns = _matrix(parsed, subset)
     _check_names(lhs, terms)
@@ -141,7 +141,7 @@ def _named_columns(text: str, terms: Iterable[FormulaTerm], schema: Schema) -> l
     return [name for name in schema.names if name in exprs | quoted | words]
 
 
-def _ready(frame: pd.DataFrame, schema: Schema, *, skip: str) -> pd.DataFrame:
+def ready_rows(frame: pd.DataFrame, schema: Schema, *, skip: str) -> pd.DataFrame:
     """Plain numpy numbers, and categories of the levels that occur."""
     ready = {}
     for name in frame.columns:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,9 @@ from scipy.special import gammaln
 from iwbayes.arrays import Array
 from iwbayes.schema import Binary, Categorical, Column, Integer, Real
 
-FamilyName = Literal["bernoulli", "gaussian", "categorical", "poisson"]
+FamilyName = Literal[
+    "bernoulli", "gaussian", "categorical", "poisson", "negativebinomial", "t", "gamma", "binomial", "cumulative"
+]
 
 
 @dataclass(frozen=True)
@@ -85,15 +87,20 @@ class Family:
 
     def response(self, column: Column, values: pd.Series) -> Response:
         """Check a response column by its declaration, and return its canonical values without gaps as numbers."""
-        if not (isinstance(column, self.columns) and self.suits(column)):
-            raise ValueError(
-                f"family {self.name!r} requires as its response {self.needs}; "
-                f"{column.name!r} is {_describe(column)}. {_suggest(column)}"
-            )
+        check_column(self, column)
         if isinstance(column, Binary | Categorical):
             levels = () if self.continuous else tuple(column.levels)
             return Response(column.codes(values).astype(np.float64), levels)
         return Response(values.to_numpy(dtype=np.float64))
+
+
+def check_column(family: Any, column: Column) -> None:
+    """Refuse a column that cannot be the response of a family, which has `name`, `columns`, `suits` and `needs`."""
+    if not (isinstance(column, family.columns) and family.suits(column)):
+        raise ValueError(
+            f"family {family.name!r} requires as its response {family.needs}; "
+            f"{column.name!r} is {_describe(column)}. {_suggest(column)}"
+        )
 
 
 def default_family(column: Column) -> FamilyName:
@@ -119,7 +126,7 @@ def _describe(column: Column) -> str:
 
 def _suggest(column: Column) -> str:
     if isinstance(column, Integer) and column.lower >= 0:
-        return "Use family='poisson' for a count, or family='gaussian'."
+        return "Use family='poisson' or 'negativebinomial' for a count, or family='gaussian'."
     return f"Use family={('gaussian' if isinstance(column, Integer) else default_family(column))!r}."
 
 
@@ -130,10 +137,14 @@ def indicators(y: Array, n_predictors: int) -> Array:
 
 
 # what other packages call these families
-_OTHER_NAMES = dict.fromkeys(("binomial", "logistic", "logit"), "bernoulli") | {
+_OTHER_NAMES = dict.fromkeys(("logistic", "logit"), "bernoulli") | {
     "linear": "gaussian",
     "normal": "gaussian",
     "multinomial": "categorical",
+    **dict.fromkeys(("negative_binomial", "negbinomial", "nbinom"), "negativebinomial"),
+    **dict.fromkeys(("studentt", "student", "StudentT"), "t"),
+    **dict.fromkeys(("ordinal", "ordered", "ordered_logistic"), "cumulative"),
+    "Gamma": "gamma",
 }
 
 # exp() of more than this is taken as exp of this, which keeps sums finite and is far beyond any count.
@@ -149,7 +160,7 @@ def get_family(family: str | Family) -> Family:
     if not isinstance(family, str) or family not in FAMILIES:
         other = _OTHER_NAMES.get(family) if isinstance(family, str) else None
         remedy = f"Use family={other!r}." if other else "Choose by the type of the response."
-        raise ValueError(f"family must be one of {sorted(FAMILIES)}; got {family!r}. {remedy}")
+        raise ValueError(f"family must be one of {sorted(get_args(FamilyName))}; got {family!r}. {remedy}")
     return FAMILIES[family]
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import version
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import xarray as xr
@@ -22,11 +21,12 @@ from iwbayes.analyst.checks import (
     check_release,
     check_total,
 )
-from iwbayes.analyst.fit_record import recorded_weights, weights_digest
+from iwbayes.analyst.fit_record import fit_attributes
 from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler
 from iwbayes.analyst.inference.weight_draws import ComponentAssignment, draw_components, sample_statistics
 from iwbayes.analyst.inference.weighted_posterior import posterior_dataset
 from iwbayes.analyst.pooling.noise_aware import noise_aware_weights
+from iwbayes.analyst.regression.built_by_bambi import LOG_LIKELIHOOD_LIMIT, fit_built, is_beyond
 from iwbayes.analyst.regression.design import Design
 from iwbayes.analyst.regression.design_record import record_design
 from iwbayes.analyst.regression.families import Family, FamilyName
@@ -37,8 +37,8 @@ from iwbayes.arrays import Array
 from iwbayes.release import Release
 from iwbayes.weights import Weights
 
-#: Bytes that log_likelihood and log_likelihood_weighted may take together before "auto" leaves them out.
-LOG_LIKELIHOOD_LIMIT = 256 * 2**20
+#: How `fit` accounts for the noise in the weights.
+Calibration = Literal["auto", "formula", "pool", "none"]
 
 
 def fit(
@@ -50,7 +50,7 @@ def fit(
     priors: Mapping[str, Any] | None = None,
     weights: Literal["release", "uniform"] | Weights = "release",
     total: float | None = None,
-    calibrate: bool | Literal["pool"] = True,
+    calibrate: Calibration = "auto",
     draws: int = 1000,
     chains: int = 4,
     random_seed: int | np.random.Generator | None = None,
@@ -63,18 +63,22 @@ def fit(
     Parameters
     ----------
     formula : str
-        ``response ~ terms``; see :func:`~iwbayes.analyst.regression.design.build_design`.
+        ``response ~ terms``; see :func:`~iwbayes.analyst.regression.design.build_design`. With ``offset(...)`` or
+        group-specific effects, ``(1|g)`` or ``(x|g)``, it is Bambi's.
     release : Release
-    family : {"bernoulli", "gaussian", "categorical", "poisson"}, optional
+    family : {"bernoulli", "gaussian", "categorical", "poisson", "negativebinomial", "t", ...}, optional
         By default that of the response's declared column: bernoulli for `Binary` and two levels, categorical for more,
         gaussian for `Real` and for expressions of columns. For an `Integer` it must be given, as it may be a count
-        or a measurement.
+        or a measurement. "negativebinomial", "t" (Student), "gamma" (log link), "cumulative" (ordinal, levels declared
+        from low to high) and "binomial" (response ``p(successes, trials)``) are built by Bambi, which the extra
+        ``iwbayes[bambi]`` installs.
     method : {"auto", "laplace", "nuts"}
         "laplace": a t proposal at the mode and Pareto smoothed importance weights; where k-hat is 0.7 or more the
         proposal learns from its draws for some rounds. "nuts": PyMC's sampler. "auto": the first where its k-hat is
         below 0.7, or 0.5 of a proposal that has learned, else the second.
     priors : dict of str to distribution, optional
-        Replace default priors by name; see :func:`~iwbayes.analyst.regression.model.regression`.
+        Replace default priors by name; see :func:`~iwbayes.analyst.regression.model.regression`. Those of a model that
+        Bambi builds are ``bambi.Prior``.
     weights : "release", "uniform" or Weights
         "uniform" ignores the weights, for comparison; such a posterior is never calibrated. Each of several draws of
         the weights gets its own mode, proposal and k-hat, or its own run of NUTS, and the posterior is their mixture
@@ -83,10 +87,11 @@ def fit(
         Sum of the weights over all synthetic rows; ``release.n_private`` by default, since more synthetic
         rows must not make a posterior narrower than the private rows would. Rows with missing cells in the
         columns used are left out with their share of it.
-    calibrate : bool or "pool"
-        True: move the draws to the calibrated posterior, which accounts for the noise in the weights. "pool": draw the
-        weights from their posterior instead, and mix the posteriors under them; see
-        :func:`~iwbayes.noise_aware_weights`. Weights from there are pooled with True as well.
+    calibrate : {"auto", "formula", "pool", "none"}
+        "formula": move the draws to the calibrated posterior, whose sandwich covariance accounts for the noise in the
+        weights. "pool": draw the weights from their posterior instead, and mix the posteriors under them; see
+        :func:`~iwbayes.noise_aware_weights`. "auto": the first, or the second for weights from there. "none": leave the
+        draws of the weighted posterior, whose intervals take the weights as exact.
     draws, chains : int
         Draws of each chain (the chains of "laplace" are independent draws), and their number.
     random_seed : int, numpy.random.Generator or None
@@ -131,6 +136,10 @@ def fit(
 
     Notes
     -----
+    Models that Bambi builds have all rows of the release, predictors that are not centred, and group-specific effects
+    that are normal themselves; :func:`~iwbayes.analyst.regression.model.regression` returns such a model. They are
+    sampled by the same engine, those with scales of groups by NUTS.
+
     Identical rows are merged, and gaussian rows replaced by their weighted Gram matrix, without changing the
     posterior. Draws are mapped linearly in unconstrained space (sigma on the log scale) to the mean and
     covariance of the calibrated posterior.
@@ -143,16 +152,24 @@ def fit(
     check_release(release)
     _check_options(method, draws, chains, total, log_likelihood, calibrate)
     rng = np.random.default_rng(random_seed)
+    if is_beyond(formula, family):
+        _check_release_weights(weights, total)
+        settings = SamplingSettings(chains, draws, method, {"progressbar": progressbar, **check_sampler(sampler)})
+        return fit_built(
+            formula, release, family, priors, calibrate=calibrate, settings=settings, rng=rng,
+            log_likelihood=log_likelihood,
+        )  # fmt: skip
     weights = _weights_to_pool(weights, release, rng) if calibrate == "pool" else weights
+    calibrating = calibrate != "none"
     problem = RegressionProblem.build(formula, release, family, priors, weights, total)
-    n_parts, pooled = len(problem.draw_weights), bool(calibrate) and is_noise_aware(problem.weights, release)
-    moving = bool(calibrate) and problem.weights is not None and not pooled
+    n_parts, pooled = len(problem.draw_weights), calibrating and is_noise_aware(problem.weights, release)
+    moving = calibrating and problem.weights is not None and not pooled
     if pooled:
-        check_pool_total(problem.total, release.n_private, "Leave total out, or give calibrate=False.")
+        check_pool_total(problem.total, release.n_private, "Leave total out, or give calibrate='none'.")
     options = {"progressbar": progressbar, **check_sampler(sampler)}
     assignment = ComponentAssignment.random(n_parts, chains, draws, rng)
     if moving:
-        remedy = "Ask for more draws, or give calibrate=False."
+        remedy = "Ask for more draws, or give calibrate='none'."
         check_enough_draws(chains * draws, problem.design.n_parameters, remedy)
     averaged = problem.posterior
     components = draw_components(
@@ -178,9 +195,13 @@ def fit(
     if log_likelihood is True or (log_likelihood == "auto" and size <= LOG_LIKELIHOOD_LIMIT):
         groups |= _log_likelihoods(problem.rows, theta)
     used = "+".join(sorted({draws.method for draws in each}))
-    attrs = _attributes(problem, used, calibrated=record is not None)
-    attrs["release_digest"] = weights_digest(release.weights)
-    groups["posterior"].attrs.update(attrs | {"design": record_design(problem.design, release.synthetic.frame)})
+    design = problem.design
+    attrs = fit_attributes(
+        release, problem.weights, formula=formula, family=design.family.name, method=used, total=problem.total,
+        calibrated=record is not None,
+    )  # fmt: skip
+    attrs |= {"rows_left_out": design.n_rows - len(design.rows), "share_left_out": problem.share_left_out}
+    groups["posterior"].attrs.update(attrs | {"design": record_design(design, release.synthetic.frame)})
     return arviz_compat.make(groups, attrs)
 
 
@@ -193,8 +214,20 @@ def _check_options(
     check_total(total, "Leave it out for release.n_private.")
     if log_likelihood not in (True, False, "auto"):
         raise ValueError(f"log_likelihood must be True, False or 'auto'; got {log_likelihood!r}.")
-    if not isinstance(calibrate, bool | np.bool_) and calibrate != "pool":
-        raise ValueError(f"calibrate must be True, False or 'pool'; got {calibrate!r}.")
+    if not isinstance(calibrate, str) or calibrate not in get_args(Calibration):
+        raise ValueError(
+            f"calibrate must be one of {list(get_args(Calibration))}; got {calibrate!r}. Use 'auto', or 'none' for the "
+            "draws of the weighted posterior as they are."
+        )
+
+
+def _check_release_weights(weights: Any, total: Any) -> None:
+    """Refuse what a model that Bambi builds does not take."""
+    if total is not None or not (isinstance(weights, str) and weights == "release"):
+        raise ValueError(
+            "weights and total are not taken for a model that Bambi builds. Leave them out; or build it by "
+            "regression(), give it weights by reweight(), and sample it."
+        )
 
 
 def _weights_to_pool(weights: Any, release: Any, rng: np.random.Generator) -> Weights:
@@ -208,24 +241,6 @@ def _weights_to_pool(weights: Any, release: Any, rng: np.random.Generator) -> We
             "weights out, or pass those of noise_aware_weights(release)."
         )
     return noise_aware_weights(release, random_seed=rng)
-
-
-def _attributes(problem: RegressionProblem, method: str, *, calibrated: bool) -> dict[str, Any]:
-    weights = problem.weights
-    return {
-        "formula": problem.design.formula,
-        "family": problem.design.family.name,
-        "method": method,
-        "weights": recorded_weights(weights),
-        "weights_digest": weights_digest(weights),
-        "weight_draws": len(problem.draw_weights),
-        "total": problem.total,
-        "rows_left_out": problem.design.n_rows - len(problem.design.rows),
-        "share_left_out": problem.share_left_out,
-        "calibrated": "yes" if calibrated else "no",
-        "inference_library": "iwbayes",
-        "inference_library_version": version("iwbayes"),
-    }
 
 
 def observed_data(design: Design) -> xr.Dataset:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from iwbayes.analyst.regression.built_by_bambi import build, is_beyond
 from iwbayes.analyst.regression.design import Design, Term, build_design
 from iwbayes.analyst.regression.families import Family, FamilyName
 from iwbayes.analyst.regression.priors import SIGMA_DOF, Priors, PriorScales, checked_priors, prior_scales, sized
@@ -64,6 +65,8 @@ def regression(
     ``w = release.weights.values[list(model.coords["row"])]`` and
     ``total=release.n_private * w.sum() / len(release.weights)``.
     """
+    if is_beyond(formula, family):
+        return build(formula, release, family, priors).model
     synthetic = release.synthetic
     design = build_design(formula, synthetic.frame, synthetic.schema, family)
     scales = prior_scales(design, np.asarray(release.weights.values)[design.rows])

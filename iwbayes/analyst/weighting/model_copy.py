@@ -41,12 +41,13 @@ def transform_model(model: pm.Model, edit: Edit, *, initial_values: bool = True)
     return copy
 
 
-def drop_data(model: pm.Model, names: Iterable[str]) -> None:
-    """Take data variables that nothing uses any more out of a model, in place."""
+def drop_variables(model: pm.Model, names: Iterable[str]) -> None:
+    """Take data and deterministic variables that nothing uses any more out of a model, in place."""
     dropped = set(names)
-    kept = [var for var in model.data_vars if var.name not in dropped]
-    model.data_vars.clear()  # PyMC's lists cannot be assigned to
-    model.data_vars.extend(kept)
+    for variables in (model.data_vars, model.deterministics):
+        kept = [var for var in variables if var.name not in dropped]
+        variables.clear()  # PyMC's lists cannot be assigned to
+        variables.extend(kept)
     for name in dropped:
         model.named_vars.pop(name)
         model.named_vars_to_dims.pop(name, None)

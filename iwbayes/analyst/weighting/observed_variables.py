@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+import xarray as xr
 from pymc.distributions.distribution import PartialObservedRV
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
@@ -22,6 +23,15 @@ def observed_variables(model: pm.Model) -> list[Any]:
     ``sample_posterior_predictive`` of PyMC 5 appends deterministics to ``model.observed_RVs``.
     """
     return [rv for rv in dict.fromkeys(model.observed_RVs) if rv in model.rvs_to_values]
+
+
+def observed_dataset(model: pm.Model) -> xr.Dataset:
+    """Observed values of a model, by name, for a group ``observed_data``."""
+    variables = {}
+    for rv in observed_variables(model):
+        values = np.asarray(evaluate(model.rvs_to_values[rv]))
+        variables[rv.name] = (tuple(f"{rv.name}_dim_{index}" for index in range(values.ndim)), values)
+    return xr.Dataset(variables)
 
 
 @dataclass(frozen=True)

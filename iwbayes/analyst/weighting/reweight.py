@@ -24,7 +24,7 @@ from iwbayes.analyst.arviz_compat import ArvizObject, has_group, with_groups
 from iwbayes.analyst.checks import check_numbers, check_total
 from iwbayes.analyst.weighting.graph_functions import evaluate
 from iwbayes.analyst.weighting.minibatch import batch_weights, draws_rows, drop_batch_weights, minibatch_node
-from iwbayes.analyst.weighting.model_copy import drop_data, transform_model
+from iwbayes.analyst.weighting.model_copy import drop_variables, transform_model
 from iwbayes.analyst.weighting.observed_variables import ObservedRows, observed_rows, observed_variables
 from iwbayes.analyst.weighting.release_rows import check_rows
 from iwbayes.analyst.weighting.row_independence import row_refusal
@@ -165,7 +165,9 @@ def unweight(model: pm.Model) -> pm.Model:
     inputs = [var for rv in observed_variables(model) if is_weighted(rv) for var in rv.owner.inputs[1:]]
     feeding = set(ancestors(inputs))
     used = set(ancestors([*new.basic_RVs, *new.deterministics, *new.potentials, *new.rvs_to_values.values()]))
-    drop_data(new, [var.name for var in model.data_vars if var in feeding and new.named_vars[var.name] not in used])
+    drop_variables(
+        new, [var.name for var in model.data_vars if var in feeding and new.named_vars[var.name] not in used]
+    )
     return new
 
 

@@ -61,7 +61,7 @@ def release():
     return make_release()
 
 
-FIT = {"calibrate": False, "log_likelihood": True, "random_seed": 1, "draws": 200, "chains": 2}
+FIT = {"calibrate": "none", "log_likelihood": True, "random_seed": 1, "draws": 200, "chains": 2}
 
 
 @pytest.fixture(scope="module")
@@ -381,7 +381,7 @@ def test_compare_refuses_what_cannot_be_compared(fits, incomplete, release):
         iw.compare({1: one, "1": one})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", iw.CalibrationWarning)
-        calibrated = iw.fit("y ~ x", release, **{**FIT, "calibrate": True})
+        calibrated = iw.fit("y ~ x", release, **{**FIT, "calibrate": "auto"})
     with pytest.raises(ValueError, match="these draws are calibrated"):
         iw.compare({"a": one, "b": calibrated}, release)
 

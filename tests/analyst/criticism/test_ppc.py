@@ -20,7 +20,7 @@ from iwbayes.analyst.regression.design_record import recorded_design
 from iwbayes.schema import Binary, Categorical, Integer, Schema
 from iwbayes.tables import SyntheticTable
 
-FIT = {"calibrate": False, "random_seed": 1, "draws": 500, "chains": 2}
+FIT = {"calibrate": "none", "random_seed": 1, "draws": 500, "chains": 2}
 
 
 @pytest.fixture(scope="module")

@@ -79,7 +79,7 @@ def rare_deaths(rng, n=2000):
 def test_rare_deaths_at_a_separated_level():
     """Without NUTS, and with the moments that NUTS finds."""
     release = rare_deaths(np.random.default_rng(5))
-    settings = {"family": "bernoulli", "calibrate": False, "random_seed": 1, "progressbar": False}
+    settings = {"family": "bernoulli", "calibrate": "none", "random_seed": 1, "progressbar": False}
     fast = iw.fit("death ~ age + clinic", release, method="laplace", **settings)
     stats = arviz_compat.group(fast, "sample_stats").attrs
     sampler = {"target_accept": 0.95, "tune": 300, "compute_convergence_checks": False, "cores": 1}

@@ -112,7 +112,7 @@ def test_fit_keeps_what_an_interrupted_run_has():
             "y ~ x",
             make_release(),
             method="nuts",
-            calibrate=False,
+            calibrate="none",
             draws=400,
             chains=2,
             sampler=sampler,

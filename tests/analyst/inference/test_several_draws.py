@@ -52,7 +52,7 @@ def quick(formula, release, family, **options):
 
 
 def uncalibrated_fit(formula, release, family, **options):
-    return quick(formula, release, family, calibrate=False, **options)
+    return quick(formula, release, family, calibrate="none", **options)
 
 
 # batches: exact
@@ -130,7 +130,7 @@ def test_weights_of_too_few_rows_are_named_where_there_is_no_mode():
     log_weights[0, :2] = 0.0
     few = reweighted(release, log_weights, "two rows")
     with pytest.raises(RuntimeError, match=r"worth 2\.0 rows, for 4 parameters"):
-        quick("z ~ x + k", few, "gaussian", calibrate=False)
+        quick("z ~ x + k", few, "gaussian", calibrate="none")
 
 
 def test_an_error_of_newton_travels_between_processes():

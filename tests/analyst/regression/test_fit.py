@@ -67,7 +67,7 @@ def draws_of(idata, name):
 
 
 def quick(formula, release, family, **options):
-    options = {"calibrate": False, "random_seed": 1, "progressbar": False, **options}
+    options = {"calibrate": "none", "random_seed": 1, "progressbar": False, **options}
     return fit(formula, release, family=family, **options)
 
 
@@ -352,9 +352,9 @@ def test_the_declared_column_decides_the_family(response, family):
     frame = make_release().synthetic.frame.assign(two=["a", "b"] * 150)
     synthetic = SyntheticTable(frame, schema)
     release = replace(make_release(), synthetic=synthetic, weights=Weights(np.zeros(300), "uniform"))
-    idata = quick(f"{response} ~ z", release, None, draws=10, chains=1, calibrate=False)
+    idata = quick(f"{response} ~ z", release, None, draws=10, chains=1, calibrate="none")
     assert arviz_compat.group(idata, "posterior").attrs["family"] == family
-    asked = quick(f"{response} ~ z", release, family, draws=10, chains=1, calibrate=False)
+    asked = quick(f"{response} ~ z", release, family, draws=10, chains=1, calibrate="none")
     for name, values in arviz_compat.group(asked, "posterior").items():
         np.testing.assert_array_equal(values, arviz_compat.group(idata, "posterior")[name])
     assert (
@@ -383,7 +383,7 @@ def test_only_columns_with_missing_cells_are_named():
 
 def test_uniform_weights_and_explicit_ones():
     release = make_release()
-    uniform = quick("y ~ x", release, "bernoulli", weights="uniform", calibrate=True)
+    uniform = quick("y ~ x", release, "bernoulli", weights="uniform", calibrate="auto")
     explicit = quick("y ~ x", release, "bernoulli", weights=Weights(np.zeros(300), "ones"))
     np.testing.assert_allclose(draws_of(uniform, "x"), draws_of(explicit, "x"), rtol=1e-12)
     found = arviz_compat.group(uniform, "posterior").attrs
@@ -418,7 +418,7 @@ def test_several_draws_of_weights_are_mixed():
 def test_calibration_agrees_with_that_of_the_pymc_model(formula, family):
     release = make_release(n=400, n_private=2000, noise=0.002)
     plain = quick(formula, release, family, total=2000)
-    ours = quick(formula, release, family, calibrate=True)
+    ours = quick(formula, release, family, calibrate="auto")
     assert arviz_compat.group(ours, "posterior").attrs["calibrated"] == "yes"
     model = iw.reweight(iw.regression(formula, release, family=family), release.weights, total=2000)
     theirs = iw.calibrate(plain, model, release)
@@ -434,7 +434,7 @@ def test_calibration_agrees_with_that_of_the_pymc_model(formula, family):
 
 def test_log_likelihoods_belong_to_the_calibrated_draws():
     release = make_release(n=400, n_private=2000, noise=0.002)
-    idata = quick("y ~ x", release, "bernoulli", calibrate=True, draws=20)
+    idata = quick("y ~ x", release, "bernoulli", calibrate="auto", draws=20)
     eta = draws_of(idata, "Intercept")[..., None] + draws_of(idata, "x")[..., None] * np.asarray(
         release.synthetic.frame["x"]
     )
@@ -445,7 +445,7 @@ def test_log_likelihoods_belong_to_the_calibrated_draws():
 def test_weights_of_unknown_noise_warn():
     release = make_release(n_private=2000)
     with pytest.warns(iw.CalibrationWarning):
-        idata = quick("y ~ x", release, "bernoulli", weights=release.weights.temper(power=0.5), calibrate=True)
+        idata = quick("y ~ x", release, "bernoulli", weights=release.weights.temper(power=0.5), calibrate="auto")
     assert arviz_compat.group(idata, "calibration").attrs["method"] == "row sandwich"
 
 

@@ -115,7 +115,7 @@ def test_fit_names_coefficients_as_bambi_does(formula, family):
         for rv in model.free_RVs
     }
     release = release_of(SyntheticTable(table(), SCHEMA))
-    idata = fit(formula, release, family=family, calibrate=False, draws=50, chains=1, random_seed=1)
+    idata = fit(formula, release, family=family, calibrate="none", draws=50, chains=1, random_seed=1)
     posterior = arviz_compat.group(idata, "posterior")
     found = {
         name: [list(map(str, values.coords[dim].to_numpy())) for dim in values.dims[2:]]

@@ -1,0 +1,282 @@
+"""Regressions beyond the fast families of `fit`: Bambi builds the model, which is weighted, sampled and calibrated.
+
+More families (`BUILT_FAMILIES`), binomial responses with trials, offsets, and group-specific effects. Predictors are
+not centred and group-specific effects are Normal(0, scale) themselves: variables are those of the formula, and the
+rows inform group effects directly, as calibration needs it.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from iwbayes._warnings import IwbayesWarning
+from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.calibration.calibrate import calibrate, check_model
+from iwbayes.analyst.calibration.calibrated_components import calibrate_components
+from iwbayes.analyst.calibration.record import mark_uncalibrated, warn_outside_domain
+from iwbayes.analyst.checks import check_enough_draws
+from iwbayes.analyst.fit_record import fit_attributes
+from iwbayes.analyst.inference.nuts import SamplingSettings, sample_model
+from iwbayes.analyst.inference.weight_draws import ComponentAssignment, draw_components, sample_statistics
+from iwbayes.analyst.inference.weighted_posterior import posterior_dataset
+from iwbayes.analyst.pooling.pool import pool
+from iwbayes.analyst.regression.design import ready_rows
+from iwbayes.analyst.regression.families import check_column, default_family, get_family
+from iwbayes.release import Release
+from iwbayes.schema import Categorical, Column, Integer, Real, Schema
+
+if TYPE_CHECKING:
+    import pymc as pm
+
+#: Bytes that log_likelihood and log_likelihood_weighted may take together before "auto" leaves them out.
+LOG_LIKELIHOOD_LIMIT = 256 * 2**20
+
+_BEYOND = re.compile(r"\||\boffset\(")
+# ``p(successes, trials)`` as Bambi writes a binomial response, with its other names
+_TRIALS = re.compile(r"^(?:p|prop|proportion)\((`[^`]+`|[\w.]+),(`[^`]+`|[\w.]+)\)$")
+
+
+@dataclass(frozen=True)
+class BuiltFamily:
+    """A family that Bambi builds: which columns can be its response, and its link."""
+
+    name: str
+    columns: tuple[type[Column], ...]
+    suits: Callable[[Any], bool]
+    needs: str
+    link: str
+
+
+#: By name.
+BUILT_FAMILIES = {
+    family.name: family
+    for family in (
+        BuiltFamily(
+            "negativebinomial", (Integer,), lambda column: column.lower >= 0,
+            "an Integer column with a lower bound of 0 or more", "log",
+        ),
+        BuiltFamily("t", (Real, Integer), lambda column: True, "a Real or Integer column", "identity"),
+        BuiltFamily(
+            "gamma", (Real, Integer), lambda column: column.lower >= 0,
+            "a Real or Integer column with a lower bound of 0 or more", "log",
+        ),
+        BuiltFamily(
+            "cumulative", (Categorical,), lambda column: len(column.levels) > 2,
+            "a Categorical column with three levels or more, declared from low to high", "logit",
+        ),
+        BuiltFamily(
+            "binomial", (Integer,), lambda column: column.lower >= 0,
+            "p(successes, trials), two Integer columns with lower bounds of 0 or more", "logit",
+        ),
+    )
+}  # fmt: skip
+
+
+def is_beyond(formula: Any, family: Any) -> bool:
+    """Whether a regression is beyond the fast families and formulas of `fit`."""
+    if not isinstance(formula, str):
+        return False
+    bare = re.sub(r"`[^`]*`", "", formula)
+    return family in BUILT_FAMILIES or bool(_BEYOND.search(bare)) or _trials(formula) is not None
+
+
+@dataclass(frozen=True, eq=False)
+class BuiltRegression:
+    """A PyMC model of all rows of a release, its family, and its columns as a regression that a release can measure."""
+
+    model: pm.Model
+    family: str
+    response: str  # as the formula writes it
+    measurable: str
+
+
+def build(formula: str, release: Release, family: Any, priors: Any) -> BuiltRegression:
+    """Let Bambi build the model of a formula on the rows of a release; arguments as of `fit`.
+
+    ValueError for what suits no column, cells that are missing, and what Bambi cannot build; ImportError without Bambi.
+    """
+    try:
+        import bambi
+    except ImportError as error:
+        raise ImportError(
+            f"Bambi builds the model of {formula!r}, and is not installed. Install iwbayes[bambi]."
+        ) from error
+    schema, frame = release.synthetic.schema, release.synthetic.frame
+    response = formula.partition("~")[0].strip()
+    used = _columns(formula, schema)
+    own = _trials(formula) or (response.strip("`"),)
+    unknown = [name for name in own if name not in schema.names]
+    if "~" not in formula or unknown:
+        raise ValueError(
+            f"formula {formula!r} needs a column of the release as its response; got {response!r}. It has "
+            f"{list(schema.names)}."
+        )
+    name = family if family is not None else "binomial" if len(own) > 1 else default_family(schema[own[0]])
+    missing = [column for column in used if frame[column].isna().any()]
+    if missing:
+        raise ValueError(
+            f"formula {formula!r} is fitted to all rows, and columns {missing} have missing cells. Leave them out, or "
+            "impute them in a PyMC model of your own."
+        )
+    data = _ready_response(ready_rows(frame[used], schema, skip=own[0]), own, schema, name)
+    # formulae sorts the levels of what is not ordered; the first declared one is the reference
+    data = data.assign(**{key: data[key].cat.as_ordered() for key in data if hasattr(data[key], "cat")})
+    options = {} if name not in BUILT_FAMILIES else {"link": BUILT_FAMILIES[name].link}
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="The intercept is omitted in ordinal families")
+            model = bambi.Model(
+                formula, data, family=name, priors=priors, center_predictors=False, noncentered=False,
+                extra_namespace={"np": np}, **options,
+            )  # fmt: skip
+            model.build()
+    except Exception as error:  # formulae and Bambi raise what their own code runs into
+        reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
+        raise ValueError(
+            f"Bambi could not build {formula!r} with family {name!r}: {reason}. Columns are {list(schema.names)}."
+        ) from error
+    built: Any = model.backend.model
+    from iwbayes.analyst.weighting.model_copy import drop_variables
+
+    drop_variables(built, [var.name for var in built.deterministics if len(frame) in var.shape.eval()])
+    predictors = [column for column in used if column != own[0]]
+    return BuiltRegression(built, name, response, f"{_quoted(own[0])} ~ {' + '.join(map(_quoted, predictors)) or '1'}")
+
+
+def _trials(formula: str) -> tuple[str, str] | None:
+    """Columns of successes and trials of a binomial response; None where it is no such response."""
+    found = _TRIALS.match(re.sub(r"\s*([(),])\s*", r"\1", formula.partition("~")[0].strip()))
+    return None if found is None else (found[1].strip("`"), found[2].strip("`"))
+
+
+def _columns(formula: str, schema: Schema) -> list[str]:
+    """List the columns that a formula names."""
+    words = set(re.findall(r"(?<![\w.])[^\W\d]\w*", re.sub(r"`[^`]*`", "", formula)))
+    words |= set(re.findall(r"`([^`]+)`", formula))
+    return [name for name in schema.names if name in words]
+
+
+def _quoted(name: str) -> str:
+    return name if name.isidentifier() else f"`{name}`"
+
+
+def _ready_response(data: pd.DataFrame, own: tuple[str, ...], schema: Schema, family: str) -> pd.DataFrame:
+    """Check the response's column, and give it the form that Bambi reads; warn of cells that no such response has."""
+    if family not in BUILT_FAMILIES:
+        known = get_family(family)
+        response = known.response(schema[own[0]], data[own[0]])
+        return data if known.by_level else data.assign(**{own[0]: response.values})
+    kind = BUILT_FAMILIES[family]
+    for name in own:
+        check_column(kind, schema[name])
+    if family == "binomial" and len(own) == 1:
+        raise ValueError(f"family 'binomial' requires {kind.needs}, on the left of the formula; got {own[0]!r}.")
+    values = data[own[0]]
+    if family == "cumulative":
+        occurring = [level for level in values.cat.categories if (values == level).any()]
+        return data.assign(**{own[0]: values.cat.set_categories(occurring, ordered=True)})
+    if family == "binomial":
+        return data.assign(**{own[0]: _within(values, upper=data[own[1]], name=own[0], why=f"more than {own[1]}")})
+    if family == "gamma":
+        least = values[values > 0].min()
+        return data.assign(**{own[0]: _within(values, lower=least, name=own[0], why="no positive number")})
+    return data
+
+
+def _within(values: pd.Series, *, name: str, why: str, lower: Any = None, upper: Any = None) -> pd.Series:
+    """Clip cells, and say how many there were."""
+    clipped = values.clip(lower=lower, upper=upper)
+    changed = int((clipped != values).sum())
+    if changed:
+        warnings.warn(
+            f"{changed} of {len(values)} synthetic rows have a cell of {name!r} that is {why}, which no private row "
+            "has. They are taken at the bound.",
+            IwbayesWarning,
+            stacklevel=5,
+        )
+    return clipped
+
+
+def fit_built(
+    formula: str,
+    release: Release,
+    family: Any,
+    priors: Any,
+    *,
+    calibrate: str,
+    settings: SamplingSettings,
+    rng: np.random.Generator,
+    log_likelihood: bool | str,
+) -> arviz_compat.ArvizObject:
+    """Fit and calibrate a regression that Bambi builds; arguments as of `fit`."""
+    from iwbayes.analyst.weighting.reweight import log_likelihood as with_log_likelihood
+    from iwbayes.analyst.weighting.reweight import reweight
+
+    built = build(formula, release, family, priors)
+    weighted = reweight(built.model, release)
+    check_model(weighted, release)
+    if calibrate == "pool":
+        idata = pool(
+            weighted, release, draws=settings.draws, chains=settings.chains, method=settings.method, random_seed=rng,
+            sampler=settings.sampler,
+        )  # fmt: skip
+        method = "pool"
+    else:
+        groups, method = _sampled(built, weighted, release, calibrate != "none", settings, rng)
+        idata = arviz_compat.make(groups)
+    size = 16 * settings.draws * settings.chains * len(release.synthetic)
+    if log_likelihood is True or (log_likelihood == "auto" and size <= LOG_LIKELIHOOD_LIMIT):
+        idata = with_log_likelihood(idata, weighted)
+    attrs = fit_attributes(
+        release, release.weights, formula=formula, family=built.family, method=method,
+        total=float(release.n_private), calibrated=calibrate != "none",
+    )  # fmt: skip
+    posterior = arviz_compat.group(idata, "posterior")
+    return arviz_compat.with_groups(idata, {"posterior": posterior.assign_attrs(attrs | {"built_by": "Bambi"})})
+
+
+def _sampled(
+    built: BuiltRegression,
+    weighted: pm.Model,
+    release: Release,
+    calibrating: bool,
+    settings: SamplingSettings,
+    rng: np.random.Generator,
+) -> tuple[dict[str, xr.Dataset], str]:
+    """Sample by the engine, or by NUTS where scales of groups have no mode: groups of the result, and the method."""
+    from iwbayes.analyst.inference.model_posterior import ModelPosterior
+    from iwbayes.analyst.weighting.observed_variables import observed_dataset
+
+    terms = ModelPosterior(weighted, release.weights.n_draws)
+    if calibrating:
+        remedy = "Ask for more draws, or give calibrate='none'."
+        check_enough_draws(settings.chains * settings.draws, terms.size, remedy)
+    groups = {"observed_data": observed_dataset(weighted)}
+    if release.weights.n_draws > 1 or not terms.in_likelihood(terms.start()).all():
+        groups["posterior"] = sample_model(weighted, settings, settings.draws, rng)
+        if not calibrating:
+            return groups, "nuts"
+        idata = calibrate(
+            arviz_compat.make(groups), weighted, release, method=settings.method, random_seed=rng,
+            sampler=settings.sampler,
+        )  # fmt: skip
+        return {name: arviz_compat.group(idata, name) for name in arviz_compat.group_names(idata)}, "nuts"
+    assignment = ComponentAssignment.random(1, settings.chains, settings.draws, rng)
+    components = draw_components(terms.modes(terms.weights[None]), settings, settings.draws, rng)
+    drawn = components[0].draws
+    theta, groups["sample_stats"] = drawn.theta, sample_statistics([drawn], assignment)
+    if calibrating:
+        theta, record = calibrate_components(components, assignment, release, built.measurable)
+        groups["calibration"] = record
+        warn_outside_domain(record)
+    posterior = posterior_dataset(terms, theta)
+    groups["posterior"] = mark_uncalibrated(posterior, record, terms.made_of) if calibrating else posterior
+    return groups, drawn.method

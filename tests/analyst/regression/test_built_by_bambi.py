@@ -1,0 +1,286 @@
+"""Families, offsets and group-specific effects by Bambi: against direct maximisation, models by hand, refusals."""
+
+from __future__ import annotations
+
+import warnings
+
+import arviz as az
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytest
+from factories import noisy_release, release_of, stretched_features, synthetic_table
+from scipy import stats
+from scipy.optimize import minimize
+from scipy.special import expit
+
+from iwbayes._warnings import CalibrationWarning, IwbayesWarning
+from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.calibration.sample import sample
+from iwbayes.analyst.criticism.diagnose import diagnose
+from iwbayes.analyst.regression.built_by_bambi import build, is_beyond
+from iwbayes.analyst.regression.fit import fit
+from iwbayes.analyst.regression.model import regression
+from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
+
+bambi = pytest.importorskip("bambi", reason="Bambi is not installed")
+# of the derivatives of these families, on PyMC 6
+pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode")
+
+SCHEMA = Schema(
+    Real("x", -1, 1), Categorical("g", ("u", "v", "w", "q")), Real("time", 1, 9), Integer("count", 0, 200),
+    Real("y", -9, 9), Real("cost", 0, 60), Categorical("grade", ("low", "mid", "high")), Integer("k", 0, 9),
+    Integer("n", 0, 9), Binary("b"), Binary("yes", ("no", "yes")), Real("m", 0, 1, missing=True),
+)  # fmt: skip
+
+
+def simulate(rng, n, slope=0.8):
+    x, g, time = rng.uniform(-1, 1, n), rng.integers(0, 4, n), rng.uniform(1, 9, n)
+    eta = 0.3 + slope * x + np.array([0.6, -0.5, 0.2, -0.3])[g]
+    trials = rng.integers(1, 10, n)
+    return pd.DataFrame({
+        "x": x, "g": np.array(["u", "v", "w", "q"])[g], "time": time,
+        "count": np.minimum(rng.negative_binomial(3, 3 / (3 + np.exp(eta) * time / 4)), 200),
+        "y": np.clip(eta + 0.5 * rng.standard_t(4, n), -9, 9),
+        "cost": np.clip(rng.gamma(2, np.exp(eta) / 2), 0.01, 60),
+        "grade": np.array(["low", "mid", "high"])[np.digitize(eta + rng.logistic(size=n), [-0.5, 1.2])],
+        "k": rng.binomial(trials, expit(eta)), "n": trials,
+        "b": (rng.random(n) < expit(eta)).astype(int),
+        "yes": np.where(rng.random(n) < expit(eta), "yes", "no"),
+        "m": np.where(rng.random(n) < 0.1, np.nan, rng.random(n)),
+    })  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def release():
+    rng = np.random.default_rng(4)
+    synthetic = synthetic_table(simulate(rng, 1500), SCHEMA)
+    return release_of(synthetic, 0.3 * rng.normal(size=1500), n_private=1200)
+
+
+def quiet(formula, release, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalibrationWarning)
+        return fit(formula, release, random_seed=1, progressbar=False, **options)
+
+
+# weighted log likelihoods as textbooks print them; theta holds intercept and slope first
+def poisson_offset(theta, f):
+    rate = np.exp(theta[0] + theta[1] * f["x"]) * f["time"]
+    return stats.poisson.logpmf(f["count"], rate)
+
+
+def negative_binomial(theta, f):
+    mean, alpha = np.exp(theta[0] + theta[1] * f["x"]), np.exp(theta[2])
+    return stats.nbinom.logpmf(f["count"], alpha, alpha / (alpha + mean))
+
+
+def student(theta, f):
+    return stats.t.logpdf(f["y"], np.exp(theta[3]), theta[0] + theta[1] * f["x"], np.exp(theta[2]))
+
+
+def gamma(theta, f):
+    mean, alpha = np.exp(theta[0] + theta[1] * f["x"]), np.exp(theta[2])
+    return stats.gamma.logpdf(f["cost"], alpha, scale=mean / alpha)
+
+
+def binomial(theta, f):
+    return stats.binom.logpmf(f["k"], f["n"], expit(theta[0] + theta[1] * f["x"]))
+
+
+def cumulative(theta, f):
+    cuts = np.array([-np.inf, theta[0], theta[0] + np.exp(theta[2]), np.inf])
+    code, eta = pd.Categorical(f["grade"], ["low", "mid", "high"]).codes, theta[1] * f["x"].to_numpy()
+    return np.log(expit(cuts[code + 1] - eta) - expit(cuts[code] - eta))
+
+
+@pytest.mark.parametrize(
+    ("formula", "family", "density", "n_parameters"),
+    [
+        ("count ~ x + offset(np.log(time))", "poisson", poisson_offset, 2),
+        ("count ~ x", "negativebinomial", negative_binomial, 3),
+        ("y ~ x", "t", student, 4),
+        ("cost ~ x", "gamma", gamma, 3),
+        ("p(k, n) ~ x", None, binomial, 2),
+        ("grade ~ x", "cumulative", cumulative, 3),
+    ],
+)
+def test_families_against_direct_maximisation(release, formula, family, density, n_parameters):
+    frame = release.synthetic.frame
+    weights = release.weights.values * release.n_private / len(frame)
+
+    def loss(theta):
+        return -weights @ density(theta, frame)
+
+    mode = minimize(loss, np.full(n_parameters, 0.1), method="BFGS").x
+    steps = 1e-3 * np.eye(n_parameters)
+    curvature = [
+        [(loss(mode + a + b) - loss(mode + a - b) - loss(mode - a + b) + loss(mode - a - b)) / 4e-6 for a in steps]
+        for b in steps
+    ]
+    idata = quiet(formula, release, family=family, calibrate="none", draws=500)
+    posterior = arviz_compat.group(idata, "posterior")
+    slope = posterior["x"].values.ravel()
+    # priors are weak, and a thousand rows leave little skew
+    assert abs(slope.mean() - mode[1]) < 0.15 * slope.std()
+    if family != "t":  # the curvature in nu is far from quadratic
+        assert abs(slope.std() - np.sqrt(np.linalg.inv(curvature)[1, 1])) < 0.08 * slope.std()
+    assert "calibration" not in arviz_compat.group_names(idata)
+    assert posterior.attrs["formula"] == formula and posterior.attrs["built_by"] == "Bambi"
+    assert not any(len(frame) in variable.shape for variable in posterior.data_vars.values())
+
+
+def test_a_formula_that_both_can_fit_gives_the_same(release):
+    """With the same priors: levels have the declared order, and names and dimensions are shared."""
+    names = ("Intercept", "x", "g")
+    own_priors = {name: pm.Normal.dist(0, 2) for name in names}
+    fast = quiet("b ~ x + g", release, calibrate="none", priors=own_priors)
+    priors = {name: bambi.Prior("Normal", mu=0, sigma=2) for name in names}
+    built = quiet("b ~ x + g + offset(0 * x)", release, calibrate="none", priors=priors)
+    for name in names:
+        own, other = (arviz_compat.group(one, "posterior")[name] for one in (fast, built))
+        sd = own.std(("chain", "draw"))
+        assert (abs(other.mean(("chain", "draw")) - own.mean(("chain", "draw"))) < 0.12 * sd).all()
+        assert (abs(other.std(("chain", "draw")) / sd - 1) < 0.1).all()
+        assert other.dims == own.dims
+
+
+@pytest.fixture(scope="module")
+def tilted():
+    rng = np.random.default_rng(7)
+    columns = ("x", "g", "y", "count")
+    schema = Schema(*(SCHEMA[name] for name in columns))
+    private = simulate(rng, 2000, 0.9)[list(columns)]
+    synthetic = synthetic_table(simulate(rng, 3000, 0.6)[list(columns)], schema)
+    return noisy_release(rng, synthetic, stretched_features(synthetic, "quadratic", 1.6), private, 0.01)
+
+
+def test_calibrated_like_the_same_model_in_pymc(tilted):
+    frame = tilted.synthetic.frame
+    idata = quiet("y ~ x", tilted, family="t", draws=1000)
+    with pm.Model() as model:
+        intercept, x = pm.Normal("Intercept", 0, 10), pm.Normal("x", 0, 10)
+        sigma, nu = pm.HalfStudentT("sigma", nu=4, sigma=1), pm.Gamma("nu", 2, 0.1)
+        pm.StudentT("y", nu=nu, mu=intercept + x * frame["x"].to_numpy(), sigma=sigma, observed=frame["y"].to_numpy())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalibrationWarning)
+        by_hand = sample(model, tilted, draws=500, tune=500, chains=4, cores=1, random_seed=1, progressbar=False)
+    for name in ("Intercept", "x"):
+        own, other = (arviz_compat.group(one, "posterior")[name].values.ravel() for one in (idata, by_hand))
+        assert abs(own.mean() - other.mean()) < 0.2 * other.std()
+        assert abs(own.std() / other.std() - 1) < 0.12
+    record = arviz_compat.group(idata, "calibration")
+    assert record.attrs["method"] == "tilt"
+    good = dict(zip(record["parameter"].values.tolist(), record["calibrated"].values.tolist(), strict=True))
+    assert good["x"] and not good["nu_log__"]
+    assert "not_calibrated[nu]" in az.summary(idata).index
+    assert diagnose(tilted, idata).loc["calibration", "verdict"] == "warn"
+
+
+def test_varying_intercepts_are_the_hierarchy_written_by_hand(tilted):
+    frame = tilted.synthetic.frame
+    options = {"draws": 400, "chains": 2, "sampler": {"tune": 400, "cores": 1}}
+    idata = quiet("y ~ x + (1|g)", tilted, **options)
+    built = regression("y ~ x + (1|g)", tilted)
+    scales = {rv.name: float(rv.owner.inputs[-1].eval()) for rv in built.free_RVs if rv.name in ("x", "1|g_sigma")}
+    codes = frame["g"].cat.codes.to_numpy()
+    with pm.Model(coords={"g": list(frame["g"].cat.categories)}) as model:
+        intercept, x = pm.Normal("Intercept", 0, 10), pm.Normal("x", 0, scales["x"])
+        sigma, tau = pm.HalfStudentT("sigma", nu=4, sigma=1), pm.HalfNormal("tau", scales["1|g_sigma"])
+        effect = pm.Normal("effect", 0, tau, dims="g")
+        mu = intercept + effect[codes] + x * frame["x"].to_numpy()
+        pm.Normal("y", mu, sigma, observed=frame["y"].to_numpy())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", (CalibrationWarning, UserWarning))
+        by_hand = sample(model, tilted, draws=400, tune=400, chains=2, cores=1, random_seed=1, progressbar=False)
+    own, other = arviz_compat.group(idata, "posterior"), arviz_compat.group(by_hand, "posterior")
+    slope, reference = own["x"].values.ravel(), other["x"].values.ravel()
+    assert abs(slope.mean() - reference.mean()) < 0.25 * reference.std()
+    assert abs(slope.std() / reference.std() - 1) < 0.2
+    levels = own["Intercept"] + own["1|g"], other["Intercept"] + other["effect"]
+    np.testing.assert_allclose(
+        levels[0].mean(("chain", "draw")),
+        levels[1].mean(("chain", "draw")),
+        atol=0.3 * float(levels[1].std("draw").max()),
+    )
+    assert own["g__factor_dim"].values.tolist() == ["u", "v", "w", "q"] and "1|g_sigma" in own
+
+
+def test_cells_that_no_private_row_has_are_taken_at_the_bound(release):
+    frame = release.synthetic.frame.copy()
+    frame.loc[:4, "k"] = frame.loc[:4, "n"] + 1
+    frame.loc[:2, "cost"] = 0.0
+    changed = release_of(
+        synthetic_table(frame.assign(k=frame["k"].clip(upper=9)), SCHEMA),
+        release.weights.log_weights[0],
+        n_private=1200,
+    )
+    with pytest.warns(IwbayesWarning, match=r"\d of 1500 synthetic rows have a cell of 'k' that is more than n"):
+        model = build("p(k, n) ~ x", changed, None, None).model
+    observed = model.rvs_to_values[model.observed_RVs[0]].eval()
+    assert (observed <= frame["n"]).all()
+    with pytest.warns(
+        IwbayesWarning, match="3 of 1500 synthetic rows have a cell of 'cost' that is no positive number"
+    ):
+        build("cost ~ x", changed, "gamma", None)
+
+
+def test_two_levels_are_numbers_whose_second_is_success(release):
+    model = build("yes ~ x + (1|g)", release, None, None).model
+    observed = model.rvs_to_values[model.observed_RVs[0]].eval()
+    np.testing.assert_array_equal(observed, (release.synthetic.frame["yes"] == "yes").to_numpy())
+
+
+@pytest.mark.parametrize(
+    ("formula", "family", "beyond"),
+    [
+        ("y ~ x", None, False),
+        ("y ~ x", "gaussian", False),
+        ("y ~ x", "t", True),
+        ("y ~ x + (1|g)", None, True),
+        ("y ~ x + offset(z)", "poisson", True),
+        ("p(k, n) ~ x", None, True),
+        ("prop( k , `n of all` ) ~ x", None, True),
+        ("`a|b` ~ x", None, False),
+        (3, None, False),
+    ],
+)
+def test_what_is_beyond(formula, family, beyond):
+    assert is_beyond(formula, family) is beyond
+
+
+def test_what_a_release_would_have_to_measure(release):
+    for formula, family, measurable in (
+        ("count ~ x + offset(np.log(time))", "poisson", "count ~ x + time"),
+        ("y ~ x + (x|g)", None, "y ~ x + g"),
+        ("p(k, n) ~ 1", None, "k ~ n"),
+    ):
+        assert build(formula, release, family, None).measurable == measurable
+
+
+@pytest.mark.parametrize(
+    ("formula", "options", "message"),
+    [
+        (
+            "count ~ x",
+            {"family": "cumulative"},
+            "'cumulative' requires as its response a Categorical column with three",
+        ),
+        ("y ~ x", {"family": "negativebinomial"}, "'negativebinomial' requires as its response an Integer column"),
+        ("k ~ x", {"family": "binomial"}, r"'binomial' requires p\(successes, trials\)"),
+        ("p(k, nobody) ~ x", {}, "needs a column of the release as its response"),
+        ("y ~ nobody + (1|g)", {}, "Bambi could not build .*nobody"),
+        ("y ~ x + (1|", {}, "Bambi could not build"),
+        ("y ~ m + (1|g)", {}, r"columns \['m'\] have missing cells"),
+        ("count ~ x + (1|g)", {}, "a family must be given for 'count'"),
+        ("y ~ x", {"family": "t", "weights": "uniform"}, "weights and total are not taken"),
+        ("y ~ x", {"family": "t", "total": 10.0}, "weights and total are not taken"),
+        ("y ~ x", {"family": "studentt"}, "Use family='t'"),
+        ("y ~ x", {"family": "cauchy"}, "family must be one of .*'negativebinomial'"),
+        ("y ~ x", {"family": "t", "draws": 1, "chains": 2}, "more draws than parameters"),
+    ],
+)
+def test_refusals(release, formula, options, message):
+    with pytest.raises(ValueError, match=message) as error:
+        fit(formula, release, **options)
+    assert "\n" not in str(error.value)
