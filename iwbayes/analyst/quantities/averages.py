@@ -63,7 +63,10 @@ def average(
     random_seed: int | np.random.Generator | None,
     attrs: dict[str, Any] | None = None,
 ) -> arviz_compat.ArvizObject:
-    """Average a quantity over the rows of a fit as ``rows`` says, within the levels of the column `by`."""
+    """Average a quantity over the rows of a fit as ``rows`` says, within the levels of the column `by`.
+
+    Theory: docs/theory.md#averages-over-random-rows.
+    """
     if rows not in ROWS:
         raise ValueError(f"rows must be one of {list(ROWS)}; got {rows!r}.")
     rng = np.random.default_rng(random_seed)

@@ -109,15 +109,14 @@ def comparisons(
 
 def _asked(fitted: FittedRows, contrast: Any) -> dict[str, Any]:
     """Return what to compare, by predictor."""
-    if contrast is not None:
-        return fitted.asked(contrast, "contrast")
-    names = [name for name in fitted.recorded.predictors if fitted.levels(name) is not None]
-    if not names:
-        raise ValueError(
-            f"{fitted.recorded.formula!r} has no predictor with levels. Name a number, contrast={{'age': [40, 60]}}, "
-            "or use slopes."
-        )
-    return dict.fromkeys(names)
+    if contrast is None:
+        contrast = [name for name in fitted.recorded.predictors if fitted.levels(name) is not None]
+        if not contrast:
+            raise ValueError(
+                f"{fitted.recorded.formula!r} has no predictor with levels. Name a number, "
+                "contrast={'age': [40, 60]}, or use slopes."
+            )
+    return fitted.asked(contrast, "contrast")
 
 
 def _contrast(fitted: FittedRows, name: str, asked: Any) -> tuple[Variable, list[pd.DataFrame]]:

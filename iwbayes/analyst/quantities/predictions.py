@@ -116,6 +116,8 @@ def predictions(
 def _grid(fitted: FittedRows, conditional: Any) -> tuple[pd.DataFrame, list[str]]:
     """Rows of all combinations of the columns of a grid, the first of them fastest, and the names of these."""
     asked = fitted.asked(conditional, "conditional")
+    if "row" in asked:
+        raise ValueError("conditional takes no column called 'row', which is a dimension of the result; rename it.")
     values = {
         name: _spread(fitted, name) if given is None else fitted.checked(name, given, "conditional")
         for name, given in asked.items()

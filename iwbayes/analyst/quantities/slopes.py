@@ -117,11 +117,11 @@ def _numeric(fitted: FittedRows, wrt: str | Sequence[str] | None) -> list[str]:
         names = [name for name in fitted.recorded.predictors if fitted.levels(name) is None]
         if not names:
             raise ValueError(f"{fitted.recorded.formula!r} has no numeric predictor. Use comparisons for its levels.")
-    else:
-        names = list(fitted.asked(wrt, "wrt", values=False))
-        with_levels = [name for name in names if fitted.levels(name) is not None]
-        if with_levels:
-            raise ValueError(f"wrt must name numeric columns; {with_levels} have levels. Use comparisons for them.")
+        wrt = names
+    names = list(fitted.asked(wrt, "wrt", values=False))
+    with_levels = [name for name in names if fitted.levels(name) is not None]
+    if with_levels:
+        raise ValueError(f"wrt must name numeric columns; {with_levels} have levels. Use comparisons for them.")
     return names
 
 

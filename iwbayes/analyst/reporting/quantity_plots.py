@@ -51,14 +51,16 @@ def plot_predictions(predictions: arviz_compat.ArvizObject, *, prob: float = 0.9
     if kind is None:
         raise TypeError("plots.predictions takes a result of iw.predictions.")
     dataset = arviz_compat.group(predictions, "predictions" if kind == "response" else "posterior")
-    [(name, values)] = dataset.data_vars.items()
+    # files make data of coordinates whose names hold a space
+    [(name, values)] = [own for own in dataset.data_vars.items() if "draw" in own[1].dims]
     levels = list(np.atleast_1d(values.attrs.get("levels", [])))
     if kind == "response" and levels:
         raise ValueError(f"responses of {name!r} are codes of levels. Plot their probabilities: kind='mean'.")
     table = _intervals(values, prob)
-    columns = [str(column) for column, own in dataset.coords.items() if own.dims == ("row",) and column != "row"]
+    rows = {str(column): own for column, own in dataset.variables.items() if own.dims == ("row",) and column != "row"}
+    table = table.assign(**{column: own.to_numpy()[table["row"]] for column, own in rows.items()})
     first = [str(column) for column in np.atleast_1d(dataset.attrs.get("conditional", []))]
-    varying = [own for own in dict.fromkeys([*first, *columns]) if table[own].nunique() > 1] or ["row"]
+    varying = [own for own in dict.fromkeys([*first, *rows]) if table[own].nunique() > 1] or ["row"]
     outcomes = [str(dim) for dim in values.dims if dim not in ("chain", "draw", "row")]
     lines = list(table.groupby([*outcomes, *varying[1:]], sort=False)) if outcomes or varying[1:] else [((), table)]
     if len(lines) > len(MARKERS):

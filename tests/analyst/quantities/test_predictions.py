@@ -139,7 +139,7 @@ def test_grids_by_hand():
     cases = [
         ("g", {"g": ["u", "v", "w"]}),
         (["x"], {"x": np.linspace(low, high, 50)}),
-        (("k", "g"), {"k": np.unique(FRAME["k"]), "g": ["u", "v", "w"]}),
+        (("k", "g"), {"k": np.arange(FRAME["k"].min(), FRAME["k"].max() + 1), "g": ["u", "v", "w"]}),
         ({"g": ["w", "u"], "x": None}, {"g": ["w", "u"], "x": np.linspace(low, high, 50)}),
         ({"x": [2, -1.5], "k": 4, "g": "v"}, {"x": [2, -1.5], "k": [4], "g": ["v"]}),
     ]
