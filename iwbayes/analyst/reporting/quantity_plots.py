@@ -62,14 +62,15 @@ def plot_predictions(predictions: arviz_compat.ArvizObject, *, prob: float = 0.9
     first = [str(column) for column in np.atleast_1d(dataset.attrs.get("conditional", []))]
     varying = [own for own in dict.fromkeys([*first, *rows]) if table[own].nunique() > 1] or ["row"]
     outcomes = [str(dim) for dim in values.dims if dim not in ("chain", "draw", "row")]
-    lines = list(table.groupby([*outcomes, *varying[1:]], sort=False)) if outcomes or varying[1:] else [((), table)]
+    others, names = [*outcomes, *varying[1:]], [*map(_of_dim, outcomes), *varying[1:]]
+    lines = list(table.groupby(others, sort=False)) if others else [((), table)]
     if len(lines) > len(MARKERS):
         raise ValueError(
-            f"there are {len(lines)} lines, for {[*outcomes, *varying[1:]]}, and {len(MARKERS)} can be told apart. "
-            "Predict fewer values of these columns."
+            f"there are {len(lines)} lines, for {names}, and {len(MARKERS)} can be told apart. Predict fewer values of "
+            "these columns."
         )
     ax = axes_or_new(ax, 6, 4)
-    _draw_lines(ax, table, varying[0], [(_named(key, [*outcomes, *varying[1:]]), own) for key, own in lines])
+    _draw_lines(ax, table, varying[0], [(_named(key, names), own) for key, own in lines])
     labels = {"mean": _mean(dataset), "linear": f"linear predictor of {name}", "response": str(name)}
     ax.set(xlabel=plain(str(varying[0])), ylabel=plain(labels[kind]))
     ax.set_title(_title(dataset.attrs, prob), fontsize="medium")
@@ -150,7 +151,8 @@ def _forest(idata: arviz_compat.ArvizObject, label: str, at: float, prob: float,
         own = f"{name}_dim"
         beside = [str(dim) for dim in values.dims if dim not in ("chain", "draw", own)]
         coefficients = [_contrast(str(name), values.attrs, row.get(own), at) for row in table.to_dict("records")]
-        methods = [_named(tuple(key), beside) for key in table[beside].to_numpy()] if beside else ""
+        names = [_of_dim(dim) for dim in beside]
+        methods = [_named(tuple(key), names) for key in table[beside].to_numpy()] if beside else ""
         parts.append(table.assign(coefficient=coefficients, method=methods))
     shown = pd.concat(parts, ignore_index=True)
     n_methods = shown["method"].nunique()
@@ -205,10 +207,14 @@ def _draw_lines(ax: Axes, table: pd.DataFrame, column: str, lines: list[tuple[st
     ax.set_xlim(-0.5, len(levels) - 0.5)
 
 
-def _named(key: Any, columns: list[str]) -> str:
+def _of_dim(dim: str) -> str:
+    """Column behind a dimension of groups or outcomes."""
+    return dim[3:] if dim.startswith("by_") else dim.removesuffix("_dim").removesuffix("_reduced")
+
+
+def _named(key: Any, names: list[str]) -> str:
     """Values of some columns in words: ``group = a, x = 1``."""
     values = key if isinstance(key, tuple) else (key,)
-    names = [column.removeprefix("by_").removesuffix("_reduced_dim").removesuffix("_dim") for column in columns]
     return ", ".join(f"{name} = {_text(value)}" for name, value in zip(names, values, strict=True))
 
 

@@ -248,7 +248,13 @@ def true_effects():
     p = [expit(TRUTH["Intercept"] + TRUTH["x"] * x + TRUTH["t"] * t) for t in (0, 1)]
     of_x = TRUTH["x"] * (distribution @ ((1 - treated) * p[0] * (1 - p[0]) + treated * p[1] * (1 - p[1])))
     new = expit(TRUTH["Intercept"] + TRUTH["x"] * np.array([-1.0, 1.0]) + np.array([0.0, TRUTH["t"]]))
-    return {"x": of_x, "t": distribution @ (p[1] - p[0]), "mean[0]": new[0], "mean[1]": new[1]}
+    ratio = (distribution @ p[1]) / (distribution @ p[0])
+    chance = [1 - treated, treated]
+    of_groups = [
+        TRUTH["x"] * (distribution @ (chance[t] * p[t] * (1 - p[t]))) / (distribution @ chance[t]) for t in (0, 1)
+    ]
+    effects = {"x": of_x, "t": distribution @ (p[1] - p[0]), "ratio": ratio}
+    return effects | {f"mean[{t}]": new[t] for t in (0, 1)} | {f"of_group[{t}]": of_groups[t] for t in (0, 1)}
 
 
 def fit_effects(release, *, random_seed):
@@ -259,6 +265,11 @@ def fit_effects(release, *, random_seed):
     )  # fmt: skip
     parts = [average(idata, release, random_seed=random_seed) for average in (iw.slopes, iw.comparisons)]
     effects = xr.merge([arviz_compat.group(part, "posterior") for part in parts])
+    ratio = iw.comparisons(idata, release, comparison="ratio", random_seed=random_seed)
+    of_group = iw.slopes(idata, release, by="t", random_seed=random_seed)
+    effects = effects.assign(
+        ratio=arviz_compat.group(ratio, "posterior")["t"], of_group=arviz_compat.group(of_group, "posterior")["x"]
+    )
     means = arviz_compat.group(iw.predictions(idata, pd.DataFrame({"x": [-1.0, 1.0], "t": [0, 1]})), "posterior")["y"]
     posterior = effects.assign(mean=means.reset_coords(drop=True))
     return arviz_compat.make({"posterior": posterior, "calibration": arviz_compat.group(idata, "calibration")})

@@ -1,16 +1,19 @@
 """Figures of predictions, slopes and comparisons show the numbers that they are given, and say what intervals hold."""
 
-from dataclasses import replace
+import warnings
 
 import numpy as np
 import pandas as pd
 import pytest
-from factories import make_release
+import xarray as xr
+from factories import make_release, release_of
 from matplotlib.figure import Figure
 from posterior_tools import drawn_fit, values_of
 
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
+from iwbayes.schema import Categorical, Real, Schema
+from iwbayes.tables import SyntheticTable
 
 RELEASE = make_release(n=80)
 
@@ -86,14 +89,25 @@ def test_predictions_of_rows_and_of_other_responses(ax):
 
 
 def test_a_grid_from_a_file_is_drawn_the_same(tmp_path):
-    _, idata = drawn_fit("y ~ x + g", "gaussian", RELEASE)
-    for conditional in ("g", ["g", "x"]):
-        found = iw.predictions(idata, RELEASE, conditional=conditional)
-        arviz_compat.save(found, tmp_path / "p.nc")
-        if conditional == "g":
-            one, two = (iw.plots.predictions(own) for own in (found, arviz_compat.load(tmp_path / "p.nc")))
-            assert one.get_xlabel() == two.get_xlabel() == "g"
-            np.testing.assert_array_equal(one.lines[0].get_xydata(), two.lines[0].get_xydata())
+    """Of one column, of several, and of one whose name holds a space, which files keep as data."""
+    frame = RELEASE.synthetic.frame[["y", "x", "g"]].rename(columns={"x": "my x"})
+    schema = Schema(Real("y", -9, 9), Real("my x", -3, 3), Categorical("g", ("u", "v", "w")))
+    release = release_of(SyntheticTable(frame, schema))
+    _, idata = drawn_fit("y ~ `my x` + g", "gaussian", release)
+    for conditional, lines_shown in (("g", 1), (["g", "my x"], None), ({"my x": None, "g": ["w", "u"]}, 2)):
+        found = iw.predictions(idata, release, conditional=conditional)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", xr.SerializationWarning)
+            arviz_compat.save(found, tmp_path / "p.nc")
+        if lines_shown is None:
+            with pytest.raises(ValueError, match=r"there are 50 lines, for \['my x'\]"):
+                iw.plots.predictions(arviz_compat.load(tmp_path / "p.nc"))
+            continue
+        one, two = (iw.plots.predictions(own) for own in (found, arviz_compat.load(tmp_path / "p.nc")))
+        assert one.get_xlabel() == two.get_xlabel() == next(iter(conditional if lines_shown > 1 else [conditional]))
+        assert list(lines(one)) == list(lines(two)) and len(one.lines) == lines_shown
+        for before, after in zip(one.lines, two.lines, strict=True):
+            np.testing.assert_array_equal(before.get_xydata(), after.get_xydata())
 
 
 def rows_of(ax):
@@ -188,12 +202,9 @@ def test_other_objects_are_refused():
 
 
 def test_names_with_dollars_are_not_mathematics():
-    from iwbayes.schema import Categorical, Real, Schema
-    from iwbayes.tables import SyntheticTable
-
     schema = Schema(Real("y", -9, 9), Categorical("pay", ("$1", "$2")))
     frame = pd.DataFrame({"y": np.random.default_rng(1).normal(size=20), "pay": ["$1", "$2"] * 10})
-    release = replace(RELEASE, synthetic=SyntheticTable(frame, schema), weights=iw.Weights(np.zeros(20), "equal"))
+    release = release_of(SyntheticTable(frame, schema))
     _, idata = drawn_fit("y ~ pay", "gaussian", release)
     assert texts(iw.plots.comparisons(iw.comparisons(idata, release)).get_yticklabels()) == [r"pay: \$2 - \$1"]
     by = iw.plots.comparisons(iw.comparisons(idata, release, by="pay"))
