@@ -106,12 +106,12 @@ def criticism(name: str, idata: Any, release: iw.Release) -> Found:
 
 
 def quantities(name: str, idata: Any, release: iw.Release, family: str) -> Found:
-    """Average marginal effects, predictions and ratios of a fit."""
-    effects = iw.average_marginal_effects(idata, release, random_seed=3)
-    fixed = iw.average_marginal_effects(idata, release, rows="fixed")
-    predicted = iw.predict(idata, release.synthetic.frame.head(3), random_seed=4)
-    found = of_posterior(f"{name}/effects", effects) | of_posterior(f"{name}/effects fixed", fixed)
-    found |= of_posterior(f"{name}/predictions", predicted)
+    """Predictions, slopes, comparisons and ratios of a fit."""
+    predicted = iw.predictions(idata, release.synthetic.frame.head(3), random_seed=4)
+    found = of_posterior(f"{name}/predictions", predicted)
+    for average in (iw.slopes, iw.comparisons) if "g" in MODELS[family].split("~")[1] else (iw.slopes,):
+        found |= of_posterior(f"{name}/effects", average(idata, release, random_seed=3))
+        found |= of_posterior(f"{name}/effects fixed", average(idata, release, rows="fixed"))
     return found if family == "gaussian" else found | of_posterior(f"{name}/ratios", iw.odds_ratios(idata))
 
 

@@ -16,9 +16,10 @@ from .analyst.criticism.loo import loo as loo
 from .analyst.criticism.ppc import ppc as ppc
 from .analyst.pooling.noise_aware import noise_aware_weights as noise_aware_weights
 from .analyst.pooling.pool import pool as pool
-from .analyst.quantities.marginal_effects import average_marginal_effects as average_marginal_effects
-from .analyst.quantities.predict import predict as predict
+from .analyst.quantities.comparisons import comparisons as comparisons
+from .analyst.quantities.predictions import predictions as predictions
 from .analyst.quantities.ratios import odds_ratios as odds_ratios
+from .analyst.quantities.slopes import slopes as slopes
 from .analyst.regression.fit import fit as fit
 from .analyst.regression.model import regression as regression
 from .analyst.reporting.report import report as report

@@ -5,5 +5,8 @@ from iwbayes.analyst.reporting.plots import plot_comparison as forest
 from iwbayes.analyst.reporting.plots import plot_marginals as marginals
 from iwbayes.analyst.reporting.plots import plot_overlap as overlap
 from iwbayes.analyst.reporting.plots import plot_weights as weights
+from iwbayes.analyst.reporting.quantity_plots import plot_comparisons as comparisons
+from iwbayes.analyst.reporting.quantity_plots import plot_predictions as predictions
+from iwbayes.analyst.reporting.quantity_plots import plot_slopes as slopes
 
-__all__ = ["budget", "forest", "marginals", "overlap", "weights"]
+__all__ = ["budget", "comparisons", "forest", "marginals", "overlap", "predictions", "slopes", "weights"]

@@ -89,7 +89,7 @@ class Regression:
         """Mean over draws of how well the test rows are predicted."""
         from sklearn.metrics import roc_auc_score
 
-        found = arviz_compat.group(iw.predict(idata, self._rows.test), "posterior")[self._response]
+        found = arviz_compat.group(iw.predictions(idata, self._rows.test), "posterior")[self._response]
         draws = found.stack(draw_=("chain", "draw")).transpose("draw_", ...).to_numpy()
         truth = self._rows.test[self._response]
         if self._family == "gaussian":

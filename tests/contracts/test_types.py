@@ -34,6 +34,9 @@ iw.fit("sick ~ age", release, calibrate="yes")  # wrong
 iw.reweight(iw.regression("sick ~ age", release), release.wieghts)  # wrong
 iw.pool(iw.regression("sick ~ age", release), release, method="vi")  # wrong
 idata = iw.fit("sick ~ age", release, method="laplace", calibrate="pool")
+iw.slopes(idata, release, rows="all")  # wrong
+iw.comparisons(idata, release, comparison="diff")  # wrong
+iw.predictions(idata, release, conditional=3)  # wrong
 iw.diagnose("r.iwb")  # wrong
 iw.ppc(idata, release, var=1)  # wrong
 print(iw.report(release, idata))

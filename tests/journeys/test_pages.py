@@ -52,7 +52,10 @@ def test_intervals_that_cover(tmp_path, pytestconfig):
 
 def test_predict_and_compare(tmp_path, pytestconfig):
     space, shown = run_page(GUIDE.with_name("predict_and_compare.md"), tmp_path, pytestconfig)
-    assert "group[b]" in shown and shown.rstrip().endswith("fail")
+    assert "group[b]" in shown and shown.rstrip().endswith("fail\n90 % intervals, NOT calibrated")
+    [values] = space["grid"]["posterior"].data_vars.values()
+    assert values.sizes["row"] == 100 and len(space["few"]["posterior"]["row"]) == 6
+    assert (tmp_path / "predictions.png").stat().st_size > 1000
     replies = arviz_compat.group(space["replies"], "predictions")
     assert set(np.unique(replies[list(replies.data_vars)[0]])) <= {0, 1}
 

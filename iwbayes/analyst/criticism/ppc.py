@@ -14,13 +14,10 @@ from numpy.typing import NDArray
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.checks import check_count, check_release
 from iwbayes.analyst.criticism.replicates import Predicted, predicted_variables
-from iwbayes.analyst.criticism.weighted_sample import WeightedSample
+from iwbayes.analyst.criticism.weighted_sample import WeightedSample, row_groups
 from iwbayes.arrays import Array
 from iwbayes.release import Release
-from iwbayes.schema import Binary, Categorical, Integer
 
-#: Most levels of the column `by`.
-MOST_GROUPS = 100
 #: Probabilities of the quantiles that are shown of numbers.
 PROBABILITIES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
@@ -142,29 +139,12 @@ def ppc(
 
 def _groups(check: Predicted, release: Release, by: str | None) -> list[tuple[Any, NDArray[np.intp]]]:
     """Levels of the column `by` with the indices of their rows, those without weight left out."""
-    seen = np.flatnonzero(check.sample.weights > 0)
-    if by is None:
-        return [("all", seen)]
-    schema = release.synthetic.schema
-    if by not in schema.names:
-        raise KeyError(f"by must be a column of the release; got {by!r}. It has {', '.join(schema.names)}.")
-    column = schema[by]
-    if not isinstance(column, Binary | Categorical | Integer):
-        raise ValueError(f"by must be a Categorical, Binary or Integer column; {by!r} is {type(column).__name__}.")
     if by in check.columns:
         raise ValueError(
             f"by must be another column than the response; within the levels of {by!r} the responses of "
             f"{check.name!r} are all the same. Leave by out, or pass var_name for another variable."
         )
-    cells = release.synthetic.frame[by].iloc[check.sample.positions[seen]]
-    levels: Sequence[Any] = sorted(cells.dropna().unique()) if isinstance(column, Integer) else column.levels
-    if len(levels) > MOST_GROUPS:
-        raise ValueError(f"by must have at most {MOST_GROUPS} levels; {by!r} has {len(levels)}. Group its values.")
-    found = [(level, seen[(cells == level).fillna(False).to_numpy(dtype=bool)]) for level in levels]
-    groups = [(level, members) for level, members in found if len(members)]
-    if not groups:
-        raise ValueError(f"by must have a value in some rows of {check.name!r}; {by!r} is missing in all of them.")
-    return groups
+    return row_groups(check.sample, release, by)
 
 
 def _shares(sample: WeightedSample, members: NDArray[np.intp]) -> Array:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import xarray as xr
@@ -17,8 +18,11 @@ from iwbayes.analyst.checks import check_numbers, check_total
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.arrays import Array
 from iwbayes.release import Release
+from iwbayes.schema import Binary, Categorical, Integer
 from iwbayes.weights import Weights
 
+#: Most levels of a column by which rows are grouped.
+MOST_GROUPS = 100
 #: What gives rows their weights.
 RowWeights: TypeAlias = Release | Weights | np.ndarray
 
@@ -105,6 +109,31 @@ def weighted_sample(weights: RowWeights, rows: xr.DataArray, dim: str, *, total:
     if not table[positions].any():
         raise ValueError("the weights of the rows used must not all be zero. Leave at least one row in.")
     return WeightedSample(table, positions, release)
+
+
+def row_groups(sample: WeightedSample, release: Release, by: str | None) -> list[tuple[Any, NDArray[np.intp]]]:
+    """Levels of a column of the release with the indices of their rows among those used; all rows where it is None.
+
+    Rows without weight are left out, and those in which the column is missing. Whole numbers count as levels.
+    """
+    seen = np.flatnonzero(sample.weights > 0)
+    if by is None:
+        return [("all", seen)]
+    schema = release.synthetic.schema
+    if by not in schema.names:
+        raise KeyError(f"by must be a column of the release; got {by!r}. It has {', '.join(schema.names)}.")
+    column = schema[by]
+    if not isinstance(column, Binary | Categorical | Integer):
+        raise ValueError(f"by must be a Categorical, Binary or Integer column; {by!r} is {type(column).__name__}.")
+    cells = release.synthetic.frame[by].iloc[sample.positions[seen]]
+    levels: Sequence[Any] = sorted(cells.dropna().unique()) if isinstance(column, Integer) else column.levels
+    if len(levels) > MOST_GROUPS:
+        raise ValueError(f"by must have at most {MOST_GROUPS} levels; {by!r} has {len(levels)}. Group its values.")
+    found = [(level, seen[(cells == level).fillna(False).to_numpy(dtype=bool)]) for level in levels]
+    groups = [(level, members) for level, members in found if len(members)]
+    if not groups:
+        raise ValueError(f"by must have a value in some of the rows used; {by!r} is missing in all of them.")
+    return groups
 
 
 def observed_column(name: str, release: Release) -> str:

@@ -17,6 +17,7 @@ from scipy.special import logsumexp, softmax
 
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.checks import Method
 from iwbayes.analyst.inference.newton import maximise
 from iwbayes.analyst.inference.nuts import RHAT_FAILURE, SamplingSettings
 from iwbayes.analyst.inference.transport import map_draws
@@ -164,7 +165,7 @@ def draw_tilts(
     start: Array,
     n_draws: int,
     *,
-    method: str,
+    method: Method,
     sampler: Mapping[str, Any],
     rng: np.random.Generator,
 ) -> Array:

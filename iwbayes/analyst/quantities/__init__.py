@@ -1,5 +1,5 @@
-"""Quantities of a fitted regression: predictions, marginal effects, odds ratios.
+"""Quantities of a fitted regression: predictions, slopes, comparisons, odds ratios.
 
-Public, and loaded by the package on first use: `predict`, `average_marginal_effects`,
-`odds_ratios`. All else is internal.
+Public, and loaded by the package on first use: `predictions`, `slopes`, `comparisons`, `odds_ratios`.
+All else is internal.
 """

@@ -11,7 +11,8 @@ import numpy as np
 import xarray as xr
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.quantities.predict import quantity_attrs
+from iwbayes.analyst.calibration.record import NOT_CALIBRATED
+from iwbayes.analyst.quantities.fitted_rows import quantity_attrs
 from iwbayes.analyst.regression.families import FAMILIES
 
 #: What the exponential of a coefficient is, by family.
@@ -36,8 +37,8 @@ def odds_ratios(
     -------
     arviz.InferenceData or xarray.DataTree
         Group ``posterior`` with the coefficients' names and dimensions, without the intercept. Attributes as of
-        :func:`~iwbayes.predict`, and ``ratio``: "odds ratio", "relative risk ratio" or "rate ratio"; of each variable
-        ``unit``.
+        :func:`~iwbayes.predictions`, and ``ratio``: "odds ratio", "relative risk ratio" or "rate ratio"; of each
+        variable ``unit``.
 
     Raises
     ------
@@ -48,8 +49,8 @@ def odds_ratios(
     Notes
     -----
     The coefficient of a product ``a:b`` becomes a ratio of ratios, and with products, powers or splines no single
-    ratio belongs to a column: compare two rows by :func:`~iwbayes.predict`, or average by
-    :func:`~iwbayes.average_marginal_effects`. Intervals are the images of the coefficients', with the same coverage.
+    ratio belongs to a column: compare two rows by :func:`~iwbayes.predictions`, or average by
+    :func:`~iwbayes.comparisons`. Intervals are the images of the coefficients', with the same coverage.
 
     Examples
     --------
@@ -67,9 +68,9 @@ def odds_ratios(
     if family not in RATIOS:
         raise ValueError(
             f"the family must be one of {sorted(RATIOS)}; got {family!r}, whose coefficients are differences of means. "
-            "Read them as they are, or use average_marginal_effects."
+            "Read them as they are, or use slopes and comparisons."
         )
-    names = [str(name) for name in posterior.data_vars if name != "Intercept"]
+    names = [str(name) for name in posterior.data_vars if name not in ("Intercept", NOT_CALIBRATED)]
     if not names:
         raise ValueError(f"formula {attrs['formula']!r} has no terms but the intercept, whose exponential is no ratio.")
     with_levels = [name for name in names if f"{name}_dim" in posterior[name].dims]

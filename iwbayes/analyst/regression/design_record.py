@@ -104,6 +104,11 @@ def read_design(posterior: xr.Dataset) -> DesignSpec:
     A ValueError says if the posterior is not of fit, or the formula can not be evaluated on other rows.
     """
     absent = [key for key in ("formula", "family", "design") if key not in posterior.attrs]
+    if "built_by" in posterior.attrs:
+        raise ValueError(
+            f"the model of {posterior.attrs['formula']!r} was built by Bambi, and its design is not recorded. Build it "
+            "again by bambi.Model(..., center_predictors=False, noncentered=False) and use bambi.interpret."
+        )
     if absent:
         raise ValueError(
             f"the posterior must be one of fit, which records its design; the attributes {absent} are missing. For a "

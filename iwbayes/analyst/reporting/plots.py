@@ -133,7 +133,7 @@ def plot_overlap(release: Release, *, most: int = 30, ax: Axes | None = None) ->
     ax.set_xlabel("synthetic standard deviations from the unweighted mean")
     if n < len(varying):
         ax.set_title(f"{n} of {len(varying)} terms, those that moved most", fontsize="medium")
-    _legend(ax)
+    legend_below(ax)
     return ax
 
 
@@ -205,11 +205,11 @@ def _marginal(ax: Axes, column: Column, values: pd.Series, shares: np.ndarray) -
         ax.bar(range(len(levels)), filled, color="C0", alpha=0.6, label="weighted")
         ax.bar(range(len(levels)), outline, fill=False, edgecolor="0.2", label="unweighted")
         if len(levels) <= 12:
-            ax.set_xticks(range(len(levels)), [_plain(str(level))[:14] for level in levels])
+            ax.set_xticks(range(len(levels)), [plain(str(level))[:14] for level in levels])
             if sum(len(str(level)) for level in levels) > 24:
                 ax.tick_params("x", rotation=45)
     missing = f", missing {shares[absent].sum():.0%} (unweighted {equal[absent].sum():.0%})" if column.missing else ""
-    ax.set_title(f"{_plain(column.name)}{missing}", fontsize="medium")
+    ax.set_title(f"{plain(column.name)}{missing}", fontsize="medium")
     ax.set_ylim(bottom=0)
     ax.tick_params(labelsize="small")
 
@@ -296,14 +296,7 @@ def plot_comparison(
         center, unit = base["mean"].to_numpy(), ((base["upper"] - base["lower"]) / 2).to_numpy()
         table = table.assign(**{name: (table[name].to_numpy() - center) / unit for name in ("mean", "lower", "upper")})
     ax = axes_or_new(ax, 7, 1 + 0.14 * len(names) * (len(shown) + 1))
-    for index, method in enumerate(shown):
-        rows = table[table["method"] == method].set_index("coefficient").reindex(names)
-        height = np.arange(len(names)) + 0.8 * ((index + 0.5) / len(shown) - 0.5)
-        ax.hlines(height, rows["lower"], rows["upper"], color=f"C{index}", linewidth=1.5)
-        marker = MARKERS[index % len(MARKERS)]
-        ax.plot(rows["mean"], height, marker, color=f"C{index}", markersize=4, linestyle="none", label=method)
-    ax.axvline(0, color="0.6", linewidth=0.8, zorder=0)
-    label_rows(ax, names)
+    draw_forest(ax, table, shown)
     if reference is None:
         ax.set_xlabel("coefficient")
     else:
@@ -313,17 +306,30 @@ def plot_comparison(
         ax.set_xticks(sorted(tick for tick in ticks if low <= tick <= high))
         ax.xaxis.set_major_formatter("{x:g}")
         ax.set_xlabel(f"difference from {reference}, in half lengths of its interval")
-    _legend(ax)
+    legend_below(ax)
     return ax
+
+
+def draw_forest(ax: Axes, table: pd.DataFrame, methods: Sequence[str], *, at: float = 0) -> None:
+    """Draw means and intervals, a row for each coefficient with its methods below each other, and a line at `at`."""
+    names = list(dict.fromkeys(table["coefficient"]))
+    for index, method in enumerate(methods):
+        rows = table[table["method"] == method].set_index("coefficient").reindex(names)
+        height = np.arange(len(names)) + 0.8 * ((index + 0.5) / len(methods) - 0.5)
+        ax.hlines(height, rows["lower"], rows["upper"], color=f"C{index}", linewidth=1.5)
+        marker = MARKERS[index % len(MARKERS)]
+        ax.plot(rows["mean"], height, marker, color=f"C{index}", markersize=4, linestyle="none", label=plain(method))
+    ax.axvline(at, color="0.6", linewidth=0.8, zorder=0)
+    label_rows(ax, names)
 
 
 def label_rows(ax: Axes, names: Sequence[str]) -> None:
     """Label rows by name, from the top."""
-    ax.set_yticks(np.arange(len(names)), [_plain(str(name)) for name in names])
+    ax.set_yticks(np.arange(len(names)), [plain(str(name)) for name in names])
     ax.set_ylim(len(names) - 0.5, -0.5)
 
 
-def _legend(ax: Axes) -> None:
+def legend_below(ax: Axes) -> None:
     """Legend under the axis; its distance in units of the axis, whatever that one's height."""
     height = ax.get_window_extent().height / ax.get_figure(root=True).dpi  # type: ignore[union-attr]
     ax.legend(
@@ -331,7 +337,7 @@ def _legend(ax: Axes) -> None:
     )
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text as it is: matplotlib would read dollars as mathematics."""
     return text.replace("$", r"\$")
 

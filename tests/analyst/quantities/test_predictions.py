@@ -1,5 +1,6 @@
-"""predict(): against numpy by hand, with the transformations of the fit, from files, and its refusals."""
+"""predictions(): against numpy by hand, with the transformations of the fit, over grids, from files, and refusals."""
 
+import itertools
 import json
 import warnings
 
@@ -54,7 +55,7 @@ def test_means_of_every_family_by_hand():
     eta[..., 0] += b["g"].sel(g_dim="w").values
     eta[..., 2] += b["g"].sel(g_dim="v").values
     linear, mean = (
-        arviz_compat.group(iw.predict(idata, NEW, kind=kind), "posterior")["z"] for kind in ("linear", "mean")
+        arviz_compat.group(iw.predictions(idata, NEW, kind=kind), "posterior")["z"] for kind in ("linear", "mean")
     )
     assert mean.dims == ("chain", "draw", "row") and list(mean["row"].values) == row["row"]
     np.testing.assert_allclose(linear, eta, rtol=1e-13)
@@ -63,10 +64,10 @@ def test_means_of_every_family_by_hand():
     _, idata = drawn_fit("k ~ x", "poisson", RELEASE)
     b = arviz_compat.group(idata, "posterior")
     expected = np.exp(b["Intercept"].values[..., None] + b["x"].values[..., None] * x)
-    np.testing.assert_allclose(arviz_compat.group(iw.predict(idata, NEW), "posterior")["k"], expected, rtol=1e-13)
+    np.testing.assert_allclose(arviz_compat.group(iw.predictions(idata, NEW), "posterior")["k"], expected, rtol=1e-13)
     _, idata = drawn_fit("y ~ 1", "gaussian", RELEASE)
     b = arviz_compat.group(idata, "posterior")
-    mean = arviz_compat.group(iw.predict(idata, NEW[[]]), "posterior")["y"]
+    mean = arviz_compat.group(iw.predictions(idata, NEW[[]]), "posterior")["y"]
     np.testing.assert_array_equal(mean, np.repeat(b["Intercept"].values[..., None], 3, axis=2))
 
 
@@ -76,7 +77,7 @@ def test_probabilities_of_levels_by_hand():
     slopes = b["x"].transpose("chain", "draw", "g_reduced_dim").values
     eta = b["Intercept"].values[:, :, None] + slopes[:, :, None] * NEW["x"].to_numpy()[:, None]
     linear, mean = (
-        arviz_compat.group(iw.predict(idata, NEW, kind=kind), "posterior")["g"] for kind in ("linear", "mean")
+        arviz_compat.group(iw.predictions(idata, NEW, kind=kind), "posterior")["g"] for kind in ("linear", "mean")
     )
     assert linear.dims == ("chain", "draw", "row", "g_reduced_dim") and list(linear["g_reduced_dim"].values) == [
         "v",
@@ -93,13 +94,13 @@ def test_rows_of_the_fit_get_its_own_design(formula, family):
     design, idata = drawn_fit(formula, family, RELEASE)
     expected = np.einsum("ic,sck->sik", design.x, coefficients(design, idata))
     frame = FRAME.drop(columns="y") if design.name == "y" else FRAME
-    found = values_of(iw.predict(idata, frame, kind="linear"), design.name).reshape(expected.shape)
+    found = values_of(iw.predictions(idata, frame, kind="linear"), design.name).reshape(expected.shape)
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
     # nothing is learned from the new rows: each alone, and in another order, gives the same
     for index in (0, 31):
-        alone = values_of(iw.predict(idata, frame.iloc[[index]], kind="linear"), design.name)
+        alone = values_of(iw.predictions(idata, frame.iloc[[index]], kind="linear"), design.name)
         np.testing.assert_allclose(alone.reshape(expected[:, :1].shape), expected[:, [index]], rtol=1e-10, atol=1e-12)
-    turned = values_of(iw.predict(idata, frame.iloc[::-1, ::-1], kind="linear"), design.name)
+    turned = values_of(iw.predictions(idata, frame.iloc[::-1, ::-1], kind="linear"), design.name)
     np.testing.assert_allclose(turned.reshape(expected.shape), expected[:, ::-1], rtol=1e-10, atol=1e-12)
 
 
@@ -109,9 +110,9 @@ def test_responses_have_the_law_of_the_family():
         p = build_design(formula, FRAME, SCHEMA, family).n_parameters
         theta = np.broadcast_to(0.2 * np.random.default_rng(1).normal(size=p), (*shape, p))
         design, idata = drawn_fit(formula, family, RELEASE, theta)
-        drawn = iw.predict(idata, new, kind="response", random_seed=3)
+        drawn = iw.predictions(idata, new, kind="response", random_seed=3)
         values = values_of(drawn, design.name, "predictions")
-        mean = values_of(iw.predict(idata, new), design.name)[0]
+        mean = values_of(iw.predictions(idata, new), design.name)[0]
         if family == "categorical":
             values = (values[:, :, None] == np.arange(3)).astype(float)
         error = 5 * np.maximum(values.std(axis=0), 1e-3) / np.sqrt(len(values))
@@ -119,23 +120,114 @@ def test_responses_have_the_law_of_the_family():
         if family == "gaussian":
             sigma = float(arviz_compat.group(idata, "posterior")["sigma"][0, 0])
             assert (np.abs(values.std(axis=0) / sigma - 1) < 5 / np.sqrt(2 * len(values))).all()
-        again = iw.predict(idata, new, kind="response", random_seed=3)
+        again = iw.predictions(idata, new, kind="response", random_seed=3)
         np.testing.assert_array_equal(
             values_of(again, design.name, "predictions"), values_of(drawn, design.name, "predictions")
         )
+
+
+# grids
+
+
+def test_grids_by_hand():
+    """Columns that vary, the first fastest; the others at weighted means and the heaviest levels."""
+    _, idata = drawn_fit("z ~ x*g + k", "bernoulli", RELEASE)
+    w = RELEASE.weights.values
+    typical = {"x": w @ FRAME["x"] / w.sum(), "k": round(w @ FRAME["k"] / w.sum())}
+    typical["g"] = max("uvw", key=lambda level: w[FRAME["g"] == level].sum())
+    low, high = FRAME["x"].min(), FRAME["x"].max()
+    cases = [
+        ("g", {"g": ["u", "v", "w"]}),
+        (["x"], {"x": np.linspace(low, high, 50)}),
+        (("k", "g"), {"k": np.arange(FRAME["k"].min(), FRAME["k"].max() + 1), "g": ["u", "v", "w"]}),
+        ({"g": ["w", "u"], "x": None}, {"g": ["w", "u"], "x": np.linspace(low, high, 50)}),
+        ({"x": [2, -1.5], "k": 4, "g": "v"}, {"x": [2, -1.5], "k": [4], "g": ["v"]}),
+    ]
+    for conditional, values in cases:
+        names = list(values)
+        rows = [
+            dict(zip(names, row[::-1], strict=True)) for row in itertools.product(*[values[n] for n in names[::-1]])
+        ]
+        frame = pd.DataFrame([{**typical, **row} for row in rows])
+        for kind in ("mean", "linear"):
+            found = arviz_compat.group(iw.predictions(idata, RELEASE, conditional=conditional, kind=kind), "posterior")
+            expected = arviz_compat.group(iw.predictions(idata, frame, kind=kind), "posterior")
+            np.testing.assert_allclose(found["z"], expected["z"], rtol=1e-11, atol=1e-13)
+            assert list(found.attrs["conditional"]) == names and "conditional" not in expected.attrs
+            for name in ("x", "g", "k"):
+                assert found[name].dims == ("row",)
+                same = np.testing.assert_array_equal if name == "g" else np.testing.assert_allclose
+                same(found[name], frame[name])
+    drawn = iw.predictions(idata, RELEASE, conditional="g", kind="response", random_seed=1)
+    assert arviz_compat.group(drawn, "predictions")["z"].shape == (2, 3, 3)
+
+
+def test_grids_of_numbers_with_levels_and_many_whole_numbers():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"y": rng.normal(size=300), "n": rng.integers(0, 1000, 300), "c": rng.choice([2, 5, 9], 300)})
+    frame["b"] = rng.integers(0, 2, 300)
+    release = release_of(
+        SyntheticTable(frame, Schema(Real("y", -9, 9), Integer("n", 0, 999), Integer("c", 0, 9), Binary("b")))
+    )
+    _, idata = drawn_fit("y ~ n + C(c) + b", "gaussian", release)
+    found = arviz_compat.group(iw.predictions(idata, release, conditional="n"), "posterior")
+    n = np.asarray(found["n"])
+    assert (
+        n.dtype == np.int64 and len(np.unique(n)) == 50 and (n.min(), n.max()) == (frame["n"].min(), frame["n"].max())
+    )
+    assert set(np.asarray(found["c"])) == {frame["c"].mode()[0]} and set(np.asarray(found["b"])) == {
+        frame["b"].mode()[0]
+    }
+    found = arviz_compat.group(iw.predictions(idata, release, conditional=["c", "b"]), "posterior")
+    assert np.asarray(found["c"]).tolist() == [2, 5, 9] * 2 and np.asarray(found["b"]).tolist() == [0] * 3 + [1] * 3
+    with pytest.raises(
+        ValueError, match=r"conditional must give levels of 'c' in the fit, some of \[2, 5, 9\]; got \[3\]"
+    ):
+        iw.predictions(idata, release, conditional={"c": 3})
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "error", "message"),
+    [
+        (RELEASE, {}, ValueError, "a release and conditional are given together, or neither"),
+        (NEW, {"conditional": "x"}, ValueError, "a release and conditional are given together, or neither"),
+        (RELEASE, {"conditional": "q"}, ValueError, r"conditional must name columns .*got \['q'\]"),
+        (RELEASE, {"conditional": []}, ValueError, "got none"),
+        (RELEASE, {"conditional": 3}, TypeError, "conditional must be a column's name.* got 3"),
+        (RELEASE, {"conditional": {"x": [4]}}, ValueError, r"in the declared \[-3, 3\] for 'x'; got \[4\]"),
+        (RELEASE, {"conditional": {"x": []}}, ValueError, r"different values for 'x', one or more; got \[\]"),
+        (RELEASE, {"conditional": {"g": "q"}}, ValueError, r"levels of 'g' in the fit.* got \['q'\]"),
+        (
+            RELEASE,
+            {"conditional": {"x": None, "k": range(50), "g": None, "z": None}},
+            ValueError,
+            "of at most 10,000 rows; it gives 15,000",
+        ),
+    ],
+)
+def test_grids_that_do_not_fit_are_refused(rows, options, error, message):
+    _, idata = drawn_fit("y ~ x + g + k + z", "gaussian", RELEASE)
+    with pytest.raises(error, match=message):
+        iw.predictions(idata, rows, **options)
+
+
+def test_a_grid_is_of_the_release_that_was_fitted(fitted):
+    with pytest.raises(ValueError, match="must be the release's; they are those of another release"):
+        iw.predictions(fitted, make_release(n=61), conditional="x")
 
 
 # real fits, files, and ArviZ
 
 
 def test_a_fit_from_a_file_predicts_the_same(fitted, tmp_path):
-    expected = iw.predict(fitted, NEW)
+    expected = iw.predictions(fitted, NEW)
     arviz_compat.save(fitted, tmp_path / "fit.nc")
-    found = iw.predict(arviz_compat.load(tmp_path / "fit.nc"), NEW)
+    found = iw.predictions(arviz_compat.load(tmp_path / "fit.nc"), NEW)
     np.testing.assert_array_equal(values_of(found, "z"), values_of(expected, "z"))
     arviz_compat.save(expected, tmp_path / "mean.nc")
     read = arviz_compat.group(arviz_compat.load(tmp_path / "mean.nc"), "posterior")
     np.testing.assert_array_equal(read["z"], arviz_compat.group(expected, "posterior")["z"])
+    assert list(read["g"].values) == ["w", "u", "v"] and list(read["x"].values) == [-1.5, 0.0, 2.25]
     assert read.attrs["kind"] == "mean" and read.attrs["formula"] == "z ~ center(x) + g"
     assert len(az.summary(expected)) == 3
     # centred at the mean of the fit's rows
@@ -145,36 +237,36 @@ def test_a_fit_from_a_file_predicts_the_same(fitted, tmp_path):
 
 
 def test_the_calibration_of_the_draws_is_passed_on(fitted):
-    found = arviz_compat.group(iw.predict(fitted, NEW), "posterior").attrs
+    found = arviz_compat.group(iw.predictions(fitted, NEW), "posterior").attrs
     assert found["calibrated"] == "yes"
     assert found["verdict"] == arviz_compat.group(fitted, "calibration").attrs["verdict"]
     _, idata = drawn_fit("z ~ x", "bernoulli", RELEASE)
-    found = arviz_compat.group(iw.predict(idata, NEW), "posterior").attrs
+    found = arviz_compat.group(iw.predictions(idata, NEW), "posterior").attrs
     assert (found["calibrated"], found["verdict"]) == ("no", "not calibrated")
 
 
 def test_new_rows_may_be_of_any_type_that_fits():
     _, idata = drawn_fit("y ~ x + g + k + z", "gaussian", RELEASE)
-    expected = values_of(iw.predict(idata, NEW), "y")
+    expected = values_of(iw.predictions(idata, NEW), "y")
     forms = {
         "categorical": NEW.assign(g=pd.Categorical(NEW["g"], ["w", "v", "u"]), k=NEW["k"].astype("Int64")),
         "floats": NEW.assign(k=NEW["k"].astype(float), other="?"),
         "small": NEW.astype({"k": np.int8}).set_index(pd.Index(["a", "a", "b"])),
     }
     for form in forms.values():
-        np.testing.assert_array_equal(values_of(iw.predict(idata, form), "y"), expected)
+        np.testing.assert_array_equal(values_of(iw.predictions(idata, form), "y"), expected)
     posterior = arviz_compat.group(idata, "posterior")
     turned = arviz_compat.make({"posterior": posterior.transpose(..., "draw", "chain")})
-    np.testing.assert_array_equal(values_of(iw.predict(turned, NEW), "y"), expected)
+    np.testing.assert_array_equal(values_of(iw.predictions(turned, NEW), "y"), expected)
 
 
 def test_columns_with_missing_cells_are_used_where_complete():
     design, idata = drawn_with_warning("y ~ m", "gaussian")
     frame = FRAME.iloc[design.rows]
     expected = coefficients(design, idata)[:, :, 0] @ design.x.T
-    np.testing.assert_allclose(values_of(iw.predict(idata, frame), "y"), expected, rtol=1e-12)
+    np.testing.assert_allclose(values_of(iw.predictions(idata, frame), "y"), expected, rtol=1e-12)
     with pytest.raises(ValueError, match=r"no missing cells in the columns used; \d+ of 60 are missing in 'm'"):
-        iw.predict(idata, FRAME)
+        iw.predictions(idata, FRAME)
 
 
 def drawn_with_warning(formula, family):
@@ -204,7 +296,7 @@ def drawn_with_warning(formula, family):
 def test_rows_that_do_not_fit_are_refused(change, error, message):
     _, idata = drawn_fit("y ~ x + g + k", "gaussian", RELEASE)
     with pytest.raises(error, match=message):
-        iw.predict(idata, change(NEW))
+        iw.predictions(idata, change(NEW))
 
 
 def test_what_the_fit_has_not_seen_is_refused():
@@ -212,39 +304,39 @@ def test_what_the_fit_has_not_seen_is_refused():
     with pytest.warns(UserWarning, match="occur in no row"):
         _, idata = drawn_fit("y ~ g", "gaussian", release)
     with pytest.raises(ValueError, match=r"levels \['v'\] of column 'g' occurred in no row of the fit"):
-        iw.predict(idata, NEW)
-    assert values_of(iw.predict(idata, NEW.iloc[:2]), "y").shape == (6, 2)
+        iw.predictions(idata, NEW)
+    assert values_of(iw.predictions(idata, NEW.iloc[:2]), "y").shape == (6, 2)
     # a cell of a product without rows
     release = make_release(frame=FRAME.assign(z=np.where(FRAME["g"] == "v", "no", FRAME["z"])))
     with pytest.warns(UserWarning, match="zero in all rows"):
         _, idata = drawn_fit("y ~ g*z", "gaussian", release)
     with pytest.raises(ValueError, match=r"columns \['g\[T.v\]:z\[T.yes\]'\] of the design were zero in all rows"):
-        iw.predict(idata, NEW)
+        iw.predictions(idata, NEW)
     # numbers as levels, and the end of a spline
     _, idata = drawn_fit("y ~ C(k)", "gaussian", RELEASE)
     with pytest.raises(ValueError, match="categories that the rows of the fit lack"):
-        iw.predict(idata, NEW.assign(k=[0, 1, 59]))
+        iw.predictions(idata, NEW.assign(k=[0, 1, 59]))
     _, idata = drawn_fit("y ~ bs(x, df=4)", "gaussian", RELEASE)
     with pytest.raises(ValueError, match=r"the rows must suit .*beyond upper"):
-        iw.predict(idata, NEW.assign(x=-3.0))
+        iw.predictions(idata, NEW.assign(x=-3.0))
     schema = Schema(Real("y", -9, 9), Integer("n", 0, 9))
     release = release_of(SyntheticTable(pd.DataFrame({"y": [1.0, 2.0, 3.0], "n": [1, 2, 4]}), schema))
     _, idata = drawn_fit("y ~ np.log(n)", "gaussian", release)
     with pytest.raises(ValueError, match=r"'np.log\(n\)' must be finite; it is not in 1 rows"):
-        iw.predict(idata, pd.DataFrame({"n": [0, 1]}))
+        iw.predictions(idata, pd.DataFrame({"n": [0, 1]}))
 
 
 def test_formulas_that_look_at_all_rows_are_refused():
     _, idata = drawn_fit("y ~ I(x - np.mean(x))", "gaussian", RELEASE)
     with pytest.raises(ValueError, match="looks at all rows at once. Use formulaic's center"):
-        iw.predict(idata, NEW)
+        iw.predictions(idata, NEW)
 
 
 def test_records_that_no_file_holds_are_refused(monkeypatch):
     monkeypatch.setattr(design_record, "MOST_CHARACTERS", 100)
     _, idata = drawn_fit("y ~ x", "gaussian", RELEASE)
     with pytest.raises(ValueError, match=r"take \d+ characters, more than the 100 of a file"):
-        iw.predict(idata, NEW)
+        iw.predictions(idata, NEW)
 
 
 def test_other_objects_are_refused():
@@ -257,15 +349,15 @@ def test_other_objects_are_refused():
     with pytest.raises(ValueError, match="recorded in version 9; this one reads 2"):
         read_design(posterior.assign_attrs(design=json.dumps({"version": 9})))
     with pytest.raises(ValueError, match=r"lacks the coefficients \['x'\]"):
-        iw.predict(arviz_compat.make({"posterior": posterior.drop_vars("x")}), NEW)
+        iw.predictions(arviz_compat.make({"posterior": posterior.drop_vars("x")}), NEW)
     with pytest.raises(ValueError, match="lacks 'sigma'"):
-        iw.predict(arviz_compat.make({"posterior": posterior.drop_vars("sigma")}), NEW, kind="response")
+        iw.predictions(arviz_compat.make({"posterior": posterior.drop_vars("sigma")}), NEW, kind="response")
     with pytest.raises(ValueError, match="no posterior group"):
-        iw.predict(arviz_compat.make({"observed_data": arviz_compat.group(idata, "observed_data")}), NEW)
+        iw.predictions(arviz_compat.make({"observed_data": arviz_compat.group(idata, "observed_data")}), NEW)
     with pytest.raises(TypeError, match="expected an ArviZ object"):
-        iw.predict(posterior, NEW)
+        iw.predictions(posterior, NEW)
     with pytest.raises(ValueError, match="kind must be one of"):
-        iw.predict(idata, NEW, kind="odds")
+        iw.predictions(idata, NEW, kind="odds")
 
 
 def test_schemas_with_odd_names_are_recorded():
@@ -275,4 +367,4 @@ def test_schemas_with_odd_names_are_recorded():
     release = release_of(SyntheticTable(frame, schema))
     design, idata = drawn_fit("`my y` ~ `my x` + b", "gaussian", release)
     expected = coefficients(design, idata)[:, :, 0] @ design.x.T
-    np.testing.assert_allclose(values_of(iw.predict(idata, frame[["my x", "b"]]), "my y"), expected, rtol=1e-12)
+    np.testing.assert_allclose(values_of(iw.predictions(idata, frame[["my x", "b"]]), "my y"), expected, rtol=1e-12)

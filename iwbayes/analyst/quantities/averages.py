@@ -1,0 +1,191 @@
+"""Averages over weighted rows of quantities of a regression's mean, draw by draw, with the sampling of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from iwbayes._threads import one_blas_thread
+from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.criticism.weighted_sample import WeightedSample, row_groups
+from iwbayes.analyst.quantities.fitted_rows import FittedRows, outcome_coords
+from iwbayes.analyst.regression.weighted_rows import WeightedRows
+from iwbayes.analyst.released_tilt import is_noise_aware
+from iwbayes.arrays import Array, row_blocks, symmetric
+
+#: What is averaged over.
+Rows = Literal["random", "fixed"]
+ROWS = ("random", "fixed")
+#: Directions in which the scores' covariance is below this share of its largest, on a unit diagonal, are cut.
+SCORE_CUT = 1e-10
+# Draws and rows of a block, which stays in the processor's cache.
+_BLOCK_DRAWS, _BLOCK_ROWS = 256, 512
+
+
+@dataclass(frozen=True)
+class Variable:
+    """What a predictor becomes in the result."""
+
+    name: str
+    labels: tuple[str, ...] | None = None  # coordinates of <name>_dim; None of one number without a dimension
+    attrs: dict[str, Any] = field(default_factory=dict)
+
+
+class Quantity(Protocol):
+    """What is averaged over the distinct rows: some numbers of each variable and outcome, together the outputs."""
+
+    @property
+    def variables(self) -> Sequence[Variable]:
+        """Variables of the result, in the order of the outputs."""
+
+    @property
+    def logarithms(self) -> bool:
+        """Whether averages are logarithms of what is shown."""
+
+    def average(self, beta: Array, shares: Array) -> Array:
+        """Averages (group, output, draw) for beta (draw, column, predictor) and shares (row, group) that sum to one."""
+
+    def at_rows(self, beta: Array, shares: Array) -> Array:
+        """Values (row, group or 1, output) of one draw: an average moves by its mean when shares move."""
+
+
+def average(
+    fitted: FittedRows,
+    quantity: Quantity,
+    *,
+    by: str | None,
+    rows: Rows,
+    random_seed: int | np.random.Generator | None,
+    attrs: dict[str, Any] | None = None,
+) -> arviz_compat.ArvizObject:
+    """Average a quantity over the rows of a fit as ``rows`` says, within the levels of the column `by`.
+
+    Theory: docs/theory.md#averages-over-random-rows.
+    """
+    if rows not in ROWS:
+        raise ValueError(f"rows must be one of {list(ROWS)}; got {rows!r}.")
+    rng = np.random.default_rng(random_seed)
+    groups = row_groups(fitted.sample, fitted.release, by)
+    members = np.zeros((len(fitted.frame), len(groups)))
+    for number, (_, own) in enumerate(groups):
+        members[own, number] = 1.0
+    beta, parts = fitted.recorded.coefficients(fitted.posterior), []
+    for draws, sample in fitted.parts():
+        distinct = np.zeros((len(fitted.distinct), len(groups)))
+        np.add.at(distinct, fitted.index, _shares(sample, members))
+        with one_blas_thread():
+            drawn = quantity.average(beta[draws], distinct)
+            if rows == "random":
+                drawn -= _deviations(fitted, quantity, draws, sample, members, distinct, rng)
+        parts.append((draws, drawn))
+    found = np.empty((*parts[0][1].shape[:2], len(beta)))
+    for draws, drawn in parts:
+        found[:, :, draws] = np.exp(drawn) if quantity.logarithms else drawn
+    _check_finite(found)
+    # in `_deviations`, or in the draws of the weights themselves
+    included = rows == "random" and (
+        is_noise_aware(fitted.release.weights, fitted.release) or fitted.sample.noise_included
+    )
+    dataset = _labelled(fitted, quantity.variables, found, {} if by is None else {f"by_{by}": [g for g, _ in groups]})
+    dataset.attrs.update(fitted.attrs, rows=rows, noise_included="yes" if included else "no", **attrs or {})
+    return arviz_compat.make({"posterior": dataset}, dataset.attrs)
+
+
+def sums_over_rows(
+    function: Callable[[Array], Array], x: Array, beta: Array, factors: Callable[[slice], Array]
+) -> Iterator[tuple[slice, Array]]:
+    """Sum function(eta) (..., draw, row) times factors (row, q) over rows x (row, column): (..., draw, q) a block.
+
+    Linear predictors eta (predictor, draw, row) are those of beta (draw, column, predictor).
+    """
+    for draws in row_blocks(len(beta), _BLOCK_DRAWS):
+        transposed = np.ascontiguousarray(beta[draws].transpose(2, 0, 1))
+        total: Any = 0.0
+        for rows in row_blocks(len(x), _BLOCK_ROWS):
+            total = total + function(transposed @ x[rows].T) @ factors(rows)
+        yield draws, total
+
+
+def _deviations(
+    fitted: FittedRows,
+    quantity: Quantity,
+    draws: NDArray[np.intp],
+    sample: WeightedSample,
+    members: Array,
+    distinct: Array,
+    rng: np.random.Generator,
+) -> Array:
+    """Deviations of the averages from those of the population, drawn given each draw, shape (group, output, draw)."""
+    theta = fitted.recorded.pack(fitted.posterior)[draws]
+    centre, rows = theta.mean(axis=0), WeightedRows(fitted.design, sample.weights)
+    scores, curvature = rows.row_scores(centre), -rows.derivatives(centre)[2] / sample.total
+    coefficients = fitted.recorded.coefficients(fitted.posterior)[0]
+    values = quantity.at_rows(centre[: coefficients.size].reshape(coefficients.shape), distinct)[fitted.index]
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = np.where(sample.weights[:, None, None] > 0, values, 0.0) + np.zeros((1, members.shape[1], 1))
+        # of the shares of all rows used, a group's are the more as the group is the smaller
+        scale = members * (sample.total / (sample.weights @ members))
+        centred = (values - np.einsum("ig,igo->go", _shares(sample, members), values)) * scale[:, :, None]
+        mean_score = sample.mean(scores)
+        influence = np.concatenate([scores - mean_score, centred.reshape(len(centred), -1)], axis=1)
+        # J (theta_L - theta), theta_L one Newton step from the centre
+        pull = (centre - theta) @ curvature + mean_score
+        if is_noise_aware(fitted.release.weights, fitted.release):
+            # under each of these draws the rows stand for the private ones, a sample of N
+            own = sample.weights / sample.total
+            joint = (influence * own[:, None]).T @ influence / fitted.release.n_private
+        else:
+            joint = sample.covariance(influence)
+    _check_finite(joint)
+    return _given_scores(joint, pull, rng).reshape(*values.shape[1:], len(theta))
+
+
+def _shares(sample: WeightedSample, members: Array) -> Array:
+    """Shares of rows among those of each group (row, group), from whether they are in it."""
+    weights = members * sample.weights[:, None]
+    return weights / weights.sum(axis=0)
+
+
+def _check_finite(values: Array) -> None:
+    if not np.isfinite(values).all():
+        raise ValueError(
+            "averages must be finite; means at some draws are too large for that. Give the fit tighter priors."
+        )
+
+
+def _given_scores(joint: Array, pull: Array, rng: np.random.Generator) -> Array:
+    """Draw the last q of p + q normal means given the first p, which are at `pull` (draw, p); shape (q, draw)."""
+    p = pull.shape[1]
+    own, cross = joint[:p, :p], joint[:p, p:]
+    scale = np.sqrt(np.diag(own))
+    scale[scale == 0] = 1.0
+    values, vectors = np.linalg.eigh(symmetric(own / np.outer(scale, scale)))
+    kept = values > SCORE_CUT * values[-1]
+    axes = vectors[:, kept] / scale[:, None]
+    regression = (axes / values[kept]) @ (axes.T @ cross)
+    values, vectors = np.linalg.eigh(symmetric(joint[p:, p:] - cross.T @ regression))
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    return (pull @ regression).T + root @ rng.normal(size=(len(root), len(pull)))
+
+
+def _labelled(
+    fitted: FittedRows, variables: Sequence[Variable], found: Array, groups: dict[str, list[Any]]
+) -> xr.Dataset:
+    """Averages (group, output, draw of all chains) as variables with their dimensions."""
+    posterior, outcomes = fitted.posterior, outcome_coords(fitted.recorded)
+    draws = {name: posterior[name].to_numpy() for name in ("chain", "draw")}
+    levels = {"levels": list(fitted.recorded.levels)} if fitted.recorded.levels else {}
+    n_outcomes, start, arrays = len(next(iter(outcomes.values()), [0])), 0, {}
+    for variable in variables:
+        own: dict[str, Any] = {} if variable.labels is None else {f"{variable.name}_dim": list(variable.labels)}
+        stop = start + len(variable.labels or [0]) * n_outcomes
+        coords: dict[str, Any] = {**draws, **groups, **own, **outcomes}
+        values = np.moveaxis(found[:, start:stop], 2, 0).reshape([len(labels) for labels in coords.values()])
+        arrays[variable.name] = xr.DataArray(values, coords, list(coords), attrs=variable.attrs | levels)
+        start = stop
+    return xr.Dataset(arrays)
