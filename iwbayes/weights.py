@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 #: Finite log weights end here, far beyond any that means something, so that their squares and sums do not overflow.
 LARGEST_LOG_WEIGHT = 1e100
 
+#: Smallest effective sample size as a share of the synthetic rows: below it the private distribution is much
+#: narrower than, or elsewhere from, the generator's, and whitening by the latter is poor.
+ESS_LIMIT = 0.35
+#: Post-processing that leaves the shares w_i / sum w of a tilt as they are.
+HARMLESS_STEPS = ("normalize",)
+
 
 @dataclass(frozen=True)
 class Weights(Sourced):

@@ -389,12 +389,12 @@ def drive_neural_weights(said):
 #: gets a release and never a private table (the layers are tested in test_architecture.py).
 PUBLIC_ONLY = {
     "AuditResult", "BetaCalibration", "Binary", "CalibrationWarning", "Categorical", "CoverageStudy", "Integer",
-    "METHODS", "Plan", "PrivacyWarning", "Real", "ReleaseAudit", "ReleaseError", "SeededNoise", "SyntheticTable",
-    "SystemNoise", "Weights", "WeightsWarning", "__version__", "audit", "audit_release", "average_marginal_effects",
-    "beta_calibrate", "budget", "calibrate", "compare", "coverage_study", "datasets", "diagnose", "fit", "forest",
-    "log_likelihood", "loo", "marginals", "noise_aware_weights", "odds_ratios", "opposite_corners", "overlap",
-    "paper", "plan", "plots", "pool", "ppc", "predict", "regression", "report", "reweight", "sample", "validation",
-    "weights",
+    "IntervalPlan", "METHODS", "Plan", "PrivacyWarning", "Real", "ReleaseAudit", "ReleaseError", "SeededNoise",
+    "SyntheticTable", "SystemNoise", "Weights", "WeightsWarning", "__version__", "audit", "audit_release",
+    "average_marginal_effects", "beta_calibrate", "budget", "calibrate", "compare", "coverage_study", "datasets",
+    "diagnose", "fit", "forest", "log_likelihood", "loo", "marginals", "noise_aware_weights", "odds_ratios",
+    "opposite_corners", "overlap", "paper", "plan", "plots", "pool", "ppc", "predict", "regression", "report",
+    "reweight", "sample", "validation", "weights",
 }  # fmt: skip
 
 

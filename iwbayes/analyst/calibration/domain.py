@@ -16,7 +16,7 @@ import numpy as np
 
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.release import Release
-from iwbayes.weights import pareto_k_threshold
+from iwbayes.weights import ESS_LIMIT, pareto_k_threshold
 
 #: Largest kappa: the formulas follow the weights' noise to second order. Beyond this limit intervals of nominal 90 %
 #: covered 80 to 87 % in linear and Poisson regressions of the development studies, and up to 97 % in multinomial ones.
@@ -45,9 +45,6 @@ NOISY_CLIPPED_LIMIT = 0.2
 SCALES_CLIPPED_LIMIT = 0.1
 #: Noise of a mean of features over the sampling error of the private rows: from here on the former is the larger.
 NOISY = 0.9
-#: Smallest effective sample size as a share of the synthetic rows: below it the private distribution is much
-#: narrower than, or elsewhere from, the generator's, and whitening by the latter is poor.
-ESS_LIMIT = 0.35
 #: Draws of the weights in a pool must be more than this: of a mixture of a thousand, 90 % intervals of 10 draws held
 #: 88 %, of 5 draws 79 %, of 2 draws 54 %.
 WEIGHT_DRAWS_LIMIT = 19
