@@ -264,7 +264,8 @@ def plan(
         or an earlier release, whose rows are drawn by their weights. Without it rows are uniform within the schema, and
         the response depends on no predictor. Never private rows: no budget covers that look at them.
     n_simulations : int
-        Simulated tables, the same at each epsilon. One takes about 2 s for 5,000 rows and each epsilon.
+        Simulated tables, the same at each epsilon. One takes a second or two for 5,000 rows and each
+        epsilon.
     random_seed : int or numpy.random.Generator, optional
         Of the simulations.
     progressbar : bool
