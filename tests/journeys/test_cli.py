@@ -105,6 +105,7 @@ def test_publish_without_a_ledger_says_so_and_nothing_else(folder, tmp_path):
     for options in ((), ("--json",)):
         result = publish(folder, "t.csv", "-o", tmp_path / "r.iwb", "-f", "--n-synthetic", 50, *options)
         assert result.exit_code == 0 and result.stderr == said and "no ledger" not in result.stdout
+        assert {"verdict", "next_step"} <= set(json.loads(result.stdout)) if options else "\n  next: " in result.stdout
     run("ledger", tmp_path / "l", "--epsilon", 2, "--delta", 1e-6)
     result = publish(folder, "t.csv", "-o", tmp_path / "r.iwb", "-f", "--n-synthetic", 50, "--ledger", tmp_path / "l")
     assert result.exit_code == 0 and result.stderr == ""
