@@ -126,14 +126,14 @@ def fitted(
     levels: Sequence[float],
     seed: int,
 ) -> list[dict[str, Any]]:
-    """Fit a release by one method: a row for each parameter with a truth, or for all of an unknown one."""
+    """Fit a release by one method: a row for each parameter with a truth, or of its record where there is none."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", CalibrationWarning)
         idata = call(release, random_seed=seed)
     warned = any(issubclass(warning.category, CalibrationWarning) for warning in caught)
     draws = scalars(arviz_compat.group(idata, "posterior"))
-    truth = dict.fromkeys(draws, float("nan")) if truth is None else truth
+    truth = dict.fromkeys(_facts(idata)[1], float("nan")) if truth is None else truth
     absent = [parameter for parameter in truth if parameter not in draws]
     if absent:
         raise ValueError(f"{name!r} has no parameters {absent}; it has {list(draws)}.")
