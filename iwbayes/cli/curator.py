@@ -1,4 +1,4 @@
-"""Commands of a curator, who holds private rows."""
+"""Commands of a curator who reads private rows, or looks at their ledger: publish, ledger."""
 
 from __future__ import annotations
 
@@ -11,121 +11,12 @@ import typer
 
 from iwbayes.cli.app import Debug, Force, Json, SchemaFile, app
 from iwbayes.cli.output import check_output, columns, errors, facts_of, save_or_rescue
-from iwbayes.display import text_table, wrapped
+from iwbayes.cli.planning import Adjacency, Delta, Epsilon, ForModel, OnUndeclared, Share
 
 if TYPE_CHECKING:
     from iwbayes.curator.privacy.ledger import Ledger
 
 NO_LEDGER = "no ledger: what earlier releases of these rows have cost is not counted (see iwbayes ledger --help)"
-
-TEMPLATE = """\
-# One [[column]] for each column of the table, from public knowledge (a questionnaire, a code book): names, bounds and
-# levels are published. Never take them from the private rows. Numbers outside their bounds are clipped.
-
-[[column]]
-name = "age"
-type = "real"
-lower = 18.0
-upper = 90.0
-
-[[column]]
-name = "income"
-type = "real"
-lower = 0.0
-upper = 500000.0
-transform = "log1p"  # for long tails; leave it out otherwise
-missing = true  # cells may be empty
-
-[[column]]
-name = "children"
-type = "integer"
-lower = 0
-upper = 12
-
-[[column]]
-name = "region"
-type = "categorical"
-levels = ["north", "south", "east", "west"]
-
-[[column]]
-name = "insured"
-type = "binary"
-levels = [0, 1]
-"""
-
-Epsilon = Annotated[float, typer.Option(help="Privacy budget epsilon.", show_default=False)]
-Delta = Annotated[float, typer.Option(help="Privacy budget delta.", show_default=False)]
-Adjacency = Annotated[str, typer.Option(help="replace-one or zero-out.")]
-Share = Annotated[float, typer.Option(help="The generator's part of epsilon.")]
-OnUndeclared = Annotated[
-    str, typer.Option(help="What becomes of cells that do not fit the schema: refuse, missing or other.")
-]
-ForModel = Annotated[
-    list[str] | None,
-    typer.Option(help='Regression that the rows are for, such as "y ~ x + z"; may be repeated.', show_default=False),
-]
-
-
-@app.command(epilog="Examples:\n\n\b\n  iwbayes schema > people.toml\n  iwbayes schema people.toml")
-def schema(
-    file: Annotated[Path | None, typer.Argument(help="Schema to check, TOML.", show_default=False)] = None,
-    debug: Debug = False,
-) -> None:
-    """Check a schema and show it, or print a template.
-
-    Without a file it prints a template to edit.
-    """
-    with errors(debug):
-        if file is None:
-            typer.echo(TEMPLATE, nl=False)
-            return
-        from iwbayes.schema import Schema
-        from iwbayes.schema.schema import column_table
-
-        typer.echo(text_table(*column_table(Schema.from_toml(file)), width=columns()))
-
-
-@app.command(
-    epilog="Examples:\n\n\b\n"
-    "  iwbayes plan -s people.toml --n 4000 --epsilon 1 --delta 1e-6\n"
-    '  iwbayes plan -s people.toml --n 4000 --epsilon 1 --delta 1e-6 --for-model "income ~ age"'
-)
-def plan(
-    schema: SchemaFile,
-    n: Annotated[int, typer.Option("--n", help="Number of private rows.", show_default=False)],
-    epsilon: Epsilon,
-    delta: Delta,
-    for_model: ForModel = None,
-    share: Share = 0.3,
-    adjacency: Adjacency = "replace-one",
-    on_undeclared: OnUndeclared = "refuse",
-    as_json: Json = False,
-    debug: Debug = False,
-) -> None:
-    """Tell the noise of a release beforehand.
-
-    No private row is touched: it needs the schema and the number of rows.
-    """
-    with errors(debug):
-        from iwbayes.curator.plan import plan as plan_release
-        from iwbayes.schema import Schema
-
-        expected = plan_release(
-            Schema.from_toml(schema).admitting(on_undeclared),
-            n,
-            epsilon=epsilon,
-            delta=delta,
-            for_models=for_model or (),
-            share=share,
-            adjacency=cast(Any, adjacency),
-        )
-        if as_json:
-            names = ("epsilon_generator", "epsilon_weights", "terms", "n_features", "noise_sd", "noise_over_spread")
-            facts = {name: getattr(expected, name) for name in names}
-            facts["events"] = [event.to_dict() for event in expected.events]
-            typer.echo(json.dumps(facts, indent=1))
-        else:
-            typer.echo(wrapped(str(expected), width=columns()))
 
 
 @app.command(
@@ -181,7 +72,7 @@ def publish(
         check_output(output, force, inputs=[table, schema, *ledger_files])
         from iwbayes._read import read_table
         from iwbayes._warnings import PrivacyWarning
-        from iwbayes.curator.estimators.tilting.tilt import NOISE_TARGET, TiltWeights
+        from iwbayes.curator.estimators.tilting.tilt import TiltWeights
         from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
         from iwbayes.curator.generators.mixture.mixture import Mixture
         from iwbayes.curator.plan import plan as plan_release
@@ -217,12 +108,8 @@ def publish(
                 rows_per_user=max(grid, default=1),
                 **options,  # type: ignore[arg-type]
             )
-        if expected.noise_over_spread > NOISE_TARGET:
-            typer.echo(
-                f"warning: noise over spread {expected.noise_over_spread:.3g} is above the target of "
-                f"{NOISE_TARGET}. {expected.advice}",
-                err=True,
-            )
+        if expected.warning:  # from public facts alone, whatever is in the rows
+            typer.echo(f"warning: {expected.warning}", err=True)
         options |= {"n_synthetic": n_synthetic, "ledger": own, "progressbar": not as_json}
         if grid:
             release = publish_users(private, epsilon=epsilon, delta=delta, grid=grid, **options)  # type: ignore[arg-type]

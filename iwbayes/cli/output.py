@@ -39,6 +39,8 @@ def facts_of(release: Release) -> dict[str, Any]:
         "ess": finite(weights.ess),
         "pareto_k": finite(weights.pareto_k),
         "clipped_private": None if measurement is None else finite(measurement.clipped_private),
+        "verdict": release.verdict,
+        "next_step": release.next_step,
         "certified": release.certified,
         "statement": release.statement.to_dict(),
     }

@@ -17,6 +17,7 @@ from iwbayes.arrays import Array
 from iwbayes.curator.privacy.noise import SeededNoise
 from iwbayes.curator.publish import publish
 from iwbayes.release import Release
+from iwbayes.statement import PrivacyStatement
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.weights import Weights
 
@@ -87,49 +88,54 @@ def _rows(settings: StudySettings, number: int) -> list[dict[str, Any]]:
     )
     release = publish(
         private,
-        generator=_seeded(generator, train),
-        weights=_seeded(settings.weights, train),
+        generator=seeded(generator, train),
+        weights=seeded(settings.weights, train),
         noise=SeededNoise(noise),
         random_seed=sample,
         progressbar=False,
         **settings.publish,
     )
-    # private rows in the place of synthetic ones, to fit what an analyst with all data would
-    table = SyntheticTable(private.frame, private.schema, origin="simulated private rows")
-    unweighted = Release(table, Weights(np.zeros(len(table)), "none"), release.statement, n_private=len(table))
-    rows = _method(REFERENCE, settings.reference, unweighted, truth, settings.levels, fit % 2**31)
+    unweighted = release_of_rows(private, release.statement)
+    rows = fitted(REFERENCE, settings.reference, unweighted, truth, settings.levels, fit % 2**31)
     for name, call in settings.fits.items():
-        rows += _method(name, call, release, truth, settings.levels, fit % 2**31)
+        rows += fitted(name, call, release, truth, settings.levels, fit % 2**31)
     return rows
 
 
-def _seeded(part: Any, seed: int) -> Any:
+def release_of_rows(private: PrivateTable, statement: PrivacyStatement) -> Release:
+    """Put simulated private rows in the place of synthetic ones, to fit what an analyst with all data would."""
+    table = SyntheticTable(private.frame, private.schema, origin="simulated private rows")
+    return Release(table, Weights(np.zeros(len(table)), "none"), statement, n_private=len(table))
+
+
+def seeded(part: Any, seed: int) -> Any:
     """Give a `random_seed` to a generator or an estimator that has none yet, and to what it is built on."""
     if not is_dataclass(part) or isinstance(part, type | SyntheticTable | Weights):
         return part
     own = {field.name: getattr(part, field.name) for field in fields(part) if field.init}
-    new = {name: _seeded(value, seed) for name, value in own.items()}
+    new = {name: seeded(value, seed) for name, value in own.items()}
     if "random_seed" in own and own["random_seed"] is None:
         new["random_seed"] = seed % 2**31
     changed = {name: value for name, value in new.items() if value is not own[name]}
     return replace(part, **changed) if changed else part
 
 
-def _method(
+def fitted(
     name: str,
     call: Callable[..., Any],
     release: Release,
-    truth: Mapping[str, float],
+    truth: Mapping[str, float] | None,
     levels: Sequence[float],
     seed: int,
 ) -> list[dict[str, Any]]:
-    """Fit a release by one method: a row for each parameter."""
+    """Fit a release by one method: a row for each parameter with a truth, or of its record where there is none."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", CalibrationWarning)
         idata = call(release, random_seed=seed)
     warned = any(issubclass(warning.category, CalibrationWarning) for warning in caught)
     draws = arviz_compat.scalars(arviz_compat.group(idata, "posterior"))
+    truth = dict.fromkeys(_facts(idata)[1], float("nan")) if truth is None else truth
     absent = [parameter for parameter in truth if parameter not in draws]
     if absent:
         raise ValueError(f"{name!r} has no parameters {absent}; it has {list(draws)}.")

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from iwbayes._warnings import PrivacyWarning
-from iwbayes.curator.estimators.tilting.tilt import NOISE_TARGET, TiltWeights
+from iwbayes.curator.estimators.tilting.tilt import TiltWeights
 from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
 from iwbayes.curator.privacy.accounting import check_budget, largest_scale
 from iwbayes.curator.privacy.declared import admit
@@ -28,6 +28,7 @@ from iwbayes.curator.protocols import (
 )
 from iwbayes.display import html_table, wrapped
 from iwbayes.features.formulas import check_formulas
+from iwbayes.measurement import noise_advice, noise_in_words
 from iwbayes.schema import Schema
 from iwbayes.statement import Adjacency, Event
 from iwbayes.tables import PrivateTable, SyntheticTable
@@ -36,8 +37,6 @@ from iwbayes.tables import PrivateTable, SyntheticTable
 ROWS_PER_PRIVATE_ROW = 5
 #: Rows of the public reference table that `plan` reads the noise from.
 _PLAN_ROWS = 4096
-#: Features that a regression with one predictor asks for: the least that naming the regressions leads to.
-_FEATURES_OF_ONE_PREDICTOR = 4
 
 
 @dataclass(frozen=True, repr=False)
@@ -87,32 +86,23 @@ class Plan:
 
     def _facts(self) -> tuple[str, list[tuple[str, str]]]:
         """Return its budget, and names and values for reading."""
-        verdict = "within" if self.noise_over_spread <= NOISE_TARGET else "ABOVE"
         return f"Plan of a release at epsilon {self.epsilon:g} and delta {self.delta:g}", [
             ("generator", f"epsilon {self.epsilon_generator:.4g} on its own"),
             ("weights", f"epsilon {self.epsilon_weights:.4g} on their own"),
             ("measured", f"{self.terms} terms, {self.n_features} features"),
             ("noise", f"sd {self.noise_sd:.4g} in each feature"),
-            ("noise over spread", f"{self.noise_over_spread:.3g}, {verdict} the target of {NOISE_TARGET}"),
+            ("noise over spread", noise_in_words(self.noise_over_spread)),
         ]
+
+    @property
+    def warning(self) -> str:
+        """What to know before the budget is spent: its noise and the advice; empty where nothing is amiss."""
+        return f"noise over spread {noise_in_words(self.noise_over_spread)}. {self.advice}" if self.advice else ""
 
     @property
     def advice(self) -> str:
         """What to do where few regressions will be calibrated; empty where nothing is amiss."""
-        # noise and its ratio to the spread are about proportional to the number of features
-        least = self.noise_over_spread * min(1.0, _FEATURES_OF_ONE_PREDICTOR / self.n_features)
-        named = self.terms.startswith("model")
-        if self.noise_over_spread > NOISE_TARGET and (named or least > NOISE_TARGET):
-            of = "those of the named regressions" if named else "those of one predictor"
-            return (
-                f"That is too much noise for any features, even {of}, and few regressions will be calibrated: it takes "
-                f"more rows or a larger epsilon."
-            )
-        if self.noise_over_spread > NOISE_TARGET or self.terms in ("linear", "squares"):
-            what = "So many features" if self.terms == "quadratic" else "Products of columns"
-            fault = "drown in noise" if self.terms == "quadratic" else "are not measured"
-            return f"{what} {fault}: name the regressions by for_models, or few will be calibrated."
-        return ""
+        return noise_advice(self.noise_over_spread, self.n_features, self.terms)
 
 
 def plan(
@@ -128,31 +118,14 @@ def plan(
     adjacency: Adjacency = "replace-one",
     rows_per_user: int = 1,
 ) -> Plan:
-    """Tell the expected noise and features of `publish` before any private row is touched.
+    """Tell the expected noise and features of `publish` from public facts alone; see `iwbayes.plan`.
 
     Features are built on rows drawn uniformly within the schema's bounds, since the synthetic rows do not
     exist yet; the release itself builds them on its own synthetic rows, weighted by the tilt's base if there is one.
-
-    Parameters
-    ----------
-    schema : Schema
-    n : int
-        Number of private rows (public).
-    epsilon, delta, generator, weights, for_models, share, adjacency
-        As in `publish`.
-    rows_per_user : int
-        Most rows that a user owns, under "replace-user".
-
-    Returns
-    -------
-    Plan
-
-    Warns
-    -----
-    PrivacyWarning
-        As in `publish`.
     """
     generator = BayesNet() if generator is None else generator
+    if not is_generator(generator):
+        raise TypeError(f"plan takes a generator that has settings only; got {type(generator).__name__}.")
     tilt = weights_for(weights, for_models)
     epsilon, delta = check_budget(epsilon, delta)
     check_whole("n", n)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,18 @@ import numpy as np
 
 from iwbayes._archive import ArchiveError, write_atomically
 from iwbayes.display import WIDTH, html_table, wrapped
+from iwbayes.measurement import MEAN_OF_FEATURES, noise_advice, noise_in_words
 from iwbayes.release.file import FORMAT_VERSION, from_bytes, to_bytes
 from iwbayes.statement import PrivacyStatement
 from iwbayes.tables import SyntheticTable
-from iwbayes.weights import Weights
+from iwbayes.weights import ESS_LIMIT, HARMLESS_STEPS, Weights
+
+#: What features of a name are of.
+_MEASURED = {
+    "linear": "columns alone",
+    "squares": "columns and squares",
+    "quadratic": "columns, squares and products of two",
+}
 
 
 class ReleaseError(ValueError):
@@ -124,6 +133,48 @@ class Release:
             found.append("its statement is not certified")
         return tuple(found)
 
+    @property
+    def verdict(self) -> str:
+        """Whether fits can be expected to have calibrated intervals: noise, what was measured, weights."""
+        return self._judged[0]
+
+    @property
+    def next_step(self) -> str:
+        """What to do with it, or to ask for instead."""
+        return self._judged[1]
+
+    @cached_property
+    def _judged(self) -> tuple[str, str]:
+        """Verdict and next step from the release alone; each fit has a verdict of its own."""
+        weights, measurement = self.weights, self.weights.measurement
+        changed = [step for step in weights.steps if step not in HARMLESS_STEPS]
+        if self.statement.adjacency == "replace-user":
+            verdict = "people own several rows, for which no interval is calibrated"
+            return verdict, "fit(formula, release), and read its intervals as descriptions of the rows"
+        if measurement is None or measurement.name != MEAN_OF_FEATURES or measurement.features is None:
+            verdict = f"{weights.method} weights hold no measurement of a tilt: no interval accounts for their noise"
+            return verdict, "publish with TiltWeights(), the default, for calibrated intervals"
+        if changed:
+            verdict = f"the weights were changed ({', '.join(changed)}): no interval accounts for their noise"
+            return verdict, "take the weights as they were released for calibrated intervals"
+        features, ratio = measurement.features, measurement.noise_over_spread
+        terms = features.terms if isinstance(features.terms, str) else "model"
+        verdict = f"noise over spread {noise_in_words(ratio)}; measured: {_MEASURED.get(terms) or self._models}"
+        if advice := noise_advice(ratio, features.dim, terms):
+            return verdict, advice
+        share = weights.ess / len(weights)
+        if share < ESS_LIMIT:
+            few = f"; the weights rest on few rows (ess {share:.0%} of them)"
+            return verdict + few, "publish with a larger share for the generator, or with one that suits the columns"
+        which = "those; expect no calibrated intervals of others" if terms == "model" else "any regression"
+        return verdict, f"fit(formula, release) for {which}. Each fit has its own verdict"
+
+    @property
+    def _models(self) -> str:
+        """Name the regressions that the release was made for, as its publisher wrote them."""
+        named = (self.recipe or {}).get("for_models")
+        return f"what {'; '.join(map(str, named))} uses" if isinstance(named, list) and named else "named regressions"
+
     def __repr__(self) -> str:
         kind = "certified" if self.certified else "NOT certified"
         return (
@@ -157,6 +208,7 @@ class Release:
             "weights": f"{weights.method}{steps}; {weights.n_draws} draw(s), ess {weights.ess:.0f} "
             f"({weights.ess / n_rows:.0%}), pareto_k {weights.pareto_k_in_words}",
         }
+        facts |= {"verdict": self.verdict, "next": self.next_step}
         notes = [] if self.certified else [f"NOT certified: {'; '.join(self.reasons)}"]
         return f"Release of {size} for {self.n_private} private rows", list(facts.items()), notes
 

@@ -389,11 +389,12 @@ def drive_neural_weights(said):
 #: gets a release and never a private table (the layers are tested in test_architecture.py).
 PUBLIC_ONLY = {
     "AuditResult", "BetaCalibration", "Binary", "CalibrationWarning", "Categorical", "CoverageStudy", "Integer",
-    "METHODS", "Plan", "PrivacyWarning", "Real", "ReleaseAudit", "ReleaseError", "SeededNoise", "SyntheticTable",
-    "SystemNoise", "Weights", "WeightsWarning", "__version__", "audit", "audit_release", "beta_calibrate", "budget",
-    "calibrate", "compare", "comparisons", "coverage_study", "datasets", "diagnose", "fit", "forest", "log_likelihood",
-    "loo", "marginals", "noise_aware_weights", "odds_ratios", "opposite_corners", "overlap", "paper", "plan", "plots",
-    "pool", "ppc", "predictions", "regression", "report", "reweight", "sample", "slopes", "validation", "weights",
+    "IntervalPlan", "METHODS", "Plan", "PrivacyWarning", "Real", "ReleaseAudit", "ReleaseError", "SeededNoise",
+    "SyntheticTable", "SystemNoise", "Weights", "WeightsWarning", "__version__", "audit", "audit_release",
+    "beta_calibrate", "budget", "calibrate", "compare", "comparisons", "coverage_study", "datasets", "diagnose",
+    "fit", "forest", "log_likelihood", "loo", "marginals", "noise_aware_weights", "odds_ratios", "opposite_corners",
+    "overlap", "paper", "plan", "plots", "pool", "ppc", "predictions", "regression", "report", "reweight", "sample",
+    "slopes", "validation", "weights",
 }  # fmt: skip
 
 

@@ -24,6 +24,9 @@ iw.publish(iw.PrivateTable(table, schema), epsilon="one", delta=1e-6)  # wrong
 iw.publish(iw.PrivateTable(table, schema), epsilon=1.0, delta=1e-6, adjacency="one-row")  # wrong
 iw.publish(schema, epsilon=1.0, delta=1e-6)  # wrong
 iw.plan(schema, 1000, epsilon="one", delta=1e-6)  # wrong
+iw.plan(schema, 1000, epsilon=[1, 2], delta=1e-6)  # wrong
+iw.plan(schema, 1000, epsilon=[1, 2], delta=1e-6, formula="sick ~ age").epsilon_for("twice")  # wrong
+print(iw.plan(schema, 1000, epsilon=1, delta=1e-6).terms)
 iw.Ledger(epsilon="one", delta=1e-6)  # wrong
 iw.Real("age", "zero", 100)  # wrong
 iw.Categorical("town", 3)  # wrong

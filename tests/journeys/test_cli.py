@@ -24,6 +24,7 @@ from iwbayes import cli
 from iwbayes._read import read_table
 from iwbayes.curator.plan import plan
 from iwbayes.datasets import simulate_table
+from iwbayes.planning import plan as plan_lengths
 from iwbayes.release import Release, load
 from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
 from iwbayes.statement import PrivacyStatement
@@ -104,6 +105,7 @@ def test_publish_without_a_ledger_says_so_and_nothing_else(folder, tmp_path):
     for options in ((), ("--json",)):
         result = publish(folder, "t.csv", "-o", tmp_path / "r.iwb", "-f", "--n-synthetic", 50, *options)
         assert result.exit_code == 0 and result.stderr == said and "no ledger" not in result.stdout
+        assert {"verdict", "next_step"} <= set(json.loads(result.stdout)) if options else "\n  next: " in result.stdout
     run("ledger", tmp_path / "l", "--epsilon", 2, "--delta", 1e-6)
     result = publish(folder, "t.csv", "-o", tmp_path / "r.iwb", "-f", "--n-synthetic", 50, "--ledger", tmp_path / "l")
     assert result.exit_code == 0 and result.stderr == ""
@@ -116,8 +118,13 @@ def test_publish_tells_beforehand_that_few_models_will_be_calibrated(folder, tmp
     assert result.exit_code == 0 and json.loads(result.stdout)["n_synthetic"] == 50
     warned = result.stderr.splitlines()[0]
     expected = plan(Schema.from_toml(folder / "s.toml"), 600, epsilon=0.05, delta=1e-6)
-    assert warned.startswith(f"warning: noise over spread {expected.noise_over_spread:.3g} is above the target")
+    assert warned == f"warning: {expected.warning}" and "ABOVE the target of 0.5. That is too much noise" in warned
     assert "few regressions will be calibrated: it takes more rows or a larger epsilon" in warned
+    # no private value decides on it: other rows of the same number have the same warning
+    constant = pd.read_csv(folder / "t.csv").iloc[[0] * 600]
+    constant.to_csv(tmp_path / "c.csv", index=False)
+    other = run("publish", tmp_path / "c.csv", *line[2:], "-f", "--epsilon", 0.05, "--n-synthetic", 50)
+    assert other.exit_code == 0 and other.stderr.splitlines()[0] == warned
 
     def refuses(*_, **__):
         raise ValueError("not spent")
@@ -125,6 +132,16 @@ def test_publish_tells_beforehand_that_few_models_will_be_calibrated(folder, tmp
     monkeypatch.setattr(publishing, "publish", refuses)
     result = run(*line, "-f", "--epsilon", 0.05)
     assert result.exit_code == 1 and result.stderr.splitlines()[0] == warned
+
+
+def test_publish_tells_beforehand_what_is_not_measured(folder, tmp_path):
+    line = ("-o", tmp_path / "r.iwb", "--n-synthetic", 50, "--epsilon", 0.4)
+    options = {"epsilon": 0.4, "delta": 1e-6}
+    expected = plan(Schema.from_toml(folder / "s.toml"), 600, **options)
+    assert expected.terms in ("linear", "squares") and "within the target" in expected.warning
+    result = run("publish", folder / "t.csv", "-s", folder / "s.toml", "--delta", 1e-6, *line)
+    assert result.stderr.splitlines()[0] == f"warning: {expected.warning}"
+    assert expected.warning.endswith("are not measured: name the regressions by for_models, or few will be calibrated.")
 
 
 @pytest.mark.filterwarnings("default::iwbayes._warnings.PrivacyWarning")
@@ -290,6 +307,44 @@ def test_plan_tells_the_noise_without_any_row(folder):
     failed(run(*line, "--for-model", "nothing ~ x"), "names 'nothing'")
 
 
+FORMULA = ("--formula", "y ~ x", "--seed", 1)
+
+
+@pytest.fixture(scope="module")
+def planning(folder):
+    return ("plan", "-s", folder / "s.toml", "--n", 400, "--delta", 1e-6)
+
+
+def test_plan_tells_lengths_at_several_budgets(folder, planning, released, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    schema = Schema.from_toml(folder / "s.toml")
+    options = {"delta": 1e-6, "formula": "y ~ x", "random_seed": 1}
+    expected = plan_lengths(schema, 400, epsilon=[1, 3], **options, like=read_table(folder / "t.csv", schema))
+    line = (*planning, "--epsilon", 3, "--epsilon", 1, *FORMULA, "--like", folder / "t.csv")
+    result = run(*line)
+    assert result.exit_code == 0 and result.stderr == "" and result.stdout == f"{expected.summary(width=80)}\n"
+    assert max(map(len, result.stdout.split("\n"))) <= 80 and "drawn from the 600 of a public table" in result.stdout
+    facts = json.loads(run(*line, "--json").stdout)
+    assert [each["epsilon"] for each in facts["plans"]] == [1, 3] and facts["formula"] == "y ~ x"
+    for each in facts["plans"]:
+        assert each["lengths"] == expected.lengths.loc[each["epsilon"]].to_dict()
+        assert each["calibrated"] == expected.calibrated[each["epsilon"]] and each["noise_over_spread"] > 0
+    earlier = run(*planning, "--epsilon", 1, *FORMULA, "--like", released)
+    assert "the 3000 of an earlier release by their weights" in " ".join(earlier.stdout.split())
+    assert "At epsilon 1 the interval of " in earlier.stdout and "times the private rows' own" in earlier.stdout
+
+
+def test_plan_refuses_in_one_line_what_it_cannot_simulate(folder, planning, tmp_path):
+    several = failed(run(*planning, "--epsilon", 1, "--epsilon", 3), "several epsilons go with a formula")
+    assert several.stderr.startswith("error: ")
+    failed(run(*planning, "--epsilon", 1, "--like", folder / "t.csv"), "are for the intervals of a formula")
+    failed(run(*planning, "--epsilon", 1, "--formula", "y ~ nothing"), "nothing")
+    failed(run(*planning, "--epsilon", 1, *FORMULA, "--like", tmp_path / "none.csv"), "No such file")
+    failed(run(*planning, "--epsilon", 1, *FORMULA, "--family", "logit"), "family must be")
+    pd.DataFrame({"y": [0, 1]}).to_csv(tmp_path / "less.csv", index=False)
+    failed(run(*planning, "--epsilon", 1, *FORMULA, "--like", tmp_path / "less.csv"), "x")
+
+
 def test_a_ledger_is_begun_shown_charged_and_refuses(folder, tmp_path):
     path = tmp_path / "l.ledger"
     failed(run("ledger", path), "Pass epsilon and delta")
@@ -332,7 +387,10 @@ def test_people_with_several_rows(folder, tmp_path):
     failed(run("publish", *line, "-o", tmp_path / "s.iwb", *users, *wrong), "names 'zz'")
     assert "0 event(s)" in run("ledger", tmp_path / "l").stdout  # the bound on rows was not charged either
     run("ledger", tmp_path / "small", "--epsilon", 1, "--delta", 1e-6, "--adjacency", "replace-user")
-    failed(run("publish", *line, "-o", tmp_path / "s.iwb", *users, "--ledger", tmp_path / "small"), "nothing was drawn")
+    result = run("publish", *line, "-o", tmp_path / "s.iwb", *users, "--ledger", tmp_path / "small")
+    warned, refused = result.stderr.splitlines()
+    assert result.exit_code == 1 and refused.startswith("error: ") and "nothing was drawn" in refused
+    assert warned.startswith("warning: noise over spread ")
     assert "0 event(s)" in run("ledger", tmp_path / "small").stdout
 
 
@@ -655,8 +713,10 @@ def test_columns_are_dropped_by_name(folder, tmp_path, kind):
 def test_inspect_shows_what_an_analyst_must_know(released):
     result = run("inspect", released)
     assert result.exit_code == 0
+    said, release = " ".join(result.stdout.split()), load(released)
     for part in ("hardened noise, certified", "categorical", "clipped private rows", "share: 0.3"):
-        assert part in " ".join(result.stdout.split())
+        assert part in said
+    assert f"verdict: {release.verdict}" in said and f"next: {release.next_step}" in said
 
 
 def test_inspect_json(released):
@@ -664,6 +724,7 @@ def test_inspect_json(released):
     facts, release = json.loads(result.stdout), load(released)
     assert Schema.from_dict(facts["schema"]) == release.synthetic.schema
     assert facts["ess"] == release.weights.ess
+    assert (facts["verdict"], facts["next_step"]) == (release.verdict, release.next_step)
     assert facts["recipe"] == release.recipe
 
 

@@ -72,6 +72,15 @@ def shown(private):
     return {
         "schema": private.schema,
         "plan": iw.plan(private.schema, 40, epsilon=0.1, delta=1e-6),
+        "intervals": iw.plan(
+            iw.Schema(iw.Real(LONG, 0, 1), iw.Binary("y")),
+            40,
+            epsilon=[1, 3],
+            delta=1e-6,
+            formula=f"y ~ `{LONG}`",
+            n_simulations=1,
+            random_seed=1,
+        ),
         "release": release,
         "uncertified": iw.Release(release.synthetic, release.weights, uncertified, n_private=release.n_private),
         "weights": release.weights.psis(),
@@ -103,7 +112,7 @@ def test_code_of_a_schema_is_short_and_makes_it_again():
     assert eval(repr(schema), names) == schema  # noqa: S307 - a repr that can be pasted
 
 
-KINDS = ("schema", "plan", "release", "uncertified", "weights", "statement", "seeded", "diagnostics")
+KINDS = ("schema", "plan", "intervals", "release", "uncertified", "weights", "statement", "seeded", "diagnostics")
 
 
 @pytest.mark.filterwarnings("ignore::iwbayes._warnings.PrivacyWarning")

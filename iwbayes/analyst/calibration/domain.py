@@ -17,7 +17,7 @@ import numpy as np
 
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.release import Release
-from iwbayes.weights import pareto_k_threshold
+from iwbayes.weights import ESS_LIMIT, pareto_k_threshold
 
 #: Largest kappa: the formulas follow the weights' noise to second order. Beyond this limit intervals of nominal 90 %
 #: covered 80 to 87 % in linear and Poisson regressions of the development studies, and up to 97 % in multinomial ones.
@@ -46,10 +46,6 @@ NOISY_CLIPPED_LIMIT = 0.2
 SCALES_CLIPPED_LIMIT = 0.1
 #: Noise of a mean of features over the sampling error of the private rows: from here on the former is the larger.
 NOISY = 0.9
-#: Effective sample size as a share of the synthetic rows, below which the private distribution is much narrower than,
-#: or elsewhere from, the generator's: a warning. In nine such fits of real and simulated tables that were inside
-#: otherwise, intervals covered 79 % of 42 parameters; in ten of other tables, all of 68.
-ESS_LIMIT = 0.35
 #: Smallest number of rows that carry an estimate. On ten real populations (``benchmarks/populations.py``) 90 %
 #: intervals of parameters inside all other limits covered 88 % with 4 to 25 such rows, and 89 % where k-hat of the
 #: weights was beyond its limit: this one is a guard against a single row.

@@ -11,10 +11,10 @@ from scipy.special import logsumexp
 from iwbayes.analyst.checks import Method, check_count, check_method, check_release
 from iwbayes.analyst.inference.nuts import check_sampler
 from iwbayes.analyst.inference.tilt_posterior import TiltPosterior, draw_tilts, row_noise
-from iwbayes.analyst.released_tilt import HARMLESS_STEPS, NOISE_AWARE, ReleasedTilt, is_noise_aware
+from iwbayes.analyst.released_tilt import NOISE_AWARE, ReleasedTilt, is_noise_aware
 from iwbayes.arrays import Array
 from iwbayes.release import Release
-from iwbayes.weights import Weights
+from iwbayes.weights import HARMLESS_STEPS, Weights
 
 
 def noise_aware_weights(

@@ -30,16 +30,12 @@ from iwbayes.curator.protocols import (
 from iwbayes.features import FeatureMap
 from iwbayes.features.formulas import check_formulas, model_options
 from iwbayes.features.terms import MAX_RAW_TERMS, TERMS, Terms, count_raw_terms
-from iwbayes.measurement import MEAN_OF_FEATURES, TEST_OF_FIT, Measurement
+from iwbayes.measurement import MEAN_OF_FEATURES, NOISE_TARGET, TEST_OF_FIT, Measurement
 from iwbayes.schema import Schema
 from iwbayes.statement import Event
 from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights
 
-#: Noise over signal, in units of the synthetic spread, up to which richer features are chosen. Moments that a model's
-#: scores use and nobody measured are the generator's, with an unknown error, and intervals that rest on them cover far
-#: too little. Noise that is measured is in the intervals.
-NOISE_TARGET = 0.5
 #: The clip bound lies between these multiples of the 95 % quantile of the synthetic norms: as large as it may be while
 #: the noise of a mean stays below the sampling error of the private rows.
 CLIP_RANGE = (0.9, 1.5)

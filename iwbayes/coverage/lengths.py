@@ -1,0 +1,121 @@
+"""Lengths of intervals from simulated releases over those from the simulated rows: what a plan with a formula tells."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from iwbayes._threads import one_blas_thread
+from iwbayes._warnings import PrivacyWarning
+from iwbayes.analyst.regression.fit import fit
+from iwbayes.coverage.replication import REFERENCE, bounds_of, fitted, release_of_rows, seeded
+from iwbayes.curator.plan import uniform_table
+from iwbayes.curator.privacy.ledger import Ledger
+from iwbayes.curator.privacy.noise import SeededNoise
+from iwbayes.curator.progress import progress
+from iwbayes.curator.publish import publish
+from iwbayes.release import Release
+from iwbayes.schema import Schema
+from iwbayes.tables import PrivateTable, SyntheticTable
+
+_LEVEL = 0.9
+
+
+def simulated_lengths(
+    schema: Schema,
+    n: int,
+    formula: str,
+    family: Any,
+    like: Any,
+    budgets: Sequence[float],
+    settings: dict[str, Any],
+    *,
+    n_simulations: int,
+    rng: np.random.Generator,
+    progressbar: bool,
+) -> tuple[pd.DataFrame, str]:
+    """Simulate releases at each budget: the table of `iwbayes.planning.IntervalPlan`, and what its rows come from."""
+    draw, rows_from = population(schema, n, like, formula)
+    call = partial(fit, formula, family=family, log_likelihood=False, progressbar=False)
+    rows: list[dict[str, Any]] = []
+    with progress(progressbar, "simulating releases", n_simulations) as step, warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)  # a plan gives it once
+        for number in range(n_simulations):
+            with one_blas_thread():
+                found = _simulated(PrivateTable(draw(rng), schema), call, budgets, settings, rng)
+            rows += [{"simulation": number, **row} for row in found]
+            step()
+    return pd.DataFrame(rows), rows_from
+
+
+def population(
+    schema: Schema, n: int, like: Any, formula: str
+) -> tuple[Callable[[np.random.Generator], pd.DataFrame], str]:
+    """Return how to draw n public rows, and what they are drawn from, in words."""
+    if isinstance(like, PrivateTable):
+        raise TypeError(
+            "like must be public rows; got a PrivateTable. A plan made on private rows is a look at them that no "
+            "budget covers. Pass a public table or an earlier release, or leave it out."
+        )
+    if like is None:
+        return (
+            lambda rng: uniform_table(schema, n, random_seed=rng).frame,
+            f"Simulated rows are uniform within the schema: {formula.partition('~')[0].strip()} depends on nothing "
+            f"there. Pass public rows as like for an answer nearer to yours.",
+        )
+    if not isinstance(like, SyntheticTable | pd.DataFrame | Release):
+        raise TypeError(f"like must be a SyntheticTable, a DataFrame or a Release; got {type(like).__name__}.")
+    table = like.synthetic if isinstance(like, Release) else like
+    # rows that do not fit are refused by the rule of the schema
+    frame = SyntheticTable(table.frame if isinstance(table, SyntheticTable) else table, schema).frame
+    shares = like.weights.values / len(frame) if isinstance(like, Release) else np.full(len(frame), 1 / len(frame))
+    kind = "of an earlier release by their weights" if isinstance(like, Release) else "of a public table"
+    return (
+        lambda rng: frame.iloc[rng.choice(len(frame), n, p=shares / shares.sum())].reset_index(drop=True),
+        f"Simulated rows are drawn from the {len(frame)} {kind}.",
+    )
+
+
+def _simulated(
+    private: PrivateTable,
+    call: Callable[..., Any],
+    budgets: Sequence[float],
+    settings: dict[str, Any],
+    rng: np.random.Generator,
+) -> list[dict[str, Any]]:
+    """Fit simulated rows, and a release of them at each budget: the ratio of lengths of each parameter."""
+    noise, sample, posterior, train = rng.integers(2**31, size=4).tolist()
+    lower, upper = bounds_of(_LEVEL)
+
+    def lengths(name: str, release: Release) -> tuple[dict[str, float], str]:
+        rows = fitted(name, call, release, None, (_LEVEL,), posterior)
+        return {row["parameter"]: row[upper] - row[lower] for row in rows}, str(rows[0]["verdict"])
+
+    # a ledger without a charge, of seeded noise: it certifies nothing
+    own, _ = lengths(REFERENCE, release_of_rows(private, Ledger(1.0, 0.0, noise=SeededNoise(noise)).statement()))
+    parts = {name: seeded(settings[name], train) for name in ("generator", "weights")}
+    found = []
+    for epsilon in budgets:
+        try:
+            release = publish(
+                private,
+                epsilon=epsilon,
+                noise=SeededNoise(noise),
+                random_seed=sample,
+                progressbar=False,
+                **settings | parts,
+            )
+            those, verdict = lengths("release", release)
+        except (RuntimeError, ValueError) as error:  # the simulated rows were fitted, and their release cannot be
+            those, verdict = {}, f"failed: {' '.join(str(error).split())}"
+        ratios = {name: those.get(name, np.nan) / length for name, length in own.items()}
+        found += [
+            {"epsilon": float(epsilon), "parameter": name, "ratio": ratio, "verdict": verdict}
+            for name, ratio in ratios.items()
+        ]
+    return found
