@@ -10,6 +10,7 @@ import pytest
 from docs_tools import ROOT, blocks
 from mypy import api
 
+from iwbayes.analyst.regression.built_by_bambi import BUILT_FAMILIES
 from iwbayes.analyst.regression.families import FAMILIES, FamilyName
 
 #: Pages whose code has no errors.
@@ -86,4 +87,4 @@ def test_mistakes_are_found_and_the_first_pages_pass(folder, checker, monkeypatc
 
 
 def test_the_names_of_families_are_those_of_the_table():
-    assert set(get_args(FamilyName)) == set(FAMILIES)
+    assert set(get_args(FamilyName)) == set(FAMILIES) | set(BUILT_FAMILIES)
