@@ -213,7 +213,7 @@ def _single(
     far = nonquadraticity(terms, near.mode, near.curvature, draws)
     record = calibration_record(
         terms.names, near.for_record(), draws, moved, release, tilt,
-        unmeasured=unmeasured, nonquadraticity=far, informed=informed,
+        unmeasured=unmeasured, nonquadraticity=far, informed=informed, linked=terms.prior(near.mode)[1] != 0,
     )  # fmt: skip
     return moved, record, statistics
 

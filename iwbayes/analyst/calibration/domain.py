@@ -160,10 +160,9 @@ def explained_check(explained: float, why: str | None = None) -> Check:
     `why` says what the release did not measure, and the next step, where it is known.
     """
     advice = (
-        "the release did not measure what this model's estimates are made of, and its synthetic rows alone say the "
-        "rest. Ask for a release with for_models=[this formula], where that was not done (terms that a tilt cannot "
-        "measure, such as I(x > 1), need columns of their own), or with a larger budget. Where that does not help, the "
-        "relation is too steep or curved for means and products of two columns."
+        "the release did not measure all that the estimate is made of. Ask for a release with for_models=[this "
+        "formula] or a larger budget. A term such as I(x > 1) needs a column of its own, and a steep or curved "
+        "relation a transformed one (log1p)."
     )
     return above("explained", explained, EXPLAINED_LIMIT, why or advice)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -65,13 +66,14 @@ def calibration_record(
     unmeasured: str | None = None,
     nonquadraticity: float = NAN,
     informed: np.ndarray | None = None,
+    linked: np.ndarray | None = None,
 ) -> xr.Dataset:
     """Describe a calibration: what moved by how much, and whether it was inside its domain.
 
     There is one normal for each draw of the weights; `names` are flat names of the p unconstrained parameters, whose
     draws before and after have shape (..., p). `unmeasured` comes from `ReleasedTilt.unmeasured`. `nonquadraticity`
     is known where calibrated likelihood times prior was sampled. `informed` (p,) tells the parameters that the
-    likelihood depends on; all by default.
+    likelihood depends on; all by default. `linked` (p, p) tells which parameters the prior ties to each other.
 
     Returns
     -------
@@ -103,7 +105,7 @@ def calibration_record(
     facts["skew"], facts["nonquadraticity"] = float(np.nanmax(columns["skew"])), nonquadraticity
     if tilted:
         of_all = [*weight_checks(facts), nonquadraticity_check(facts["nonquadraticity"])]
-        verdict = _judge(names, columns, parameter_checks(unmeasured), of_all, known)
+        verdict = _judge(names, columns, parameter_checks(unmeasured), of_all, known, linked)
     else:
         verdict = np.zeros(len(names), dtype=bool), [_why_row_sandwich(release, tilt, len(normals))]
     facts = {"method": "tilt" if tilted else "row sandwich", "weight_draws": len(normals)} | facts
@@ -210,11 +212,13 @@ def _judge(
     of_each: Mapping[str, Callable[[float], Check]],
     of_all: Sequence[Check],
     informed: NDArray[np.bool_],
+    linked: NDArray[np.bool_] | None = None,
 ) -> tuple[NDArray[np.bool_], list[str]]:
     """Which parameters (p,) are inside the domain, and why the others are not.
 
     `of_each` judges values of each parameter, by the name of their column, and `of_all` are judgements of all. What no
-    row informs, a hyperparameter, is inside where all others are.
+    row informs, a hyperparameter, is inside where all are that its prior is `linked` to (p, p), through others of its
+    kind as well.
     """
     good, reasons = np.ones(len(names), dtype=bool), []
     for name, judge in of_each.items():
@@ -225,12 +229,18 @@ def _judge(
             reasons.append(checks[worst].reason_for(_list([names[index] for index in bad], len(names))))
             good[bad] = False
     failed = [check for check in of_all if check.verdict == "fail"]
-    good[~informed] = good[informed].all()
+    ties = np.ones((len(names), len(names)), dtype=bool) if linked is None else linked
+    for index in np.flatnonzero(~informed):
+        reached = np.arange(len(names)) == index
+        for _ in names:
+            reached = reached | ties[reached & ~informed].any(axis=0)
+        good[index] = good[reached & informed].all()
     return good & (not failed), [*reasons, *(check.reason for check in failed)]
 
 
 def _list(names: Sequence[str], n_all: int) -> str:
-    """Name some parameters, few at most."""
+    """Name some parameters, few at most; of a transformed one without PyMC's ending, as in ``sigma_log__``."""
+    names = [re.sub(r"_[a-z]+__(?=\[|$)", "", name) for name in names]
     if len(names) == n_all > 1:
         return "all parameters"
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
@@ -339,7 +349,7 @@ def _variable_of(name: str, posterior: xr.Dataset) -> str | None:
     return max(fitting, key=len, default=None)
 
 
-def warn_outside_domain(record: xr.Dataset) -> None:
+def warn_outside_domain(record: xr.Dataset, *, stacklevel: int = 3) -> None:
     """Issue a CalibrationWarning of three lines at most where some parameters of a record are not calibrated."""
     if record.attrs["verdict"] == "calibrated":
         return
@@ -350,4 +360,4 @@ def warn_outside_domain(record: xr.Dataset) -> None:
     while wrapped(f"{text} {_SEE}").count("\n") >= _WARNING_LINES:
         whole = whole.rsplit(" ", 1)[0]
         text = f"{whole} ..."
-    warnings.warn(f"{text} {_SEE}", CalibrationWarning, stacklevel=3)
+    warnings.warn(f"{text} {_SEE}", CalibrationWarning, stacklevel=stacklevel)

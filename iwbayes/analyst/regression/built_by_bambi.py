@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from iwbayes._warnings import IwbayesWarning
+from iwbayes._warnings import CalibrationWarning, IwbayesWarning
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.calibrate import calibrate, check_model
 from iwbayes.analyst.calibration.calibrated_components import calibrate_components
@@ -223,15 +223,18 @@ def fit_built(
     built = build(formula, release, family, priors)
     weighted = reweight(built.model, release)
     check_model(weighted, release)
-    if calibrate == "pool":
-        idata = pool(
-            weighted, release, draws=settings.draws, chains=settings.chains, method=settings.method, random_seed=rng,
-            sampler=settings.sampler,
-        )  # fmt: skip
-        method = "pool"
-    else:
-        groups, method = _sampled(built, weighted, release, calibrate != "none", settings, rng)
-        idata = arviz_compat.make(groups)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalibrationWarning)  # it is issued below, at the line of the caller
+        if calibrate == "pool":
+            method, idata = "pool", pool(
+                weighted, release, draws=settings.draws, chains=settings.chains, method=settings.method,
+                random_seed=rng, sampler=settings.sampler,
+            )  # fmt: skip
+        else:
+            groups, method = _sampled(built, weighted, release, calibrate != "none", settings, rng)
+            idata = arviz_compat.make(groups)
+    if arviz_compat.has_group(idata, "calibration"):
+        warn_outside_domain(arviz_compat.group(idata, "calibration"), stacklevel=4)
     size = 16 * settings.draws * settings.chains * len(release.synthetic)
     if log_likelihood is True or (log_likelihood == "auto" and size <= LOG_LIKELIHOOD_LIMIT):
         idata = with_log_likelihood(idata, weighted)
@@ -276,7 +279,6 @@ def _sampled(
     if calibrating:
         theta, record = calibrate_components(components, assignment, release, built.measurable)
         groups["calibration"] = record
-        warn_outside_domain(record)
     posterior = posterior_dataset(terms, theta)
     groups["posterior"] = mark_uncalibrated(posterior, record, terms.made_of) if calibrating else posterior
     return groups, drawn.method
