@@ -482,7 +482,7 @@ def test_broken_parquet(tmp_path, content):
 def test_bytes_that_are_no_utf8(tmp_path):
     (tmp_path / "s.toml").write_text(PRIVATE_SCHEMA.to_toml())
     (tmp_path / "t.csv").write_bytes(f"{HEADER}\n{GOOD}\n1,3,{CANARY}".encode() + b"\xff\xfe,True,1\n")
-    result = failed(publish(tmp_path, "t.csv", "-o", tmp_path / "r.iwb"), "must be UTF-8")
+    result = failed(publish(tmp_path, "t.csv", "-o", tmp_path / "r.iwb"), "must be utf-8")
     assert CANARY not in result.output
 
 

@@ -331,7 +331,7 @@ def test_bytes_that_are_no_utf8_are_one_cell(tmp_path, name):
     path, schema = tmp_path / name, Schema(Categorical("town", ("A", "B")), Real("pay", 0, 9))
     content = b"town,pay\nA,1\n\xff\xfe,2\nB,\xff\n"
     path.write_bytes(gzip.compress(content) if name.endswith("gz") else content)
-    with pytest.raises(ValueError, match="must be UTF-8"):
+    with pytest.raises(ValueError, match="must be utf-8"):
         iw.read_table(path, schema)
     found = PrivateTable(iw.read_table(path, schema, on_undeclared="other"), schema, on_undeclared="other").frame
     assert found["town"].tolist() == ["A", "other", "B"] and found["pay"].fillna(-1).tolist() == [1, 2, -1]
