@@ -332,5 +332,5 @@ plant("cli/check.py", "secrets: a check looks at the cells unasked",
        "journeys/test_check.py::test_no_cell_decides_on_a_check")
 plant("_read.py", "secrets: an error of a reader is shown", "    except Exception:  # as above\n        raw = None\n",
        "    except ImportError:\n        raw = None\n",
-       "contracts/test_secrets.py::test_no_check_prints_or_writes_a_private_value")
+       "contracts/test_secrets.py::test_nothing_that_comes_out_holds_a_private_value")
 # fmt: on
