@@ -17,6 +17,7 @@ from pyarrow.parquet import ParquetFile
 from iwbayes.schema import Schema, check_schema
 from iwbayes.schema.cells import AFTER_REFUSAL, BOOLEANS, check_on_undeclared, numbers
 from iwbayes.schema.columns import Binary, Categorical, Column
+from iwbayes.schema.dates import Date
 
 #: Cells that mean "missing" in a CSV file, unless a column declares them as a level.
 MISSING_CELLS = frozenset({"", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "<NA>", "#N/A"})
@@ -275,7 +276,7 @@ def _cells(text: pd.Series, column: Column, decimal: str, refuses: bool) -> pd.S
     """Cells as the column's declared kind of value, None or NaN where missing."""
     levels = column.levels if isinstance(column, Binary | Categorical) else ()
     absent = text.isna() | text.isin(MISSING_CELLS - {level for level in levels if isinstance(level, str)})
-    if levels and isinstance(levels[0], str):
+    if isinstance(column, Date) or (levels and isinstance(levels[0], str)):
         return text.astype(object).where(~absent, None)
     if levels and isinstance(levels[0], bool):
         cells = text.astype(object)

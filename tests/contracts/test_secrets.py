@@ -255,6 +255,11 @@ def drive_tables(said):
     ]
     for wrong in broken:
         said.fails(lambda wrong=wrong: iw.PrivateTable(wrong, SCHEMA))
+    dated = iw.Schema(iw.Date("day", "2010-01-01", "2019-12-31"))
+    for cell in (TEXT, AGE, VISITS, None, f"2010-01-01T{TEXT}"):
+        days = pd.DataFrame({"day": pd.Series(["2010-01-02", cell], dtype=object)})
+        said.fails(lambda days=days: iw.PrivateTable(days, dated))
+        said.returned(iw.PrivateTable(days, dated, on_undeclared="missing").schema)
     for wrong in (*broken[:6], broken[12], broken[13]):  # those that a cell breaks
         for option in ("missing", "other"):
             admitted = iw.PrivateTable(wrong, SCHEMA, on_undeclared=option)
@@ -400,7 +405,7 @@ def drive_neural_weights(said):
 #: Names that take no private row: public declarations, results that the above return, and the analyst's side, which
 #: gets a release and never a private table (the layers are tested in test_architecture.py).
 PUBLIC_ONLY = {
-    "AuditResult", "BetaCalibration", "Binary", "CalibrationWarning", "Categorical", "CoverageStudy", "Integer",
+    "AuditResult", "BetaCalibration", "Binary", "CalibrationWarning", "Categorical", "CoverageStudy", "Date", "Integer",
     "METHODS", "Plan", "PrivacyWarning", "Real", "ReleaseAudit", "ReleaseError", "SeededNoise", "SyntheticTable",
     "SystemNoise", "Weights", "WeightsWarning", "__version__", "audit", "audit_release", "average_marginal_effects",
     "beta_calibrate", "budget", "calibrate", "compare", "coverage_study", "datasets", "diagnose", "fit", "forest",

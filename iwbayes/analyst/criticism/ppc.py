@@ -17,7 +17,8 @@ from iwbayes.analyst.criticism.replicates import Predicted, predicted_variables
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample
 from iwbayes.arrays import Array
 from iwbayes.release import Release
-from iwbayes.schema import Binary, Categorical, Integer
+from iwbayes.schema import Binary, Categorical
+from iwbayes.schema.columns import _Whole
 
 #: Most levels of the column `by`.
 MOST_GROUPS = 100
@@ -69,8 +70,8 @@ def ppc(
         More summaries: functions (values (row,), weights (row,)) -> number. The weights sum to one; values with
         levels are codes. Their names must not be those of other summaries.
     by : str, optional
-        Categorical, Binary or Integer column of the release: everything is done within its levels, which shows what
-        a model without group effects lacks. Rows in which it is missing are left out. It must not be a response.
+        Categorical, Binary, Integer or Date column of the release: everything is done within its levels, which shows
+        what a model without group effects lacks. Rows in which it is missing are left out. It must not be a response.
     draws : int
         Most replicated data sets, evenly spaced among the draws of the posterior.
     prob : float
@@ -149,15 +150,17 @@ def _groups(check: Predicted, release: Release, by: str | None) -> list[tuple[An
     if by not in schema.names:
         raise KeyError(f"by must be a column of the release; got {by!r}. It has {', '.join(schema.names)}.")
     column = schema[by]
-    if not isinstance(column, Binary | Categorical | Integer):
-        raise ValueError(f"by must be a Categorical, Binary or Integer column; {by!r} is {type(column).__name__}.")
+    if not isinstance(column, Binary | Categorical | _Whole):
+        raise ValueError(
+            f"by must be a Categorical, Binary, Integer or Date column; {by!r} is a {type(column).__name__}."
+        )
     if by in check.columns:
         raise ValueError(
             f"by must be another column than the response; within the levels of {by!r} the responses of "
             f"{check.name!r} are all the same. Leave by out, or pass var_name for another variable."
         )
     cells = release.synthetic.frame[by].iloc[check.sample.positions[seen]]
-    levels: Sequence[Any] = sorted(cells.dropna().unique()) if isinstance(column, Integer) else column.levels
+    levels: Sequence[Any] = sorted(cells.dropna().unique()) if isinstance(column, _Whole) else column.levels
     if len(levels) > MOST_GROUPS:
         raise ValueError(f"by must have at most {MOST_GROUPS} levels; {by!r} has {len(levels)}. Group its values.")
     found = [(level, seen[(cells == level).fillna(False).to_numpy(dtype=bool)]) for level in levels]
