@@ -325,7 +325,8 @@ plant("schema/columns.py", "secrets: numbers beyond their bounds are kept",
        "        self._check_missing(np.isnan(numbers))\n        return numbers",
        "schema/test_schema.py::test_numbers_outside_their_bounds_are_clipped")
 plant("schema/dates.py", "secrets: dates beyond their range are kept",
-       "        return np.clip(numbers, self.lower, self.upper)\n\n    def _since", "        return numbers\n\n    def _since",
+       "        return np.clip(numbers, self.lower, self.upper)\n\n    def _since",
+       "        return numbers\n\n    def _since",
        "schema/test_dates.py::test_the_ends_are_attained_and_dates_beyond_are_moved_to_them")
 plant("cli/check.py", "secrets: a check names what is not declared",
        "[place for place, name in enumerate(names)", "[name for place, name in enumerate(names)",

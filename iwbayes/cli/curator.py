@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import warnings
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -242,34 +241,33 @@ def publish(
             check_grid(grid)
             own = Ledger(epsilon, delta, "replace-user") if own is None else own
             planned = release_epsilon(epsilon, delta, len(grid), own)
-        plan_for = partial(
-            plan_release,
-            epsilon=planned,
-            delta=delta,
-            adjacency=cast(Any, adjacency) if own is None else own.adjacency,
-            rows_per_user=max(grid, default=1),
-            **options,  # type: ignore[arg-type]
-        )
+        settings: dict[str, Any] = {
+            "epsilon": planned,
+            "delta": delta,
+            "rows_per_user": max(grid, default=1),
+            **options,
+        }
+        settings["adjacency"] = adjacency if own is None else own.adjacency
         if own is not None:
-            check_ledger(own, adjacency, delta)
+            check_ledger(own, cast(Any, adjacency), delta)
             check_adjacency(own.adjacency, users=bool(grid))
-        kept = {"drop": drop or [], "keep_declared": keep_declared, "user": user}
+        kept: dict[str, Any] = {"drop": drop or [], "keep_declared": keep_declared, "user": user}
         if check:
             from iwbayes.cli.check import check_release
 
             check_whole("n_synthetic", 1 if n_synthetic is None else n_synthetic)
             parts = [bounding_events(BOUND_SHARE * epsilon, len(grid))] if grid else []
             parts.append((noise_event("release", planned, delta),))
-            kept |= {"ledger": own if ledger else None, "parts": parts}
-            plan_of = partial(plan_for, declared.admitting(on_undeclared))
-            found = check_release(table, form, declared, plan_of, n=n, look=look, **kept)
+            kept |= {"ledger": own if ledger else None, "parts": parts, "n": n, "look": look}
+            plan_of = partial(plan_release, declared.admitting(on_undeclared), **settings)
+            found = check_release(table, form, declared, plan_of, **kept)
             typer.echo(json.dumps(found.facts, indent=1) if as_json else wrapped(str(found), width=columns()))
             raise typer.Exit(0 if found.fits else 1)
-        rows = read_table(table, declared, on_undeclared=on_undeclared, **kept, **asdict(form))
+        rows = read_table(table, declared, on_undeclared=on_undeclared, **kept, **vars(form))
         private = PrivateTable(rows, declared, user=user, on_undeclared=on_undeclared)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PrivacyWarning)  # the release itself gives it
-            expected = plan_for(private.schema, private.n_users)
+            expected = plan_release(private.schema, private.n_users, **settings)
         if expected.noise_over_spread > NOISE_TARGET:
             typer.echo(
                 f"warning: noise over spread {expected.noise_over_spread:.3g} is above the target of "
@@ -281,7 +279,7 @@ def publish(
             release = publish_users(private, epsilon=epsilon, delta=delta, grid=grid, **options)  # type: ignore[arg-type]
         else:
             release = publish_table(private, epsilon=epsilon, delta=delta, adjacency=adjacency, **options)  # type: ignore[arg-type]
-        written = save_or_rescue(lambda path: release.save(path, overwrite=force), output)
+        written = save_or_rescue(lambda path: release.save(path, overwrite=force), cast(Path, output))
         if ledger is None:
             typer.echo(NO_LEDGER, err=True)
         if as_json:

@@ -22,7 +22,7 @@ _ISO = re.compile(r"\d{4}-\d{2}-\d{2}(?:[T ].+)?", re.ASCII)
 #: Parts of dates that are enough for a unit.
 _SHORT = {"month": re.compile(r"\d{4}-\d{2}", re.ASCII), "year": re.compile(r"\d{4}(?:-\d{2})?", re.ASCII)}
 #: Units of numpy, and how many of them one is.
-_UNITS: Mapping[str, tuple[str, int]] = {"day": ("D", 1), "week": ("D", 7), "month": ("M", 1), "year": ("Y", 1)}
+_UNITS: Mapping[str, tuple[Any, int]] = {"day": ("D", 1), "week": ("D", 7), "month": ("M", 1), "year": ("Y", 1)}
 
 
 @dataclass(frozen=True)
