@@ -240,6 +240,14 @@ def test_commands_import_their_own_side_only(files, side, line):
     assert done.stderr.splitlines()[-1] == "[]"
 
 
+def test_the_default_plan_does_without_the_library_of_privacy_losses(files):
+    code = f"import sys; sys.argv = ['iwbayes', *{'plan -s s.toml --n 300 --epsilon 1 --delta 1e-6'.split()}]\n"
+    code += "from iwbayes.cli import main; import atexit\n"
+    code += "atexit.register(lambda: print({'dp_accounting', 'scipy.stats'} & set(sys.modules))); main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=files)
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
 def test_a_fit_is_imported_without_what_only_its_summary_needs():
     code = "import sys, iwbayes; iwbayes.fit, iwbayes.load; print({'matplotlib', 'scipy.optimize'} & set(sys.modules))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
