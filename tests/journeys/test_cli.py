@@ -677,6 +677,25 @@ def test_columns_are_dropped_by_name(folder, tmp_path, kind):
         read_table(path, {"id": "text"})
 
 
+@pytest.mark.parametrize("sep", [";", "\\t"])
+def test_files_of_other_formats_are_published(folder, tmp_path, sep):
+    """A tab is written as two characters, since a shell passes no other easily."""
+    schema, frame = Schema.from_toml(folder / "s.toml"), pd.read_csv(folder / "t.csv")
+    frame = frame.assign(id=CANARY, who=[f"p{place // 2}" for place in range(len(frame))])
+    settings = {"sep": sep.replace("\\t", "\t"), "decimal": ",", "encoding": "cp1252"}
+    frame.to_csv(tmp_path / "t.csv", index=False, **settings)
+    options = ("-o", tmp_path / "r.iwb", "--n-synthetic", 50, "--sep", sep, "--decimal", ",", "--encoding", "cp1252")
+    failed(publish(folder, tmp_path / "t.csv", *options), "columns that the schema does not declare")
+    users = ("--user", "who", "--rows-per-user", "1,2")
+    for more in ((), users):
+        result = publish(folder, tmp_path / "t.csv", *options, "--keep-declared", "--force", *more)
+        assert result.exit_code == 0, result.stderr
+        assert load(tmp_path / "r.iwb").synthetic.schema == schema
+    assert load(tmp_path / "r.iwb").statement.adjacency == "replace-user"
+    result = failed(publish(folder, tmp_path / "t.csv", *options, "--force", "--encoding", "utf-16"), "must be utf-16")
+    assert CANARY not in result.output
+
+
 # --- inspect and the rest ----------------------------------------------------------------------------
 
 

@@ -152,7 +152,7 @@ def _groups(check: Predicted, release: Release, by: str | None) -> list[tuple[An
     column = schema[by]
     if not isinstance(column, Binary | Categorical | _Whole):
         raise ValueError(
-            f"by must be a Categorical, Binary, Integer or Date column; {by!r} is a {type(column).__name__}."
+            f"by must be a Categorical, Binary, Integer or Date column; {by!r} is {type(column).__name__}."
         )
     if by in check.columns:
         raise ValueError(
