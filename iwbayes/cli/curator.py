@@ -153,7 +153,7 @@ def publish(
     delta: Delta,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Release file to write.", show_default="needed, but for --check"),
+        typer.Option("--output", "-o", help="Release file to write; --check does without.", show_default=False),
     ] = None,
     n_synthetic: Annotated[
         int | None, typer.Option(help="Synthetic rows.", show_default="5 for each private row")
