@@ -46,6 +46,7 @@ from .release import ReleaseError as ReleaseError
 from .release import load as load
 from .schema import Binary as Binary
 from .schema import Categorical as Categorical
+from .schema import Date as Date
 from .schema import Integer as Integer
 from .schema import Real as Real
 from .schema import Schema as Schema

@@ -6,8 +6,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+import scipy  # its `optimize` is imported where it is first used
 from numpy.typing import ArrayLike
-from scipy.optimize import brentq, minimize_scalar
 from scipy.special import ndtr
 
 from iwbayes.arrays import Array
@@ -175,7 +175,9 @@ def variance_test(log_weights: ArrayLike, *, tail: int | None = None) -> FiniteV
     u = _best(profile)
     shape = profile.shape(u)
     # restricted to shape 1/2: the share s y/(1 + s y) increases from 0 to 1 and has mean shape/(1 + shape)
-    restricted = brentq(lambda v: -np.expm1(-profile.logs(v)).mean() - 1 / 3, 0.0, profile.highest, xtol=1e-13)
+    restricted = scipy.optimize.brentq(
+        lambda v: -np.expm1(-profile.logs(v)).mean() - 1 / 3, 0.0, profile.highest, xtol=1e-13
+    )
     total = float(profile.logs(restricted).sum())
     log_scale = math.log(0.5) - restricted - math.log(-math.expm1(-restricted))
     deviation = math.sqrt(9 / 4 / n)
@@ -227,11 +229,11 @@ class _Profile:
 
 def _best(profile: _Profile) -> float:
     """Where the likelihood is largest among shapes of at least `LEAST_SHAPE`; below it grows without a bound."""
-    lowest = brentq(lambda u: profile.shape(u) - LEAST_SHAPE, -float(profile.n), 0.0, xtol=1e-13)
+    lowest = scipy.optimize.brentq(lambda u: profile.shape(u) - LEAST_SHAPE, -float(profile.n), 0.0, xtol=1e-13)
     grid = np.union1d(np.linspace(lowest, 0.0, 32), np.linspace(0.0, profile.highest, 128))
     index = int(np.argmin([profile.loss(u) for u in grid]))
     around = float(grid[max(index - 1, 0)]), float(grid[min(index + 1, len(grid) - 1)])
     if around[0] * around[1] > 0 > profile.slope(around[0]) * profile.slope(around[1]):
-        return float(brentq(profile.slope, *around, xtol=1e-13))
-    found = minimize_scalar(profile.loss, bounds=around, method="bounded", options={"xatol": 1e-10})
+        return float(scipy.optimize.brentq(profile.slope, *around, xtol=1e-13))
+    found = scipy.optimize.minimize_scalar(profile.loss, bounds=around, method="bounded", options={"xatol": 1e-10})
     return float(min((found.x, grid[index]), key=profile.loss))

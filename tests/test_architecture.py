@@ -8,6 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from factories import simulated_table
+
+import iwbayes as iw
+from iwbayes.cli import app
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "iwbayes"
@@ -193,13 +197,68 @@ def test_publishing_is_imported_without_what_only_its_run_needs():
     assert out.stdout.strip() == "[]"
 
 
-def test_every_public_name_resolves():
-    import iwbayes
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Files that every command can run on."""
+    folder = tmp_path_factory.mktemp("commands")
+    private = simulated_table("gaussian", 300)
+    iw.publish(private, epsilon=5, delta=1e-6, n_synthetic=300).save(folder / "r.iwb")
+    (folder / "s.toml").write_text(private.schema.to_toml(), encoding="utf-8")
+    private.frame.to_csv(folder / "t.csv", index=False)
+    return folder
 
-    for name in iwbayes.__all__:
-        assert getattr(iwbayes, name) is not None
+
+BUDGET = "--epsilon 1 --delta 1e-6"
+PUBLISH = f"publish t.csv -s s.toml {BUDGET} --n-synthetic 50"
+#: A line of each command, and what it must not import; `demo` alone is on both sides.
+FORBIDDEN = {"curator": {"pymc", "pytensor", "arviz", "iwbayes.analyst"}, "analyst": {"opendp", "iwbayes.curator"}}
+COMMANDS = [
+    ("curator", "schema"),
+    ("curator", "schema s.toml"),
+    ("curator", f"plan -s s.toml --n 300 {BUDGET} --for-model y~x"),
+    ("curator", f"{PUBLISH} -o a.iwb"),
+    ("curator", f"ledger people.ledger {BUDGET}"),
+    ("analyst", "inspect r.iwb"),
+    ("analyst", "fit r.iwb y~x --draws 100 --chains 2 --seed 1"),
+    ("analyst", "report r.iwb -o report.html"),
+]
+
+
+def test_every_command_is_asked_for_its_imports():
+    assert {line.split()[0] for _, line in COMMANDS} == {
+        command.name or command.callback.__name__ for command in app.registered_commands
+    } - {"demo"}
+
+
+@pytest.mark.parametrize(("side", "line"), COMMANDS, ids=[line for _, line in COMMANDS])
+def test_commands_import_their_own_side_only(files, side, line):
+    code = (
+        f"import atexit, sys; sys.argv = ['iwbayes', *{line.split()}]; from iwbayes.cli import main\n"
+        f"atexit.register(lambda: print(sorted({FORBIDDEN[side]} & set(sys.modules)), file=sys.stderr)); main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=files)
+    assert done.stderr.splitlines()[-1] == "[]"
+
+
+def test_the_default_plan_does_without_the_library_of_privacy_losses(files):
+    code = f"import sys; sys.argv = ['iwbayes', *{'plan -s s.toml --n 300 --epsilon 1 --delta 1e-6'.split()}]\n"
+    code += "from iwbayes.cli import main; import atexit\n"
+    code += "atexit.register(lambda: print({'dp_accounting', 'scipy.stats'} & set(sys.modules))); main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=files)
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
+def test_a_fit_is_imported_without_what_only_its_summary_needs():
+    code = "import sys, iwbayes; iwbayes.fit, iwbayes.load; print({'matplotlib', 'scipy.optimize'} & set(sys.modules))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "set()"
+
+
+def test_every_public_name_resolves():
+    for name in iw.__all__:
+        assert getattr(iw, name) is not None
     with pytest.raises(AttributeError, match="No iwbayes attribute nothing"):
-        _ = iwbayes.nothing
+        _ = iw.nothing
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))

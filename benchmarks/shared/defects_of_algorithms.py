@@ -324,4 +324,17 @@ plant("schema/columns.py", "secrets: numbers beyond their bounds are kept",
        "        self._check_missing(np.isnan(numbers))\n        return np.clip(numbers, self.lower, self.upper)",
        "        self._check_missing(np.isnan(numbers))\n        return numbers",
        "schema/test_schema.py::test_numbers_outside_their_bounds_are_clipped")
+plant("schema/dates.py", "secrets: dates beyond their range are kept",
+       "        return np.clip(numbers, self.lower, self.upper)\n\n    def _since",
+       "        return numbers\n\n    def _since",
+       "schema/test_dates.py::test_the_ends_are_attained_and_dates_beyond_are_moved_to_them")
+plant("cli/check.py", "secrets: a check names what is not declared",
+       "[place for place, name in enumerate(names)", "[name for place, name in enumerate(names)",
+       "contracts/test_secrets.py::test_no_check_prints_or_writes_a_private_value")
+plant("cli/check.py", "secrets: a check looks at the cells unasked",
+       "unfit=unfit_columns(path, schema, form) if look else None", "unfit=unfit_columns(path, schema, form)",
+       "journeys/test_check.py::test_no_cell_decides_on_a_check")
+plant("_read.py", "secrets: an error of a reader is shown", "    except Exception:  # as above\n        raw = None\n",
+       "    except ImportError:\n        raw = None\n",
+       "contracts/test_secrets.py::test_nothing_that_comes_out_holds_a_private_value")
 # fmt: on

@@ -148,6 +148,12 @@ plant(FILE, "accounting: pure events at half their epsilon",
        "common.DifferentialPrivacyParameters(event.epsilon, event.delta)",
        "common.DifferentialPrivacyParameters(event.epsilon / 2, event.delta)",
        "curator/privacy/test_ledger.py::test_composed_pure_mechanisms_cost_no_less_than_the_worst_of_them")
+plant(FILE, "accounting: pure losses beside a gaussian at half their size",
+       "(losses, epsilon * (2 * k - count))", "(losses, epsilon * (k - count / 2))",
+       "curator/privacy/test_ledger.py::test_gaussians_beside_pure_events_have_the_exact_price")
+plant(FILE, "accounting: signs of pure losses are even",
+       "k * log_expit(epsilon) + (count - k) * log_expit(-epsilon)", "count * log_expit(0.0) + 0 * k",
+       "curator/privacy/test_ledger.py::test_gaussians_beside_pure_events_have_the_exact_price")
 plant(FILE, "accounting: scale of a release above its budget",
        "        if not unknown or low == 64:\n            return low",
        "        if not unknown or low == 64:\n            return high",

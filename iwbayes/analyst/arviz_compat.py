@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import arviz as az
+import lazy_loader
 import numpy as np
 import pandas as pd
 import xarray as xr
@@ -22,10 +23,12 @@ from iwbayes._archive import draft_of
 #: ``arviz.InferenceData`` with ArviZ 0.23, ``xarray.DataTree`` with ArviZ 1.
 ArvizObject: TypeAlias = Any
 
-# The two versions have different signatures, so that no type checker can see both.
-_az: Any = az
+_LEGACY = int(version("arviz").split(".")[0]) < 1
 
-_LEGACY = int(az.__version__.split(".")[0]) < 1
+# The two versions have different signatures, so that no type checker can see both. ArviZ 1 takes as long to import as
+# PyMC, which does without it, and its summaries stand in a package that does without Matplotlib.
+_az: Any = lazy_loader.load("arviz")
+_stats: Any = _az if _LEGACY else lazy_loader.load("arviz_stats")
 
 _DIAGNOSTICS = ["mcse_mean", "mcse_sd", "ess_bulk", "ess_tail", "r_hat"]
 
@@ -148,9 +151,9 @@ def summary(
     if _LEGACY:
         tail = (1 - prob) / 2
         functions = {lower: lambda draws: np.quantile(draws, tail), upper: lambda draws: np.quantile(draws, 1 - tail)}
-        table = _az.summary(idata, var_names, group=group, round_to="none", stat_funcs=functions)
+        table = _stats.summary(idata, var_names, group=group, round_to="none", stat_funcs=functions)
     else:
-        table = _az.summary(idata, var_names, group=group, round_to="none", ci_kind="eti", ci_prob=prob)
+        table = _stats.summary(idata, var_names, group=group, round_to="none", ci_kind="eti", ci_prob=prob)
         # ArviZ truncates the percentage in the labels of its columns to an integer.
         bounds = [name for name in table.columns if name.startswith("eti")]
         table = table.rename(columns=dict(zip(bounds, [lower, upper], strict=True)))
@@ -163,7 +166,7 @@ def rhat_ess(idata: ArvizObject, var_names: list[str] | None = None, *, group: s
 
     Columns ``r_hat`` (NaN with a single chain), ``ess_bulk`` and ``ess_tail``.
     """
-    table = _az.summary(idata, var_names, group=group, kind="diagnostics", round_to="none")
+    table = _stats.summary(idata, var_names, group=group, kind="diagnostics", round_to="none")
     return pd.DataFrame(table)[["r_hat", "ess_bulk", "ess_tail"]].astype(float)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -12,6 +13,7 @@ import typer
 from iwbayes.cli.app import Debug, Force, Json, SchemaFile, app
 from iwbayes.cli.output import check_output, columns, errors, facts_of, save_or_rescue
 from iwbayes.cli.planning import Adjacency, Delta, Epsilon, ForModel, OnUndeclared, Share
+from iwbayes.display import wrapped
 
 if TYPE_CHECKING:
     from iwbayes.curator.privacy.ledger import Ledger
@@ -24,7 +26,8 @@ NO_LEDGER = "no ledger: what earlier releases of these rows have cost is not cou
     "  iwbayes publish people.csv -s people.toml --epsilon 1 --delta 1e-6 -o people.iwb\n"
     "  iwbayes publish people.csv -s people.toml --epsilon 1 --delta 1e-6 --ledger people.ledger -o people.iwb\n"
     "  iwbayes publish visits.csv -s visits.toml --user patient --rows-per-user 1,2,4,8 --epsilon 2 --delta 1e-6 "
-    "-o visits.iwb\n\n"
+    "-o visits.iwb\n"
+    "  iwbayes publish people.csv -s people.toml --epsilon 1 --delta 1e-6 --check --n 4000\n\n"
     "All that can be wrong is looked at before the budget is spent. An interrupted run keeps what it has charged to a "
     "ledger and writes no file."
 )
@@ -33,7 +36,10 @@ def publish(
     schema: SchemaFile,
     epsilon: Epsilon,
     delta: Delta,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Release file to write.", show_default=False)],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Release file to write; --check does without.", show_default=False),
+    ] = None,
     n_synthetic: Annotated[
         int | None, typer.Option(help="Synthetic rows.", show_default="5 for each private row")
     ] = None,
@@ -56,7 +62,22 @@ def publish(
         list[str] | None,
         typer.Option(help="Column to leave out, such as an identifier; may be repeated.", show_default=False),
     ] = None,
+    keep_declared: Annotated[
+        bool, typer.Option("--keep-declared", help="Leave out all columns that are not declared.")
+    ] = False,
+    sep: Annotated[str, typer.Option(help="Character between the cells of a CSV file; \\t is a tab.")] = ",",
+    encoding: Annotated[str, typer.Option(help="Encoding of a CSV file, such as cp1252.")] = "utf-8",
+    decimal: Annotated[str, typer.Option(help="Decimal mark of a CSV file, a point or a comma.")] = ".",
     on_undeclared: OnUndeclared = "refuse",
+    check: Annotated[
+        bool, typer.Option("--check", help="Only check header, settings and ledger: no cell is read, nothing charged.")
+    ] = False,
+    n: Annotated[
+        int | None, typer.Option("--n", help="With --check: number of rows or people, to tell the noise.")
+    ] = None,
+    look: Annotated[
+        bool, typer.Option("--look", help="With --check: read the cells, and name columns with some that do not fit.")
+    ] = False,
     force: Force = False,
     as_json: Json = False,
     debug: Debug = False,
@@ -65,49 +86,73 @@ def publish(
 
     Synthetic rows and weights, under one privacy budget.
     """
+    if not check and (look or n is not None or output is None):
+        wrong, hint = ("needed, but for --check", "--output / -o") if output is None else ("for --check", "--look, --n")
+        raise typer.BadParameter(wrong, param_hint=hint)
     with errors(debug, private=True):
         from iwbayes.curator.privacy.ledger_file import LedgerFile
 
         ledger_files = [] if ledger is None else [ledger, LedgerFile(ledger).lock_path]
-        check_output(output, force, inputs=[table, schema, *ledger_files])
-        from iwbayes._read import read_table
+        if output is not None:
+            check_output(output, force, inputs=[table, schema, *ledger_files])
+        from iwbayes._read import Format, read_table
         from iwbayes._warnings import PrivacyWarning
+        from iwbayes.curator.contribution import bounding_events, check_grid
         from iwbayes.curator.estimators.tilting.tilt import TiltWeights
         from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
         from iwbayes.curator.generators.mixture.mixture import Mixture
+        from iwbayes.curator.plan import check_whole
         from iwbayes.curator.plan import plan as plan_release
+        from iwbayes.curator.privacy.accounting import noise_event
         from iwbayes.curator.privacy.ledger import Ledger
+        from iwbayes.curator.protocols import check_adjacency
+        from iwbayes.curator.publish import BOUND_SHARE, check_ledger, publish_users, release_epsilon
         from iwbayes.curator.publish import publish as publish_table
-        from iwbayes.curator.publish import publish_users, release_epsilon
         from iwbayes.schema import Schema
         from iwbayes.tables import PrivateTable
 
         declared = Schema.from_toml(schema)
         grid = _grid(user, rows_per_user)
+        form = Format(sep.replace("\\t", "\t"), encoding, decimal)
         # those whose noise is hardened throughout: a release of others is not certified
         kinds = {"BayesNet": BayesNet, "Mixture": Mixture}
         if generator not in kinds:
             raise ValueError(f"--generator must be one of {list(kinds)}; got {generator!r}. Others are for Python.")
         weights = TiltWeights(mechanism=mechanism)
         own = None if ledger is None else _certified(ledger)
-        rows = read_table(table, declared, drop=drop or (), on_undeclared=on_undeclared)
-        private = PrivateTable(rows, declared, user=user, on_undeclared=on_undeclared)
         options = {"generator": kinds[generator](), "weights": weights, "for_models": for_model or (), "share": share}
         planned = epsilon
         if grid:
+            check_grid(grid)
             own = Ledger(epsilon, delta, "replace-user") if own is None else own
             planned = release_epsilon(epsilon, delta, len(grid), own)
+        settings: dict[str, Any] = {
+            "epsilon": planned,
+            "delta": delta,
+            "rows_per_user": max(grid, default=1),
+            **options,
+        }
+        settings["adjacency"] = adjacency if own is None else own.adjacency
+        if own is not None:
+            check_ledger(own, cast(Any, adjacency), delta)
+            check_adjacency(own.adjacency, users=bool(grid))
+        kept: dict[str, Any] = {"drop": drop or [], "keep_declared": keep_declared, "user": user}
+        if check:
+            from iwbayes.cli.check import check_release
+
+            check_whole("n_synthetic", 1 if n_synthetic is None else n_synthetic)
+            parts = [bounding_events(BOUND_SHARE * epsilon, len(grid))] if grid else []
+            parts.append((noise_event("release", planned, delta),))
+            kept |= {"ledger": own if ledger else None, "parts": parts, "n": n, "look": look}
+            plan_of = partial(plan_release, declared.admitting(on_undeclared), **settings)
+            found = check_release(table, form, declared, plan_of, **kept)
+            typer.echo(json.dumps(found.facts, indent=1) if as_json else wrapped(str(found), width=columns()))
+            raise typer.Exit(0 if found.fits else 1)
+        rows = read_table(table, declared, on_undeclared=on_undeclared, **kept, **vars(form))
+        private = PrivateTable(rows, declared, user=user, on_undeclared=on_undeclared)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PrivacyWarning)  # the release itself gives it
-            expected = plan_release(
-                private.schema,
-                private.n_users,
-                epsilon=planned,
-                delta=delta,
-                adjacency=cast(Any, adjacency) if own is None else own.adjacency,
-                rows_per_user=max(grid, default=1),
-                **options,  # type: ignore[arg-type]
-            )
+            expected = plan_release(private.schema, private.n_users, **settings)
         if expected.warning:  # from public facts alone, whatever is in the rows
             typer.echo(f"warning: {expected.warning}", err=True)
         options |= {"n_synthetic": n_synthetic, "ledger": own, "progressbar": not as_json}
@@ -115,7 +160,7 @@ def publish(
             release = publish_users(private, epsilon=epsilon, delta=delta, grid=grid, **options)  # type: ignore[arg-type]
         else:
             release = publish_table(private, epsilon=epsilon, delta=delta, adjacency=adjacency, **options)  # type: ignore[arg-type]
-        written = save_or_rescue(lambda path: release.save(path, overwrite=force), output)
+        written = save_or_rescue(lambda path: release.save(path, overwrite=force), cast(Path, output))
         if ledger is None:
             typer.echo(NO_LEDGER, err=True)
         if as_json:

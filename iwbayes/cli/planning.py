@@ -21,37 +21,44 @@ if TYPE_CHECKING:
 
 TEMPLATE = """\
 # One [[column]] for each column of the table, from public knowledge (a questionnaire, a code book): names, bounds and
-# levels are published. Never take them from the private rows. Numbers outside their bounds are clipped.
+# levels are published. Never take them from the private rows. Replace all that is below by your own.
 
 [[column]]
 name = "age"
-type = "real"
-lower = 18.0
-upper = 90.0
+type = "integer"  # whole numbers
+lower = 18  # those below are moved to this bound: the questionnaire is for adults
+upper = 90  # and those above to this one: choose bounds that nearly everybody is known to keep
+
+[[column]]
+name = "height"
+type = "real"  # any numbers
+lower = 120.0  # in the column's own unit, here cm
+upper = 220.0
+missing = true  # cells may be empty, in a column of any type; leave it out otherwise
 
 [[column]]
 name = "income"
 type = "real"
-lower = 0.0
+lower = 5000.0  # not 0: on a logarithmic scale 0 is so far from all incomes that most of the range would be empty
 upper = 500000.0
-transform = "log1p"  # for long tails; leave it out otherwise
-missing = true  # cells may be empty
+transform = "log1p"  # log(1 + value), for amounts with a long tail; leave it out otherwise
 
 [[column]]
-name = "children"
-type = "integer"
-lower = 0
-upper = 12
+name = "visit"
+type = "date"  # ISO text such as 2015-03-01 in the file; whole months since 2010-01 in the synthetic rows
+first = 2010-01-01  # when the study began, and not the first date in the rows
+last = 2019-12-31
+unit = "month"  # or day, week, year
 
 [[column]]
 name = "region"
 type = "categorical"
-levels = ["north", "south", "east", "west"]
+levels = ["north", "south", "east", "west"]  # all of the code book, as text; the first is a regression's reference
 
 [[column]]
 name = "insured"
 type = "binary"
-levels = [0, 1]
+levels = ["no", "yes"]  # as they stand in the file; the second is what a model counts as success
 """
 
 Epsilon = Annotated[float, typer.Option(help="Privacy budget epsilon.", show_default=False)]

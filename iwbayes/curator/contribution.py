@@ -136,6 +136,11 @@ def check_bounding(private: PrivateTable, ledger: Ledger, grid: Sequence[int]) -
         raise ValueError(
             f"under {ledger.adjacency!r} a ledger protects single rows. Use Ledger(..., adjacency='replace-user')."
         )
+    return check_grid(grid)
+
+
+def check_grid(grid: Sequence[int]) -> list[int]:
+    """Return candidates for the bound as numbers; refuse what is no grid."""
     candidates = list(grid)
     whole = all(isinstance(t, int | np.integer) and not isinstance(t, bool) and t >= 1 for t in candidates)
     if not candidates or not whole or any(b <= a for a, b in zip(candidates, candidates[1:], strict=False)):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.schema import Schema
-from iwbayes.statement import Event
+from iwbayes.statement import Adjacency, Event
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.weights import Weights
 
@@ -48,18 +48,9 @@ class PublicFacts:
         if synthetic is not None and private.schema != synthetic.schema:
             raise ValueError("private and synthetic rows must share one schema. Sample the rows under it.")
         n_synthetic = n_synthetic if synthetic is None else len(synthetic)
+        check_adjacency(ledger.adjacency, users=private.users is not None)
         if private.users is None:
-            if ledger.adjacency == "replace-user":
-                raise ValueError(
-                    "the ledger protects users who may own several rows, and the table names none. "
-                    "Use PrivateTable(frame, schema, user=...), or a ledger for rows."
-                )
             return cls(private.schema, private.n_private, n_synthetic, ledger.adjacency)
-        if ledger.adjacency != "replace-user":
-            raise ValueError(
-                f"the rows belong to users; under {ledger.adjacency!r} a ledger protects single rows only. "
-                f"Use Ledger(..., adjacency='replace-user')."
-            )
         n_private, rows_per_user = private.n_private, private.rows_per_user  # refuses unbounded contributions
         if not ledger.holds(private._source):
             ledger.note("The bound on contributions was chosen under another ledger, whose cost is not included.")
@@ -74,6 +65,20 @@ class PublicFacts:
     def most_rows(self) -> int:
         """Upper bound of the number of private rows; the number itself where it is public."""
         return self.n_private if self.n_users is None else self.n_users * self.rows_per_user
+
+
+def check_adjacency(adjacency: Adjacency, *, users: bool) -> None:
+    """Refuse to protect users where rows name none, and single rows where they belong to users."""
+    if adjacency == "replace-user" and not users:
+        raise ValueError(
+            "the ledger protects users who may own several rows, and the table names none. "
+            "Use PrivateTable(frame, schema, user=...), or a ledger for rows."
+        )
+    if adjacency != "replace-user" and users:
+        raise ValueError(
+            f"the rows belong to users; under {adjacency!r} a ledger protects single rows only. "
+            f"Use Ledger(..., adjacency='replace-user')."
+        )
 
 
 @runtime_checkable

@@ -195,12 +195,17 @@ def _check_arguments(
     check_share(share)
     if ledger is None:
         return n
-    check_delta(delta, ledger)
     if noise is not None:
         raise ValueError("a given ledger has its own noise source; pass either ledger or noise.")
+    check_ledger(ledger, adjacency, delta)
+    return n
+
+
+def check_ledger(ledger: Ledger, adjacency: RowAdjacency, delta: float) -> None:
+    """Refuse a ledger that counts costs at a smaller delta, or protects something else than is asked for."""
+    check_delta(delta, ledger)
     if adjacency != "replace-one" and adjacency != ledger.adjacency:
         raise ValueError(f"the ledger's adjacency is {ledger.adjacency!r}; got adjacency={adjacency!r}.")
-    return n
 
 
 def publish_users(

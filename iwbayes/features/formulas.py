@@ -201,7 +201,7 @@ def reduced(term: Iterable[int], schema: Schema) -> Term | None:
 @lru_cache(maxsize=8)
 def _kinds(schema: Schema) -> tuple[tuple[int, str], ...]:
     """Position of the column of each encoded feature, and whether it is a number, a binary one or an indicator."""
-    own = {"real": "number", "integer": "number", "binary": "binary", "categorical": "indicator"}
+    own = {"real": "number", "integer": "number", "date": "number", "binary": "binary", "categorical": "indicator"}
     return tuple(
         (index, "indicator" if rank else own[column.kind])
         for index, column in enumerate(schema)

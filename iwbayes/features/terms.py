@@ -15,7 +15,7 @@ import pandas as pd
 
 from iwbayes.arrays import Array, row_blocks
 from iwbayes.schema import Schema
-from iwbayes.schema.columns import Column
+from iwbayes.schema.columns import Column, _Numeric
 
 Term = tuple[int, ...]
 #: One of the names, or the terms themselves.
@@ -60,7 +60,7 @@ def raw_terms(schema: Schema, terms: Terms) -> tuple[Term, ...]:
     owner = feature_owners(schema)
     found: list[Term] = [(index,) for index in range(len(owner))]
     if terms != "linear":
-        numeric = [index for index, column in enumerate(schema) if column.kind in ("real", "integer")]
+        numeric = [index for index, column in enumerate(schema) if isinstance(column, _Numeric)]
         found += [(owner.index(index),) * 2 for index in numeric]
     if terms == "quadratic":
         found += [(a, b) for a, b in combinations(range(len(owner)), 2) if owner[a] != owner[b]]

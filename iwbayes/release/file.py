@@ -21,7 +21,7 @@ from iwbayes.arrays import Array
 from iwbayes.features import FeatureMap
 from iwbayes.measurement import DISTRIBUTIONS, Measurement
 from iwbayes.schema import Schema
-from iwbayes.schema.columns import Column
+from iwbayes.schema.columns import Column, _Numeric, _Whole
 from iwbayes.statement import INFINITE, PrivacyStatement
 from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights
@@ -180,7 +180,7 @@ def _arrow_column(column: Column, values: pd.Series) -> pa.Array:
 
 
 def _arrow_type(column: Any) -> pa.DataType:
-    kind = {"real": float, "integer": int}.get(column.kind) or type(column.levels[0])
+    kind = {"real": float, "integer": int, "date": int}.get(column.kind) or type(column.levels[0])
     return {float: pa.float64(), int: pa.int64(), str: pa.string(), bool: pa.bool_()}[kind]
 
 
@@ -207,7 +207,7 @@ def _read_table(content: bytes, schema: Schema, n_rows: int, origin: Any) -> Syn
     table = file.read(use_pandas_metadata=False)
     frame = pd.DataFrame({column.name: _series(column, table[column.name]) for column in schema})
     synthetic = SyntheticTable(frame, schema, origin=origin)
-    for name in (column.name for column in schema if column.kind in ("real", "integer")):
+    for name in (column.name for column in schema if isinstance(column, _Numeric)):
         old, new = (rows[name].to_numpy(dtype=np.float64, na_value=np.nan) for rows in (frame, synthetic.frame))
         if not np.array_equal(old, new, equal_nan=True):
             raise ArchiveError("its table has values outside the bounds of its schema")
@@ -220,7 +220,7 @@ def _series(column: Any, values: pa.ChunkedArray) -> pd.Series:
             raise ArchiveError(f"its real column {column.name!r} has nulls; missing cells are NaN")
         return pd.Series(values.to_numpy(), dtype=np.float64)
     absent = values.is_null().to_numpy().astype(bool)
-    if column.kind == "integer":
+    if isinstance(column, _Whole):
         return pd.Series(pd.arrays.IntegerArray(values.fill_null(0).to_numpy().astype(np.int64), absent))
     indices = pc.index_in(values, pa.array(column.levels, type=_arrow_type(column)))
     codes = indices.combine_chunks().fill_null(-1).to_numpy().astype(np.int64)

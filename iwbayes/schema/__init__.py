@@ -1,6 +1,7 @@
 """The public declaration of a table: column types with bounds and levels, and the schema that they make."""
 
 from iwbayes.schema.columns import Binary, Categorical, Column, Integer, Real
+from iwbayes.schema.dates import Date
 from iwbayes.schema.schema import Schema, check_schema
 
-__all__ = ["Binary", "Categorical", "Column", "Integer", "Real", "Schema", "check_schema"]
+__all__ = ["Binary", "Categorical", "Column", "Date", "Integer", "Real", "Schema", "check_schema"]

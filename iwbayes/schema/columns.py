@@ -86,7 +86,7 @@ class Column:
 
 
 class _Numeric(Column):
-    """Shared by `Real` and `Integer`: bounds, clipping, scaling to [-1/2, 1/2]."""
+    """Shared by `Real` and whole numbers: bounds, clipping, scaling to [-1/2, 1/2]."""
 
     lower: Any
     upper: Any
@@ -130,7 +130,7 @@ class _Numeric(Column):
         return pd.Series(numbers, name=self.name)
 
     def conform(self, values: pd.Series) -> pd.Series:
-        """Check and clip; float64 for `Real`; int64 for `Integer`, or Int64 where missing cells are declared."""
+        """Check and clip; float64 for `Real`, else int64, or Int64 where missing cells are declared."""
         return self._canonical(self._numbers(values))
 
     def admit(self, values: pd.Series, on_undeclared: str) -> pd.Series:
@@ -188,8 +188,18 @@ class Real(_Numeric):
             )
 
 
+class _Whole(_Numeric):
+    """Shared by `Integer` and `Date`: int64, or Int64 where missing cells are declared; both bounds attainable."""
+
+    lower: int
+    upper: int
+
+    def _canonical(self, numbers: Array) -> pd.Series:
+        return self._integers(np.round(numbers), np.isnan(numbers))
+
+
 @dataclass(frozen=True)
-class Integer(_Numeric):
+class Integer(_Whole):
     """A column of whole numbers with public bounds; values outside are clipped to them.
 
     Parameters
@@ -215,9 +225,6 @@ class Integer(_Numeric):
             raise ValueError(f"{self.name}: bounds must lie within 2**53; rescale the column.")
         object.__setattr__(self, "lower", int(self.lower))
         object.__setattr__(self, "upper", int(self.upper))
-
-    def _canonical(self, numbers: Array) -> pd.Series:
-        return self._integers(np.round(numbers), np.isnan(numbers))
 
     def _numbers(self, values: pd.Series) -> Array:
         numbers = super()._numbers(values)
@@ -379,6 +386,3 @@ class Categorical(_Levels):
         """Features to the level whose place is largest."""
         codes = features.argmax(axis=1)
         return self.from_codes(np.where(codes == len(self.levels), -1, codes))
-
-
-COLUMN_TYPES: dict[str, type[Column]] = {column.kind: column for column in (Real, Integer, Binary, Categorical)}

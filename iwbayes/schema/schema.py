@@ -16,10 +16,13 @@ import pandas as pd
 from iwbayes.arrays import Array
 from iwbayes.display import WIDTH, html_table, text_table
 from iwbayes.schema.cells import check_on_undeclared
-from iwbayes.schema.columns import COLUMN_TYPES, Binary, Categorical, Column, Integer, Level, Real
+from iwbayes.schema.columns import Binary, Categorical, Column, Integer, Level, Real, _Numeric
+from iwbayes.schema.dates import Date
 
-__all__ = ["Binary", "Categorical", "Column", "Integer", "Level", "Real", "Schema", "column_table"]
+__all__ = ["Binary", "Categorical", "Column", "Date", "Integer", "Level", "Real", "Schema", "column_table"]
 
+#: Column types by their name in a schema file.
+COLUMN_TYPES: dict[str, type[Column]] = {column.kind: column for column in (Real, Integer, Date, Binary, Categorical)}
 #: Levels beyond these are counted where a column is described.
 _MOST_LEVELS = 40
 
@@ -44,13 +47,13 @@ class Schema(Frozen):
 
     Parameters
     ----------
-    *columns : Real, Integer, Binary or Categorical
+    *columns : Real, Integer, Date, Binary or Categorical
         In the order that tables keep.
 
     Raises
     ------
     TypeError, ValueError
-        When a column is not one of the four types, or a name appears twice.
+        When a column is none of these types, or a name appears twice.
 
     Examples
     --------
@@ -69,7 +72,7 @@ class Schema(Frozen):
         for column in columns:
             if type(column) not in COLUMN_TYPES.values():
                 raise TypeError(
-                    f"a schema takes Real, Integer, Binary and Categorical columns; got {type(column).__name__}."
+                    f"a schema takes Real, Integer, Date, Binary and Categorical columns; got {type(column).__name__}."
                 )
         self._set(columns=tuple(columns))
         for label, names in (("column", self.names), ("feature", self.feature_names)):
@@ -308,7 +311,9 @@ def column_table(schema: Schema) -> tuple[tuple[str, ...], list[tuple[str, ...]]
     """Header and rows of a schema for reading: name, type, bounds or levels, whether cells may be missing."""
     rows: list[tuple[str, ...]] = []
     for column in schema:
-        if isinstance(column, Real | Integer):
+        if isinstance(column, Date):
+            values = f"{column.first} to {column.last}, in {column.unit}s since then"
+        elif isinstance(column, _Numeric):
             how = f", encoded as {column.transform}" if column.transform else ""
             values = f"{column.lower:g} to {column.upper:g}{how}"
         else:

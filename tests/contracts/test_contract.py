@@ -35,7 +35,7 @@ from iwbayes.curator.protocols import (
     is_weight_estimator,
 )
 from iwbayes.measurement import Measurement
-from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
+from iwbayes.schema import Binary, Categorical, Date, Integer, Real, Schema
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.weights import Weights
@@ -259,6 +259,7 @@ SCHEMA = Schema(
     Binary("insured"),
     Binary("sex", levels=("woman", "man"), missing=True),
     Categorical("region", levels=("north", "south", "east"), missing=True),
+    Date("since", "2010-01-01", "2019-12-31", unit="month"),
 )
 #: Private numbers that no other part of a test holds: where they appear, a private row has leaked.
 CANARY_AGE, CANARY_VISITS = 41.2345678912, 1_234_567
@@ -277,6 +278,7 @@ def rows(n: int, seed: int, missing: float = MISSING_SHARE) -> pd.DataFrame:
             "insured": rng.integers(0, 2, n),
             "sex": rng.choice(["woman", "man"], n).astype(object),
             "region": rng.choice(["north", "south", "east"], n, p=[0.6, 0.3, 0.1]).astype(object),
+            "since": np.datetime64("2010-01-01", "s") + rng.integers(0, 86400 * 3652, n),
         }
     )
     for column in SCHEMA:

@@ -126,6 +126,11 @@ columns = st.one_of(
         lambda name, low, width, missing: iw.Integer(name, low, low + width, missing=missing),
         names, st.integers(-(10**6), 10**6), st.integers(1, 10**6), st.booleans(),
     ),
+    st.builds(
+        lambda name, year, years, *more: iw.Date(name, f"{year:04}-03-01", f"{year + years:04}-02-28", *more),
+        names, st.integers(1, 9900), st.integers(2, 90), st.sampled_from(["day", "week", "month", "year"]),
+        st.booleans(),
+    ),
     st.builds(iw.Binary, names, missing=st.booleans()),
     st.builds(
         iw.Categorical, names, st.lists(names, min_size=2, max_size=6, unique=True).map(tuple), missing=st.booleans()
@@ -144,6 +149,8 @@ def tables(draw):
             cells = rng.choice(np.array(column.levels, dtype=object), n)
         elif column.kind == "integer":
             cells = rng.integers(column.lower - 2, column.upper + 3, n).astype(object)
+        elif column.kind == "date":
+            cells = rng.integers(0, column.upper + 1, n).astype(object)
         else:
             cells = rng.normal(column.lower, column.upper - column.lower, n).astype(object)
         if column.missing:

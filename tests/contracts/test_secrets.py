@@ -217,6 +217,18 @@ def drive_reading(said):
             said.fails(lambda: iw.read_table(path, SCHEMA))
         path.write_text(good + f"{TEXT},1,{VISITS},1,north\n")
         iw.read_table(path, SCHEMA, on_undeclared="missing")
+        german = rows().to_csv(index=False, sep=";", decimal=",")
+        for encoding in ("cp1252", "utf-16"):
+            form = {"sep": ";", "decimal": ",", "encoding": encoding}
+            path.write_text(german, encoding=encoding)
+            iw.PrivateTable(iw.read_table(path, SCHEMA, **form), SCHEMA)
+            for wrong in ({"sep": "|"}, {"decimal": "."}, {"encoding": "utf-8" if encoding == "utf-16" else "utf-16"}):
+                said.fails(lambda form=form | wrong: iw.PrivateTable(iw.read_table(path, SCHEMA, **form), SCHEMA))
+        path.write_bytes(f"{TEXT};{AGE}\n".encode() + german.encode() + f"ä;{TEXT};{VISITS}\n".encode("cp1252"))
+        for option in ({}, {"keep_declared": True}, {"keep_declared": True, "user": PERSON[:6]}):
+            said.fails(lambda option=option: iw.PrivateTable(iw.read_table(path, SCHEMA, sep=";", **option), SCHEMA))
+        path.write_text(f"{good[:-1]},{TEXT}\n")
+        said.fails(lambda: iw.read_table(path, SCHEMA, keep_declared=True))
         path.with_suffix(".parquet").write_text(good)
         said.fails(lambda: iw.read_table(path.with_suffix(".parquet"), SCHEMA))
 
@@ -243,6 +255,11 @@ def drive_tables(said):
     ]
     for wrong in broken:
         said.fails(lambda wrong=wrong: iw.PrivateTable(wrong, SCHEMA))
+    dated = iw.Schema(iw.Date("day", "2010-01-01", "2019-12-31"))
+    for cell in (TEXT, AGE, VISITS, None, f"2010-01-01T{TEXT}"):
+        days = pd.DataFrame({"day": pd.Series(["2010-01-02", cell], dtype=object)})
+        said.fails(lambda days=days: iw.PrivateTable(days, dated))
+        said.returned(iw.PrivateTable(days, dated, on_undeclared="missing").schema)
     for wrong in (*broken[:6], broken[12], broken[13]):  # those that a cell breaks
         for option in ("missing", "other"):
             admitted = iw.PrivateTable(wrong, SCHEMA, on_undeclared=option)
@@ -388,13 +405,13 @@ def drive_neural_weights(said):
 #: Names that take no private row: public declarations, results that the above return, and the analyst's side, which
 #: gets a release and never a private table (the layers are tested in test_architecture.py).
 PUBLIC_ONLY = {
-    "AuditResult", "BetaCalibration", "Binary", "CalibrationWarning", "Categorical", "CoverageStudy", "Integer",
-    "IntervalPlan", "METHODS", "Plan", "PrivacyWarning", "Real", "ReleaseAudit", "ReleaseError", "SeededNoise",
-    "SyntheticTable", "SystemNoise", "Weights", "WeightsWarning", "__version__", "audit", "audit_release",
-    "beta_calibrate", "budget", "calibrate", "compare", "comparisons", "coverage_study", "datasets", "diagnose",
-    "fit", "forest", "log_likelihood", "loo", "marginals", "noise_aware_weights", "odds_ratios", "opposite_corners",
-    "overlap", "paper", "plan", "plots", "pool", "ppc", "predictions", "regression", "report", "reweight", "sample",
-    "slopes", "validation", "weights",
+    "AuditResult", "BetaCalibration", "Binary", "CalibrationWarning", "Categorical", "CoverageStudy", "Date",
+    "Integer", "IntervalPlan", "METHODS", "Plan", "PrivacyWarning", "Real", "ReleaseAudit", "ReleaseError",
+    "SeededNoise", "SyntheticTable", "SystemNoise", "Weights", "WeightsWarning", "__version__", "audit",
+    "audit_release", "beta_calibrate", "budget", "calibrate", "compare", "comparisons", "coverage_study", "datasets",
+    "diagnose", "fit", "forest", "log_likelihood", "loo", "marginals", "noise_aware_weights", "odds_ratios",
+    "opposite_corners", "overlap", "paper", "plan", "plots", "pool", "ppc", "predictions", "regression", "report",
+    "reweight", "sample", "slopes", "validation", "weights",
 }  # fmt: skip
 
 
@@ -513,9 +530,40 @@ def folder(tmp_path_factory):
     rows().assign(region=TEXT).to_csv(folder / "level.csv", index=False)
     rows().assign(age=TEXT).to_csv(folder / "text.csv", index=False)
     rows().assign(more=TEXT).to_csv(folder / "more.csv", index=False)
+    rows().to_csv(folder / "headless.csv", index=False, header=False)
+    german = rows().assign(region="Köln").to_csv(index=False, sep=";", decimal=",")
+    (folder / "german.csv").write_text(german, encoding="cp1252")
     (folder / "cut.csv").write_text((folder / "t.csv").read_text()[:-9] + f',{TEXT},"{TEXT}')
     (folder / "s.toml").write_text(SCHEMA.to_toml(), encoding="utf-8")
     return folder
+
+
+@pytest.mark.parametrize("look", [(), ("--look",)], ids=["check", "look"])
+@pytest.mark.parametrize(
+    ("source", "options", "code"),
+    [
+        ("t.csv", (), (0, 0)),
+        ("t.csv", ("--json", "--n", 300), (0, 0)),
+        ("level.csv", ("--json",), (0, 1)),
+        ("text.csv", ("--n", 300), (0, 1)),
+        ("more.csv", (), (1, 1)),
+        ("more.csv", ("--keep-declared",), (0, 0)),
+        ("cut.csv", ("--debug",), (0, 1)),
+        ("headless.csv", ("--debug",), (1, 1)),
+        ("headless.csv", ("--keep-declared", "--json"), (1, 1)),
+        ("t.csv", ("--sep", ";", "--decimal", ","), (1, 1)),
+        ("german.csv", ("--sep", ";", "--decimal", ",", "--encoding", "cp1252"), (0, 1)),
+        ("german.csv", ("--sep", ";", "--decimal", ",", "--debug"), (0, 1)),
+        ("german.csv", ("--encoding", "utf-16", "--debug"), (1, 1)),
+    ],
+)
+def test_no_check_prints_or_writes_a_private_value(folder, source, options, code, look):
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    line = ("publish", folder / source, "-s", folder / "s.toml", "--epsilon", 1, "--delta", 1e-6, "--check")
+    status, said = command(*line, *look, *options)
+    assert status == code[bool(look)], said
+    assert said and not leaks(said)
+    assert before == {path: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.mark.parametrize("tty", [False, True])

@@ -27,6 +27,7 @@ from iwbayes.datasets import simulate_table
 from iwbayes.planning import plan as plan_lengths
 from iwbayes.release import Release, load
 from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
+from iwbayes.schema.schema import COLUMN_TYPES
 from iwbayes.statement import PrivacyStatement
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.weights import Weights
@@ -258,34 +259,61 @@ def test_absent_and_unfit_files(folder, tmp_path):
 # --- planning, ledgers, users -------------------------------------------------------------------------
 
 
-def test_the_template_is_a_schema(tmp_path):
+def test_the_template_is_a_schema_of_every_type_without_traps(tmp_path):
     shown = run("schema").stdout
-    assert Schema.from_toml(shown).names == ("age", "income", "children", "region", "insured")
+    template = Schema.from_toml(shown)
+    assert {column.kind for column in template} == set(COLUMN_TYPES)
+    assert max(map(len, shown.splitlines())) <= 120
+    for column in template:
+        if getattr(column, "transform", None) == "log1p":
+            # half of the encoded range is left for values of the upper half, on a logarithmic scale, of those declared
+            assert column.lower >= 0.01 * column.upper
     (tmp_path / "s.toml").write_text(shown, encoding="utf-8")
     shown_table = run("schema", tmp_path / "s.toml").stdout
     assert (
         "region" in shown_table
         and "north, south, east, west" in shown_table
-        and "0 to 500000, encoded as log1p" in shown_table
+        and "5000 to 500000, encoded as log1p" in shown_table
+        and "2010-01-01 to 2019-12-31, in months" in shown_table
     )
-    (tmp_path / "s.toml").write_text(shown.replace("upper = 12", "upper = -1"), encoding="utf-8")
-    failed(run("schema", tmp_path / "s.toml"), "children")
+    (tmp_path / "s.toml").write_text(shown.replace("upper = 90", "upper = -1"), encoding="utf-8")
+    failed(run("schema", tmp_path / "s.toml"), "age")
+
+
+def test_a_table_is_published_by_the_template_as_it_is(tmp_path):
+    (tmp_path / "s.toml").write_text(run("schema").stdout, encoding="utf-8")
+    rng = np.random.default_rng(1)
+    rows = pd.DataFrame(
+        {
+            "age": rng.integers(18, 91, 300),
+            "height": np.where(rng.random(300) < 0.1, np.nan, rng.normal(170, 10, 300)),
+            "income": rng.lognormal(10, 0.7, 300),
+            "visit": np.datetime64("2010-01-01") + rng.integers(0, 3652, 300),
+            "region": rng.choice(["north", "south", "east", "west"], 300),
+            "insured": rng.choice(["no", "yes"], 300),
+        }
+    )
+    rows.to_csv(tmp_path / "t.csv", index=False)
+    result = publish(tmp_path, "t.csv", "-o", tmp_path / "r.iwb", "--n-synthetic", 200)
+    assert result.exit_code == 0, result.stderr
+    synthetic = load(tmp_path / "r.iwb").synthetic
+    assert synthetic.schema == Schema.from_toml(tmp_path / "s.toml")
+    assert synthetic.frame["visit"].between(0, 119).all()
+    assert CliRunner().invoke(cli.app, ["inspect", str(tmp_path / "r.iwb")]).exit_code == 0
 
 
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (
-            ("upper = 12", "maximum = 12"),
-            "'children' of type 'integer': the key 'maximum' is not known, the key 'upper'",
-        ),
+        (("upper = 90", "maximum = 90"), "'age' of type 'integer': the key 'maximum' is not known, the key 'upper'"),
         (
             ('levels = ["north", "south", "east", "west"]', ""),
             "'region' of type 'categorical': the key 'levels' is needed",
         ),
         (("transform =", "transfrom ="), "Its keys are type, name, lower, upper, transform, missing."),
         (('name = "insured"', ""), "a column of type 'binary': the key 'name' is needed. Its keys are"),
-        (("lower = 0\n", 'lower = "0"\n'), "bounds must be numbers; got str.\n"),
+        (("lower = 18 ", 'lower = "18" '), "bounds must be numbers; got str.\n"),
+        (("first = 2010-01-01 ", "first = 2010 "), "first must be a date or ISO text such as '2010-01-31'"),
     ],
 )
 def test_a_wrong_key_of_a_schema_is_named_with_those_that_are_allowed(tmp_path, change, match):
@@ -540,7 +568,7 @@ def test_broken_parquet(tmp_path, content):
 def test_bytes_that_are_no_utf8(tmp_path):
     (tmp_path / "s.toml").write_text(PRIVATE_SCHEMA.to_toml())
     (tmp_path / "t.csv").write_bytes(f"{HEADER}\n{GOOD}\n1,3,{CANARY}".encode() + b"\xff\xfe,True,1\n")
-    result = failed(publish(tmp_path, "t.csv", "-o", tmp_path / "r.iwb"), "must be UTF-8")
+    result = failed(publish(tmp_path, "t.csv", "-o", tmp_path / "r.iwb"), "must be utf-8")
     assert CANARY not in result.output
 
 
@@ -705,6 +733,25 @@ def test_columns_are_dropped_by_name(folder, tmp_path, kind):
         read_table(path, schema, drop="id")
     with pytest.raises(TypeError, match="must be an iwbayes.Schema"):
         read_table(path, {"id": "text"})
+
+
+@pytest.mark.parametrize("sep", [";", "\\t"])
+def test_files_of_other_formats_are_published(folder, tmp_path, sep):
+    """A tab is written as two characters, since a shell passes no other easily."""
+    schema, frame = Schema.from_toml(folder / "s.toml"), pd.read_csv(folder / "t.csv")
+    frame = frame.assign(id=CANARY, who=[f"p{place // 2}" for place in range(len(frame))])
+    settings = {"sep": sep.replace("\\t", "\t"), "decimal": ",", "encoding": "cp1252"}
+    frame.to_csv(tmp_path / "t.csv", index=False, **settings)
+    options = ("-o", tmp_path / "r.iwb", "--n-synthetic", 50, "--sep", sep, "--decimal", ",", "--encoding", "cp1252")
+    failed(publish(folder, tmp_path / "t.csv", *options), "columns that the schema does not declare")
+    users = ("--user", "who", "--rows-per-user", "1,2")
+    for more in ((), users):
+        result = publish(folder, tmp_path / "t.csv", *options, "--keep-declared", "--force", *more)
+        assert result.exit_code == 0, result.stderr
+        assert load(tmp_path / "r.iwb").synthetic.schema == schema
+    assert load(tmp_path / "r.iwb").statement.adjacency == "replace-user"
+    result = failed(publish(folder, tmp_path / "t.csv", *options, "--force", "--encoding", "utf-16"), "must be utf-16")
+    assert CANARY not in result.output
 
 
 # --- inspect and the rest ----------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
+from iwbayes.schema import Binary, Categorical, Date, Integer, Real, Schema
 
 quick = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
@@ -35,6 +35,20 @@ def integers(draw, name):
 
 
 @st.composite
+def dates(draw, name):
+    days = st.dates()
+    first, last = sorted(draw(st.lists(days, min_size=2, max_size=2, unique=True)))
+    units = [unit for unit in ("day", "week", "month", "year") if fits_unit(first, last, unit)]
+    return Date(name, first, last, unit=draw(st.sampled_from(units)), missing=draw(flags))
+
+
+def fits_unit(first, last, unit):
+    """Whether the range has two units."""
+    months = 12 * (last.year - first.year) + last.month - first.month
+    return {"day": True, "week": (last - first).days >= 7, "month": months, "year": last.year > first.year}[unit]
+
+
+@st.composite
 def levels_of(draw, least, most):
     kind = draw(st.sampled_from(["text", "number", "truth"]))
     if kind == "truth" and least <= 2:
@@ -56,7 +70,7 @@ def categoricals(draw, name):
 @st.composite
 def schemas(draw):
     chosen = draw(st.lists(names, min_size=1, max_size=4, unique=True))
-    columns = [draw(draw(st.sampled_from([reals, integers, binaries, categoricals]))(name)) for name in chosen]
+    columns = [draw(draw(st.sampled_from([reals, integers, dates, binaries, categoricals]))(name)) for name in chosen]
     features = [name for column in columns for name in column.feature_names]
     assume(len(set(features)) == len(features))
     return Schema(*columns)
@@ -70,6 +84,8 @@ def a_table(draw, schema: Schema) -> pd.DataFrame:
             values = st.sampled_from(column.levels)
         elif column.kind == "integer":
             values = st.integers(column.lower, column.upper)
+        elif column.kind == "date":
+            values = st.integers(0, column.upper) | st.dates() | st.dates().map(str)
         else:
             values = st.floats(column.lower, column.upper)
         drawn = draw(st.lists(st.none() | values if column.missing else values, min_size=n, max_size=n))
@@ -96,7 +112,7 @@ def test_conform_is_canonical_and_idempotent(case):
         dtype, truth = frame[column.name].dtype, isinstance(getattr(column, "levels", (None,))[0], bool)
         if column.kind == "real":
             assert dtype == np.float64
-        elif column.kind == "integer" or (column.kind == "binary" and column.levels == (0, 1) and not truth):
+        elif column.kind in ("integer", "date") or (column.kind == "binary" and column.levels == (0, 1) and not truth):
             assert str(dtype) == ("Int64" if column.missing else "int64")
         else:
             assert isinstance(dtype, pd.CategoricalDtype) and not dtype.ordered
@@ -419,7 +435,7 @@ missing = true
         ("column = 3", ValueError, r"\[\[column\]\]"),
         ("version = 1\n[[column]]\nname='x'\ntype='binary'", ValueError, "nothing else"),
         ("[[column]]\nname='x'", ValueError, "type"),
-        ("[[column]]\nname='x'\ntype='date'", ValueError, "'x'.*type must be one of.*'date'"),
+        ("[[column]]\nname='x'\ntype='time'", ValueError, "'x'.*type must be one of.*'date'"),
         ("[[column]]\nname='x'\ntype='real'\nlower=0", TypeError, "'x'.*upper"),
         ("[[column]]\nname='x'\ntype='binary'\ncolour='red'", TypeError, "'x'.*colour"),
         ("[[column]]\nname='x'\ntype='categorical'\nlevels=3", TypeError, "x.*levels"),

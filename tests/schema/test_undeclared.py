@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from test_schema import schemas
 
 import iwbayes as iw
-from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
+from iwbayes.schema import Binary, Categorical, Date, Integer, Real, Schema
 from iwbayes.schema.cells import AFTER_REFUSAL
 from iwbayes.statement import PrivacyStatement
 from iwbayes.tables import PrivateTable
@@ -35,6 +35,9 @@ SCHEMA = Schema(
     Categorical("code", ("007", "7", "NA")),
     Categorical("town", ("A", "other"), missing=True),
     Categorical("grade", (1, 2, 3)),
+    Date("day", "2019-12-31", "2021-06-30"),
+    Date("month", "2019-12", "2021-06", unit="month", missing=True),
+    Date("year", "2000", "2021", unit="year"),
 )
 ROWS = {
     "pay": [1.5, 2.0, 99.25],
@@ -45,6 +48,9 @@ ROWS = {
     "code": ["007", "7", "NA"],
     "town": ["A", "other", "A"],
     "grade": [1, 2, 3],
+    "day": [datetime.date(2020, 1, 1), datetime.date(2020, 1, 2), datetime.date(2021, 5, 1)],
+    "month": [pd.Timestamp("2020-01-05"), pd.Timestamp("2020-03-01"), pd.Timestamp("2021-05-01")],
+    "year": ["2001", "2015-05", "2021-05-01"],
 }
 
 
@@ -66,6 +72,7 @@ RUBBISH = [
     *(np.datetime64("2020-01-01"), np.timedelta64(1, "s"), pd.Timestamp("2020-01-01"), pd.Timedelta(1, "s")),
     *(pd.Timestamp("2020-01-01", tz="UTC"), pd.Period("2020-01"), pd.Interval(0, 1), datetime.date(2020, 1, 1)),
     *(decimal.Decimal("1.5"), decimal.Decimal("NaN"), decimal.Decimal("sNaN"), decimal.Decimal("Infinity")),
+    *("2020", "2020-02", "2020-02-30", "2020-01-03", "2020-01-03T25:00", "03/04/2020", "20200103", "9999-12-31"),
     *("", " ", "rubbish", "1", " 1 ", "1_0", "1.5", "1e400", "nan", "inf", "True", "false", "NA", "7", "other", "A"),
     *(b"1", b"A", ("A",), ["A"], [1.0], {"A": 1}, {1}, np.array([1.0]), np.array("A"), Raises(), int, np.str_("man")),
 ]
@@ -75,6 +82,8 @@ def cells_of(column):
     """Cells that fit a column, and rubbish."""
     if isinstance(column, Binary | Categorical):
         fit = st.sampled_from(column.levels)
+    elif isinstance(column, Date):
+        fit = st.integers(0, column.upper) | st.dates() | st.dates().map(str)
     else:
         fit = (st.integers if isinstance(column, Integer) else st.floats)(column.lower, column.upper)
     return fit | fit | st.sampled_from(RUBBISH)
@@ -190,7 +199,8 @@ def test_the_published_schema_by_hand():
 @pytest.mark.parametrize("option", OPTIONS)
 def test_a_table_that_conforms_keeps_its_cells(option):
     table = PrivateTable(pd.DataFrame(ROWS), SCHEMA, on_undeclared=option)
-    assert {name: table.frame[name].tolist() for name in ROWS} == ROWS
+    counted = {"day": [1, 2, 487], "month": [1, 3, 17], "year": [1, 15, 21]}
+    assert {name: table.frame[name].tolist() for name in ROWS} == ROWS | counted
     assert table.schema == SCHEMA.admitting(option) and table.on_undeclared == option
     assert PrivateTable(pd.DataFrame(ROWS), SCHEMA).on_undeclared == "refuse"
 
@@ -331,7 +341,7 @@ def test_bytes_that_are_no_utf8_are_one_cell(tmp_path, name):
     path, schema = tmp_path / name, Schema(Categorical("town", ("A", "B")), Real("pay", 0, 9))
     content = b"town,pay\nA,1\n\xff\xfe,2\nB,\xff\n"
     path.write_bytes(gzip.compress(content) if name.endswith("gz") else content)
-    with pytest.raises(ValueError, match="must be UTF-8"):
+    with pytest.raises(ValueError, match="must be utf-8"):
         iw.read_table(path, schema)
     found = PrivateTable(iw.read_table(path, schema, on_undeclared="other"), schema, on_undeclared="other").frame
     assert found["town"].tolist() == ["A", "other", "B"] and found["pay"].fillna(-1).tolist() == [1, 2, -1]

@@ -66,8 +66,8 @@ def ppc(
         More summaries: functions (values (row,), weights (row,)) -> number. The weights sum to one; values with
         levels are codes. Their names must not be those of other summaries.
     by : str, optional
-        Categorical, Binary or Integer column of the release: everything is done within its levels, which shows what
-        a model without group effects lacks. Rows in which it is missing are left out. It must not be a response.
+        Categorical, Binary, Integer or Date column of the release: everything is done within its levels, which shows
+        what a model without group effects lacks. Rows in which it is missing are left out. It must not be a response.
     draws : int
         Most replicated data sets, evenly spaced among the draws of the posterior.
     prob : float

@@ -18,7 +18,8 @@ from iwbayes.analyst.checks import check_numbers, check_total
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.arrays import Array
 from iwbayes.release import Release
-from iwbayes.schema import Binary, Categorical, Integer
+from iwbayes.schema import Binary, Categorical
+from iwbayes.schema.columns import _Whole
 from iwbayes.weights import Weights
 
 #: Most levels of a column by which rows are grouped.
@@ -123,10 +124,12 @@ def row_groups(sample: WeightedSample, release: Release, by: str | None) -> list
     if by not in schema.names:
         raise KeyError(f"by must be a column of the release; got {by!r}. It has {', '.join(schema.names)}.")
     column = schema[by]
-    if not isinstance(column, Binary | Categorical | Integer):
-        raise ValueError(f"by must be a Categorical, Binary or Integer column; {by!r} is {type(column).__name__}.")
+    if not isinstance(column, Binary | Categorical | _Whole):
+        raise ValueError(
+            f"by must be a Categorical, Binary, Integer or Date column; {by!r} is {type(column).__name__}."
+        )
     cells = release.synthetic.frame[by].iloc[sample.positions[seen]]
-    levels: Sequence[Any] = sorted(cells.dropna().unique()) if isinstance(column, Integer) else column.levels
+    levels: Sequence[Any] = sorted(cells.dropna().unique()) if isinstance(column, _Whole) else column.levels
     if len(levels) > MOST_GROUPS:
         raise ValueError(f"by must have at most {MOST_GROUPS} levels; {by!r} has {len(levels)}. Group its values.")
     found = [(level, seen[(cells == level).fillna(False).to_numpy(dtype=bool)]) for level in levels]

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import brentq
+import scipy
 
 from iwbayes.arrays import Array
 from iwbayes.weights import psislw, systematic_indices
@@ -147,7 +147,9 @@ def _moments(theta: Array, log_weights: Array) -> tuple[Array, Array] | None:
     enough = min(_LEARNING_ESS * theta.shape[1], np.isfinite(log_weights).sum() / 2)
     power = 1.0
     if _ess(_powers(log_weights, 1.0)) < enough:
-        power = brentq(lambda power: _ess(_powers(log_weights, power)) - enough, 0.1 * _LEAST_POWER, 1.0, xtol=1e-9)
+        power = scipy.optimize.brentq(
+            lambda power: _ess(_powers(log_weights, power)) - enough, 0.1 * _LEAST_POWER, 1.0, xtol=1e-9
+        )
     weights = _powers(log_weights, power)
     mean = weights @ theta
     apart = (theta - mean) * np.sqrt(weights)[:, None]

@@ -15,7 +15,7 @@ from iwbayes.analyst.quantities.fitted_rows import FittedRows, constant, is_numb
 from iwbayes.analyst.regression.families import Family
 from iwbayes.arrays import Array
 from iwbayes.release import Release
-from iwbayes.schema import Integer
+from iwbayes.schema.columns import _Whole
 
 #: How two averages are compared.
 Comparison = Literal["difference", "ratio"]
@@ -143,7 +143,7 @@ def _text(value: Any) -> str:
 
 def _step(fitted: FittedRows, name: str, step: Any) -> tuple[Variable, list[pd.DataFrame]]:
     """Contrast of each row with a step more, within the range of the rows."""
-    x, whole = fitted.distinct[name], isinstance(fitted.recorded.schema[name], Integer)
+    x, whole = fitted.distinct[name], isinstance(fitted.recorded.schema[name], _Whole)
     low, high = x.min(), x.max()
     if not is_number(step) or step == 0 or abs(step) > high - low or (whole and step != int(step)):
         raise ValueError(

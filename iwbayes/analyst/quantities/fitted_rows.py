@@ -25,7 +25,8 @@ from iwbayes.analyst.regression.design_record import read_design, recorded_desig
 from iwbayes.analyst.regression.design_spec import DesignSpec
 from iwbayes.analyst.regression.families import FAMILIES
 from iwbayes.release import Release
-from iwbayes.schema import Binary, Integer
+from iwbayes.schema import Binary
+from iwbayes.schema.columns import _Whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +133,7 @@ class FittedRows:
                     f"{argument} must give levels of {name!r} in the fit, some of {[*levels]}; got {wrong}."
                 )
             return [levels[levels.index(value)] for value in found]
-        whole, lower, upper = isinstance(column, Integer), column.lower, column.upper  # type: ignore[attr-defined]
+        whole, lower, upper = isinstance(column, _Whole), column.lower, column.upper  # type: ignore[attr-defined]
         wrong = [x for x in found if not (is_number(x) and lower <= x <= upper and (not whole or x == int(x)))]
         if wrong:
             raise ValueError(

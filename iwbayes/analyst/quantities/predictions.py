@@ -18,7 +18,7 @@ from iwbayes.analyst.regression.design_record import read_design
 from iwbayes.analyst.regression.design_spec import DesignSpec
 from iwbayes.arrays import Array
 from iwbayes.release import Release
-from iwbayes.schema import Integer
+from iwbayes.schema.columns import _Whole
 
 #: What is predicted.
 Kind = Literal["mean", "response", "linear"]
@@ -139,7 +139,7 @@ def _spread(fitted: FittedRows, name: str) -> list[Any]:
     if levels is not None:
         return list(levels)
     points = np.linspace(fitted.frame[name].min(), fitted.frame[name].max(), GRID_POINTS)
-    whole = isinstance(fitted.recorded.schema[name], Integer)
+    whole = isinstance(fitted.recorded.schema[name], _Whole)
     return np.unique(points.round().astype(np.int64) if whole else points).tolist()
 
 
@@ -149,7 +149,7 @@ def _typical(fitted: FittedRows, name: str) -> Any:
     if fitted.levels(name) is not None:
         return pd.Series(weights).groupby(values.astype(object).to_numpy()).sum().idxmax()
     mean = float(np.average(values.to_numpy(dtype=np.float64), weights=weights))
-    return round(mean) if isinstance(fitted.recorded.schema[name], Integer) else mean
+    return round(mean) if isinstance(fitted.recorded.schema[name], _Whole) else mean
 
 
 def _labelled(design: DesignSpec, posterior: xr.Dataset, values: Array, kind: str, frame: pd.DataFrame) -> xr.Dataset:

@@ -15,7 +15,8 @@ from formulaic.errors import DataMismatchWarning, FormulaicError
 from iwbayes.analyst.regression.families import Family
 from iwbayes.arrays import Array
 from iwbayes.schema import Schema
-from iwbayes.schema.columns import Binary, Integer, Real
+from iwbayes.schema.columns import Binary, _Numeric, _Whole
+from iwbayes.schema.dates import Date
 
 
 @dataclass(frozen=True)
@@ -210,14 +211,18 @@ class DesignSpec:
                 f"missing in {name!r}. Fill them or leave these rows out."
             )
         # numbers that the schema clips: a prediction there would be for another row
-        if isinstance(column, Real | Integer):
+        if isinstance(column, Date):
+            units = pd.Series(column.units(values))
+            values = column.conform(values) if units.isna().any() else units  # refuses cells that are no dates
+        if isinstance(column, _Numeric):
             if not pd.api.types.is_numeric_dtype(values.dtype) or values.dtype.kind in "cb":
                 raise TypeError(f"column {name!r} of newdata must hold numbers; its dtype is {values.dtype}.")
             numbers = values.to_numpy(dtype=np.float64)
+            declared = (column.first, column.last) if isinstance(column, Date) else (column.lower, column.upper)
             outside = (numbers < column.lower) | (numbers > column.upper)
             if outside.any():
                 raise ValueError(
-                    f"column {name!r} of newdata must lie in its declared [{column.lower}, {column.upper}]; "
+                    f"column {name!r} of newdata must lie in its declared [{declared[0]}, {declared[1]}]; "
                     f"{int(outside.sum())} of {len(numbers)} values do not (the first is "
                     f"{numbers[np.argmax(outside)]:g}). The model was not fitted outside these bounds; clip them or "
                     "leave these rows out."
@@ -232,7 +237,7 @@ class DesignSpec:
                     f"coefficient; it knows {known}. Leave such rows out."
                 )
             return conformed.cat.set_categories(known)
-        return conformed.astype(np.int64) if isinstance(column, Integer | Binary) else conformed
+        return conformed.astype(np.int64) if isinstance(column, _Whole | Binary) else conformed
 
 
 def evaluate(formula: Any, frame: pd.DataFrame) -> Any:

@@ -19,7 +19,7 @@ import pandas as pd
 from scipy.special import gammaln
 
 from iwbayes.arrays import Array
-from iwbayes.schema import Binary, Categorical, Column, Integer, Real
+from iwbayes.schema import Binary, Categorical, Column, Date, Integer, Real
 
 FamilyName = Literal[
     "bernoulli", "gaussian", "categorical", "poisson", "negativebinomial", "t", "gamma", "binomial", "cumulative"
@@ -230,9 +230,9 @@ def _gaussian_hessian(eta: Array, y: Array, aux: Any) -> Array:
 _GAUSSIAN = Family(
     name="gaussian",
     link="identity",
-    columns=(Real, Integer, Binary),
+    columns=(Real, Integer, Date, Binary),
     suits=lambda column: not isinstance(column, Binary) or tuple(column.levels) == (0, 1),
-    needs="a Real or Integer column, or a Binary one with levels (0, 1)",
+    needs="a Real, Integer or Date column, or a Binary one with levels (0, 1)",
     log_density=_gaussian_log_density,
     mean=lambda eta: eta,
     mean_gradient=lambda eta: np.ones_like(eta)[None],

@@ -18,7 +18,7 @@ from scipy.stats import norm
 from iwbayes.features.feature_map import raw_moments
 from iwbayes.features.terms import raw_names
 from iwbayes.release import Release
-from iwbayes.schema.columns import Column, Integer, Real
+from iwbayes.schema.columns import Column, _Numeric, _Whole
 from iwbayes.statement import PrivacyStatement
 from iwbayes.weights import Weights
 
@@ -191,10 +191,10 @@ def _marginal(ax: Axes, column: Column, values: pd.Series, shares: np.ndarray) -
     """Shares of the values of one column, and of missing cells in the title."""
     absent = values.isna().to_numpy(dtype=bool)
     equal = np.full(len(values), 1 / len(values))
-    if isinstance(column, Real | Integer):
+    if isinstance(column, _Numeric):
         numbers = values[~absent].to_numpy(dtype=np.float64)
         edges = np.linspace(column.lower, column.upper, _BINS + 1)
-        if isinstance(column, Integer) and column.upper - column.lower < _BINS:
+        if isinstance(column, _Whole) and column.upper - column.lower < _BINS:
             edges = np.arange(column.lower - 0.5, column.upper + 1)
         ax.hist(numbers, bins=edges.tolist(), weights=shares[~absent], color="C0", alpha=0.6, label="weighted")
         ax.hist(numbers, bins=edges.tolist(), weights=equal[~absent], histtype="step", color="0.2", label="unweighted")

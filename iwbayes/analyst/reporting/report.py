@@ -17,7 +17,7 @@ from iwbayes.analyst.reporting.html import bullets, page, paragraph, picture, se
 from iwbayes.analyst.reporting.plots import plot_budget, plot_comparison, plot_marginals, plot_overlap, plot_weights
 from iwbayes.display import number
 from iwbayes.release import Release
-from iwbayes.schema import Integer, Real
+from iwbayes.schema.columns import _Numeric
 from iwbayes.schema.schema import column_table
 
 _NEIGHBOURS = {
@@ -201,7 +201,7 @@ def _marginals(release: Release) -> str:
     rows = []
     for name in names:
         column = schema[name]
-        if isinstance(column, Real | Integer):
+        if isinstance(column, _Numeric):
             numbers = frame[name].to_numpy(dtype=np.float64, na_value=np.nan)
             known = ~np.isnan(numbers)
             if known.any():

@@ -1,6 +1,7 @@
 """Ledger and prices: charge before draw, refuse over budget, compose tightly and on the safe side."""
 
 import dataclasses
+import itertools
 import math
 import threading
 import time
@@ -292,6 +293,44 @@ def test_composed_pure_mechanisms_cost_no_less_than_the_worst_of_them(epsilon, c
     exact = exact_pure(epsilon, count, 1e-6)
     got = price([Event("p", "laplace", epsilon, count=count)], 1e-6, scale=1.0)[0]
     assert exact <= got <= 1.01 * exact + 1e-3 and got < epsilon * count
+
+
+def integrated_delta(multiplier, pure, epsilon):
+    """Delta at epsilon of a Gaussian mechanism and randomised responses, from all their outcomes on two neighbours."""
+    x = np.linspace(-60, 60, 600_001)
+    densities = [norm.pdf(x, 1, multiplier), norm.pdf(x, 0, multiplier)]
+    total = 0.0
+    for outcome in itertools.product([True, False], repeat=len(pure)):
+        truth = math.prod(1 / (1 + math.exp(-e if hit else e)) for e, hit in zip(pure, outcome, strict=True))
+        other = math.prod(1 / (1 + math.exp(e if hit else -e)) for e, hit in zip(pure, outcome, strict=True))
+        gap = truth * densities[0] - math.exp(epsilon) * other * densities[1]
+        total += np.maximum(gap, 0).sum() * (x[1] - x[0])
+    return total
+
+
+@pytest.mark.parametrize(("multiplier", "pure"), [(4.0, [0.3]), (1.0, [0.5, 0.5]), (2.5, [0.1, 0.4, 0.4, 1.0])])
+@pytest.mark.parametrize("delta", [1e-5, 1e-3])
+def test_gaussians_beside_pure_events_have_the_exact_price(multiplier, pure, delta):
+    gaussian = Event("g", "gaussian", 9.0, 0.5, multiplier)
+    counted = [Event(str(e), "laplace", e, count=pure.count(e)) for e in dict.fromkeys(pure)]
+    for events in ([gaussian, *counted], [gaussian, *(Event(str(i), "laplace", e) for i, e in enumerate(pure))]):
+        epsilon, spent = price(events, delta)
+        assert spent <= delta and integrated_delta(multiplier, pure, epsilon) == pytest.approx(delta, rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_exact_price_is_what_finer_and_finer_privacy_losses_come_down_to(seed, monkeypatch):
+    rng = np.random.default_rng(seed)
+    events = [gaussian_event(rng.uniform(0.2, 2), 1e-6)]
+    events += [Event(f"p{k}", "laplace", rng.uniform(0.01, 1), count=int(rng.integers(1, 9))) for k in range(3)]
+    exact = price(events, 1e-6)[0]
+    monkeypatch.setattr(accounting, "MAX_SUMS", 0)  # as for many different events
+    found = []
+    for interval in (1e-3, 1e-4, 1e-5):
+        found.append(accounting._pld_epsilon.__wrapped__(tuple(events), 1e-6, interval, "replace-one"))
+    uses = sum(event.count for event in events)
+    assert exact < found[2] < found[1] < found[0]
+    assert all(loose - exact < uses * interval for loose, interval in zip(found, (1e-3, 1e-4, 1e-5), strict=True))
 
 
 def test_generator_plus_gaussian_costs_clearly_less_than_the_sum():

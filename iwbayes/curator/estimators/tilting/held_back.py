@@ -15,6 +15,7 @@ from iwbayes.features import FeatureMap
 from iwbayes.features.feature_map import raw_moments
 from iwbayes.features.terms import Term, Terms, feature_owners, ordered_terms, raw_terms
 from iwbayes.schema import Schema
+from iwbayes.schema.columns import _Numeric
 from iwbayes.tables import SyntheticTable
 
 #: How many features are held back.
@@ -39,7 +40,7 @@ def next_terms(schema: Schema, terms: Terms) -> tuple[Term, ...]:
     own = set(raw_terms(schema, terms))
     owners = feature_owners(schema)
     indices = sorted({index for term in own for index in term})
-    numeric = {owners.index(index) for index, column in enumerate(schema) if column.kind in ("real", "integer")}
+    numeric = {owners.index(index) for index, column in enumerate(schema) if isinstance(column, _Numeric)}
 
     def new(term: Term) -> bool:
         powers = Counter(term)

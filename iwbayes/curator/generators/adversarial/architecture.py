@@ -12,7 +12,7 @@ import numpy as np
 from iwbayes.arrays import Array, IntArray
 from iwbayes.curator.training.row_gradients import import_torch
 from iwbayes.schema import Schema
-from iwbayes.schema.columns import Column, Integer, _Levels
+from iwbayes.schema.columns import Column, _Levels, _Whole
 
 if TYPE_CHECKING:
     from torch import Generator as TorchGenerator
@@ -57,7 +57,7 @@ def _choices(column: Column) -> Array | None:
     if isinstance(column, _Levels):
         codes = np.arange(len(column.levels) + int(column.missing))
         return column.encode(column.from_codes(np.where(codes == len(column.levels), -1, codes)))
-    if isinstance(column, Integer) and column.upper - column.lower < MOST_VALUES:
+    if isinstance(column, _Whole) and column.upper - column.lower < MOST_VALUES:
         values = np.linspace(-0.5, 0.5, column.upper - column.lower + 1)[:, None]
         if not column.missing:
             return values

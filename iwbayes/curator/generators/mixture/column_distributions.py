@@ -22,7 +22,7 @@ from scipy.special import expit, gammaln, log_expit, log_softmax, logit, ndtr, n
 
 from iwbayes.arrays import Array
 from iwbayes.curator.generators.tables.bins import Codes, ColumnBins, draw_codes
-from iwbayes.schema.columns import Integer, Real, _Levels
+from iwbayes.schema.columns import Real, _Levels, _Whole
 
 #: From the gradient in the distribution (component, code) to that in the parameters (component, parameter).
 Pull = Callable[[Array], Array]
@@ -118,8 +118,8 @@ class _NumericFamily:
     atoms: tuple[bool, bool] = (False, False)
 
     @cached_property
-    def column(self) -> Real | Integer:
-        assert isinstance(self.bins.column, Real | Integer)  # noqa: S101 - `family_of` chooses by the column
+    def column(self) -> Real | _Whole:
+        assert isinstance(self.bins.column, Real | _Whole)  # noqa: S101 - `family_of` chooses by the column
         return self.bins.column
 
     @cached_property
@@ -135,7 +135,7 @@ class _NumericFamily:
     @property
     def kind(self) -> tuple[str | int, ...]:
         """Distribution and outcomes, and what fixes the bins: for whole numbers the width of the bounds."""
-        width = self.column.upper - self.column.lower if isinstance(self.column, Integer) else 0
+        width = self.column.upper - self.column.lower if isinstance(self.column, _Whole) else 0
         return type(self).__name__, *self.atoms, self.column.missing, self.bins.n_present, width
 
     @cached_property
@@ -364,7 +364,7 @@ def family_of(bins: ColumnBins, integers: str, atoms: tuple[bool, bool] = (False
     column = bins.column
     if isinstance(column, _Levels):
         return LevelFamily(bins)
-    if isinstance(column, Integer):
+    if isinstance(column, _Whole):
         width = column.upper - column.lower
         if width < FEW_VALUES and bins.n_present == width + 1:
             return LevelFamily(bins)

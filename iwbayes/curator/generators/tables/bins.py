@@ -11,7 +11,7 @@ import pandas as pd
 from iwbayes.arrays import Array
 from iwbayes.curator.generators.tables.counts import Codes, NoisyCounts
 from iwbayes.curator.generators.tables.smoothing import LEAST_BINS, smoothed_counts
-from iwbayes.schema.columns import Column, Integer, Real, _Levels
+from iwbayes.schema.columns import Column, Real, _Levels, _Numeric, _Whole
 
 #: Standard deviations of noise above which values count as gathered at a bound.
 CLEARLY = 3.0
@@ -31,7 +31,7 @@ class ColumnBins:
     @classmethod
     def of(cls, column: Column, n_bins: int) -> ColumnBins:
         """Equal-width bins between the public bounds, and the bounds; whole numbers where there are not more."""
-        if isinstance(column, Integer):
+        if isinstance(column, _Whole):
             within = column.upper - column.lower - 1
             count = max(min(within, n_bins), 1)
             inner = 1 + np.arange(count + 1) * within // count
@@ -155,8 +155,8 @@ class Groups:
 
 
 def is_numeric(column: Column) -> bool:
-    """Whether the column has bins with an order (real or integer)."""
-    return isinstance(column, Real | Integer)
+    """Whether the column has bins with an order (numbers and dates)."""
+    return isinstance(column, _Numeric)
 
 
 def draw_codes(distributions: Array, given: Codes, rng: np.random.Generator) -> Codes:

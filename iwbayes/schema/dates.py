@@ -1,0 +1,176 @@
+"""Dates as a column type: whole numbers of days, weeks, months or years since a public first date."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from iwbayes.arrays import Array
+from iwbayes.schema import cells
+from iwbayes.schema.cells import AFTER_REFUSAL, dtype_name
+from iwbayes.schema.columns import _Whole
+
+#: Text that is a date, alone or with a time.
+_ISO = re.compile(r"\d{4}-\d{2}-\d{2}(?:[T ].+)?", re.ASCII)
+#: Parts of dates that are enough for a unit.
+_SHORT = {"month": re.compile(r"\d{4}-\d{2}", re.ASCII), "year": re.compile(r"\d{4}(?:-\d{2})?", re.ASCII)}
+#: Units of numpy, and how many of them one is.
+_UNITS: Mapping[str, tuple[Any, int]] = {"day": ("D", 1), "week": ("D", 7), "month": ("M", 1), "year": ("Y", 1)}
+
+
+@dataclass(frozen=True)
+class Date(_Whole):
+    """A column of dates with a public range, counted in units since its first date.
+
+    In tables of this package a date is a whole number: 0 is the unit that holds ``first``, 1 the next one. So it stands
+    in the synthetic rows, and so formulas and PyMC models use it: a coefficient is an effect of one unit. `dates` turns
+    the numbers back into dates.
+
+    Parameters
+    ----------
+    name : str
+    first, last : datetime.date or str
+        Public range, as dates or ISO text such as "2010-01-31"; dates outside are moved to its ends. They are kept as
+        text.
+    unit : {"day", "week", "month", "year"}
+        What is counted. Weeks begin on the weekday of ``first``; months and years are those of the calendar. A coarser
+        unit than is needed costs precision, a finer one nothing.
+    missing : bool
+        Whether missing cells are allowed; they get an indicator of their own.
+
+    Attributes
+    ----------
+    lower, upper : int
+        Bounds of the numbers: 0, and that of ``last``.
+
+    Notes
+    -----
+    Cells may be dates, datetimes, whose time of day and time zone are left out, or ISO text; for months and years also
+    "2010-01", for years "2010". A whole number from 0 to ``upper`` is a number of units. All others do not fit: text
+    of another form must be converted before, since 03/04/2010 is read differently in different places.
+
+    Examples
+    --------
+    >>> visit = Date("visit", "2010-01-01", "2019-12-31", unit="month")
+    >>> numbers = visit.conform(pd.Series(["2010-01-20", "2010-03-02", "2030-01-01"]))
+    >>> numbers.tolist()
+    [0, 2, 119]
+    >>> visit.dates(numbers).dt.strftime("%Y-%m-%d").tolist()
+    ['2010-01-01', '2010-03-01', '2019-12-01']
+    """
+
+    name: str
+    first: str | datetime.date
+    last: str | datetime.date
+    unit: str = "day"
+    missing: bool = False
+    kind: ClassVar[str] = "date"
+
+    def __post_init__(self) -> None:
+        self._check_name()
+        if not isinstance(self.unit, str) or self.unit not in _UNITS:
+            raise ValueError(f"{self.name}: unit must be one of {list(_UNITS)}; got {self.unit!r}.")
+        for side in ("first", "last"):
+            given = getattr(self, side)
+            day = _day(given, self.unit)
+            if np.isnat(day):
+                raise ValueError(f"{self.name}: {side} must be a date or ISO text such as '2010-01-31'; got {given!r}.")
+            object.__setattr__(self, side, str(day))
+        if self.upper < 1:
+            raise ValueError(
+                f"{self.name}: last must be at least one {self.unit} after first; got {self.first} and {self.last}."
+            )
+
+    @property
+    def lower(self) -> int:  # type: ignore[override]
+        """Zero, the number of the unit that holds ``first``."""
+        return 0
+
+    @property
+    def upper(self) -> int:  # type: ignore[override]
+        """Number of the unit that holds ``last``."""
+        return int(self._since(np.array([self.last], dtype="datetime64[D]"))[0])
+
+    def units(self, values: pd.Series) -> Array:
+        """Cells as numbers of units since ``first``, shape (row,): NaN where they are none; dates may lie outside."""
+        if isinstance(values.dtype, np.dtype) and values.dtype.kind == "M":
+            return self._since(values.to_numpy().astype("datetime64[D]"))
+        if pd.api.types.is_numeric_dtype(values.dtype) and values.dtype.kind in "iuf":
+            numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
+            return np.where(self._counts(numbers), numbers, np.nan)
+        return self._by_cell(values)
+
+    def dates(self, values: pd.Series) -> pd.Series:
+        """Numbers of units, as in tables, to the first day of each, dtype datetime64[s]; missing ones are NaT."""
+        numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
+        unit, size = _UNITS[self.unit]
+        start = np.datetime64(str(self.first), unit).astype(np.int64)
+        absent = np.isnan(numbers)
+        days = (start + size * np.where(absent, 0, numbers).astype(np.int64)).astype(f"datetime64[{unit}]")
+        days = days.astype("datetime64[s]")
+        days[absent] = np.datetime64("NaT", "s")
+        return pd.Series(days, index=values.index, name=self.name)
+
+    def admit(self, values: pd.Series, on_undeclared: str) -> pd.Series:
+        """Find the dates, moved into the range; all other cells are missing."""
+        return self._canonical(np.clip(self.units(values), self.lower, self.upper))
+
+    def _numbers(self, values: pd.Series) -> Array:
+        numbers = self.units(values)
+        absent = values.isna().to_numpy(dtype=bool)
+        self._check_missing(absent)
+        if (np.isnan(numbers) & ~absent).any():
+            raise ValueError(
+                f"column {self.name!r} (dtype {dtype_name(values)}) has cells that are no dates. Give dates or ISO "
+                f"text such as 2010-01-31, or numbers of {self.unit}s since {self.first}, 0 to {self.upper}. "
+                f"{AFTER_REFUSAL}"
+            )
+        return np.clip(numbers, self.lower, self.upper)
+
+    def _since(self, days: NDArray[np.datetime64]) -> Array:
+        """Count units since the first date; NaN for NaT."""
+        unit, size = _UNITS[self.unit]
+        start = np.datetime64(str(self.first), unit)
+        absent = np.isnat(days)
+        passed = (np.where(absent, start, days.astype(f"datetime64[{unit}]")) - start).astype(np.int64)
+        return np.where(absent, np.nan, np.floor_divide(passed, size))
+
+    def _counts(self, numbers: Array) -> NDArray[np.bool_]:
+        """Whether numbers are whole ones of units within the range."""
+        return (numbers >= self.lower) & (numbers <= self.upper) & (numbers == np.round(numbers))
+
+    def _by_cell(self, values: pd.Series) -> Array:
+        objects = values.to_numpy(dtype=object)
+        days = np.fromiter((_day(cell, self.unit) for cell in objects), "datetime64[D]", len(objects))
+        numbers = np.fromiter(map(_number, objects), np.float64, len(objects))
+        return np.where(self._counts(numbers), numbers, self._since(days))
+
+
+def _number(cell: Any) -> float:
+    """Return a number as it is; NaN for text that spells one, which may be a date in another form, and for all else."""
+    return np.nan if isinstance(cell, str | bytes | bool | np.bool_) else cells._number(cell)
+
+
+def _day(cell: Any, unit: str) -> np.datetime64:
+    """Find the day of a date, a datetime or ISO text, NaT where it is none; raise nothing and warn of nothing."""
+    try:
+        if isinstance(cell, bytes):
+            cell = cell.decode("utf-8", "replace")
+        if isinstance(cell, str):
+            if unit in _SHORT and _SHORT[unit].fullmatch(cell):
+                return np.datetime64(cell, "D")
+            cell = datetime.datetime.fromisoformat(cell) if _ISO.fullmatch(cell) else None
+        if isinstance(cell, np.datetime64):
+            return cell.astype("datetime64[D]")
+        if isinstance(cell, datetime.date):
+            return np.datetime64(f"{cell.year:04}-{cell.month:02}-{cell.day:02}", "D")
+    except Exception:  # a cell of a foreign class may raise anything; which one it was is not told
+        pass
+    return np.datetime64("NaT", "D")
