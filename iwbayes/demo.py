@@ -199,10 +199,12 @@ def _fit(formula: str, release: Release, **options: Any) -> pd.DataFrame:
     """Posterior means and equal-tailed intervals of the coefficients, by flat name."""
     from iwbayes.analyst import arviz_compat
     from iwbayes.analyst.arviz_compat import scalars
+    from iwbayes.analyst.calibration.record import NOT_CALIBRATED
     from iwbayes.analyst.regression.fit import fit
 
     idata = fit(formula, release, progressbar=False, log_likelihood=False, **options)
-    tails, found = [(1 - LEVEL) / 2, (1 + LEVEL) / 2], scalars(arviz_compat.group(idata, "posterior"))
+    tails = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
+    found = scalars(arviz_compat.group(idata, "posterior").drop_vars(NOT_CALIBRATED, errors="ignore"))
     rows = [(name, draws.mean(), *np.quantile(draws, tails)) for name, draws in found.items()]
     return pd.DataFrame(rows, columns=["coefficient", "mean", "lower", "upper"])
 

@@ -47,7 +47,8 @@ class IntervalPlan:
     simulations : pandas.DataFrame
         One row a simulation, epsilon and parameter. Columns ``simulation``, ``epsilon``, ``parameter``, ``ratio`` (the
         length of the calibrated 90 % interval over that from the simulated rows themselves, with the sandwich
-        covariance; NaN where the fit failed) and ``verdict`` of the fit, or "failed: " and the reason.
+        covariance; NaN where the fit failed), ``calibrated``, whether the parameter was, and ``verdict`` of the fit, or
+        "failed: " and the reason.
     """
 
     formula: str
@@ -65,15 +66,14 @@ class IntervalPlan:
 
     @cached_property
     def calibrated(self) -> pd.Series:
-        """Share of the simulated fits whose verdict is "calibrated", by ``epsilon``."""
-        fits = self.simulations.drop_duplicates(["simulation", "epsilon"])
-        return (fits["verdict"] == "calibrated").groupby(fits["epsilon"]).mean().rename("calibrated")
+        """Share of the parameters of the simulated fits that were calibrated, by ``epsilon``."""
+        return self.simulations.groupby("epsilon")["calibrated"].mean()
 
     def epsilon_for(self, ratio: float = 2.0, *, parameter: str | None = None) -> float:
         """Return the epsilon at which intervals are so many times as long as the private rows' own.
 
         Ratios are made decreasing in epsilon by isotonic regression, and interpolated linearly in log epsilon. Only
-        budgets take part at which most fits were calibrated.
+        budgets take part at which most parameters were calibrated.
 
         Parameters
         ----------
@@ -107,7 +107,7 @@ class IntervalPlan:
         if len(found) < 2:
             remedy = self.advice or "Plan with more epsilons."
             raise ValueError(
-                f"it takes two budgets at which most fits are calibrated; there are {len(found)}. {remedy}"
+                f"it takes two budgets at which most parameters are calibrated; there are {len(found)}. {remedy}"
             )
         from scipy.optimize import isotonic_regression
 
@@ -115,15 +115,15 @@ class IntervalPlan:
         if not ratios[-1] <= ratio <= ratios[0]:
             more, why = ("larger", "") if ratio < ratios[-1] else ("smaller", self.advice)
             raise ValueError(
-                f"ratio must be within what was simulated where most fits are calibrated, {ratios[-1]:.3g} at epsilon "
-                f"{found.index[-1]:g} to {ratios[0]:.3g} at {found.index[0]:g}; got {ratio!r}. Plan with a {more} "
-                f"epsilon as well. {why}".rstrip()
+                f"ratio must be within what was simulated where most parameters are calibrated, {ratios[-1]:.3g} at "
+                f"epsilon {found.index[-1]:g} to {ratios[0]:.3g} at {found.index[0]:g}; got {ratio!r}. Plan with a "
+                f"{more} epsilon as well. {why}".rstrip()
             )
         return float(np.exp(np.interp(ratio, ratios[::-1], np.log(found.index.to_numpy(dtype=float))[::-1])))
 
     @property
     def advice(self) -> str:
-        """What to do where most fits are not calibrated; empty where they are."""
+        """What to do where most parameters are not calibrated; empty where they are."""
         poor = [plan for plan in self.plans if not self.calibrated[plan.epsilon] > 0.5]
         if not poor:
             return ""
@@ -163,7 +163,7 @@ class IntervalPlan:
         )
         header = ["epsilon", *(f"{epsilon:g}" for epsilon in self.lengths.index)]
         rows = [[str(name), *(f"{ratio:.2f}" for ratio in ratios)] for name, ratios in self.lengths.items()]
-        rows.append(["calibrated", *(f"{round(share * n_simulations)}/{n_simulations}" for share in self.calibrated)])
+        rows.append(["calibrated", *(f"{share:.0%}" for share in self.calibrated)])
         return title, header, rows, [*self._answers(), self.rows_from, *filter(None, [self.advice])]
 
     def _answers(self) -> list[str]:
@@ -257,7 +257,7 @@ def plan(
         Most rows that a user owns, under "replace-user"; not with a formula.
     formula : str, optional
         Regression as `fit` takes it.
-    family : {"bernoulli", "gaussian", "categorical", "poisson"}, optional
+    family : str, optional
         As in `fit`.
     like : SyntheticTable, pandas.DataFrame or Release, optional
         Public rows that are like the private ones, to draw from with replacement: a public table that fits the schema,

@@ -117,7 +117,9 @@ def analyse(release: iw.Release, seed: int) -> tuple[pd.DataFrame, str]:
     lower, upper = (1 - LEVEL) / 2, (1 + LEVEL) / 2
     found = {
         name: (draws.mean(), *np.quantile(draws, [lower, upper]))
-        for name, draws in scalars(arviz_compat.group(idata, "posterior")).items()
+        for name, draws in scalars(
+            arviz_compat.group(idata, "posterior").drop_vars("not_calibrated", errors="ignore")
+        ).items()
     }
     reasons = "; ".join(str(w.message) for w in caught if issubclass(w.category, iw.CalibrationWarning))
     return pd.DataFrame(found, PARTS).T, reasons

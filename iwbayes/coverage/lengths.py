@@ -92,9 +92,10 @@ def _simulated(
     noise, sample, posterior, train = rng.integers(2**31, size=4).tolist()
     lower, upper = bounds_of(_LEVEL)
 
-    def lengths(name: str, release: Release) -> tuple[dict[str, float], str]:
+    def lengths(name: str, release: Release) -> tuple[dict[str, tuple[float, bool]], str]:
         rows = fitted(name, call, release, None, (_LEVEL,), posterior)
-        return {row["parameter"]: row[upper] - row[lower] for row in rows}, str(rows[0]["verdict"])
+        of_each = {row["parameter"]: (row[upper] - row[lower], bool(row["calibrated"])) for row in rows}
+        return of_each, str(rows[0]["verdict"])
 
     # a ledger without a charge, of seeded noise: it certifies nothing
     own, _ = lengths(REFERENCE, release_of_rows(private, Ledger(1.0, 0.0, noise=SeededNoise(noise)).statement()))
@@ -113,9 +114,8 @@ def _simulated(
             those, verdict = lengths("release", release)
         except (RuntimeError, ValueError) as error:  # the simulated rows were fitted, and their release cannot be
             those, verdict = {}, f"failed: {' '.join(str(error).split())}"
-        ratios = {name: those.get(name, np.nan) / length for name, length in own.items()}
-        found += [
-            {"epsilon": float(epsilon), "parameter": name, "ratio": ratio, "verdict": verdict}
-            for name, ratio in ratios.items()
-        ]
+        for name, (length, _) in own.items():
+            other, good = those.get(name, (np.nan, False))
+            row = {"ratio": other / length, "calibrated": good, "verdict": verdict}
+            found.append({"epsilon": float(epsilon), "parameter": name, **row})
     return found

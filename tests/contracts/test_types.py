@@ -14,7 +14,9 @@ from iwbayes.analyst.regression.built_by_bambi import BUILT_FAMILIES
 from iwbayes.analyst.regression.families import FAMILIES, FamilyName
 
 #: Pages whose code has no errors.
-PAGES = (ROOT / "README.md", ROOT / "docs" / "start.md")
+NAMES = ("intervals_that_cover", "more_models", "predict_and_compare")
+GUIDES = ROOT / "docs" / "user_guide"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "start.md", *(GUIDES / f"{name}.md" for name in NAMES))
 MISTAKES = """
 import iwbayes as iw
 

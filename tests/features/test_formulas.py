@@ -253,7 +253,7 @@ def test_what_is_no_polynomial_model_is_refused(formula, message):
         ("y ~ x $ n", r"can not be read: .*signs go in backticks, as `a name`\."),
         ("y ~ (]n}-", "can not be read: its brackets do not match"),
         ("y ~ x + (1|region)", r"with their group as a plain column: y ~ x \+ region"),
-        ("y ~ x | region", r"plain column \(y ~ x \+ region\)"),
+        ("y ~ x | region", r"as a plain column: y ~ x \+ region"),
         ("y ~ `no such`", "names 'no such', which the schema lacks"),
     ],
 )

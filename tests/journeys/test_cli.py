@@ -359,7 +359,8 @@ def test_plan_tells_lengths_at_several_budgets(folder, planning, released, monke
         assert each["calibrated"] == expected.calibrated[each["epsilon"]] and each["noise_over_spread"] > 0
     earlier = run(*planning, "--epsilon", 1, *FORMULA, "--like", released)
     assert "the 3000 of an earlier release by their weights" in " ".join(earlier.stdout.split())
-    assert "At epsilon 1 the interval of " in earlier.stdout and "times the private rows' own" in earlier.stdout
+    said = " ".join(earlier.stdout.split())
+    assert "At epsilon 1 the interval of " in said and "times the private rows' own" in said
 
 
 def test_plan_refuses_in_one_line_what_it_cannot_simulate(folder, planning, tmp_path):

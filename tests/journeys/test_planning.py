@@ -55,7 +55,14 @@ def one():
 def handmade(one, ratios, verdicts=None, terms="quadratic"):
     """Plan with the ratios (epsilon: parameter: values of the simulations)."""
     table = [
-        {"simulation": number, "epsilon": epsilon, "parameter": name, "ratio": value, "verdict": verdict}
+        {
+            "simulation": number,
+            "epsilon": epsilon,
+            "parameter": name,
+            "ratio": value,
+            "verdict": verdict,
+            "calibrated": verdict == "calibrated",
+        }
         for epsilon, of in ratios.items()
         for name, values in of.items()
         for number, value in enumerate(values)
@@ -116,7 +123,7 @@ def test_lengths_of_fits_that_are_not_calibrated_answer_nothing(one):
     assert "more rows or a larger epsilon" in handmade(one, ratios, {0.5: ["failed: so"]}, terms="model").advice
     none = handmade(one, {0.5: {"a": [np.nan]}}, {0.5: ["failed: all rows are alike."]})
     assert "At epsilon 0.5 no fit succeeded; failed: all rows are alike." in str(none)
-    with pytest.raises(ValueError, match="two budgets at which most fits are calibrated; there are 0. At epsilon 0.5"):
+    with pytest.raises(ValueError, match="most parameters are calibrated; there are 0. At epsilon 0.5"):
         none.epsilon_for()
     with pytest.raises(ValueError, match="there are 1. Plan with more epsilons"):
         handmade(one, {0.5: {"a": [1.2]}}).epsilon_for()
@@ -130,7 +137,7 @@ def test_it_is_said_in_words(one):
         in said
     )
     several = " ".join(str(handmade(one, {1.0: {"age": [3.0]}, 4.0: {"age": [1.0]}})).split())
-    assert "No interval is more than twice as long from epsilon 2 on." in several and "calibrated 1/1 1/1" in several
+    assert "No interval is more than twice as long from epsilon 2 on." in several and "calibrated 100% 100%" in several
     wide = handmade(one, {1.0 + place / 7: {"a long name of a parameter[level]": [3.0]} for place in range(14)})
     assert max(map(len, wide.summary(width=80).split("\n"))) <= 80
 

@@ -165,14 +165,14 @@ def test_a_fit_counts_units_and_predicts_at_dates(release, frame):
     # the month's effect is .03; the private rows' own standard error is about .001, with the tilt's noise .0015
     assert abs(draws.mean() - 0.03) < 5 * 0.0015
     predicted = [
-        arviz_compat.group(iw.predict(idata, pd.DataFrame({"visit": cells})), "posterior")["y"].to_numpy()
+        arviz_compat.group(iw.predictions(idata, pd.DataFrame({"visit": cells})), "posterior")["y"].to_numpy()
         for cells in (["2010-03-31", "2019-12-01"], [2, 119])
     ]
     np.testing.assert_array_equal(*predicted)
     with pytest.raises(ValueError, match=re.escape("its declared [2010-01-01, 2019-12-31]")):
-        iw.predict(idata, pd.DataFrame({"visit": ["2020-01-01"]}))
+        iw.predictions(idata, pd.DataFrame({"visit": ["2020-01-01"]}))
     with pytest.raises(ValueError, match="no dates"):
-        iw.predict(idata, pd.DataFrame({"visit": ["01/02/2015"]}))
+        iw.predictions(idata, pd.DataFrame({"visit": ["01/02/2015"]}))
 
 
 def test_a_date_is_a_gaussian_response_and_no_count(release):

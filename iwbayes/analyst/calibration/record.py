@@ -235,7 +235,7 @@ def _judge(
         for _ in names:
             reached = reached | ties[reached & ~informed].any(axis=0)
         good[index] = good[reached & informed].all()
-    return good & (not failed), [*reasons, *(check.reason for check in failed)]
+    return good & (not failed), [*(check.reason for check in failed), *reasons]
 
 
 def _list(names: Sequence[str], n_all: int) -> str:

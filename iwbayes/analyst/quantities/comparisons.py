@@ -54,8 +54,8 @@ def comparisons(
     comparison : {"difference", "ratio"}
         Of the two averages. Ratios need means above zero.
     by : str, optional
-        Categorical, Binary or Integer column of the release: rows are averaged within its levels. Rows in which it is
-        missing are left out. With the column that is compared, ``contrast="treated", by="treated"`` is the effect on
+        Categorical, Binary, Integer or Date column of the release: rows are averaged within its levels. Rows in which
+        it is missing are left out. With the column that is compared, ``contrast="treated", by="treated"`` is the effect on
         the treated, and on the others.
     rows : {"random", "fixed"}
         What is averaged over: see the notes of :func:`~iwbayes.slopes`.

@@ -52,8 +52,8 @@ def slopes(
     wrt : str or sequence of str, optional
         Numeric columns on the right of the formula; all by default.
     by : str, optional
-        Categorical, Binary or Integer column of the release: rows are averaged within its levels. Rows in which it is
-        missing are left out.
+        Categorical, Binary, Integer or Date column of the release: rows are averaged within its levels. Rows in which
+        it is missing are left out.
     rows : {"random", "fixed"}
         What is averaged over: see the notes.
     random_seed : int, numpy.random.Generator or None

@@ -85,7 +85,11 @@ def is_beyond(formula: Any, family: Any) -> bool:
     if not isinstance(formula, str):
         return False
     bare = re.sub(r"`[^`]*`", "", formula)
-    return family in BUILT_FAMILIES or bool(_BEYOND.search(bare)) or _trials(formula) is not None
+    return (
+        (isinstance(family, str) and family in BUILT_FAMILIES)
+        or bool(_BEYOND.search(bare))
+        or _trials(formula) is not None
+    )
 
 
 @dataclass(frozen=True, eq=False)

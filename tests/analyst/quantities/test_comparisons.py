@@ -267,7 +267,7 @@ def test_averages_are_those_of_bambi(comparison):
         ({"contrast": {"x": True}}, ValueError, "as the step of 'x'.*got True"),
         ({"comparison": "diff"}, ValueError, r"comparison must be one of \['difference', 'ratio'\]; got 'diff'"),
         ({"rows": "all"}, ValueError, r"rows must be one of \['random', 'fixed'\]"),
-        ({"by": "x"}, ValueError, "by must be a Categorical, Binary or Integer column"),
+        ({"by": "x"}, ValueError, "by must be a Categorical, Binary, Integer or Date column"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options, error, message):

@@ -278,7 +278,7 @@ def test_draws_beyond_all_numbers_are_refused():
         ({"wrt": [1]}, TypeError, r"wrt must be .*; got \[1\]"),
         ({"rows": "all"}, ValueError, r"rows must be one of \['random', 'fixed'\]; got 'all'"),
         ({"by": "q"}, KeyError, "by must be a column of the release; got 'q'"),
-        ({"by": "x"}, ValueError, "by must be a Categorical, Binary or Integer column; 'x' is Real"),
+        ({"by": "x"}, ValueError, "by must be a Categorical, Binary, Integer or Date column; 'x' is Real"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options, error, message):

@@ -336,7 +336,7 @@ def test_what_is_no_release_or_family_is_refused():
     for wrong in ("release.iwb", release.synthetic, None):
         with pytest.raises(TypeError, match=r"release must be a Release; got \w+. Use iwbayes.load\(path\)."):
             fit("y ~ x", wrong)
-    for family, name in (("binomial", "bernoulli"), ("logistic", "bernoulli"), ("normal", "gaussian")):
+    for family, name in (("logit", "bernoulli"), ("logistic", "bernoulli"), ("normal", "gaussian")):
         with pytest.raises(ValueError, match=f"family must be one of .*; got '{family}'. Use family='{name}'."):
             fit("y ~ x", release, family=family)
     with pytest.raises(ValueError, match=r"got \['bernoulli'\]. Choose by the type of the response."):
@@ -367,7 +367,7 @@ def test_the_declared_column_decides_the_family(response, family):
 
 
 def test_whole_numbers_ask_for_the_family():
-    message = r"a family must be given for 'k', Integer in \[0, 60\]: .* Use family='poisson' for a count, or"
+    message = r"a family must be given for 'k', Integer in \[0, 60\]: .* Use family='poisson' or 'negativebinomial'"
     with pytest.raises(ValueError, match=message):
         fit("k ~ x", make_release())
     with pytest.raises(ValueError, match="a family must be given .* Use family='gaussian'."):
