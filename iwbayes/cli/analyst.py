@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -21,6 +21,9 @@ from iwbayes.cli.output import (
     working,
 )
 from iwbayes.display import fill, text_table, wrapped
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: What is shown of each parameter.
 _SUMMARY = ["mean", "sd", "eti90_lb", "eti90_ub", "ess_bulk", "r_hat"]
@@ -107,6 +110,7 @@ def fit(
         found = load(release)
         with working("loading PyMC"):
             from iwbayes.analyst import arviz_compat
+            from iwbayes.analyst.calibration.record import summary_with_stars
             from iwbayes.analyst.criticism.diagnose import diagnose
             from iwbayes.analyst.regression.fit import fit as fit_posterior
 
@@ -122,24 +126,32 @@ def fit(
             progressbar=sys.stderr.isatty(),
         )
         used = arviz_compat.group(idata, "posterior").attrs["family"]
-        shown, checks = arviz_compat.summary(idata)[_SUMMARY], diagnose(found, idata)
+        shown, checks = summary_with_stars(idata)[_SUMMARY], diagnose(found, idata)
         written = None if output is None else save_or_rescue(lambda path: arviz_compat.save(idata, path), output)
         if as_json:
             facts = {
                 "formula": formula,
                 "family": used,
                 "calibrated": "calibration" in checks.index and bool(checks.loc["calibration", "verdict"] == "ok"),
-                "summary": records(shown, "parameter"),
+                "summary": records(_flagged(shown, checks), "parameter"),
                 "diagnostics": records(checks, "check"),
                 "path": written and str(written),
             }
             typer.echo(json.dumps(facts, indent=1))
             return
         title = fill(f"{formula} ({used}), 90 % intervals", later="  ", width=columns()).split("\n")
-        below = ["", "diagnostics", *checks.brief(width=columns()).split("\n")]
+        star = ["* not calibrated"] if any(name.endswith(" *") for name in shown.index) else []
+        below = [*star, "", "diagnostics", *checks.brief(width=columns()).split("\n")]
         below += [] if written is None else [f"written to {written}"]
         room = max(_MOST_LINES - len(title) - len(below) - 1, _FEWEST_PARAMETERS)
         typer.echo("\n".join([*title, "", *posterior_lines(shown, most=room), *below]))
+
+
+def _flagged(shown: pd.DataFrame, checks: pd.DataFrame) -> pd.DataFrame:
+    """Names without a star, and a column of truth values in its place."""
+    some = "calibration" in checks.index and checks.loc["calibration", "value"] in ("calibrated", "calibrated in part")
+    good = [some and not str(name).endswith(" *") for name in shown.index]
+    return shown.assign(calibrated=good).rename(lambda name: str(name).removesuffix(" *"))
 
 
 @app.command(

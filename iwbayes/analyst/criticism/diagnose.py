@@ -185,8 +185,8 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
         - ``skew``: largest distance of mean and mode of the weighted posterior, in standard deviations;
         - ``nonquadraticity``, for models with hyperparameters: standard deviation, over the weighted posterior, of the
           log likelihood less its quadratic approximation;
-        - ``pareto_k``, ``ess`` (Kish, in rows), ``ess_share`` (of the synthetic rows), ``psis_ess`` (Kish after
-          Pareto smoothing);
+        - ``ess`` (Kish, in rows) against four rows for each feature of the tilt; ``pareto_k``, ``ess_share`` (of the
+          synthetic rows), ``psis_ess`` (Kish after Pareto smoothing);
         - ``likelihood_ess``: ``tr(J^-1 sum p_i s_i s_i') / tr(J^-1 sum p_i^2 s_i s_i')`` with p_i = w_i/sum w, s_i
           the centred score of row i and J the weighted curvature: how many equally weighted rows would give
           the mean score the same variance, after the trace form of Ghalebikesabi et al. (UAI 2022), B.5.1; against
@@ -316,7 +316,6 @@ def _weights(facts: Any, release: Release, *, scale: bool, alone: bool) -> list[
     return [
         *weight_checks(facts, scale=scale),
         *tail_checks(facts, alone=alone),
-        _info("ess", float(facts["ess"])),
         _info("psis_ess", float(smoothed)),
         above("n_synthetic", float(facts["n_synthetic"]), float(facts["n_private"]), few, bad="warn"),
         _info("clipped_synthetic", float(facts["clipped_synthetic"])),

@@ -55,8 +55,8 @@ def comparisons(
         Of the two averages. Ratios need means above zero.
     by : str, optional
         Categorical, Binary, Integer or Date column of the release: rows are averaged within its levels. Rows in which
-        it is missing are left out. With the column that is compared, ``contrast="treated", by="treated"`` is the effect on
-        the treated, and on the others.
+        it is missing are left out. With the column that is compared, ``contrast="treated", by="treated"`` is the effect
+        on the treated, and on the others.
     rows : {"random", "fixed"}
         What is averaged over: see the notes of :func:`~iwbayes.slopes`.
     random_seed : int, numpy.random.Generator or None

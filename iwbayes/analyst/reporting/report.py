@@ -11,6 +11,7 @@ import pandas as pd
 
 from iwbayes._warnings import CalibrationWarning
 from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.calibration.record import summary_with_stars
 from iwbayes.analyst.checks import check_release
 from iwbayes.analyst.criticism.diagnose import diagnose, named_in
 from iwbayes.analyst.reporting.html import bullets, page, paragraph, picture, settings, table
@@ -230,7 +231,7 @@ def _posterior(idata: Any, checks: pd.DataFrame) -> str:
             f"complete cases only: {left_out:,} synthetic row{'s' if left_out > 1 else ''} with missing cells left "
             f"out, {float(posterior.attrs['share_left_out']):.2%} of all by weight"
         )
-    shown = arviz_compat.summary(idata)
+    shown = summary_with_stars(idata)
     hidden = max(len(shown) - _MOST_PARAMETERS, 0)
     shown = shown.iloc[:_MOST_PARAMETERS]
     content = paragraph("; ".join(facts)) if facts else ""
@@ -238,7 +239,9 @@ def _posterior(idata: Any, checks: pd.DataFrame) -> str:
         said = "The intervals account for the noise in the weights: inside the domain that simulations support."
         content += paragraph(said, "good")
     else:
-        said = "The intervals are NOT calibrated: they may be wrong in place and length. See the warnings."
+        in_part = checks.loc["calibration", "value"] == "calibrated in part"
+        those = "The intervals of names with a star" if in_part else "The intervals"
+        said = f"{those} are NOT calibrated: they may be wrong in place and length. See the warnings."
         content += paragraph(said, "warn")
     rows = [(name, *(float(row[key]) for key in _SUMMARY)) for name, row in shown.iterrows()]
     caption = "Posterior, with equal-tailed 90 % intervals" + (f"; {hidden} more are not shown" if hidden else "")

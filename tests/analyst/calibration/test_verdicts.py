@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from dataclasses import replace
 
@@ -18,7 +19,12 @@ from posterior_tools import normal_of
 from iwbayes._warnings import CalibrationWarning
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.domain import INFLUENCE_LIMIT
-from iwbayes.analyst.calibration.record import calibration_record, mark_uncalibrated, warn_outside_domain
+from iwbayes.analyst.calibration.record import (
+    calibration_record,
+    mark_uncalibrated,
+    summary_with_stars,
+    warn_outside_domain,
+)
 from iwbayes.analyst.calibration.sample import sample
 from iwbayes.analyst.calibration.sandwich import influence_ess
 from iwbayes.analyst.criticism.diagnose import diagnose
@@ -256,3 +262,22 @@ def test_a_release_of_levels_is_not_judged_by_its_tail():
     log_weights = 0.5 * frame["y"] * frame["a"] + 0.02 * frame["k"]
     checks = diagnose(release_of(synthetic_table(frame, schema), log_weights.to_numpy()))
     assert np.isnan(checks.loc["pareto_k", "value"]) and checks.loc["pareto_k", "verdict"] == "info"
+
+
+def test_stars_stand_where_others_are_calibrated(of_x, quadratic):
+    with pytest.warns(CalibrationWarning):
+        idata = fit("y ~ x + z", of_x, draws=200, random_seed=1)
+    table = summary_with_stars(idata)
+    assert table.index.tolist() == ["Intercept", "x", "z *", "sigma *"]
+    assert_allclose(table["mean"], arviz_compat.summary(idata)["mean"].iloc[:4])
+    plain = fit("y ~ x + z", quadratic, draws=200, random_seed=1, calibrate="none")
+    assert summary_with_stars(plain).index.tolist() == ["Intercept", "x", "z", "sigma"]
+
+
+def test_few_rows_cannot_tell_what_was_measured(quadratic):
+    """A score is spanned by chance where a handful of rows has all the weight, so that explained is near one."""
+    few = np.where(np.arange(M) < 20, 8.0, 0.0)
+    heavy = replace(quadratic, weights=replace(quadratic.weights, log_weights=few))
+    record = record_of(heavy, ["a", "b"])
+    assert record.attrs["verdict"] == "not calibrated" and not record["calibrated"].any()
+    assert re.match(r"ess \d+ <= \d+: the weights are worth fewer than 4 rows", record.attrs["reasons"])
