@@ -61,7 +61,7 @@ def pool_normals(normals: Sequence[CalibratedNormal]) -> tuple[CalibratedNormal,
         misfit=float(np.max([n.misfit for n in normals])),
         misfit_share=np.stack([n.misfit_share for n in normals]).max(axis=0),
         likelihood_ess=float(np.min([n.likelihood_ess for n in normals])),
-        influence_ess=np.stack([n.influence_ess for n in normals]).min(axis=0),
+        dfbetas=np.stack([n.dfbetas for n in normals]).max(axis=0),
         cut_directions=max(n.cut_directions for n in normals),
         prior_directions=max(n.prior_directions for n in normals),
     )

@@ -81,13 +81,14 @@ def calibration_record(
     xarray.Dataset
         Dimension ``parameter``; variables ``calibrated``, whether nothing that bounds the domain is beyond its limit
         for this parameter; ``kappa``, ``explained``, ``second_order`` (share of the variance that is of second order in
-        the weights), ``misfit_share`` (share that is due to what the rows miss), ``influence_ess`` (how many rows carry
-        the estimate) and ``skew``, all NaN for hyperparameters; ``mean_weighted``, ``sd_weighted``,
+        the weights), ``misfit_share`` (share that is due to what the rows miss), ``dfbetas`` (how far a single row
+        moves the estimate, in standard deviations) and ``skew``, all NaN for hyperparameters; ``mean_weighted``,
+        ``sd_weighted``,
         ``mean_calibrated``, ``sd_calibrated`` (unconstrained), ``sd_between`` (of the calibrated means over draws of
         the weights, and part of ``sd_calibrated``; NaN for a single draw). Attributes: ``method`` ("tilt" or "row
         sandwich"), ``weight_draws`` (their number), ``verdict`` ("calibrated", "calibrated in part" or "not
         calibrated"), ``reasons`` (text, one a line, empty where there is none), ``kappa_max``, ``explained_min``,
-        ``second_order_max``, ``misfit_share_max``, ``influence_ess_min``, ``misfit``, ``kappa0``, ``skew`` (the
+        ``second_order_max``, ``misfit_share_max``, ``dfbetas_max``, ``misfit``, ``kappa0``, ``skew`` (the
         largest), ``nonquadraticity``, ``likelihood_ess``, ``cut_directions``, ``prior_directions``, ``pareto_k``,
         ``ess``, ``n_private``, ``n_synthetic``, ``clipped_private``, ``clipped_synthetic``.
     """
@@ -271,7 +272,7 @@ def _described(
     between: Array,
 ) -> tuple[dict[str, Array], dict[str, float]]:
     """Columns of a record, with those of its `own` kind, and the worst of the known values over the parameters."""
-    of_normal = ("kappa", "explained", "misfit_share", "influence_ess")
+    of_normal = ("kappa", "explained", "misfit_share", "dfbetas")
     columns = {name: np.full(len(names), NAN) if normal is None else getattr(normal, name) for name in of_normal} | own
     columns |= {
         "mean_weighted": mean_before,
@@ -283,7 +284,7 @@ def _described(
     worst = {
         "explained_min": smallest_known(columns["explained"]),
         "misfit_share_max": -smallest_known(-columns["misfit_share"]),
-        "influence_ess_min": smallest_known(columns["influence_ess"]),
+        "dfbetas_max": -smallest_known(-columns["dfbetas"]),
     }
     return columns, worst
 

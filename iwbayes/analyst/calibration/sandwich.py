@@ -99,8 +99,8 @@ class CalibratedNormal:
         parameters that the prior alone informs.
     likelihood_ess : float
         See `likelihood_ess`.
-    influence_ess : ndarray, shape (p,)
-        See `influence_ess`; NaN for parameters that the prior alone informs.
+    dfbetas : ndarray, shape (p,)
+        See `dfbetas`; NaN for parameters that the prior alone informs.
     cut_directions : int
         Directions of phi that were cut because the weighted rows hardly vary there.
     prior_directions : int
@@ -120,7 +120,7 @@ class CalibratedNormal:
     misfit: float
     misfit_share: Array
     likelihood_ess: float
-    influence_ess: Array
+    dfbetas: Array
     cut_directions: int
     prior_directions: int
 
@@ -200,7 +200,7 @@ def calibrate_normal(
         misfit=meat.misfit,
         misfit_share=unknown if np.isnan(meat.misfit) else _share(meat.misfit_meat, bread, meat),
         likelihood_ess=likelihood_ess(bread, meat),
-        influence_ess=influence_ess(scores, shares, bread),
+        dfbetas=dfbetas(scores, shares, bread, meat, tilt),
         cut_directions=0 if moments is None else moments.cut_directions,
         prior_directions=n_prior,
     )
@@ -218,21 +218,23 @@ def likelihood_ess(bread: Array, meat: Meat) -> float:
     return float(np.sum(bread * meat.scores.information) / np.sum(bread * meat.scores.squared))
 
 
-def influence_ess(scores: Array, shares: Array, bread: Array) -> Array:
-    """``(sum u_i^2)^2 / sum u_i^4``, u_i = p_i J^-1 s_i: how many rows carry each estimate, shape (p,).
+def dfbetas(scores: Array, shares: Array, bread: Array, meat: Meat, tilt: ReleasedTilt | None) -> Array:
+    """``max_i |p_i J^-1 r_i| / sd``: how far a single row moves each estimate, in its standard deviations, shape (p,).
 
-    It is the number of rows where all have the same influence, and one where a single row has all of it. Unlike k-hat
-    it asks what large weights do to an estimate, and means something where weights take few distinct values.
+    The largest DFBETAS of Belsley, Kuh & Welsch (1980) over the rows, with what the tilt leaves of a score, since it
+    follows the sampled rows. Unlike k-hat of the weights it asks what they do to an estimate, and it means something
+    where they take few distinct values. Its squares sum over the rows to the share of the variance that they make.
 
     Theory: docs/theory.md#pareto-k-and-effective-sample-sizes.
     """
-    mean_score = shares @ scores
-    second, fourth = np.zeros(len(bread)), np.zeros(len(bread))
+    mean_score, moments, largest = shares @ scores, meat.tilt, np.zeros(len(bread))
     for rows in row_blocks(len(shares), BLOCK_NUMBERS // len(bread)):
-        squares = np.square(((scores[rows] - mean_score) @ bread) * shares[rows, None])
-        second += squares.sum(axis=0)
-        fourth += np.square(squares).sum(axis=0)
-    return np.divide(second**2, fourth, out=np.full(len(bread), np.nan), where=fourth > 0)
+        left = scores[rows] - mean_score
+        if tilt is not None and moments is not None:
+            left = left - ((tilt.features[rows] - moments.center) @ moments.basis) @ moments.slope.T
+        largest = np.maximum(largest, np.abs((left @ bread) * shares[rows, None]).max(axis=0))
+    variance = np.einsum("ij,jk,ik->i", bread, meat.total, bread)
+    return np.divide(largest, np.sqrt(np.maximum(variance, 0.0)), out=np.full(len(bread), np.nan), where=variance > 0)
 
 
 def _share(part: Array, bread: Array, meat: Meat) -> Array:

@@ -42,7 +42,7 @@ _WORST = {
     "kappa": "kappa_max",
     "explained": "explained_min",
     "misfit_share": "misfit_share_max",
-    "influence_ess": "influence_ess_min",
+    "dfbetas": "dfbetas_max",
     "skew": "skew",
 }
 #: Those that the table of parameters shows, and its header.
@@ -53,7 +53,7 @@ _ONE_PARAMETER = re.compile(r"(calibration|kappa|explained|misfit)\[(.*)\]")
 #: Rows of single parameters that a short text names at most.
 _MOST_PARAMETERS = 5
 #: Checks that a short text gives a row of their own though they pass.
-_ALWAYS = {"calibration", "kappa", "explained", "misfit", "influence_ess", "skew", "certified", "r_hat", "ess_bulk"}
+_ALWAYS = {"calibration", "kappa", "explained", "misfit", "dfbetas", "skew", "certified", "r_hat", "ess_bulk"}
 
 
 class Diagnostics(pd.DataFrame):
@@ -181,7 +181,7 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
           ``explained[parameter]`` of each;
         - ``misfit``: the largest share of a parameter's variance that is due to what the weighted rows miss of features
           that the tilt held back; not known where a release has no test of fit; ``misfit[parameter]`` of each;
-        - ``influence_ess``: the smallest number of synthetic rows that carry the estimate of a parameter;
+        - ``dfbetas``: the largest shift of an estimate by a single synthetic row, in standard deviations;
         - ``skew``: largest distance of mean and mode of the weighted posterior, in standard deviations;
         - ``nonquadraticity``, for models with hyperparameters: standard deviation, over the weighted posterior, of the
           log likelihood less its quadratic approximation;

@@ -18,7 +18,7 @@ from posterior_tools import normal_of
 
 from iwbayes._warnings import CalibrationWarning
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.calibration.domain import INFLUENCE_LIMIT
+from iwbayes.analyst.calibration.domain import DFBETAS_LIMIT
 from iwbayes.analyst.calibration.record import (
     calibration_record,
     mark_uncalibrated,
@@ -26,7 +26,7 @@ from iwbayes.analyst.calibration.record import (
     warn_outside_domain,
 )
 from iwbayes.analyst.calibration.sample import sample
-from iwbayes.analyst.calibration.sandwich import influence_ess
+from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, calibrate_normal
 from iwbayes.analyst.criticism.diagnose import diagnose
 from iwbayes.analyst.regression.fit import fit
 from iwbayes.analyst.released_tilt import ReleasedTilt
@@ -70,32 +70,36 @@ def record_of(release, names, **changes):
     return calibration_record(names, normal, draws, draws, release, ReleasedTilt.of(release))
 
 
-def test_influence_ess():
+def test_dfbetas_is_the_shift_of_the_estimate_without_a_row(quadratic):
+    """Against the estimate of a mean without each row, and against the parts of the variance."""
     rng = np.random.default_rng(3)
-    scores, shares = rng.normal(size=(500, 2)), rng.dirichlet(np.full(500, 0.5))
-    bread = np.array([[2.0, 0.5], [0.5, 1.0]])
-    influence = shares[:, None] * ((scores - shares @ scores) @ bread)
-    expected = (influence**2).sum(axis=0) ** 2 / (influence**4).sum(axis=0)
-    assert_allclose(influence_ess(scores, shares, bread), expected)
-    # as many rows as there are where all have the same influence, and one where one has all of it
-    equal = np.tile([[1.0, -1.0], [-1.0, 1.0]], (50, 1))
-    assert_allclose(influence_ess(equal, np.full(100, 0.01), np.eye(2)), 100)
-    alone = np.zeros((100, 2))
-    alone[0, 0] = 1.0
-    one, none = influence_ess(alone, np.full(100, 0.01), np.eye(2))
-    assert_allclose(one, 1.0, rtol=0.05)
-    assert np.isnan(none)
+    values, shares = rng.standard_t(3, 400), rng.dirichlet(np.full(400, 2.0))
+    scores = (values - shares @ values)[:, None]
+    terms = LikelihoodTerms(np.array([shares @ values]), scores, np.eye(1), shares)
+    normal = calibrate_normal(terms, prior=lambda theta: (np.zeros(1), -1e-9 * np.eye(1)), n_private=400)
+    without = np.array([np.average(np.delete(values, i), weights=np.delete(shares, i)) for i in range(400)])
+    sd = np.sqrt(normal.likelihood_covariance[0, 0])
+    assert_allclose(normal.dfbetas, np.abs(without - shares @ values).max() / sd, rtol=0.03)
+    # with a tilt only what its features leave of a score counts
+    tilt = ReleasedTilt.of(quadratic)
+    p = quadratic.weights.values / M
+    spanned = np.column_stack([tilt.features[:, 0], tilt.features[:, 1] + rng.normal(size=M)])
+    both = calibrate_normal(
+        LikelihoodTerms(np.zeros(2), spanned, np.eye(2), p), prior=lambda theta: (np.zeros(2), -1e-9 * np.eye(2)),
+        n_private=N, tilt=tilt,
+    )  # fmt: skip
+    assert both.dfbetas[0] < 1e-6 < both.dfbetas[1]
 
 
 def test_each_parameter_has_its_verdict(quadratic):
     record = record_of(
         quadratic, ["a", "b", "c"],
-        explained=np.array([0.95, 0.2, 0.95]), influence_ess=np.array([900, 900, INFLUENCE_LIMIT / 2]),
+        explained=np.array([0.95, 0.2, 0.95]), dfbetas=np.array([0.01, 0.01, 1.4 * DFBETAS_LIMIT]),
     )  # fmt: skip
     assert record["calibrated"].values.tolist() == [True, False, False]
     assert record.attrs["verdict"] == "calibrated in part"
     of_b, of_c = record.attrs["reasons"].split("\n")
-    assert of_b.startswith("explained 0.2 <= 0.9 (b): ") and of_c.startswith("influence_ess 2.5 <= 5 (c): ")
+    assert of_b.startswith("explained 0.2 <= 0.9 (b): ") and of_c.startswith("dfbetas 0.7 >= 0.5 (c): ")
 
 
 def test_what_concerns_all_parameters_leaves_none(quadratic):

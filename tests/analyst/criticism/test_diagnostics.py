@@ -26,7 +26,7 @@ RELEASE_CHECKS = {
     "epsilon", "delta", "adjacency", "noise", "certified",
 }  # fmt: skip
 FIT_CHECKS = {
-    "calibration", "method", "kappa", "kappa0", "explained", "misfit", "influence_ess", "skew", "likelihood_ess",
+    "calibration", "method", "kappa", "kappa0", "explained", "misfit", "dfbetas", "skew", "likelihood_ess",
 }  # fmt: skip
 SAMPLER_CHECKS = {"r_hat", "ess_bulk", "ess_tail"}
 
@@ -44,7 +44,7 @@ def make_release(noise="hardened", spread=0.3, clipped=0.01, n_private=1000):
 
 def make_idata(
     release, kappa=(0.1, 0.02), mode=0.0, likelihood_ess=1800.0, shift=0.0, calibrated=True, explained=(0.92, 0.95),
-    influence_ess=(900.0, 800.0),
+    dfbetas=(0.02, 0.01),
 ):  # fmt: skip
     rng = np.random.default_rng(3)
     draws = rng.normal(size=(4, 500, 2))
@@ -54,7 +54,7 @@ def make_idata(
     if calibrated:
         normal = normal_of(
             np.zeros(2), np.eye(2), mode=np.full(2, mode), kappa=np.array(kappa), kappa0=7.0,
-            explained=np.array(explained), likelihood_ess=likelihood_ess, influence_ess=np.array(influence_ess),
+            explained=np.array(explained), likelihood_ess=likelihood_ess, dfbetas=np.array(dfbetas),
             cut_directions=1,
         )  # fmt: skip
         flat = draws.reshape(-1, 2)
@@ -122,7 +122,7 @@ def test_a_calibrated_fit_with_its_release():
         ({"kappa": (0.1, 0.3)}, "calibration", "warn"),
         ({"kappa": (0.1, 0.3)}, "calibration[b[0]]", "ok"),
         ({"kappa": (0.2, 0.3)}, "calibration", "fail"),
-        ({"influence_ess": (500.0, 4.0)}, "influence_ess", "fail"),
+        ({"dfbetas": (0.01, 0.7)}, "dfbetas", "fail"),
         ({"explained": (0.92, 0.3)}, "explained[b[1]]", "fail"),
         ({"mode": 0.9}, "skew", "fail"),
         ({"likelihood_ess": 80.0}, "likelihood_ess", "warn"),
