@@ -90,7 +90,8 @@ def test_it_is_calibrated_as_the_pymc_model_is(release):
     np.testing.assert_allclose(ours.mode.precision, theirs.mode.precision, rtol=1e-4, atol=1e-3)
     for name in ("kappa", "explained", "second_order"):
         np.testing.assert_allclose(record[name], expected[name], rtol=1e-3)
-    assert record.attrs["method"] == "tilt" and record.attrs["reasons"] == expected.attrs["reasons"]
+    assert record.attrs["method"] == "tilt"
+    assert record.attrs["reasons"].replace("log shape", "shape") == expected.attrs["reasons"]
     # the same proposals around the same mode
     np.testing.assert_allclose(theta, other, atol=1e-3)
     dataset = posterior_dataset(weibull(release), theta)
