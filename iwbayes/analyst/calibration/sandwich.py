@@ -228,11 +228,12 @@ def dfbetas(scores: Array, shares: Array, bread: Array, meat: Meat, tilt: Releas
     Theory: docs/theory.md#pareto-k-and-effective-sample-sizes.
     """
     mean_score, moments, largest = shares @ scores, meat.tilt, np.zeros(len(bread))
+    spanned = None if moments is None else moments.basis @ (moments.slope.T @ bread)  # small before the rows
     for rows in row_blocks(len(shares), BLOCK_NUMBERS // len(bread)):
-        left = scores[rows] - mean_score
-        if tilt is not None and moments is not None:
-            left = left - ((tilt.features[rows] - moments.center) @ moments.basis) @ moments.slope.T
-        largest = np.maximum(largest, np.abs((left @ bread) * shares[rows, None]).max(axis=0))
+        pull = (scores[rows] - mean_score) @ bread
+        if tilt is not None and moments is not None and spanned is not None:
+            pull -= (tilt.features[rows] - moments.center) @ spanned
+        largest = np.maximum(largest, np.abs(pull * shares[rows, None]).max(axis=0))
     variance = np.einsum("ij,jk,ik->i", bread, meat.total, bread)
     return np.divide(largest, np.sqrt(np.maximum(variance, 0.0)), out=np.full(len(bread), np.nan), where=variance > 0)
 

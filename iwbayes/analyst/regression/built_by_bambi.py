@@ -30,6 +30,7 @@ from iwbayes.analyst.inference.weighted_posterior import posterior_dataset
 from iwbayes.analyst.pooling.pool import pool
 from iwbayes.analyst.regression.design import ready_rows
 from iwbayes.analyst.regression.families import check_column, default_family, get_family
+from iwbayes.features.formulas import quoted
 from iwbayes.release import Release
 from iwbayes.schema import Categorical, Column, Integer, Real, Schema
 
@@ -152,7 +153,7 @@ def build(formula: str, release: Release, family: Any, priors: Any) -> BuiltRegr
 
     drop_variables(built, [var.name for var in built.deterministics if len(frame) in var.shape.eval()])
     predictors = [column for column in used if column != own[0]]
-    return BuiltRegression(built, name, response, f"{_quoted(own[0])} ~ {' + '.join(map(_quoted, predictors)) or '1'}")
+    return BuiltRegression(built, name, response, f"{quoted(own[0])} ~ {' + '.join(map(quoted, predictors)) or '1'}")
 
 
 def _trials(formula: str) -> tuple[str, str] | None:
@@ -166,10 +167,6 @@ def _columns(formula: str, schema: Schema) -> list[str]:
     words = set(re.findall(r"(?<![\w.])[^\W\d]\w*", re.sub(r"`[^`]*`", "", formula)))
     words |= set(re.findall(r"`([^`]+)`", formula))
     return [name for name in schema.names if name in words]
-
-
-def _quoted(name: str) -> str:
-    return name if name.isidentifier() else f"`{name}`"
 
 
 def _ready_response(data: pd.DataFrame, own: tuple[str, ...], schema: Schema, family: str) -> pd.DataFrame:

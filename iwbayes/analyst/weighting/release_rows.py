@@ -15,6 +15,7 @@ from iwbayes.analyst.weighting.graph_functions import evaluate
 from iwbayes.analyst.weighting.observed_variables import ObservedRows, observed_rows
 from iwbayes.analyst.weighting.weighted_op import WeightedRandomVariable
 from iwbayes.arrays import Array
+from iwbayes.features.formulas import quoted
 from iwbayes.release import Release
 from iwbayes.schema import Binary, Categorical
 
@@ -46,7 +47,6 @@ def check_rows(model: pm.Model, targets: list[ObservedRows], release: Release) -
     of numbers what rises or falls with them, such as their logarithm. Those of other names and lengths are not looked
     at. A ValueError names the variable and the remedy.
     """
-    cells = _cells(release)
     observed = {rv.name: rv for rv in model.observed_RVs}
     found: list[Any] = [
         (rows.name, model.rvs_to_values[observed[rows.observed]])
@@ -54,10 +54,10 @@ def check_rows(model: pm.Model, targets: list[ObservedRows], release: Release) -
         if not rows.minibatch and rows.rows is None
     ]
     for name, variable in [*found, *((var.name, var) for var in model.data_vars)]:
-        if name not in cells or variable.type.ndim != 1 or variable.type.dtype == "object":
+        if name not in release.synthetic.schema.names or variable.type.ndim != 1 or variable.type.dtype == "object":
             continue
         values = evaluate(variable).astype(np.float64)
-        if len(values) == len(release.synthetic) and not _follows(values, *cells[name]):
+        if len(values) == len(release.synthetic) and not _follows(values, *_cells(release, name)):
             raise ValueError(
                 f"the values of {name!r} are not those of column {name!r} of the release: they are of other rows, or "
                 "in another order. Weights belong to rows by position, so build the model on release.synthetic.frame "
@@ -72,9 +72,9 @@ def formula_of(model: pm.Model, release: Release) -> str | None:
     with them. It says what a release would have to measure for the model.
     """
     weighted = [rv for rv in model.observed_RVs if isinstance(rv.owner.op, WeightedRandomVariable)]
-    cells, found = _cells(release), list[str | None]()
     if len(weighted) != 1:
         return None
+    cells, found = {name: _cells(release, name) for name in release.synthetic.schema.names}, list[str | None]()
     [response] = weighted
     held = [var for var in ancestors([response.owner.inputs[0]]) if var.owner is None and isinstance(var, _HELD)]
     for array in [evaluate(model.rvs_to_values[response]), *map(evaluate, held)]:
@@ -86,19 +86,16 @@ def formula_of(model: pm.Model, release: Release) -> str | None:
             found.append(min(fitting, key=lambda name: len(np.unique(cells[name][0])), default=None))
     if not found or found[0] is None or not set(found[1:]) - {None, found[0]}:
         return None
-    quoted = [name if name.isidentifier() else f"`{name}`" for name in dict.fromkeys(found) if name is not None]
-    return f"{quoted[0]} ~ {' + '.join(quoted[1:])}"
+    names = [quoted(name) for name in dict.fromkeys(found) if name is not None]
+    return f"{names[0]} ~ {' + '.join(names[1:])}"
 
 
-def _cells(release: Release) -> dict[str, tuple[Array, bool]]:
-    """Cells of each column as numbers, codes of levels, and whether they are ordered."""
-    schema, frame, found = release.synthetic.schema, release.synthetic.frame, {}
-    for column in schema:
-        if isinstance(column, Binary | Categorical):
-            found[column.name] = column.codes(frame[column.name]).astype(np.float64), False
-        else:
-            found[column.name] = frame[column.name].to_numpy(np.float64, na_value=np.nan), True
-    return found
+def _cells(release: Release, name: str) -> tuple[Array, bool]:
+    """Cells of a column as numbers, codes of levels, and whether they are ordered."""
+    column, values = release.synthetic.schema[name], release.synthetic.frame[name]
+    if isinstance(column, Binary | Categorical):
+        return column.codes(values).astype(np.float64), False
+    return values.to_numpy(np.float64, na_value=np.nan), True
 
 
 def _follows(values: Array, cells: Array, ordered: bool) -> bool:
