@@ -177,8 +177,11 @@ def fitted_posterior(idata: arviz_compat.ArvizObject) -> xr.Dataset:
     return posterior
 
 
-def quantity_attrs(idata: arviz_compat.ArvizObject) -> dict[str, Any]:
-    """Attributes of a quantity computed from a fit's draws: the model, and what is known of the draws' calibration."""
+def quantity_attrs(idata: arviz_compat.ArvizObject, *, scale: bool = False) -> dict[str, Any]:
+    """Attributes of a quantity computed from a fit's draws: the model, and what is known of the draws' calibration.
+
+    `scale` says whether it is made of the response's scale as well, as drawn responses are.
+    """
     posterior = fitted_posterior(idata)
     found = {key: str(posterior.attrs[key]) for key in ("formula", "family", "weights") if key in posterior.attrs}
     found["calibrated"] = str(posterior.attrs.get("calibrated", "no"))
@@ -186,10 +189,10 @@ def quantity_attrs(idata: arviz_compat.ArvizObject) -> dict[str, Any]:
     if arviz_compat.has_group(idata, "calibration"):
         record = arviz_compat.group(idata, "calibration")
         verdict = str(record.attrs.get("verdict", verdict))
-        if verdict == "calibrated in part":  # means are made of all coefficients, and of no scale
-            scale = getattr(FAMILIES.get(found.get("family", "")), "auxiliary", None)
-            coefficients = record["calibrated"].where(record["parameter"] != scale, True)
-            verdict = "calibrated" if coefficients.all() else "not calibrated"
+        if verdict == "calibrated in part":  # means are made of all coefficients
+            own = None if scale else getattr(FAMILIES.get(found.get("family", "")), "auxiliary", None)
+            used = record["calibrated"].where(record["parameter"] != own, True)
+            verdict = "calibrated" if used.all() else "not calibrated"
     return {**found, "verdict": verdict}
 
 

@@ -109,7 +109,9 @@ def predictions(
         else:
             values = eta if kind == "linear" else design.family.mean(eta)
     dataset = _labelled(design, posterior, values, kind, frame)
-    dataset.attrs.update(kind=kind, **({"conditional": names} if names else {}), **quantity_attrs(idata))
+    dataset.attrs.update(
+        kind=kind, **({"conditional": names} if names else {}), **quantity_attrs(idata, scale=kind == "response")
+    )
     return arviz_compat.make({"predictions" if kind == "response" else "posterior": dataset}, dataset.attrs)
 
 

@@ -28,6 +28,8 @@ from iwbayes.analyst.calibration.record import (
 from iwbayes.analyst.calibration.sample import sample
 from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, calibrate_normal
 from iwbayes.analyst.criticism.diagnose import diagnose
+from iwbayes.analyst.quantities.fitted_rows import quantity_attrs
+from iwbayes.analyst.quantities.predictions import predictions
 from iwbayes.analyst.regression.fit import fit
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.analyst.weighting.release_rows import formula_of
@@ -285,3 +287,17 @@ def test_few_rows_cannot_tell_what_was_measured(quadratic):
     record = record_of(heavy, ["a", "b"])
     assert record.attrs["verdict"] == "not calibrated" and not record["calibrated"].any()
     assert re.match(r"ess \d+ <= \d+: the weights are worth fewer than 4 rows", record.attrs["reasons"])
+
+
+def test_means_need_no_scale_and_drawn_responses_do(of_x):
+    """A fit whose sigma alone is not calibrated: its means are, and responses drawn with sigma are not."""
+    with pytest.warns(CalibrationWarning):
+        idata = fit("y ~ x + z", of_x, draws=200, random_seed=1)
+    record = arviz_compat.group(idata, "calibration")
+    record = record.assign(calibrated=record["parameter"] != "sigma").assign_attrs(verdict="calibrated in part")
+    changed = arviz_compat.with_groups(idata, {"calibration": record})
+    assert quantity_attrs(changed)["verdict"] == "calibrated"
+    rows = pd.DataFrame({"x": [0.0], "z": [0.5]})
+    assert arviz_compat.group(predictions(changed, rows), "posterior").attrs["verdict"] == "calibrated"
+    drawn = arviz_compat.group(predictions(changed, rows, kind="response", random_seed=1), "predictions")
+    assert drawn.attrs["verdict"] == "not calibrated"
