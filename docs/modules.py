@@ -24,7 +24,7 @@ PARTS = {
         "analyst/quantities",
         "analyst/reporting",
     ),
-    "On top": ("coverage", "cli"),
+    "On top": ("coverage", "rehearsal", "cli"),
 }
 ON_TOP = ("__main__", "_read", "demo", "planning")
 

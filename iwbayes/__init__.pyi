@@ -41,6 +41,8 @@ from .curator.publish import publish as publish
 from .curator.publish import publish_users as publish_users
 from .planning import IntervalPlan as IntervalPlan
 from .planning import plan as plan
+from .rehearsal import rehearse as rehearse
+from .rehearsals import Rehearsals as Rehearsals
 from .release import Release as Release
 from .release import ReleaseError as ReleaseError
 from .release import load as load

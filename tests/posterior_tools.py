@@ -132,6 +132,7 @@ def normal_of(mean, covariance, **changes):
         **dict.fromkeys(("kappa", "second_order", "misfit_share"), np.zeros(p)),
         **{"kappa0": 0.1, "explained": np.ones(p), "misfit": np.nan, "likelihood_ess": 3500.0},
         "dfbetas": np.full(p, 0.01),
+        "unrehearsed_share": np.full(p, np.nan),
         **{"cut_directions": 0, "prior_directions": 0},
     }
     return CalibratedNormal(**{**given, **changes})

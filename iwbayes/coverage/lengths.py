@@ -13,12 +13,13 @@ import pandas as pd
 from iwbayes._threads import one_blas_thread
 from iwbayes._warnings import PrivacyWarning
 from iwbayes.analyst.regression.fit import fit
-from iwbayes.coverage.replication import REFERENCE, bounds_of, fitted, release_of_rows, seeded
+from iwbayes.coverage.replication import REFERENCE, bounds_of, fitted, release_of_rows
 from iwbayes.curator.plan import uniform_table
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.noise import SeededNoise
 from iwbayes.curator.progress import progress
 from iwbayes.curator.publish import publish
+from iwbayes.curator.settings import seeded
 from iwbayes.release import Release
 from iwbayes.schema import Schema
 from iwbayes.tables import PrivateTable, SyntheticTable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from iwbayes.analyst import arviz_compat
 from iwbayes.arrays import Array
 from iwbayes.curator.privacy.noise import SeededNoise
 from iwbayes.curator.publish import publish
+from iwbayes.curator.settings import seeded
 from iwbayes.release import Release
 from iwbayes.statement import PrivacyStatement
 from iwbayes.tables import PrivateTable, SyntheticTable
@@ -106,18 +107,6 @@ def release_of_rows(private: PrivateTable, statement: PrivacyStatement) -> Relea
     """Put simulated private rows in the place of synthetic ones, to fit what an analyst with all data would."""
     table = SyntheticTable(private.frame, private.schema, origin="simulated private rows")
     return Release(table, Weights(np.zeros(len(table)), "none"), statement, n_private=len(table))
-
-
-def seeded(part: Any, seed: int) -> Any:
-    """Give a `random_seed` to a generator or an estimator that has none yet, and to what it is built on."""
-    if not is_dataclass(part) or isinstance(part, type | SyntheticTable | Weights):
-        return part
-    own = {field.name: getattr(part, field.name) for field in fields(part) if field.init}
-    new = {name: seeded(value, seed) for name, value in own.items()}
-    if "random_seed" in own and own["random_seed"] is None:
-        new["random_seed"] = seed % 2**31
-    changed = {name: value for name, value in new.items() if value is not own[name]}
-    return replace(part, **changed) if changed else part
 
 
 def fitted(

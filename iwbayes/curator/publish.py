@@ -11,6 +11,7 @@ import numpy as np
 from iwbayes.curator.contribution import bound_contributions, bounding_events, check_bounding
 from iwbayes.curator.estimators.tilting.tilt import TiltWeights
 from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
+from iwbayes.curator.pipeline import Pipeline
 from iwbayes.curator.plan import (
     ROWS_PER_PRIVATE_ROW,
     GivenTable,
@@ -28,7 +29,7 @@ from iwbayes.curator.privacy.declared import owed_events
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.noise import NoiseSource
 from iwbayes.curator.progress import stages
-from iwbayes.curator.protocols import Generator, PublicFacts, WeightEstimator, needs_generator
+from iwbayes.curator.protocols import Generator, PublicFacts, WeightEstimator
 from iwbayes.release import Release
 from iwbayes.statement import RowAdjacency
 from iwbayes.tables import PrivateTable, SyntheticTable
@@ -136,16 +137,10 @@ def publish(
             step("calibrating the noise")
             t = largest_scale(events, epsilon, delta, cost=partial(ledger.price_of_release, delta=delta))
             account = ledger.charge_release(*events(t), delta=delta)
-            step("fitting the generator")
             own = share * t * epsilon if share > 0 else epsilon
             rest = (1 - share) * t * epsilon if share < 1 else epsilon
-            fitted = generator.fit(private, account, epsilon=own, delta=own_delta(generator, delta))
-            step("sampling synthetic rows")
-            synthetic = fitted.sample(n, random_seed=sampler)
-            step("weighting synthetic rows")
-            if needs_generator(weights):
-                weights = weights.with_generator(fitted)  # type: ignore[attr-defined]
-            weighted = weights.fit(private, synthetic, account, epsilon=rest, delta=own_delta(weights, delta))
+            pipeline = Pipeline(generator, weights, own, rest, delta, n)
+            fitted, synthetic, weighted = pipeline.run(private, account, sampler, step)
             statement = replace(ledger.statement(), on_undeclared=private.on_undeclared)
     recipe = {
         "generator": repr(generator),
@@ -153,6 +148,7 @@ def publish(
         "share": share,
         "calibration": t,
         "network": repr(fitted),
+        "settings": pipeline.to_data(),
     }
     if isinstance(weights, TiltWeights) and weights.for_models:
         recipe["for_models"] = list(weights.for_models)

@@ -258,6 +258,8 @@ class _Levels(Column):
     def conform(self, values: pd.Series) -> pd.Series:
         absent = values.isna().to_numpy(dtype=bool)
         self._check_missing(absent)
+        if isinstance(values.dtype, pd.CategoricalDtype) and list(values.cat.categories) == list(self.levels):
+            return self.from_codes(values.cat.codes.to_numpy(dtype=np.int64))  # the canonical form already
         table = {level: code for code, level in enumerate(self.levels)}
         try:
             # True is 1, as in Python

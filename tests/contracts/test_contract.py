@@ -1,5 +1,6 @@
 """One contract for every generator and every weight estimator: join the list, and the tests come with it."""
 
+import json
 import pickle
 import struct
 import traceback
@@ -34,6 +35,7 @@ from iwbayes.curator.protocols import (
     is_generator,
     is_weight_estimator,
 )
+from iwbayes.curator.settings import from_data, to_data
 from iwbayes.measurement import Measurement
 from iwbayes.schema import Binary, Categorical, Date, Integer, Real, Schema
 from iwbayes.statement import Event
@@ -664,3 +666,18 @@ def test_an_estimator_refuses_another_schema(entry, private):
         run(entry, private, other, ledger)
     assert ledger.events == () and noise.draws == []
     assert_no_canary(caught.value)
+
+
+@every_entry
+def test_settings_are_plain_data(entry):
+    """A release keeps them, so that anyone can replay it; fitted objects and functions are no settings."""
+    algorithm = entry.make()
+    data = to_data(algorithm)
+    if entry.name in ("KnownRatioWeights", "DiscriminatorWeights"):
+        assert data is None
+        return
+    again = from_data(json.loads(json.dumps(data)))
+    assert type(again) is type(algorithm) and to_data(again) == data
+    facts = PublicFacts(SCHEMA, n_private=400, n_synthetic=800)
+    assert again.events(facts, **entry.budget) == algorithm.events(facts, **entry.budget)
+    assert not {"random_seed", "progressbar", "device"} & set(data)

@@ -25,12 +25,14 @@ from iwbayes.analyst.calibration.record import (
     mark_uncalibrated,
     warn_outside_domain,
 )
+from iwbayes.analyst.calibration.rehearsed import rehearsed_draws
 from iwbayes.analyst.checks import Method, check_enough_draws, check_method, check_pool_total, grows_with_rows
 from iwbayes.analyst.fit_record import weights_digest
 from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler
 from iwbayes.analyst.inference.weight_draws import ComponentAssignment, draw_components, sample_statistics
 from iwbayes.analyst.released_tilt import ReleasedTilt, has_shares_of, is_noise_aware
 from iwbayes.arrays import Array
+from iwbayes.rehearsals import Rehearsals
 from iwbayes.release import Release
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ def calibrate(
     weighted_model: pm.Model,
     release: Release,
     *,
+    rehearsals: Rehearsals | None = None,
     method: Method = "auto",
     random_seed: int | np.random.Generator | None = None,
     sampler: Mapping[str, Any] | None = None,
@@ -70,6 +73,10 @@ def calibrate(
         likelihood; the prior counts once.
     release : Release
         The release whose synthetic rows the model observes, in their order.
+    rehearsals : Rehearsals, optional
+        Of this release, from :func:`~iwbayes.rehearse`: standard deviations are then those of the model's estimates
+        over the rehearsals, and correlations the formula's. The model must hold its data as columns of the release, or
+        functions of one column each, so that it can be put on other rows; models with hyperparameters are refused.
     method : {"auto", "laplace", "nuts"}
         How to sample where sampling is needed: by a t proposal at the mode and Pareto smoothed importance weights, by
         PyMC's NUTS, or by the second where k-hat of the first is 0.7 or more. Needed are the posteriors under each of
@@ -144,6 +151,8 @@ def calibrate(
 
     terms = ModelPosterior(weighted_model, release.weights.n_draws)
     draws = terms.unconstrain(posterior)
+    if rehearsals is not None:
+        rehearsals.check(release)
     check_enough_draws(len(draws), terms.size, "Sample more.")
     groups = {
         name: arviz_compat.group(idata, name) for name in arviz_compat.group_names(idata) if name not in STALE_GROUPS
@@ -152,7 +161,9 @@ def calibrate(
     rng = np.random.default_rng(random_seed)
     released = has_shares_of(terms.weights, release.weights)
     moved, record, statistics = (
-        _mixed(terms, draws, release, settings, rng)
+        (*_rehearsed(terms, draws, release, rehearsals, rng), None)
+        if rehearsals is not None
+        else _mixed(terms, draws, release, settings, rng)
         if release.weights.n_draws > 1 and released
         else _single(weighted_model, terms, draws, release, settings, rng)
     )
@@ -165,6 +176,25 @@ def calibrate(
         release_digest=own, weights_digest=own if released else ""
     )
     return arviz_compat.make({**groups, "calibration": record}, idata.attrs)
+
+
+def _rehearsed(
+    terms: ModelPosterior, draws: Array, release: Release, rehearsals: Rehearsals, rng: np.random.Generator
+) -> tuple[Array, xr.Dataset]:
+    """Draws (sample, p) moved to the posterior whose standard deviations are those of rehearsals, and its record."""
+    if not has_shares_of(terms.weights, release.weights):
+        raise ValueError(
+            "rehearsals repeat what was published, and the model has other weights than the release. Use "
+            "reweight(model, release)."
+        )
+    center = draws.mean(axis=0)
+    if not terms.in_likelihood(center).all():
+        raise ValueError(
+            "a model with hyperparameters cannot be calibrated by rehearsals. Leave rehearsals out, or fix the scales "
+            "of its groups."
+        )
+    movable = terms.movable(release)
+    return rehearsed_draws(movable, movable.mode(center), draws, release, rehearsals, rng)
 
 
 def _mixed(

@@ -63,6 +63,8 @@ OTHER_MODEL_SKEW = 3.0
 #: Largest standard deviation of the log likelihood less its quadratic approximation, over the weighted posterior of a
 #: model with hyperparameters: the calibrated likelihood is a normal, and is multiplied by the prior as it is.
 NONQUADRATICITY_LIMIT = 0.5
+#: Largest share of rehearsals to which a model cannot be fitted: a 90 % interval can hold no more than the others.
+FAILED_REFITS_LIMIT = 0.1
 
 
 @dataclass(frozen=True)
@@ -204,6 +206,17 @@ def skew_check(skew: float) -> Check:
             "the model that reweight() returned, with these weights."
         )
     return below("skew", skew, SKEW_LIMIT, advice)
+
+
+def failed_refits_check(share: float) -> Check:
+    """Share of the rehearsals to which the model could not be fitted."""
+    return below(
+        "failed_refits",
+        share,
+        FAILED_REFITS_LIMIT,
+        "the model cannot be fitted to many of the rehearsals, as where a level of a factor is rare. Merge rare "
+        "levels, use a simpler model, or ask for a release with more private rows or a larger epsilon.",
+    )
 
 
 def nonquadraticity_check(value: float) -> Check:

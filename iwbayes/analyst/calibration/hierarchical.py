@@ -103,7 +103,8 @@ class Hierarchy:
         """Return the normal with a place for every parameter: NaN for those that no row informs."""
         inside, both = np.flatnonzero(self.informed), np.ix_(self.informed, self.informed)
         one: dict[str, Any] = {}
-        for name in ("mean", "likelihood_mean", "kappa", "explained", "second_order", "misfit_share", "dfbetas"):
+        of_each = ("kappa", "explained", "second_order", "misfit_share", "dfbetas", "unrehearsed_share")
+        for name in ("mean", "likelihood_mean", *of_each):
             one[name] = np.full(len(self.mode), np.nan)
             one[name][inside] = getattr(self.normal, name)
         for name in ("covariance", "likelihood_covariance", "uncalibrated_covariance"):

@@ -1,8 +1,8 @@
-"""The meat of the sandwich, the covariance of the mean score: a sum of four named terms.
+"""The meat of the sandwich, the covariance of the mean score: a sum of five named terms.
 
-``row_meat + moment_meat + misfit_meat + second_order_meat``. Calibration, loo, ppc and effects use the same sum, but
-for the last term: it follows how an estimate bends with the released moments, and weighted means of fixed numbers, of
-which the others are made, do not bend.
+``row_meat + moment_meat + misfit_meat + second_order_meat + rehearsed_meat``. Calibration, loo, ppc and effects use the
+same sum, but for the last two terms: they follow how an estimate bends with the released moments, and how far the
+estimates of rehearsals are from it. Weighted means of fixed numbers, of which the others are made, do not bend.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class Meat:
     #: What the rows miss where no moment pulls them: delta^2 times the variance that the features leave of the scores.
     misfit_meat: Array
     second_order_meat: Array  # how an estimate bends with the moments; see `second_order_covariance`
+    rehearsed_meat: Array  # what rehearsals say beside the other terms; it may be negative
     scores: ScoreMoments
     tilt: TiltMoments | None
     misfit: float  # delta, the root of `misfit_variance`; NaN without a held-back test
@@ -52,12 +53,17 @@ class Meat:
         sums = score_moments(scores, shares, tilt, moments)
         none = np.zeros_like(sums.residual)
         if tilt is None or moments is None:
-            return cls(sums.residual, none, none, none, sums, None, np.nan)
+            return cls(sums.residual, none, none, none, none, sums, None, np.nan)
         delta = float(np.sqrt(misfit_variance(tilt, shares, n_private))) if misfit is None else misfit
         missed = none if np.isnan(delta) else delta**2 * moments.unspanned(sums.information)
-        return cls(sums.residual, moments.moment_covariance(n_private, tau), missed, none, sums, moments, delta)
+        return cls(sums.residual, moments.moment_covariance(n_private, tau), missed, none, none, sums, moments, delta)
 
     @property
     def total(self) -> Array:
-        """Sum of the four terms."""
-        return self.row_meat + self.moment_meat + self.misfit_meat + self.second_order_meat
+        """Sum of the five terms."""
+        return self.row_meat + self.moment_meat + self.misfit_meat + self.second_order_meat + self.rehearsed_meat
+
+    @property
+    def unmeasured(self) -> Array:
+        """Variance that the tilt's features leave of the scores; all of it without a tilt."""
+        return self.scores.information if self.tilt is None else self.tilt.unspanned(self.scores.information)

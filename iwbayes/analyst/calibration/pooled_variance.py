@@ -62,6 +62,7 @@ def pool_normals(normals: Sequence[CalibratedNormal]) -> tuple[CalibratedNormal,
         misfit_share=np.stack([n.misfit_share for n in normals]).max(axis=0),
         likelihood_ess=float(np.min([n.likelihood_ess for n in normals])),
         dfbetas=np.stack([n.dfbetas for n in normals]).max(axis=0),
+        unrehearsed_share=np.stack([n.unrehearsed_share for n in normals]).max(axis=0),
         cut_directions=max(n.cut_directions for n in normals),
         prior_directions=max(n.prior_directions for n in normals),
     )

@@ -97,7 +97,7 @@ def calibration_record(
     before, after = (np.reshape(draws, (-1, len(names))) for draws in (draws_before, draws_after))
     tilted = not np.isnan(normal.kappa0)
     moved = (before.mean(axis=0), before.std(axis=0, ddof=1), after, between)
-    columns, worst = _described(names, normal, {"second_order": normal.second_order}, *moved)
+    columns, worst = described(names, normal, {"second_order": normal.second_order}, *moved)
     facts = weight_facts(release, tilt) | worst
     facts["kappa_max"] = float(np.nanmax(normal.kappa)) if tilted else NAN
     facts["second_order_max"] = -smallest_known(-normal.second_order)
@@ -107,11 +107,11 @@ def calibration_record(
     facts["skew"], facts["nonquadraticity"] = float(np.nanmax(columns["skew"])), nonquadraticity
     if tilted:
         of_all = [*weight_checks(facts), nonquadraticity_check(facts["nonquadraticity"])]
-        verdict = _judge(names, columns, parameter_checks(unmeasured), of_all, known, linked)
+        verdict = judge(names, columns, parameter_checks(unmeasured), of_all, known, linked)
     else:
         verdict = np.zeros(len(names), dtype=bool), [_why_row_sandwich(release, tilt, len(normals))]
     facts = {"method": "tilt" if tilted else "row sandwich", "weight_draws": len(normals)} | facts
-    return _dataset(names, columns, facts, normal, *verdict)
+    return dataset(names, columns, facts, normal, *verdict)
 
 
 def _why_row_sandwich(release: Release, tilt: ReleasedTilt | None, n_draws: int) -> str:
@@ -174,7 +174,7 @@ def pool_record(
     within, between = _spreads(draws, part)
     normal = None if at_mode is None else at_mode.normal
     dispersion = np.full(len(names), NAN) if at_mode is None else at_mode.dispersion
-    columns, worst = _described(names, normal, {"dispersion": dispersion}, draws.mean(axis=0), within, draws, between)
+    columns, worst = described(names, normal, {"dispersion": dispersion}, draws.mean(axis=0), within, draws, between)
     facts = weight_facts(release, tilt) | worst
     shares = release.weights.values
     if is_noise_aware(release.weights, release):
@@ -194,8 +194,8 @@ def pool_record(
         of_all = [Check("explained", "unknown", "", "fail", _UNKNOWN), bound, *of_all]
     # the limit of kappa is the sandwich's, as long as no study supports another
     of_each = parameter_checks(unmeasured, pooled=True) | {"dispersion": _dispersion_check}
-    verdict = _judge(names, columns, of_each, of_all, np.ones(len(names), dtype=bool))
-    return _dataset(names, columns, {"method": "pool", "weight_draws": n_parts} | facts, normal, *verdict)
+    verdict = judge(names, columns, of_each, of_all, np.ones(len(names), dtype=bool))
+    return dataset(names, columns, {"method": "pool", "weight_draws": n_parts} | facts, normal, *verdict)
 
 
 def _dispersion_check(value: float) -> Check:
@@ -208,7 +208,7 @@ def _dispersion_check(value: float) -> Check:
     return below("dispersion", value, DISPERSION_LIMIT, advice)
 
 
-def _judge(
+def judge(
     names: Sequence[str],
     columns: dict[str, Array],
     of_each: Mapping[str, Callable[[float], Check]],
@@ -262,7 +262,7 @@ def _spreads(draws: Array, part: NDArray[np.intp]) -> tuple[Array, Array]:
     return np.sqrt(within), np.sqrt(np.maximum(between, 0.0))
 
 
-def _described(
+def described(
     names: Sequence[str],
     normal: CalibratedNormal | None,
     own: dict[str, Array],
@@ -289,7 +289,7 @@ def _described(
     return columns, worst
 
 
-def _dataset(
+def dataset(
     names: Sequence[str],
     columns: dict[str, Array],
     facts: dict[str, Any],

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -101,6 +102,9 @@ class CalibratedNormal:
         See `likelihood_ess`.
     dfbetas : ndarray, shape (p,)
         See `dfbetas`; NaN for parameters that the prior alone informs.
+    unrehearsed_share : ndarray, shape (p,)
+        Share of the calibrated likelihood's variance that rehearsals do not see: what the release did not measure. NaN
+        without rehearsals.
     cut_directions : int
         Directions of phi that were cut because the weighted rows hardly vary there.
     prior_directions : int
@@ -121,6 +125,7 @@ class CalibratedNormal:
     misfit_share: Array
     likelihood_ess: float
     dfbetas: Array
+    unrehearsed_share: Array
     cut_directions: int
     prior_directions: int
 
@@ -139,8 +144,24 @@ class CalibratedNormal:
         return symmetric((back / np.maximum(values[self.prior_directions :], 1e-14 * values[-1])) @ back.T)
 
 
+class Spread(NamedTuple):
+    """What rehearsals say of an estimate: its variance about the truth (p,), and what they cannot see.
+
+    `unrehearsed` is the mean square error of the rows in an unmeasured direction of variance one, to be added.
+    """
+
+    variance: Array
+    unrehearsed: float
+
+
 def calibrate_normal(
-    terms: LikelihoodTerms, *, prior: Prior, n_private: float, tilt: ReleasedTilt | None = None, tau: float = TAU
+    terms: LikelihoodTerms,
+    *,
+    prior: Prior,
+    n_private: float,
+    tilt: ReleasedTilt | None = None,
+    tau: float = TAU,
+    spread: Spread | None = None,
 ) -> CalibratedNormal:
     """Calibrate the likelihood of a weighted posterior and return the normal approximation with its prior.
 
@@ -149,7 +170,8 @@ def calibrate_normal(
     ``terms`` hold the scores and the curvature at the mode of the weighted posterior; ``prior`` maps theta (p,) to the
     gradient (p,) and the Hessian (p, p) of the log prior in unconstrained space; ``tau`` is the prior standard
     deviation of the tilt's coefficients. Without a tilt it is the row sandwich, for weights whose noise distribution is
-    unknown: the noise of the weights is then left out.
+    unknown: the noise of the weights is then left out. With a ``spread``, standard deviations are those of rehearsals
+    and correlations the formula's: a few dozen rehearsals do not tell a covariance of many parameters.
 
     Raises ValueError for a tilt of other rows, a curvature that is not positive definite, and a posterior that is not
     concave at the calibrated mode; RuntimeError where the search for that mode did not converge.
@@ -184,6 +206,9 @@ def calibrate_normal(
             outward = terms.curvature @ informed  # takes a covariance of estimates to one of scores
             meat = replace(meat, second_order_meat=outward @ of_estimates @ outward.T)
             second = _share(meat.second_order_meat, bread, meat)
+        missed = unknown
+        if spread is not None:
+            meat, missed = _rehearsed(meat, bread, terms.curvature, spread)
         step = bread @ (shares @ scores)
         mean, posterior = _posterior(prior, theta, basis, n_prior, inner, meat.total, shares @ scores)
     return CalibratedNormal(
@@ -201,9 +226,21 @@ def calibrate_normal(
         misfit_share=unknown if np.isnan(meat.misfit) else _share(meat.misfit_meat, bread, meat),
         likelihood_ess=likelihood_ess(bread, meat),
         dfbetas=dfbetas(scores, shares, bread, meat, tilt),
+        unrehearsed_share=missed,
         cut_directions=0 if moments is None else moments.cut_directions,
         prior_directions=n_prior,
     )
+
+
+def _rehearsed(meat: Meat, bread: Array, curvature: Array, spread: Spread) -> tuple[Meat, Array]:
+    """Meat with the standard deviations of rehearsals, and the share (p,) of the variances that they do not see."""
+    formula = bread @ meat.total @ bread
+    missed = spread.unrehearsed * np.diag(bread @ meat.unmeasured @ bread)
+    own, wanted = np.diag(formula), spread.variance + missed
+    scale = np.sqrt(np.divide(wanted, own, out=np.ones_like(own), where=(own > 0) & np.isfinite(wanted)))
+    beyond = curvature @ (formula * np.outer(scale, scale) - formula) @ curvature
+    share = np.divide(missed, wanted, out=np.full(len(own), np.nan), where=wanted > 0)
+    return replace(meat, rehearsed_meat=symmetric(beyond)), share
 
 
 def likelihood_ess(bread: Array, meat: Meat) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from iwbayes.analyst.calibration.domain import (
     Check,
     above,
     below,
+    failed_refits_check,
     nonquadraticity_check,
     parameter_checks,
     tail_checks,
@@ -45,11 +47,11 @@ _WORST = {
     "dfbetas": "dfbetas_max",
     "skew": "skew",
 }
-#: Those that the table of parameters shows, and its header.
+#: Variables that the table of parameters shows: of the formula, and of rehearsals, which are not judged.
 _OF_EACH = ("kappa", "explained", "misfit_share")
-_PARAMETER_HEADER = ("parameter", "verdict", "kappa", "explained", "misfit")
+_OF_REHEARSALS = ("length_ratio", "rehearsed_coverage", "unrehearsed_share")
 #: Names of the rows of one parameter.
-_ONE_PARAMETER = re.compile(r"(calibration|kappa|explained|misfit)\[(.*)\]")
+_ONE_PARAMETER = re.compile(rf"(calibration|kappa|explained|misfit|{'|'.join(_OF_REHEARSALS)})\[(.*)\]")
 #: Rows of single parameters that a short text names at most.
 _MOST_PARAMETERS = 5
 #: Checks that a short text gives a row of their own though they pass.
@@ -105,11 +107,11 @@ class Diagnostics(pd.DataFrame):
             "for information": "; ".join(facts),
             "not known": ", ".join(unknown),
         }
-        parameters = self._parameters()
+        header, parameters = self._parameters()
         outside = [row for row in parameters if row[1] != "calibrated"]
         lines = [text_table(_HEADER, _rows(judged), width=width)]
         if 0 < len(outside) < len(parameters):
-            lines += ["", text_table(_PARAMETER_HEADER, outside[:_MOST_PARAMETERS], width=width)]
+            lines += ["", text_table(header, outside[:_MOST_PARAMETERS], width=width)]
             if len(outside) > _MOST_PARAMETERS:
                 lines.append(f"and {len(outside) - _MOST_PARAMETERS} more parameters that are not calibrated")
         more = [f"{what}: {text}" for what, text in said.items() if text]
@@ -120,22 +122,24 @@ class Diagnostics(pd.DataFrame):
         """Which rows are those of single parameters."""
         return np.array([_ONE_PARAMETER.fullmatch(str(name)) is not None for name in self.index], dtype=bool)
 
-    def _parameters(self) -> list[tuple[object, ...]]:
-        """Rows of the table of parameters."""
+    def _parameters(self) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+        """Header and rows of the table of parameters."""
         found: dict[str, dict[str, object]] = {}
         for name, value in self["value"].items():
             if match := _ONE_PARAMETER.fullmatch(str(name)):
                 found.setdefault(match[2], {})[match[1]] = value
-        keys = ("calibration", *_PARAMETER_HEADER[2:])
-        return [(name, *(one.get(key, NAN) for key in keys)) for name, one in found.items()]
+        keys = list(dict.fromkeys(key for one in found.values() for key in one))
+        rows = [(name, *(one.get(key, NAN) for key in keys)) for name, one in found.items()]
+        return ("parameter", *("verdict" if key == "calibration" else key for key in keys)), rows
 
     def __repr__(self) -> str:
         """Show the checks as a table, and what to do below."""
         if list(self.columns) != _COLUMNS:
             return super().__repr__()
         tables = [text_table(_HEADER, _rows(self[~self._is_of_one()]))]
-        if parameters := self._parameters():
-            tables += ["", text_table(_PARAMETER_HEADER, parameters), ""]
+        header, parameters = self._parameters()
+        if parameters:
+            tables += ["", text_table(header, parameters), ""]
         return "\n".join([*tables, *(fill(text, later="  ") for text in self.advice)])
 
     def _repr_html_(self) -> str | None:
@@ -143,8 +147,8 @@ class Diagnostics(pd.DataFrame):
         if list(self.columns) != _COLUMNS:
             return super()._repr_html_()  # type: ignore[operator]
         tables = html_table("Diagnostics", _HEADER, _rows(self[~self._is_of_one()]), notes=self.advice)
-        parameters = self._parameters()
-        return tables + (html_table("Parameters", _PARAMETER_HEADER, parameters) if parameters else "")
+        header, parameters = self._parameters()
+        return tables + (html_table("Parameters", header, parameters) if parameters else "")
 
 
 def _rows(checks: pd.DataFrame) -> Iterable[tuple[object, ...]]:
@@ -181,6 +185,11 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
           ``explained[parameter]`` of each;
         - ``misfit``: the largest share of a parameter's variance that is due to what the weighted rows miss of features
           that the tilt held back; not known where a release has no test of fit; ``misfit[parameter]`` of each;
+        - ``rehearsals``, their number, and ``failed_refits``, the share in which the model failed, where the intervals
+          are made of them; ``length_ratio[parameter]``, the standard deviation over the formula's,
+          ``rehearsed_coverage[parameter]``, how often the formula's 90 % interval held what was rehearsed, and
+          ``unrehearsed_share[parameter]``, the share of the variance for what was not measured. What bounds the formula
+          is then for information;
         - ``dfbetas``: the largest shift of an estimate by a single synthetic row, in standard deviations;
         - ``skew``: largest distance of mean and mode of the weighted posterior, in standard deviations;
         - ``nonquadraticity``, for models with hyperparameters: standard deviation, over the weighted posterior, of the
@@ -222,12 +231,24 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
         # only some families of `fit` are known to have no scale
         has_scale = attrs.get("family") not in {name for name, family in FAMILIES.items() if not family.auxiliary}
     facts = weight_facts(release, ReleasedTilt.of(release)) if record is None else record.attrs
-    checks += [*_weights(facts, release, scale=has_scale, alone=record is None), *_privacy(release.statement)]
+    of_weights = _weights(facts, release, scale=has_scale, alone=record is None)
+    if record is not None and record.attrs["method"] == "rehearsals":
+        of_weights = [_as_information(check) for check in of_weights]
+    checks += [*of_weights, *_privacy(release.statement)]
     if idata is not None and arviz_compat.has_group(idata, "posterior"):
         checks += _sampler(idata)
     rows = [(c.name, c.value, c.threshold, c.verdict, c.what_to_do) for c in checks]
     frame = pd.DataFrame(rows, columns=["check", *_COLUMNS])
     return Diagnostics(frame.astype({"value": object, "threshold": object}).set_index("check"))
+
+
+def _unjudged(judge: Any, value: float) -> Check:
+    """Check what bounds the formula where the intervals are not made of it."""
+    return _as_information(judge(value))
+
+
+def _as_information(check: Check) -> Check:
+    return replace(check, verdict="info", what_to_do="") if check.verdict == "fail" else check
 
 
 def _info(name: str, value: Any, what_to_do: str = "") -> Check:
@@ -270,10 +291,15 @@ def _calibration(record: xr.Dataset | None, *, of_another: bool) -> list[Check]:
         value, text = f"{value} for another release", text or "The record is of other weights: see the row weights."
     spanned = float(record["explained"].min())
     overall = "Not judged: structural zeros raise it though the intervals hold; see kappa for each parameter."
-    judges = parameter_checks(pooled=attrs["method"] == "pool")
+    judges: Any = parameter_checks(pooled=attrs["method"] == "pool")
+    by_rehearsals = attrs["method"] == "rehearsals"
+    if by_rehearsals:
+        judges = {name: judge if name == "skew" else partial(_unjudged, judge) for name, judge in judges.items()}
     checks = [
         Check("calibration", value, "calibrated", "ok" if good else "warn" if in_part else "fail", text),
         _info("method", attrs["method"]),
+        *([_info("rehearsals", attrs["n_rehearsals"])] if by_rehearsals else []),
+        *([failed_refits_check(float(attrs["failed_refits"]))] if by_rehearsals else []),
         *(judges[column](float(attrs[fact])) for column, fact in _WORST.items() if column in judges and fact in attrs),
         _info("kappa0", float(attrs["kappa0"]), overall),
     ]
@@ -299,8 +325,10 @@ def _of_parameters(record: xr.Dataset, judges: Any, of_another: bool) -> list[Ch
         inside = bool(good[index]) and not of_another
         said = "calibrated" if inside else "not calibrated"
         found.append(Check(f"calibration[{parameter}]", said, "calibrated", "ok" if inside else "fail", ""))
-        for column in _OF_EACH:
-            if column in judges and column in record:
+        for column in _OF_REHEARSALS if "rehearsed_coverage" in record else _OF_EACH:
+            if column in _OF_REHEARSALS:
+                found.append(_info(f"{column}[{parameter}]", float(record[column].to_numpy()[index])))
+            elif column in judges and column in record:
                 check = judges[column](float(record[column].to_numpy()[index]))
                 found.append(replace(check, name=f"{check.name}[{parameter}]"))
     return found

@@ -23,8 +23,12 @@ from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior
 from iwbayes.analyst.weighting.graph_functions import CompiledWhenUsed, batched, by_columns, value_gradient_curvature
 from iwbayes.analyst.weighting.model_copy import transform_model
 from iwbayes.analyst.weighting.observed_variables import observed_variables
+from iwbayes.analyst.weighting.other_rows import MovableRows
 from iwbayes.analyst.weighting.reweight import common_weights, is_weighted, unweight
 from iwbayes.analyst.weighting.weighted_op import WeightedRandomVariable
+from iwbayes.arrays import Array
+from iwbayes.release import Release
+from iwbayes.tables import SyntheticTable
 
 # A row of a compiled graph costs about as much as so many numbers in numpy, in which `WORK_LIMIT` counts.
 _GRAPH_COST = 4
@@ -36,6 +40,8 @@ def _shared(make: Callable[[Any], Any]) -> Any:
     def get(self: ModelPosterior) -> Any:
         if make.__name__ not in self._made:
             self._made[make.__name__] = make(self)
+        if self._arrays is not None and make.__name__ != "_movable_graph":
+            self._movable_graph[2].put(self._arrays)  # others share the function, with rows of their own
         return self._made[make.__name__]
 
     return property(get, doc=make.__doc__)
@@ -78,6 +84,8 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
         others = len(model.observed_RVs) > len(rows) or model.potentials or model.deterministics
         self._rows_of_others = self.n_rows if others else 0
         self._made: dict[str, Any] = {}
+        self._release: Release | None = None
+        self._arrays: list[Array] | None = None
         self._n_columns = n_weights * self.size  # of Hessians, at the least
         self.cost = float(_GRAPH_COST * self.n_rows)
         self.coords = {dim: labels for dim, labels in model.coords.items() if labels is not None}
@@ -102,6 +110,30 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
             )
         other = copy(self)
         other.weights = weights
+        return other
+
+    def movable(self, release: Release) -> ModelPosterior:
+        """Return the same model on the rows of its release, which `on_rows` can put on others of the same number.
+
+        ValueError where it holds numbers a row that are no function of a single column of the release.
+        """
+        if self._left_out.any():
+            raise ValueError("rows of weight zero are out of the model, which cannot be put on other rows.")
+        other = copy(self)
+        other._made, other._release = {}, release
+        other._arrays, _ = other._movable_graph[2].arrays(release.synthetic)
+        return other
+
+    def on_rows(self, table: SyntheticTable, weights: np.ndarray) -> ModelPosterior:
+        """Return the same model, with its prior, on other rows; those that it does not know get no weight.
+
+        ValueError where `movable` did not make it, or there is another number of rows.
+        """
+        if self._release is None or len(table) != self.n_rows:
+            raise ValueError(f"the model is not one that can be put on {len(table)} other rows. See movable().")
+        arrays, known = self._movable_graph[2].arrays(table)
+        other = self.with_weights(np.where(known, weights, 0.0))
+        other._arrays = arrays
         return other
 
     def scores(self, theta: np.ndarray) -> np.ndarray:
@@ -197,14 +229,22 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
         _, gradient, hessian = self._likelihood(theta)
         return (gradient != 0) | (hessian != 0).any(axis=0)
 
-    @_shared
+    @property
     def _row_graph(self) -> tuple[Any, Any]:
         """Graph of the unweighted log likelihood of each row, shape (row,), and its theta."""
+        return self._movable_graph[:2]
+
+    @_shared
+    def _movable_graph(self) -> tuple[Any, Any, Any]:
+        """Return that graph, and what it holds of columns, where other rows may take their place."""
         variables = [self._model.named_vars[name] for name in self._row_names]
         terms = self._model.logp(vars=variables, sum=False)
         rows = sum(term.sum(axis=tuple(range(1, term.ndim))) if term.ndim > 1 else term for term in terms)
         [rows], theta = self._join([rows])
-        return rows, theta
+        if self._release is None:
+            return rows, theta, None
+        rows, held = MovableRows.of(rows, self._release)
+        return rows, theta, held
 
     @_shared
     def _value_function(self) -> Callable[..., np.ndarray]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from iwbayes.analyst.inference.importance import OF_A_DRAW
 from iwbayes.arrays import Array
+from iwbayes.tables import SyntheticTable
 
 # Steps towards the mode under other weights, and the squared distance in standard deviations at which they end.
 _STEPS, _NEAR = 10, 1e-12
@@ -57,6 +58,17 @@ class WeightedPosterior(LogDensity):
     @abstractmethod
     def with_weights(self, weights: Array) -> WeightedPosterior:
         """Return the same posterior under other weights of its rows, shape (row,)."""
+
+    def on_rows(self, table: SyntheticTable, weights: Array) -> WeightedPosterior:
+        """Return the same model, with the same prior, on other rows and their weights (row,).
+
+        ValueError where the rows do not suit the model; TypeError where it cannot be moved to others at all.
+        """
+        raise TypeError("this model cannot be put on other rows.")
+
+    def with_weak_prior(self) -> WeightedPosterior:
+        """Return the same model with a prior that hardly counts, where its own may; this object by default."""
+        return self
 
     @abstractmethod
     def scores(self, theta: Array) -> Array:

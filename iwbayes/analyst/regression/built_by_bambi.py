@@ -22,6 +22,7 @@ from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.calibrate import calibrate, check_model
 from iwbayes.analyst.calibration.calibrated_components import calibrate_components
 from iwbayes.analyst.calibration.record import mark_uncalibrated, warn_outside_domain
+from iwbayes.analyst.calibration.rehearsed import rehearsed_draws
 from iwbayes.analyst.checks import check_enough_draws
 from iwbayes.analyst.fit_record import fit_attributes
 from iwbayes.analyst.inference.nuts import SamplingSettings, sample_model
@@ -31,6 +32,7 @@ from iwbayes.analyst.pooling.pool import pool
 from iwbayes.analyst.regression.design import ready_rows
 from iwbayes.analyst.regression.families import check_column, default_family, get_family
 from iwbayes.features.formulas import quoted
+from iwbayes.rehearsals import Rehearsals
 from iwbayes.release import Release
 from iwbayes.schema import Categorical, Column, Integer, Real, Schema
 
@@ -213,6 +215,7 @@ def fit_built(
     priors: Any,
     *,
     calibrate: str,
+    rehearsals: Rehearsals | None,
     settings: SamplingSettings,
     rng: np.random.Generator,
     log_likelihood: bool | str,
@@ -232,7 +235,7 @@ def fit_built(
                 random_seed=rng, sampler=settings.sampler,
             )  # fmt: skip
         else:
-            groups, method = _sampled(built, weighted, release, calibrate != "none", settings, rng)
+            groups, method = _sampled(built, weighted, release, calibrate != "none", rehearsals, settings, rng)
             idata = arviz_compat.make(groups)
     if arviz_compat.has_group(idata, "calibration"):
         warn_outside_domain(arviz_compat.group(idata, "calibration"), stacklevel=4)
@@ -252,6 +255,7 @@ def _sampled(
     weighted: pm.Model,
     release: Release,
     calibrating: bool,
+    rehearsals: Rehearsals | None,
     settings: SamplingSettings,
     rng: np.random.Generator,
 ) -> tuple[dict[str, xr.Dataset], str]:
@@ -269,15 +273,19 @@ def _sampled(
         if not calibrating:
             return groups, "nuts"
         idata = calibrate(
-            arviz_compat.make(groups), weighted, release, method=settings.method, random_seed=rng,
-            sampler=settings.sampler,
+            arviz_compat.make(groups), weighted, release, rehearsals=rehearsals, method=settings.method,
+            random_seed=rng, sampler=settings.sampler,
         )  # fmt: skip
         return {name: arviz_compat.group(idata, name) for name in arviz_compat.group_names(idata)}, "nuts"
     assignment = ComponentAssignment.random(1, settings.chains, settings.draws, rng)
     components = draw_components(terms.modes(terms.weights[None]), settings, settings.draws, rng)
     drawn = components[0].draws
     theta, groups["sample_stats"] = drawn.theta, sample_statistics([drawn], assignment)
-    if calibrating:
+    if rehearsals is not None:
+        movable, mode, flat = terms.movable(release), components[0].mode, theta.reshape(-1, terms.size)
+        moved, record = rehearsed_draws(movable, mode, flat, release, rehearsals, rng, built.measurable)
+        theta, groups["calibration"] = moved.reshape(theta.shape), record
+    elif calibrating:
         theta, record = calibrate_components(components, assignment, release, built.measurable)
         groups["calibration"] = record
     posterior = posterior_dataset(terms, theta)

@@ -104,6 +104,38 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: Fami
     )
 
 
+def other_rows(design: Design, frame: pd.DataFrame) -> Design:
+    """Put other rows of the same schema, in its canonical form, through a design.
+
+    Rows with missing cells in its columns, and with levels that have no coefficient, are left out. ValueError where no
+    row is left, or the formula cannot be evaluated on them.
+    """
+    used = frame[list(design.schema.names)]
+    kept = used.notna().all(axis=1).to_numpy(copy=True)
+    for name, levels in design.predictor_levels.items():
+        kept &= used[name].isin(levels).to_numpy()
+    codes = None
+    if design.family.by_level:
+        known = {level: code for code, level in enumerate(design.levels)}
+        codes = used[design.name].astype(str).map(known).to_numpy(dtype=np.float64, na_value=np.nan)
+        kept &= np.isfinite(codes)
+    rows = np.flatnonzero(kept)
+    if not len(rows):
+        raise ValueError(f"no row suits the columns of {design.formula!r}.")
+    used = used.iloc[rows]
+    if codes is not None:
+        values = codes[rows]
+    elif design.name in design.schema.names:
+        values = design.family.response(design.schema[design.name], used[design.name]).values
+    else:
+        parsed = read_formula(design.formula, design.schema)
+        values = evaluate(parsed.lhs, ready_rows(used, design.schema, skip=design.name)).to_numpy(np.float64)[:, 0]
+        _check_finite(design.name, values[:, None])
+    x = design.matrix(design.ready(used))
+    response = replace(design.response, values=values)
+    return replace(design, x=x, response=response, rows=rows, n_rows=len(frame))
+
+
 def _warn(message: str) -> None:
     warnings.warn(message, IwbayesWarning, stacklevel=4)
 

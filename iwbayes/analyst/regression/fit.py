@@ -12,6 +12,7 @@ from iwbayes._threads import one_blas_thread
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.calibrated_components import calibrate_components, pool_draws, reference_at
 from iwbayes.analyst.calibration.record import mark_uncalibrated, warn_outside_domain
+from iwbayes.analyst.calibration.rehearsed import rehearsed_draws
 from iwbayes.analyst.checks import (
     Method,
     check_count,
@@ -34,11 +35,12 @@ from iwbayes.analyst.regression.regression_posterior import RegressionProblem
 from iwbayes.analyst.regression.weighted_rows import WeightedRows
 from iwbayes.analyst.released_tilt import is_noise_aware
 from iwbayes.arrays import Array
+from iwbayes.rehearsals import Rehearsals
 from iwbayes.release import Release
 from iwbayes.weights import Weights
 
 #: How `fit` accounts for the noise in the weights.
-Calibration = Literal["auto", "formula", "pool", "none"]
+Calibration = Literal["auto", "formula", "rehearsals", "pool", "none"]
 
 
 def fit(
@@ -51,6 +53,7 @@ def fit(
     weights: Literal["release", "uniform"] | Weights = "release",
     total: float | None = None,
     calibrate: Calibration = "auto",
+    rehearsals: Rehearsals | None = None,
     draws: int = 1000,
     chains: int = 4,
     random_seed: int | np.random.Generator | None = None,
@@ -87,11 +90,14 @@ def fit(
         Sum of the weights over all synthetic rows; ``release.n_private`` by default, since more synthetic
         rows must not make a posterior narrower than the private rows would. Rows with missing cells in the
         columns used are left out with their share of it.
-    calibrate : {"auto", "formula", "pool", "none"}
+    calibrate : {"auto", "formula", "rehearsals", "pool", "none"}
         "formula": move the draws to the calibrated posterior, whose sandwich covariance accounts for the noise in the
-        weights. "pool": draw the weights from their posterior instead, and mix the posteriors under them; see
-        :func:`~iwbayes.noise_aware_weights`. "auto": the first, or the second for weights from there. "none": leave the
-        draws of the weighted posterior, whose intervals take the weights as exact.
+        weights. "rehearsals": take standard deviations from the replays of the release instead, which see errors that
+        are in no formula. "pool": draw the weights from their posterior, and mix the posteriors under them; see
+        :func:`~iwbayes.noise_aware_weights`. "auto": rehearsals where they are given, a pool for weights from there,
+        else the formula. "none": leave the draws of the weighted posterior, whose intervals take the weights as exact.
+    rehearsals : Rehearsals, optional
+        Of this release, from :func:`~iwbayes.rehearse`.
     draws, chains : int
         Draws of each chain (the chains of "laplace" are independent draws), and their number.
     random_seed : int, numpy.random.Generator or None
@@ -151,18 +157,23 @@ def fit(
     """
     check_release(release)
     _check_options(method, draws, chains, total, log_likelihood, calibrate)
+    released = total is None and isinstance(weights, str) and weights == "release"
+    calibrate = how_to_calibrate(calibrate, rehearsals, release, released)
     rng = np.random.default_rng(random_seed)
     if is_beyond(formula, family):
         _check_release_weights(weights, total)
         settings = SamplingSettings(chains, draws, method, {"progressbar": progressbar, **check_sampler(sampler)})
         return fit_built(
-            formula, release, family, priors, calibrate=calibrate, settings=settings, rng=rng,
+            formula, release, family, priors, calibrate=calibrate, rehearsals=rehearsals, settings=settings, rng=rng,
             log_likelihood=log_likelihood,
         )  # fmt: skip
     weights = _weights_to_pool(weights, release, rng) if calibrate == "pool" else weights
     calibrating = calibrate != "none"
     problem = RegressionProblem.build(formula, release, family, priors, weights, total)
-    n_parts, pooled = len(problem.draw_weights), calibrating and is_noise_aware(problem.weights, release)
+    rehearsed, vectors = calibrate == "rehearsals", problem.draw_weights
+    if rehearsed:
+        vectors = vectors.mean(axis=0, keepdims=True)  # the estimate that the replays repeat
+    n_parts, pooled = len(vectors), calibrating and is_noise_aware(problem.weights, release)
     moving = calibrating and problem.weights is not None and not pooled
     if pooled:
         check_pool_total(problem.total, release.n_private, "Leave total out, or give calibrate='none'.")
@@ -173,10 +184,16 @@ def fit(
         check_enough_draws(chains * draws, problem.design.n_parameters, remedy)
     averaged = problem.posterior
     components = draw_components(
-        averaged.modes(problem.draw_weights), SamplingSettings(chains, draws, method, options), assignment.n_each, rng
+        averaged.modes(vectors), SamplingSettings(chains, draws, method, options), assignment.n_each, rng
     )
     each, record = [one.draws for one in components], None
-    if moving:
+    theta: Array
+    if rehearsed and rehearsals is not None:
+        [own] = components
+        flat = own.draws.theta.reshape(chains * draws, -1)
+        moved, record = rehearsed_draws(own.posterior, own.mode, flat, release, rehearsals, rng, formula)
+        theta = moved.reshape(chains, draws, -1)
+    elif moving:
         theta, record = calibrate_components(components, assignment, release, formula)
     elif pooled:
         at_mode = reference_at(averaged, averaged.mode(), release)
@@ -203,6 +220,30 @@ def fit(
     attrs |= {"rows_left_out": design.n_rows - len(design.rows), "share_left_out": problem.share_left_out}
     groups["posterior"].attrs.update(attrs | {"design": record_design(design, release.synthetic.frame)})
     return arviz_compat.make(groups, attrs)
+
+
+def how_to_calibrate(
+    asked: Calibration, rehearsals: Rehearsals | None, release: Release, as_released: bool
+) -> Calibration:
+    """Return how to calibrate where rehearsals may be given; refuse what does not go together."""
+    if rehearsals is None:
+        if asked == "rehearsals":
+            raise ValueError(
+                "calibrate='rehearsals' needs rehearsals of the release. Make them once for all models, by "
+                "rehearsals = iwbayes.rehearse(release), and pass rehearsals=rehearsals."
+            )
+        return asked
+    if not isinstance(rehearsals, Rehearsals):
+        raise TypeError(f"rehearsals must come from rehearse(release); got {type(rehearsals).__name__}.")
+    if asked not in ("auto", "rehearsals"):
+        raise ValueError(f"rehearsals are not used by calibrate={asked!r}. Leave one of the two out.")
+    if not as_released:
+        raise ValueError(
+            "rehearsals repeat what was published, with the release's own weights and total. Leave weights and total "
+            "out, or give no rehearsals."
+        )
+    rehearsals.check(release)
+    return "rehearsals"
 
 
 def _check_options(

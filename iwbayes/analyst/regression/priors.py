@@ -114,6 +114,8 @@ class LogPrior:
 
     def __init__(self, design: Design, scales: PriorScales, priors: Priors | None = None) -> None:
         given = checked_priors(design, priors)
+        #: Names of the coefficients whose prior is not the default one.
+        self.given = tuple(given)
         self._shape = (design.x.shape[1], design.n_predictors)
         self._size = design.n_parameters
         # default priors are independent normals of linear forms of beta: forms (q, column), means and sds (q,)

@@ -13,10 +13,11 @@ from iwbayes._threads import one_blas_thread
 from iwbayes.analyst.inference.importance import OF_A_DRAW
 from iwbayes.analyst.inference.newton import NotReachedError, maximise_many
 from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior
-from iwbayes.analyst.regression.design import Design, build_design
+from iwbayes.analyst.regression.design import Design, build_design, other_rows
 from iwbayes.analyst.regression.priors import LogPrior, prior_scales
 from iwbayes.analyst.regression.weighted_rows import WeightedRows, derivatives_each, merge_draws
 from iwbayes.arrays import Array
+from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights, kish_ess
 
 
@@ -82,6 +83,17 @@ class RegressionPosterior(WeightedPosterior):
     def with_weights(self, weights: Array) -> RegressionPosterior:
         """Return the same regression under other weights of all rows, shape (row,)."""
         return RegressionPosterior(self.design, self.log_prior, weights)
+
+    def on_rows(self, table: SyntheticTable, weights: Array) -> RegressionPosterior:
+        """Return the same regression, with its prior, on other rows; what it has no coefficient for is left out."""
+        return RegressionPosterior(other_rows(self.design, table.frame), self.log_prior, weights)
+
+    def with_weak_prior(self) -> RegressionPosterior:
+        """Return the same regression with the default priors."""
+        if not self.log_prior.given:
+            return self
+        scales = prior_scales(self.design, self.weights[self.design.rows])
+        return RegressionPosterior(self.design, LogPrior(self.design, scales), self.weights, self.merged)
 
     def log_densities(self, theta: Array) -> Array:
         """Log density, shape (sample,), at many points, shape (sample, p)."""

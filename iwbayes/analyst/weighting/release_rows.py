@@ -13,11 +13,11 @@ from pytensor.graph.traversal import ancestors
 
 from iwbayes.analyst.weighting.graph_functions import evaluate
 from iwbayes.analyst.weighting.observed_variables import ObservedRows, observed_rows
+from iwbayes.analyst.weighting.other_rows import cells_of
 from iwbayes.analyst.weighting.weighted_op import WeightedRandomVariable
 from iwbayes.arrays import Array
 from iwbayes.features.formulas import quoted
 from iwbayes.release import Release
-from iwbayes.schema import Binary, Categorical
 
 # Spread of a variable within equal cells, as a share of its range, that counts as rounding.
 _ROUNDING = 1e-9
@@ -57,7 +57,7 @@ def check_rows(model: pm.Model, targets: list[ObservedRows], release: Release) -
         if name not in release.synthetic.schema.names or variable.type.ndim != 1 or variable.type.dtype == "object":
             continue
         values = evaluate(variable).astype(np.float64)
-        if len(values) == len(release.synthetic) and not _follows(values, *_cells(release, name)):
+        if len(values) == len(release.synthetic) and not _follows(values, *cells_of(release.synthetic, name)):
             raise ValueError(
                 f"the values of {name!r} are not those of column {name!r} of the release: they are of other rows, or "
                 "in another order. Weights belong to rows by position, so build the model on release.synthetic.frame "
@@ -74,7 +74,8 @@ def formula_of(model: pm.Model, release: Release) -> str | None:
     weighted = [rv for rv in model.observed_RVs if isinstance(rv.owner.op, WeightedRandomVariable)]
     if len(weighted) != 1:
         return None
-    cells, found = {name: _cells(release, name) for name in release.synthetic.schema.names}, list[str | None]()
+    table, found = release.synthetic, list[str | None]()
+    cells = {name: cells_of(table, name) for name in table.schema.names}
     [response] = weighted
     held = [var for var in ancestors([response.owner.inputs[0]]) if var.owner is None and isinstance(var, _HELD)]
     for array in [evaluate(model.rvs_to_values[response]), *map(evaluate, held)]:
@@ -88,14 +89,6 @@ def formula_of(model: pm.Model, release: Release) -> str | None:
         return None
     names = [quoted(name) for name in dict.fromkeys(found) if name is not None]
     return f"{names[0]} ~ {' + '.join(names[1:])}"
-
-
-def _cells(release: Release, name: str) -> tuple[Array, bool]:
-    """Cells of a column as numbers, codes of levels, and whether they are ordered."""
-    column, values = release.synthetic.schema[name], release.synthetic.frame[name]
-    if isinstance(column, Binary | Categorical):
-        return column.codes(values).astype(np.float64), False
-    return values.to_numpy(np.float64, na_value=np.nan), True
 
 
 def _follows(values: Array, cells: Array, ordered: bool) -> bool:

@@ -1,0 +1,162 @@
+"""Put a PyMC model on other rows of its release's schema: what it holds of columns is read from these instead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytensor
+from numpy.typing import NDArray
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
+
+from iwbayes.analyst.weighting.graph_functions import evaluate
+from iwbayes.arrays import Array
+from iwbayes.release import Release
+from iwbayes.schema import Binary, Categorical, Schema
+from iwbayes.tables import SyntheticTable
+
+#: Highest degree of a polynomial of a numeric column that is recognised.
+_DEGREE = 3
+#: Largest error of such a fit, and of values of equal cells, as a share of the range.
+_ROUNDING = 1e-9
+
+
+def cells_of(table: SyntheticTable, name: str) -> tuple[Array, bool]:
+    """Cells of a column as numbers, codes of levels, and whether they are ordered."""
+    column, values = table.schema[name], table.frame[name]
+    if isinstance(column, Binary | Categorical):
+        codes = column.codes(values).astype(np.float64)
+        return np.where(codes < 0, np.nan, codes), False
+    return values.to_numpy(np.float64, na_value=np.nan), True
+
+
+@dataclass(frozen=True, eq=False)
+class OfColumn:
+    """A function of one column, known from its values at the cells of some rows."""
+
+    name: str
+    cells: Array  # (cell,): distinct ones, in order; a missing cell last, as NaN
+    values: Array  # (cell,)
+    polynomial: Array | None  # coefficients where it is one, highest degree first
+    ordered: bool
+
+    @classmethod
+    def of(cls, values: Array, name: str, cells: Array, ordered: bool) -> OfColumn | None:
+        """Recognise values (row,) as a function of cells (row,); None where they are none that other cells have."""
+        groups = pd.Series(values).groupby(cells, dropna=False)
+        low, high = groups.min(), groups.max()
+        if np.any((high - low).to_numpy() > _ROUNDING * np.ptp(values)):
+            return None
+        at, found = low.index.to_numpy(dtype=np.float64), low.to_numpy()
+        there = ~np.isnan(at)
+        polynomial = _polynomial(at[there], found[there]) if ordered else None
+        rises = np.diff(found[there])
+        repeated = not ordered or len(at) < len(cells) / 2  # of cells that all differ anything is a function
+        smooth = polynomial is not None or (rises >= 0).all() or (rises <= 0).all()
+        return cls(name, at, found, polynomial, ordered) if repeated or smooth else None
+
+    def at(self, cells: Array) -> tuple[Array, NDArray[np.bool_]]:
+        """Values at other cells (row,), and at which of them it is known."""
+        missing, there = np.isnan(cells), ~np.isnan(self.cells)
+        if not self.ordered:
+            table = dict(zip(self.cells[there], self.values[there], strict=True))
+            known = np.isin(cells, self.cells[there])
+            found = np.array([table.get(cell, self.values[0]) for cell in cells])
+        elif self.polynomial is not None:
+            found, known = np.polyval(self.polynomial, np.where(missing, 0.0, cells)), ~missing
+        else:
+            found, known = np.interp(cells, self.cells[there], self.values[there]), ~missing
+        if missing.any() and not there.all():
+            found[missing], known = self.values[~there][0], known | missing
+        return np.where(known, found, self.values[0]), known
+
+
+def _polynomial(cells: Array, values: Array) -> Array | None:
+    """Coefficients of the polynomial of lowest degree that goes through all points; None where there is none."""
+    for degree in range(1, _DEGREE + 1):
+        if len(cells) <= degree + 1:
+            return None
+        center, scale = cells.mean(), max(np.ptp(cells), 1e-300)
+        shifted = np.polyfit((cells - center) / scale, values, degree)
+        inner = np.poly1d([1 / scale, -center / scale])
+        found = np.poly1d(shifted)(inner)
+        if np.abs(found(cells) - values).max() <= 1e2 * _ROUNDING * np.ptp(values):
+            return np.asarray(found.coeffs)
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class MovableRows:
+    """What a graph holds of the columns of a release, as shared variables that other rows can be put in."""
+
+    schema: Schema
+    shared: Sequence[SharedVariable]
+    functions: Sequence[Sequence[OfColumn | Array]]  # one a column of the array; an array of equal numbers stays
+
+    @classmethod
+    def of(cls, outputs: Variable, release: Release) -> tuple[Variable, MovableRows]:
+        """Return a graph with shared variables for what it holds row by row; ValueError where that is no column's."""
+        table, n = release.synthetic, len(release.synthetic)
+        cells = {name: cells_of(table, name) for name in table.schema.names}
+        shared, functions = list[Any](), list[list[OfColumn | Array]]()
+        swapped: dict[Any, Any] = {}
+        for held in ancestors([outputs]):
+            if held.owner is not None or not isinstance(held, Constant | SharedVariable):
+                continue
+            array: Any = evaluate(held)
+            if array.ndim not in (1, 2) or len(array) != n or array.dtype.kind not in "biuf":
+                continue
+            found = [_function_of(np.asarray(own, dtype=np.float64), cells) for own in np.atleast_2d(array.T)]
+            known = [one for one in found if one is not None]
+            if len(known) < len(found):
+                what = f"{held.name!r}" if held.name else "an array"
+                raise ValueError(
+                    f"the model holds numbers a row ({what}) that are no function of a single column of the release, "
+                    "so that it cannot be put on the rows of rehearsals. Hold columns as pm.Data, and compute products "
+                    "and other functions of them in the model."
+                )
+            new = pytensor.shared(np.array(array), name=held.name, shape=held.type.shape)
+            swapped[held] = new
+            shared.append(new)
+            functions.append(known)
+        if not any(isinstance(one, OfColumn) for parts in functions for one in parts):
+            raise ValueError("the model holds no column of the release, so that it cannot be put on other rows.")
+        [graph] = graph_replace([outputs], swapped, strict=False)
+        return graph, cls(table.schema, shared, functions)
+
+    def arrays(self, table: SyntheticTable) -> tuple[list[Array], Array]:
+        """Arrays for the shared variables, and which rows (row,) of the table the model knows."""
+        cells = {name: cells_of(table, name)[0] for name in self.schema.names}
+        known, found = np.ones(len(table), dtype=bool), []
+        for variable, parts in zip(self.shared, self.functions, strict=True):
+            columns = []
+            for part in parts:
+                if isinstance(part, OfColumn):
+                    values, own = part.at(cells[part.name])
+                    known &= own
+                else:
+                    values = np.broadcast_to(part, (len(table),))
+                columns.append(values)
+            array = np.stack(columns, axis=1) if variable.type.ndim == 2 else columns[0]
+            whole = np.dtype(variable.type.dtype).kind != "f"
+            found.append((np.round(array) if whole else array).astype(variable.type.dtype))
+        return found, known
+
+    def put(self, arrays: Sequence[Array]) -> None:
+        """Give the shared variables these arrays."""
+        for variable, array in zip(self.shared, arrays, strict=True):
+            variable.set_value(array, borrow=True)
+
+
+def _function_of(values: Array, cells: dict[str, tuple[Array, bool]]) -> OfColumn | Array | None:
+    """Recognise the column that values (row,) come from, of several that with fewest cells; a constant stays."""
+    if np.ptp(values) == 0:
+        return values[:1]
+    fitting = [OfColumn.of(values, name, *own) for name, own in cells.items()]
+    return min((one for one in fitting if one is not None), key=lambda one: len(one.cells), default=None)

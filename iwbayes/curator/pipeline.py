@@ -1,0 +1,85 @@
+"""What a release does with the private rows: a generator and an estimator, each with a budget, run and replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from iwbayes.curator.plan import GivenTable, own_delta
+from iwbayes.curator.privacy.ledger import Ledger
+from iwbayes.curator.protocols import FittedGenerator, Generator, WeightEstimator, needs_generator
+from iwbayes.curator.settings import from_data, to_data
+from iwbayes.tables import PrivateTable, SyntheticTable
+from iwbayes.weights import Weights
+
+
+class Made(NamedTuple):
+    """What a run has made: the fitted generator, its rows, and their weights."""
+
+    fitted: FittedGenerator
+    synthetic: SyntheticTable
+    weights: Weights
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A generator and a weight estimator, the budget of each, and the number of synthetic rows.
+
+    `generator_epsilon` and `weights_epsilon` are nominal: what `publish` found to be within the budget together.
+    """
+
+    generator: Generator
+    weights: WeightEstimator
+    generator_epsilon: float
+    weights_epsilon: float
+    delta: float
+    n_synthetic: int
+
+    def run(
+        self,
+        private: PrivateTable,
+        account: Ledger,
+        sampler: np.random.Generator,
+        step: Callable[[str], None] = lambda stage: None,
+    ) -> Made:
+        """Fit both on private rows, from an account that pays for them; `step` is told what begins."""
+        step("fitting the generator")
+        own = own_delta(self.generator, self.delta)
+        fitted = self.generator.fit(private, account, epsilon=self.generator_epsilon, delta=own)
+        step("sampling synthetic rows")
+        synthetic = fitted.sample(self.n_synthetic, random_seed=sampler)
+        step("weighting synthetic rows")
+        weights, own = self.weights, own_delta(self.weights, self.delta)
+        if needs_generator(weights):
+            weights = weights.with_generator(fitted)  # type: ignore[attr-defined]
+        weighted = weights.fit(private, synthetic, account, epsilon=self.weights_epsilon, delta=own)
+        return Made(fitted, synthetic, weighted)
+
+    def to_data(self) -> dict[str, Any]:
+        """All but the number of rows, as plain JSON values; None for a part that is no plain data."""
+        return {
+            "generator": None if isinstance(self.generator, GivenTable) else to_data(self.generator),
+            "weights": to_data(self.weights),
+            "generator_epsilon": self.generator_epsilon,
+            "weights_epsilon": self.weights_epsilon,
+            "delta": self.delta,
+        }
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any], synthetic: SyntheticTable) -> Pipeline:
+        """Return what `to_data` wrote; rows whose generator is no plain data are the given ones, as they are.
+
+        ValueError where the data are none that `to_data` writes.
+        """
+        numbers = [data.get(name) for name in ("generator_epsilon", "weights_epsilon", "delta")]
+        if not all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers):
+            raise ValueError("the settings of the release hold no budget of its parts.")
+        if data.get("weights") is None:
+            raise ValueError("the settings of its weights are no plain data: they were given, or hold a function.")
+        kept = data.get("generator")
+        generator = GivenTable(synthetic, ()) if kept is None else from_data(kept)
+        own, rest, delta = (float(number) for number in numbers if number is not None)
+        return cls(generator, from_data(data["weights"]), own, rest, delta, len(synthetic))

@@ -1,0 +1,237 @@
+"""Rehearsals: replays of a release on rows drawn from its own weighted rows, and their file.
+
+The file begins with a line that names the format and a line of JSON. Each replay follows as its length in eight bytes,
+its SHA-256 and the bytes of a release file, and is added in one piece: what an interrupted run leaves is whole but for
+its end, which is cut off when the run goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, overload
+
+from iwbayes._archive import MAX_BYTES, ArchiveError, write_atomically
+from iwbayes._digest import digest
+from iwbayes.display import html_table, wrapped
+from iwbayes.release import Release
+from iwbayes.release.file import from_bytes
+
+_MAGIC = b"iwbayes rehearsals 1\n"
+_HEAD = struct.Struct(">Q32s")
+#: Longest line of JSON in a file, in bytes.
+_MOST_OF_HEADER = 2**16
+#: Fewest rehearsals that intervals are made of.
+LEAST = 10
+
+
+class RehearsalsError(ValueError):
+    """Rehearsals cannot be read, or are not those of a release."""
+
+
+def release_digest(release: Release) -> str:
+    """SHA-256 of a release's rows, weights and number of private rows, by which rehearsals know it."""
+    return digest("Release", release.synthetic.fingerprint(), release.weights.fingerprint(), release.n_private)
+
+
+@dataclass(frozen=True)
+class RehearsalFacts:
+    """What all rehearsals of a run have in common: the header of their file.
+
+    Parameters
+    ----------
+    release : str
+        `release_digest` of the release that was replayed.
+    random_seed : int
+        Rehearsal i follows from it and from i alone.
+    generator : str
+        Name of the generator that was run again; empty where the rows of the release were kept as they are.
+    n_synthetic : int
+        Synthetic rows of each.
+    row_error : float
+        Mean square error of the release's weighted rows in an unmeasured direction of variance one, as far as it tells;
+        NaN where it measured nothing. Each replay has its own in its recipe: what the release's is above those,
+        rehearsals do not see.
+    """
+
+    release: str
+    random_seed: int
+    generator: str
+    n_synthetic: int
+    row_error: float
+
+
+def replayed_row_error(replay: Release) -> float:
+    """`row_error` of a replay, from its recipe; NaN where it measured nothing."""
+    found = (replay.recipe or {}).get("row_error")
+    return float(found) if isinstance(found, int | float) else float("nan")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Rehearsals(Sequence[Release]):
+    """Replays of a release: each is a release made in the same way from rows that the first one's weights draw.
+
+    They come from `rehearse`, and `calibrate` and `fit` take them. How far the estimates of the replays are from the
+    estimate of the release tells how far that one is from the truth, whatever went wrong on the way. They hold nothing
+    of the private rows that the release does not hold, and cost no privacy.
+
+    Parameters
+    ----------
+    facts : RehearsalFacts
+    """
+
+    facts: RehearsalFacts
+    _contents: Any = field(default=())  # bytes of a release file each, or where they stand in a file
+
+    def __len__(self) -> int:
+        return len(self._contents)
+
+    @overload
+    def __getitem__(self, index: int) -> Release: ...
+    @overload
+    def __getitem__(self, index: slice) -> Rehearsals: ...
+    def __getitem__(self, index: int | slice) -> Release | Rehearsals:
+        if isinstance(index, slice):
+            return Rehearsals(self.facts, self._contents[index])
+        return Release(**from_bytes(io.BytesIO(self._contents[index])))
+
+    def __iter__(self) -> Iterator[Release]:
+        """Read one replay after the other; only one is in memory."""
+        return (self[index] for index in range(len(self)))
+
+    def check(self, release: Release) -> None:
+        """Raise a ValueError where these are not rehearsals of a release."""
+        if self.facts.release != release_digest(release):
+            raise ValueError(
+                "the rehearsals are those of another release, or the weights of this one were changed. Use "
+                "rehearse(release) on the release as it was published."
+            )
+
+    def __repr__(self) -> str:
+        return f"Rehearsals({len(self)} of {self.facts.n_synthetic} synthetic rows, {self._replayed})"
+
+    def __str__(self) -> str:
+        return wrapped(repr(self))
+
+    def _repr_html_(self) -> str:
+        facts = [("rehearsals", str(len(self))), ("synthetic rows of each", str(self.facts.n_synthetic))]
+        return html_table("Rehearsals of a release", ("", "value"), [*facts, ("replayed", self._replayed)])
+
+    @property
+    def _replayed(self) -> str:
+        generator = self.facts.generator
+        return f"{generator} and weights replayed" if generator else "weights replayed, rows kept as they are"
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write them to a file, atomically.
+
+        Parameters
+        ----------
+        path : str or path
+        overwrite : bool
+            Replace an existing file.
+
+        Returns
+        -------
+        pathlib.Path
+            Where it was written.
+
+        Raises
+        ------
+        FileExistsError, OSError
+            When the file exists already or cannot be written; nothing is left behind.
+        """
+        frames = (frame_of(self._contents[index]) for index in range(len(self)))
+        path = Path(path)
+        write_atomically(path, header_of(self.facts) + b"".join(frames), overwrite=overwrite)
+        return path
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Rehearsals:
+        """Read rehearsals from a file: it runs no code, and each replay is checked when it is read.
+
+        Parameters
+        ----------
+        path : str or path
+            It must stay where it is: replays are read from it when they are needed.
+
+        Returns
+        -------
+        Rehearsals
+
+        Raises
+        ------
+        RehearsalsError
+            When the file is damaged, cut short, or none of rehearsals; it names the path and the remedy.
+        OSError
+            When the file is absent or cannot be opened.
+        """
+        facts, frames, end = read_index(path)
+        if end < os.path.getsize(path):
+            raise RehearsalsError(
+                f"{path} is cut short after {len(frames)} rehearsals, as by a run that was interrupted. Go on with "
+                f"rehearse(release, path={os.fspath(path)!r})."
+            )
+        return cls(facts, frames)
+
+
+class FileFrames(Sequence[bytes]):
+    """Replays in a file, each by where it begins, its length and its SHA-256."""
+
+    def __init__(self, path: str | os.PathLike[str], places: Sequence[tuple[int, int, bytes]]) -> None:
+        self.path, self.places = path, places
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return FileFrames(self.path, self.places[index])
+        start, length, seal = self.places[index]
+        with open(self.path, "rb") as file:
+            file.seek(start)
+            content = file.read(length)
+        if hashlib.sha256(content).digest() != seal:
+            raise RehearsalsError(f"{self.path} is damaged: rehearsal {index} was altered. Rehearse the release again.")
+        return content
+
+
+def header_of(facts: RehearsalFacts) -> bytes:
+    """First bytes of a file of rehearsals."""
+    return _MAGIC + json.dumps(vars(facts)).encode() + b"\n"
+
+
+def frame_of(content: bytes) -> bytes:
+    """Bytes of one rehearsal in a file, from those of its release file."""
+    return _HEAD.pack(len(content), hashlib.sha256(content).digest()) + content
+
+
+def read_index(path: str | os.PathLike[str]) -> tuple[RehearsalFacts, FileFrames, int]:
+    """Facts of a file of rehearsals, its whole replays, and where they end; RehearsalsError where it is none."""
+    size = os.path.getsize(path)
+    with open(path, "rb") as file:
+        if file.read(len(_MAGIC)) != _MAGIC:
+            raise RehearsalsError(f"{path} is no file of rehearsals, or of a newer iwbayes. Choose another file.")
+        line = file.readline(_MOST_OF_HEADER)
+        try:
+            facts = RehearsalFacts(**json.loads(line))
+            if list(map(type, vars(facts).values())) != [str, int, str, int, float]:
+                raise ArchiveError("a fact has another type")
+        except (ValueError, TypeError, RecursionError):
+            raise RehearsalsError(f"{path} is damaged: its first lines cannot be read. Rehearse again.") from None
+        places, end = [], file.tell()
+        while len(head := file.read(_HEAD.size)) == _HEAD.size:
+            length, seal = _HEAD.unpack(head)
+            start = file.tell()
+            if length > MAX_BYTES or start + length > size:
+                break
+            places.append((start, length, seal))
+            end = start + length
+            file.seek(end)
+    return facts, FileFrames(path, places), end

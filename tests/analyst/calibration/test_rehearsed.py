@@ -1,0 +1,277 @@
+"""Intervals by rehearsals: the spread of refitted estimates, what it holds and what it cannot see."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytest
+import xarray as xr
+from factories import seeded_release, simulated_table
+from numpy.testing import assert_allclose
+from scipy import stats
+
+import iwbayes as iw
+from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.calibration import rehearsed
+from iwbayes.analyst.calibration.misfit import generator_error, row_error
+from iwbayes.analyst.calibration.rehearsed import Rehearsed, rehearse_estimates, rehearsed_draws
+from iwbayes.analyst.inference.model_posterior import ModelPosterior
+from iwbayes.analyst.regression.design import build_design, other_rows
+from iwbayes.analyst.regression.regression_posterior import RegressionProblem
+from iwbayes.analyst.released_tilt import ReleasedTilt
+
+FORMULA = "y ~ x + z + treated"
+PRIVATE = simulated_table("gaussian", 400)
+RELEASE = seeded_release(PRIVATE, epsilon=4.0, n_synthetic=800)
+N = 12
+
+
+@pytest.fixture(scope="module")
+def rehearsals():
+    return iw.rehearse(RELEASE, N, random_seed=1, progressbar=False)
+
+
+@pytest.fixture(scope="module")
+def idata(rehearsals):
+    return fit(rehearsals=rehearsals)
+
+
+def fit(formula=FORMULA, release=RELEASE, **options):
+    settings = {"random_seed": 1, "draws": 500, "chains": 2, "log_likelihood": False}
+    return iw.fit(formula, release, **{**settings, **options})
+
+
+def record_of(idata):
+    return arviz_compat.group(idata, "calibration")
+
+
+def posterior_of(release, formula=FORMULA):
+    problem = RegressionProblem.build(formula, release, None, None, "release", None)
+    return problem.posterior
+
+
+def least_squares(release, formula=FORMULA):
+    """Weighted least squares by hand: no prior, so that nothing has to be removed."""
+    design = build_design(formula, release.synthetic.frame, release.synthetic.schema, None)
+    root = np.sqrt(release.weights.values)[:, None]
+    return np.linalg.lstsq(design.x * root, design.y * root[:, 0], rcond=None)[0]
+
+
+def test_deviations_are_those_of_least_squares(rehearsals):
+    posterior = posterior_of(RELEASE)
+    found = rehearse_estimates(posterior, posterior.mode(), RELEASE, rehearsals)
+    own = least_squares(RELEASE)
+    expected = np.stack([least_squares(replay) - own for replay in rehearsals])
+    spread = expected.std(axis=0)
+    assert found.deviations.shape == (N, 5) and found.succeeded.all()
+    assert_allclose(found.deviations[:, :4] / spread, expected / spread, atol=0.01)
+
+
+def test_standard_deviations_are_those_of_the_deviations_and_correlations_the_formula_s(rehearsals, idata):
+    posterior = posterior_of(RELEASE)
+    mode = posterior.mode()
+    found = rehearse_estimates(posterior, mode, RELEASE, rehearsals)
+    record = record_of(idata)
+    assert record.attrs["method"] == "rehearsals" and record.attrs["n_rehearsals"] == N
+    assert record.attrs["verdict"] == "calibrated" and record.attrs["failed_refits"] == 0.0
+    variance = np.mean(found.deviations**2, axis=0)
+    # priors hardly count here, and a t of 12 degrees of freedom has 1.2 times the variance of its normal
+    draws = np.random.default_rng(0).multivariate_normal(mode.theta, np.linalg.inv(mode.precision), 4000)
+    moved, again = rehearsed_draws(posterior, mode, draws, RELEASE, rehearsals, np.random.default_rng(1))
+    seen = variance / (1 - again["unrehearsed_share"].to_numpy())
+    assert_allclose(moved.var(axis=0), seen * N / (N - 2), rtol=5 * math.sqrt((2 + 6) / 4000) + 0.05)
+    formula = np.corrcoef(fit_draws(fit()), rowvar=False)
+    assert_allclose(np.corrcoef(moved, rowvar=False)[:4, :4], formula[:4, :4], atol=0.12)
+    tails = stats.kurtosis(moved, axis=0)
+    assert tails.mean() > 0.3  # 6 / (12 - 4) of a t, of a normal zero
+    assert_allclose(record["rehearsed_coverage"].to_numpy(), found.coverage)
+
+
+def fit_draws(idata):
+    posterior = arviz_compat.group(idata, "posterior")
+    return np.column_stack([draws.ravel() for draws in arviz_compat.scalars(posterior).values()])
+
+
+def test_a_pymc_model_gives_the_same(rehearsals):
+    """With a known scale the likelihood is quadratic: the estimates are those of least squares, whatever the prior."""
+    rows = RELEASE.synthetic.frame
+    with pm.Model() as model:
+        b = pm.Normal("b", 1, 0.05, shape=2)
+        predictor = b[0] + b[1] * rows["x"].to_numpy(np.float64)
+        pm.Normal("y", predictor, 1.0, observed=rows["y"].to_numpy(np.float64))
+    weighted = iw.reweight(model, RELEASE)
+    at = ModelPosterior(weighted).mode()
+    theta = np.random.default_rng(2).multivariate_normal(at.theta, np.linalg.inv(at.precision), 200)[None]
+    given = xr.Dataset({"b": (("chain", "draw", "b_dim_0"), theta)}, coords={"chain": [0], "draw": np.arange(200)})
+    found = iw.calibrate(arviz_compat.make({"posterior": given}), weighted, RELEASE, rehearsals=rehearsals[:10])
+    own = least_squares(RELEASE, "y ~ x")
+    deviations = np.stack([least_squares(replay, "y ~ x") - own for replay in rehearsals[:10]])
+    record = record_of(found)
+    assert record.attrs["n_rehearsals"] == 10 and record.attrs["failed_refits"] == 0
+    terms = ModelPosterior(weighted).movable(RELEASE)
+    again = rehearse_estimates(terms, terms.mode(), RELEASE, rehearsals[:10])
+    assert_allclose(again.deviations, deviations, atol=1e-6)
+
+
+def test_refits_that_fail_count_as_outside():
+    rng = np.random.default_rng(4)
+    n, p = 40, 6
+    deviations = rng.normal(size=(n, p))
+    all_well = Rehearsed(deviations, np.ones((n, p)), 0.0)
+    some = deviations.copy()
+    some[:3] = np.nan
+    found = Rehearsed(some, np.ones((n, p)), 0.0)
+    assert found.failed_share == 3 / 40 and found.degrees_of_freedom == 37
+    # an interval at 0.9 / (1 - share) among those that succeed holds 0.9 of all
+    half = np.sqrt(found.spread.variance / np.mean(some[3:] ** 2, axis=0)) * stats.t.ppf(0.95, 37)
+    assert_allclose(2 * stats.t.cdf(half, 37) - 1, 0.9 / (37 / 40))
+    assert_allclose(all_well.spread.variance, np.mean(deviations**2, axis=0))
+    inside = np.mean(np.abs(deviations) < 1.6448536, axis=0)
+    assert_allclose(all_well.coverage, inside)
+    assert (found.coverage <= np.mean(np.abs(deviations) < 1.6448536, axis=0)).all()
+
+
+def without_relation(n: int, seed: int) -> iw.Release:
+    """Release that measured nothing of how y follows x: linear features, and rows of independent columns."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=n).clip(-3, 3)
+    y = (0.6 * x + rng.normal(size=n)).clip(-5, 5)
+    private = iw.PrivateTable(pd.DataFrame({"x": x, "y": y}), iw.Schema(iw.Real("x", -3, 3), iw.Real("y", -5, 5)))
+    return seeded_release(
+        private, seed, epsilon=8.0, n_synthetic=8000, generator=iw.BayesNet(max_parents=0),
+        weights=iw.TiltWeights(features="linear", test_of_fit=False),
+    )  # fmt: skip
+
+
+def test_intervals_of_what_was_not_measured_are_never_narrow(monkeypatch):
+    n = 400
+    release = without_relation(n, 1)
+    found = iw.rehearse(release, 12, random_seed=1, progressbar=False)
+    private_sd = 1 / math.sqrt(n)  # of the slope, from the private rows themselves
+
+    def sd(**options):
+        record = record_of(fit("y ~ x", release, **options))
+        return float(record["sd_calibrated"][1]), record
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        formula, _ = sd()
+    by_rehearsals, record = sd(rehearsals=found)
+    assert formula < 0.9 * private_sd < by_rehearsals
+    assert record["unrehearsed_share"][1] > 0.5 and "did not measure" in record.attrs["unmeasured"]
+    monkeypatch.setattr(rehearsed, "UNTESTED", -1.0)  # a planted defect: without what rehearsals cannot see
+    monkeypatch.setattr(rehearsed, "_unrehearsed", lambda *_: 0.0)
+    assert sd(rehearsals=found)[0] < 0.9 * private_sd
+
+
+def test_the_generator_s_error_is_that_of_its_rows():
+    """Exact where the released mean has no noise: the squared distance in directions of variance one."""
+    tilt = ReleasedTilt.of(RELEASE)
+    base, _ = tilt.base_and_coefficients
+    shares = np.exp(base)
+    center = shares @ tilt.features
+    spread = (tilt.features * shares[:, None]).T @ tilt.features - np.outer(center, center)
+    root = np.linalg.cholesky(spread)
+    shift = 0.1
+    moved = replace(tilt, value=center + shift * root[:, 0], noise=0 * tilt.noise)
+    expected = (shift**2 - len(center) * (shares @ shares)) / len(center)
+    assert_allclose(generator_error(moved, 1e12), expected, rtol=1e-6)
+    assert np.isnan(row_error(replace(RELEASE, weights=iw.Weights(np.zeros(800), "none"))))
+
+
+def test_a_design_on_other_rows():
+    frame = RELEASE.synthetic.frame
+    schema = RELEASE.synthetic.schema
+    for formula in ("y ~ x + treated + group", "y ~ poly(x, 2) + center(z)", "np.exp(0.1 * y) ~ x:treated"):
+        design = build_design(formula, frame, schema, "gaussian")
+        again = other_rows(design, frame.iloc[::-1].reset_index(drop=True))
+        assert_allclose(again.x, design.x[::-1])
+        assert_allclose(again.y, design.y[::-1])
+    levels = build_design("group ~ x", frame, schema, None)
+    assert_allclose(other_rows(levels, frame).y, levels.y)
+    few = frame[frame["group"] != frame["group"].iloc[0]].reset_index(drop=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        design = build_design("y ~ group", few, schema, None)
+    again = other_rows(design, frame)
+    assert len(again.rows) == (frame["group"] != frame["group"].iloc[0]).sum() and again.n_rows == len(frame)
+
+
+def test_too_few_and_failing_rehearsals_are_not_calibrated(rehearsals, monkeypatch):
+    with pytest.warns(iw.CalibrationWarning, match="rehearsals 5 <= 9"):
+        assert record_of(fit(rehearsals=rehearsals[:5])).attrs["verdict"] == "not calibrated"
+
+    calls = iter(range(100))
+    real = rehearsed._refit
+    monkeypatch.setattr(rehearsed, "_refit", lambda *args: None if next(calls) < 2 else real(*args))
+    with pytest.warns(iw.CalibrationWarning, match=r"failed_refits 0\.17 >= 0\.1"):
+        assert record_of(fit(rehearsals=rehearsals)).attrs["failed_refits"] == pytest.approx(2 / N)
+    monkeypatch.setattr(rehearsed, "_refit", lambda *args: None)
+    with pytest.raises(ValueError, match=f"could be fitted to 0 of {N} rehearsals"):
+        fit(rehearsals=rehearsals)
+
+
+def test_weights_without_a_measurement_are_not_calibrated():
+    release = seeded_release(PRIVATE, weights=iw.UniformWeights(), n_synthetic=800)
+    found = iw.rehearse(release, 10, random_seed=1, progressbar=False)
+    with pytest.warns(iw.CalibrationWarning, match="the weights hold no measurement"):
+        assert record_of(fit(release=release, rehearsals=found)).attrs["verdict"] == "not calibrated"
+
+
+def test_diagnose_shows_them(idata):
+    table = iw.diagnose(RELEASE, idata)
+    assert table.loc["method", "value"] == "rehearsals" and table.loc["failed_refits", "verdict"] == "ok"
+    assert table.loc["calibration", "verdict"] == "ok"
+    assert set(table.loc[["kappa", "explained", "clipped_private"], "verdict"]) <= {"ok", "info"}
+    record = record_of(idata)
+    for name in ("length_ratio", "rehearsed_coverage", "unrehearsed_share"):
+        assert table.loc[f"{name}[x]", "value"] == float(record[name].sel(parameter="x"))
+    assert "rehearsed_coverage" in repr(table) and all(len(line) <= 88 for line in repr(table).splitlines())
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"calibrate": "rehearsals"}, ValueError, "needs rehearsals of the release"),
+        ({"rehearsals": [RELEASE]}, TypeError, r"must come from rehearse\(release\); got list"),
+        ({"rehearsals": "own", "calibrate": "formula"}, ValueError, "not used by calibrate='formula'"),
+        ({"rehearsals": "own", "weights": "uniform"}, ValueError, "the release's own weights and total"),
+        ({"rehearsals": "own", "total": 100.0}, ValueError, "the release's own weights and total"),
+    ],
+)
+def test_wrong_arguments_of_fit(rehearsals, options, error, words):
+    options = {
+        name: rehearsals if isinstance(value, str) and value == "own" else value for name, value in options.items()
+    }
+    with pytest.raises(error, match=words):
+        fit(**options)
+
+
+def test_rehearsals_of_another_release_are_refused(rehearsals):
+    other = seeded_release(PRIVATE, seed=3, n_synthetic=800)
+    with pytest.raises(ValueError, match="those of another release"):
+        fit(release=other, rehearsals=rehearsals)
+
+
+def test_models_that_rehearsals_cannot_calibrate(rehearsals):
+    rows = RELEASE.synthetic.frame
+    codes = rows["group"].cat.codes.to_numpy()
+    with pm.Model() as model:
+        tau = pm.HalfNormal("tau", 1)
+        group = pm.Normal("a", 0, tau, shape=int(codes.max()) + 1)
+        pm.Normal("y", group[codes], 1.0, observed=rows["y"].to_numpy(np.float64))
+    weighted = iw.reweight(model, RELEASE)
+    rng = np.random.default_rng(1)
+    given = xr.Dataset(
+        {
+            "tau": (("chain", "draw"), rng.gamma(9, 0.1, (1, 50))),
+            "a": (("chain", "draw", "k"), rng.normal(size=(1, 50, int(codes.max()) + 1))),
+        }
+    )
+    with pytest.raises(ValueError, match="a model with hyperparameters cannot be calibrated by rehearsals"):
+        iw.calibrate(arviz_compat.make({"posterior": given}), weighted, RELEASE, rehearsals=rehearsals)

@@ -1,0 +1,287 @@
+"""Rehearsals: replays of a release by its own settings, from its own rows, in any process, and their file."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from factories import make_statement, release_of, seeded_release, simulated_table, synthetic_table
+
+import iwbayes as iw
+from iwbayes._warnings import IwbayesWarning
+from iwbayes.curator.pipeline import Pipeline
+from iwbayes.curator.settings import from_data, to_data
+from iwbayes.rehearsal.replay import check_replayable, drawn_rows
+from iwbayes.rehearsals import Rehearsals, RehearsalsError
+
+PRIVATE = simulated_table("bernoulli", 300)
+RELEASE = seeded_release(PRIVATE, n_synthetic=600)
+OTHER = seeded_release(PRIVATE, seed=2, n_synthetic=600)
+N = 10
+
+
+def rehearse(release=RELEASE, n=N, **options) -> Rehearsals:
+    return iw.rehearse(release, n, **{"random_seed": 1, "progressbar": False, **options})
+
+
+@pytest.fixture(scope="module")
+def rehearsals():
+    return rehearse()
+
+
+def contents(rehearsals: Rehearsals) -> list[bytes]:
+    return [rehearsals._contents[index] for index in range(len(rehearsals))]
+
+
+def test_a_replay_repeats_what_publish_did():
+    """The kept settings, run on the private rows with the noise and the seed of the release, give the release."""
+    pipeline = Pipeline.from_data(RELEASE.recipe["settings"], RELEASE.synthetic)
+    ledger = iw.Ledger(math.inf, 0.0, noise=iw.SeededNoise(1))
+    made = pipeline.run(PRIVATE, ledger, np.random.default_rng(1))
+    assert made.synthetic.fingerprint() == RELEASE.synthetic.fingerprint()
+    assert made.weights.fingerprint() == RELEASE.weights.fingerprint()
+
+
+def test_rehearsals_are_made_in_the_release_s_own_way(rehearsals):
+    assert len(rehearsals) == N
+    for replay in rehearsals:
+        assert len(replay.synthetic) == len(RELEASE.synthetic) and replay.n_private == RELEASE.n_private
+        # the same noise, up to the bound of features that are made of other rows
+        own, other = (
+            release.weights.measurement.noise.scale / release.weights.measurement.sensitivity
+            for release in (replay, RELEASE)
+        )
+        assert own == pytest.approx(other, rel=1e-6)
+    assert len({replay.synthetic.fingerprint() for replay in rehearsals}) == N
+
+
+def test_rows_are_drawn_in_proportion_to_the_weights_of_the_release():
+    n, counts = len(RELEASE.synthetic), np.zeros(len(RELEASE.synthetic))
+    heavy = np.where(np.arange(n) < 50, 8.0, np.where(np.arange(n) < 100, 0.0, 1.0))
+    with np.errstate(divide="ignore"):
+        weighted = replace(RELEASE, weights=iw.Weights(np.log(heavy), "test"), n_private=1000)
+    frame = weighted.synthetic.frame.assign(x=np.linspace(-3, 3, n))
+    weighted = replace(weighted, synthetic=synthetic_table(frame, weighted.synthetic.schema))
+    position = pd.Series(np.arange(n), index=weighted.synthetic.frame["x"].to_numpy())
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        drawn = drawn_rows(weighted, rng).frame["x"]
+        assert len(drawn) == 1000
+        counts += np.bincount(position[drawn].to_numpy(), minlength=n)
+    expected = 20_000 * heavy / heavy.sum()
+    assert counts[50:100].sum() == 0
+    share = counts[:50].sum() / 20_000
+    assert abs(share - 400 / 900) < 5 * math.sqrt(share * (1 - share) / 20_000)
+    assert np.sum((counts - expected)[expected > 0] ** 2 / expected[expected > 0]) < 549 + 5 * math.sqrt(2 * 549)
+
+
+def test_a_rehearsal_follows_from_its_seed_and_number_alone(rehearsals):
+    with ThreadPoolExecutor(2) as pool:
+        assert contents(rehearse(executor=pool)) == contents(rehearsals)
+    assert contents(rehearse(n=N + 1))[:N] == contents(rehearsals)
+    assert not set(contents(rehearse(random_seed=2))) & set(contents(rehearsals))
+
+
+def test_processes_give_the_same(rehearsals):
+    assert contents(rehearse(n_jobs=2)) == contents(rehearsals)
+
+
+def test_a_dask_client_gives_its_executor(rehearsals):
+    class Client:
+        def submit(self, *args: object) -> None:
+            raise AssertionError("its futures are not those of the library")
+
+        def get_executor(self) -> ThreadPoolExecutor:
+            return ThreadPoolExecutor(1)
+
+    assert contents(rehearse(executor=Client())) == contents(rehearsals)
+
+
+def test_nothing_is_certified(rehearsals, tmp_path):
+    for replay in rehearsals:
+        assert not replay.certified and replay.statement.noise == "seeded"
+        with pytest.raises(iw.ReleaseError, match="not certified"):
+            replay.save(tmp_path / "replay.iwb")
+
+
+def test_only_rows_of_the_release_are_read(monkeypatch):
+    """A canary: every cell that a replay takes for private is one of the release's rows."""
+    seen = []
+
+    def run(self, private, *args):
+        seen.append(private.frame)
+        return real(self, private, *args)
+
+    real = Pipeline.run
+    monkeypatch.setattr(Pipeline, "run", run)
+    rehearse()
+    rows = set(RELEASE.synthetic.frame.itertuples(index=False, name=None))
+    assert len(seen) == N and all(set(frame.itertuples(index=False, name=None)) <= rows for frame in seen)
+
+
+@pytest.mark.parametrize("given", [PRIVATE, PRIVATE.frame, RELEASE.synthetic, "release.iwb"], ids=type)
+def test_it_takes_a_release_and_nothing_else(given):
+    with pytest.raises(TypeError, match="rehearse takes a Release"):
+        rehearse(given)
+
+
+def test_where_rows_came_from_outside_they_are_kept():
+    table = synthetic_table(RELEASE.synthetic.frame, RELEASE.synthetic.schema)
+    release = seeded_release(PRIVATE, generator=table)
+    found = rehearse(release)
+    assert "rows kept as they are" in repr(found) and found.facts.generator == ""
+    assert all(replay.synthetic.frame.equals(table.frame) for replay in found)
+    assert len({replay.weights.fingerprint() for replay in found}) == N
+
+
+@pytest.mark.parametrize(
+    ("release", "words"),
+    [
+        (replace(RELEASE, recipe=None), "does not hold the settings"),
+        (replace(RELEASE, recipe={"settings": {"generator": None, "weights": None}}), "no budget of its parts"),
+        (replace(RELEASE, recipe={"settings": {**RELEASE.recipe["settings"], "weights": None}}), "no plain data"),
+        (
+            replace(RELEASE, recipe={"settings": {**RELEASE.recipe["settings"], "generator": {"algorithm": "os"}}}),
+            "no algorithm",
+        ),
+        (replace(RELEASE, weights=RELEASE.weights.temper(power=0.5)), "weights of the release were changed"),
+        (release_of(RELEASE.synthetic, statement=make_statement()), "does not hold the settings"),
+    ],
+)
+def test_releases_that_cannot_be_replayed(release, words):
+    with pytest.raises(ValueError, match=words):
+        rehearse(release)
+
+
+def test_releases_of_users_are_refused():
+    rows = PRIVATE.frame.assign(person=np.arange(len(PRIVATE.frame)) // 2)
+    private = iw.PrivateTable(rows, PRIVATE.schema, user="person")
+    ledger = iw.Ledger(3.0, 1e-6, "replace-user", noise=iw.SeededNoise(1))
+    release = iw.publish_users(private, epsilon=3.0, delta=1e-6, grid=[2], ledger=ledger, n_synthetic=100)
+    with pytest.raises(ValueError, match="several rows cannot be rehearsed"):
+        rehearse(release)
+
+
+def test_only_algorithms_of_the_registry_are_made():
+    assert to_data(object()) is None and to_data(iw.TiltWeights(base=RELEASE.weights)) is None
+    for data in ({"algorithm": "Popen"}, {}, None, [], {"algorithm": ["BayesNet"]}):
+        with pytest.raises(ValueError, match="no algorithm"):
+            from_data(data)
+    with pytest.raises(ValueError, match="no setting 'shell'"):
+        from_data({"algorithm": "BayesNet", "shell": True})
+    with pytest.raises(ValueError, match="max_parents must be"):
+        from_data({"algorithm": "BayesNet", "max_parents": -1})
+    assert from_data(json.loads(json.dumps(to_data(iw.TiltWeights(for_models=["y ~ x"]))))).for_models == ("y ~ x",)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"n": 9}, ValueError, "n must be at least 10"),
+        ({"n": 10.5}, ValueError, "n must be"),
+        ({"n_jobs": 0}, ValueError, "n_jobs must be"),
+        ({"random_seed": "1"}, TypeError, "random_seed must be"),
+        ({"executor": 4}, TypeError, "executor must be"),
+    ],
+)
+def test_wrong_arguments(options, error, words):
+    with pytest.raises(error, match=words):
+        rehearse(**options)
+
+
+# --- the file
+
+
+def test_save_and_load(rehearsals, tmp_path):
+    path = rehearsals.save(tmp_path / "r.iwr")
+    again = Rehearsals.load(path)
+    assert again.facts == rehearsals.facts and contents(again) == contents(rehearsals)
+    assert len(again[2:5]) == 3 and again[2:5][0].to_bytes() == rehearsals[2].to_bytes()
+    with pytest.raises(FileExistsError):
+        rehearsals.save(path)
+    again.check(RELEASE)
+    with pytest.raises(ValueError, match="those of another release"):
+        again.check(OTHER)
+
+
+def test_a_run_goes_on_where_it_stopped(rehearsals, tmp_path):
+    path = tmp_path / "r.iwr"
+    rehearse(path=path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-7])  # the machine stopped while the last one was written
+    with pytest.raises(RehearsalsError, match=f"cut short after {N - 1} rehearsals"):
+        Rehearsals.load(path)
+    made = []
+    again = rehearse(path=path, random_seed=None, n=N + 1)
+    assert sorted(contents(again)) == sorted(contents(rehearse(n=N + 1)))
+    assert path.read_bytes().startswith(whole)
+    assert contents(rehearse(path=path, n=N + 1)) == contents(again) and not made
+
+
+def test_files_of_others_are_refused(tmp_path):
+    path = tmp_path / "r.iwr"
+    rehearse(path=path)
+    before = path.read_bytes()
+    with pytest.raises(RehearsalsError, match="rehearsals of another release"):
+        rehearse(OTHER, path=path)
+    with pytest.raises(RehearsalsError, match="was begun with random_seed=1; got 2"):
+        rehearse(path=path, random_seed=2)
+    other = tmp_path / "notes.txt"
+    other.write_text("dear diary")
+    with pytest.raises(RehearsalsError, match="no file of rehearsals"):
+        rehearse(path=other)
+    assert path.read_bytes() == before and other.read_text() == "dear diary"
+
+
+def test_damage_is_found(rehearsals, tmp_path):
+    path = rehearsals.save(tmp_path / "r.iwr")
+    whole = bytearray(path.read_bytes())
+    whole[-100] ^= 1
+    path.write_bytes(whole)
+    with pytest.raises(RehearsalsError, match="rehearsal 9 was altered"):
+        list(Rehearsals.load(path))
+    rng = np.random.default_rng(3)
+    for _ in range(60):
+        bad = bytearray(contents_of_header := path.read_bytes()[:400])
+        for place in rng.integers(len(contents_of_header), size=3):
+            bad[place] = rng.integers(256)
+        path.with_suffix(".bad").write_bytes(bytes(bad))
+        with pytest.raises(RehearsalsError):
+            Rehearsals.load(path.with_suffix(".bad"))
+
+
+def test_an_interrupted_run_keeps_what_it_made(monkeypatch, tmp_path):
+    def replay(content, index, seed):
+        if index == stop:
+            raise KeyboardInterrupt
+        return real(content, index, seed)
+
+    module = importlib.import_module("iwbayes.rehearsal.rehearse")
+    real = module.replay
+    monkeypatch.setattr(module, "replay", replay)
+    stop = 12
+    with pytest.warns(IwbayesWarning, match="12 of 14 rehearsals were made"):
+        assert len(rehearse(n=14)) == 12
+    stop = 4
+    path = tmp_path / "r.iwr"
+    with pytest.raises(KeyboardInterrupt):
+        rehearse(path=path)
+    stop = None
+    assert len(rehearse(path=path)) == N
+
+
+def test_what_it_shows(rehearsals):
+    assert repr(rehearsals) == str(rehearsals)
+    assert str(rehearsals) == "Rehearsals(10 of 600 synthetic rows, BayesNet and weights replayed)"
+    assert "BayesNet and weights replayed" in rehearsals._repr_html_()
+
+
+def test_settings_hold_no_seed():
+    assert "seed" not in json.dumps(RELEASE.recipe["settings"])
+    assert check_replayable(RELEASE).n_synthetic == 600
