@@ -34,11 +34,11 @@ def to_codes(frame: pd.DataFrame, schema: iw.Schema) -> tuple[pd.DataFrame, dict
     """Codes of public bins and levels, and the codes that there are: nothing is read from the data."""
     codes, levels = {}, {}
     for column in schema:
-        if column.kind == "real":
+        if isinstance(column, iw.Real):
             edges = np.linspace(column.lower, column.upper, BINS + 1)
             codes[column.name] = np.digitize(frame[column.name], edges[1:-1])
             levels[column.name] = list(range(BINS))
-        else:
+        elif isinstance(column, iw.Binary | iw.Categorical):
             codes[column.name] = column.codes(column.conform(frame[column.name]))
             levels[column.name] = list(range(len(column.levels)))
     return pd.DataFrame(codes), levels
@@ -49,10 +49,10 @@ def from_codes(codes: pd.DataFrame, schema: iw.Schema, rng: np.random.Generator)
     frame = {}
     for column in schema:
         drawn = codes[column.name].to_numpy(dtype=np.int64)
-        if column.kind == "real":
+        if isinstance(column, iw.Real):
             width = (column.upper - column.lower) / BINS
             frame[column.name] = column.lower + width * (drawn + rng.random(len(drawn)))
-        else:
+        elif isinstance(column, iw.Binary | iw.Categorical):
             frame[column.name] = column.from_codes(drawn)
     return pd.DataFrame(frame)
 

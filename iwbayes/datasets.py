@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,8 @@ from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
 __all__ = ["Simulated", "load_rand_health", "simulate_table"]
 
 HEALTH = ("excellent", "good", "fair", "poor")
+#: Families of regressions that tables are simulated from.
+SimulatedFamily: TypeAlias = Literal["bernoulli", "gaussian", "poisson"]
 
 
 def load_rand_health() -> tuple[pd.DataFrame, Schema]:
@@ -104,12 +107,12 @@ class Simulated:
     frame: pd.DataFrame
     schema: Schema
     formula: str
-    family: str
+    family: SimulatedFamily
     truth: dict[str, float]
 
 
 def simulate_table(
-    family: str, n: int, *, random_seed: int | np.random.Generator | None = None, scale: float = 1.0
+    family: SimulatedFamily, n: int, *, random_seed: int | np.random.Generator | None = None, scale: float = 1.0
 ) -> Simulated:
     """Simulate rows of four covariates and a response of a known regression.
 
@@ -170,7 +173,7 @@ def _binary(log_odds: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 _Draw = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 #: By family: the declaration of the response, the factor of its linear predictor, and how it is drawn from that.
-_RESPONSES: dict[str, tuple[Binary | Real | Integer, float, _Draw]] = {
+_RESPONSES: dict[SimulatedFamily, tuple[Binary | Real | Integer, float, _Draw]] = {
     "bernoulli": (Binary("y"), 1.0, _binary),
     "gaussian": (Real("y", -12, 12), 1.0, lambda mean, rng: np.clip(mean + rng.normal(size=len(mean)), -12, 12)),
     "poisson": (Integer("y", 0, 60), 0.5, lambda log_mean, rng: np.minimum(rng.poisson(np.exp(log_mean)), 60)),

@@ -96,8 +96,10 @@ class IntervalPlan:
         --------
         >>> import iwbayes as iw
         >>> schema = iw.Schema(iw.Real("x", 0, 1), iw.Binary("y"))
-        >>> settings = {"delta": 1e-6, "formula": "y ~ x", "random_seed": 1, "n_simulations": 2}
-        >>> planned = iw.plan(schema, 1000, epsilon=[0.5, 3], **settings, progressbar=False)
+        >>> planned = iw.plan(
+        ...     schema, 1000, epsilon=[0.5, 3], delta=1e-6, formula="y ~ x",
+        ...     n_simulations=2, random_seed=1, progressbar=False,
+        ... )
         >>> 0.5 < planned.epsilon_for(2.0, parameter="x") < 3
         True
         """
@@ -296,8 +298,9 @@ def plan(
     >>> schema = iw.Schema(iw.Real("x", 0, 1), iw.Binary("y"))
     >>> iw.plan(schema, 1000, epsilon=1.0, delta=1e-6).terms
     'quadratic'
-    >>> settings = {"delta": 1e-6, "formula": "y ~ x", "random_seed": 1, "n_simulations": 2}
-    >>> planned = iw.plan(schema, 1000, epsilon=[1, 3], **settings, progressbar=False)
+    >>> planned = iw.plan(
+    ...     schema, 1000, epsilon=[1, 3], delta=1e-6, formula="y ~ x", n_simulations=2, random_seed=1, progressbar=False
+    ... )
     >>> planned.lengths.round(1)  # doctest: +SKIP
     parameter  Intercept    x
     epsilon

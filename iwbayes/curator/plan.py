@@ -229,7 +229,7 @@ class GivenTable:
 
     reads_blocks: ClassVar[bool] = True
     #: A declared cost needs no delta of the release's.
-    pure: ClassVar[bool] = True
+    pure = True
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
         """Return what its making is declared to have cost."""

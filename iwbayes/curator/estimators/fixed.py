@@ -41,8 +41,10 @@ class UniformWeights(FreeEstimator):
 
     Examples
     --------
+    >>> import iwbayes as iw
     >>> from iwbayes.curator.protocols import PublicFacts
-    >>> UniformWeights().events(PublicFacts(None, 100, 500), epsilon=1.0)
+    >>> schema = iw.Schema(iw.Real("x", 0, 1))
+    >>> UniformWeights().events(PublicFacts(schema, n_private=100, n_synthetic=500), epsilon=1.0)
     ()
     """
 

@@ -60,8 +60,8 @@ class PrivateSteps:
     --------
     >>> settings = PrivateSteps(steps=100, sampling_probability=0.05, clip_norm=1.0)
     >>> event = settings.event("a network", epsilon=1.0, delta=1e-6)
-    >>> event.mechanism, event.steps, round(event.noise_multiplier)
-    ('dp-sgd', 100, 4)
+    >>> event.mechanism, event.steps, f"{event.noise_multiplier:.0f}"
+    ('dp-sgd', 100, '4')
     """
 
     steps: int

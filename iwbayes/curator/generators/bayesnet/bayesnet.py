@@ -111,8 +111,8 @@ class BayesNet(LedgerFit["FittedBayesNet"]):
     1
     """
 
-    #: It works in pure epsilon.
-    pure: ClassVar[bool] = True
+    #: It works in pure epsilon. Not a ClassVar: `Generator` asks for an attribute of instances.
+    pure = True
     #: With a delta above 0 it is better: Gaussian counts need less noise, and compose well.
     prefers_delta: ClassVar[bool] = True
     #: Private rows are read block by block; one code a cell is kept.

@@ -106,7 +106,7 @@ class PATEGAN(LedgerFit["FittedPATEGAN"]):
     #: Name of the event in the statement.
     label: ClassVar[str] = "PATEGAN votes"
     #: It never takes delta 0: the noise is Gaussian.
-    pure: ClassVar[bool] = False
+    pure = False
     #: The fitted generator has a log ratio: its student's.
     gives_log_ratio: ClassVar[bool] = True
 
