@@ -26,7 +26,8 @@ templates_path = ["_templates"]
 exclude_patterns = ["_build", "_templates", "inventories"]
 html_theme = "furo"
 html_title = f"iwbayes {version}"
-html_static_path: list[str] = []
+html_static_path = ["_static"]
+html_css_files = ["iwbayes.css"]
 
 # pages and notebooks run when the documentation is built; IWBAYES_DOCS_EXECUTE=off leaves their outputs out
 nb_execution_mode = os.environ.get("IWBAYES_DOCS_EXECUTE", "cache")

@@ -26,12 +26,10 @@ from .analyst.reporting.report import report as report
 from .analyst.weighting.reweight import log_likelihood as log_likelihood
 from .analyst.weighting.reweight import reweight as reweight
 from .curator.contribution import bound_contributions as bound_contributions
-from .curator.estimators.fixed import KnownRatioWeights as KnownRatioWeights
 from .curator.estimators.fixed import UniformWeights as UniformWeights
 from .curator.estimators.tilting.tilt import TiltWeights as TiltWeights
 from .curator.generators.bayesnet.bayesnet import BayesNet as BayesNet
 from .curator.generators.mixture.mixture import Mixture as Mixture
-from .curator.plan import Plan as Plan
 from .curator.privacy.ledger import BudgetExceeded as BudgetExceeded
 from .curator.privacy.ledger import Ledger as Ledger
 from .curator.privacy.ledger_file import LedgerError as LedgerError
@@ -39,7 +37,6 @@ from .curator.privacy.noise import SeededNoise as SeededNoise
 from .curator.privacy.noise import SystemNoise as SystemNoise
 from .curator.publish import publish as publish
 from .curator.publish import publish_users as publish_users
-from .planning import IntervalPlan as IntervalPlan
 from .planning import plan as plan
 from .rehearsal import rehearse as rehearse
 from .rehearsals import Rehearsals as Rehearsals

@@ -2,7 +2,7 @@
 
 from iwbayes.beta_calibration import BetaCalibration, beta_calibrate
 from iwbayes.curator.estimators.beta import BetaCalibratedWeights
-from iwbayes.curator.estimators.fixed import DiscriminatorWeights
+from iwbayes.curator.estimators.fixed import DiscriminatorWeights, KnownRatioWeights
 from iwbayes.curator.estimators.logistic import LogisticWeights
 from iwbayes.curator.estimators.neural import NeuralWeights
 from iwbayes.curator.estimators.output import OutputNoiseWeights
@@ -21,6 +21,7 @@ __all__ = [
     "BetaCalibratedWeights",
     "BetaCalibration",
     "DiscriminatorWeights",
+    "KnownRatioWeights",
     "LogisticWeights",
     "NeuralWeights",
     "OutputNoiseWeights",

@@ -384,7 +384,7 @@ def drive_estimators(said):
         iw.paper.BetaCalibratedWeights(iw.paper.LogisticWeights()),
     ):
         drive_estimator(said, settings)
-    for free in (iw.UniformWeights(), iw.KnownRatioWeights(lambda rows: np.zeros(len(rows)))):
+    for free in (iw.UniformWeights(), iw.paper.KnownRatioWeights(lambda rows: np.zeros(len(rows)))):
         said.text.append(repr(free.fit(table(), synthetic(), ledger(), epsilon=1.0, delta=1e-6)))
     drive_estimator(said, iw.paper.OutputNoiseWeights(0.3), epsilon=np.inf)
     drive_estimator(said, iw.paper.METHODS["LogReg"](), epsilon=np.inf)

@@ -67,7 +67,7 @@ print(iw.diagnose(release, idata), iw.regression("sick ~ age", release).name, re
 #: What `publish` takes as its generator and its weights, without a complaint.
 GENERATORS = ("BayesNet", "Mixture", "paper.GAN", "paper.DPGAN", "paper.PATEGAN")
 WEIGHTS = (
-    "TiltWeights", "UniformWeights", "KnownRatioWeights", "paper.LogisticWeights", "paper.NeuralWeights",
+    "TiltWeights", "UniformWeights", "paper.KnownRatioWeights", "paper.LogisticWeights", "paper.NeuralWeights",
     "paper.OutputNoiseWeights", "paper.DiscriminatorWeights",
 )  # fmt: skip
 for keyword, names in {"generator": GENERATORS, "weights": WEIGHTS}.items():

@@ -90,19 +90,19 @@ def test_the_tables_own_log_ratio_gives_the_weights():
     ratio = rng.normal(size=300)
     ratio[7] = -np.inf
     table, book = outside(log_ratio=ratio, already_spent=(0.5, 0.0)), ledger()
-    weights = iw.KnownRatioWeights().fit(private(), table, book, epsilon=1.0)
+    weights = iw.paper.KnownRatioWeights().fit(private(), table, book, epsilon=1.0)
     np.testing.assert_array_equal(weights.log_weights[0], ratio)
     assert [e.mechanism for e in book.events] == ["declared"] and book.statement().certified
     assert weights.values[7] == 0
     tilted = iw.TiltWeights(base=weights).fit(private(), table, book, **BUDGET)
     assert tilted.values[7] == 0 and book.statement().certified
     with pytest.raises(ValueError, match="carries no log ratio"):
-        iw.KnownRatioWeights().fit(private(), outside(already_spent=(0.5, 0.0)), book, epsilon=1.0)
+        iw.paper.KnownRatioWeights().fit(private(), outside(already_spent=(0.5, 0.0)), book, epsilon=1.0)
 
 
 def test_a_log_ratio_that_is_given_leaves_the_release_uncertified():
     table, book = outside(already_spent=(0, 0)), ledger()
-    iw.KnownRatioWeights(lambda rows: np.zeros(len(rows))).fit(private(), table, book, epsilon=1.0)
+    iw.paper.KnownRatioWeights(lambda rows: np.zeros(len(rows))).fit(private(), table, book, epsilon=1.0)
     assert any("log ratio came from outside" in note for note in book.statement().notes)
     assert not book.statement().certified
 

@@ -19,6 +19,7 @@ from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.regression.design import build_design
 from iwbayes.coverage import lengths
 from iwbayes.curator.plan import plan as noise_of
+from iwbayes.planning import IntervalPlan
 
 SCHEMA = iw.Schema(iw.Real("age", 18, 90), iw.Categorical("sex", ["female", "male"]), iw.Binary("income"))
 FORMULA = "income ~ age + sex"
@@ -69,7 +70,7 @@ def handmade(one, ratios, verdicts=None, terms="quadratic"):
         for verdict in [(verdicts or {}).get(epsilon, ["calibrated"] * 9)[number]]
     ]
     plans = tuple(replace(one, epsilon=epsilon, terms=terms) for epsilon in sorted(ratios))
-    return iw.IntervalPlan(FORMULA, N, "Simulated rows are made by hand.", plans, pd.DataFrame(table))
+    return IntervalPlan(FORMULA, N, "Simulated rows are made by hand.", plans, pd.DataFrame(table))
 
 
 def test_lengths_are_medians_and_verdicts_shares(one):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from iwbayes.analyst.calibration.misfit import misfit_variance
+from iwbayes.analyst.calibration.misfit import unmeasured_variance
 from iwbayes.analyst.calibration.moments import ScoreMoments, TiltMoments, score_moments, tilt_moments
 from iwbayes.analyst.released_tilt import TAU, ReleasedTilt
 from iwbayes.arrays import Array
@@ -29,7 +29,7 @@ class Meat:
     rehearsed_meat: Array  # what rehearsals say beside the other terms; it may be negative
     scores: ScoreMoments
     tilt: TiltMoments | None
-    misfit: float  # delta, the root of `misfit_variance`; NaN without a held-back test
+    misfit: float  # delta, the root of `unmeasured_variance`; NaN without a tilt
 
     @classmethod
     def of(
@@ -54,7 +54,7 @@ class Meat:
         none = np.zeros_like(sums.residual)
         if tilt is None or moments is None:
             return cls(sums.residual, none, none, none, none, sums, None, np.nan)
-        delta = float(np.sqrt(misfit_variance(tilt, shares, n_private))) if misfit is None else misfit
+        delta = float(np.sqrt(unmeasured_variance(tilt, shares, n_private))) if misfit is None else misfit
         missed = none if np.isnan(delta) else delta**2 * moments.unspanned(sums.information)
         return cls(sums.residual, moments.moment_covariance(n_private, tau), missed, none, none, sums, moments, delta)
 

@@ -25,6 +25,7 @@ from iwbayes.analyst.calibration.domain import (
     smallest_known,
     weight_facts,
 )
+from iwbayes.analyst.calibration.misfit import UNTESTED
 from iwbayes.analyst.calibration.pooled_variance import map_parts
 from iwbayes.analyst.calibration.record import dataset, described, judge
 from iwbayes.analyst.calibration.sandwich import CalibratedNormal, Spread, calibrate_normal
@@ -36,10 +37,6 @@ from iwbayes.release import Release
 
 #: Level at which intervals of the formula are compared with rehearsals, and its quantile of a normal.
 LEVEL, _QUANTILE = 0.9, 1.6448536269514722
-#: Mean square error of the rows in an unmeasured direction of variance one where nothing tests it: a relation that the
-#: generator left out, which no rehearsal knows of. Over releases of ten real populations (N 500 to 2,000, epsilon 0.3
-#: to 1) its median was 0.02, from 0.004 to 0.1.
-UNTESTED = 0.02
 _FEW = f"too few rehearsals to tell a spread from. Make at least {LEAST}, 40 by default: rehearse(release)."
 _NOTHING = (
     "the weights hold no measurement, so that nobody knows how far the rows are from the private ones where no "

@@ -94,9 +94,9 @@ class CalibratedNormal:
         without features or `gradients_at`, and for parameters that the prior alone informs.
     misfit : float
         Root mean square of what the weighted rows miss of features of variance one that the tilt does not use; see
-        `misfit_variance`. NaN without a test of fit.
+        `unmeasured_variance`. NaN without features.
     misfit_share : ndarray, shape (p,)
-        Share of the calibrated likelihood's variance that is due to that misfit. NaN without a test of fit, and for
+        Share of the calibrated likelihood's variance that is due to that misfit. NaN without features, and for
         parameters that the prior alone informs.
     likelihood_ess : float
         See `likelihood_ess`.

@@ -183,8 +183,8 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
           direction of a parameter; ``kappa[parameter]`` of each; ``kappa0`` over all directions, for information;
         - ``explained``: the smallest share of a parameter's influence function that the tilt's features span;
           ``explained[parameter]`` of each;
-        - ``misfit``: the largest share of a parameter's variance that is due to what the weighted rows miss of features
-          that the tilt held back; not known where a release has no test of fit; ``misfit[parameter]`` of each;
+        - ``misfit``: the largest share of a parameter's variance that is due to what the weighted rows miss where the
+          tilt does not pull; ``misfit[parameter]`` of each;
         - ``rehearsals``, their number, and ``failed_refits``, the share in which the model failed, where the intervals
           are made of them; ``length_ratio[parameter]``, the standard deviation over the formula's,
           ``rehearsed_coverage[parameter]``, how often the formula's 90 % interval held what was rehearsed, and

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst.calibration.meat import Meat
-from iwbayes.analyst.calibration.misfit import misfit_variance
+from iwbayes.analyst.calibration.misfit import unmeasured_variance
 from iwbayes.analyst.checks import check_numbers, check_total
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.arrays import Array
@@ -60,10 +60,10 @@ class WeightedSample:
 
     @cached_property
     def _misfit(self) -> float:
-        """What the weighted rows miss, see `Meat`; NaN without a test of fit."""
+        """What the weighted rows miss, see `Meat`; NaN without a tilt."""
         if self._tilt is None:
             return float("nan")
-        return float(np.sqrt(misfit_variance(self._tilt, self._shares, self._tilt.n_private)))
+        return float(np.sqrt(unmeasured_variance(self._tilt, self._shares, self._tilt.n_private)))
 
     @property
     def noise_included(self) -> bool:

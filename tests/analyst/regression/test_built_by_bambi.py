@@ -171,7 +171,7 @@ def test_calibrated_as_calibrate_does(tilted):
     explained = dict(zip(record["parameter"].values.tolist(), record["explained"].values.tolist(), strict=True))
     assert explained["x"] > 0.85 > 0.6 > explained["nu_log__"]
     assert "not_calibrated[nu]" in az.summary(idata).index
-    assert diagnose(tilted, idata).loc["calibration", "verdict"] == "warn"
+    assert diagnose(tilted, idata).loc["explained[nu_log__]", "verdict"] == "fail"
 
 
 def test_varying_intercepts_are_the_hierarchy_written_by_hand(tilted):

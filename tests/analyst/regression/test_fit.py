@@ -1,5 +1,6 @@
 """fit(): against numerical integration, row duplication, NUTS and the calibration of hand-written models."""
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -418,10 +419,12 @@ def test_several_draws_of_weights_are_mixed():
 def test_calibration_agrees_with_that_of_the_pymc_model(formula, family):
     release = make_release(n=400, n_private=2000, noise=0.002)
     plain = quick(formula, release, family, total=2000)
-    ours = quick(formula, release, family, calibrate="auto")
-    assert arviz_compat.group(ours, "posterior").attrs["calibrated"] == "yes"
     model = iw.reweight(iw.regression(formula, release, family=family), release.weights, total=2000)
-    theirs = iw.calibrate(plain, model, release)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", iw.CalibrationWarning)  # one parameter rests on what nobody tested
+        ours = quick(formula, release, family, calibrate="auto")
+        theirs = iw.calibrate(plain, model, release)
+    assert arviz_compat.group(ours, "posterior").attrs["calibrated"] == "yes"
     one, other = arviz_compat.group(ours, "calibration"), arviz_compat.group(theirs, "calibration")
     assert one.attrs["method"] == other.attrs["method"] == "tilt"
     sort = {"sd_calibrated": 1e-5, "sd_weighted": 1e-5, "kappa": 1e-5}

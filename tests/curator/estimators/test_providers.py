@@ -46,7 +46,7 @@ def test_uniform_weights_are_one_and_read_nothing():
 
 def test_known_weights_are_the_given_ratio_and_not_certified():
     private, synthetic = mixed_tables()
-    weights, ledger = fit(iw.KnownRatioWeights(Ratio(2.0).log_ratio), private, synthetic)
+    weights, ledger = fit(iw.paper.KnownRatioWeights(Ratio(2.0).log_ratio), private, synthetic)
     np.testing.assert_array_equal(weights.log_weights[0], Ratio(2.0).log_ratio(synthetic))
     assert ledger.events == () and "log ratio" in ledger.statement().notes[0]
 
@@ -55,9 +55,9 @@ def test_known_weights_are_the_given_ratio_and_not_certified():
 def test_a_known_ratio_has_one_number_a_row(wrong):
     private, synthetic = mixed_tables()
     with pytest.raises(ValueError, match="shape|NaN"):
-        fit(iw.KnownRatioWeights(wrong), private, synthetic)
+        fit(iw.paper.KnownRatioWeights(wrong), private, synthetic)
     with pytest.raises(TypeError, match="callable"):
-        iw.KnownRatioWeights(np.zeros(3))
+        iw.paper.KnownRatioWeights(np.zeros(3))
 
 
 def test_a_discriminator_is_free_when_and_only_when_the_ledger_holds_its_training():
@@ -206,7 +206,7 @@ def test_a_uniform_base_changes_nothing():
 
 def test_a_tilt_on_a_base_reaches_the_private_means_and_keeps_its_measurement():
     private, synthetic = mixed_tables(2000, 4000)
-    base = iw.KnownRatioWeights(Ratio(0.8).log_ratio)
+    base = iw.paper.KnownRatioWeights(Ratio(0.8).log_ratio)
     weights, _ = fit(
         iw.TiltWeights(features="linear", base=base), private, synthetic, epsilon=1000, noise=SilentNoise()
     )
@@ -319,7 +319,7 @@ def test_the_papers_methods_by_name():
     assert methods["MLP"]().mechanism == "none" and methods["DP-MLP"]().mechanism == "dp-sgd"
     gan = Ratio()
     assert methods["Discriminator"](gan) == iw.paper.DiscriminatorWeights(gan)
-    assert methods["True"](gan.log_ratio) == iw.KnownRatioWeights(gan.log_ratio)
+    assert methods["True"](gan.log_ratio) == iw.paper.KnownRatioWeights(gan.log_ratio)
     with pytest.raises(TypeError):
         methods["None"] = None
 
