@@ -1,8 +1,8 @@
 """Rehearsals: replays of a release on rows drawn from its own weighted rows, and their file.
 
-The file begins with a line that names the format and a line of JSON. Each replay follows as its length in eight bytes,
-its SHA-256 and the bytes of a release file, and is added in one piece: what an interrupted run leaves is whole but for
-its end, which is cut off when the run goes on.
+The file begins with a line that names the format and a line of JSON. The release follows, and then each replay, as its
+length in eight bytes, its SHA-256 and the bytes of a release file. Each is added in one piece: what an interrupted run
+leaves is whole but for its end, which is cut off when the run goes on.
 """
 
 from __future__ import annotations
@@ -12,14 +12,21 @@ import io
 import json
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+import pandas as pd
+from scipy.special import stdtrit
 
 from iwbayes._archive import MAX_BYTES, ArchiveError, write_atomically
 from iwbayes._digest import digest
+from iwbayes.arrays import Array
 from iwbayes.display import html_table, wrapped
+from iwbayes.features.unmeasured import unmeasured_features
 from iwbayes.release import Release
 from iwbayes.release.file import from_bytes
 
@@ -29,6 +36,12 @@ _HEAD = struct.Struct(">Q32s")
 _MOST_OF_HEADER = 2**16
 #: Fewest rehearsals that intervals are made of.
 LEAST = 10
+#: Mean square error of the rows in an unmeasured direction of variance one where nothing tests it: a relation that the
+#: generator left out. Over releases of ten real populations (N 500 to 2,000, epsilon 0.3 to 1) its median was 0.02,
+#: from 0.004 to 0.1.
+UNTESTED = 0.02
+#: Directions along which the slope of a statistic is taken, and the standard deviation of log weights of a step.
+_SLOPES, _STEP = 20, 0.1
 
 
 class RehearsalsError(ValueError):
@@ -73,6 +86,16 @@ def replayed_row_error(replay: Release) -> float:
     return float(found) if isinstance(found, int | float) else float("nan")
 
 
+class RehearsedInterval(NamedTuple):
+    """Interval of a statistic by rehearsals: see `Rehearsals.interval`."""
+
+    estimate: float
+    lower: float
+    upper: float
+    sd: float
+    unrehearsed_share: float
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Rehearsals(Sequence[Release]):
     """Replays of a release: each is a release made in the same way from rows that the first one's weights draw.
@@ -87,6 +110,7 @@ class Rehearsals(Sequence[Release]):
     """
 
     facts: RehearsalFacts
+    _release: bytes
     _contents: Any = field(default=())  # bytes of a release file each, or where they stand in a file
 
     def __len__(self) -> int:
@@ -98,8 +122,100 @@ class Rehearsals(Sequence[Release]):
     def __getitem__(self, index: slice) -> Rehearsals: ...
     def __getitem__(self, index: int | slice) -> Release | Rehearsals:
         if isinstance(index, slice):
-            return Rehearsals(self.facts, self._contents[index])
+            return Rehearsals(self.facts, self._release, self._contents[index])
         return Release(**from_bytes(io.BytesIO(self._contents[index])))
+
+    @cached_property
+    def release(self) -> Release:
+        """The release that was rehearsed."""
+        return Release(**from_bytes(io.BytesIO(self._release)))
+
+    @cached_property
+    def unrehearsed(self) -> float:
+        """Mean square error of the release's rows in an unmeasured direction of variance one that replays do not show.
+
+        It is what was more wrong in the release than in its replays, where somebody looked, and at least `UNTESTED`
+        where nobody did; and the private rows' own sampling. NaN where nothing was measured.
+        """
+        measurement = self.release.weights.measurement
+        tested = measurement is not None and measurement.held_back is not None
+        beyond = self.facts.row_error - np.mean([replayed_row_error(replay) for replay in self])
+        return float(np.maximum(beyond, 0.0 if tested else UNTESTED)) + 1 / self.release.n_private
+
+    def interval(
+        self,
+        statistic: Callable[[pd.DataFrame, Array], float],
+        *,
+        level: float = 0.9,
+        random_seed: int | np.random.Generator | None = None,
+    ) -> RehearsedInterval:
+        """Interval of any number that can be computed from weighted rows, such as a quantile or a classifier's AUC.
+
+        Parameters
+        ----------
+        statistic : callable
+            Takes rows, a data frame, and their weights, shape (row,) with mean one, and returns a number that changes
+            smoothly with the weights. It is called once for the release, once for each rehearsal, and forty times with
+            other weights of the release's rows, which tell how far it rests on what was not measured.
+        level : float
+            In (0, 1).
+        random_seed : int or numpy.random.Generator, optional
+            For these other weights.
+
+        Returns
+        -------
+        RehearsedInterval
+            Its ``estimate``, ``lower`` and ``upper``, the standard deviation ``sd``, and ``unrehearsed_share``, the
+            share of the variance that stands for what was not measured.
+
+        Raises
+        ------
+        ValueError
+            For a wrong level, or where the statistic of the release is not finite, or fewer than ten rehearsals have a
+            finite one.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> def median(rows, weights):
+        ...     return np.quantile(rows["age"], 0.5, weights=weights, method="inverted_cdf")
+        >>> rehearsals.interval(median)  # doctest: +SKIP
+        """
+        if not 0 < level < 1:
+            raise ValueError(f"level must be in (0, 1), such as 0.9; got {level!r}.")
+        table, values = self.release.synthetic, self.release.weights.values
+        estimate = float(statistic(table.frame, values))
+        if not np.isfinite(estimate):
+            raise ValueError("the statistic of the release is not finite. It must be a number for weighted rows.")
+        found = np.array([float(statistic(replay.synthetic.frame, replay.weights.values)) for replay in self])
+        found = found[np.isfinite(found)]
+        if len(found) < LEAST:
+            raise ValueError(f"the statistic is finite in {len(found)} rehearsals; it takes at least {LEAST}.")
+        seen = float(np.mean(np.square(found - estimate)))
+        missed = self._missed(statistic, np.random.default_rng(random_seed))
+        sd = float(np.sqrt(seen + missed))
+        half = float(stdtrit(len(found), (1 + level) / 2)) * sd
+        return RehearsedInterval(estimate, estimate - half, estimate + half, sd, missed / max(seen + missed, 1e-300))
+
+    def _missed(self, statistic: Callable[[pd.DataFrame, Array], float], rng: np.random.Generator) -> float:
+        """Variance of a statistic that stands for what was not measured, by its slopes along unmeasured features."""
+        release, measurement = self.release, self.release.weights.measurement
+        if np.isnan(self.unrehearsed) or measurement is None or measurement.features is None:
+            return 0.0
+        values = release.weights.values
+        directions = unmeasured_features(release.synthetic.frame, measurement.features, values / values.sum())
+        size = directions.shape[1]
+        if not size:
+            return 0.0
+        slopes = []
+        for _ in range(_SLOPES):
+            along = rng.normal(size=size)
+            step = directions @ (along / np.linalg.norm(along)) * _STEP
+            ends = [values * np.exp(sign * step) for sign in (1, -1)]
+            up, down = (float(statistic(release.synthetic.frame, end / end.mean())) for end in ends)
+            slopes.append((up - down) / (2 * _STEP))
+        # a random direction has one part in `size` of a statistic's squared slope
+        return self.unrehearsed * size * float(np.mean(np.square(slopes)))
 
     def __iter__(self) -> Iterator[Release]:
         """Read one replay after the other; only one is in memory."""
@@ -149,7 +265,7 @@ class Rehearsals(Sequence[Release]):
         """
         frames = (frame_of(self._contents[index]) for index in range(len(self)))
         path = Path(path)
-        write_atomically(path, header_of(self.facts) + b"".join(frames), overwrite=overwrite)
+        write_atomically(path, header_of(self.facts, self._release) + b"".join(frames), overwrite=overwrite)
         return path
 
     @classmethod
@@ -172,13 +288,13 @@ class Rehearsals(Sequence[Release]):
         OSError
             When the file is absent or cannot be opened.
         """
-        facts, frames, end = read_index(path)
+        facts, release, frames, end = read_index(path)
         if end < os.path.getsize(path):
             raise RehearsalsError(
                 f"{path} is cut short after {len(frames)} rehearsals, as by a run that was interrupted. Go on with "
                 f"rehearse(release, path={os.fspath(path)!r})."
             )
-        return cls(facts, frames)
+        return cls(facts, release, frames)
 
 
 class FileFrames(Sequence[bytes]):
@@ -202,9 +318,9 @@ class FileFrames(Sequence[bytes]):
         return content
 
 
-def header_of(facts: RehearsalFacts) -> bytes:
-    """First bytes of a file of rehearsals."""
-    return _MAGIC + json.dumps(vars(facts)).encode() + b"\n"
+def header_of(facts: RehearsalFacts, release: bytes) -> bytes:
+    """First bytes of a file of rehearsals, with those of the release's file."""
+    return _MAGIC + json.dumps(vars(facts)).encode() + b"\n" + frame_of(release)
 
 
 def frame_of(content: bytes) -> bytes:
@@ -212,8 +328,8 @@ def frame_of(content: bytes) -> bytes:
     return _HEAD.pack(len(content), hashlib.sha256(content).digest()) + content
 
 
-def read_index(path: str | os.PathLike[str]) -> tuple[RehearsalFacts, FileFrames, int]:
-    """Facts of a file of rehearsals, its whole replays, and where they end; RehearsalsError where it is none."""
+def read_index(path: str | os.PathLike[str]) -> tuple[RehearsalFacts, bytes, FileFrames, int]:
+    """Facts of a file of rehearsals, its release and whole replays, and where they end; else a RehearsalsError."""
     size = os.path.getsize(path)
     with open(path, "rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
@@ -234,4 +350,7 @@ def read_index(path: str | os.PathLike[str]) -> tuple[RehearsalFacts, FileFrames
             places.append((start, length, seal))
             end = start + length
             file.seek(end)
-    return facts, FileFrames(path, places), end
+    if not places:
+        raise RehearsalsError(f"{path} is damaged: its release cannot be read. Rehearse again.")
+    frames = FileFrames(path, places)
+    return facts, frames[0], frames[1:], end

@@ -107,9 +107,9 @@ def rehearse(
         )
     pipeline = check_replayable(release)
     wanted = _facts(release, pipeline, random_seed)
-    facts, done = (wanted, {}) if path is None else _begun(Path(path), wanted, random_seed)
-    missing = [index for index in range(n) if index not in done]
     content = release.to_bytes()
+    facts, done = (wanted, {}) if path is None else _begun(Path(path), wanted, content, random_seed)
+    missing = [index for index in range(n) if index not in done]
     try:
         with progress(progressbar, "rehearsing", len(missing)) as step:
             for index, found in _replays(content, facts.random_seed, missing, executor, n_jobs):
@@ -129,7 +129,7 @@ def rehearse(
         )
     if path is not None:
         return Rehearsals.load(path)
-    return Rehearsals(facts, tuple(done[index] for index in sorted(done)))
+    return Rehearsals(facts, content, tuple(done[index] for index in sorted(done)))
 
 
 def _facts(release: Release, pipeline: Pipeline, random_seed: int | None) -> RehearsalFacts:
@@ -143,12 +143,14 @@ def _facts(release: Release, pipeline: Pipeline, random_seed: int | None) -> Reh
     )
 
 
-def _begun(path: Path, wanted: RehearsalFacts, random_seed: int | None) -> tuple[RehearsalFacts, dict[int, bytes]]:
+def _begun(
+    path: Path, wanted: RehearsalFacts, content: bytes, random_seed: int | None
+) -> tuple[RehearsalFacts, dict[int, bytes]]:
     """Facts and numbers of the rehearsals in a file, which is begun where there is none; its end is cut off."""
     if not path.exists() or path.stat().st_size == 0:
-        path.write_bytes(header_of(wanted))
+        path.write_bytes(header_of(wanted, content))
         return wanted, {}
-    facts, frames, end = read_index(path)
+    facts, _, frames, end = read_index(path)
     if facts.release != wanted.release:
         raise RehearsalsError(f"{path} holds rehearsals of another release. Choose another file.")
     if random_seed is not None and facts.random_seed != random_seed:
@@ -158,7 +160,7 @@ def _begun(path: Path, wanted: RehearsalFacts, random_seed: int | None) -> tuple
         )
     if end < path.stat().st_size:
         os.truncate(path, end)
-    recipes = (release.recipe or {} for release in Rehearsals(facts, frames))
+    recipes = (release.recipe or {} for release in Rehearsals(facts, content, frames))
     return facts, {int(recipe.get("rehearsal", -1)): b"" for recipe in recipes}
 
 

@@ -12,11 +12,15 @@ import numpy as np
 import pandas as pd
 import pytest
 from factories import make_statement, release_of, seeded_release, simulated_table, synthetic_table
+from numpy.testing import assert_allclose
+from scipy import stats
 
 import iwbayes as iw
+from iwbayes import rehearsals as module_of_rehearsals
 from iwbayes._warnings import IwbayesWarning
 from iwbayes.curator.pipeline import Pipeline
 from iwbayes.curator.settings import from_data, to_data
+from iwbayes.features.unmeasured import unmeasured_features
 from iwbayes.rehearsal.replay import check_replayable, drawn_rows
 from iwbayes.rehearsals import Rehearsals, RehearsalsError
 
@@ -285,3 +289,54 @@ def test_what_it_shows(rehearsals):
 def test_settings_hold_no_seed():
     assert "seed" not in json.dumps(RELEASE.recipe["settings"])
     assert check_replayable(RELEASE).n_synthetic == 600
+
+
+# --- intervals of statistics
+
+
+def weighted_mean(rows, weights):
+    return float(np.average(rows["x"], weights=weights))
+
+
+def test_the_interval_of_a_measured_mean_is_that_of_its_replays(rehearsals):
+    found = rehearsals.interval(weighted_mean, random_seed=1)
+    own = weighted_mean(RELEASE.synthetic.frame, RELEASE.weights.values)
+    each = np.array([weighted_mean(replay.synthetic.frame, replay.weights.values) for replay in rehearsals])
+    sd = math.sqrt(np.mean((each - own) ** 2))
+    assert found.estimate == own and found.unrehearsed_share < 0.05
+    assert found.sd == pytest.approx(sd, rel=0.03) and rehearsals.release.to_bytes() == RELEASE.to_bytes()
+    half = stats.t.ppf(0.95, N) * found.sd
+    assert (found.lower, found.upper) == pytest.approx((own - half, own + half))
+    wide = rehearsals.interval(weighted_mean, level=0.99, random_seed=1)
+    assert wide.upper - own == pytest.approx(stats.t.ppf(0.995, N) * found.sd)
+
+
+def test_what_was_not_measured_widens_the_interval_of_a_statistic(monkeypatch):
+    """By the variance of what the measured terms leave of the statistic's influence."""
+    weights = iw.TiltWeights(features="linear", test_of_fit=False)
+    release = seeded_release(PRIVATE, n_synthetic=600, weights=weights)
+    found = rehearse(release)
+    monkeypatch.setattr(module_of_rehearsals, "_SLOPES", 400)
+
+    def product(rows, weights):
+        return float(np.average(rows["x"] * rows["z"], weights=weights))
+
+    rows, values = release.synthetic.frame, release.weights.values
+    shares = values / values.sum()
+    phi = unmeasured_features(rows, release.weights.measurement.features, shares)
+    assert_allclose(phi.T @ (phi * shares[:, None]), np.eye(phi.shape[1]), atol=1e-8)
+    own = (rows["x"] * rows["z"]).to_numpy() @ (phi * shares[:, None])
+    missed = found.unrehearsed * float(own @ own)
+    interval = found.interval(product, random_seed=1)
+    assert interval.unrehearsed_share * interval.sd**2 == pytest.approx(missed, rel=5 * math.sqrt(2 / 400))
+    assert interval.unrehearsed_share > 0.2
+
+
+def test_statistics_that_have_no_interval(rehearsals):
+    with pytest.raises(ValueError, match="level must be"):
+        rehearsals.interval(weighted_mean, level=90)
+    with pytest.raises(ValueError, match="statistic of the release is not finite"):
+        rehearsals.interval(lambda rows, weights: float("nan"))
+    calls = iter([1.0, 1.0, *[float("nan")] * 100])
+    with pytest.raises(ValueError, match="finite in 1 rehearsals; it takes at least 10"):
+        rehearsals.interval(lambda rows, weights: next(calls))

@@ -27,8 +27,8 @@ KAPPA_LIMIT = 0.12
 #: Smallest share of the variance of a parameter's influence function that the tilt's features span. Where a release
 #: dropped the products of response and predictor, or measured the scores of other models, it is near zero: intervals
 #: are wide, by a guess at how wrong the generator is there. Over releases of ten real populations (N 500 to 5,000,
-#: epsilon 0.3 to 3, 6,200 coefficients) 90 % intervals inside all limits covered 89.8 %, as the private rows' own did; without
-#: a test of fit those with less than this covered 70 to 84 %.
+#: epsilon 0.3 to 3, 6,200 coefficients) 90 % intervals inside all limits covered 89.8 %, as the private rows' own
+#: did; without a test of fit those with less than this covered 70 to 84 %.
 EXPLAINED_LIMIT = 0.9
 #: Largest share of a parameter's variance that is due to what the weighted rows miss of features that the tilt does not
 #: use. The variance holds that misfit as if it were one of many equal ones: where it is much of the interval, its

@@ -7,15 +7,12 @@ import numpy as np
 from iwbayes.analyst.calibration.moments import score_moments, tilt_moments
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.arrays import Array, symmetric
+from iwbayes.rehearsals import UNTESTED
 from iwbayes.release import Release
 
 #: Directions of the held-back features with less than this share of the largest weighted variance are left out, and
 #: features of which the tilt's own leave less than the latter share.
 _CUT, _LEFT = 1e-2, 1e-6
-#: Mean square error of the rows in an unmeasured direction of variance one where nothing tests it: a relation that the
-#: generator left out. Over releases of ten real populations (N 500 to 2,000, epsilon 0.3 to 1) its median was 0.02,
-#: from 0.004 to 0.1.
-UNTESTED = 0.02
 #: Where a release tests its fit, the mean square error of its rows where nobody looks is the mean of what the test says
 #: and of this part of the generator's error in the measured directions, which the tilt has since moved. On ten real
 #: populations the error itself was 0.4 of the latter (middle half 0.2 to 0.7), and 0.6 of it without products.

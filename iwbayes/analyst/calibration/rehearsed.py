@@ -25,14 +25,13 @@ from iwbayes.analyst.calibration.domain import (
     smallest_known,
     weight_facts,
 )
-from iwbayes.analyst.calibration.misfit import UNTESTED
 from iwbayes.analyst.calibration.pooled_variance import map_parts
 from iwbayes.analyst.calibration.record import dataset, described, judge
 from iwbayes.analyst.calibration.sandwich import CalibratedNormal, Spread, calibrate_normal
 from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.arrays import Array
-from iwbayes.rehearsals import LEAST, Rehearsals, replayed_row_error
+from iwbayes.rehearsals import LEAST, Rehearsals
 from iwbayes.release import Release
 
 #: Level at which intervals of the formula are compared with rehearsals, and its quantile of a normal.
@@ -62,9 +61,8 @@ class Rehearsed:
     formula_sd : ndarray, shape (rehearsal, p)
         What the formula says of the standard deviation in that rehearsal.
     unrehearsed : float
-        Mean square error of the release's rows in an unmeasured direction of variance one that the replays do not show:
-        what was more wrong in the release than in them, and the private rows' own sampling. NaN where nothing was
-        measured.
+        As of `Rehearsals`: mean square error of the release's rows in an unmeasured direction of variance one that the
+        replays do not show. NaN where nothing was measured.
     """
 
     deviations: Array
@@ -117,9 +115,7 @@ def rehearse_estimates(posterior: WeightedPosterior, mode: Mode, release: Releas
     rehearsals.check(release)
     start, own = _estimate(posterior, mode.theta)
     found: list[Refit | None] = []
-    errors = []
     for replay in rehearsals:
-        errors.append(replayed_row_error(replay))
         with one_blas_thread():
             found.append(_refit(posterior, start.theta, replay))
     done = [one for one in found if one is not None]
@@ -132,16 +128,8 @@ def rehearse_estimates(posterior: WeightedPosterior, mode: Mode, release: Releas
     return Rehearsed(
         np.stack([gap if one is None else one.theta - own for one in found]),
         np.stack([gap if one is None else one.sd for one in found]),
-        _unrehearsed(release, rehearsals.facts.row_error, errors),
+        rehearsals.unrehearsed,
     )
-
-
-def _unrehearsed(release: Release, error: float, errors: Sequence[float]) -> float:
-    """Mean square error of the rows in an unmeasured direction that replays do not show; `errors` are what they do."""
-    tilt = ReleasedTilt.of(release)
-    least = UNTESTED if tilt is not None and tilt.held_back is None else 0.0
-    # nor do replays show, where nothing was measured, that the private rows were a sample
-    return float(np.maximum(error - np.mean(errors), least)) + 1 / release.n_private
 
 
 def _refit(posterior: WeightedPosterior, start: Array, replay: Release) -> Refit | None:

@@ -20,12 +20,13 @@ from iwbayes.analyst.calibration.moments import score_moments, tilt_moments
 from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, calibrate_normal
 from iwbayes.analyst.criticism.weighted_sample import weighted_sample
 from iwbayes.analyst.released_tilt import HeldBack, ReleasedTilt
-from iwbayes.curator.estimators.tilting.held_back import HELD_BACK, held_back_features, next_terms
+from iwbayes.curator.estimators.tilting.held_back import HELD_BACK, held_back_features
 from iwbayes.curator.estimators.tilting.tilt import TEST_SHARE
 from iwbayes.curator.privacy.accounting import gaussian_multiplier, price
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.features import FeatureMap
 from iwbayes.features.terms import raw_chunks, raw_terms
+from iwbayes.features.unmeasured import next_terms
 
 SCHEMA = iw.Schema(iw.Real("x", -6, 6), iw.Real("z", -6, 6), iw.Binary("y"))
 ONE_COLUMN = iw.Schema(iw.Binary("y"))

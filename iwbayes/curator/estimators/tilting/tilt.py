@@ -15,7 +15,7 @@ from scipy.special import logsumexp
 from iwbayes.arrays import Array
 from iwbayes.curator.estimators.fitting import Estimator, OpenFit
 from iwbayes.curator.estimators.tilting.exponential import STEPS_PER_BOUND, integer_total, tilt
-from iwbayes.curator.estimators.tilting.held_back import held_back_features, next_terms
+from iwbayes.curator.estimators.tilting.held_back import held_back_features
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_epsilon, gaussian_multiplier, largest_scale, price
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.mechanisms import power_of_two_below
@@ -30,6 +30,7 @@ from iwbayes.curator.protocols import (
 from iwbayes.features import FeatureMap
 from iwbayes.features.formulas import check_formulas, model_options
 from iwbayes.features.terms import MAX_RAW_TERMS, TERMS, Terms, count_raw_terms
+from iwbayes.features.unmeasured import next_terms
 from iwbayes.measurement import MEAN_OF_FEATURES, NOISE_TARGET, TEST_OF_FIT, Measurement
 from iwbayes.schema import Schema
 from iwbayes.statement import Event

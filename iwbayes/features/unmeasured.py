@@ -1,0 +1,97 @@
+"""What a feature map does not measure: products beyond its terms, and what these leave of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import lru_cache
+from itertools import combinations_with_replacement
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from iwbayes._threads import one_blas_thread
+from iwbayes.arrays import Array
+from iwbayes.features.feature_map import FeatureMap, raw_moments
+from iwbayes.features.terms import Term, Terms, feature_owners, ordered_terms, raw_chunks, raw_terms
+from iwbayes.schema import Schema
+from iwbayes.schema.columns import _Numeric
+
+#: Largest number of products, chosen at random among all, and of factors of each.
+_MOST_TERMS, _DEGREE = 120, 3
+#: Products of which less than this share of the variance is left beside the measured terms are dropped, or less than
+#: the next share where too few directions are left: those of a column whose middle is far from that of its bounds
+#: nearly are the measured terms.
+LEFT = (1e-2, 1e-4, 1e-6, 1e-8)
+#: Directions with less than this share of the largest variance are dropped.
+_CUT = 1e-2
+
+
+@lru_cache(maxsize=16)
+def next_terms(schema: Schema, terms: Terms) -> tuple[Term, ...]:
+    """Products of up to three features in a map's terms that are not among these, at most `_MOST_TERMS`."""
+    own = set(raw_terms(schema, terms))
+    owners = feature_owners(schema)
+    indices = sorted({index for term in own for index in term})
+    numeric = {owners.index(index) for index, column in enumerate(schema) if isinstance(column, _Numeric)}
+
+    def new(term: Term) -> bool:
+        powers = Counter(term)
+        columns = {owners[index] for index in powers}
+        return len(columns) == len(powers) and all(power == 1 or index in numeric for index, power in powers.items())
+
+    rng = np.random.default_rng(0)
+    if len(indices) > _MOST_TERMS:
+        indices = sorted(rng.choice(indices, _MOST_TERMS, replace=False).tolist())
+    found = [
+        term
+        for degree in range(2, _DEGREE + 1)
+        for term in combinations_with_replacement(indices, degree)
+        if new(term) and term not in own
+    ]
+    if len(found) > _MOST_TERMS:
+        found = [found[index] for index in rng.choice(len(found), _MOST_TERMS, replace=False)]
+    return ordered_terms(set(found))
+
+
+def residual_whitener(covariance: Array, own: NDArray[np.bool_], share_left: float) -> Array:
+    """Map from raw terms to whitened residuals of those that are not `own` on those that are, shape (raw, k)."""
+    scale = 1 / np.sqrt(np.maximum(np.diag(covariance)[own], 1e-300))
+    values, vectors = np.linalg.eigh(covariance[np.ix_(own, own)] * np.outer(scale, scale))
+    kept = values > 1e-10 * max(values[-1], 1e-300)
+    inverse = (vectors[:, kept] / values[kept]) @ vectors[:, kept].T * np.outer(scale, scale)
+    slope = inverse @ covariance[np.ix_(own, ~own)]
+    residual = covariance[np.ix_(~own, ~own)] - covariance[np.ix_(~own, own)] @ slope
+    before, after = np.diag(covariance)[~own], np.diag(residual)
+    left = after > np.maximum(share_left * before, 1e-12)
+    if not left.any():
+        return np.zeros((len(covariance), 0))
+    units = 1 / np.sqrt(after[left])
+    values, vectors = np.linalg.eigh(residual[np.ix_(left, left)] * np.outer(units, units))
+    kept = values > _CUT * values[-1]
+    turned = units[:, None] * (vectors[:, kept] / np.sqrt(values[kept]))
+    whitener = np.zeros((len(covariance), int(kept.sum())))
+    whitener[np.flatnonzero(~own)[left]] = turned
+    whitener[own] = -slope[:, left] @ turned
+    return whitener
+
+
+def unmeasured_features(frame: pd.DataFrame, features: FeatureMap, shares: Array) -> Array:
+    """Features (row, k) of rows in canonical form that a map leaves out, of variance one under shares (row,).
+
+    They are residuals of products on the map's terms, uncorrelated with these and with each other; none where the map
+    measures all products.
+    """
+    own, more = raw_terms(features.schema, features.terms), next_terms(features.schema, features.terms)
+    if not more:
+        return np.empty((len(frame), 0))
+    terms = ordered_terms({*own, *more})
+    center, gram = raw_moments(features.schema, terms, frame, shares)
+    measured = set(own)
+    with one_blas_thread():
+        mine = np.array([term in measured for term in terms])
+        whitener = residual_whitener(gram - np.outer(center, center), mine, LEFT[0])
+        found = np.empty((len(frame), whitener.shape[1]))
+        for rows, raw in raw_chunks(features.schema, terms, frame):
+            found[rows] = (raw - center) @ whitener
+    return found
