@@ -28,7 +28,7 @@ import pymc as pm
 import iwbayes as iw
 
 release, model = iw.load("r.iwb"), pm.Model()
-idata = iw.fit("y ~ x", release)
+idata, rehearsals = iw.fit("y ~ x", release), iw.Rehearsals.load("r.iwr")
 """
 MISTAKES = """
 import iwbayes as iw
@@ -60,6 +60,9 @@ iw.slopes(idata, release, rows="all")  # wrong
 iw.comparisons(idata, release, comparison="diff")  # wrong
 iw.predictions(idata, release, conditional=3)  # wrong
 iw.diagnose("r.iwb")  # wrong
+iw.rehearse("r.iwb")  # wrong
+iw.rehearse(release, n=10).interval(90)  # wrong
+iw.fit("sick ~ age", release, rehearsals=release)  # wrong
 iw.ppc(idata, release, var=1)  # wrong
 print(iw.report(release, idata))
 print(iw.diagnose(release, idata), iw.regression("sick ~ age", release).name, release.weights.values.mean())
