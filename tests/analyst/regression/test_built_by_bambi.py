@@ -96,6 +96,7 @@ def cumulative(theta, f):
     return np.log(expit(cuts[code + 1] - eta) - expit(cuts[code] - eta))
 
 
+@pytest.mark.pages("3.13")  # the page of more models fits each kind on the other Python
 @pytest.mark.parametrize(
     ("formula", "family", "density", "n_parameters"),
     [
@@ -174,6 +175,7 @@ def test_calibrated_as_calibrate_does(tilted):
     assert diagnose(tilted, idata).loc["explained[nu_log__]", "verdict"] == "fail"
 
 
+@pytest.mark.pages("3.13")
 def test_varying_intercepts_are_the_hierarchy_written_by_hand(tilted):
     frame = tilted.synthetic.frame
     options = {"draws": 300, "chains": 2, "sampler": {"tune": 300, "cores": 1}}
