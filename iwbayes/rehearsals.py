@@ -28,7 +28,7 @@ from iwbayes.arrays import Array
 from iwbayes.display import html_table, wrapped
 from iwbayes.features.unmeasured import unmeasured_features
 from iwbayes.release import Release
-from iwbayes.release.file import from_bytes
+from iwbayes.release.file import from_bytes, read_recipe
 
 _MAGIC = b"iwbayes rehearsals 1\n"
 _HEAD = struct.Struct(">Q32s")
@@ -78,12 +78,6 @@ class RehearsalFacts:
     generator: str
     n_synthetic: int
     row_error: float
-
-
-def replayed_row_error(replay: Release) -> float:
-    """`row_error` of a replay, from its recipe; NaN where it measured nothing."""
-    found = (replay.recipe or {}).get("row_error")
-    return float(found) if isinstance(found, int | float) else float("nan")
 
 
 class RehearsedInterval(NamedTuple):
@@ -139,7 +133,8 @@ class Rehearsals(Sequence[Release]):
         """
         measurement = self.release.weights.measurement
         tested = measurement is not None and measurement.held_back is not None
-        beyond = self.facts.row_error - np.mean([replayed_row_error(replay) for replay in self])
+        recipes = (read_recipe(self._contents[index]) for index in range(len(self)))
+        beyond = self.facts.row_error - np.mean([float(recipe.get("row_error", np.nan)) for recipe in recipes])
         return float(np.maximum(beyond, 0.0 if tested else UNTESTED)) + 1 / self.release.n_private
 
     def interval(

@@ -30,6 +30,7 @@ from iwbayes.rehearsals import (
     release_digest,
 )
 from iwbayes.release import Release
+from iwbayes.release.file import read_recipe
 
 
 def rehearse(
@@ -160,8 +161,7 @@ def _begun(
         )
     if end < path.stat().st_size:
         os.truncate(path, end)
-    recipes = (release.recipe or {} for release in Rehearsals(facts, content, frames))
-    return facts, {int(recipe.get("rehearsal", -1)): b"" for recipe in recipes}
+    return facts, {int(read_recipe(frame).get("rehearsal", -1)): b"" for frame in frames}
 
 
 def _add(path: Path, content: bytes) -> None:

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import zipfile
 from importlib.metadata import version
 from typing import Any, BinaryIO
 
@@ -123,6 +124,13 @@ def from_bytes(source: BinaryIO) -> dict[str, Any]:
         "n_private": manifest["n_private"],
         "recipe": manifest["recipe"],
     }
+
+
+def read_recipe(content: bytes) -> dict[str, Any]:
+    """Recipe of a release file alone, from its bytes; empty where it has none. The rest is not looked at."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        recipe = json.loads(archive.read(MANIFEST)).get("recipe")
+    return recipe if isinstance(recipe, dict) else {}
 
 
 def _read_manifest(members: dict[str, bytes]) -> dict[str, Any]:

@@ -260,6 +260,10 @@ class _Levels(Column):
         self._check_missing(absent)
         if isinstance(values.dtype, pd.CategoricalDtype) and list(values.cat.categories) == list(self.levels):
             return self.from_codes(values.cat.codes.to_numpy(dtype=np.int64))  # the canonical form already
+        if self.levels == (0, 1) and type(self.levels[0]) is int and str(values.dtype).lower() == "int64":
+            numbers = values.to_numpy(dtype=np.int64, na_value=0)
+            if np.isin(numbers, (0, 1)).all():
+                return self.from_codes(np.where(absent, -1, numbers))  # so do whole numbers of a binary column
         table = {level: code for code, level in enumerate(self.levels)}
         try:
             # True is 1, as in Python
