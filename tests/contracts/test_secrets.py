@@ -406,12 +406,12 @@ def drive_neural_weights(said):
 #: gets a release and never a private table (the layers are tested in test_architecture.py).
 PUBLIC_ONLY = {
     "AuditResult", "BetaCalibration", "Binary", "CalibrationWarning", "Categorical", "CoverageStudy", "Date",
-    "Integer", "IntervalPlan", "METHODS", "Plan", "PrivacyWarning", "Real", "ReleaseAudit", "ReleaseError",
+    "Integer", "METHODS", "PrivacyWarning", "Real", "Rehearsals", "ReleaseAudit", "ReleaseError",
     "SeededNoise", "SyntheticTable", "SystemNoise", "Weights", "WeightsWarning", "__version__", "audit",
     "audit_release", "beta_calibrate", "budget", "calibrate", "compare", "comparisons", "coverage_study", "datasets",
     "diagnose", "fit", "forest", "log_likelihood", "loo", "marginals", "noise_aware_weights", "odds_ratios",
     "opposite_corners", "overlap", "paper", "plan", "plots", "pool", "ppc", "predictions", "regression", "report",
-    "reweight", "sample", "slopes", "validation", "weights",
+    "rehearsals", "rehearse", "reweight", "sample", "slopes", "validation", "weights",
 }  # fmt: skip
 
 
@@ -434,6 +434,9 @@ def test_the_analysts_side_holds_no_private_value(tmp_path):
 
         idata = iw.fit(MODEL, release, family="bernoulli", draws=100, chains=2, random_seed=1)
         said.text += [str(idata), str(iw.diagnose(release, idata)), str(iw.ppc(release, idata))]
+        rehearsals = iw.rehearse(release, 10, random_seed=1, path=tmp_path / "replays.iwr")
+        rehearsed = iw.fit(MODEL, release, rehearsals=rehearsals, draws=100, chains=2, random_seed=1)
+        said.text += [repr(rehearsals), rehearsals._repr_html_(), str(iw.diagnose(release, rehearsed)), str(rehearsed)]
         arviz_compat.save(idata, tmp_path / "posterior.nc")
         said.text.append(iw.report(release, idata))
         said.fails(lambda: iw.fit(f"{TEXT[:6]} ~ age", release))

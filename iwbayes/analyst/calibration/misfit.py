@@ -64,6 +64,8 @@ def unmeasured_variance(tilt: ReleasedTilt, shares: Array, n_private: float) -> 
 def generator_error(tilt: ReleasedTilt, n_private: float) -> float:
     """Mean square error of the rows before their tilt, in directions of variance one of the features that it measured.
 
+    Theory: docs/theory.md#the-sandwich-with-the-noise-in-it.
+
     How wrong the generator was where somebody looked: the released moments less those of the rows under their base
     weights, as in `misfit_variance`, less what noise and sampling make them differ by. It may be negative. NaN where
     the base is not known.

@@ -128,7 +128,7 @@ class Diagnostics(pd.DataFrame):
         for name, value in self["value"].items():
             if match := _ONE_PARAMETER.fullmatch(str(name)):
                 found.setdefault(match[2], {})[match[1]] = value
-        keys = list(dict.fromkeys(key for one in found.values() for key in one))
+        keys = list(dict.fromkeys(["calibration", *(key for one in found.values() for key in one)]))
         rows = [(name, *(one.get(key, NAN) for key in keys)) for name, one in found.items()]
         return ("parameter", *("verdict" if key == "calibration" else key for key in keys)), rows
 
