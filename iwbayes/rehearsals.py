@@ -117,12 +117,12 @@ class Rehearsals(Sequence[Release]):
     def __getitem__(self, index: int | slice) -> Release | Rehearsals:
         if isinstance(index, slice):
             return Rehearsals(self.facts, self._release, self._contents[index])
-        return Release(**from_bytes(io.BytesIO(self._contents[index])))
+        return _opened(self._contents[index])
 
     @cached_property
     def release(self) -> Release:
         """The release that was rehearsed."""
-        return Release(**from_bytes(io.BytesIO(self._release)))
+        return _opened(self._release)
 
     @cached_property
     def unrehearsed(self) -> float:
@@ -133,8 +133,9 @@ class Rehearsals(Sequence[Release]):
         """
         measurement = self.release.weights.measurement
         tested = measurement is not None and measurement.held_back is not None
-        recipes = (read_recipe(self._contents[index]) for index in range(len(self)))
-        beyond = self.facts.row_error - np.mean([float(recipe.get("row_error", np.nan)) for recipe in recipes])
+        errors = [read_recipe(self._contents[index]).get("row_error") for index in range(len(self))]
+        known = [float(error) if isinstance(error, int | float) else np.nan for error in errors]
+        beyond = self.facts.row_error - np.mean(known)
         return float(np.maximum(beyond, 0.0 if tested else UNTESTED)) + 1 / self.release.n_private
 
     def interval(
@@ -290,6 +291,15 @@ class Rehearsals(Sequence[Release]):
                 f"rehearse(release, path={os.fspath(path)!r})."
             )
         return cls(facts, release, frames)
+
+
+def _opened(content: bytes) -> Release:
+    """Read a release from the bytes of its file; a RehearsalsError whatever is wrong with them."""
+    try:
+        return Release(**from_bytes(io.BytesIO(content)))
+    except Exception as error:  # files come from anyone
+        said = " ".join(str(error)[:200].split()).rstrip(".")
+        raise RehearsalsError(f"the rehearsals hold no valid release ({said}). Rehearse the release again.") from None
 
 
 class FileFrames(Sequence[bytes]):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import secrets
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from contextlib import ExitStack
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,9 @@ from iwbayes.rehearsals import (
 )
 from iwbayes.release import Release
 from iwbayes.release.file import read_recipe
+
+#: Largest share of replays that may fail.
+MOST_FAILURES = 0.1
 
 
 def rehearse(
@@ -79,12 +83,13 @@ def rehearse(
         For a wrong argument; a release of users' rows, one that does not hold its settings, or whose weights were
         changed; a file of another release, or of another seed.
     RuntimeError
-        When replays fail.
+        When more than a tenth of the replays fail; with the first error.
 
     Warns
     -----
     UserWarning
-        When it was interrupted, and what was done until then is returned: at least 10 rehearsals.
+        When it was interrupted, and what was done until then is returned: at least 10 rehearsals. When replays failed,
+        a tenth of them at most.
 
     Notes
     -----
@@ -108,17 +113,19 @@ def rehearse(
         )
     pipeline = check_replayable(release)
     wanted = _facts(release, pipeline, random_seed)
-    content = release.to_bytes()
+    content, failures = release.to_bytes(), list[Exception]()
     facts, done = (wanted, {}) if path is None else _begun(Path(path), wanted, content, random_seed)
     missing = [index for index in range(n) if index not in done]
     try:
         with progress(progressbar, "rehearsing", len(missing)) as step:
             for index, found in _replays(content, facts.random_seed, missing, executor, n_jobs):
-                done[index] = found
-                if path is not None:
-                    done[index] = b""
-                    _add(Path(path), found)
                 step()
+                if isinstance(found, Exception):
+                    failures.append(found)
+                    continue
+                done[index] = found if path is None else b""
+                if path is not None:
+                    _add(Path(path), found)
     except KeyboardInterrupt:
         if len(done) < LEAST:
             raise
@@ -128,6 +135,11 @@ def rehearse(
             IwbayesWarning,
             stacklevel=2,
         )
+    if failures:
+        said = f"{len(failures)} of {n} replays failed, the first with: {str(failures[0]).splitlines()[0]}"
+        if len(done) < LEAST or len(failures) > MOST_FAILURES * n:
+            raise RuntimeError(said) from failures[0]
+        warnings.warn(f"{said} They are left out.", IwbayesWarning, stacklevel=2)
     if path is not None:
         return Rehearsals.load(path)
     return Rehearsals(facts, content, tuple(done[index] for index in sorted(done)))
@@ -173,10 +185,10 @@ def _add(path: Path, content: bytes) -> None:
 
 def _replays(
     content: bytes, seed: int, numbers: list[int], executor: Executor | Any, n_jobs: int
-) -> Iterator[tuple[int, bytes]]:
-    """Replays as they end, with their numbers."""
+) -> Iterator[tuple[int, bytes | Exception]]:
+    """Replays as they end, with their numbers, and the errors of those that failed."""
     if executor is None and n_jobs == 1:
-        yield from ((index, replay(content, index, seed)) for index in numbers)
+        yield from ((index, _outcome(partial(replay, content, index, seed))) for index in numbers)
         return
     with ExitStack() as stack:
         if executor is None:
@@ -188,7 +200,14 @@ def _replays(
         jobs = {pool.submit(replay, content, index, seed): index for index in numbers}
         try:
             for job in as_completed(jobs):
-                yield jobs.pop(job), job.result()
+                yield jobs.pop(job), _outcome(job.result)
         finally:
             for job in jobs:
                 job.cancel()
+
+
+def _outcome(call: Callable[[], bytes]) -> bytes | Exception:
+    try:
+        return call()
+    except Exception as error:  # whatever a generator says of rows that are too much alike
+        return error

@@ -128,8 +128,11 @@ def from_bytes(source: BinaryIO) -> dict[str, Any]:
 
 def read_recipe(content: bytes) -> dict[str, Any]:
     """Recipe of a release file alone, from its bytes; empty where it has none. The rest is not looked at."""
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        recipe = json.loads(archive.read(MANIFEST)).get("recipe")
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            recipe = json.loads(archive.read(MANIFEST)).get("recipe")
+    except Exception as error:  # zipfile and json raise many kinds on hostile bytes
+        raise ArchiveError(f"its recipe cannot be read ({type(error).__name__})") from None
     return recipe if isinstance(recipe, dict) else {}
 
 

@@ -260,6 +260,18 @@ def test_damage_is_found(rehearsals, tmp_path):
             Rehearsals.load(path.with_suffix(".bad"))
 
 
+def test_contents_that_are_no_releases_are_refused(rehearsals, tmp_path):
+    """Their seals can be right: whoever writes a file seals it."""
+    for bad in (b"", b"no zip", contents(rehearsals)[0][:500], contents(rehearsals)[0][100:]):
+        path = tmp_path / f"{len(bad)}.iwr"
+        header = module_of_rehearsals.header_of(rehearsals.facts, contents(rehearsals)[0])
+        path.write_bytes(header + module_of_rehearsals.frame_of(bad))
+        with pytest.raises(RehearsalsError, match="hold no valid release"):
+            list(Rehearsals.load(path))
+        with pytest.raises(ValueError, match="recipe cannot be read"):
+            _ = Rehearsals.load(path).unrehearsed
+
+
 def test_an_interrupted_run_keeps_what_it_made(monkeypatch, tmp_path):
     def replay(content, index, seed):
         if index == stop:
@@ -278,6 +290,22 @@ def test_an_interrupted_run_keeps_what_it_made(monkeypatch, tmp_path):
         rehearse(path=path)
     stop = None
     assert len(rehearse(path=path)) == N
+
+
+def test_replays_that_fail_are_left_out(monkeypatch):
+    def replay(content, index, seed):
+        if index in bad:
+            raise ValueError(f"all rows of rehearsal {index} are alike")
+        return real(content, index, seed)
+
+    module = importlib.import_module("iwbayes.rehearsal.rehearse")
+    real, bad = module.replay, {3}
+    monkeypatch.setattr(module, "replay", replay)
+    with pytest.warns(IwbayesWarning, match="1 of 12 replays failed, the first with: all rows of rehearsal 3"):
+        assert len(rehearse(n=12)) == 11
+    bad = {3, 5}
+    with pytest.raises(RuntimeError, match="2 of 12 replays failed"):
+        rehearse(n=12)
 
 
 def test_what_it_shows(rehearsals):
