@@ -2,6 +2,7 @@
 
     python benchmarks/hierarchies.py --output FOLDER                       # 2 x 100 replications, half an hour, 2 cores
     python benchmarks/hierarchies.py --output FOLDER --replications 4      # a quick look
+    python benchmarks/hierarchies.py --output FOLDER --rehearsals 20       # also by rehearsals of each release
 
 A replication draws the mean and the spread of groups, their effects, a slope and private rows, publishes these (noise
 seeded, so that a study can be repeated), samples the weighted posterior of the centred hierarchical model, calibrates
@@ -80,12 +81,12 @@ def model_of(family: str, rows: pd.DataFrame) -> Any:
     return model
 
 
-def replicate(job: tuple[str, int]) -> pd.DataFrame:
-    """One release, two posteriors: a row for each method and parameter."""
+def replicate(job: tuple[str, int, int]) -> pd.DataFrame:
+    """One release, two posteriors or three: a row for each method and parameter."""
     import pymc as pm
 
     logging.getLogger("pymc").setLevel(logging.ERROR)
-    family, seed = job
+    family, seed, n_rehearsals = job
     rng = np.random.default_rng((2026, seed))
     truth, private, schema = simulate(family, rng)
     with warnings.catch_warnings():
@@ -108,20 +109,24 @@ def replicate(job: tuple[str, int]) -> pd.DataFrame:
             compute_convergence_checks=False,
         )  # fmt: skip
         start = time.perf_counter()
-        calibrated = iw.calibrate(drawn, weighted, release, random_seed=seed)
-    record = calibrated["calibration"]
-    facts = {
-        name: record.attrs[name] for name in ("verdict", "nonquadraticity", "skew", "kappa_max", "misfit_share_max")
-    }
-    facts |= {"seconds": time.perf_counter() - start, "seed": seed, "reasons": "; ".join(record.attrs["reasons"])}
+        found = {"weighted": drawn, "calibrated": iw.calibrate(drawn, weighted, release, random_seed=seed)}
+        seconds = time.perf_counter() - start
+        if n_rehearsals:
+            rehearsals = iw.rehearse(release, n_rehearsals, random_seed=seed, progressbar=False)
+            found["rehearsals"] = iw.calibrate(drawn, weighted, release, rehearsals=rehearsals, random_seed=seed)
     rows = []
-    for method, idata in (("weighted", drawn), ("calibrated", calibrated)):
+    for method, idata in found.items():
+        record = found["calibrated" if method == "weighted" else method]["calibration"]
+        facts = {
+            name: record.attrs[name] for name in ("verdict", "nonquadraticity", "skew", "kappa_max", "misfit_share_max")
+        }
+        facts |= {"seconds": seconds, "seed": seed, "reasons": record.attrs["reasons"].replace("\n", "; ")}
         for name, value in truth.items():
             flat = idata["posterior"][name].to_numpy().reshape(1000, -1).T
             for place, (draws, true) in enumerate(zip(flat, np.atleast_1d(value), strict=True)):
                 lower, upper = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-                found = {"parameter": name, "place": place, "truth": true, "lower": lower, "upper": upper}
-                rows.append({"method": method, **found, "rank": np.mean(draws < true), **facts})
+                own = {"parameter": name, "place": place, "truth": true, "lower": lower, "upper": upper}
+                rows.append({"method": method, **own, "rank": np.mean(draws < true), **facts})
     return pd.DataFrame(rows)
 
 
@@ -141,6 +146,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True, help="folder for results")
     parser.add_argument("--replications", type=int, default=100)
+    parser.add_argument("--rehearsals", type=int, default=0, help="rehearsals of each release")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--families", nargs="+", choices=list(GROUPS), default=list(GROUPS))
     options = parser.parse_args()
@@ -149,7 +155,7 @@ def main() -> None:
         path = options.output / f"{family}.csv"
         done = pd.read_csv(path) if path.exists() else None
         seen = set() if done is None else set(done["seed"])
-        jobs = [(family, seed) for seed in range(options.replications) if seed not in seen]
+        jobs = [(family, seed, options.rehearsals) for seed in range(options.replications) if seed not in seen]
         with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
             for found in pool.map(replicate, jobs):
                 done = found if done is None else pd.concat([done, found])

@@ -92,6 +92,7 @@ def main() -> None:
     parser.add_argument("--replications", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--held-out", action="store_true", help="the populations that no limit was chosen by")
+    parser.add_argument("--populations", default="", help="names of those to study, by commas; all of them by default")
     parser.add_argument("--rehearsals", type=int, default=0, help="rehearsals of each release")
     parser.add_argument("--releases", choices=("default", "named", "both"), default="both")
     parser.add_argument("--settings", default="", help="such as 1000:1,2000:0.3; number of rows and epsilon")
@@ -101,7 +102,13 @@ def main() -> None:
     pairs = [pair.split(":") for pair in arguments.settings.split(",") if pair]
     settings = [(int(n), float(epsilon)) for n, epsilon in pairs] or SETTINGS
     kinds = {"default": (False,), "named": (True,), "both": (False, True)}[arguments.releases]
-    for population in HELD_OUT if arguments.held_out else DEVELOPMENT:
+    wanted = [name for name in arguments.populations.split(",") if name]
+    of_all = HELD_OUT if arguments.held_out else DEVELOPMENT
+    if unknown := set(wanted) - {population.name for population in of_all}:
+        parser.error(f"no such populations: {', '.join(sorted(unknown))}")
+    for population in of_all:
+        if wanted and population.name not in wanted:
+            continue
         for (n, epsilon), named in product(settings, kinds):
             rows = study(population, n, epsilon, named, arguments.replications, arguments.jobs, arguments.rehearsals)
             found.append(rows)

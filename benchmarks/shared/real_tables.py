@@ -91,6 +91,34 @@ def _logs(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(lexp=np.log(frame["totexp"]), size=np.minimum(frame["size"], 10))
 
 
+def _loans(frame: pd.DataFrame) -> pd.DataFrame:
+    used = frame["total_credit_utilized"] / frame["total_credit_limit"].where(frame["total_credit_limit"] > 0)
+    return frame.rename(columns={
+        "interest_rate": "rate", "verified_income": "verified", "debt_to_income": "debt",
+        "inquiries_last_12m": "inquiries", "homeownership": "home", "emp_length": "employed",
+    }).assign(
+        used=used.clip(upper=1), bankrupt=np.where(frame["public_record_bankrupt"] > 0, "yes", "no"),
+        lincome=np.log(frame["annual_income"].clip(lower=1)), joint=frame["application_type"],
+    )  # fmt: skip
+
+
+def _military(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.assign(
+        officer=np.where(frame["grade"] == "officer", "yes", "no"),
+        race=frame["race"].where(frame["race"].isin(("white", "black")), "other"),
+        hispanic=np.where(frame["hisp"], "yes", "no"),
+    )
+
+
+def _stops(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.rename(columns={"personSearch": "search"}).assign(precinct=frame["policePrecinct"].astype(str))
+
+
+def _work(frame: pd.DataFrame) -> pd.DataFrame:
+    race = frame["race"].map({1: "white", 2: "black", 3: "other"})
+    return frame.rename(columns={"ln_wage": "lwage", "ttl_exp": "experience"}).assign(race=race)
+
+
 #: Populations that limits may be judged on.
 DEVELOPMENT = (
     Population(
@@ -195,5 +223,46 @@ HELD_OUT = (
          iw.Binary("degree", _YES), iw.Categorical("country", ("USA", "Australia", "Norway", "Sweden")),
          iw.Integer("age", 18, 95), iw.Binary("gender", _SEX)),
         "poverty ~ religion + degree + country + age + gender",
+    ),
+    Population(
+        "loans", ("openintro", "loans_full_schema"),
+        (iw.Real("rate", 5, 31), iw.Categorical("verified", ("Not Verified", "Source Verified", "Verified")),
+         iw.Real("debt", 0, 60), iw.Real("used", 0, 1), iw.Binary("bankrupt", _YES), iw.Binary("term", (36, 60)),
+         iw.Integer("inquiries", 0, 15)),
+        "rate ~ verified + debt + used + bankrupt + term + inquiries", None, _loans,
+    ),
+    Population(
+        "homes", ("openintro", "loans_full_schema"),
+        (iw.Categorical("home", ("RENT", "MORTGAGE", "OWN")), iw.Real("lincome", 8, 14), iw.Integer("employed", 0, 10),
+         iw.Real("debt", 0, 60), iw.Binary("joint", ("individual", "joint"))),
+        "home ~ lincome + employed + debt + joint", None, _loans,
+    ),
+    Population(
+        "military", ("openintro", "military"),
+        (iw.Binary("officer", _YES), iw.Categorical("branch", ("army", "navy", "air force", "marine corps")),
+         iw.Binary("gender", ("male", "female")), iw.Categorical("race", ("white", "black", "other")),
+         iw.Binary("hispanic", _YES)),
+        "officer ~ branch + gender + race + hispanic", None, _military,
+    ),
+    Population(
+        "stops", ("carData", "MplsStops"),
+        (iw.Binary("search", ("NO", "YES")), iw.Binary("problem", ("traffic", "suspicious")),
+         iw.Binary("gender", ("Male", "Female")),
+         iw.Categorical("race", ("White", "Black", "East African", "Latino", "Native American")),
+         iw.Categorical("precinct", ("1", "2", "3", "4", "5"))),
+        "search ~ problem + gender + race + precinct", None, _stops,
+    ),
+    Population(
+        "mortgages", ("causaldata", "mortgages"),
+        (iw.Binary("home_ownership", (0, 1)), iw.Binary("vet_wwko", (0, 1)), iw.Binary("nonwhite", (0, 1)),
+         iw.Categorical("qob", (1, 2, 3, 4)), iw.Real("qob_minus_kw", -60, 30)),
+        "home_ownership ~ vet_wwko + nonwhite + qob + qob_minus_kw",
+    ),
+    Population(
+        "nlswork", ("sampleSelection", "nlswork"),
+        (iw.Real("lwage", 0, 6), iw.Integer("age", 14, 50), iw.Categorical("race", ("white", "black", "other")),
+         iw.Integer("grade", 0, 18), iw.Binary("not_smsa", (0, 1)), iw.Binary("south", (0, 1)),
+         iw.Binary("union", (0, 1)), iw.Real("experience", 0, 30)),
+        "lwage ~ age + race + grade + not_smsa + south + union + experience", None, _work,
     ),
 )  # fmt: skip

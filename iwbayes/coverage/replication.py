@@ -39,7 +39,7 @@ FACTS = (
 
 
 #: What is said of a parameter without a record.
-_UNKNOWN = {"kappa": float("nan"), "calibrated": None}
+_UNKNOWN = {"kappa": float("nan"), "explained": float("nan"), "calibrated": None}
 
 
 @dataclass(frozen=True)
@@ -164,5 +164,5 @@ def _facts(idata: Any) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     facts = {name: record.attrs.get(name) for name in FACTS}
     facts = {name: value if isinstance(value, str | None) else float(value) for name, value in facts.items()}
     names = [str(name) for name in record["parameter"].values]
-    kappa, good = record["kappa"].values.tolist(), record["calibrated"].values.tolist()
-    return facts, {name: {"kappa": k, "calibrated": bool(ok)} for name, k, ok in zip(names, kappa, good, strict=True)}
+    columns = [record[name].values.tolist() for name in _UNKNOWN]
+    return facts, {name: dict(zip(_UNKNOWN, own, strict=True)) for name, *own in zip(names, *columns, strict=True)}

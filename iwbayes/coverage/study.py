@@ -27,7 +27,7 @@ class CoverageStudy:
         the truth), ``lower_90`` and ``upper_90`` for each level in percent, ``warned`` (whether a CalibrationWarning
         came), the facts of the calibration record (``verdict``, ``kappa_max``, ``explained_min``,
         ``second_order_max``, ``misfit_share_max``, ``skew``, ``pareto_k``, ``ess``, ``clipped_private``; None where a
-        fit has none), and of the parameter ``kappa`` and whether it is ``calibrated``.
+        fit has none), and of the parameter ``kappa``, ``explained`` and whether it is ``calibrated``.
     failures : pandas.DataFrame
         Replications that ended in an error: ``replication``, ``error``.
     levels : tuple of float

@@ -15,9 +15,14 @@ import numpy as np
 import xarray as xr
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.calibration.calibrated_components import calibrate_components, pool_draws, reference_at
+from iwbayes.analyst.calibration.calibrated_components import (
+    calibrate_components,
+    likelihood_terms,
+    pool_draws,
+    reference_at,
+)
 from iwbayes.analyst.calibration.domain import EXPLAINED_LIMIT, smallest_known
-from iwbayes.analyst.calibration.hierarchical import Hierarchy, nonquadraticity
+from iwbayes.analyst.calibration.hierarchical import GivenOthers, Hierarchy
 from iwbayes.analyst.calibration.pooled_variance import map_parts
 from iwbayes.analyst.calibration.record import (
     NOT_CALIBRATED,
@@ -25,7 +30,13 @@ from iwbayes.analyst.calibration.record import (
     mark_uncalibrated,
     warn_outside_domain,
 )
-from iwbayes.analyst.calibration.rehearsed import rehearsed_draws
+from iwbayes.analyst.calibration.rehearsed import (
+    rehearsal_record,
+    rehearse_estimates,
+    rehearsed_draws,
+    rehearsed_normals,
+)
+from iwbayes.analyst.calibration.sandwich import calibrate_normal
 from iwbayes.analyst.checks import Method, check_enough_draws, check_method, check_pool_total, grows_with_rows
 from iwbayes.analyst.fit_record import weights_digest
 from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler
@@ -76,7 +87,7 @@ def calibrate(
     rehearsals : Rehearsals, optional
         Of this release, from :func:`~iwbayes.rehearse`: standard deviations are then those of the model's estimates
         over the rehearsals, and correlations the formula's. The model must hold its data as columns of the release, or
-        functions of one column each, so that it can be put on other rows; models with hyperparameters are refused.
+        functions of one column each, so that it can be put on other rows.
     method : {"auto", "laplace", "nuts"}
         How to sample where sampling is needed: by a t proposal at the mode and Pareto smoothed importance weights, by
         PyMC's NUTS, or by the second where k-hat of the first is 0.7 or more. Needed are the posteriors under each of
@@ -161,7 +172,7 @@ def calibrate(
     rng = np.random.default_rng(random_seed)
     released = has_shares_of(terms.weights, release.weights)
     moved, record, statistics = (
-        (*_rehearsed(terms, draws, release, rehearsals, rng), None)
+        _rehearsed(terms, draws, release, rehearsals, settings, rng)
         if rehearsals is not None
         else _mixed(terms, draws, release, settings, rng)
         if release.weights.n_draws > 1 and released
@@ -179,22 +190,34 @@ def calibrate(
 
 
 def _rehearsed(
-    terms: ModelPosterior, draws: Array, release: Release, rehearsals: Rehearsals, rng: np.random.Generator
-) -> tuple[Array, xr.Dataset]:
-    """Draws (sample, p) moved to the posterior whose standard deviations are those of rehearsals, and its record."""
+    terms: ModelPosterior,
+    draws: Array,
+    release: Release,
+    rehearsals: Rehearsals,
+    settings: SamplingSettings,
+    rng: np.random.Generator,
+) -> tuple[Array, xr.Dataset, xr.Dataset | None]:
+    """Draws (sample, p) of the posterior whose standard deviations are those of rehearsals, record and statistics."""
     if not has_shares_of(terms.weights, release.weights):
         raise ValueError(
             "rehearsals repeat what was published, and the model has other weights than the release. Use "
             "reweight(model, release)."
         )
     center = draws.mean(axis=0)
-    if not terms.in_likelihood(center).all():
-        raise ValueError(
-            "a model with hyperparameters cannot be calibrated by rehearsals. Leave rehearsals out, or fix the scales "
-            "of its groups."
-        )
-    movable = terms.movable(release)
-    return rehearsed_draws(movable, movable.mode(center), draws, release, rehearsals, rng)
+    movable, informed = terms.movable(release), terms.in_likelihood(center)
+    if informed.all():
+        return (*rehearsed_draws(movable, movable.mode(center), draws, release, rehearsals, rng), None)
+    given = GivenOthers(movable, center, informed)
+    mode = given.mode()
+    found = rehearse_estimates(given, mode, release, rehearsals)
+    formula_alone, normal = rehearsed_normals(given, mode, release, found.normal_spread)
+    near = Hierarchy(given, mode, normal)
+    moved, statistics = near.sample(draws, settings, rng)
+    record = rehearsal_record(
+        terms.names, near.for_record(normal), near.for_record(formula_alone), found.placed(informed), draws, moved,
+        release, **near.facts(draws),
+    )  # fmt: skip
+    return moved, record, statistics
 
 
 def _mixed(
@@ -232,19 +255,22 @@ def _single(
     applied = tilt if tilt is not None and tilt.applies_to(terms.weights) else None
     center = draws.mean(axis=0)
     informed = terms.in_likelihood(center)
-    near = Hierarchy.calibrated(terms, center, informed, release.n_private, applied)
-    if applied and smallest_known(near.normal.explained) <= EXPLAINED_LIMIT and (asked := formula_of(model, release)):
+    given = GivenOthers(terms, center, informed)
+    mode = given.mode()
+    normal = calibrate_normal(
+        likelihood_terms(given, mode), prior=given.prior, n_private=release.n_private, tilt=applied
+    )
+    if applied and smallest_known(normal.explained) <= EXPLAINED_LIMIT and (asked := formula_of(model, release)):
         unmeasured = applied.unmeasured(asked)
-    if informed.all() and not near.normal.prior_directions:
-        [moved] = map_parts([draws], [near.mode], [], [near.normal])
-        record = calibration_record(terms.names, near.normal, draws, moved, release, tilt, unmeasured=unmeasured)
+    if informed.all() and not normal.prior_directions:
+        [moved] = map_parts([draws], [mode.theta], [], [normal])
+        record = calibration_record(terms.names, normal, draws, moved, release, tilt, unmeasured=unmeasured)
         return moved, record, None
+    near = Hierarchy(given, mode, normal)
     moved, statistics = near.sample(draws, settings, rng)
-    far = nonquadraticity(terms, near.mode, near.curvature, draws)
     record = calibration_record(
-        terms.names, near.for_record(), draws, moved, release, tilt,
-        unmeasured=unmeasured, nonquadraticity=far, informed=informed, linked=terms.prior(near.mode)[1] != 0,
-    )  # fmt: skip
+        terms.names, near.for_record(normal), draws, moved, release, tilt, unmeasured=unmeasured, **near.facts(draws)
+    )
     return moved, record, statistics
 
 

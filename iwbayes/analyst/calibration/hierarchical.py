@@ -15,12 +15,12 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from iwbayes.analyst.calibration.sandwich import CalibratedNormal, LikelihoodTerms, calibrate_normal
+from iwbayes.analyst.calibration.sandwich import CalibratedNormal
 from iwbayes.analyst.inference.nuts import SamplingSettings
 from iwbayes.analyst.inference.weight_draws import ComponentAssignment, draw_densities, sample_statistics
-from iwbayes.analyst.inference.weighted_posterior import LogDensity
-from iwbayes.analyst.released_tilt import ReleasedTilt
+from iwbayes.analyst.inference.weighted_posterior import LogDensity, Mode, WeightedPosterior
 from iwbayes.arrays import Array
+from iwbayes.tables import SyntheticTable
 
 if TYPE_CHECKING:
     from iwbayes.analyst.inference.model_posterior import ModelPosterior
@@ -48,70 +48,117 @@ def nonquadraticity(terms: ModelPosterior, mode: Array, curvature: Array, draws:
     return float(np.std(left)) if np.isfinite(left).all() else float("inf")
 
 
+class GivenOthers(WeightedPosterior):
+    """Weighted posterior of the parameters that the rows inform, given all others.
+
+    `at` (p,) holds the others, and `informed` (p,) says which are not held.
+    """
+
+    def __init__(self, terms: ModelPosterior, at: Array, informed: NDArray[np.bool_]) -> None:
+        self.terms, self.at, self.informed = terms, at, informed
+        self.names = tuple(name for name, own in zip(terms.names, informed, strict=True) if own)
+        self.weights, self.cost, self.dims, self.coords = terms.weights, terms.cost, terms.dims, terms.coords
+
+    def whole(self, part: Array) -> Array:
+        """Points (..., p) of the model, from the informed parameters."""
+        theta = np.broadcast_to(self.at, (*part.shape[:-1], len(self.at))).copy()
+        theta[..., self.informed] = part
+        return theta
+
+    def with_weights(self, weights: Array) -> GivenOthers:
+        """Return the same posterior under other weights (row,)."""
+        return GivenOthers(self.terms.with_weights(weights), self.at, self.informed)
+
+    def on_rows(self, table: SyntheticTable, weights: Array) -> GivenOthers:
+        """Return the same model on other rows and their weights (row,), the others held as here."""
+        return GivenOthers(self.terms.on_rows(table, weights), self.at, self.informed)
+
+    def scores(self, theta: Array) -> Array:
+        """Gradient of each row's unweighted log likelihood, shape (row, p)."""
+        return self.terms.scores(self.whole(theta))[:, self.informed]
+
+    def gradients_at(self, rows: NDArray[np.intp], shares: Array, thetas: Array) -> Array:
+        """Gradients (draw, p) of mean log likelihoods."""
+        return self.terms.gradients_at(rows, shares, self.whole(thetas))[:, self.informed]
+
+    def prior(self, theta: Array) -> tuple[Array, Array]:
+        """Gradient and Hessian of the prior of the informed parameters."""
+        gradient, hessian = self.terms.prior(self.whole(theta))
+        return gradient[self.informed], hessian[np.ix_(self.informed, self.informed)]
+
+    def log_densities(self, theta: Array) -> Array:
+        """Log density, shape (sample,), at points (sample, p)."""
+        return self.terms.log_densities(self.whole(theta))
+
+    def gradient(self, theta: Array) -> tuple[float, Array]:
+        """Log density and its gradient (p,)."""
+        value, gradient = self.terms.gradient(self.whole(theta))
+        return value, gradient[self.informed]
+
+    def constrain(self, theta: Array) -> dict[str, Array]:
+        """Values by name of points (sample, p), the others as they are held."""
+        return self.terms.constrain(self.whole(theta))
+
+    def mode(self, start: Array | None = None) -> Mode:
+        """Maximise the log density over the informed parameters, from where they are by default."""
+        found = self.terms.mode(self.at if start is None else self.whole(start), self.informed)
+        both = np.ix_(self.informed, self.informed)
+        return Mode(found.theta[self.informed], found.precision[both], found.curvature[both])
+
+    def placed(self, values: Array) -> Array:
+        """Values (..., p) of every parameter, from those of the informed ones: NaN for the others."""
+        found = np.full((*np.shape(values)[:-1], len(self.at)), np.nan)
+        found[..., self.informed] = values
+        return found
+
+
 @dataclass(frozen=True, eq=False)
 class Hierarchy:
     """A weighted posterior around which the likelihood of some parameters is calibrated, the others held.
 
-    `mode` (p,) is that of the parameters `informed` (p,) by the likelihood, given the others; `curvature` (p, p) is
-    minus the Hessian of the weighted log likelihood there, and `normal` that of the informed parameters, given the
-    others.
+    `mode` is that of the parameters informed by the likelihood, given the others, and `normal` their calibrated
+    likelihood and posterior there.
     """
 
-    terms: ModelPosterior
-    mode: Array
-    informed: NDArray[np.bool_]
-    curvature: Array
+    given: GivenOthers
+    mode: Mode
     normal: CalibratedNormal
 
-    @classmethod
-    def calibrated(
-        cls,
-        terms: ModelPosterior,
-        start: Array,
-        informed: NDArray[np.bool_],
-        n_private: float,
-        tilt: ReleasedTilt | None,
-    ) -> Hierarchy:
-        """Calibrate the likelihood near `start`; arguments as of `calibrate_normal`."""
-        mode = terms.mode(start, informed).theta
-        curvature = -terms.likelihood_hessian(mode)
-        total = terms.weights.sum()
+    @property
+    def center(self) -> Array:
+        """The mode, with the parameters that are held, shape (p,)."""
+        return self.given.whole(self.mode.theta)
 
-        def whole(part: Array) -> Array:
-            theta = np.broadcast_to(mode, (*part.shape[:-1], len(mode))).copy()
-            theta[..., informed] = part
-            return theta
+    @property
+    def curvature(self) -> Array:
+        """Minus the Hessian (p, p) of the weighted log likelihood at the mode: zero where no row informs."""
+        inside = self.given.informed
+        whole = np.zeros((len(inside), len(inside)))
+        whole[np.ix_(inside, inside)] = self.mode.curvature
+        return whole
 
-        def gradients_at(rows: NDArray[np.intp], shares: Array, thetas: Array) -> Array:
-            return terms.gradients_at(rows, shares, whole(thetas))[:, informed]
-
-        def prior(part: Array) -> tuple[Array, Array]:
-            gradient, hessian = terms.prior(whole(part))
-            return gradient[informed], hessian[np.ix_(informed, informed)]
-
-        given = LikelihoodTerms(
-            mode[informed],
-            terms.scores(mode)[:, informed],
-            curvature[np.ix_(informed, informed)] / total,
-            terms.weights / total,
-            gradients_at,
-        )
-        normal = calibrate_normal(given, prior=prior, n_private=n_private, tilt=tilt)
-        return cls(terms, mode, informed, curvature, normal)
-
-    def for_record(self) -> CalibratedNormal:
-        """Return the normal with a place for every parameter: NaN for those that no row informs."""
-        inside, both = np.flatnonzero(self.informed), np.ix_(self.informed, self.informed)
+    def for_record(self, normal: CalibratedNormal) -> CalibratedNormal:
+        """Return a normal of the informed parameters with a place for every one: NaN for those that are held."""
+        given = self.given
+        both, p = np.ix_(given.informed, given.informed), len(given.informed)
         one: dict[str, Any] = {}
         of_each = ("kappa", "explained", "second_order", "misfit_share", "dfbetas", "unrehearsed_share")
         for name in ("mean", "likelihood_mean", *of_each):
-            one[name] = np.full(len(self.mode), np.nan)
-            one[name][inside] = getattr(self.normal, name)
+            one[name] = given.placed(getattr(normal, name))
         for name in ("covariance", "likelihood_covariance", "uncalibrated_covariance"):
-            one[name] = np.full((len(self.mode), len(self.mode)), np.nan)
-            one[name][both] = getattr(self.normal, name)
-        held = len(self.mode) - len(inside)
-        return replace(self.normal, mode=self.mode, prior_directions=self.normal.prior_directions + held, **one)
+            one[name] = np.full((p, p), np.nan)
+            one[name][both] = getattr(normal, name)
+        held = p - int(given.informed.sum())
+        return replace(normal, mode=self.center, prior_directions=normal.prior_directions + held, **one)
+
+    def facts(self, draws: Array) -> dict[str, Any]:
+        """Return what a record says of a hierarchy alone; draws (sample, p) are those of the weighted posterior."""
+        terms, center = self.given.terms, self.center
+        return {
+            "nonquadraticity": nonquadraticity(terms, center, self.curvature, draws),
+            "informed": self.given.informed,
+            "linked": terms.prior(center)[1] != 0,
+        }
 
     def sample(self, draws: Array, settings: SamplingSettings, rng: np.random.Generator) -> tuple[Array, xr.Dataset]:
         """Draw (sample, p) from calibrated likelihood times prior, first chain first, with group sample_stats.
@@ -119,17 +166,17 @@ class Hierarchy:
         `draws` (sample, p) of the weighted posterior say where to look; "auto" takes NUTS where k-hat of importance
         sampling is too large, and "laplace" raises RuntimeError there.
         """
-        mean, precision = self.mode.copy(), np.zeros((len(self.mode), len(self.mode)))
-        mean[self.informed] = self.normal.likelihood_mean
-        precision[np.ix_(self.informed, self.informed)] = self.normal.likelihood_precision
-        density = _CalibratedDensity(self.terms, mean, precision)
+        terms, informed, curvature = self.given.terms, self.given.informed, self.curvature
+        mean, precision = self.given.whole(self.normal.likelihood_mean), np.zeros_like(curvature)
+        precision[np.ix_(informed, informed)] = self.normal.likelihood_precision
+        density = _CalibratedDensity(terms, mean, precision)
         settings = replace(settings, sampler={"target_accept": _TARGET_ACCEPT, **settings.sampler})
         n = _PROPOSALS * settings.chains * settings.draws
         # center and precision of the weighted draws after their likelihood is exchanged for the calibrated one
         center = draws.mean(axis=0)
         own = np.linalg.inv(np.atleast_2d(np.cov(draws, rowvar=False)))
-        shape = np.asarray(own - self.curvature + precision, dtype=np.float64)
-        pull = precision @ (mean - center) - self.terms.likelihood_gradient(center)
+        shape = np.asarray(own - curvature + precision, dtype=np.float64)
+        pull = precision @ (mean - center) - terms.likelihood_gradient(center)
         near = (density, center + np.linalg.solve(shape, pull), (shape + shape.T) / 2)
         found = draw_densities([near], settings, settings.draws, rng, proposals=n)
         alone = ComponentAssignment.random(1, settings.chains, settings.draws, rng)

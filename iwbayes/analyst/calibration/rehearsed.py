@@ -7,7 +7,7 @@ one weak prior whose effect a Newton step removes; D_b = theta*_b - theta^.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from iwbayes.analyst.calibration.domain import (
     Check,
     above,
     failed_refits_check,
+    nonquadraticity_check,
     skew_check,
     smallest_known,
     weight_facts,
@@ -72,7 +73,7 @@ class Rehearsed:
     @property
     def succeeded(self) -> NDArray[np.bool_]:
         """Which refits did not fail, shape (rehearsal,)."""
-        return np.asarray(np.isfinite(self.deviations).all(axis=1))
+        return np.asarray(np.isfinite(self.deviations).any(axis=1))
 
     @property
     def failed_share(self) -> float:
@@ -90,8 +91,8 @@ class Rehearsed:
 
         Refits that failed count as outside.
         """
-        inside = np.abs(self.deviations) <= _QUANTILE * self.formula_sd
-        return inside.mean(axis=0)
+        inside = (np.abs(self.deviations) <= _QUANTILE * self.formula_sd).mean(axis=0)
+        return np.where(np.isnan(self.deviations).all(axis=0), np.nan, inside)
 
     @property
     def spread(self) -> Spread:
@@ -106,6 +107,18 @@ class Rehearsed:
         wider = stdtrit(nu, (1 + level) / 2) / stdtrit(nu, (1 + LEVEL) / 2)
         return Spread(variance * wider**2, 0.0 if np.isnan(self.unrehearsed) else self.unrehearsed)
 
+    @property
+    def normal_spread(self) -> Spread:
+        """The same for draws of a normal: its interval of `LEVEL` is then as long as that of the t distribution."""
+        tails = stdtrit(self.degrees_of_freedom, (1 + LEVEL) / 2) / _QUANTILE
+        return Spread(*(part * tails**2 for part in self.spread))
+
+    def placed(self, informed: NDArray[np.bool_]) -> Rehearsed:
+        """Return the same with NaN for the parameters that no row informs; `informed` (parameter,) are those here."""
+        deviations, formula_sd = (np.full((len(self.deviations), len(informed)), np.nan) for _ in range(2))
+        deviations[:, informed], formula_sd[:, informed] = self.deviations, self.formula_sd
+        return Rehearsed(deviations, formula_sd, self.unrehearsed)
+
 
 def rehearse_estimates(posterior: WeightedPosterior, mode: Mode, release: Release, rehearsals: Rehearsals) -> Rehearsed:
     """Fit a model to each rehearsal; `mode` is that of its posterior under the release's weights.
@@ -113,7 +126,10 @@ def rehearse_estimates(posterior: WeightedPosterior, mode: Mode, release: Releas
     ValueError where the rehearsals are not those of the release, or so many refits fail that nothing can be said.
     """
     rehearsals.check(release)
-    start, own = _estimate(posterior, mode.theta)
+    start = posterior.mode(mode.theta)
+    # that of the likelihood alone; what else a calibrated normal says is not asked
+    alone = replace(likelihood_terms(posterior, start), gradients_at=None)
+    own = calibrate_normal(alone, prior=posterior.prior, n_private=release.n_private)
     found: list[Refit | None] = []
     for replay in rehearsals:
         with one_blas_thread():
@@ -124,12 +140,11 @@ def rehearse_estimates(posterior: WeightedPosterior, mode: Mode, release: Releas
             f"the model could be fitted to {len(done)} of {len(found)} rehearsals. Use a simpler model, or ask for a "
             "release with more private rows or a larger epsilon."
         )
-    gap = np.full(len(own), np.nan)
-    return Rehearsed(
-        np.stack([gap if one is None else one.theta - own for one in found]),
-        np.stack([gap if one is None else one.sd for one in found]),
-        rehearsals.unrehearsed,
-    )
+    gap = np.full(len(start.theta), np.nan)
+    deviations = np.stack([gap if one is None else one.theta - own.likelihood_mean for one in found])
+    if own.prior_directions:  # along which estimates are the prior's, and do not say how far those of the rows are
+        deviations = deviations @ own.likelihood_precision @ own.likelihood_covariance
+    return Rehearsed(deviations, np.stack([gap if one is None else one.sd for one in found]), rehearsals.unrehearsed)
 
 
 def _refit(posterior: WeightedPosterior, start: Array, replay: Release) -> Refit | None:
@@ -137,22 +152,28 @@ def _refit(posterior: WeightedPosterior, start: Array, replay: Release) -> Refit
     values = replay.weights.values
     try:
         other = posterior.on_rows(replay.synthetic, values * (posterior.weights.sum() / values.sum()))
-        mode, theta = _estimate(other, start)
-        tilt = ReleasedTilt.of(replay)
         normal = calibrate_normal(
-            likelihood_terms(other, mode), prior=other.prior, n_private=replay.n_private, tilt=tilt
+            likelihood_terms(other, other.mode(start)),
+            prior=other.prior,
+            n_private=replay.n_private,
+            tilt=ReleasedTilt.of(replay),
         )
     except (RuntimeError, ValueError, np.linalg.LinAlgError):
         return None
     sd = np.sqrt(np.maximum(np.diag(normal.likelihood_covariance), 0.0))
-    return Refit(theta, sd)
+    return Refit(normal.likelihood_mean, sd)
 
 
-def _estimate(posterior: WeightedPosterior, start: Array) -> tuple[Mode, Array]:
-    """Mode, and where a Newton step of the likelihood alone leads from there."""
-    mode = posterior.mode(start)
-    terms = likelihood_terms(posterior, mode)
-    return mode, mode.theta + np.linalg.solve(terms.curvature, terms.shares @ terms.scores)
+def rehearsed_normals(
+    posterior: WeightedPosterior, mode: Mode, release: Release, spread: Spread
+) -> tuple[CalibratedNormal, CalibratedNormal]:
+    """Calibrated posteriors at the mode of a posterior, by the formula alone and with the spread of rehearsals."""
+    terms, tilt = likelihood_terms(posterior, mode), ReleasedTilt.of(release)
+    formula_alone, normal = (
+        calibrate_normal(terms, prior=posterior.prior, n_private=release.n_private, tilt=tilt, spread=one)
+        for one in (None, spread)
+    )
+    return formula_alone, normal
 
 
 def rehearsed_draws(
@@ -170,14 +191,11 @@ def rehearsed_draws(
     distribution, and their record. Correlations are the formula's.
     """
     found = rehearse_estimates(posterior.with_weak_prior(), mode, release, rehearsals)
-    terms, tilt = likelihood_terms(posterior, mode), ReleasedTilt.of(release)
-    formula_alone, normal = (
-        calibrate_normal(terms, prior=posterior.prior, n_private=release.n_private, tilt=tilt, spread=spread)
-        for spread in (None, found.spread)
-    )
+    formula_alone, normal = rehearsed_normals(posterior, mode, release, found.spread)
     [moved] = map_parts([draws], [mode.theta], [mode.precision], [normal])
     nu = found.degrees_of_freedom
     moved = normal.mean + (moved - normal.mean) * np.sqrt(nu / rng.chisquare(nu, len(moved)))[:, None]
+    tilt = ReleasedTilt.of(release)
     unmeasured = None if tilt is None or formula is None else tilt.unmeasured(formula)
     record = rehearsal_record(posterior.names, normal, formula_alone, found, draws, moved, release, unmeasured)
     return moved, record
@@ -192,8 +210,13 @@ def rehearsal_record(
     after: Array,
     release: Release,
     unmeasured: str | None = None,
+    nonquadraticity: float = np.nan,
+    informed: NDArray[np.bool_] | None = None,
+    linked: NDArray[np.bool_] | None = None,
 ) -> xr.Dataset:
     """Describe intervals by rehearsals: draws (sample, p) before and after, and what made their width.
+
+    The last three arguments are those of `calibration_record`.
 
     Returns
     -------
@@ -209,6 +232,8 @@ def rehearsal_record(
         ``unmeasured``, which names what was not measured (empty where all was).
     """
     tilt, n = ReleasedTilt.of(release), len(found.deviations)
+    known = np.ones(len(names), dtype=bool) if informed is None else informed
+    skew = np.abs(before.mean(axis=0) - normal.mode) / before.std(axis=0, ddof=1)
     coverage = found.coverage
     sds = [np.sqrt(np.diag(one.likelihood_covariance)) for one in (normal, formula_alone)]
     own = {
@@ -219,7 +244,7 @@ def rehearsal_record(
         "sd_rehearsed": sds[0],
         "length_ratio": np.divide(sds[0], sds[1], out=np.full(len(names), np.nan), where=sds[1] > 0),
         "unrehearsed_share": normal.unrehearsed_share,
-        "skew": np.abs(before.mean(axis=0) - normal.mode) / before.std(axis=0, ddof=1),
+        "skew": np.where(known, skew, np.nan),  # no normal stands for the others
     }
     none = np.full(len(names), np.nan)
     columns, worst = described(names, formula_alone, own, before.mean(axis=0), before.std(axis=0, ddof=1), after, none)
@@ -227,19 +252,20 @@ def rehearsal_record(
     facts |= {
         "kappa_max": -smallest_known(-columns["kappa"]),
         "second_order_max": -smallest_known(-columns["second_order"]),
-        "skew": float(np.max(columns["skew"])),
-        "nonquadraticity": np.nan,
+        "skew": -smallest_known(-columns["skew"]),
+        "nonquadraticity": nonquadraticity,
         "n_rehearsals": n,
         "failed_refits": found.failed_share,
         "unrehearsed": float(np.sqrt(found.unrehearsed)),
-        "rehearsed_coverage_min": float(np.min(coverage)),
+        "rehearsed_coverage_min": smallest_known(coverage),
         "unmeasured": unmeasured or "",
     }
     of_all = [
         failed_refits_check(found.failed_share),
         above("rehearsals", found.degrees_of_freedom, LEAST - 1, _FEW),
+        nonquadraticity_check(nonquadraticity),
         *([Check("measured", "nothing", "", "fail", _NOTHING)] if tilt is None else []),
     ]
-    verdict = judge(names, columns, {"skew": skew_check}, of_all, np.ones(len(names), dtype=bool))
+    verdict = judge(names, columns, {"skew": skew_check}, of_all, known, linked)
     record = dataset(names, columns, facts, normal, *verdict)
     return record.assign(deviation=(("rehearsal", "parameter"), found.deviations)).assign_coords(rehearsal=np.arange(n))

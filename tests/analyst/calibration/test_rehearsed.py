@@ -261,20 +261,67 @@ def test_rehearsals_of_another_release_are_refused(rehearsals):
         fit(release=other, rehearsals=rehearsals)
 
 
-def test_models_that_rehearsals_cannot_calibrate(rehearsals):
-    rows = RELEASE.synthetic.frame
+def grouped_model(rows: pd.DataFrame, with_intercept: bool) -> pm.Model:
+    """Groups' effects of a scale that is to be learned, and a known scale of y: a quadratic likelihood."""
     codes = rows["group"].cat.codes.to_numpy()
     with pm.Model() as model:
-        tau = pm.HalfNormal("tau", 1)
-        group = pm.Normal("a", 0, tau, shape=int(codes.max()) + 1)
-        pm.Normal("y", group[codes], 1.0, observed=rows["y"].to_numpy(np.float64))
-    weighted = iw.reweight(model, RELEASE)
+        tau = pm.LogNormal("tau", 0, 0.2)
+        level = pm.Normal("level", 0, 0.5)
+        group = pm.Normal("a", 0 if with_intercept else level, tau, shape=int(codes.max()) + 1)
+        slope = pm.Normal("b", 0, 0.5)
+        center = (level if with_intercept else 0.0) + group[codes] + slope * rows["x"].to_numpy(np.float64)
+        pm.Normal("y", center, 1.0, observed=rows["y"].to_numpy(np.float64))
+    return model
+
+
+def of_groups(release: iw.Release) -> np.ndarray:
+    """Groups' intercepts and the slope by weighted least squares."""
+    rows = release.synthetic.frame
+    x = np.column_stack([rows["x"], pd.get_dummies(rows["group"]).to_numpy(np.float64)])
+    root = np.sqrt(release.weights.values)[:, None]
+    return np.linalg.lstsq(x * root, rows["y"].to_numpy() * root[:, 0], rcond=None)[0]
+
+
+@pytest.mark.parametrize("with_intercept", [False, True])
+def test_hierarchical_models(rehearsals, with_intercept):
+    """Deviations are those of least squares, whatever the prior of groups; hyperparameters follow the draws.
+
+    With an intercept beside the groups the rows inform the groups' sums with it only.
+    """
+    weighted = iw.reweight(grouped_model(RELEASE.synthetic.frame, with_intercept), RELEASE)
+    terms = ModelPosterior(weighted)
     rng = np.random.default_rng(1)
-    given = xr.Dataset(
-        {
-            "tau": (("chain", "draw"), rng.gamma(9, 0.1, (1, 50))),
-            "a": (("chain", "draw", "k"), rng.normal(size=(1, 50, int(codes.max()) + 1))),
-        }
-    )
-    with pytest.raises(ValueError, match="a model with hyperparameters cannot be calibrated by rehearsals"):
+    mode = terms.mode()
+    theta = rng.multivariate_normal(mode.theta, np.linalg.inv(mode.precision), 400)
+    values = {
+        name: (("chain", "draw", *(f"{name}_{axis}" for axis in range(drawn.ndim - 1))), drawn[None])
+        for name, drawn in terms.constrain(theta).items()
+    }
+    given = arviz_compat.make({"posterior": xr.Dataset(values)})
+    found = iw.calibrate(given, weighted, RELEASE, rehearsals=rehearsals, random_seed=3)
+    record = record_of(found)
+    own = of_groups(RELEASE)
+    expected = np.stack([of_groups(replay) - own for replay in rehearsals])
+    deviation = record["deviation"].to_pandas()
+    groups = deviation.filter(like="a[").to_numpy()
+    if with_intercept:
+        groups = groups + deviation[["level"]].to_numpy()
+    assert_allclose(np.column_stack([deviation[["b"]], groups]), expected, atol=1e-5)
+    assert np.isnan(deviation["tau_log__"]).all() and np.isnan(deviation["level"]).all() != with_intercept
+    assert record.attrs["method"] == "rehearsals" and record.attrs["verdict"] == "calibrated"
+    assert record["calibrated"].all()
+    posterior = arviz_compat.group(found, "posterior")
+    # the prior of the slope is wide against the rows: the draws are as wide as a t of the deviations
+    tails = stats.t.ppf(0.95, N) / stats.norm.ppf(0.95)
+    sd = np.sqrt(np.mean(expected[:, 0] ** 2) / (1 - float(record["unrehearsed_share"].sel(parameter="b")))) * tails
+    prior = 0.5
+    assert_allclose(float(posterior["b"].std()), 1 / np.hypot(1 / sd, 1 / prior), rtol=5 / math.sqrt(2 * 400))
+    assert "chain" in arviz_compat.group(found, "sample_stats").dims
+
+
+def test_rehearsals_of_another_model_s_weights_are_refused(rehearsals):
+    weighted = iw.reweight(grouped_model(RELEASE.synthetic.frame, False), np.ones(len(RELEASE.synthetic)))
+    given = xr.Dataset({name: (("chain", "draw"), np.ones((1, 50))) for name in ("tau", "level", "b")})
+    given["a"] = (("chain", "draw", "k"), np.random.default_rng(1).normal(size=(1, 50, 3)))
+    with pytest.raises(ValueError, match="the model has other weights than the release"):
         iw.calibrate(arviz_compat.make({"posterior": given}), weighted, RELEASE, rehearsals=rehearsals)
