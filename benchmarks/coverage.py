@@ -44,6 +44,7 @@ import iwbayes as iw  # noqa: E402
 
 OURS = "tilt, calibrated"
 NAMED = "tilt for this model, calibrated"
+REHEARSED = "tilt, 20 rehearsals"
 PUBLISHED = "BetaDebiased, 0.1"
 QUICK = ("tilt", PUBLISHED, "5 tables, combined")
 LEVELS = (0.9, 0.5, 0.95)
@@ -77,7 +78,7 @@ def studies(cell: Cell) -> dict[str, dict[str, Any]]:
     """Arguments of `coverage_study` by the name of the study: ours, and one for each other estimator."""
     truth = cell.truth
     model = {"formula": truth.formula, "family": truth.family}
-    kinds = ("calibrated", "row sandwich", "uncalibrated", "unweighted")
+    kinds = ("calibrated", "rehearsals", "row sandwich", "uncalibrated", "unweighted")
     fit = {kind: partial(fit_release, **model, kind=kind) for kind in kinds}
     common = {
         "simulate": cell.simulate(),
@@ -92,6 +93,7 @@ def studies(cell: Cell) -> dict[str, dict[str, Any]]:
     found = {
         "tilt": {**common, "weights": tilt, "fit": {OURS: fit["calibrated"]}},
         "for_models": {**common, "weights": named, "fit": {NAMED: fit["calibrated"]}},
+        "rehearsals": {**common, "weights": tilt, "fit": {OURS: fit["calibrated"], REHEARSED: fit["rehearsals"]}},
         "plain": {**common, "weights": tilt, "fit": {name: fit[kind] for name, kind in plain.items()}},
     }
     for name, (estimator, kind) in OTHERS.items():
@@ -342,7 +344,8 @@ def chosen_studies(arguments: argparse.Namespace, replications: int) -> list[tup
     found = []
     for cell in chosen_cells(arguments):
         for name in studies(cell):
-            if not (name in arguments.only if arguments.only else arguments.full or name in QUICK):
+            by_default = name in QUICK or (arguments.full and name != "rehearsals")  # half a minute a replication
+            if not (name in arguments.only if arguments.only else by_default):
                 continue
             n = max(replications // {"tilt": 1, "for_models": FEWER_FOR_MODELS}.get(name, FEWER), 1)
             n = min(n, begun(file_of(cell, name, arguments))) if arguments.done else n

@@ -90,13 +90,16 @@ def fit_release(release: Any, *, random_seed: int, formula: str, family: str, ki
     release : Release
     random_seed : int
     formula, family : str
-    kind : {"calibrated", "row sandwich", "uncalibrated", "unweighted"}
+    kind : {"calibrated", "rehearsals", "row sandwich", "uncalibrated", "unweighted"}
+        By "rehearsals" there are 20 of them.
     """
     options: dict[str, Any] = {"log_likelihood": False, "draws": 100, "random_seed": random_seed}
     if kind == "unweighted":
         options |= {"weights": "uniform", "calibrate": "none"}
     elif kind == "uncalibrated":
         options |= {"calibrate": "none"}
+    elif kind == "rehearsals":
+        options["rehearsals"] = iw.rehearse(release, 20, random_seed=random_seed, progressbar=False)
     elif kind == "row sandwich":
         release = replace(release, weights=iw.Weights(release.weights.log_weights, "weights of an unknown law"))
     return iw.fit(formula, release, family=family, progressbar=False, **options)
