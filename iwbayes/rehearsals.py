@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from iwbayes._archive import MAX_BYTES, ArchiveError, write_atomically
@@ -88,6 +89,19 @@ class RehearsedInterval(NamedTuple):
     upper: float
     sd: float
     unrehearsed_share: float
+
+
+class StatisticSpread(NamedTuple):
+    """How far statistics are from the truth, each (q,): see `Rehearsals.spread`.
+
+    The estimates of the release; their variances over rehearsals, and for what was not measured, to be added; and in
+    how many rehearsals each is finite.
+    """
+
+    estimate: Array
+    variance: Array
+    unrehearsed: Array
+    n_finite: NDArray[np.intp]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -179,39 +193,60 @@ class Rehearsals(Sequence[Release]):
         """
         if not 0 < level < 1:
             raise ValueError(f"level must be in (0, 1), such as 0.9; got {level!r}.")
-        table, values = self.release.synthetic, self.release.weights.values
-        estimate = float(statistic(table.frame, values))
-        if not np.isfinite(estimate):
+
+        def as_array(rows: pd.DataFrame, weights: Array) -> Array:
+            return np.array([float(statistic(rows, weights))])
+
+        found = self.spread(as_array, random_seed=random_seed)
+        if not np.isfinite(found.estimate[0]):
             raise ValueError("the statistic of the release is not finite. It must be a number for weighted rows.")
-        found = np.array([float(statistic(replay.synthetic.frame, replay.weights.values)) for replay in self])
-        found = found[np.isfinite(found)]
-        if len(found) < LEAST:
-            raise ValueError(f"the statistic is finite in {len(found)} rehearsals; it takes at least {LEAST}.")
-        seen = float(np.mean(np.square(found - estimate)))
-        missed = self._missed(statistic, np.random.default_rng(random_seed))
+        if found.n_finite[0] < LEAST:
+            raise ValueError(f"the statistic is finite in {found.n_finite[0]} rehearsals; it takes at least {LEAST}.")
+        estimate, seen, missed = (float(part[0]) for part in found[:3])
         sd = float(np.sqrt(seen + missed))
-        half = float(stdtrit(len(found), (1 + level) / 2)) * sd
+        half = float(stdtrit(found.n_finite[0], (1 + level) / 2)) * sd
         return RehearsedInterval(estimate, estimate - half, estimate + half, sd, missed / max(seen + missed, 1e-300))
 
-    def _missed(self, statistic: Callable[[pd.DataFrame, Array], float], rng: np.random.Generator) -> float:
-        """Variance of a statistic that stands for what was not measured, by its slopes along unmeasured features."""
+    def spread(
+        self,
+        statistics: Callable[[pd.DataFrame, Array], Array],
+        *,
+        random_seed: int | np.random.Generator | None = None,
+    ) -> StatisticSpread:
+        """Compute how far several statistics of the release, an array (q,), are from the truth; see `interval`.
+
+        Values that are not finite are left out.
+        """
+        table, values = self.release.synthetic, self.release.weights.values
+        estimate = statistics(table.frame, values)
+        found = np.stack([statistics(replay.synthetic.frame, replay.weights.values) for replay in self]) - estimate
+        finite = np.isfinite(found)
+        n_finite = finite.sum(axis=0)
+        sums = np.where(finite, np.square(np.where(finite, found, 0.0)), 0.0).sum(axis=0)
+        seen = np.divide(sums, n_finite, out=np.full(len(estimate), np.nan), where=n_finite > 0)
+        missed = np.broadcast_to(self._missed(statistics, np.random.default_rng(random_seed)), estimate.shape)
+        return StatisticSpread(estimate, seen, missed, n_finite)
+
+    def _missed(self, statistics: Callable[[pd.DataFrame, Array], Array], rng: np.random.Generator) -> Array:
+        """Variances (q,) that stand for what was not measured, by the statistics' slopes along unmeasured features."""
         release, measurement = self.release, self.release.weights.measurement
+        none = np.zeros(1)
         if np.isnan(self.unrehearsed) or measurement is None or measurement.features is None:
-            return 0.0
+            return none
         values = release.weights.values
         directions = unmeasured_features(release.synthetic.frame, measurement.features, values / values.sum())
         size = directions.shape[1]
         if not size:
-            return 0.0
+            return none
         slopes = []
         for _ in range(_SLOPES):
             along = rng.normal(size=size)
             step = directions @ (along / np.linalg.norm(along)) * _STEP
             ends = [values * np.exp(sign * step) for sign in (1, -1)]
-            up, down = (float(statistic(release.synthetic.frame, end / end.mean())) for end in ends)
+            up, down = (statistics(release.synthetic.frame, end / end.mean()) for end in ends)
             slopes.append((up - down) / (2 * _STEP))
         # a random direction has one part in `size` of a statistic's squared slope
-        return self.unrehearsed * size * float(np.mean(np.square(slopes)))
+        return self.unrehearsed * size * np.mean(np.square(slopes), axis=0)
 
     def __iter__(self) -> Iterator[Release]:
         """Read one replay after the other; only one is in memory."""

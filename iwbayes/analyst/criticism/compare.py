@@ -10,9 +10,10 @@ import pandas as pd
 from scipy.optimize import minimize
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.criticism.loo import WeightedLOO, difference_errors, loo
+from iwbayes.analyst.criticism.loo import WeightedLOO, difference_errors, loo, rehearsed_errors
 from iwbayes.analyst.criticism.weighted_sample import RowWeights
 from iwbayes.arrays import Array
+from iwbayes.rehearsals import Rehearsals
 
 
 def compare(
@@ -21,6 +22,7 @@ def compare(
     *,
     total: float | None = None,
     var_name: str | None = None,
+    rehearsals: Rehearsals | None = None,
 ) -> pd.DataFrame:
     """Compare models of the same weighted rows by their expected log predictive density.
 
@@ -28,7 +30,7 @@ def compare(
     ----------
     models : dict of str to WeightedLOO, arviz.InferenceData or xarray.DataTree
         Two or more by name: results of :func:`~iwbayes.loo`, or draws for it.
-    weights, total, var_name
+    weights, total, var_name, rehearsals
         For draws; see :func:`~iwbayes.loo`.
 
     Returns
@@ -69,7 +71,9 @@ def compare(
     if len({str(name) for name in models}) < len(models):
         raise ValueError(f"models must have names that differ as text; got {list(models)}. Rename one of them.")
     results = {
-        str(name): model if isinstance(model, WeightedLOO) else loo(model, weights, total=total, var_name=var_name)
+        str(name): model
+        if isinstance(model, WeightedLOO)
+        else loo(model, weights, total=total, var_name=var_name, rehearsals=rehearsals)
         for name, model in models.items()
     }
     ranked = dict(sorted(results.items(), key=lambda item: -item[1].elpd))
@@ -80,7 +84,16 @@ def compare(
     samples = [result.sample for result in ranked.values()]
     # the weights are the same, so that any sample that knows their noise serves for all
     sample = next((sample for sample in samples if sample.noise_included), samples[0])
+    rehearsed = [result.rehearsed for result in ranked.values() if result.rehearsed is not None]
     with np.errstate(invalid="ignore"):
+        errors, differences = (
+            rehearsed_errors(rehearsed)
+            if len(rehearsed) == len(ranked)
+            else (
+                difference_errors(scores, sample),
+                np.append(0.0, difference_errors(scores[:, 1:] - scores[:, :1], sample)),
+            )
+        )
         elpds = np.array([result.elpd for result in ranked.values()])
         table = {
             "rank": np.arange(len(ranked)),
@@ -88,8 +101,8 @@ def compare(
             "p": [result.p_loo for result in ranked.values()],
             "elpd_diff": elpds - elpds[0],
             "weight": stacking_weights(scores, sample.weights),
-            "se": difference_errors(scores, sample),
-            "dse": np.append(0.0, difference_errors(scores[:, 1:] - scores[:, :1], sample)),
+            "se": errors,
+            "dse": differences,
             "warning": [result.warning for result in ranked.values()],
         }
     frame = pd.DataFrame(table, index=list(ranked))

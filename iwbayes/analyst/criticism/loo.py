@@ -3,18 +3,89 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+import pandas as pd
 import xarray as xr
+from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from iwbayes._warnings import WeightsWarning
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.criticism.pointwise import RowTerms, by_row, group_or_empty, row_terms
 from iwbayes.analyst.criticism.weighted_sample import RowWeights, WeightedSample
+from iwbayes.analyst.regression.design import Design, other_rows
+from iwbayes.analyst.regression.design_record import recorded_design
 from iwbayes.arrays import Array
+from iwbayes.rehearsals import Rehearsals
+from iwbayes.release import Release
 from iwbayes.weights import pareto_k_threshold, psislw
+
+#: Most draws of the parameters that predictive densities of rehearsals take.
+_REHEARSED_DRAWS = 200
+
+
+@dataclass(frozen=True, eq=False)
+class RehearsedScore:
+    """Log predictive density of any weighted rows under the draws of a fit, and the rehearsals to ask it of.
+
+    `beta` (draw, column, predictor) and `scale` (draw,), as the family takes it, are parameters of `design`. It is
+    elpd but for p_loo, which hardly varies, and its errors are those of elpd.
+    """
+
+    design: Design
+    beta: Array
+    scale: Array
+    total: float
+    rehearsals: Rehearsals
+
+    def __call__(self, frame: pd.DataFrame, weights: Array) -> float:
+        """Return the total of the weights times the weighted mean over the rows that the design knows."""
+        rows, densities = self._densities(frame)
+        return self.total * float(np.average(densities, weights=weights[rows]))
+
+    def _densities(self, frame: pd.DataFrame) -> tuple[NDArray[np.intp], Array]:
+        own = self.rehearsals.release.synthetic.frame
+        return self._of_release if frame is own else self._evaluated(frame)
+
+    @cached_property
+    def _of_release(self) -> tuple[NDArray[np.intp], Array]:
+        return self._evaluated(self.rehearsals.release.synthetic.frame)
+
+    def _evaluated(self, frame: pd.DataFrame) -> tuple[NDArray[np.intp], Array]:
+        """Return the indices of the rows that the design knows, and their log predictive density."""
+        other = other_rows(self.design, frame)
+        eta = self.beta.transpose(2, 0, 1) @ other.x.T
+        values = other.family.log_density(eta, other.y, self.scale[:, None])
+        return other.rows, logsumexp(values, axis=0) - np.log(len(self.beta))
+
+    @classmethod
+    def of(cls, posterior: xr.Dataset, release: Release, total: float, rehearsals: Rehearsals) -> RehearsedScore:
+        """Read the parameters of a result of fit; ValueError where the draws are no such."""
+        rehearsals.check(release)
+        design = recorded_design(posterior, release)
+        if design is None:
+            raise ValueError(
+                "rehearsals need the design of the model, which fit() records. Fit a formula, or leave rehearsals out."
+            )
+        beta, scale = design.coefficients(posterior), design.auxiliary_draws(posterior)
+        scale = np.log(scale) if design.auxiliary else scale
+        used = np.unique(np.linspace(0, len(beta) - 1, min(len(beta), _REHEARSED_DRAWS)).astype(int))
+        return cls(design, beta[used], scale[used], total, rehearsals)
+
+
+def rehearsed_errors(scores: Sequence[RehearsedScore]) -> Array:
+    """Return standard errors (model,) of scores of models, then (model,) of their differences from the first."""
+
+    def statistics(frame: pd.DataFrame, weights: Array) -> Array:
+        found = np.array([score(frame, weights) for score in scores])
+        return np.concatenate([found, found - found[0]])
+
+    spread = scores[0].rehearsals.spread(statistics, random_seed=0)
+    return np.sqrt(spread.variance + spread.unrehearsed).reshape(2, -1)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -48,6 +119,8 @@ class WeightedLOO:
         The same with its place in the table, for standard errors of differences.
     response : xarray.Dataset or None
         The observed values, by which :func:`~iwbayes.compare` knows that models have the same.
+    rehearsed : RehearsedScore or None
+        What rehearsals need for standard errors of differences.
     """
 
     elpd: float
@@ -64,6 +137,7 @@ class WeightedLOO:
     weights: xr.DataArray
     sample: WeightedSample
     response: xr.Dataset | None = None
+    rehearsed: RehearsedScore | None = None
 
     def __repr__(self) -> str:
         """Show the estimates and how many rows are in which range of k-hat."""
@@ -90,6 +164,7 @@ def loo(
     *,
     total: float | None = None,
     var_name: str | None = None,
+    rehearsals: Rehearsals | None = None,
 ) -> WeightedLOO:
     """Leave-one-out cross-validation of a weighted posterior (PSIS-LOO with weights).
 
@@ -111,6 +186,9 @@ def loo(
     var_name : str, optional
         Observed variable to leave out. By default a row is left out of all of them, which must have the same number
         of rows and the same weights.
+    rehearsals : Rehearsals, optional
+        Of the release, which `weights` must then be: the standard error is that of the score of the fit over the
+        rehearsals. For results of :func:`~iwbayes.fit`.
 
     Returns
     -------
@@ -143,7 +221,9 @@ def loo(
     0.23; that of ArviZ 1 is larger by ``sqrt(n/(n - 1))``, as it divides by n - 1.
 
     With the weights of a tilt it is ``total sqrt(V)`` with ``V = sum_i p_i^2 r_i^2 + C P_b C'`` and r_i = e_i - e less
-    its regression on the tilt's features: the variance of calibrated intervals, for the mean score.
+    its regression on the tilt's features: the variance of calibrated intervals, for the mean score. With rehearsals it
+    is the root mean square of how far the score of each replay's rows, under the same draws, is from that of the
+    release's, and what rehearsals cannot see.
 
     References
     ----------
@@ -156,7 +236,14 @@ def loo(
     >>> idata = iw.fit("y ~ x", release, calibrate="none", log_likelihood=True)  # doctest: +SKIP
     >>> iw.loo(idata, release)  # doctest: +SKIP
     """
+    if rehearsals is not None and not isinstance(weights, Release):
+        raise TypeError(f"rehearsals need weights to be their release; got {type(weights).__name__}.")
     terms = row_terms(idata, weights, total, var_name)
+    score = (
+        RehearsedScore.of(group_or_empty(idata, "posterior"), weights, terms.sample.total, rehearsals)
+        if rehearsals is not None and isinstance(weights, Release)
+        else None
+    )
     scores, shapes, full = _leave_out(terms)
     sample = terms.sample
     w = sample.weights
@@ -176,19 +263,20 @@ def loo(
     observed = group_or_empty(idata, "observed_data")
     return WeightedLOO(
         elpd=float(w[seen] @ scores[seen]),
-        se=float(difference_errors(scores[:, None], sample)[0]),
+        se=float(difference_errors(scores[:, None], sample)[0] if score is None else rehearsed_errors([score])[0, 0]),
         p_loo=float(w[seen] @ (full[seen] - scores[seen])),
         n_samples=n_draws,
         n_rows=int(seen.sum()),
         total=sample.total,
         good_k=good_k,
         warning=bool(bad.any()),
-        noise_included=sample.noise_included,
+        noise_included=sample.noise_included or score is not None,
         elpd_i=terms.labelled(scores, "elpd_i"),
         pareto_k=terms.labelled(shapes, "pareto_k"),
         weights=terms.labelled(w, "weights"),
         sample=sample,
         response=observed[list(terms.names)] if set(terms.names) <= set(observed.data_vars) else None,
+        rehearsed=score,
     )
 
 

@@ -16,7 +16,9 @@ from iwbayes.analyst.checks import check_count, check_release
 from iwbayes.analyst.criticism.replicates import Predicted, predicted_variables
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample, row_groups
 from iwbayes.arrays import Array
+from iwbayes.rehearsals import LEAST, Rehearsals
 from iwbayes.release import Release
+from iwbayes.schema import Binary, Categorical
 
 #: Probabilities of the quantiles that are shown of numbers.
 PROBABILITIES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -41,6 +43,7 @@ def ppc(
     columns: Mapping[str, str] | None = None,
     statistics: Mapping[str, Callable[[Array, Array], Any]] | None = None,
     by: str | None = None,
+    rehearsals: Rehearsals | None = None,
     draws: int = 500,
     prob: float = 0.9,
     random_seed: int | np.random.Generator | None = None,
@@ -68,6 +71,9 @@ def ppc(
     by : str, optional
         Categorical, Binary, Integer or Date column of the release: everything is done within its levels, which shows
         what a model without group effects lacks. Rows in which it is missing are left out. It must not be a response.
+    rehearsals : Rehearsals, optional
+        Of this release: ``se`` is then that of the observed summaries over the rehearsals, also of quantiles and of
+        your own. The response must be a column of the release in which no cell is missing.
     draws : int
         Most replicated data sets, evenly spaced among the draws of the posterior.
     prob : float
@@ -80,7 +86,8 @@ def ppc(
     pandas.DataFrame
         Index ``variable``, the column `by` where given, and ``statistic``: ``mean``, ``sd``, ``q5`` to ``q95`` of
         numbers, ``share[level]`` where the column is Binary or Categorical and the responses are whole numbers, and
-        those of `statistics`. Columns ``observed``; ``se``, its standard error (NaN of quantiles and `statistics`);
+        those of `statistics`. Columns ``observed``; ``se``, its standard error (NaN of quantiles and `statistics`
+        without rehearsals);
         ``mean``, ``eti90_lb`` and ``eti90_ub`` of the replicates; ``p_value``, two-sided:
         ``2 min(P(T_rep >= T), P(T_rep <= T))``, at most 1. ``attrs["noise_included"]`` says whether ``se`` knows the
         noise of the weights.
@@ -110,6 +117,8 @@ def ppc(
     >>> iw.ppc(release, idata, by="region")  # doctest: +SKIP
     """
     check_release(release)
+    if rehearsals is not None:
+        rehearsals.check(release)
     if not (columns is None or isinstance(columns, Mapping)):
         raise TypeError(f"columns must be a dict of observed variable to column; got {type(columns).__name__}.")
     check_count("draws", draws)
@@ -131,9 +140,13 @@ def ppc(
             found = [name for summary in summaries for name in summary.names]
             keys += [(check.name, *([] if by is None else [label]), name) for name in found]
             rows += _compared(check, members, summaries, values, prob)
+        if rehearsals is not None:
+            errors = _rehearsed_errors(check, [label for label, _ in groups], summaries, release, rehearsals, by)
+            for row, error in zip(rows[-len(errors) :], errors, strict=True):
+                row["se"] = float(error)
     names = ["variable", *([] if by is None else [by]), "statistic"]
     table = pd.DataFrame(rows, index=pd.MultiIndex.from_tuples(keys, names=names))
-    table.attrs["noise_included"] = noise_included
+    table.attrs["noise_included"] = noise_included or rehearsals is not None
     return table
 
 
@@ -213,6 +226,51 @@ def _standard_errors(
         influence[members] = scale * summary.influence(values, shares).T
         errors.append(np.sqrt(np.diag(sample.covariance(influence))))
     return np.concatenate(errors)
+
+
+def _rehearsed_errors(
+    check: Predicted,
+    labels: Sequence[Any],
+    summaries: Sequence[Summary],
+    release: Release,
+    rehearsals: Rehearsals,
+    by: str | None,
+) -> Array:
+    """Return the standard errors of observed summaries of all groups, one after another, by rehearsals."""
+    if len(check.columns) > 1 or len(check.observed) < len(release.synthetic):
+        raise ValueError(
+            f"{check.name!r} is no single column of the release, or some of its rows were left out, so that its "
+            "summaries cannot be rehearsed. Leave rehearsals out."
+        )
+    [name] = check.columns
+    column = release.synthetic.schema[name]
+
+    def observed(frame: pd.DataFrame) -> Array:
+        cells = frame[name]
+        codes = column.codes(cells) if isinstance(column, Binary | Categorical) else cells.to_numpy()
+        return np.asarray(codes, dtype=np.float64)
+
+    if not np.allclose(observed(release.synthetic.frame), check.observed):
+        raise ValueError(
+            f"{check.name!r} is not column {name!r} as it is, so that its summaries cannot be rehearsed. Leave "
+            "rehearsals out."
+        )
+
+    def statistics(frame: pd.DataFrame, weights: Array) -> Array:
+        values, groups = observed(frame), [np.arange(len(frame))]
+        if by is not None:
+            groups = [np.flatnonzero((frame[by] == label).fillna(False).to_numpy(dtype=bool)) for label in labels]
+        found = []
+        for members in groups:
+            own = weights[members]
+            if own.sum() > 0:
+                found.append(_summarised(summaries, values[members][None], own / own.sum())[:, 0])
+            else:  # a level that this rehearsal has not
+                found.append(np.full(sum(len(summary.names) for summary in summaries), np.nan))
+        return np.concatenate(found)
+
+    spread = rehearsals.spread(statistics, random_seed=0)
+    return np.where(spread.n_finite < LEAST, np.nan, np.sqrt(spread.variance + spread.unrehearsed))
 
 
 def _tail_probability(observed: float, replicated: Array) -> float:

@@ -325,3 +325,80 @@ def test_rehearsals_of_another_model_s_weights_are_refused(rehearsals):
     given["a"] = (("chain", "draw", "k"), np.random.default_rng(1).normal(size=(1, 50, 3)))
     with pytest.raises(ValueError, match="the model has other weights than the release"):
         iw.calibrate(arviz_compat.make({"posterior": given}), weighted, RELEASE, rehearsals=rehearsals)
+
+
+def test_predictive_checks(rehearsals, idata):
+    """Standard errors of observed summaries are those of the rehearsals' own, of quantiles and functions as well."""
+
+    def top(values, weights):
+        return np.sum(weights * (values > 0.5))
+
+    given = {"statistics": {"top": top}, "draws": 20, "random_seed": 1}
+    table = iw.ppc(RELEASE, idata, rehearsals=rehearsals, **given)
+    plain = iw.ppc(RELEASE, idata, **given)
+    assert table.attrs["noise_included"] and plain.drop(columns="se").equals(table.drop(columns="se"))
+
+    def of(release, probability):
+        values, weights = release.synthetic.frame["y"].to_numpy(np.float64), release.weights.values
+        if probability is None:
+            return np.average(values > 0.5, weights=weights)
+        return np.quantile(values, probability, weights=weights, method="inverted_cdf")
+
+    for name, probability in (("q50", 0.5), ("top", None)):
+        away = [of(replay, probability) - of(RELEASE, probability) for replay in rehearsals]
+        se, seen = table.loc[("y", name), "se"], float(np.sqrt(np.mean(np.square(away))))
+        assert np.isnan(plain.loc[("y", name), "se"])
+        assert seen < se < 1.5 * seen  # the rest is what was not measured
+    single = rehearsals.interval(lambda rows, weights: np.average(rows["y"], weights=weights), random_seed=0)
+    assert_allclose(table.loc[("y", "mean"), "se"], single.sd)
+    # the formula's knows the same noise
+    assert 0.6 < table.loc[("y", "mean"), "se"] / plain.loc[("y", "mean"), "se"] < 1.7
+
+
+def test_predictive_checks_within_levels(rehearsals, idata):
+    table = iw.ppc(RELEASE, idata, rehearsals=rehearsals, by="group", draws=20, random_seed=1)
+    level = RELEASE.synthetic.schema["group"].levels[0]
+
+    def mean(rows, weights):
+        return np.average(rows["y"], weights=weights * (rows["group"] == level))
+
+    found = rehearsals.interval(mean, random_seed=0)
+    assert_allclose(table.loc[("y", level, "mean"), "se"], found.sd)
+
+
+def test_predictive_checks_that_cannot_be_rehearsed(rehearsals, idata):
+    other = seeded_release(PRIVATE, seed=3, n_synthetic=800)
+    with pytest.raises(ValueError, match="those of another release"):
+        iw.ppc(other, idata, rehearsals=rehearsals)
+    squared = fit("I(y**2) ~ x", calibrate="none")
+    with pytest.raises(ValueError, match="cannot be rehearsed"):
+        iw.ppc(RELEASE, squared, rehearsals=rehearsals, draws=10)
+
+
+def test_scores_of_models(rehearsals):
+    """Standard errors of elpd and of its differences are those of scores under the fitted parameters."""
+    release = RELEASE
+    fits = {name: fit(name, calibrate="none", log_likelihood=True) for name in ("y ~ x + z", "y ~ x")}
+    found = iw.compare(fits, release, rehearsals=rehearsals)
+    plain = iw.compare(fits, release)
+    assert found.drop(columns=["se", "dse"]).equals(plain.drop(columns=["se", "dse"]))
+
+    def score(name, replay):
+        design = build_design(name, replay.synthetic.frame, replay.synthetic.schema, None)
+        draws = arviz_compat.scalars(arviz_compat.group(fits[name], "posterior"))
+        *beta, sigma = (own.ravel() for own in draws.values())
+        densities = stats.norm.logpdf(design.y, np.stack(beta, axis=1) @ design.x.T, sigma[:, None])
+        values = replay.weights.values
+        return replay.n_private * np.average(np.log(np.exp(densities).mean(axis=0)), weights=values)
+
+    away = np.array([[score(name, one) - score(name, release) for name in fits] for one in rehearsals])
+    seen = np.sqrt(np.mean(np.square(away), axis=0))
+    ratio = found.loc[list(fits), "se"].to_numpy() / seen
+    assert (ratio > 0.97).all() and (ratio < 1.5).all()  # fewer draws, and what was not measured
+    difference = np.sqrt(np.mean(np.square(away[:, 1] - away[:, 0])))
+    assert 0.95 < found.loc["y ~ x", "dse"] / difference < 1.5 and found["dse"].iloc[0] == 0
+    one = iw.loo(fits["y ~ x"], release, rehearsals=rehearsals)
+    assert_allclose(one.se, found.loc["y ~ x", "se"])
+    assert 0.5 < one.se / iw.loo(fits["y ~ x"], release).se < 2
+    with pytest.raises(TypeError, match="rehearsals need weights to be their release"):
+        iw.loo(fits["y ~ x"], rehearsals=rehearsals)

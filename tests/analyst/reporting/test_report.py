@@ -17,6 +17,7 @@ import iwbayes as iw
 from iwbayes import cli
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.reporting import report
+from iwbayes.display import number
 
 VOID = {"meta", "link", "img", "br"}
 
@@ -191,6 +192,17 @@ def test_rows_left_out_for_missing_cells_are_counted(html, release, idata, words
     page = Page(iw.report(release, arviz_compat.with_groups(idata, {"posterior": posterior})))
     said = "complete cases only: 1,603 synthetic rows with missing cells left out, 4.12% of all by weight"
     assert said in page.sections["posterior"]
+
+
+def test_rehearsals_are_shown(release, words_only):
+    rehearsals = iw.rehearse(release, 10, random_seed=1, progressbar=False)
+    own = iw.fit("y ~ x", release, rehearsals=rehearsals, random_seed=1, draws=200, chains=2)
+    page = iw.report(release, own)
+    record = arviz_compat.group(own, "calibration").sel(parameter="x")
+    text = Page(page).sections["posterior"]
+    assert "The intervals are as wide as 10 rehearsals of the release ask for" in text
+    said = text[text.index("What rehearsals say") :]
+    assert all(number(float(record[key])) in said for key in ("rehearsed_coverage", "length_ratio"))
 
 
 def test_hostile_names_are_text():
