@@ -28,6 +28,8 @@ MAX_DEGREE = 7
 #: More raw terms than this are never tried: their covariance alone would take longer than it is worth.
 MAX_RAW_TERMS = 1500
 _CHUNK = 8192
+# Rows whose products fit into a processor's cache.
+_IN_CACHE = 512
 
 
 def check_terms(schema: Schema, terms: Terms) -> None:
@@ -127,11 +129,13 @@ def raw_chunks(schema: Schema, terms: Terms, frame: pd.DataFrame) -> Iterator[tu
     for rows in row_blocks(len(frame), _CHUNK):
         base = schema.encode(frame.iloc[rows])
         raw = np.empty((len(base), len(listed)))
-        first = 0
-        for indices in blocks:
-            last = first + len(indices)
-            raw[:, first:last] = base[:, indices[:, 0]]
-            for factor in indices.T[1:]:
-                raw[:, first:last] *= base[:, factor]
-            first = last
+        for part in row_blocks(len(base), _IN_CACHE):
+            own, first = base[part], 0
+            for indices in blocks:
+                last = first + len(indices)
+                product = np.take(own, indices[:, 0], axis=1)
+                for factor in indices.T[1:]:
+                    product *= np.take(own, factor, axis=1)
+                raw[part, first:last] = product
+                first = last
         yield rows, raw

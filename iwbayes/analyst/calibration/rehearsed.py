@@ -7,6 +7,7 @@ one weak prior whose effect a Newton step removes; D_b = theta*_b - theta^.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -131,9 +132,14 @@ def rehearse_estimates(posterior: WeightedPosterior, mode: Mode, release: Releas
     alone = replace(likelihood_terms(posterior, start), gradients_at=None)
     own = calibrate_normal(alone, prior=posterior.prior, n_private=release.n_private)
     found: list[Refit | None] = []
-    for replay in rehearsals:
-        with one_blas_thread():
-            found.append(_refit(posterior, start.theta, replay))
+    # the next replay is read, and its features computed, while the model is fitted to this one
+    with one_blas_thread(), ThreadPoolExecutor(1) as ahead:
+        following = ahead.submit(_read, rehearsals, 0)
+        for index in range(len(rehearsals)):
+            replay, tilt = following.result()
+            if index + 1 < len(rehearsals):
+                following = ahead.submit(_read, rehearsals, index + 1)
+            found.append(_refit(posterior, start.theta, replay, tilt))
     done = [one for one in found if one is not None]
     if len(done) < 2:
         raise ValueError(
@@ -147,16 +153,18 @@ def rehearse_estimates(posterior: WeightedPosterior, mode: Mode, release: Releas
     return Rehearsed(deviations, np.stack([gap if one is None else one.sd for one in found]), rehearsals.unrehearsed)
 
 
-def _refit(posterior: WeightedPosterior, start: Array, replay: Release) -> Refit | None:
+def _read(rehearsals: Rehearsals, index: int) -> tuple[Release, ReleasedTilt | None]:
+    replay = rehearsals[index]
+    return replay, ReleasedTilt.of(replay)
+
+
+def _refit(posterior: WeightedPosterior, start: Array, replay: Release, tilt: ReleasedTilt | None) -> Refit | None:
     """Fit the model to a replay; None where that fails."""
     values = replay.weights.values
     try:
         other = posterior.on_rows(replay.synthetic, values * (posterior.weights.sum() / values.sum()))
         normal = calibrate_normal(
-            likelihood_terms(other, other.mode(start)),
-            prior=other.prior,
-            n_private=replay.n_private,
-            tilt=ReleasedTilt.of(replay),
+            likelihood_terms(other, other.mode(start)), prior=other.prior, n_private=replay.n_private, tilt=tilt
         )
     except (RuntimeError, ValueError, np.linalg.LinAlgError):
         return None
