@@ -3,6 +3,7 @@
     python benchmarks/napsu.py                                     # the toy, 200 replications of each epsilon
     python benchmarks/napsu.py --methods calibrated                # without the pooled posterior, which takes longer
     python benchmarks/napsu.py --adult --data FOLDER               # Adult, 100 replications
+    python benchmarks/napsu.py --adult --data FOLDER --rehearsals 20 --replications 20
 
 Räisä, Jälkö, Kaski & Honkela (AISTATS 2023), section 4.1: 2,000 rows of two independent binary covariates and a binary
 response, logistic with coefficients (1, 0) and no intercept; delta = n**-2; nominal 95 % intervals for all three
@@ -106,16 +107,19 @@ def fixed_rows(rng: np.random.Generator, *, table: iw.PrivateTable) -> iw.Privat
     return table
 
 
-def fit_adult(release: Any, *, random_seed: int) -> Any:
-    """Fit income on age, race and sex."""
+def fit_adult(release: Any, *, random_seed: int, n_rehearsals: int = 0) -> Any:
+    """Fit income on age, race and sex, by so many rehearsals."""
+    more = {}
+    if n_rehearsals:
+        more["rehearsals"] = iw.rehearse(release, n_rehearsals, random_seed=random_seed, progressbar=False)
     return iw.fit(ADULT_FORMULA, release, family="bernoulli", log_likelihood=False, draws=250,
-                  random_seed=random_seed, progressbar=False)  # fmt: skip
+                  random_seed=random_seed, progressbar=False, **more)  # fmt: skip
 
 
 def adult_truth(table: iw.PrivateTable) -> dict[str, float]:
     """Estimate from all rows: posterior means under the default priors, which say next to nothing here."""
     from iwbayes.analyst import arviz_compat
-    from iwbayes.coverage.replication import scalars
+    from iwbayes.analyst.arviz_compat import scalars
 
     ledger = iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(0))
     rows = iw.SyntheticTable(table.frame, table.schema, origin="private rows", already_spent=(0.0, 0.0))
@@ -133,7 +137,8 @@ def adult_studies(arguments: argparse.Namespace) -> None:
     for epsilon, widest in chosen(ADULT_PUBLISHED, arguments).items():
         study = iw.validation.coverage_study(
             partial(fixed_rows, table=table), iw.BayesNet(), iw.TiltWeights(for_models=[ADULT_FORMULA]),
-            {"calibrated": fit_adult}, truth=truth, levels=(LEVEL,), n_jobs=arguments.jobs,
+            {"calibrated": partial(fit_adult, n_rehearsals=arguments.rehearsals)}, truth=truth, levels=(LEVEL,),
+            reference=fit_adult, n_jobs=arguments.jobs,
             publish={"epsilon": epsilon, "delta": len(table) ** -2.0, "n_synthetic": len(table)},
             n_replications=arguments.replications or 100, random_seed=arguments.seed, progressbar=False,
         )  # fmt: skip
@@ -162,6 +167,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=("calibrated", "pooled"), default=("calibrated", "pooled"))
     parser.add_argument("--epsilon", type=float, nargs="+", help="only these of the four")
     parser.add_argument("--replications", type=int)
+    parser.add_argument("--rehearsals", type=int, default=0, help="calibrate Adult by so many rehearsals")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--seed", type=int, default=2023)
     arguments = parser.parse_args()
