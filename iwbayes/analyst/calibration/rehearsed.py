@@ -124,6 +124,8 @@ class Rehearsed:
 def rehearse_estimates(posterior: WeightedPosterior, mode: Mode, release: Release, rehearsals: Rehearsals) -> Rehearsed:
     """Fit a model to each rehearsal; `mode` is that of its posterior under the release's weights.
 
+    Theory: docs/theory.md#rehearsals.
+
     ValueError where the rehearsals are not those of the release, or so many refits fail that nothing can be said.
     """
     rehearsals.check(release)
@@ -175,7 +177,10 @@ def _refit(posterior: WeightedPosterior, start: Array, replay: Release, tilt: Re
 def rehearsed_normals(
     posterior: WeightedPosterior, mode: Mode, release: Release, spread: Spread
 ) -> tuple[CalibratedNormal, CalibratedNormal]:
-    """Calibrated posteriors at the mode of a posterior, by the formula alone and with the spread of rehearsals."""
+    """Calibrated posteriors at the mode of a posterior, by the formula alone and with the spread of rehearsals.
+
+    Theory: docs/theory.md#rehearsals.
+    """
     terms, tilt = likelihood_terms(posterior, mode), ReleasedTilt.of(release)
     formula_alone, normal = (
         calibrate_normal(terms, prior=posterior.prior, n_private=release.n_private, tilt=tilt, spread=one)
