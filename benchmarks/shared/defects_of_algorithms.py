@@ -337,4 +337,12 @@ plant("cli/check.py", "secrets: a check looks at the cells unasked",
 plant("_read.py", "secrets: an error of a reader is shown", "    except Exception:  # as above\n        raw = None\n",
        "    except ImportError:\n        raw = None\n",
        "contracts/test_secrets.py::test_nothing_that_comes_out_holds_a_private_value")
+plant("rehearsal/replay.py", "rehearsals: rows are drawn without the weights", ", p=values / values.sum())", ")",
+      "rehearsal/test_rehearse.py::test_rows_are_drawn_in_proportion_to_the_weights_of_the_release")
+plant("analyst/calibration/sandwich.py", "rehearsals: what they cannot see is left out",
+      "wanted = np.diag(formula), spread.variance + missed", "wanted = np.diag(formula), spread.variance + 0 * missed",
+      "analyst/calibration/test_rehearsed.py::test_intervals_of_what_was_not_measured_are_never_narrow")
+plant("analyst/calibration/rehearsed.py", "rehearsals: refits that fail are forgotten",
+      "level = min(LEVEL / (1 - self.failed_share), 1 - 1e-3)", "level = LEVEL",
+      "analyst/calibration/test_rehearsed.py::test_refits_that_fail_count_as_outside")
 # fmt: on

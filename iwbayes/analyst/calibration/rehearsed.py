@@ -150,8 +150,6 @@ def rehearse_estimates(posterior: WeightedPosterior, mode: Mode, release: Releas
         )
     gap = np.full(len(start.theta), np.nan)
     deviations = np.stack([gap if one is None else one.theta - own.likelihood_mean for one in found])
-    if own.prior_directions:  # along which estimates are the prior's, and do not say how far those of the rows are
-        deviations = deviations @ own.likelihood_precision @ own.likelihood_covariance
     return Rehearsed(deviations, np.stack([gap if one is None else one.sd for one in found]), rehearsals.unrehearsed)
 
 
