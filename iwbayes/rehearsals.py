@@ -222,7 +222,7 @@ class Rehearsals(Sequence[Release]):
         found = np.stack([statistics(replay.synthetic.frame, replay.weights.values) for replay in self]) - estimate
         finite = np.isfinite(found)
         n_finite = finite.sum(axis=0)
-        sums = np.where(finite, np.square(np.where(finite, found, 0.0)), 0.0).sum(axis=0)
+        sums = np.square(np.where(finite, found, 0.0)).sum(axis=0)
         seen = np.divide(sums, n_finite, out=np.full(len(estimate), np.nan), where=n_finite > 0)
         missed = np.broadcast_to(self._missed(statistics, np.random.default_rng(random_seed)), estimate.shape)
         return StatisticSpread(estimate, seen, missed, n_finite)

@@ -9,6 +9,7 @@ through the transforms (Shaby 2014; Williams and Savitsky 2021). Where the prior
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -213,9 +214,10 @@ def _rehearsed(
     formula_alone, normal = rehearsed_normals(given, mode, release, found.normal_spread)
     near = Hierarchy(given, mode, normal)
     moved, statistics = near.sample(draws, settings, rng)
+    of_all = replace(found, deviations=given.placed(found.deviations), formula_sd=given.placed(found.formula_sd))
     record = rehearsal_record(
-        terms.names, near.for_record(normal), near.for_record(formula_alone), found.placed(informed), draws, moved,
-        release, **near.facts(draws),
+        terms.names, near.for_record(normal), near.for_record(formula_alone), of_all, draws, moved, release,
+        **near.facts(draws),
     )  # fmt: skip
     return moved, record, statistics
 

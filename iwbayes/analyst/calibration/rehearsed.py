@@ -114,12 +114,6 @@ class Rehearsed:
         tails = stdtrit(self.degrees_of_freedom, (1 + LEVEL) / 2) / _QUANTILE
         return Spread(*(part * tails**2 for part in self.spread))
 
-    def placed(self, informed: NDArray[np.bool_]) -> Rehearsed:
-        """Return the same with NaN for the parameters that no row informs; `informed` (parameter,) are those here."""
-        deviations, formula_sd = (np.full((len(self.deviations), len(informed)), np.nan) for _ in range(2))
-        deviations[:, informed], formula_sd[:, informed] = self.deviations, self.formula_sd
-        return Rehearsed(deviations, formula_sd, self.unrehearsed)
-
 
 def rehearse_estimates(posterior: WeightedPosterior, mode: Mode, release: Release, rehearsals: Rehearsals) -> Rehearsed:
     """Fit a model to each rehearsal; `mode` is that of its posterior under the release's weights.
