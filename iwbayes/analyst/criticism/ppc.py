@@ -136,14 +136,15 @@ def ppc(
         groups = _groups(check, release, by)
         summaries = summaries_of(check.levels, custom)
         replicated = _replicated(check, groups, summaries)
-        for (label, members), values in zip(groups, replicated, strict=True):
+        errors = (
+            [_standard_errors(check.sample, members, summaries, check.observed[members]) for _, members in groups]
+            if rehearsals is None
+            else np.split(_rehearsed_errors(check, groups, summaries, release, rehearsals, by), len(groups))
+        )
+        for (label, members), values, own in zip(groups, replicated, errors, strict=True):
             found = [name for summary in summaries for name in summary.names]
             keys += [(check.name, *([] if by is None else [label]), name) for name in found]
-            rows += _compared(check, members, summaries, values, prob)
-        if rehearsals is not None:
-            errors = _rehearsed_errors(check, [label for label, _ in groups], summaries, release, rehearsals, by)
-            for row, error in zip(rows[-len(errors) :], errors, strict=True):
-                row["se"] = float(error)
+            rows += _compared(check, members, summaries, values, own, prob)
     names = ["variable", *([] if by is None else [by]), "statistic"]
     table = pd.DataFrame(rows, index=pd.MultiIndex.from_tuples(keys, names=names))
     table.attrs["noise_included"] = noise_included or rehearsals is not None
@@ -189,12 +190,16 @@ def _summarised(summaries: Sequence[Summary], values: Array, shares: Array) -> A
 
 
 def _compared(
-    check: Predicted, members: NDArray[np.intp], summaries: Sequence[Summary], replicated: Array, prob: float
+    check: Predicted,
+    members: NDArray[np.intp],
+    summaries: Sequence[Summary],
+    replicated: Array,
+    errors: Array,
+    prob: float,
 ) -> list[dict[str, float]]:
-    """Return a group's rows of the table."""
+    """Return a group's rows of the table; `errors` (summary,) are the standard errors of its observed summaries."""
     values = check.observed[members]
     observed = _summarised(summaries, values[None], _shares(check.sample, members))[:, 0]
-    errors = _standard_errors(check.sample, members, summaries, values)
     percent, tail = f"{100 * prob:g}", (1 - prob) / 2
     bounds = np.quantile(replicated, [tail, 1 - tail], axis=1)
     return [
@@ -230,7 +235,7 @@ def _standard_errors(
 
 def _rehearsed_errors(
     check: Predicted,
-    labels: Sequence[Any],
+    groups: Sequence[tuple[Any, NDArray[np.intp]]],
     summaries: Sequence[Summary],
     release: Release,
     rehearsals: Rehearsals,
@@ -257,11 +262,10 @@ def _rehearsed_errors(
         )
 
     def statistics(frame: pd.DataFrame, weights: Array) -> Array:
-        values, groups = observed(frame), [np.arange(len(frame))]
-        if by is not None:
-            groups = [np.flatnonzero((frame[by] == label).fillna(False).to_numpy(dtype=bool)) for label in labels]
-        found = []
-        for members in groups:
+        values, found = observed(frame), []
+        for label, _ in groups:
+            everyone = np.ones(len(frame), dtype=bool)
+            members = everyone if by is None else (frame[by] == label).fillna(False).to_numpy(dtype=bool)
             own = weights[members]
             if own.sum() > 0:
                 found.append(_summarised(summaries, values[members][None], own / own.sum())[:, 0])
