@@ -1,5 +1,6 @@
 """BayesNet: exact recovery without noise, sampling laws, structure, budget and edge cases."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -149,9 +150,26 @@ def test_projection_is_the_nearest_point_of_the_simplex():
         assert np.sum((noisy - nearest) ** 2) <= np.sum((noisy - other) ** 2) + 1e-9
 
 
-def test_parents_without_mass_take_the_columns_own_law():
-    table = conditional_table(np.array([3.0, 1.0, -5.0, -5.0]), 2, total=4)
-    np.testing.assert_allclose(table, [[0.75, 0.25], [0.75, 0.25]])
+def test_conditional_tables_are_posterior_means_under_a_dirichlet_prior():
+    own = np.array([4.0, 2.0]) / 6  # of 3 and 1 rows, with one more each
+    for prior in (1e-9, 0.5, 3.0):
+        table = conditional_table(np.array([3.0, 1.0, -5.0, -5.0]), 2, total=4, prior=prior)
+        np.testing.assert_allclose(table[0], (np.array([3.0, 1.0]) + prior * own) / (4 + prior))
+        np.testing.assert_allclose(table[1], own)  # a parent without mass
+
+
+def test_a_small_cell_that_noise_hides_keeps_rows():
+    # without them a regression of y on g has no mode on the synthetic rows, and no weights can mend that
+    rng = np.random.default_rng(8)
+    group = rng.random(5000) < 0.08
+    frame = pd.DataFrame({"g": group.astype(int), "y": (rng.random(5000) < np.where(group, 0.97, 0.5)).astype(int)})
+    private = iw.PrivateTable(frame, iw.Schema(iw.Binary("g"), iw.Binary("y")))
+    for seed in range(20):
+        ledger = iw.Ledger(math.inf, 0.0, noise=iw.SeededNoise(seed))
+        fitted = iw.BayesNet().fit(private, ledger, epsilon=0.05, delta=1e-6)
+        rows = fitted.sample(25_000, random_seed=seed).frame
+        counts = rows.groupby(["g", "y"], observed=False).size()
+        assert len(counts) == 4 and counts.min() > 0
 
 
 def test_codes_are_drawn_by_their_law():

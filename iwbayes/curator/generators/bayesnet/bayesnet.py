@@ -38,6 +38,8 @@ from iwbayes.tables import PrivateTable, SyntheticTable
 MAX_CELLS = 2_000_000
 #: Usefulness that is asked of the bins of single columns, as a share of ``theta``: their sums average the noise out.
 BINS_THETA = 0.75
+#: Rows of a column's own distribution that each parent code begins with, in standard deviations of a cell's noise.
+PRIOR_ROWS = 0.5
 #: Rows that are counted at once: one code of eight bytes for each cell of a table is held.
 COUNTED_ROWS = 2**20
 
@@ -98,7 +100,9 @@ class BayesNet(LedgerFit["FittedBayesNet"]):
 
     Tables. A row stands in one cell of each table: replacing it changes the counts of a table by 2 in L1 and those of d
     tables by sqrt(2d) in L2; nulling it by 1 and sqrt(d). Noise is Laplace, or Gaussian when ``delta`` is above 0:
-    less of it where there are many columns.
+    less of it where there are many columns. Conditional distributions are posterior means under a Dirichlet prior worth
+    half a standard deviation of a cell's noise in rows: a small cell that noise hides keeps some rows, which weights
+    can then raise.
 
     Users who own up to tau rows. The number of rows is private and at most K = U tau, U the number of users: with K in
     place of N the distributions sum to at most one and change by at most 2 tau/K, so the integer scores
@@ -172,7 +176,10 @@ class BayesNet(LedgerFit["FittedBayesNet"]):
         counts = [count_table(codes, sizes, node) for node in nodes]
         noisy = measure_counts(counts, ledger, "BayesNet tables", facts, **shares.tables._asdict())
         agreed = consistent_tables(noisy, [node.members for node in nodes], sizes, measured, n)
-        tables = tuple(conditional_table(t, sizes[node.column], n) for t, node in zip(agreed, nodes, strict=True))
+        prior = PRIOR_ROWS * math.sqrt(noisy[0].variance)
+        tables = tuple(
+            conditional_table(t, sizes[node.column], n, prior) for t, node in zip(agreed, nodes, strict=True)
+        )
         return FittedBayesNet(schema, bins, groups, tuple(nodes), tables)
 
     def _group(
@@ -334,8 +341,14 @@ def structure_scores(codes: Codes, sizes: Sequence[int], candidates: Sequence[No
     return scores
 
 
-def conditional_table(noisy: Array, size: int, total: float) -> Array:
-    """Conditional distributions, shape (parent code, column code); parents without mass take the column's own."""
+def conditional_table(noisy: Array, size: int, total: float, prior: float) -> Array:
+    """Conditional distributions, shape (parent code, column code): posterior means under a Dirichlet prior.
+
+    The prior of each parent code is worth ``prior`` rows, above 0, of the column's own distribution, in which each
+    value has a row more. A small cell that noise has hidden keeps some mass, and a parent without any takes the
+    column's own distribution.
+    """
     table = project_nonnegative(noisy, total).reshape(-1, size)
-    mass = table.sum(axis=1, keepdims=True)
-    return np.where(mass > 0, table / np.where(mass > 0, mass, 1.0), table.sum(axis=0) / total)
+    own = (table.sum(axis=0) + 1) / (total + size)
+    table = table + prior * own
+    return np.asarray(table / table.sum(axis=1, keepdims=True))
