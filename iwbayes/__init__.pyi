@@ -22,11 +22,13 @@ from .analyst.quantities.ratios import odds_ratios as odds_ratios
 from .analyst.quantities.slopes import slopes as slopes
 from .analyst.regression.fit import fit as fit
 from .analyst.regression.model import regression as regression
+from .analyst.regression.scores import model as model
 from .analyst.reporting.report import report as report
 from .analyst.weighting.reweight import log_likelihood as log_likelihood
 from .analyst.weighting.reweight import reweight as reweight
 from .curator.contribution import bound_contributions as bound_contributions
 from .curator.estimators.fixed import UniformWeights as UniformWeights
+from .curator.estimators.tilting.staged import StagedTilt as StagedTilt
 from .curator.estimators.tilting.tilt import TiltWeights as TiltWeights
 from .curator.generators.bayesnet.bayesnet import BayesNet as BayesNet
 from .curator.generators.mixture.mixture import Mixture as Mixture

@@ -18,6 +18,7 @@ from iwbayes.arrays import Array
 
 if TYPE_CHECKING:
     from iwbayes.features import FeatureMap
+    from iwbayes.features.scores import RowFeatures
 
 
 @dataclass(frozen=True)
@@ -212,6 +213,8 @@ def noise_advice(noise_over_spread: float, n_features: int, terms: str) -> str:
     return ""
 
 
+#: Directions of features with less than this share of the largest variance say nothing of an error.
+_LEAST_SPREAD = 1e-2
 #: Name of the measurement that a tilt is made of: its features' noisy mean over the private rows.
 MEAN_OF_FEATURES = "mean of features"
 #: Name of the measurement that a tilt holds back: the noisy mean of features that it does not use.
@@ -232,12 +235,15 @@ class Measurement:
         Distribution of the noise in ``value``.
     sensitivity : float
         Largest change of the exact statistic between adjacent tables, in the norm of the mechanism.
-    features : FeatureMap or None
-        The map whose mean was measured, for a tilt.
+    features : FeatureMap, RowFeatures or None
+        The map whose mean was measured, for a tilt; in stages, its values at the synthetic rows.
     n_private : int
         Number of private rows N (public).
     held_back : Measurement or None
         For a tilt: the noisy mean of other features, which the weights do not use; it tests the fit.
+    row_error : float
+        For a tilt in stages: mean square error of the rows that the first stage met, in directions of variance one of
+        its features, less what noise and sampling make by themselves (it may be negative). NaN for others.
     coefficients : ndarray, shape (q,), or None
         For a tilt: the b of ``w0_i exp(b.phi_i)``, one for each of `tilt_columns`, computed from ``value`` and the
         synthetic rows. None in releases of formats 1 to 3.
@@ -247,10 +253,11 @@ class Measurement:
     value: Array
     noise: NoiseDistribution
     sensitivity: float
-    features: FeatureMap | None
+    features: FeatureMap | RowFeatures | None
     n_private: int
     held_back: Measurement | None = None
     coefficients: Array | None = None
+    row_error: float = float("nan")
 
     def __post_init__(self) -> None:
         for name in ("value", "coefficients"):
@@ -292,3 +299,17 @@ class Measurement:
         if self.features is None or not self.features.flag:
             return float("nan")
         return float(np.clip(self.value[-1] / self.features.flag_height, 0.0, 1.0))
+
+
+def mean_excess(missed: Array, spread: Array, by_chance: Array) -> float:
+    """Mean over directions of ``missed' spread^-1 missed`` less its expectation by chance.
+
+    missed (k,) are differences of means; spread and by_chance (k, k) their features' covariance, and the covariance of
+    these differences that noise and sampling make by themselves. Directions of less than a hundredth of the largest
+    spread are left out.
+    """
+    values, vectors = np.linalg.eigh((spread + spread.T) / 2)
+    kept = values > _LEAST_SPREAD * values[-1]
+    unit = vectors[:, kept] / np.sqrt(values[kept])
+    excess = np.sum((missed @ unit) ** 2) - np.trace(unit.T @ by_chance @ unit)
+    return float(excess) / int(kept.sum())

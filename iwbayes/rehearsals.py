@@ -146,7 +146,7 @@ class Rehearsals(Sequence[Release]):
         where nobody did; and the private rows' own sampling. NaN where nothing was measured.
         """
         measurement = self.release.weights.measurement
-        tested = measurement is not None and measurement.held_back is not None
+        tested = measurement is not None and (measurement.held_back is not None or np.isfinite(measurement.row_error))
         errors = [read_recipe(self._contents[index]).get("row_error") for index in range(len(self))]
         known = [float(error) if isinstance(error, int | float) else np.nan for error in errors]
         beyond = self.facts.row_error - np.mean(known)

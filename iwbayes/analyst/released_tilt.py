@@ -13,10 +13,11 @@ from scipy.special import logsumexp
 from iwbayes.analyst.older_tilts import recover_coefficients
 from iwbayes.arrays import Array, symmetric
 from iwbayes.features import FeatureMap
-from iwbayes.features.formulas import model_terms
+from iwbayes.features.formulas import Span, model_terms
 from iwbayes.features.terms import ordered_terms, raw_names, raw_terms
 from iwbayes.measurement import MEAN_OF_FEATURES
 from iwbayes.release import Release
+from iwbayes.schema import Schema
 from iwbayes.weights import HARMLESS_STEPS, Weights
 
 #: Directions of the features whose weighted variance is below this share of the largest are cut (structural zeros).
@@ -51,6 +52,9 @@ class ReleasedTilt:
     feature_map: FeatureMap | None = None  # behind `features`
     n_private: int = 0  # N, the number of private rows
     coefficients: Array | None = None  # (k,): the tilt's b; None in releases of formats 1 to 3
+    row_error: float = np.nan  # of the rows before the first of several stages
+    models: tuple[str, ...] = ()  # formulas that the release was made for, as its publisher wrote them
+    schema: Schema | None = None  # of the rows
 
     @classmethod
     def of(cls, release: Release) -> ReleasedTilt | None:
@@ -70,9 +74,12 @@ class ReleasedTilt:
             clipped=phi[:, -1] > 0 if measurement.features.flag else None,
             held_back=held_back,
             weights=release.weights,
-            feature_map=measurement.features,
+            feature_map=measurement.features if isinstance(measurement.features, FeatureMap) else None,
             n_private=release.n_private,
             coefficients=measurement.coefficients,
+            row_error=measurement.row_error,
+            schema=release.synthetic.schema,
+            models=_models_of(release),
         )
 
     @classmethod
@@ -123,7 +130,7 @@ class ReleasedTilt:
         """
         features = self.feature_map
         if features is None:
-            return None
+            return self._beside_models(formula)
         named = isinstance(features.terms, str)
         try:
             model = model_terms(formula, features.schema)
@@ -138,6 +145,32 @@ class ReleasedTilt:
         of_the_budget = not named and model.core <= measured
         ask = "more private rows or a larger epsilon" if of_the_budget else f"for_models=[{formula!r}]"
         return f"the release did not measure {', '.join(names[:_QUOTED])}{more}. Ask for a release with {ask}."
+
+    def _beside_models(self, formula: str) -> str | None:
+        """Say that the scores of a regression are not those that were measured; None where they are, or unknown."""
+        if self.schema is None or not self.models:
+            return None
+        asked = _spans(formula, self.schema)
+        if asked is not None and any(_spans(model, self.schema) == asked for model in self.models):
+            return None
+        return (
+            f"the release measured the scores of {'; '.join(self.models)} and of no other model. Ask for a release "
+            f"with StagedTilt([iwbayes.model({formula!r})])."
+        )
+
+
+def _spans(formula: str, schema: Schema) -> tuple[Span, Span] | None:
+    """Return what response and predictors of a regression span; None where its formula is none of columns."""
+    try:
+        terms = model_terms(formula, schema)
+    except (TypeError, ValueError):
+        return None
+    return terms.response, terms.design
+
+
+def _models_of(release: Release) -> tuple[str, ...]:
+    named = (release.recipe or {}).get("for_models")
+    return tuple(map(str, named)) if isinstance(named, list) else ()
 
 
 def has_shares_of(weights: Array, released: Weights) -> bool:

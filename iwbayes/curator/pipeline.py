@@ -12,6 +12,7 @@ from iwbayes.curator.plan import GivenTable, own_delta
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.protocols import FittedGenerator, Generator, WeightEstimator, needs_generator
 from iwbayes.curator.settings import from_data, to_data
+from iwbayes.features.scores import ScoreModel
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.weights import Weights
 
@@ -69,10 +70,13 @@ class Pipeline:
         }
 
     @classmethod
-    def from_data(cls, data: dict[str, Any], synthetic: SyntheticTable) -> Pipeline:
+    def from_data(
+        cls, data: dict[str, Any], synthetic: SyntheticTable, make_model: Callable[..., ScoreModel] | None = None
+    ) -> Pipeline:
         """Return what `to_data` wrote; rows whose generator is no plain data are the given ones, as they are.
 
-        ValueError where the data are none that `to_data` writes.
+        `make_model` makes the models that it was made for from their plain data. ValueError where the data are none
+        that `to_data` writes.
         """
         numbers = [data.get(name) for name in ("generator_epsilon", "weights_epsilon", "delta")]
         if not all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers):
@@ -82,4 +86,4 @@ class Pipeline:
         kept = data.get("generator")
         generator = GivenTable(synthetic, ()) if kept is None else from_data(kept)
         own, rest, delta = (float(number) for number in numbers if number is not None)
-        return cls(generator, from_data(data["weights"]), own, rest, delta, len(synthetic))
+        return cls(generator, from_data(data["weights"], make_model), own, rest, delta, len(synthetic))

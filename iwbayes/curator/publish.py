@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from iwbayes.curator.contribution import bound_contributions, bounding_events, check_bounding
+from iwbayes.curator.estimators.tilting.staged import StagedTilt
 from iwbayes.curator.estimators.tilting.tilt import TiltWeights
 from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
 from iwbayes.curator.pipeline import Pipeline
@@ -152,6 +153,8 @@ def publish(
     }
     if isinstance(weights, TiltWeights) and weights.for_models:
         recipe["for_models"] = list(weights.for_models)
+    if isinstance(weights, StagedTilt):
+        recipe["for_models"] = [model.name for model in weights.models]
     return Release(synthetic, weighted, statement, n_private=facts.n_private, recipe=recipe)
 
 

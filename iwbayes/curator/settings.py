@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from importlib import import_module
 from typing import Any
 
+from iwbayes.features.scores import ScoreModel
 from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights
 
@@ -20,6 +22,7 @@ _HOMES = {
     "DPCGAN": "iwbayes.curator.generators.adversarial.gan",
     "PATEGAN": "iwbayes.curator.generators.pate.pate",
     "TiltWeights": "iwbayes.curator.estimators.tilting.tilt",
+    "StagedTilt": "iwbayes.curator.estimators.tilting.staged",
     "LogisticWeights": "iwbayes.curator.estimators.logistic",
     "NeuralWeights": "iwbayes.curator.estimators.neural",
     "BetaCalibratedWeights": "iwbayes.curator.estimators.beta",
@@ -29,6 +32,8 @@ _HOMES = {
 }
 #: Key under which the name of an algorithm stands.
 NAME = "algorithm"
+#: Setting that holds models, which the analyst's side makes.
+MODELS = "models"
 #: Settings that say nothing of what is done with the rows; a release holds no seed.
 _LEFT_OUT = ("random_seed", "progressbar", "device")
 
@@ -46,6 +51,11 @@ def to_data(algorithm: object) -> dict[str, Any] | None:
         if field.name in _LEFT_OUT:
             continue
         value = getattr(algorithm, field.name)
+        if field.name == MODELS:
+            data[MODELS] = [model.to_data() for model in value]
+            if None in data[MODELS]:
+                return None
+            continue
         plain = value if _is_plain(value) else list(value) if _is_plain_tuple(value) else to_data(value)
         if plain is None and value is not None:
             return None
@@ -53,27 +63,37 @@ def to_data(algorithm: object) -> dict[str, Any] | None:
     return data
 
 
-def from_data(data: Any) -> Any:
+def from_data(data: Any, make_model: Callable[..., ScoreModel] | None = None) -> Any:
     """Return the algorithm that `to_data` wrote; its own checks apply to its settings.
 
-    ValueError where the data name no algorithm of this package, or settings that it has not.
+    `make_model` makes a model from what its `to_data` says. ValueError where the data name no algorithm of this
+    package, or settings that it has not.
     """
     name = data.get(NAME) if isinstance(data, dict) else None
     if not isinstance(name, str) or name not in _HOMES:
         raise ValueError(f"{str(name)[:40]!r} is no algorithm whose settings a release can hold.")
     kind = _class(name)
     known = {field.name for field in fields(kind)} - set(_LEFT_OUT)
-    settings = {}
+    settings: dict[str, Any] = {}
     for key, value in data.items():
         if key == NAME:
             continue
         if key not in known:
             raise ValueError(f"{name} has no setting {str(key)[:40]!r}. Upgrade iwbayes if the release is newer.")
-        inner = from_data(value) if isinstance(value, dict) else value
+        if key == MODELS:
+            settings[key] = _models(value, make_model)
+            continue
+        inner = from_data(value, make_model) if isinstance(value, dict) else value
         settings[key] = tuple(inner) if isinstance(inner, list) else inner
     if "progressbar" in {field.name for field in fields(kind)}:
         settings["progressbar"] = False
     return kind(**settings)
+
+
+def _models(data: Any, make_model: Callable[..., ScoreModel] | None) -> tuple[ScoreModel, ...]:
+    if make_model is None or not isinstance(data, list):
+        raise ValueError("the models of the release cannot be made here.")
+    return tuple(make_model(**one) for one in data)
 
 
 def seeded(part: Any, seed: int) -> Any:

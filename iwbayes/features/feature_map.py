@@ -15,6 +15,7 @@ import pandas as pd
 
 from iwbayes._threads import one_blas_thread
 from iwbayes.arrays import Array
+from iwbayes.features.bounded import BoundedFeatures
 from iwbayes.features.terms import Terms, check_terms, raw_chunks, raw_ranges, raw_terms
 from iwbayes.schema import Schema
 from iwbayes.tables import SyntheticTable
@@ -27,7 +28,7 @@ LEAST_VARIANCE = 1e-10
 
 
 @dataclass(frozen=True)
-class FeatureMap:
+class FeatureMap(BoundedFeatures):
     """Whitened and clipped polynomial features phi(x) of a row.
 
     phi(x) = z min(1, bound/|z|) with z = (q(x) - center) @ whitener and q the raw terms: the centred encoded
@@ -64,10 +65,7 @@ class FeatureMap:
 
     def __post_init__(self) -> None:
         check_terms(self.schema, self.terms)
-        if self.order not in (2, math.inf):
-            raise ValueError(f"order must be 2 or inf; got {self.order!r}.")
-        if not (math.isfinite(self.bound) and self.bound > 0):
-            raise ValueError(f"bound must be positive and finite; got {self.bound!r}.")
+        self._check_bound()
         n_raw = len(raw_terms(self.schema, self.terms))
         if self.center.shape != (n_raw,) or self.whitener.ndim != 2 or len(self.whitener) != n_raw:
             raise ValueError(
@@ -81,14 +79,9 @@ class FeatureMap:
             object.__setattr__(self, name, array)
 
     @property
-    def dim(self) -> int:
-        """Number of coordinates k of phi, the flag among them."""
-        return self.whitener.shape[1] + int(self.flag)
-
-    @property
-    def flag_height(self) -> float:
-        """Value of the flag coordinate where a row is clipped."""
-        return self.bound / 2
+    def n_coordinates(self) -> int:
+        """Number of coordinates of z."""
+        return self.whitener.shape[1]
 
     @cached_property
     def reach(self) -> float:
@@ -107,31 +100,12 @@ class FeatureMap:
         """Whether no row that the schema allows has a norm beyond the bound."""
         return self.bound >= self.reach
 
-    def diameter(self, adjacency: str) -> float:
-        """Largest change of one row's phi between adjacent tables, in the norm of ``order``.
-
-        Replace-one: two rows of norm ``bound`` on opposite sides, of which one counts as clipped and the
-        other just not, differ by (2 bound, bound/2). Zero-out: a row against the null row, phi = 0.
-        """
-        reach = {"replace-one": 2.0, "zero-out": 1.0}
-        if adjacency not in reach:
-            raise ValueError(f"adjacency must be one of {list(reach)}; got {adjacency!r}.")
-        extra = self.flag_height if self.flag else 0.0
-        return float(np.linalg.norm([reach[adjacency] * self.bound, extra], ord=self.order))
-
     def transform(self, frame: pd.DataFrame) -> Array:
         """Features, shape (row, k), of a table in canonical form under ``schema``."""
         phi = np.empty((len(frame), self.dim))
-        k = self.whitener.shape[1]
         with one_blas_thread():
             for rows, raw in raw_chunks(self.schema, self.terms, frame):
-                z = (raw - self.center) @ self.whitener
-                norm = np.linalg.norm(z, ord=self.order, axis=1)
-                clipped = norm > self.bound
-                phi[rows, :k] = z * np.where(clipped, self.bound / np.where(clipped, norm, 1.0), 1.0)[:, None]
-                if self.flag:
-                    # discrete rows tie with the quantile that set the bound: rounding must not decide their flag
-                    phi[rows, k] = self.flag_height * (norm > self.bound * (1 + 1e-9))
+                phi[rows] = self.clip((raw - self.center) @ self.whitener)
         return phi
 
     def norms(self, frame: pd.DataFrame) -> Array:
@@ -158,22 +132,7 @@ class FeatureMap:
         shares = np.full(len(synthetic), 1 / len(synthetic)) if shares is None else shares
         center, gram = raw_moments(schema, terms, synthetic.frame, shares)
         with one_blas_thread():
-            covariance = gram - np.outer(center, center)
-            # in units of their own spread: a product of columns whose bounds are wide is small, not unimportant
-            variance = np.diag(covariance)
-            varies = variance > LEAST_VARIANCE * np.diag(gram)
-            units = np.where(varies, 1 / np.sqrt(np.where(varies, variance, 1.0)), 0.0)
-            values, vectors = np.linalg.eigh(covariance * np.outer(units, units))
-        keep = values > EIGENVALUE_CUT * max(values[-1], 1e-300)
-        if not varies.any():
-            raise ValueError(
-                "the synthetic rows are all alike, so there is nothing to weight. Sample more; where they are weighted "
-                "already (a tilt's base), weight them with less noise."
-            )
-        whitener = vectors[:, keep] / np.sqrt(values[keep])
-        if keep.all():
-            whitener = whitener @ vectors.T  # symmetric whitening keeps coordinates near the columns
-        whitener = units[:, None] * whitener
+            whitener = whitener_of(gram - np.outer(center, center), np.diag(gram))
         unbounded = cls(schema, terms, center, whitener, 1.0, order)
         norms = unbounded.norms(synthetic.frame)
         if np.ptp(shares) == 0:
@@ -219,3 +178,25 @@ def raw_moments(schema: Schema, terms: Terms, frame: pd.DataFrame, shares: Array
             center += weighted.sum(axis=0)
             gram += weighted.T @ raw
     return center, gram
+
+
+def whitener_of(covariance: Array, squares: Array) -> Array:
+    """Map (raw, k) from centred terms to uncorrelated coordinates of variance one; `squares` (raw,) are mean squares.
+
+    ValueError where no term varies.
+    """
+    # in units of their own spread: a product of columns whose bounds are wide is small, not unimportant
+    variance = np.diag(covariance)
+    varies = variance > LEAST_VARIANCE * squares
+    if not varies.any():
+        raise ValueError(
+            "the synthetic rows are all alike, so there is nothing to weight. Sample more; where they are weighted "
+            "already (a tilt's base), weight them with less noise."
+        )
+    units = np.where(varies, 1 / np.sqrt(np.where(varies, variance, 1.0)), 0.0)
+    values, vectors = np.linalg.eigh(covariance * np.outer(units, units))
+    keep = values > EIGENVALUE_CUT * values[-1]
+    whitener = vectors[:, keep] / np.sqrt(values[keep])
+    if keep.all():
+        whitener = whitener @ vectors.T  # symmetric whitening keeps coordinates near the columns
+    return np.asarray(units[:, None] * whitener)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import combinations_with_replacement
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from iwbayes._threads import one_blas_thread
 from iwbayes.arrays import Array
 from iwbayes.features.feature_map import FeatureMap, raw_moments
+from iwbayes.features.scores import RowFeatures
 from iwbayes.features.terms import Term, Terms, feature_owners, ordered_terms, raw_chunks, raw_terms
 from iwbayes.schema import Schema
 from iwbayes.schema.columns import _Numeric
@@ -76,12 +78,14 @@ def residual_whitener(covariance: Array, own: NDArray[np.bool_], share_left: flo
     return whitener
 
 
-def unmeasured_features(frame: pd.DataFrame, features: FeatureMap, shares: Array) -> Array:
+def unmeasured_features(frame: pd.DataFrame, features: FeatureMap | RowFeatures, shares: Array) -> Array:
     """Features (row, k) of rows in canonical form that a map leaves out, of variance one under shares (row,).
 
     They are residuals of products on the map's terms, uncorrelated with these and with each other; none where the map
-    measures all products.
+    measures all products. Where features are known by their values alone, columns and products are left out as well.
     """
+    if isinstance(features, RowFeatures):
+        return _beside_values(frame, features, shares)
     own, more = raw_terms(features.schema, features.terms), next_terms(features.schema, features.terms)
     if not more:
         return np.empty((len(frame), 0))
@@ -93,5 +97,28 @@ def unmeasured_features(frame: pd.DataFrame, features: FeatureMap, shares: Array
         whitener = residual_whitener(gram - np.outer(center, center), mine, LEFT[0])
         found = np.empty((len(frame), whitener.shape[1]))
         for rows, raw in raw_chunks(features.schema, terms, frame):
+            found[rows] = (raw - center) @ whitener
+    return found
+
+
+def _beside_values(frame: pd.DataFrame, features: RowFeatures, shares: Array) -> Array:
+    """Residuals of columns and products on features that are given row by row; see `unmeasured_features`."""
+    schema, own = features.schema, features.transform(frame)[:, : features.n_coordinates]
+    terms = ordered_terms({*raw_terms(schema, "linear"), *next_terms(schema, "linear")})
+    mine = np.arange(own.shape[1] + len(terms)) < own.shape[1]
+    center, gram = np.zeros(len(mine)), np.zeros((len(mine), len(mine)))
+
+    def blocks() -> Iterator[tuple[slice, Array]]:
+        for rows, raw in raw_chunks(schema, terms, frame):
+            yield rows, np.concatenate([own[rows], raw], axis=1)
+
+    with one_blas_thread():
+        for rows, raw in blocks():
+            weighted = raw * shares[rows, None]
+            center += weighted.sum(axis=0)
+            gram += weighted.T @ raw
+        whitener = residual_whitener(gram - np.outer(center, center), mine, LEFT[0])
+        found = np.empty((len(frame), whitener.shape[1]))
+        for rows, raw in blocks():
             found[rows] = (raw - center) @ whitener
     return found

@@ -12,6 +12,7 @@ import pandas as pd
 
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst.calibration.misfit import row_error
+from iwbayes.analyst.regression.scores import RegressionModel
 from iwbayes.analyst.released_tilt import NOISE_AWARE
 from iwbayes.curator.pipeline import Pipeline
 from iwbayes.curator.privacy.ledger import Ledger
@@ -41,7 +42,7 @@ def check_replayable(release: Release) -> Pipeline:
     if set(release.weights.steps) - set(HARMLESS_STEPS) or release.weights.method.startswith(NOISE_AWARE):
         raise ValueError("the weights of the release were changed. Rehearse the release as it was published.")
     try:
-        return Pipeline.from_data(settings, release.synthetic)
+        return Pipeline.from_data(settings, release.synthetic, RegressionModel)
     except (TypeError, ValueError) as error:
         raise ValueError(f"the release cannot be replayed: {str(error).rstrip('.')}. Ask its publisher.") from error
 

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from iwbayes._archive import MAX_BYTES, ArchiveError, pack, pack_arrays, unpack, unpack_arrays
 from iwbayes.arrays import Array
 from iwbayes.features import FeatureMap
+from iwbayes.features.scores import RowFeatures
 from iwbayes.measurement import DISTRIBUTIONS, Measurement
 from iwbayes.schema import Schema
 from iwbayes.schema.columns import Column, _Numeric, _Whole
@@ -30,7 +31,7 @@ from iwbayes.weights import Weights
 #: Read once: a process may lose the right to read its own packages.
 PACKAGE_VERSION = version("iwbayes")
 FORMAT = "iwbayes release"
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 #: Most factors of a term in a file of version 2.
 _DEGREE_OF_2 = 6
 MANIFEST, TABLE, WEIGHTS, MEASUREMENTS = "manifest.json", "table.parquet", "weights.npz", "measurements.npz"
@@ -77,14 +78,17 @@ def _plain_statement(statement: PrivacyStatement) -> dict[str, Any]:
 def _version_needed(measurement: Measurement | None, statement: PrivacyStatement) -> int:
     """Oldest format version that holds it: explicit terms came with 2, longer ones and what is held back with 3.
 
-    Cells that do not refuse a table, rules of ledgers and coefficients of tilts came with 4.
+    Cells that do not refuse a table, rules of ledgers and coefficients of tilts came with 4, features of rows with 5.
     """
+    features = None if measurement is None else measurement.features
+    if isinstance(features, RowFeatures):
+        return 5
     tilts = measurement is not None and measurement.coefficients is not None
     if statement.on_undeclared != "refuse" or statement.rule is not None or tilts:
         return 4
-    if measurement is None or measurement.features is None:
+    if measurement is None or features is None:
         return 1
-    terms = measurement.features.terms
+    terms = features.terms
     if measurement.held_back is not None:
         return 3
     if isinstance(terms, str):
@@ -253,6 +257,8 @@ def _measurement_to_parts(measurement: Measurement) -> tuple[dict[str, Any], dic
         "features": features,
         "n_private": int(measurement.n_private),
     }
+    if math.isfinite(measurement.row_error):
+        settings["row_error"] = float(measurement.row_error)
     if measurement.coefficients is not None:
         settings["coefficients"] = True
         arrays["coefficients"] = measurement.coefficients
@@ -284,7 +290,8 @@ def _array_dims(settings: dict[str, Any], prefix: str = "") -> dict[str, int]:
     """Numbers of dimensions of the arrays, by name, of a measurement and of what it holds back."""
     dims = {f"{prefix}value": 1}
     if settings["features"] is not None:
-        dims |= {f"{prefix}center": 1, f"{prefix}whitener": 2}
+        own = {"values": 2} if "function" in settings["features"] else {"center": 1, "whitener": 2}
+        dims |= {f"{prefix}{name}": count for name, count in own.items()}
     if prefix:
         if "held_back" in settings:
             raise ArchiveError("what its measurement holds back holds something back itself")
@@ -303,7 +310,8 @@ def _read_measurement(
         raise ArchiveError("its measured mean is not finite")
     noise, features, other = settings["noise"], None, settings.get("held_back")
     if settings["features"] is not None:
-        features = FeatureMap.from_arrays(schema, settings["features"], own)
+        kind = RowFeatures if "function" in settings["features"] else FeatureMap
+        features = kind.from_arrays(schema, settings["features"], own)
         if features.to_arrays()[0] != settings["features"]:
             raise ArchiveError("the settings of its feature map are not valid")
     return Measurement(
@@ -315,6 +323,7 @@ def _read_measurement(
         n_private=_checked(settings, "n_private", int),
         held_back=None if other is None else _read_measurement(arrays, other, schema, "held_back_"),
         coefficients=own.get("coefficients"),
+        row_error=_checked(settings, "row_error", float) if "row_error" in settings else math.nan,
     )
 
 

@@ -25,6 +25,8 @@ import numpy as np
 
 from iwbayes._archive import ArchiveError, write_atomically
 from iwbayes.display import WIDTH, html_table, wrapped
+from iwbayes.features import FeatureMap
+from iwbayes.features.scores import RowFeatures
 from iwbayes.measurement import MEAN_OF_FEATURES, noise_advice, noise_in_words
 from iwbayes.release.file import FORMAT_VERSION, from_bytes, to_bytes
 from iwbayes.statement import PrivacyStatement
@@ -96,6 +98,9 @@ class Release:
                 f"the weights were measured on {measurement.n_private} private rows; n_private is "
                 f"{self.n_private}. Pass the number of rows of the private table."
             )
+        rows = None if measurement is None else measurement.features
+        if isinstance(rows, RowFeatures) and len(rows.values) != len(self.synthetic):
+            raise ValueError(f"the weights were measured for {len(rows.values)} rows; there are {len(self.synthetic)}.")
         for part in () if measurement is None else (measurement, measurement.held_back):
             if part is not None and part.features is not None and part.features.schema != self.synthetic.schema:
                 raise ValueError("weights and synthetic rows have different schemas. Fit the weights to these rows.")
@@ -158,7 +163,8 @@ class Release:
             verdict = f"the weights were changed ({', '.join(changed)}): no interval accounts for their noise"
             return verdict, "take the weights as they were released for calibrated intervals"
         features, ratio = measurement.features, measurement.noise_over_spread
-        terms = features.terms if isinstance(features.terms, str) else "model"
+        own = features.terms if isinstance(features, FeatureMap) else None
+        terms = own if isinstance(own, str) else "model"
         verdict = f"noise over spread {noise_in_words(ratio)}; measured: {_MEASURED.get(terms) or self._models}"
         if advice := noise_advice(ratio, features.dim, terms):
             return verdict, advice

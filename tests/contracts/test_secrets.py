@@ -372,13 +372,14 @@ def drive_estimator(said, settings, epsilon=1.0):
     said.fails(lambda: settings.fit(table().frame, made, ledger(), epsilon=1.0, delta=1e-6))
 
 
-@drives("TiltWeights", "LogisticWeights", "BetaCalibratedWeights", "UniformWeights", "OutputNoiseWeights",
+@drives("TiltWeights", "StagedTilt", "LogisticWeights", "BetaCalibratedWeights", "UniformWeights", "OutputNoiseWeights",
         "KnownRatioWeights", "PrivateLogisticRegression")  # fmt: skip
 def drive_estimators(said):
     for settings in (
         iw.TiltWeights(),
         iw.TiltWeights("cube", "linear"),
         iw.TiltWeights(for_models=[MODEL]),
+        iw.StagedTilt([iw.model(MODEL)]),
         iw.paper.LogisticWeights(),
         iw.paper.LogisticWeights(0.3, "objective"),
         iw.paper.BetaCalibratedWeights(iw.paper.LogisticWeights()),
@@ -409,7 +410,7 @@ PUBLIC_ONLY = {
     "Integer", "METHODS", "PrivacyWarning", "Real", "Rehearsals", "ReleaseAudit", "ReleaseError",
     "SeededNoise", "SyntheticTable", "SystemNoise", "Weights", "WeightsWarning", "__version__", "audit",
     "audit_release", "beta_calibrate", "budget", "calibrate", "compare", "comparisons", "coverage_study", "datasets",
-    "diagnose", "fit", "forest", "log_likelihood", "loo", "marginals", "noise_aware_weights", "odds_ratios",
+    "diagnose", "fit", "forest", "log_likelihood", "loo", "marginals", "model", "noise_aware_weights", "odds_ratios",
     "opposite_corners", "overlap", "paper", "plan", "plots", "pool", "ppc", "predictions", "regression", "report",
     "rehearsals", "rehearse", "reweight", "sample", "slopes", "validation", "weights",
 }  # fmt: skip

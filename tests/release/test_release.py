@@ -19,6 +19,7 @@ from hypothesis.extra import numpy as hnp
 
 from iwbayes import _archive
 from iwbayes.features import FeatureMap
+from iwbayes.features.scores import RowFeatures
 from iwbayes.measurement import (
     CubeDistribution,
     GaussianDistribution,
@@ -293,9 +294,43 @@ def test_a_feature_map_of_chosen_terms_returns(tmp_path, order):
     assert back.weights.measurement.features.terms == CHOSEN
 
 
+def release_in_stages():
+    release = make_release()
+    first = release.weights.measurement
+    features = RowFeatures(
+        release.synthetic.schema,
+        first.features.transform(release.synthetic.frame),
+        first.features.bound,
+        first.features.flag,
+        "a digest",
+    )
+    return replace(
+        release, weights=replace(release.weights, measurement=replace(first, features=features, row_error=0.01))
+    )
+
+
+def test_features_of_rows_return(tmp_path):
+    release = release_in_stages()
+    back = load(release.save(tmp_path / "r.iwb"))
+    found, expected = back.weights.measurement, release.weights.measurement
+    np.testing.assert_array_equal(found.features.values, expected.features.values)
+    assert found.features.function == "a digest" and found.row_error == 0.01
+
+
+@pytest.mark.parametrize("wrong", [{"function": 3}, {"bound": -1.0}, {"bound": "x"}, {"flag": 2}, {"function": None}])
+def test_features_of_rows_are_checked(tmp_path, wrong):
+    members = members_of(release_in_stages().save(tmp_path / "good.iwb"))
+
+    def change(manifest):
+        manifest["weights"]["measurement"]["features"].update(wrong)
+
+    refused(write(tmp_path / "r.iwb", sealed(members, change)), "not valid|cannot be read")
+
+
 def test_files_have_the_oldest_version_that_holds_them(tmp_path):
     """What an older reader knows it can still read, and of the rest it says that it is too old."""
     releases = {1: make_release(), 2: chosen_release(), 3: release_that_holds_back()}
+    releases[5] = release_in_stages()
     releases[4] = replace(releases[1], statement=replace(releases[1].statement, on_undeclared="missing"))
     bare = make_release(measured=False)
     for version, release in [*releases.items(), (1, bare)]:

@@ -7,12 +7,13 @@ import numpy as np
 from iwbayes.analyst.calibration.moments import score_moments, tilt_moments
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.arrays import Array, symmetric
+from iwbayes.measurement import mean_excess
 from iwbayes.rehearsals import UNTESTED
 from iwbayes.release import Release
 
 #: Directions of the held-back features with less than this share of the largest weighted variance are left out, and
-#: features of which the tilt's own leave less than the latter share.
-_CUT, _LEFT = 1e-2, 1e-6
+#: features of which the tilt's own leave less than this share are left out.
+_LEFT = 1e-6
 #: Where a release tests its fit, the mean square error of its rows where nobody looks is the mean of what the test says
 #: and of this part of the generator's error in the measured directions, which the tilt has since moved. On ten real
 #: populations the error itself was 0.4 of the latter (middle half 0.2 to 0.7), and 0.6 of it without products.
@@ -46,7 +47,7 @@ def misfit_variance(tilt: ReleasedTilt, shares: Array, n_private: float) -> floa
     left = np.diag(second) > _LEFT * np.maximum(np.diag(sums.information), 1e-300)
     if not left.any():
         return 0.0
-    return max(_excess(missed[left], second[np.ix_(left, left)], by_chance[np.ix_(left, left)]), 0.0)
+    return max(mean_excess(missed[left], second[np.ix_(left, left)], by_chance[np.ix_(left, left)]), 0.0)
 
 
 def unmeasured_variance(tilt: ReleasedTilt, shares: Array, n_private: float) -> float:
@@ -58,7 +59,8 @@ def unmeasured_variance(tilt: ReleasedTilt, shares: Array, n_private: float) -> 
     tested = misfit_variance(tilt, shares, n_private)
     if not np.isnan(tested) or tilt.weights is None:
         return tested
-    return float(np.fmax(generator_error(tilt, n_private), UNTESTED))
+    error = tilt.row_error if np.isfinite(tilt.row_error) else generator_error(tilt, n_private)
+    return float(np.fmax(error, UNTESTED))
 
 
 def generator_error(tilt: ReleasedTilt, n_private: float) -> float:
@@ -78,28 +80,20 @@ def generator_error(tilt: ReleasedTilt, n_private: float) -> float:
     center = shares @ tilt.features
     spread = symmetric((tilt.features * shares[:, None]).T @ tilt.features - np.outer(center, center))
     by_chance = spread * (1 / n_private + shares @ shares) + tilt.noise
-    return _excess(tilt.value - center, spread, by_chance)
+    return mean_excess(tilt.value - center, spread, by_chance)
 
 
 def row_error(release: Release) -> float:
     """Mean square error of the weighted rows in an unmeasured direction of variance one, as far as a release tells.
 
     It is learned from directions that were measured: those of the test of fit after the tilt, where there is one, and
-    the tilt's own before it. It may be negative by chance; NaN where nothing was measured.
+    the tilt's own before it, in its first stage where it has several. It may be negative by chance; NaN where nothing
+    was measured.
     """
     tilt = ReleasedTilt.of(release)
-    if tilt is None:
-        return float("nan")
+    if tilt is None or np.isfinite(tilt.row_error):
+        return float("nan") if tilt is None else tilt.row_error
     values = release.weights.values
     measured = generator_error(tilt, release.n_private)
     tested = misfit_variance(tilt, values / values.sum(), release.n_private)
     return measured if np.isnan(tested) else (tested + TILTED_PART * measured) / 2
-
-
-def _excess(missed: Array, second: Array, by_chance: Array) -> float:
-    """Mean over directions of ``missed' second^-1 missed`` less its expectation by chance."""
-    values, vectors = np.linalg.eigh(symmetric(second))
-    kept = values > _CUT * values[-1]
-    unit = vectors[:, kept] / np.sqrt(values[kept])
-    excess = np.sum((missed @ unit) ** 2) - np.trace(unit.T @ by_chance @ unit)
-    return float(excess) / int(kept.sum())

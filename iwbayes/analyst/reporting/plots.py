@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from scipy.stats import norm
 
 from iwbayes.features.feature_map import raw_moments
+from iwbayes.features.scores import RowFeatures
 from iwbayes.features.terms import raw_names
 from iwbayes.release import Release
 from iwbayes.schema.columns import Column, _Numeric, _Whole
@@ -107,13 +108,18 @@ def plot_overlap(release: Release, *, most: int = 30, ax: Axes | None = None) ->
     frame = release.synthetic.frame
     phi = features.transform(frame)[:, columns]
     some = frame.iloc[:: -(-len(frame) // _MOST_ROWS)]
-    center, gram = raw_moments(features.schema, features.terms, some, np.full(len(some), 1 / len(some)))
-    covariance = gram - np.outer(center, center)
-    # the terms as linear functions of the coordinates: exact where no row is clipped
-    crossed = features.whitener.T @ covariance
-    back = np.linalg.pinv(crossed @ features.whitener, hermitian=True) @ crossed
-    spread = np.sqrt(np.maximum(np.diag(covariance), 0))
-    varying = np.flatnonzero(spread > 1e-9 * spread.max())
+    if isinstance(features, RowFeatures):
+        names = tuple(f"score {index + 1}" for index in range(phi.shape[1]))
+        back, spread = np.eye(phi.shape[1]), np.asarray(phi.std(axis=0))
+    else:
+        names = raw_names(features.schema, features.terms)
+        center, gram = raw_moments(features.schema, features.terms, some, np.full(len(some), 1 / len(some)))
+        covariance = gram - np.outer(center, center)
+        # the terms as linear functions of the coordinates: exact where no row is clipped
+        crossed = features.whitener.T @ covariance
+        back = np.linalg.pinv(crossed @ features.whitener, hermitian=True) @ crossed
+        spread = np.sqrt(np.maximum(np.diag(covariance), 0))
+    varying = np.flatnonzero(spread > 1e-9 * np.max(spread))
     plain = phi.mean(axis=0)
     weighted = (np.average(phi, axis=0, weights=release.weights.values) - plain) @ back
     measured = (measurement.value[columns] - plain) @ back
@@ -128,7 +134,6 @@ def plot_overlap(release: Release, *, most: int = 30, ax: Axes | None = None) ->
     ax.errorbar(measured[shown], height, xerr=bars[shown], fmt="o", color="C1", markersize=4, label=MEASURED)
     ax.plot(np.zeros(n), height, "|", color="0.5", markersize=9, label=UNWEIGHTED)
     ax.plot(weighted[shown], height, "D", color="C0", markersize=7, fillstyle="none", label=WEIGHTED)
-    names = raw_names(features.schema, features.terms)
     label_rows(ax, [names[index] for index in varying[shown]])
     ax.set_xlabel("synthetic standard deviations from the unweighted mean")
     if n < len(varying):

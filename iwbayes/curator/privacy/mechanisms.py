@@ -8,14 +8,14 @@ it is exact.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier
+from iwbayes.curator.privacy.accounting import check_budget, gaussian_delta, gaussian_epsilon, gaussian_multiplier
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.measurement import CubeDistribution, GaussianDistribution, LaplaceDistribution, SphericalDistribution
 from iwbayes.statement import Event
@@ -33,6 +33,30 @@ class Noisy(NamedTuple):
 
     value: NDArray[Any]
     distribution: Any
+
+
+class Budget(NamedTuple):
+    """A guarantee, or what may be spent on one."""
+
+    epsilon: float
+    delta: float
+
+
+def gaussian_parts(epsilon: float, delta: float, shares: Sequence[float]) -> list[Budget]:
+    """Split one Gaussian guarantee into several that cost as much as it together, each true for its use alone.
+
+    Inverse squares of noise multipliers add up, so that a use with share s (positive, of sum 1) of an (epsilon,
+    delta) mechanism of multiplier m has m/sqrt(s). Splitting epsilon and delta instead would give 1/s times the noise.
+    """
+    # a trifle more noise, so that rounding never makes the parts cost more than the whole
+    whole = gaussian_multiplier(epsilon, delta) * (1 + 1e-12)
+    parts = []
+    for share in shares:
+        multiplier, own = whole / math.sqrt(share), share * epsilon
+        least = gaussian_epsilon(multiplier, delta)
+        # 0 where there is so much noise that delta alone pays for it: claim a small epsilon and the little delta
+        parts.append(Budget(least, delta) if least > 0 else Budget(own, gaussian_delta(multiplier, own)))
+    return parts
 
 
 def _check_sensitivity(sensitivity: float) -> float:

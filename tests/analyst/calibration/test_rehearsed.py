@@ -378,7 +378,7 @@ def test_predictive_checks_that_cannot_be_rehearsed(rehearsals, idata):
 def test_scores_of_models(rehearsals):
     """Standard errors of elpd and of its differences are those of scores under the fitted parameters."""
     release = RELEASE
-    fits = {name: fit(name, calibrate="none", log_likelihood=True) for name in ("y ~ x + z", "y ~ x")}
+    fits = {name: fit(name, calibrate="none", log_likelihood=True, draws=2000) for name in ("y ~ x + z", "y ~ x")}
     found = iw.compare(fits, release, rehearsals=rehearsals)
     plain = iw.compare(fits, release)
     assert found.drop(columns=["se", "dse"]).equals(plain.drop(columns=["se", "dse"]))

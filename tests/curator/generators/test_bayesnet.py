@@ -16,11 +16,11 @@ from iwbayes.curator.generators.tables.counts import (
     NoisyCounts,
     combine,
     consistent_tables,
-    gaussian_parts,
     project_nonnegative,
     with_marginals,
 )
 from iwbayes.curator.privacy.accounting import gaussian_delta, gaussian_multiplier
+from iwbayes.curator.privacy.mechanisms import gaussian_parts
 
 SCHEMA = iw.Schema(
     iw.Real("x", 0, 100), iw.Integer("k", 0, 5), iw.Categorical("g", ("a", "b", "c"), missing=True), iw.Binary("y")

@@ -11,7 +11,7 @@ from scipy.special import logsumexp
 
 from iwbayes._threads import one_blas_thread
 from iwbayes.arrays import Array
-from iwbayes.features import FeatureMap
+from iwbayes.features.bounded import BoundedFeatures
 
 #: Grid steps of a row's bound: rows are rounded toward zero to it, and summed in integers. A row's squares then
 #: sum to less than 2**63 in 2**11 features, so that its norm is verified without overflow.
@@ -20,7 +20,7 @@ _DEFECT = "a row's features pass their bound. This is a defect: nothing was draw
 
 
 def integer_total(
-    phi: Array, features: FeatureMap, step: float, adjacency: str, rows_per_user: int = 1
+    phi: Array, features: BoundedFeatures, step: float, adjacency: str, rows_per_user: int = 1
 ) -> tuple[NDArray[np.int64], float]:
     """Sum bounded rows (from ``features.transform``, shape (row, k)) in exact integer arithmetic.
 

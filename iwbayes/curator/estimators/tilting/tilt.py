@@ -5,20 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from iwbayes.arrays import Array
-from iwbayes.curator.estimators.fitting import Estimator, OpenFit
-from iwbayes.curator.estimators.tilting.exponential import STEPS_PER_BOUND, integer_total, tilt
+from iwbayes.curator.estimators.fitting import OpenFit
+from iwbayes.curator.estimators.tilting.exponential import tilt
 from iwbayes.curator.estimators.tilting.held_back import held_back_features
+from iwbayes.curator.estimators.tilting.measuring import Tilt
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_epsilon, gaussian_multiplier, largest_scale, price
 from iwbayes.curator.privacy.ledger import Ledger
-from iwbayes.curator.privacy.mechanisms import power_of_two_below
 from iwbayes.curator.protocols import (
     GeneratorsEstimator,
     LogRatio,
@@ -31,7 +29,7 @@ from iwbayes.features import FeatureMap
 from iwbayes.features.formulas import check_formulas, model_options
 from iwbayes.features.terms import MAX_RAW_TERMS, TERMS, Terms, count_raw_terms
 from iwbayes.features.unmeasured import next_terms
-from iwbayes.measurement import MEAN_OF_FEATURES, NOISE_TARGET, TEST_OF_FIT, Measurement
+from iwbayes.measurement import MEAN_OF_FEATURES, NOISE_TARGET, TEST_OF_FIT
 from iwbayes.schema import Schema
 from iwbayes.statement import Event
 from iwbayes.tables import SyntheticTable
@@ -73,7 +71,7 @@ class TiltParts(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TiltWeights(Estimator):
+class TiltWeights(Tilt):
     """Weights exp(b.phi(x)) that tilt the synthetic rows to a noisy mean of private features.
 
     The private rows enter through one bounded mean, m = mean phi(z) + noise, and nothing else; b minimises
@@ -279,9 +277,7 @@ class TiltWeights(Estimator):
     def _with_noise(
         self, features: FeatureMap, facts: PublicFacts, epsilon: float, delta: float, name: str
     ) -> TiltDesign:
-        reach = facts.rows_per_user * features.diameter(facts.row_adjacency) / facts.n_private
-        noise = self._noise(reach, features.dim, epsilon=epsilon, delta=delta)
-        noise_sd = float(np.sqrt(noise.covariance[0, 0]))
+        noise_sd = float(np.sqrt(self._noise_of(features, facts, epsilon, delta).covariance[0, 0]))
         return TiltDesign(features, noise_sd, noise_sd * math.sqrt(features.whitener.shape[1]), name)
 
     def _before(self, fit: OpenFit) -> None:
@@ -299,9 +295,11 @@ class TiltWeights(Estimator):
             return Weights(base, f"TiltWeights(nothing, since all synthetic rows are alike{name})")
         design = self.design(synthetic, facts, epsilon=parts.epsilon, delta=parts.delta, shares=shares)
         held_back = held_back_features(synthetic, design.features, shares) if parts.test_epsilon else None
-        measurement = self._measure(fit, ledger, design.features, MEAN_OF_FEATURES, parts.epsilon, parts.delta)
+        budget = parts.epsilon, parts.delta
+        measurement = self._measure(fit, ledger, design.features, MEAN_OF_FEATURES, *budget, self.label)
         if held_back is not None:
-            other = self._measure(fit, ledger, held_back, TEST_OF_FIT, parts.test_epsilon, parts.delta)
+            label, budget = f"{self.label}, {TEST_OF_FIT}", (parts.test_epsilon, parts.delta)
+            other = self._measure(fit, ledger, held_back, TEST_OF_FIT, *budget, label)
             measurement = replace(measurement, held_back=other)
         phi = design.features.transform(synthetic.frame)[:, measurement.tilt_columns]
         noise = measurement.noise.covariance[measurement.tilt_columns, measurement.tilt_columns]
@@ -321,20 +319,3 @@ class TiltWeights(Estimator):
             ledger.note("The tilt's base weights come from outside and what their making cost was not declared.")
         draws = base.log_weights - logsumexp(base.log_weights, axis=1, keepdims=True)
         return logsumexp(draws, axis=0) - math.log(base.n_draws), f" on {base.method}"
-
-    def _measure(
-        self, fit: OpenFit, ledger: Ledger, features: FeatureMap, name: str, epsilon: float, delta: float
-    ) -> Measurement:
-        """Noisy mean of bounded features over the private rows, summed exactly block by block."""
-        facts, label = fit.facts, f"{self.label}, {name}" if name == TEST_OF_FIT else self.label
-        step = power_of_two_below(features.bound / STEPS_PER_BOUND)
-
-        def total_of(block: pd.DataFrame) -> tuple[NDArray[np.int64], float]:
-            rows = features.transform(block)
-            return integer_total(rows, features, step, facts.row_adjacency, facts.rows_per_user)
-
-        n, totals = facts.n_private, list(fit.private.map_blocks(total_of))
-        total, reach = np.sum([block for block, _ in totals], axis=0), totals[0][1]
-        settings: dict[str, Any] = {"sensitivity": reach * step, "grid": step, "ledger": ledger, "label": label}
-        noisy = self._noisy(total, self.mechanism, epsilon=epsilon, delta=delta, **settings)
-        return Measurement(name, noisy.value / n, noisy.distribution.scaled(1 / n), reach * step / n, features, n)

@@ -16,19 +16,17 @@ from iwbayes.arrays import Array, row_blocks
 from iwbayes.curator.generators.fitting import LedgerFit, check_sample_size, check_whole
 from iwbayes.curator.generators.tables.bins import ColumnBins, Groups, draw_codes, is_numeric
 from iwbayes.curator.generators.tables.counts import (
-    Budget,
     Codes,
     consistent_tables,
     count_event,
     count_moves,
-    gaussian_parts,
     mean_noise,
     measure_counts,
     project_nonnegative,
 )
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.ledger import Ledger
-from iwbayes.curator.privacy.mechanisms import exponential
+from iwbayes.curator.privacy.mechanisms import Budget, exponential, gaussian_parts
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.schema import Schema
 from iwbayes.statement import Event

@@ -15,16 +15,10 @@ from scipy.sparse import csr_array
 
 from iwbayes.arrays import Array, IntArray
 from iwbayes.curator.generators.tables.bins import CLEARLY, Codes, ColumnBins, Groups, is_numeric
-from iwbayes.curator.generators.tables.counts import (
-    Budget,
-    gaussian_parts,
-    mean_noise,
-    noisy_counts,
-    project_nonnegative,
-)
+from iwbayes.curator.generators.tables.counts import mean_noise, noisy_counts, project_nonnegative
 from iwbayes.curator.privacy.accounting import noise_event
 from iwbayes.curator.privacy.ledger import Ledger
-from iwbayes.curator.privacy.mechanisms import Noisy
+from iwbayes.curator.privacy.mechanisms import Budget, Noisy, gaussian_parts
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable

@@ -10,20 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iwbayes.arrays import Array
-from iwbayes.curator.privacy.accounting import gaussian_delta, gaussian_epsilon, gaussian_multiplier, noise_event
+from iwbayes.curator.privacy.accounting import gaussian_multiplier, noise_event
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.mechanisms import Noisy, gaussian, laplace
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.statement import Event
 
 Codes = NDArray[np.int64]
-
-
-class Budget(NamedTuple):
-    """A guarantee, or what may be spent on one."""
-
-    epsilon: float
-    delta: float
 
 
 class NoisyCounts(NamedTuple):
@@ -43,23 +36,6 @@ def count_event(label: str, epsilon: float, delta: float, n_tables: int) -> Even
     if delta > 0:
         return noise_event(label, epsilon, delta)
     return Event(label, "laplace", epsilon / n_tables, count=n_tables)
-
-
-def gaussian_parts(epsilon: float, delta: float, shares: Sequence[float]) -> list[Budget]:
-    """Split one Gaussian guarantee into several that cost as much as it together, each true for its use alone.
-
-    Inverse squares of noise multipliers add up, so that a use with share s (positive, of sum 1) of an (epsilon,
-    delta) mechanism of multiplier m has m/sqrt(s). Splitting epsilon and delta instead would give 1/s times the noise.
-    """
-    # a trifle more noise, so that rounding never makes the parts cost more than the whole
-    whole = gaussian_multiplier(epsilon, delta) * (1 + 1e-12)
-    parts = []
-    for share in shares:
-        multiplier, own = whole / math.sqrt(share), share * epsilon
-        least = gaussian_epsilon(multiplier, delta)
-        # 0 where there is so much noise that delta alone pays for it: claim a small epsilon and the little delta
-        parts.append(Budget(least, delta) if least > 0 else Budget(own, gaussian_delta(multiplier, own)))
-    return parts
 
 
 def noise_scale(facts: PublicFacts, n_tables: int, epsilon: float, delta: float) -> float:

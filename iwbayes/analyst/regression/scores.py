@@ -1,0 +1,159 @@
+"""Scores of a regression at its mode on public rows, as a release measures them on private ones."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from iwbayes._digest import digest
+from iwbayes.analyst.regression.design import Design, build_design, ready_rows
+from iwbayes.analyst.regression.design_spec import evaluate
+from iwbayes.analyst.regression.families import FamilyName, check_column, default_family, get_family
+from iwbayes.analyst.regression.priors import LogPrior, prior_scales
+from iwbayes.analyst.regression.regression_posterior import RegressionPosterior
+from iwbayes.analyst.regression.weighted_rows import WeightedRows
+from iwbayes.arrays import Array
+from iwbayes.features.formulas import model_terms, read_formula
+from iwbayes.schema import Schema
+from iwbayes.tables import SyntheticTable
+
+
+@dataclass(frozen=True)
+class RegressionScores:
+    """A `RowScores`: the score function of a regression at one point.
+
+    All rows of a table go through the same arithmetic in one shape, those that are left out with other cells in the
+    place of theirs: the scores of a row depend on this row alone, to the last bit.
+    """
+
+    design: Design  # of no rows
+    theta: Array  # (p,)
+    response: Any  # formulaic's specification of a response that is an expression; None for a column
+
+    def __call__(self, frame: pd.DataFrame) -> Array:
+        """Scores (row, p): zero in rows with missing cells, NaN where a level has no coefficient.
+
+        Where cells can be missing, a last column is one in complete rows and zero in others.
+        """
+        design, schema = self.design, self.design.schema
+        used = frame[list(schema.names)].reset_index(drop=True)
+        complete = used.notna().all(axis=1).to_numpy(copy=True)
+        known = complete.copy()
+        levels = dict(design.predictor_levels)
+        if design.family.by_level:
+            own = getattr(schema[design.name], "levels", ())
+            levels[design.name] = tuple(level for level in own if str(level) in design.levels)
+        for name, kept in levels.items():
+            known &= used[name].isin(kept).to_numpy()
+        for column in schema:
+            stand_in = levels[column.name][0] if column.name in levels else _any_cell(column)
+            used[column.name] = used[column.name].where(known, stand_in)
+        for name, kept in design.predictor_levels.items():
+            used[name] = used[name].cat.set_categories(list(kept))
+        whole = [name for name in used if pd.api.types.is_extension_array_dtype(used[name].dtype)]
+        ready = used.astype({name: np.int64 for name in whole if not hasattr(used[name], "cat")})
+        x, has_coefficients = self._columns(ready)
+        scores = WeightedRows(design.with_rows(x, self._response(used, ready)), np.ones(len(x))).row_scores(self.theta)
+        scores[~complete] = 0.0
+        scores[complete & ~(known & has_coefficients)] = np.nan
+        if any(column.missing for column in schema):
+            # how many rows a model has is a part of what it tells, though of no score
+            scores = np.column_stack([scores, complete])
+        return scores
+
+    def _columns(self, ready: pd.DataFrame) -> tuple[Array, Array]:
+        """Columns of the design, and rows (row,) without a value in one that has no coefficient."""
+        matrix = evaluate(self.design.model_spec, ready)
+        names, values = [str(name) for name in matrix.columns], matrix.to_numpy(dtype=np.float64)
+        own = [names.index(name) for name in self.design.columns]
+        others = np.ones(len(names), dtype=bool)
+        others[own] = False
+        return np.ascontiguousarray(values[:, own]), (values[:, others] == 0).all(axis=1)
+
+    def _response(self, used: pd.DataFrame, ready: pd.DataFrame) -> Array:
+        design = self.design
+        if self.response is not None:
+            return np.asarray(evaluate(self.response, ready).to_numpy(dtype=np.float64)[:, 0])
+        if design.family.by_level:
+            codes = {level: float(code) for code, level in enumerate(design.levels)}
+            return used[design.name].astype(str).map(codes).to_numpy(dtype=np.float64)
+        return design.family.response(design.schema[design.name], used[design.name]).values
+
+    def digest(self) -> str:
+        """Digest of formula, family, layout and point."""
+        design = self.design
+        layout = repr((design.columns, design.levels, sorted(design.predictor_levels.items())))
+        return digest(
+            "RegressionScores", design.formula, design.family.name, design.schema.to_toml(), layout, self.theta
+        )
+
+
+@dataclass(frozen=True)
+class RegressionModel:
+    """A `ScoreModel`: a regression that a release is made for, with the default priors of `fit`."""
+
+    formula: str
+    family: FamilyName | None = None
+
+    @property
+    def name(self) -> str:
+        """Its formula."""
+        return self.formula
+
+    def check(self, schema: Schema) -> None:
+        """Refuse a formula that asks for more than polynomials of the columns, or a response that does not suit."""
+        model_terms(self.formula, schema)
+        response = str(read_formula(self.formula, schema).lhs[0])
+        if response in schema.names:
+            column = schema[response]
+            check_column(get_family(default_family(column) if self.family is None else self.family), column)
+
+    def fit(self, synthetic: SyntheticTable, weights: Array) -> RegressionScores:
+        """Scores at the mode under weights (row,) of the rows; see `ScoreModel`."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of levels that do not occur: they have no coefficient, and no score
+            design = build_design(self.formula, synthetic.frame, synthetic.schema, self.family)
+            prior = LogPrior(design, prior_scales(design, weights[design.rows]))
+            mode = RegressionPosterior(design, prior, weights).mode()
+            response = None
+            if design.name not in design.schema.names:
+                ready = ready_rows(synthetic.frame.iloc[design.rows][list(design.schema.names)], design.schema, skip="")
+                response = evaluate(read_formula(self.formula, design.schema).lhs, ready).model_spec
+        none = design.with_rows(design.x[:0], design.y[:0])
+        return RegressionScores(none, mode.theta, response)
+
+    def to_data(self) -> dict[str, Any]:
+        """Return formula and family as plain values."""
+        return {"formula": self.formula, "family": self.family}
+
+
+def model(formula: str, *, family: FamilyName | None = None) -> RegressionModel:
+    """Name a regression that a release is made for, as `StagedTilt` takes it.
+
+    Parameters
+    ----------
+    formula : str
+        A response and polynomials of columns, as ``"y ~ a + b"``.
+    family : {"bernoulli", "gaussian", "categorical", "poisson"}, optional
+        By default that of the response's declared column, as in `fit`.
+
+    Returns
+    -------
+    RegressionModel
+
+    Examples
+    --------
+    >>> import iwbayes as iw
+    >>> iw.model("visits ~ age + income", family="poisson")
+    RegressionModel(formula='visits ~ age + income', family='poisson')
+    """
+    return RegressionModel(formula, family)
+
+
+def _any_cell(column: Any) -> Any:
+    """Cell that stands in a row that is left out."""
+    return column.levels[0] if column.kind in ("binary", "categorical") else column.lower

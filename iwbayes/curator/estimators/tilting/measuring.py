@@ -1,0 +1,52 @@
+"""Tilt: what tilts of the synthetic rows share, the noisy mean of bounded features over the private rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from iwbayes.curator.estimators.fitting import Estimator, OpenFit
+from iwbayes.curator.estimators.tilting.exponential import STEPS_PER_BOUND, integer_total
+from iwbayes.curator.privacy.ledger import Ledger
+from iwbayes.curator.privacy.mechanisms import power_of_two_below
+from iwbayes.curator.protocols import PublicFacts
+from iwbayes.features import FeatureMap
+from iwbayes.features.scores import ScoreMap
+from iwbayes.measurement import Measurement
+
+
+class Tilt(Estimator):
+    """An estimator that measures means of bounded features."""
+
+    def _noise_of(self, features: FeatureMap | ScoreMap, facts: PublicFacts, epsilon: float, delta: float) -> Any:
+        """Distribution of the noise in the mean of features over the private rows."""
+        reach = facts.rows_per_user * features.diameter(facts.row_adjacency) / facts.n_private
+        return self._noise(reach, features.dim, epsilon=epsilon, delta=delta)
+
+    def _measure(
+        self,
+        fit: OpenFit,
+        ledger: Ledger,
+        features: FeatureMap | ScoreMap,
+        name: str,
+        epsilon: float,
+        delta: float,
+        label: str,
+    ) -> Measurement:
+        """Noisy mean of bounded features over the private rows, summed exactly block by block."""
+        facts = fit.facts
+        step = power_of_two_below(features.bound / STEPS_PER_BOUND)
+
+        def total_of(block: pd.DataFrame) -> tuple[NDArray[np.int64], float]:
+            rows = features.transform(block)
+            return integer_total(rows, features, step, facts.row_adjacency, facts.rows_per_user)
+
+        n, totals = facts.n_private, list(fit.private.map_blocks(total_of))
+        total, reach = np.sum([block for block, _ in totals], axis=0), totals[0][1]
+        settings: dict[str, Any] = {"sensitivity": reach * step, "grid": step, "ledger": ledger, "label": label}
+        noisy = self._noisy(total, self.mechanism, epsilon=epsilon, delta=delta, **settings)
+        known = features if isinstance(features, FeatureMap) else features.of_rows(fit.synthetic)
+        return Measurement(name, noisy.value / n, noisy.distribution.scaled(1 / n), reach * step / n, known, n)

@@ -1,0 +1,147 @@
+"""StagedTilt: a tilt to the mean scores of named models, in stages that each begin where the one before has ended."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+from scipy.special import logsumexp
+
+from iwbayes.arrays import Array
+from iwbayes.curator.estimators.fitting import OpenFit
+from iwbayes.curator.estimators.tilting.exponential import tilt
+from iwbayes.curator.estimators.tilting.measuring import Tilt
+from iwbayes.curator.estimators.tilting.tilt import TiltWeights
+from iwbayes.curator.privacy.accounting import check_budget
+from iwbayes.curator.privacy.mechanisms import Budget, gaussian_parts
+from iwbayes.curator.protocols import PublicFacts
+from iwbayes.features import FeatureMap
+from iwbayes.features.scores import ScoreMap, ScoreModel
+from iwbayes.measurement import MEAN_OF_FEATURES, mean_excess
+from iwbayes.schema import Schema
+from iwbayes.statement import Event
+from iwbayes.tables import SyntheticTable
+from iwbayes.weights import Weights
+
+#: Parts of the privacy of a staged tilt (of mu squared) that its stages take. On ten real tables four stages of scores
+#: had smaller errors than two, three or five at N 1,000 to 10,000 and epsilon 1 and 3, and than stages of products.
+STAGES = (0.05, 0.10, 0.20, 0.65)
+#: The clip bound is as large as leaves the noise of a mean below this part of the sampling error of the private rows,
+#: between these multiples of the 95 % quantile of the synthetic norms.
+NOISE_PART, BOUND_RANGE = 0.5, (1.1, 2.5)
+
+
+@dataclass(frozen=True)
+class StagedTilt(Tilt):
+    """Weights that tilt the synthetic rows to the noisy mean scores of the models that a release is made for.
+
+    Each stage fits the models to the synthetic rows, with the weights that the stages before have given them, and
+    measures the mean of the scores at these modes over the private rows: p numbers for p parameters. The scores are
+    whitened by the weighted synthetic rows and clipped; the weights of the stage are a tilt to the noisy mean, with
+    those before as base. The error of a mode shrinks from stage to stage as in Newton's method, and the last stage has
+    most of the budget.
+
+    Parameters
+    ----------
+    models : sequence of ScoreModel
+        See `iwbayes.model`. Scores of several models stand side by side.
+
+    Notes
+    -----
+    The number of stages and the noise multiplier of each are fixed (5, 10, 20 and 65 % of the squared privacy parameter
+    mu), and all stages are charged before the first noise is drawn. Bound and functions of a stage follow from
+    synthetic rows and released numbers only. A row's scores are a function of this row alone. Rows whose scores are no
+    numbers are zeros, and count as clipped.
+
+    Where none of the models has a mode a stage measures the columns themselves, as `TiltWeights` does.
+
+    Examples
+    --------
+    >>> import iwbayes as iw
+    >>> facts = PublicFacts(iw.Schema(iw.Binary("y"), iw.Real("x", 0, 1)), n_private=1000, n_synthetic=5000)
+    >>> len(StagedTilt([iw.model("y ~ x")]).events(facts, epsilon=0.7, delta=1e-6))
+    4
+    """
+
+    mechanism = "gaussian"
+    #: Private rows are read block by block, once for each stage.
+    reads_blocks: ClassVar[bool] = True
+
+    models: Sequence[ScoreModel]
+
+    def __post_init__(self) -> None:
+        models = self.models
+        if isinstance(models, str) or not isinstance(models, Sequence) or not models:
+            raise TypeError(f"models must be a list of models, as [iwbayes.model('y ~ x')]; got {models!r:.60}.")
+        for model in models:
+            if not isinstance(model, ScoreModel):
+                raise TypeError(f"models must hold models, as iwbayes.model('y ~ x'); got {type(model).__name__}.")
+        object.__setattr__(self, "models", tuple(models))
+
+    def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
+        """Declare the uses of the private rows that `fit` will charge; refuse models that the schema cannot carry."""
+        self.check(facts.schema)
+        parts = self.parts(epsilon=epsilon, delta=delta)
+        return tuple(self._event(*part, self._label(stage)) for stage, part in enumerate(parts))
+
+    def check(self, schema: Schema) -> None:
+        """Refuse models that the columns cannot carry."""
+        for model in self.models:
+            model.check(schema)
+
+    def parts(self, *, epsilon: float, delta: float) -> list[Budget]:
+        """Budgets of the stages, which cost as much as the whole together."""
+        return gaussian_parts(*check_budget(epsilon, delta), STAGES)
+
+    def _label(self, stage: int) -> str:
+        return f"{self.label}, stage {stage + 1}"
+
+    def design(
+        self, synthetic: SyntheticTable, facts: PublicFacts, shares: Array, budget: Budget
+    ) -> FeatureMap | ScoreMap | None:
+        """Features of a stage from public quantities: synthetic rows, their shares (row,), N and the stage's budget.
+
+        None where all rows are alike.
+        """
+        scores = []
+        for model in self.models:
+            try:
+                scores.append(model.fit(synthetic, shares * facts.n_private))
+            except (ValueError, RuntimeError, np.linalg.LinAlgError):
+                continue  # no mode at these weights; after a stage there may be one
+        if not FeatureMap.varies(synthetic, "linear", shares):
+            return None
+        if not scores:
+            one = TiltWeights().design(synthetic, facts, epsilon=budget.epsilon, delta=budget.delta, shares=shares)
+            return one.features
+        features = ScoreMap.whitened(scores, synthetic, shares)
+        noise_sd = math.sqrt(self._noise_of(features, facts, *budget).covariance[0, 0])
+        wider = float(np.clip(NOISE_PART / (noise_sd * math.sqrt(facts.n_private)), *BOUND_RANGE))
+        return features.with_bound(wider * features.bound)
+
+    def _weigh(self, fit: OpenFit) -> Weights:
+        synthetic, n = fit.synthetic, fit.facts.n_private
+        ledger, measurement, error = fit.pay(), None, math.nan
+        base = np.full(len(synthetic), -math.log(len(synthetic)))
+        for stage, budget in enumerate(self.parts(epsilon=fit.epsilon, delta=fit.delta)):
+            shares = np.exp(base)
+            features = self.design(synthetic, fit.facts, shares, budget)
+            if features is None:
+                return Weights(base + math.log(len(base)), f"{self.label}(nothing, since all synthetic rows are alike)")
+            found = self._measure(fit, ledger, features, MEAN_OF_FEATURES, *budget, self._label(stage))
+            columns = found.tilt_columns
+            assert found.features is not None  # noqa: S101 - they were measured
+            phi, noise = found.features.transform(synthetic.frame)[:, columns], found.noise.covariance[columns, columns]
+            if stage == 0:
+                center = shares @ phi
+                spread = (phi * shares[:, None]).T @ phi - np.outer(center, center)
+                by_chance = spread * (1 / n + shares @ shares) + noise
+                error = mean_excess(found.value[columns] - center, spread, by_chance)
+            log_weights, b = tilt(phi, found.value[columns], noise, n, base=base)
+            base = log_weights - float(logsumexp(log_weights))
+            measurement = replace(found, coefficients=b, row_error=error)
+        names = "; ".join(model.name for model in self.models)
+        return Weights(log_weights, f"{self.label}(scores of {names})", measurement=measurement)

@@ -1,0 +1,192 @@
+"""Scores of named models as features: what a release asks of a model, and their bounded mean's map.
+
+The score of a model with p parameters, the gradient of a row's log likelihood, has p numbers, and its mean is all that
+a likelihood tells near its mode: p features where products of columns are about half of p squared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+import pandas as pd
+
+from iwbayes._digest import digest
+from iwbayes._threads import one_blas_thread
+from iwbayes.arrays import Array, row_blocks
+from iwbayes.features.bounded import BoundedFeatures
+from iwbayes.features.feature_map import whitener_of
+from iwbayes.schema import Schema
+from iwbayes.tables import SyntheticTable
+
+_CHUNK = 8192
+
+
+class RowScores(Protocol):
+    """Scores of rows at one public point: a function of each row alone, which never raises and never warns."""
+
+    def __call__(self, frame: pd.DataFrame) -> Array:
+        """Scores (row, p) of rows in canonical form: zero where the model leaves a row out, NaN where it has none."""
+
+    def digest(self) -> str:
+        """Digest of all that the scores depend on."""
+
+
+@runtime_checkable
+class ScoreModel(Protocol):
+    """A model that a release is made for. It is fitted to synthetic rows only, which are public."""
+
+    @property
+    def name(self) -> str:
+        """Name for messages, such as a formula."""
+
+    def check(self, schema: Schema) -> None:
+        """Refuse (TypeError, ValueError) what the columns cannot carry."""
+
+    def fit(self, synthetic: SyntheticTable, weights: Array) -> RowScores:
+        """Scores at the mode under weights (row,) of the synthetic rows, which sum to the number of private rows.
+
+        RuntimeError or ValueError where it has no mode.
+        """
+
+    def to_data(self) -> dict[str, Any] | None:
+        """Say what it is in plain JSON values, for who replays a release; None where it holds a function."""
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreMap(BoundedFeatures):
+    """Whitened and clipped scores phi(x) of one or more models.
+
+    z = (s(x) - center) @ whitener, s the scores of all models side by side. See `BoundedFeatures`: what a row moves is
+    bounded by the clipping, whatever the scores are.
+    """
+
+    scores: tuple[RowScores, ...]
+    center: Array  # (p,)
+    whitener: Array  # (p, k)
+    bound: float
+    order: float = 2
+    flag: bool = True
+
+    def __post_init__(self) -> None:
+        self._check_bound()
+
+    @property
+    def n_coordinates(self) -> int:
+        """Number of coordinates of z."""
+        return self.whitener.shape[1]
+
+    def transform(self, frame: pd.DataFrame) -> Array:
+        """Features, shape (row, k), of a table in canonical form."""
+        phi = np.empty((len(frame), self.dim))
+        with one_blas_thread():
+            for rows, raw in score_chunks(self.scores, frame):
+                phi[rows] = self.clip(_product(raw - self.center, self.whitener))
+        return phi
+
+    def with_bound(self, bound: float) -> ScoreMap:
+        """Return the same map with another clip bound."""
+        return replace(self, bound=float(bound))
+
+    def of_rows(self, synthetic: SyntheticTable) -> RowFeatures:
+        """Return the features of synthetic rows, as a release holds them."""
+        return RowFeatures(synthetic.schema, self.transform(synthetic.frame), self.bound, self.flag, self.digest())
+
+    def digest(self) -> str:
+        """Digest of the score functions, of centre, whitener and bound."""
+        parts = [score.digest() for score in self.scores]
+        return digest("ScoreMap", *parts, self.center, self.whitener, np.array([self.bound]))
+
+    @classmethod
+    def whitened(cls, scores: Sequence[RowScores], synthetic: SyntheticTable, shares: Array) -> ScoreMap:
+        """Whiten by mean and covariance of the synthetic rows under shares (row,), which are public and sum to one.
+
+        The bound is the 95 % quantile of the weighted norms. ValueError where no score varies.
+        """
+        raw = np.concatenate([part for _, part in score_chunks(scores, synthetic.frame)])
+        there = np.isfinite(raw).all(axis=1)
+        raw, share = raw[there], shares[there] / shares[there].sum()
+        with one_blas_thread():
+            center = share @ raw
+            centred = raw - center
+            whitener = whitener_of((centred * share[:, None]).T @ centred, share @ raw**2)
+            norms = np.linalg.norm(centred @ whitener, axis=1)
+        bound = float(np.quantile(norms, 0.95, weights=share, method="inverted_cdf"))
+        return cls(tuple(scores), center, whitener, bound)
+
+
+@dataclass(frozen=True, eq=False)
+class RowFeatures(BoundedFeatures):
+    """Features of the synthetic rows of one release, as numbers: no file of a release holds the function behind them.
+
+    Parameters
+    ----------
+    schema : Schema
+        Of the rows.
+    values : ndarray, shape (row, k)
+        Clipped coordinates, and last the indicator of clipped rows where ``flag`` says so.
+    bound : float
+    flag : bool
+    function : str
+        Digest of the function that the private rows went through.
+    """
+
+    schema: Schema
+    values: Array
+    bound: float
+    flag: bool
+    function: str
+    order: float = 2
+
+    def __post_init__(self) -> None:
+        self._check_bound()
+        values = np.array(self.values, dtype=np.float64, order="C")
+        if values.ndim != 2 or not values.shape[1] > int(self.flag) or not np.isfinite(values).all():
+            raise ValueError("values must be finite numbers of shape (row, k).")
+        body = values[:, : self.n_coordinates]
+        if np.any(np.linalg.norm(body, axis=1) > self.bound * (1 + 1e-9)):
+            raise ValueError("values must have norms within the bound.")
+        values.setflags(write=False)
+        object.__setattr__(self, "values", values)
+
+    @property
+    def n_coordinates(self) -> int:
+        """Number of coordinates of z."""
+        return self.values.shape[1] - int(self.flag)
+
+    #: Nobody knows how large scores may be.
+    never_clips: ClassVar[bool] = False
+
+    def to_arrays(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Plain settings and arrays, for a release file; the schema travels with the release."""
+        return {"function": self.function, "bound": self.bound, "flag": self.flag}, {"values": self.values}
+
+    @classmethod
+    def from_arrays(cls, schema: Schema, settings: dict[str, Any], arrays: dict[str, Array]) -> RowFeatures:
+        """Inverse of `to_arrays`."""
+        bound, flag = float(settings["bound"]), bool(settings["flag"])
+        return cls(schema, arrays["values"], bound, flag, str(settings["function"]))
+
+    def transform(self, frame: pd.DataFrame) -> Array:
+        """Features, shape (row, k), of the release's own rows; ValueError for another number of rows."""
+        if len(frame) != len(self.values):
+            raise ValueError(f"these are features of {len(self.values)} rows of a release; got {len(frame)} rows.")
+        return self.values
+
+
+def score_chunks(scores: Sequence[RowScores], frame: pd.DataFrame) -> Iterator[tuple[slice, Array]]:
+    """Scores of several models side by side, in chunks of rows (row, p)."""
+    for rows in row_blocks(len(frame), _CHUNK):
+        part = frame.iloc[rows]
+        with np.errstate(all="ignore"):
+            yield rows, np.concatenate([score(part) for score in scores], axis=1)
+
+
+def _product(raw: Array, whitener: Array) -> Array:
+    """Product of matrices, of which a row that is not finite spoils itself alone; the others are as they would be."""
+    broken = np.asarray(~np.isfinite(raw).all(axis=1))
+    z = np.where(broken[:, None], 0.0, raw) @ whitener
+    z[broken] = np.nan
+    return np.asarray(z)

@@ -1,0 +1,219 @@
+"""StagedTilt: the price of its stages, what they may look at, and how near it comes to the private rows."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from factories import SCHEMA, simulate
+
+import iwbayes as iw
+from iwbayes.curator.estimators.tilting.staged import STAGES
+from iwbayes.curator.privacy.accounting import gaussian_multiplier, price
+from iwbayes.curator.protocols import PublicFacts
+from iwbayes.features.scores import ScoreMap
+from iwbayes.release import load
+
+FORMULA = "y ~ x + z"
+
+
+def tables(n=1500, m=4000):
+    """Private rows, and synthetic rows of another slope."""
+    rng = np.random.default_rng(5)
+    private = iw.PrivateTable(simulate(rng, n, slope=0.8, shift=0.3), SCHEMA)
+    return private, iw.SyntheticTable(simulate(rng, m, slope=0.2), SCHEMA, origin="elsewhere", already_spent=(0, 0))
+
+
+def ledger(epsilon=1.0, seed=1):
+    return iw.Ledger(epsilon, 1e-6, noise=iw.SeededNoise(seed))
+
+
+class Watched:
+    """A model that keeps what it was fitted to."""
+
+    def __init__(self, model):
+        self.model, self.seen = model, []
+        self.name, self.check, self.to_data = model.name, model.check, model.to_data
+
+    def fit(self, synthetic, weights):
+        self.seen.append((synthetic, weights))
+        return self.model.fit(synthetic, weights)
+
+
+def estimates(formula, rows, weights):
+    """Mode of a regression under weights of rows, by the package's own scores."""
+    scores = iw.model(formula).fit(rows, weights)
+    return scores.theta
+
+
+def test_the_stages_cost_what_the_whole_costs_and_follow_from_public_numbers_only():
+    facts = PublicFacts(SCHEMA, 1500, 4000)
+    events = iw.StagedTilt([iw.model(FORMULA)]).events(facts, epsilon=0.7, delta=1e-6)
+    assert [event.label for event in events] == [f"StagedTilt, stage {stage}" for stage in (1, 2, 3, 4)]
+    assert price(events, 1e-6)[0] <= 0.7 and price(events, 1e-6)[0] == pytest.approx(0.7, rel=1e-6)
+    whole = gaussian_multiplier(0.7, 1e-6)
+    for event, share in zip(events, STAGES, strict=True):
+        assert event.noise_multiplier == pytest.approx(whole / math.sqrt(share), rel=1e-9)
+    private, synthetic = tables()
+    charged = []
+    for seed in (1, 2):  # other noise, other synthetic rows: the same multipliers
+        account = ledger(seed=seed)
+        rows = iw.SyntheticTable(synthetic.frame.iloc[:: seed + 1], SCHEMA, origin="elsewhere", already_spent=(0, 0))
+        iw.StagedTilt([iw.model(FORMULA)]).fit(private, rows, account, epsilon=0.7, delta=1e-6)
+        charged.append([event.noise_multiplier for event in account.statement().events[-4:]])
+    assert charged[0] == charged[1] == [event.noise_multiplier for event in events]
+
+
+def test_models_see_synthetic_rows_only_with_the_weights_of_the_stage_before():
+    private, synthetic = tables()
+    model = Watched(iw.model(FORMULA))
+    weights = iw.StagedTilt([model]).fit(private, synthetic, ledger(), epsilon=1.0, delta=1e-6)
+    assert len(model.seen) == len(STAGES) and all(rows is synthetic for rows, _ in model.seen)
+    sums = [own.sum() for _, own in model.seen]
+    np.testing.assert_allclose(sums, private.n_private)
+    assert np.ptp(model.seen[0][1]) == 0 and all(np.ptp(own) > 0 for _, own in model.seen[1:])
+    # the last stage's base and coefficients give the weights
+    phi = weights.measurement.features.values[:, :-1]
+    log_base = np.log(model.seen[-1][1])
+    gap = weights.log_weights[0] - log_base - phi @ weights.measurement.coefficients
+    assert np.ptp(gap) < 1e-9
+
+
+def test_without_noise_the_estimate_is_that_of_the_private_rows():
+    private, synthetic = tables()
+    truth = estimates(FORMULA, iw.SyntheticTable(private.frame, SCHEMA), np.ones(1500))
+    before = estimates(FORMULA, synthetic, np.full(4000, 1500 / 4000))
+    weights = iw.StagedTilt([iw.model(FORMULA)]).fit(private, synthetic, ledger(1e6), epsilon=1e5, delta=1e-6)
+    after = estimates(FORMULA, synthetic, weights.values * 1500 / 4000)
+    assert np.abs(after - truth).max() < 0.02 < 0.1 < np.abs(before - truth).max()
+
+
+def test_it_is_nearer_than_a_tilt_to_products():
+    private, synthetic = tables()
+    truth = estimates(FORMULA, iw.SyntheticTable(private.frame, SCHEMA), np.ones(1500))
+    errors = {}
+    for name, estimator in (("staged", iw.StagedTilt([iw.model(FORMULA)])), ("products", iw.TiltWeights())):
+        found = []
+        for seed in range(8):
+            weights = estimator.fit(private, synthetic, ledger(seed=seed), epsilon=0.5, delta=1e-6)
+            found.append(estimates(FORMULA, synthetic, weights.values * 1500 / 4000) - truth)
+        errors[name] = np.sqrt(np.mean(np.square(found)))
+    assert errors["staged"] < 0.7 * errors["products"]
+
+
+class OfOthers:
+    """A planted defect: scores that look at other rows."""
+
+    name, to_data = "defect", staticmethod(lambda: None)
+
+    def check(self, schema):
+        pass
+
+    def fit(self, synthetic, weights):
+        return self
+
+    def __call__(self, rows):
+        y = rows[["y", "x"]].to_numpy(dtype=float)
+        return y - y.mean(axis=0)
+
+    def digest(self):
+        return "defect"
+
+
+def alone(model, rows, others):
+    """Whether each row's scores stay where other rows change."""
+    scores = model.fit(rows, np.ones(len(rows)))
+    mixed = rows.frame.copy()
+    mixed.iloc[::2] = others.frame.iloc[::2]
+    return np.array_equal(scores(rows.frame)[1::2], scores(mixed)[1::2], equal_nan=True)
+
+
+def test_a_score_that_looks_at_other_rows_would_be_seen():
+    rng = np.random.default_rng(3)
+    one, two = (iw.SyntheticTable(simulate(rng, 400), SCHEMA) for _ in range(2))
+    assert alone(iw.model(FORMULA), one, two) and not alone(OfOthers(), one, two)
+
+
+def test_a_clip_that_is_left_out_is_a_defect_before_noise_is_drawn(monkeypatch):
+    private, synthetic = tables()
+
+    def unclipped(self, z):
+        return np.column_stack([z, np.zeros(len(z))])
+
+    monkeypatch.setattr(ScoreMap, "clip", unclipped)
+    account = ledger()
+    with pytest.raises(RuntimeError, match="pass their bound. This is a defect: nothing was drawn"):
+        iw.StagedTilt([iw.model(FORMULA)]).fit(private, synthetic, account, epsilon=1.0, delta=1e-6)
+
+
+def test_models_without_a_mode_leave_the_columns_to_be_measured():
+    class Modeless(OfOthers):
+        name = "modeless"
+
+        def fit(self, synthetic, weights):
+            raise RuntimeError("no mode")
+
+    private, synthetic = tables()
+    weights = iw.StagedTilt([Modeless()]).fit(private, synthetic, ledger(), epsilon=1.0, delta=1e-6)
+    assert weights.measurement.features.terms in ("linear", "squares", "quadratic") and np.ptp(weights.values) > 0
+
+
+def test_rows_that_are_all_alike_cost_nothing_and_stay_as_they_are():
+    private, synthetic = tables()
+    same = iw.SyntheticTable(synthetic.frame.iloc[[0] * 50], SCHEMA, origin="elsewhere", already_spent=(0, 0))
+    account = ledger()
+    weights = iw.StagedTilt([iw.model(FORMULA)]).fit(private, same, account, epsilon=1.0, delta=1e-6)
+    assert "alike" in weights.method and np.ptp(weights.values) == 0 and account.spent == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("models", "error", "why"),
+    [
+        ("y ~ x", TypeError, "models must be a list of models"),
+        ([], TypeError, "models must be a list of models"),
+        (["y ~ x"], TypeError, r"models must hold models, as iwbayes.model\('y ~ x'\); got str"),
+    ],
+)
+def test_what_are_no_models(models, error, why):
+    with pytest.raises(error, match=why):
+        iw.StagedTilt(models)
+
+
+def test_models_that_the_schema_lacks_cost_nothing():
+    private, synthetic = tables()
+    account = ledger()
+    for estimator in (iw.StagedTilt([iw.model("y ~ nobody")]), iw.StagedTilt([iw.model(FORMULA), iw.model("y ~ 1 |")])):
+        with pytest.raises(ValueError, match=r"nobody|can not be read|one part"):
+            estimator.fit(private, synthetic, account, epsilon=1.0, delta=1e-6)
+        with pytest.raises(ValueError, match=r"nobody|can not be read|one part"):
+            iw.publish(private, epsilon=1.0, delta=1e-6, weights=estimator, ledger=account, progressbar=False)
+    assert account.spent == (0.0, 0.0)
+
+
+def test_a_release_in_stages_is_stored_replayed_and_calibrated(tmp_path):
+    private, _ = tables()
+    weights = iw.StagedTilt([iw.model(FORMULA), iw.model("z ~ x")])
+    release = iw.publish(
+        private, epsilon=3.0, delta=1e-6, weights=weights, noise=iw.SeededNoise(2), random_seed=1, progressbar=False
+    )
+    path = tmp_path / "release.iwb"
+    release.save(path, allow_uncertified=True)
+    again = load(path)
+    assert again.to_bytes() == release.to_bytes() and json.loads(json.dumps(again.recipe)) == release.recipe
+    one, other = (found.weights.measurement for found in (again, release))
+    np.testing.assert_array_equal(one.features.values, other.features.values)
+    assert one.row_error == other.row_error and math.isfinite(one.row_error)
+    short = iw.SyntheticTable(again.synthetic.frame.iloc[:-1], SCHEMA)
+    lost = iw.Weights(again.weights.log_weights[:, :-1], "test", measurement=one)
+    with pytest.raises(ValueError, match="were measured for"):
+        iw.Release(short, lost, again.statement, n_private=again.n_private)
+    rehearsals = iw.rehearse(again, 10, random_seed=1, progressbar=False)
+    stages = [event.label for event in rehearsals[0].statement.events]
+    assert stages[-4:] == [event.label for event in release.statement.events][-4:]
+    idata = iw.fit(FORMULA, again, rehearsals=rehearsals, random_seed=1)
+    record = getattr(idata["calibration"], "dataset", idata["calibration"])
+    assert record["calibrated"].values.all() and (record["sd_rehearsed"].values > 0).all()
+    damaged = replace(release, recipe={**release.recipe, "settings": {**release.recipe["settings"], "weights": None}})
+    with pytest.raises(ValueError, match="cannot be replayed"):
+        iw.rehearse(damaged, 10, random_seed=1, progressbar=False)

@@ -1,0 +1,163 @@
+"""Scores as features: a row's scores depend on this row alone, and no row moves their mean by more than the bound."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import iwbayes as iw
+from iwbayes.features.scores import RowFeatures, ScoreMap
+
+N = 1500
+SCHEMA = iw.Schema(
+    iw.Real("a", 0, 1, missing=True),
+    iw.Categorical("g", levels=("u", "v", "w", "z")),
+    iw.Binary("b", levels=("no", "yes")),
+    iw.Integer("c", 0, 9),
+    iw.Real("y", -5, 8),
+    iw.Categorical("k", levels=("r", "s", "t")),
+)
+MODELS = {
+    "gaussian": iw.model("y ~ a + g + b"),
+    "interaction": iw.model("b ~ a*g + c"),
+    "poisson": iw.model("c ~ a + poly(a, 2) + C(g)", family="poisson"),
+    "categorical": iw.model("k ~ a + center(c)"),
+    "expression": iw.model("I(y**2) ~ scale(c) + b"),
+}
+
+
+def frame(rng, n, levels="uvw"):
+    rows = pd.DataFrame(
+        {
+            "a": rng.uniform(0, 1, n),
+            "g": rng.choice(list(levels), n),
+            "b": rng.choice(["no", "yes"], n),
+            "c": rng.poisson(3, n).clip(0, 9),
+            "k": rng.choice(list("rst"), n),
+        }
+    )
+    rows["y"] = (rows.a + rng.normal(size=n)).clip(-5, 8)
+    rows.loc[rng.random(n) < 0.1, "a"] = np.nan
+    return rows[list(SCHEMA.names)]
+
+
+def synthetic(seed=0):
+    return iw.SyntheticTable(frame(np.random.default_rng(seed), N), SCHEMA)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_scores_are_those_of_the_posterior_at_its_mode(name):
+    table = synthetic()
+    scores = MODELS[name].fit(table, np.full(N, 400 / N))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from iwbayes.analyst.regression.fit import RegressionProblem
+
+        weights = iw.Weights(np.zeros((1, N)), "equal")
+        release = iw.Release(table, weights, iw.Ledger(1.0, 1e-6).statement(), n_private=400)
+        problem = RegressionProblem.build(MODELS[name].formula, release, MODELS[name].family, None, "release", None)
+    mode = problem.posterior.mode()
+    found = scores(table.frame)
+    complete = table.frame[list(problem.design.schema.names)].notna().all(axis=1).to_numpy()
+    p = len(mode.theta)
+    np.testing.assert_allclose(found[:, :p], problem.posterior.scores(mode.theta), rtol=1e-6, atol=1e-8)
+    assert (found[~complete] == 0).all()
+    if not complete.all():  # how many rows are complete is told as well
+        np.testing.assert_array_equal(found[:, p:], complete[:, None].astype(float))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_scores_of_a_row_depend_on_this_row_alone(name):
+    """To the last bit, also where others lose a cell or have a level that no synthetic row has; and no warning."""
+    rng = np.random.default_rng(1)
+    table = synthetic()
+    features = ScoreMap.whitened([MODELS[name].fit(table, np.full(N, 1.0))], table, np.full(N, 1 / N))
+    rows = iw.SyntheticTable(frame(rng, 300), SCHEMA).frame
+    before = features.transform(rows)
+    for other in (frame(rng, 300), frame(rng, 300, "z"), frame(rng, 300).assign(a=np.nan)):
+        changed = rng.choice(300, 40, replace=False)
+        mixed = rows.copy()
+        mixed.iloc[changed] = iw.SyntheticTable(other, SCHEMA).frame.iloc[changed]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            after = features.transform(mixed)
+        kept = np.delete(np.arange(300), changed)
+        np.testing.assert_array_equal(before[kept], after[kept])
+        assert np.linalg.norm(after[:, :-1], axis=1).max() <= features.bound * (1 + 1e-12)
+
+
+def test_a_row_without_a_score_is_zero_and_counts_as_clipped():
+    table = synthetic()
+    features = ScoreMap.whitened([MODELS["gaussian"].fit(table, np.full(N, 1.0))], table, np.full(N, 1 / N))
+    rows = table.frame.iloc[:4].copy()
+    rows["a"] = 0.5
+    rows.iloc[1, 1] = "z"  # a level without a coefficient
+    phi = features.transform(rows)
+    assert (phi[1, :-1] == 0).all() and phi[1, -1] == features.flag_height
+    assert (phi[[0, 2, 3], :-1] != 0).any(axis=1).all()
+
+
+class Broken:
+    """Scores that are no numbers in some rows, and huge in others."""
+
+    def __call__(self, rows):
+        y = rows["y"].to_numpy(dtype=float)
+        return np.column_stack([np.where(y > 2, np.nan, y), np.where(y < -1, np.inf, np.where(y > 1, 1e300 * y, y))])
+
+    def digest(self):
+        return "broken"
+
+
+def test_scores_that_are_no_numbers_never_pass_the_bound():
+    table = synthetic()
+    features = ScoreMap((Broken(),), np.zeros(2), np.eye(2), 1.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        phi = features.transform(table.frame)
+    y = table.frame["y"].to_numpy(dtype=float)
+    assert np.isfinite(phi).all() and np.linalg.norm(phi[:, :-1], axis=1).max() <= 1.5 * (1 + 1e-12)
+    broken = (y > 2) | (y < -1)
+    assert broken.any() and (phi[broken, :-1] == 0).all() and (phi[broken, -1] == 0.75).all()
+
+
+def test_features_of_rows_are_those_of_the_rows_and_of_no_others():
+    table = synthetic()
+    features = ScoreMap.whitened([MODELS["poisson"].fit(table, np.full(N, 1.0))], table, np.full(N, 1 / N))
+    known = features.of_rows(table)
+    np.testing.assert_array_equal(known.transform(table.frame), features.transform(table.frame))
+    settings, arrays = known.to_arrays()
+    again = RowFeatures.from_arrays(SCHEMA, settings, arrays)
+    np.testing.assert_array_equal(again.values, known.values)
+    assert again.to_arrays()[0] == settings and again.dim == features.dim
+    with pytest.raises(ValueError, match="features of 1500 rows of a release; got 3"):
+        known.transform(table.frame.iloc[:3])
+    for values, why in (
+        (known.values * 2, "norms within the bound"),
+        (np.full((3, 2), np.nan), "finite"),
+        (np.zeros(3), "of shape"),
+        (np.zeros((3, 1)), "of shape"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            RowFeatures(SCHEMA, values, known.bound, True, "x")
+
+
+def test_the_digest_changes_with_the_point():
+    table = synthetic()
+    one, two = (MODELS["gaussian"].fit(table, np.full(N, weight)) for weight in (1.0, 0.1))
+    assert one.digest() == MODELS["gaussian"].fit(table, np.full(N, 1.0)).digest() != two.digest()
+
+
+@pytest.mark.parametrize(
+    ("formula", "family", "why"),
+    [
+        ("y ~ np.exp(a)", None, "no polynomial"),
+        ("y ~ nobody", None, "'nobody', which the schema lacks"),
+        ("c ~ a", None, "a family must be given for 'c'"),
+        ("y ~ a", "bernoulli", "family 'bernoulli' requires"),
+        ("c ~ a", "negativebinomial", "family must be one of"),
+    ],
+)
+def test_models_that_cannot_be_measured(formula, family, why):
+    with pytest.raises(ValueError, match=why):
+        iw.model(formula, family=family).check(SCHEMA)
