@@ -103,10 +103,14 @@ class ScoreMap(BoundedFeatures):
     def whitened(cls, scores: Sequence[RowScores], synthetic: SyntheticTable, shares: Array) -> ScoreMap:
         """Whiten by mean and covariance of the synthetic rows under shares (row,), which are public and sum to one.
 
-        The bound is the 95 % quantile of the weighted norms. ValueError where no score varies.
+        The bound is the 95 % quantile of the weighted norms. ValueError where there is no score, or none varies.
         """
+        if not scores:
+            raise ValueError("there are no scores to whiten.")
         raw = np.concatenate([part for _, part in score_chunks(scores, synthetic.frame)])
         there = np.isfinite(raw).all(axis=1)
+        if not shares[there].any():
+            raise ValueError("no row has a score.")
         raw, share = raw[there], shares[there] / shares[there].sum()
         with one_blas_thread():
             center = share @ raw

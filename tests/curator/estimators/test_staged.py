@@ -147,16 +147,41 @@ def test_a_clip_that_is_left_out_is_a_defect_before_noise_is_drawn(monkeypatch):
         iw.StagedTilt([iw.model(FORMULA)]).fit(private, synthetic, account, epsilon=1.0, delta=1e-6)
 
 
-def test_models_without_a_mode_leave_the_columns_to_be_measured():
-    class Modeless(OfOthers):
-        name = "modeless"
+class Modeless(OfOthers):
+    name = "modeless"
 
-        def fit(self, synthetic, weights):
-            raise RuntimeError("no mode")
+    def fit(self, synthetic, weights):
+        raise RuntimeError("no mode")
 
+
+class Scoreless(OfOthers):
+    def __call__(self, rows):
+        return np.full((len(rows), 2), np.nan)
+
+
+class Constant(OfOthers):
+    def __call__(self, rows):
+        return np.ones((len(rows), 2))
+
+
+@pytest.mark.parametrize("model", [Modeless(), Scoreless(), Constant()], ids=lambda model: type(model).__name__)
+def test_models_without_scores_leave_the_columns_to_be_measured(model):
     private, synthetic = tables()
-    weights = iw.StagedTilt([Modeless()]).fit(private, synthetic, ledger(), epsilon=1.0, delta=1e-6)
+    weights = iw.StagedTilt([model]).fit(private, synthetic, ledger(), epsilon=1.0, delta=1e-6)
     assert weights.measurement.features.terms in ("linear", "squares", "quadratic") and np.ptp(weights.values) > 0
+
+
+def test_a_model_that_loses_its_mode_in_a_later_stage_keeps_what_was_measured(monkeypatch):
+    private, synthetic = tables()
+    design, calls = iw.StagedTilt.design, []
+
+    def at_first(self, *arguments):
+        calls.append(arguments)
+        return design(self, *arguments) if len(calls) == 1 else None
+
+    monkeypatch.setattr(iw.StagedTilt, "design", at_first)
+    weights = iw.StagedTilt([iw.model(FORMULA)]).fit(private, synthetic, ledger(), epsilon=1.0, delta=1e-6)
+    assert len(calls) == 2 and weights.measurement is not None and np.ptp(weights.values) > 0
 
 
 def test_rows_that_are_all_alike_cost_nothing_and_stay_as_they_are():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -104,20 +105,22 @@ class StagedTilt(Tilt):
     ) -> FeatureMap | ScoreMap | None:
         """Features of a stage from public quantities: synthetic rows, their shares (row,), N and the stage's budget.
 
-        None where all rows are alike.
+        None where nothing can be measured: all rows are alike, or no model has a mode and the columns are too many.
         """
+        if not FeatureMap.varies(synthetic, "linear", shares):
+            return None
         scores = []
         for model in self.models:
             try:
                 scores.append(model.fit(synthetic, shares * facts.n_private))
             except (ValueError, RuntimeError, np.linalg.LinAlgError):
                 continue  # no mode at these weights; after a stage there may be one
-        if not FeatureMap.varies(synthetic, "linear", shares):
+        try:
+            features = ScoreMap.whitened(scores, synthetic, shares)
+        except ValueError:  # the rows are made and paid for: measure what there is
+            with suppress(ValueError):
+                return TiltWeights().design(synthetic, facts, **budget._asdict(), shares=shares).features
             return None
-        if not scores:
-            one = TiltWeights().design(synthetic, facts, epsilon=budget.epsilon, delta=budget.delta, shares=shares)
-            return one.features
-        features = ScoreMap.whitened(scores, synthetic, shares)
         noise_sd = math.sqrt(self._noise_of(features, facts, *budget).covariance[0, 0])
         wider = float(np.clip(NOISE_PART / (noise_sd * math.sqrt(facts.n_private)), *BOUND_RANGE))
         return features.with_bound(wider * features.bound)
@@ -130,7 +133,7 @@ class StagedTilt(Tilt):
             shares = np.exp(base)
             features = self.design(synthetic, fit.facts, shares, budget)
             if features is None:
-                return Weights(base + math.log(len(base)), f"{self.label}(nothing, since all synthetic rows are alike)")
+                break
             found = self._measure(fit, ledger, features, MEAN_OF_FEATURES, *budget, self._label(stage))
             columns = found.tilt_columns
             assert found.features is not None  # noqa: S101 - they were measured
@@ -141,7 +144,8 @@ class StagedTilt(Tilt):
                 by_chance = spread * (1 / n + shares @ shares) + noise
                 error = mean_excess(found.value[columns] - center, spread, by_chance)
             log_weights, b = tilt(phi, found.value[columns], noise, n, base=base)
-            base = log_weights - float(logsumexp(log_weights))
+            base = log_weights - logsumexp(log_weights)
             measurement = replace(found, coefficients=b, row_error=error)
         names = "; ".join(model.name for model in self.models)
-        return Weights(log_weights, f"{self.label}(scores of {names})", measurement=measurement)
+        what = f"scores of {names}" if measurement else "nothing, since all synthetic rows are alike"
+        return Weights(base + math.log(len(base)), f"{self.label}({what})", measurement=measurement)
