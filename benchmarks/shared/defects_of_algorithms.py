@@ -141,14 +141,31 @@ plant(FILE, "tilt: norms of rows not checked",
        "curator/test_neighbours.py::test_integer_total_refuses_rows_beyond_their_bound")
 plant(FILE, "tilt: for one row of a user", "math.nextafter(rows_per_user * sensitivity, math.inf)",
        "math.nextafter(sensitivity, math.inf)", f"{USER}[TiltWeights]")
-FILE = "curator/estimators/tilting/tilt.py"
+FILE = "curator/estimators/tilting/measuring.py"
 TILTS = "curator/test_neighbours.py::test_a_neighbour_never_costs_the_tilt_more_than_its_charge"
+STAGES = "curator/test_neighbours.py::test_a_neighbour_never_costs_a_stage_of_a_tilt_more_than_its_charge"
 plant(FILE, "tilt: private rows not clipped",
        "rows = features.transform(block)", "rows = features.with_bound(1e9).transform(block)", TILTS,
        more=(Edit("curator/estimators/tilting/exponential.py",
                   "if np.abs(body).max(initial=0) > limit or (size > most).any():", "if False:"),
              Edit("curator/estimators/tilting/exponential.py", "if not (np.abs(phi) <= 2 * features.bound).all():",
              "if False:")))
+plant(FILE, "tilt: stages measure scores that are not clipped",
+       "rows = features.transform(block)", "rows = features.with_bound(1e9).transform(block)", STAGES,
+       more=(Edit("curator/estimators/tilting/exponential.py",
+                  "if np.abs(body).max(initial=0) > limit or (size > most).any():", "if False:"),
+             Edit("curator/estimators/tilting/exponential.py", "if not (np.abs(phi) <= 2 * features.bound).all():",
+             "if False:")))
+FILE = "curator/estimators/tilting/staged.py"
+plant(FILE, "tilt: stages draw less noise than they charge",
+       "enumerate(self.parts(epsilon=fit.epsilon, delta=fit.delta))",
+       "enumerate(self.parts(epsilon=2 * fit.epsilon, delta=fit.delta))", STAGES)
+plant(FILE, "tilt: noise of stages by the synthetic rows",
+       "enumerate(self.parts(epsilon=fit.epsilon, delta=fit.delta))",
+       "enumerate(self.parts(epsilon=fit.epsilon * float(synthetic.frame.iloc[0, 0] > 0 or 0.5), delta=fit.delta))",
+       "curator/estimators/test_staged.py"
+       "::test_the_stages_cost_what_the_whole_costs_and_follow_from_public_numbers_only")
+FILE = "curator/estimators/tilting/tilt.py"
 plant(FILE, "tilt: features and bound from private rows",
        "design = self.design(synthetic, facts, epsilon=parts.epsilon, delta=parts.delta, shares=shares)",
        "design = self.design(SyntheticTable(fit.private.frame, fit.private.schema), facts, "
@@ -156,8 +173,9 @@ plant(FILE, "tilt: features and bound from private rows",
 plant(FILE, "tilt: test of fit drawn without a charge",
        'own = (*own, self._event(parts.test_epsilon, parts.delta, f"{self.label}, {TEST_OF_FIT}"))', "pass",
        "curator/estimators/test_tilt.py::test_the_test_of_fit_is_charged_before_it_is_drawn",
-       more=(Edit(FILE, "noisy = self._noisy(total, self.mechanism, epsilon=epsilon, delta=delta, **settings)",
-                  "free = Ledger(math.inf, 0.1, noise=ledger._noise)\n        settings['ledger'] = ledger "
+       more=(Edit("curator/estimators/tilting/measuring.py",
+                  "noisy = self._noisy(total, self.mechanism, epsilon=epsilon, delta=delta, **settings)",
+                  "free = Ledger(float('inf'), 0.1, noise=ledger._noise)\n        settings['ledger'] = ledger "
                   "if label == self.label else free\n        "
                   "noisy = self._noisy(total, self.mechanism, epsilon=epsilon, delta=delta, **settings)"),))
 FILE = "curator/estimators/logistic_loss.py"

@@ -17,7 +17,7 @@ import iwbayes as iw
 from iwbayes.curator.auditing.audit import audit
 from iwbayes.curator.auditing.losses import Loss, first_reached, selection
 from iwbayes.curator.auditing.release_audit import ReleaseAudit, audit_release
-from iwbayes.curator.estimators.tilting import tilt
+from iwbayes.curator.estimators.tilting import measuring
 from iwbayes.curator.generators.bayesnet import bayesnet
 from iwbayes.curator.generators.tables import counts
 from iwbayes.curator.privacy.accounting import gaussian_multiplier
@@ -161,13 +161,13 @@ def test_several_releases_under_one_ledger():
 
 
 def halved_sensitivity(monkeypatch):
-    real = tilt.integer_total
+    real = measuring.integer_total
 
     def halved(*arguments):
         total, sensitivity = real(*arguments)
         return total, sensitivity / 2
 
-    monkeypatch.setattr(tilt, "integer_total", halved)
+    monkeypatch.setattr(measuring, "integer_total", halved)
 
 
 def one_move(monkeypatch):
