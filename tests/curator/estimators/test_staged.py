@@ -147,6 +147,22 @@ def test_a_clip_that_is_left_out_is_a_defect_before_noise_is_drawn(monkeypatch):
         iw.StagedTilt([iw.model(FORMULA)]).fit(private, synthetic, account, epsilon=1.0, delta=1e-6)
 
 
+class Telling(OfOthers):
+    """Scores that fail on private rows, with one of their values in what they say."""
+
+    def __call__(self, rows):
+        if len(rows) == 1500:
+            raise KeyError(f"the secret {rows['x'].iloc[0]}")
+        return rows[["y", "x"]].to_numpy(dtype=float)
+
+
+def test_scores_that_fail_on_private_rows_tell_nothing_of_them():
+    private, synthetic = tables()
+    with pytest.raises(RuntimeError, match="features of private rows failed") as caught:
+        iw.StagedTilt([Telling()]).fit(private, synthetic, ledger(), epsilon=1.0, delta=1e-6)
+    assert caught.value.__cause__ is None and caught.value.__context__ is None
+
+
 class Modeless(OfOthers):
     name = "modeless"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,11 @@ class Tilt(Estimator):
         step = power_of_two_below(features.bound / STEPS_PER_BOUND)
 
         def total_of(block: pd.DataFrame) -> tuple[NDArray[np.int64], float]:
-            rows = features.transform(block)
+            rows = None
+            with suppress(Exception):  # what a model's scores say when they fail may hold a private value
+                rows = features.transform(block)
+            if rows is None:
+                raise RuntimeError("the features of private rows failed. Use other models: this stage drew no noise.")
             return integer_total(rows, features, step, facts.row_adjacency, facts.rows_per_user)
 
         n, totals = facts.n_private, list(fit.private.map_blocks(total_of))
