@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
-from iwbayes.arrays import Array
+from iwbayes.arrays import Array, symmetric
 
 if TYPE_CHECKING:
     from iwbayes.features import FeatureMap
@@ -308,8 +308,20 @@ def mean_excess(missed: Array, spread: Array, by_chance: Array) -> float:
     these differences that noise and sampling make by themselves. Directions of less than a hundredth of the largest
     spread are left out.
     """
-    values, vectors = np.linalg.eigh((spread + spread.T) / 2)
+    values, vectors = np.linalg.eigh(symmetric(spread))
     kept = values > _LEAST_SPREAD * values[-1]
     unit = vectors[:, kept] / np.sqrt(values[kept])
     excess = np.sum((missed @ unit) ** 2) - np.trace(unit.T @ by_chance @ unit)
     return float(excess) / int(kept.sum())
+
+
+def error_before_tilt(features: Array, shares: Array, value: Array, noise: Array, n_private: float) -> float:
+    """Mean square error of rows before their tilt, in directions of variance one of its features (row, k).
+
+    The released means (k,), with noise of covariance (k, k), less those of the rows under their shares (row,), of sum
+    one. What noise and sampling make them differ by is taken off: it may be negative.
+    """
+    center = shares @ features
+    spread = symmetric((features * shares[:, None]).T @ features - np.outer(center, center))
+    by_chance = spread * (1 / n_private + shares @ shares) + noise
+    return mean_excess(value - center, spread, by_chance)

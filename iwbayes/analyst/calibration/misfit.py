@@ -6,13 +6,12 @@ import numpy as np
 
 from iwbayes.analyst.calibration.moments import score_moments, tilt_moments
 from iwbayes.analyst.released_tilt import ReleasedTilt
-from iwbayes.arrays import Array, symmetric
-from iwbayes.measurement import mean_excess
+from iwbayes.arrays import Array
+from iwbayes.measurement import error_before_tilt, mean_excess
 from iwbayes.rehearsals import UNTESTED
 from iwbayes.release import Release
 
-#: Directions of the held-back features with less than this share of the largest weighted variance are left out, and
-#: features of which the tilt's own leave less than this share are left out.
+#: Held-back features of which the tilt's own leave less than this share are left out.
 _LEFT = 1e-6
 #: Where a release tests its fit, the mean square error of its rows where nobody looks is the mean of what the test says
 #: and of this part of the generator's error in the measured directions, which the tilt has since moved. On ten real
@@ -76,11 +75,7 @@ def generator_error(tilt: ReleasedTilt, n_private: float) -> float:
         base, _ = tilt.base_and_coefficients
     except RuntimeError:
         return float("nan")
-    shares = np.exp(base)
-    center = shares @ tilt.features
-    spread = symmetric((tilt.features * shares[:, None]).T @ tilt.features - np.outer(center, center))
-    by_chance = spread * (1 / n_private + shares @ shares) + tilt.noise
-    return mean_excess(tilt.value - center, spread, by_chance)
+    return error_before_tilt(tilt.features, np.exp(base), tilt.value, tilt.noise, n_private)
 
 
 def row_error(release: Release) -> float:
