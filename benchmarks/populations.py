@@ -4,8 +4,8 @@
     python benchmarks/populations.py --held-out --replications 10
     python benchmarks/populations.py --rehearsals 20 --releases default
 
-For each population, number of rows and epsilon, with the default release and with the regression named, measured by
-products of columns or in stages by its scores: the share of coefficients that are reported as calibrated, how often
+For each population, number of rows and epsilon, with the default release and with the regression named, measured in
+stages by its scores or by products of columns: the share of coefficients that are reported as calibrated, how often
 their 90 % intervals hold the truth, how often those of the others do, and how long they are against those of the
 private rows themselves; and the root mean square error in units of the private rows' own standard deviation, from the
 middle of the intervals. With `--rehearsals` the same for intervals by so many rehearsals of each release. It needs the
@@ -35,8 +35,8 @@ import iwbayes as iw  # noqa: E402
 
 SETTINGS = ((1000, 1.0), (2000, 3.0), (5000, 1.0), (5000, 3.0))
 DELTA = 1e-6
-#: The default, with the regression named (`for_models`), and measured in stages by its scores.
-RELEASES = ("default", "named", "staged")
+#: The default, with the regression named (`for_models`), and the products of columns that it uses.
+RELEASES = ("default", "named", "products")
 
 
 def rehearsed(fit: Any, n_rehearsals: int, release: iw.Release, random_seed: int) -> Any:
@@ -47,9 +47,9 @@ def rehearsed(fit: Any, n_rehearsals: int, release: iw.Release, random_seed: int
 
 def how(population: Population, release: str) -> dict[str, Any]:
     """Arguments of `publish` for a kind of release."""
-    if release == "staged":
-        return {"weights": iw.StagedTilt([iw.model(population.formula, family=population.family)])}
-    return {"for_models": [population.formula]} if release == "named" else {}
+    if release == "products":
+        return {"weights": iw.TiltWeights(for_models=[population.formula])}
+    return {"for_models": [iw.model(population.formula, family=population.family)]} if release == "named" else {}
 
 
 def study(

@@ -26,7 +26,7 @@ PARTS = {
     ),
     "On top": ("coverage", "rehearsal", "cli"),
 }
-ON_TOP = ("__main__", "_read", "demo", "planning")
+ON_TOP = ("__main__", "_read", "demo", "planning", "publishing")
 
 
 def first_line(path: Path) -> str:

@@ -37,9 +37,9 @@ from .curator.privacy.ledger import Ledger as Ledger
 from .curator.privacy.ledger_file import LedgerError as LedgerError
 from .curator.privacy.noise import SeededNoise as SeededNoise
 from .curator.privacy.noise import SystemNoise as SystemNoise
-from .curator.publish import publish as publish
-from .curator.publish import publish_users as publish_users
 from .planning import plan as plan
+from .publishing import publish as publish
+from .publishing import publish_users as publish_users
 from .rehearsal import rehearse as rehearse
 from .rehearsals import Rehearsals as Rehearsals
 from .release import Release as Release

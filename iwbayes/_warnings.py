@@ -17,7 +17,7 @@ class IwbayesWarning(UserWarning):
 
 
 class CalibrationWarning(IwbayesWarning):
-    """The intervals of a posterior are outside the domain in which calibration was shown to hold."""
+    """Intervals are outside the domain in which calibration was shown to hold, or are expected to be."""
 
 
 class PrivacyWarning(IwbayesWarning):

@@ -154,7 +154,7 @@ def run_demo(
         private = PrivateTable(frame, schema)
     with clock("publishing"):
         from iwbayes.curator.privacy.noise import SeededNoise
-        from iwbayes.curator.publish import publish
+        from iwbayes.publishing import publish
 
         settings: dict[str, Any] = {"noise": SeededNoise(seed), "random_seed": seed, "progressbar": False}
         release = publish(private, epsilon=EPSILON, delta=DELTA, n_synthetic=n_synthetic, **settings)

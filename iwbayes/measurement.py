@@ -192,14 +192,18 @@ def noise_in_words(noise_over_spread: float) -> str:
     return f"{noise_over_spread:.3g}, {verdict} the target of {NOISE_TARGET}"
 
 
+#: How the names of features begin that are those of named models.
+TERMS_OF_MODELS = ("model", "scores")
+
+
 def noise_advice(noise_over_spread: float, n_features: int, terms: str) -> str:
     """Say what to do where few regressions will be calibrated; empty where nothing is amiss.
 
-    ``terms`` names the features, as a plan does: those of named regressions begin with "model".
+    ``terms`` names the features, as a plan does.
     """
     # noise and its ratio to the spread are about proportional to the number of features
     least = noise_over_spread * min(1.0, _FEATURES_OF_ONE_PREDICTOR / n_features)
-    named = terms.startswith("model")
+    named = terms.startswith(TERMS_OF_MODELS)
     if noise_over_spread > NOISE_TARGET and (named or least > NOISE_TARGET):
         of = "those of the named regressions" if named else "those of one predictor"
         return (

@@ -16,8 +16,11 @@ from iwbayes._warnings import PrivacyWarning
 from iwbayes.curator.plan import Plan, check_whole, warn_of_delta
 from iwbayes.curator.plan import plan as plan_noise
 from iwbayes.curator.privacy.accounting import check_budget
-from iwbayes.curator.protocols import Generator
+from iwbayes.curator.protocols import Generator, WeightEstimator
 from iwbayes.display import WIDTH, fill, html_table, text_table, wrapped
+from iwbayes.features.scores import ScoreModel
+from iwbayes.measurement import TERMS_OF_MODELS
+from iwbayes.publishing import weights_for
 from iwbayes.release import Release
 from iwbayes.schema import Schema, check_schema
 from iwbayes.statement import Adjacency
@@ -25,7 +28,6 @@ from iwbayes.tables import SyntheticTable
 
 if TYPE_CHECKING:
     from iwbayes.analyst.regression.families import Family, FamilyName
-    from iwbayes.curator.estimators.tilting.tilt import TiltWeights
 
 #: Budgets that one table of text shows beside each other.
 _BUDGETS_IN_A_ROW = 6
@@ -130,7 +132,7 @@ class IntervalPlan:
         if not poor:
             return ""
         at = ", ".join(f"{plan.epsilon:g}" for plan in poor)
-        named = poor[0].terms.startswith("model")
+        named = poor[0].terms.startswith(TERMS_OF_MODELS)
         remedy = "take more rows or a larger epsilon" if named else f"name it by for_models=[{self.formula!r}]"
         return f"At epsilon {at} do not expect calibrated intervals, whose lengths mean little then: {remedy}."
 
@@ -193,8 +195,9 @@ def plan(
     epsilon: float,
     delta: float,
     generator: Generator | None = None,
-    weights: TiltWeights | None = None,
-    for_models: Sequence[str] = (),
+    weights: WeightEstimator | None = None,
+    for_models: Sequence[str | ScoreModel] = (),
+    response: str | None = None,
     share: float = 0.3,
     adjacency: Adjacency = "replace-one",
     rows_per_user: int = 1,
@@ -208,8 +211,9 @@ def plan(
     epsilon: float | Sequence[float],
     delta: float,
     generator: Generator | None = None,
-    weights: TiltWeights | None = None,
-    for_models: Sequence[str] = (),
+    weights: WeightEstimator | None = None,
+    for_models: Sequence[str | ScoreModel] = (),
+    response: str | None = None,
     share: float = 0.3,
     adjacency: Adjacency = "replace-one",
     formula: str,
@@ -226,8 +230,9 @@ def plan(
     epsilon: float | Sequence[float],
     delta: float,
     generator: Generator | None = None,
-    weights: TiltWeights | None = None,
-    for_models: Sequence[str] = (),
+    weights: WeightEstimator | None = None,
+    for_models: Sequence[str | ScoreModel] = (),
+    response: str | None = None,
     share: float = 0.3,
     adjacency: Adjacency = "replace-one",
     rows_per_user: int = 1,
@@ -253,7 +258,7 @@ def plan(
         Number of private rows (public).
     epsilon : float or sequence of float
         Several only with a formula.
-    delta, generator, weights, for_models, share, adjacency
+    delta, generator, weights, for_models, response, share, adjacency
         As in `publish`. The formula is not named to the release unless `for_models` does.
     rows_per_user : int
         Most rows that a user owns, under "replace-user"; not with a formula.
@@ -320,7 +325,8 @@ def plan(
     budgets = sorted({check_budget(one, delta)[0] for one in several})
     if not budgets:
         raise ValueError("epsilon must be at least one number; got none.")
-    settings: dict[str, Any] = {"generator": generator, "weights": weights, "for_models": for_models, "share": share}
+    own = weights_for(weights, for_models, response, schema)
+    settings: dict[str, Any] = {"generator": generator, "weights": own, "share": share}
     settings |= {"delta": delta, "adjacency": adjacency}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyWarning)  # given below, once and to the caller

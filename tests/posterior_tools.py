@@ -131,7 +131,7 @@ def normal_of(mean, covariance, **changes):
         **dict.fromkeys(("covariance", "likelihood_covariance", "uncalibrated_covariance"), covariance),
         **dict.fromkeys(("kappa", "second_order", "misfit_share"), np.zeros(p)),
         **{"kappa0": 0.1, "explained": np.ones(p), "misfit": np.nan, "likelihood_ess": 3500.0},
-        "dfbetas": np.full(p, 0.01),
+        **{"dfbetas": np.full(p, 0.01), "variation": np.ones(p)},
         "unrehearsed_share": np.full(p, np.nan),
         **{"cut_directions": 0, "prior_directions": 0},
     }

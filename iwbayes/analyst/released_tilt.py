@@ -155,7 +155,7 @@ class ReleasedTilt:
             return None
         return (
             f"the release measured the scores of {'; '.join(self.models)} and of no other model. Ask for a release "
-            f"with StagedTilt([iwbayes.model({formula!r})])."
+            f"with for_models=[{formula!r}]."
         )
 
 

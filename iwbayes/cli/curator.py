@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -12,7 +11,17 @@ import typer
 
 from iwbayes.cli.app import Debug, Force, Json, SchemaFile, app
 from iwbayes.cli.output import check_output, columns, errors, facts_of, save_or_rescue
-from iwbayes.cli.planning import Adjacency, Delta, Epsilon, ForModel, OnUndeclared, Share
+from iwbayes.cli.planning import (
+    Adjacency,
+    Delta,
+    Epsilon,
+    ForModel,
+    ModelFamily,
+    OnUndeclared,
+    Response,
+    Share,
+    named_weights,
+)
 from iwbayes.display import wrapped
 
 if TYPE_CHECKING:
@@ -44,6 +53,8 @@ def publish(
         int | None, typer.Option(help="Synthetic rows.", show_default="5 for each private row")
     ] = None,
     for_model: ForModel = None,
+    response: Response = None,
+    family: ModelFamily = None,
     generator: Annotated[str, typer.Option(help="BayesNet or Mixture.")] = "BayesNet",
     mechanism: Annotated[str, typer.Option(help="Noise of the weights: gaussian, or cube for delta 0.")] = "gaussian",
     share: Share = 0.3,
@@ -96,9 +107,7 @@ def publish(
         if output is not None:
             check_output(output, force, inputs=[table, schema, *ledger_files])
         from iwbayes._read import Format, read_table
-        from iwbayes._warnings import PrivacyWarning
         from iwbayes.curator.contribution import bounding_events, check_grid
-        from iwbayes.curator.estimators.tilting.tilt import TiltWeights
         from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
         from iwbayes.curator.generators.mixture.mixture import Mixture
         from iwbayes.curator.plan import check_whole
@@ -106,8 +115,9 @@ def publish(
         from iwbayes.curator.privacy.accounting import noise_event
         from iwbayes.curator.privacy.ledger import Ledger
         from iwbayes.curator.protocols import check_adjacency
-        from iwbayes.curator.publish import BOUND_SHARE, check_ledger, publish_users, release_epsilon
-        from iwbayes.curator.publish import publish as publish_table
+        from iwbayes.curator.publish import BOUND_SHARE, check_ledger, release_epsilon
+        from iwbayes.publishing import publish as publish_table
+        from iwbayes.publishing import publish_users
         from iwbayes.schema import Schema
         from iwbayes.tables import PrivateTable
 
@@ -118,9 +128,9 @@ def publish(
         kinds = {"BayesNet": BayesNet, "Mixture": Mixture}
         if generator not in kinds:
             raise ValueError(f"--generator must be one of {list(kinds)}; got {generator!r}. Others are for Python.")
-        weights = TiltWeights(mechanism=mechanism)
+        weights = named_weights(declared, for_model, response, family, mechanism)
         own = None if ledger is None else _certified(ledger)
-        options = {"generator": kinds[generator](), "weights": weights, "for_models": for_model or (), "share": share}
+        options = {"generator": kinds[generator](), "weights": weights, "share": share}
         planned = epsilon
         if grid:
             check_grid(grid)
@@ -150,11 +160,6 @@ def publish(
             raise typer.Exit(0 if found.fits else 1)
         rows = read_table(table, declared, on_undeclared=on_undeclared, **kept, **vars(form))
         private = PrivateTable(rows, declared, user=user, on_undeclared=on_undeclared)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PrivacyWarning)  # the release itself gives it
-            expected = plan_release(private.schema, private.n_users, **settings)
-        if expected.warning:  # from public facts alone, whatever is in the rows
-            typer.echo(f"warning: {expected.warning}", err=True)
         options |= {"n_synthetic": n_synthetic, "ledger": own, "progressbar": not as_json}
         if grid:
             release = publish_users(private, epsilon=epsilon, delta=delta, grid=grid, **options)  # type: ignore[arg-type]

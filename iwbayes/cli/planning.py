@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from iwbayes.curator.plan import Plan
+    from iwbayes.curator.protocols import WeightEstimator
     from iwbayes.release import Release
     from iwbayes.schema import Schema
 
@@ -72,6 +73,14 @@ ForModel = Annotated[
     list[str] | None,
     typer.Option(help='Regression that the rows are for, such as "y ~ x + z"; may be repeated.', show_default=False),
 ]
+Response = Annotated[
+    str | None,
+    typer.Option(help="Response of a regression on all other columns that the rows are for.", show_default=False),
+]
+ModelFamily = Annotated[
+    str | None,
+    typer.Option(help="Family of the named models, where their response is a whole number.", show_default=False),
+]
 
 
 @app.command(epilog="Examples:\n\n\b\n  iwbayes schema > people.toml\n  iwbayes schema people.toml")
@@ -107,6 +116,7 @@ def plan(
     ],
     delta: Delta,
     for_model: ForModel = None,
+    response: Response = None,
     share: Share = 0.3,
     adjacency: Adjacency = "replace-one",
     on_undeclared: OnUndeclared = "refuse",
@@ -115,7 +125,8 @@ def plan(
         typer.Option(help='Simulate how long the intervals of a regression will be: "y ~ x + z".', show_default=False),
     ] = None,
     family: Annotated[
-        str | None, typer.Option(help="Of the formula, as iwbayes fit takes it.", show_default=False)
+        str | None,
+        typer.Option(help="Of the formula and of named models, as iwbayes fit takes it.", show_default=False),
     ] = None,
     like: Annotated[
         Path | None,
@@ -134,8 +145,8 @@ def plan(
         from iwbayes.schema import Schema
 
         declared = Schema.from_toml(schema).admitting(on_undeclared)
-        options: dict[str, Any] = {"delta": delta, "for_models": for_model or (), "share": share}
-        options |= {"adjacency": adjacency, "family": family}
+        weights = named_weights(declared, for_model, response, family)
+        options: dict[str, Any] = {"delta": delta, "weights": weights, "share": share, "adjacency": adjacency}
         options["like"] = None if like is None else _public_rows(like, declared, on_undeclared)
         if formula is None:
             one: Any = epsilon[0] if len(epsilon) == 1 else epsilon
@@ -143,7 +154,7 @@ def plan(
             typer.echo(json.dumps(_plan_facts(alone), indent=1) if as_json else wrapped(str(alone), width=columns()))
             return
         with working("simulating releases"):
-            options |= {"random_seed": seed, "progressbar": False}
+            options |= {"random_seed": seed, "progressbar": False, "family": family}
             found = plan_release(declared, n, epsilon=epsilon, formula=formula, **options)
         if as_json:
             answers = [
@@ -159,10 +170,28 @@ def plan(
             typer.echo(found.summary(width=columns()))
 
 
+def named_weights(
+    schema: Schema, for_model: list[str] | None, response: str | None, family: str | None, mechanism: str = "gaussian"
+) -> WeightEstimator:
+    """Weights of a release for the models that are named."""
+    from iwbayes.curator.estimators.tilting.tilt import TiltWeights
+    from iwbayes.features.formulas import main_effects
+    from iwbayes.publishing import weights_for
+
+    formulas = [*(for_model or ()), *([] if response is None else [main_effects(response, schema)])]
+    tilt = TiltWeights(mechanism=mechanism)
+    if mechanism != "gaussian" or not formulas:
+        return weights_for(tilt, formulas)
+    from iwbayes.analyst.regression.scores import RegressionModel
+
+    return weights_for(None, [RegressionModel(formula, family) for formula in formulas])  # type: ignore[arg-type]
+
+
 def _plan_facts(expected: Plan) -> dict[str, Any]:
     """Facts of a plan, as plain JSON values."""
     names = ("epsilon", "epsilon_generator", "epsilon_weights", "terms", "n_features", "noise_sd", "noise_over_spread")
     facts = {name: getattr(expected, name) for name in names}
+    facts["stage_noise_sd"] = list(expected.stage_noise_sd)
     return facts | {"events": [event.to_dict() for event in expected.events]}
 
 

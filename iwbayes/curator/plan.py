@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
-from iwbayes._warnings import PrivacyWarning
+from iwbayes._warnings import CalibrationWarning, PrivacyWarning
+from iwbayes.curator.estimators.tilting.staged import StagedTilt
 from iwbayes.curator.estimators.tilting.tilt import TiltWeights
 from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
 from iwbayes.curator.privacy.accounting import check_budget, largest_scale
@@ -27,7 +28,6 @@ from iwbayes.curator.protocols import (
     needs_generator,
 )
 from iwbayes.display import html_table, wrapped
-from iwbayes.features.formulas import check_formulas
 from iwbayes.measurement import noise_advice, noise_in_words
 from iwbayes.schema import Schema
 from iwbayes.statement import Adjacency, Event
@@ -59,6 +59,8 @@ class Plan:
         another number, of one parameter, with a limit of its own.
     epsilon, delta : float
         Budget of both parts together.
+    stage_noise_sd : tuple of float
+        ``noise_sd`` of each stage where the tilt is measured in stages, the last one included; else empty.
     """
 
     epsilon_generator: float
@@ -70,6 +72,7 @@ class Plan:
     noise_over_spread: float
     epsilon: float
     delta: float
+    stage_noise_sd: tuple[float, ...] = ()
 
     def __str__(self) -> str:
         """Say the plan in words."""
@@ -86,13 +89,17 @@ class Plan:
 
     def _facts(self) -> tuple[str, list[tuple[str, str]]]:
         """Return its budget, and names and values for reading."""
-        return f"Plan of a release at epsilon {self.epsilon:g} and delta {self.delta:g}", [
+        facts = [
             ("generator", f"epsilon {self.epsilon_generator:.4g} on its own"),
             ("weights", f"epsilon {self.epsilon_weights:.4g} on their own"),
-            ("measured", f"{self.terms} terms, {self.n_features} features"),
+            ("measured", f"{self.terms}{'' if self.stage_noise_sd else ' terms'}, {self.n_features} features"),
             ("noise", f"sd {self.noise_sd:.4g} in each feature"),
             ("noise over spread", noise_in_words(self.noise_over_spread)),
         ]
+        if self.stage_noise_sd:
+            sds = ", ".join(f"{sd:.3g}" for sd in self.stage_noise_sd)
+            facts.insert(4, ("by stage", f"{len(self.stage_noise_sd)} stages, sd {sds}"))
+        return f"Plan of a release at epsilon {self.epsilon:g} and delta {self.delta:g}", facts
 
     @property
     def warning(self) -> str:
@@ -112,8 +119,7 @@ def plan(
     epsilon: float,
     delta: float,
     generator: Generator | None = None,
-    weights: TiltWeights | None = None,
-    for_models: Sequence[str] = (),
+    weights: WeightEstimator | None = None,
     share: float = 0.3,
     adjacency: Adjacency = "replace-one",
     rows_per_user: int = 1,
@@ -126,12 +132,14 @@ def plan(
     generator = BayesNet() if generator is None else generator
     if not is_generator(generator):
         raise TypeError(f"plan takes a generator that has settings only; got {type(generator).__name__}.")
-    tilt = weights_for(weights, for_models)
+    tilt = TiltWeights() if weights is None else weights
     epsilon, delta = check_budget(epsilon, delta)
     check_whole("n", n)
     check_share(share)
-    if not isinstance(tilt, TiltWeights):
-        raise TypeError(f"plan knows the noise of TiltWeights only; got {type(tilt).__name__}. See its events().")
+    if not isinstance(tilt, TiltWeights | StagedTilt):
+        raise TypeError(
+            f"plan knows the noise of TiltWeights and StagedTilt only; got {type(tilt).__name__}. See its events()."
+        )
     check_whole("rows_per_user", rows_per_user)
     if rows_per_user > 1 and adjacency != "replace-user":
         raise ValueError(f"under {adjacency!r} everybody owns one row. Use adjacency='replace-user' for users.")
@@ -140,11 +148,20 @@ def plan(
     t = largest_scale(events, epsilon, delta, adjacency=adjacency)
     warn_of_delta(delta, "users" if adjacency == "replace-user" else "rows", int(n))
     part = (1 - share) * t * epsilon
-    own = tilt.parts(facts, epsilon=part, delta=own_delta(tilt, delta))
     reference = uniform_table(schema, _PLAN_ROWS, random_seed=0)
-    design = tilt.design(reference, facts, epsilon=own.epsilon, delta=own.delta)
-    measured = design.terms, design.features.dim, design.noise_sd, design.noise_over_spread
-    return Plan(share * t * epsilon, part, tuple(events(t)), *measured, epsilon, delta)
+    measured = tilt.planned(reference, facts, epsilon=part, delta=own_delta(tilt, delta))
+    return Plan(
+        share * t * epsilon,
+        part,
+        tuple(events(t)),
+        measured.terms,
+        measured.features.dim,
+        measured.noise_sd,
+        measured.noise_over_spread,
+        epsilon,
+        delta,
+        measured.stage_noise_sd,
+    )
 
 
 def uniform_table(schema: Schema, n: int, *, random_seed: int | np.random.Generator | None = None) -> SyntheticTable:
@@ -157,18 +174,6 @@ def uniform_table(schema: Schema, n: int, *, random_seed: int | np.random.Genera
         bins = ColumnBins.of(column, 128)
         columns[column.name] = bins.values(rng.choice(bins.size, n, p=bins.even_law), rng)
     return SyntheticTable(pd.DataFrame(columns), schema, origin="uniform", already_spent=(0, 0))
-
-
-def weights_for(weights: WeightEstimator | None, formulas: Sequence[str]) -> WeightEstimator:
-    """Weights by default, and a tilt for the models that are named; what else weights may be is checked later."""
-    weights = TiltWeights() if weights is None else weights
-    if not check_formulas(formulas):
-        return weights
-    if not isinstance(weights, TiltWeights):
-        raise TypeError(f"for_models chooses the features of TiltWeights; got weights of {type(weights).__name__}.")
-    if weights.for_models:
-        raise ValueError("for_models is given twice, by the weights and by the call. Give it once.")
-    return replace(weights, for_models=formulas)
 
 
 def own_delta(algorithm: Generator | WeightEstimator, delta: float) -> float:
@@ -248,15 +253,35 @@ class GivenTable:
         return f"{self.table.origin or 'unknown origin'}, {len(self.table)} rows"
 
 
-def warn_of_delta(delta: float, units: str, n: int) -> None:
+def warn_of_delta(delta: float, units: str, n: int, *, stacklevel: int = 3) -> None:
     """Warn of a delta that allows to publish some rows as they are; the warning is the caller's caller's."""
     if delta * n > 1:
         warnings.warn(
             f"delta {delta:g} is above one in the number of {units} ({n}): {units} may be exposed whole with that "
             f"chance. Use a delta well below {1 / n:.2g}, such as {10.0 ** (math.floor(-math.log10(n)) - 2):g}.",
             PrivacyWarning,
-            stacklevel=3,
+            stacklevel=stacklevel,
         )
+
+
+def warn_of_noise(
+    facts: PublicFacts,
+    generator: Generator | GivenTable,
+    weights: WeightEstimator,
+    epsilon: float,
+    delta: float,
+    share: float,
+) -> None:
+    """Warn where a plan expects that few regressions will be calibrated; before anything is charged."""
+    if not isinstance(weights, TiltWeights | StagedTilt) or isinstance(generator, GivenTable):
+        return
+    about: dict[str, Any] = {"adjacency": facts.adjacency, "rows_per_user": facts.rows_per_user}
+    about |= {"generator": generator, "weights": weights, "epsilon": epsilon, "delta": delta, "share": share}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        expected = plan(facts.schema, facts.n_private, **about)
+    if expected.warning:
+        warnings.warn(expected.warning, CalibrationWarning, stacklevel=4)  # the caller's of `iwbayes.publish`
 
 
 def check_algorithms(generator: Generator, weights: WeightEstimator, private: PrivateTable) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
+from iwbayes._warnings import CalibrationWarning
 from iwbayes.curator.contribution import bound_contributions, bounding_events, check_bounding
 from iwbayes.curator.estimators.tilting.staged import StagedTilt
 from iwbayes.curator.estimators.tilting.tilt import TiltWeights
@@ -23,7 +25,7 @@ from iwbayes.curator.plan import (
     joint_events,
     own_delta,
     warn_of_delta,
-    weights_for,
+    warn_of_noise,
 )
 from iwbayes.curator.privacy.accounting import check_budget, largest_scale, noise_event
 from iwbayes.curator.privacy.declared import owed_events
@@ -55,7 +57,6 @@ def publish(
     n_synthetic: int | None = None,
     generator: Generator | SyntheticTable | None = None,
     weights: WeightEstimator | None = None,
-    for_models: Sequence[str] = (),
     share: float = 0.3,
     adjacency: RowAdjacency = "replace-one",
     ledger: Ledger | None = None,
@@ -63,71 +64,20 @@ def publish(
     random_seed: int | np.random.Generator | None = None,
     progressbar: bool = True,
 ) -> Release:
-    """Publish a synthetic table with private weights under one budget.
-
-    Generator and weights are calibrated jointly: their nominal epsilons are the largest multiple of
-    ``share`` and ``1 - share`` whose joint privacy loss distribution stays within (epsilon, delta).
-
-    Parameters
-    ----------
-    private : PrivateTable
-        A table with users needs `bound_contributions` and its ledger.
-    epsilon, delta : float
-        Budget of this release.
-    n_synthetic : int, optional
-        Synthetic rows, by default five for each private row; to be given where those are in a Dask frame. More rows
-        never make a posterior narrower than the private rows would: an analyst's weights sum to the private sample
-        size.
-    generator : Generator or SyntheticTable, optional
-        `BayesNet()` by default. One that is better with a delta works at all of it. Or a table that was made
-        elsewhere, of which all rows are published: what it is declared to have cost is part of the budget.
-    weights : WeightEstimator, optional
-        `TiltWeights()` by default; it works at all of delta. ``DiscriminatorWeights()`` is free and uses the
-        generator's own discriminator.
-    for_models : sequence of str
-        Formulas of the regressions that the rows are for, such as ``["y ~ a + b"]``: the tilt measures what their
-        scores use and nothing else, with less noise where that is fewer features. See `TiltWeights`.
-    share : float
-        The generator's part of epsilon, in (0, 1).
-    adjacency : {"replace-one", "zero-out"}
-        Of the new ledger; a given ledger has its own.
-    ledger : Ledger, optional
-        Continue this ledger: the release must fit in what is left, and its statement covers all of it. The whole
-        release is charged before its first noise is drawn. The ledger is held until the release is made: others wait.
-    noise : NoiseSource, optional
-        For a new ledger; `SystemNoise()` by default.
-    random_seed : int or numpy.random.Generator, optional
-        Seeds the sampling of synthetic rows only, never privacy noise.
-    progressbar : bool
-        Show the steps where the error stream is a terminal.
-
-    Returns
-    -------
-    Release
-
-    Raises
-    ------
-    BudgetExceeded
-        When the release does not fit in the given ledger, or has a larger delta; nothing is drawn.
-    TypeError, ValueError
-        For a wrong argument, before anything is charged.
-
-    Warns
-    -----
-    PrivacyWarning
-        When delta is above one in the number of rows, or of users: whole rows may be exposed with that chance.
-    """
+    """Publish a synthetic table with private weights; see `iwbayes.publish`, which names models as well."""
     generator = BayesNet() if generator is None else generator
     if isinstance(generator, SyntheticTable):
         generator = GivenTable(generator, owed_events(generator, ledger if isinstance(ledger, Ledger) else None))
-    weights = weights_for(weights, for_models)
+    weights = TiltWeights() if weights is None else weights
     epsilon, delta = check_budget(epsilon, delta)
     n = _check_arguments(private, generator, weights, n_synthetic, share, ledger, adjacency, noise, delta)
     sampler = np.random.default_rng(random_seed)
-    warn_of_delta(delta, *(("rows", private.n_private) if private.users is None else ("users", private.n_users)))
+    units, number = ("rows", private.n_private) if private.users is None else ("users", private.n_users)
+    warn_of_delta(delta, units, number, stacklevel=4)  # it is the caller's of `iwbayes.publish`
     if ledger is None:
         ledger = Ledger(epsilon, delta, adjacency, noise=noise)
     facts = PublicFacts.of(private, None, ledger, n_synthetic=n)
+    warn_of_noise(facts, generator, weights, epsilon, delta, share)
     share = 0.0 if isinstance(generator, GivenTable) else share  # a table that exists takes no part of the budget
     if not weights.events(facts, epsilon=(1 - share) * epsilon, delta=own_delta(weights, delta)):
         share = 1.0  # nor do weights that cost nothing
@@ -217,86 +167,43 @@ def publish_users(
     n_synthetic: int | None = None,
     generator: Generator | None = None,
     weights: WeightEstimator | None = None,
-    for_models: Sequence[str] = (),
     share: float = 0.3,
     ledger: Ledger | None = None,
     random_seed: int | np.random.Generator | None = None,
     progressbar: bool = True,
 ) -> Release:
-    """Publish a table in which people own several rows, so that what is released protects people.
-
-    `bound_contributions` keeps at most tau rows of each user, tau chosen privately from a public grid, and `publish`
-    does the rest. Both must fit in the budget before either is charged: a bound alone would be of no use.
-
-    Parameters
-    ----------
-    private : PrivateTable
-        With a user column, as it was read.
-    epsilon, delta : float
-        Budget of both steps together.
-    grid : sequence of int
-        Candidates for tau, increasing, chosen without looking at the rows.
-    bound_share : float
-        Part of epsilon that chooses tau and counts the rows, in (0, 1).
-    n_synthetic, generator, weights, for_models, share, random_seed, progressbar
-        As in `publish`.
-    ledger : Ledger, optional
-        With adjacency "replace-user"; a new one of this budget by default.
-
-    Returns
-    -------
-    Release
-
-    Raises
-    ------
-    BudgetExceeded
-        When both steps do not fit in the ledger; nothing is charged or drawn.
-    TypeError, ValueError
-        For a wrong argument; see `bound_contributions` and `publish`.
-
-    Notes
-    -----
-    Calibrated intervals for such a release are out of scope: rows of one person are alike, and no interval here
-    accounts for that. Every fit of it says "not calibrated", and describes the rows, not the people.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> import iwbayes as iw
-    >>> visits = pd.DataFrame({"person": range(60), "cost": [float(i % 9) for i in range(60)]})
-    >>> private = iw.PrivateTable(visits, iw.Schema(iw.Real("cost", 0, 10)), user="person")
-    >>> release = iw.publish_users(private, epsilon=1, delta=1e-6, grid=[1], n_synthetic=50, progressbar=False)
-    >>> release.statement.adjacency, release.certified
-    ('replace-user', True)
-    """
+    """Bound the rows of each user, then publish; see `iwbayes.publish_users`."""
     epsilon, delta = check_budget(epsilon, delta)
     ledger = Ledger(epsilon, delta, "replace-user") if ledger is None else ledger
     grid = check_bounding(private, ledger, grid)
     check_delta(delta, ledger)
     left = release_epsilon(epsilon, delta, len(grid), ledger, bound_share=bound_share)
     generator = BayesNet() if generator is None else generator
-    estimator = weights_for(weights, for_models)
+    estimator = TiltWeights() if weights is None else weights
     # refuse what publish() would, while nothing is charged
     check_algorithms(generator, estimator, private)
     check_share(share)
     n = 1 if n_synthetic is None else check_whole("n_synthetic", n_synthetic)
     facts = PublicFacts(private.schema, private.n_users, n, "replace-user", max(grid), private.n_users)
     joint_events(facts, generator, estimator, share, left, delta)(1.0)
+    warn_of_noise(facts, generator, estimator, left, delta, share)
     bounding = bounding_events(bound_share * epsilon, len(grid))
     ledger.check_releases(bounding, [noise_event("release", left, delta)])
     bounded = bound_contributions(private, ledger, epsilon=bound_share * epsilon, grid=grid)
-    return publish(
-        bounded,
-        epsilon=left,
-        delta=delta,
-        n_synthetic=n_synthetic,
-        generator=generator,
-        weights=estimator,
-        share=share,
-        ledger=ledger,
-        random_seed=random_seed,
-        progressbar=progressbar,
-    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "noise over spread", CalibrationWarning)  # it was given above
+        return publish(
+            bounded,
+            epsilon=left,
+            delta=delta,
+            n_synthetic=n_synthetic,
+            generator=generator,
+            weights=estimator,
+            share=share,
+            ledger=ledger,
+            random_seed=random_seed,
+            progressbar=progressbar,
+        )
 
 
 def release_epsilon(

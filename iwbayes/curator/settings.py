@@ -53,8 +53,6 @@ def to_data(algorithm: object) -> dict[str, Any] | None:
         value = getattr(algorithm, field.name)
         if field.name == MODELS:
             data[MODELS] = [model.to_data() for model in value]
-            if None in data[MODELS]:
-                return None
             continue
         plain = value if _is_plain(value) else list(value) if _is_plain_tuple(value) else to_data(value)
         if plain is None and value is not None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from iwbayes.features.terms import MAX_RAW_TERMS, Term, feature_owners, ordered_terms
 from iwbayes.schema import Schema
-from iwbayes.schema.columns import Categorical, Real
+from iwbayes.schema.columns import Categorical, Column, Real
 
 #: Terms, each the tuple of indices of encoded features that it multiplies; the empty tuple is the constant.
 Span = frozenset[Term]
@@ -112,6 +112,18 @@ def model_options(formulas: tuple[str, ...], schema: Schema) -> tuple[tuple[str,
     return tuple((name, ordered_terms(terms)) for name, terms in reversed(options))
 
 
+def main_effects(response: str, schema: Schema) -> str:
+    """Return the formula of the regression of a response on all other columns."""
+    if response not in schema.names:
+        raise ValueError(f"response must be one of the columns {list(schema.names)}; got {response!r}.")
+    terms = {column.name: quoted(column.name) for column in schema}
+    terms |= {name: f"np.log1p({term})" for name, term in terms.items() if _is_logged(schema[name])}
+    left = terms.pop(response)
+    if not terms:
+        raise ValueError(f"response {response!r} is the only column: there is nothing to regress it on.")
+    return f"{left} ~ {' + '.join(terms.values())}"
+
+
 def model_terms(formula: str, schema: Schema) -> ScoreTerms:
     """Read a regression's formula ``response ~ terms``, as formulaic does.
 
@@ -146,6 +158,10 @@ def model_terms(formula: str, schema: Schema) -> ScoreTerms:
             span = reader.checked(_times(span, reader.factor(factor), schema), str(term))
         design |= span
     return ScoreTerms(formula, response, design, schema)
+
+
+def _is_logged(column: Column) -> bool:
+    return isinstance(column, Real) and column.transform == "log1p"
 
 
 def quoted(name: str) -> str:
@@ -275,12 +291,11 @@ class _Reader:
         """Span of a column: the constant and its encoded features."""
         own = self._place(name)
         column = self.schema[name]
-        transform = column.transform if isinstance(column, Real) else None
-        if logged and transform != "log1p":
+        if logged and not _is_logged(column):
             raise self._refusal(
                 f"np.log1p({quoted(name)})", "is of a column that is not declared with transform='log1p'"
             )
-        if transform == "log1p" and not logged:
+        if _is_logged(column) and not logged:
             raise ValueError(
                 f"formula {self.formula!r}: column {name!r} is declared with transform='log1p', and its features are "
                 f"those of np.log1p({quoted(name)}). Write np.log1p({quoted(name)}), or declare it without the "

@@ -6,7 +6,8 @@ a likelihood tells near its mode: p features where products of columns are about
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -45,14 +46,15 @@ class ScoreModel(Protocol):
     def check(self, schema: Schema) -> None:
         """Refuse (TypeError, ValueError) what the columns cannot carry."""
 
-    def fit(self, synthetic: SyntheticTable, weights: Array) -> RowScores:
-        """Scores at the mode under weights (row,) of the synthetic rows, which sum to the number of private rows.
+    def on(self, synthetic: SyntheticTable) -> Callable[[Array], RowScores]:
+        """Make the function from weights (row,) of synthetic rows to the scores at the mode under them.
 
-        RuntimeError or ValueError where it has no mode.
+        The weights sum to the number of private rows. RuntimeError or ValueError, here or of the function, where there
+        is no mode.
         """
 
-    def to_data(self) -> dict[str, Any] | None:
-        """Say what it is in plain JSON values, for who replays a release; None where it holds a function."""
+    def to_data(self) -> dict[str, Any]:
+        """Say what it is in plain JSON values, for who replays a release; of a function the name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +186,8 @@ def score_chunks(scores: Sequence[RowScores], frame: pd.DataFrame) -> Iterator[t
     """Scores of several models side by side, in chunks of rows (row, p)."""
     for rows in row_blocks(len(frame), _CHUNK):
         part = frame.iloc[rows]
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of private rows nothing may be said
             yield rows, np.concatenate([score(part) for score in scores], axis=1)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from contextlib import ExitStack
 from functools import partial
@@ -13,12 +13,15 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
+
 from iwbayes._warnings import IwbayesWarning
 from iwbayes.analyst.calibration.misfit import row_error
 from iwbayes.analyst.checks import check_count
 from iwbayes.curator.pipeline import Pipeline
 from iwbayes.curator.plan import GivenTable
 from iwbayes.curator.progress import progress
+from iwbayes.features.scores import ScoreModel
 from iwbayes.rehearsal.replay import check_replayable, replay
 from iwbayes.rehearsals import (
     LEAST,
@@ -44,6 +47,7 @@ def rehearse(
     path: str | os.PathLike[str] | None = None,
     executor: Executor | Any = None,
     n_jobs: int = 1,
+    models: Sequence[ScoreModel] = (),
     random_seed: int | None = None,
     progressbar: bool = True,
 ) -> Rehearsals:
@@ -68,6 +72,9 @@ def rehearse(
         Where the replays run, for example on a cluster. Its workers need this package.
     n_jobs : int
         Processes, one thread each, where there is no executor.
+    models : sequence of ScoreModel
+        Models that the release was made for and holds the names of only: functions that make PyMC models, as
+        `iwbayes.model` takes them.
     random_seed : int, optional
         Rehearsal i follows from the seed and i alone, wherever it runs. Runs that go on from a file have its seed.
     progressbar : bool
@@ -111,14 +118,15 @@ def rehearse(
             f"executor must be a concurrent.futures.Executor or a Dask client; got {type(executor).__name__}. Give "
             "n_jobs for processes of this machine."
         )
-    pipeline = check_replayable(release)
+    pipeline = check_replayable(release, models)
+    own = cloudpickle.dumps(tuple(models)) if models else b""
     wanted = _facts(release, pipeline, random_seed)
     content, failures = release.to_bytes(), list[Exception]()
     facts, done = (wanted, {}) if path is None else _begun(Path(path), wanted, content, random_seed)
     missing = [index for index in range(n) if index not in done]
     try:
         with progress(progressbar, "rehearsing", len(missing)) as step:
-            for index, found in _replays(content, facts.random_seed, missing, executor, n_jobs):
+            for index, found in _replays((content, facts.random_seed, own), missing, executor, n_jobs):
                 step()
                 if isinstance(found, Exception):
                     failures.append(found)
@@ -184,11 +192,12 @@ def _add(path: Path, content: bytes) -> None:
 
 
 def _replays(
-    content: bytes, seed: int, numbers: list[int], executor: Executor | Any, n_jobs: int
+    of: tuple[bytes, int, bytes], numbers: list[int], executor: Executor | Any, n_jobs: int
 ) -> Iterator[tuple[int, bytes | Exception]]:
-    """Replays as they end, with their numbers, and the errors of those that failed."""
+    """Replays as they end, with their numbers, and the errors of those that failed; `of` a release, seed and models."""
+    content, seed, models = of
     if executor is None and n_jobs == 1:
-        yield from ((index, _outcome(partial(replay, content, index, seed))) for index in numbers)
+        yield from ((index, _outcome(partial(replay, content, index, seed, models))) for index in numbers)
         return
     with ExitStack() as stack:
         if executor is None:
@@ -197,7 +206,7 @@ def _replays(
         else:
             # a Dask client gives futures of its own, and an executor whose futures are those of the library
             pool = executor.get_executor() if hasattr(executor, "get_executor") else executor
-        jobs = {pool.submit(replay, content, index, seed): index for index in numbers}
+        jobs = {pool.submit(replay, content, index, seed, models): index for index in numbers}
         try:
             for job in as_completed(jobs):
                 yield jobs.pop(job), _outcome(job.result)

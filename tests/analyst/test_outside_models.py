@@ -97,5 +97,6 @@ def test_through_publish_and_a_file(tmp_path):
     back = iw.load(release.save(tmp_path / "r.iwb", allow_uncertified=True))
     for found in (release, back):
         assert unmeasured(found, "y ~ x") is None
-        assert "z, y:z" in unmeasured(found, "y ~ x + z")
+        said = unmeasured(found, "y ~ x + z")
+        assert "measured the scores of y ~ x and of no other model" in said and "for_models=['y ~ x + z']" in said
         assert np.isfinite(found.weights.log_weights).all()

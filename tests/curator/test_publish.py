@@ -2,6 +2,7 @@
 
 import json
 import traceback
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -9,15 +10,18 @@ import pytest
 from estimator_tools import progress_outputs
 from factories import seeded_release
 
-from iwbayes._warnings import PrivacyWarning
+import iwbayes as iw
+from iwbayes._warnings import CalibrationWarning, PrivacyWarning
 from iwbayes.curator.estimators.logistic import LogisticWeights
+from iwbayes.curator.estimators.tilting.staged import StagedTilt
 from iwbayes.curator.estimators.tilting.tilt import TiltWeights
 from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
-from iwbayes.curator.plan import Plan, plan, uniform_table
+from iwbayes.curator.plan import Plan, uniform_table
 from iwbayes.curator.privacy.accounting import gaussian_epsilon, joint_multiplier, price
 from iwbayes.curator.privacy.ledger import BudgetExceeded, Ledger
 from iwbayes.curator.privacy.noise import SeededNoise, SystemNoise
-from iwbayes.curator.publish import publish
+from iwbayes.planning import plan
+from iwbayes.publishing import publish
 from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable
@@ -124,15 +128,19 @@ def test_the_release_holds_together_and_its_recipe_is_plain(private):
 
 
 def test_the_release_says_what_it_was_made_for(private):
-    models = ["insured ~ age + region", "visits ~ age"]
+    models = ["insured ~ age + region", iw.model("visits ~ age", family="poisson")]
+    names = ["insured ~ age + region", "visits ~ age"]
     settings = {"epsilon": 1.0, "delta": 1e-6, "n_synthetic": 800, "random_seed": 1}
     release = publish(private, for_models=models, noise=SeededNoise(1), **settings)
-    assert release.recipe["for_models"] == models and all(model in " ".join(str(release).split()) for model in models)
+    assert release.recipe["for_models"] == names and all(name in " ".join(str(release).split()) for name in names)
     # naming them in the weights is the same
-    again = publish(private, weights=TiltWeights(for_models=models), noise=SeededNoise(1), **settings)
+    own = StagedTilt([iw.model(models[0]), models[1]])
+    again = publish(private, weights=own, noise=SeededNoise(1), **settings)
     np.testing.assert_array_equal(again.weights.log_weights, release.weights.log_weights)
     assert again.recipe == release.recipe
     assert "for_models" not in publish(private, noise=SeededNoise(1), **settings).recipe
+    products = publish(private, weights=TiltWeights(), for_models=names, noise=SeededNoise(1), **settings)
+    assert products.recipe["for_models"] == names and products.weights.method.startswith("TiltWeights(model")
 
 
 def test_only_system_noise_is_certified(private):
@@ -312,7 +320,7 @@ def test_the_plan_is_near_the_release(private):
 
 def test_the_plan_for_models_has_fewer_features(private):
     model = "insured ~ age + visits"
-    expected = plan(SCHEMA, N, epsilon=0.4, delta=1e-6, for_models=[model])
+    expected = plan(SCHEMA, N, epsilon=0.4, delta=1e-6, weights=TiltWeights(), for_models=[model])
     everything = plan(SCHEMA, N, epsilon=0.4, delta=1e-6, weights=TiltWeights(features="quadratic"))
     assert everything.terms == "quadratic" and "model, square and product terms, 9 features" in str(expected)
     assert (
@@ -321,10 +329,40 @@ def test_the_plan_for_models_has_fewer_features(private):
     )
     # at this budget the default keeps no product of response and predictor at all
     assert plan(SCHEMA, N, epsilon=0.4, delta=1e-6).terms == "squares"
-    release = seeded_release(private, epsilon=0.4, for_models=[model])
+    release = seeded_release(private, epsilon=0.4, weights=TiltWeights(), for_models=[model])
     assert abs(release.weights.measurement.features.dim - expected.n_features) <= 1
     sd = float(np.sqrt(release.weights.measurement.noise.covariance[0, 0]))
     assert 0.7 < expected.noise_sd / sd < 1.4
+
+
+def test_the_plan_of_stages_is_near_the_release(private):
+    expected = plan(SCHEMA, N, epsilon=1.0, delta=1e-6, response="insured")
+    release = seeded_release(private, epsilon=1.0, response="insured")
+    assert release.recipe["for_models"] == ["insured ~ age + np.log1p(debt) + visits + region"]
+    assert expected.events == release.statement.events and len(expected.stage_noise_sd) == 4
+    measurement = release.weights.measurement
+    # Intercept, age, debt, visits, two regions, the rows that are complete, and the rows that are clipped
+    assert expected.n_features == 8 and abs(measurement.features.dim - expected.n_features) <= 1
+    sd = float(np.sqrt(measurement.noise.covariance[0, 0]))
+    assert expected.noise_sd == expected.stage_noise_sd[-1] and 0.6 < expected.noise_sd / sd < 1.6
+    text = " ".join(str(expected).split())
+    assert (
+        "measured: scores of insured ~ age + np.log1p(debt) + visits + region, 8 features" in text
+        and "4 stages, sd " in text
+    )
+
+
+def test_a_release_that_measures_too_little_says_so_before_it_charges(private):
+    ledger = Ledger(1.0, 1e-5, noise=SeededNoise(1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(CalibrationWarning, match="Products of columns are not measured: name the regressions"):
+            publish(private, epsilon=0.4, delta=1e-6, n_synthetic=300, ledger=ledger)
+        assert ledger.events == ()
+        publish(private, epsilon=0.9, delta=1e-6, n_synthetic=300, ledger=ledger, for_models=["insured ~ age"])
+    with pytest.warns(CalibrationWarning, match="noise over spread") as caught:
+        publish(private, epsilon=0.4, delta=1e-6, n_synthetic=300, noise=SeededNoise(1))
+    assert [warning.filename for warning in caught] == [__file__]
 
 
 def test_the_plan_needs_no_private_row(private, monkeypatch):

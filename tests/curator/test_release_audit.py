@@ -83,7 +83,7 @@ CASES = {
     ),
     "Mixture, zero-out": Case(lambda: {"generator": small_mixture()}, 2, 0.999, binary=True, nulled=True),
     "for models": Case(
-        lambda: {"for_models": ["y ~ x0"]},
+        lambda: {"weights": iw.TiltWeights(for_models=["y ~ x0"])},
         2,
         0.65,
         binary=True,
@@ -101,6 +101,18 @@ def test_a_release_loses_what_it_states_and_no_more(name: str):
     for loss in found.losses:
         assert loss.share <= 1 + 1e-9
         assert loss.share > 0.999 or loss.event.label in case.slack, str(found)
+
+
+def test_a_release_in_stages_loses_no_more_than_it_states():
+    # the functions of later stages are of noisy modes, so that no pair of rows is at the bound of all of them
+    rng, schema = np.random.default_rng(1), iw.Schema(iw.Binary("y"), iw.Real("x0", 0, 1))
+    x = rng.random(3000)
+    frame = pd.DataFrame({"y": (rng.random(3000) < x).astype(int), "x0": x})
+    pair = [synthetic_table(frame.assign(y=frame["y"].where(frame.index > 0, y)), schema) for y in (0, 1)]
+    found = run(*pair, weights=iw.StagedTilt([iw.model("y ~ x0")]))
+    shares = [loss.share for loss in found.losses if loss.event.label.startswith("StagedTilt")]
+    assert found.passed and not found.departures
+    assert len(shares) == 4 and 0.2 < min(shares) <= max(shares) <= 1 + 1e-9, str(found)
 
 
 def people(n_users: int = 400) -> tuple[iw.SyntheticTable, np.ndarray]:

@@ -198,7 +198,7 @@ def test_seeds_repeat_it_and_settings_reach_the_releases(public):
     small = settings | {"epsilon": 0.3}
     poor, named = iw.plan(SCHEMA, 500, **small), iw.plan(SCHEMA, 500, **small, for_models=[FORMULA])
     assert poor.plans[0].terms in ("linear", "squares") and poor.calibrated[0.3] == 0 and "for_models" in poor.advice
-    assert named.plans[0].terms.startswith("model") and not named.lengths.equals(poor.lengths)
+    assert named.plans[0].terms == f"scores of {FORMULA}" and not named.lengths.equals(poor.lengths)
 
 
 def test_rows_of_an_earlier_release_are_drawn_by_their_weights():

@@ -137,7 +137,7 @@ def frame():
 def release(frame):
     private = iw.PrivateTable(frame, SCHEMA)
     options = {"noise": iw.SeededNoise(1), "random_seed": 1, "n_synthetic": 8000}
-    return iw.publish(private, epsilon=4, delta=1e-6, for_models=["y ~ visit"], **options)
+    return iw.publish(private, epsilon=4, delta=1e-6, for_models=["y ~ visit", "visit ~ y"], **options)
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])

@@ -205,7 +205,7 @@ def _rehearsed(
             "reweight(model, release)."
         )
     center = draws.mean(axis=0)
-    movable, informed = terms.movable(release), terms.in_likelihood(center)
+    movable, informed = terms.movable(release.synthetic), terms.in_likelihood(center)
     if informed.all():
         return (*rehearsed_draws(movable, movable.mode(center), draws, release, rehearsals, rng), None)
     given = GivenOthers(movable, center, informed)

@@ -51,6 +51,9 @@ NOISY = 0.9
 #: 40 simulated cells 90 % intervals of parameters inside all other limits covered 96 % with values from 0.1 to 0.5, and
 #: nothing lay beyond: a guard. Where k-hat of the weights was beyond its limit of 0.7 they covered 90 %.
 DFBETAS_LIMIT = 0.5
+#: Smallest variance of scores over what the curvature expects of them. One where the model is right; of a level whose
+#: rows all have one outcome it is about the chance that the prior leaves to the other: the sandwich is far too short.
+VARIATION_LIMIT = 0.1
 #: Effective rows for each feature of the tilt: with fewer, features span scores by chance, and "explained" says little.
 #: At this limit a true share of 0.87 reads as 0.9.
 ROWS_PER_FEATURE = 4.0
@@ -139,7 +142,8 @@ def parameter_checks(unmeasured: str | None = None, *, pooled: bool = False) -> 
         "misfit_share": partial(misfit_check, pooled=pooled),
         "dfbetas": dfbetas_check,
     }
-    return judges if pooled else judges | {"skew": skew_check}
+    # draws of the weighted posterior are as wide as its prior where the likelihood has no mode
+    return judges if pooled else judges | SHAPE_CHECKS
 
 
 def kappa_check(kappa: float, name: str = "kappa") -> Check:
@@ -195,6 +199,17 @@ def dfbetas_check(shift: float) -> Check:
     )
 
 
+def variation_check(share: float) -> Check:
+    """How much the scores of a parameter vary, over what the curvature expects."""
+    return above(
+        "variation",
+        share,
+        VARIATION_LIMIT,
+        "the rows do not vary where the model expects it: there are too few of an outcome or a level, and only a prior "
+        "keeps the estimate finite. Merge rare levels, or ask for a release with more private rows.",
+    )
+
+
 def skew_check(skew: float) -> Check:
     """Distance of posterior mean and mode."""
     advice = (
@@ -207,6 +222,10 @@ def skew_check(skew: float) -> Check:
             "the model that reweight() returned, with these weights."
         )
     return below("skew", skew, SKEW_LIMIT, advice)
+
+
+#: Judges of single parameters that say whether a normal, and a likelihood with a mode, may stand for the posterior.
+SHAPE_CHECKS: dict[str, Callable[[float], Check]] = {"variation": variation_check, "skew": skew_check}
 
 
 def failed_refits_check(share: float) -> Check:

@@ -142,7 +142,7 @@ class Hierarchy:
         given = self.given
         both, p = np.ix_(given.informed, given.informed), len(given.informed)
         one: dict[str, Any] = {}
-        of_each = ("kappa", "explained", "second_order", "misfit_share", "dfbetas", "unrehearsed_share")
+        of_each = ("kappa", "explained", "second_order", "misfit_share", "dfbetas", "variation", "unrehearsed_share")
         for name in ("mean", "likelihood_mean", *of_each):
             one[name] = given.placed(getattr(normal, name))
         for name in ("covariance", "likelihood_covariance", "uncalibrated_covariance"):

@@ -52,14 +52,17 @@ def misfit_variance(tilt: ReleasedTilt, shares: Array, n_private: float) -> floa
 def unmeasured_variance(tilt: ReleasedTilt, shares: Array, n_private: float) -> float:
     """Mean square error of the weighted rows in a direction of variance one that the tilt does not pull.
 
-    By the test of fit, where there is one (`misfit_variance`). Else nobody looked there, and it is the larger of
-    `generator_error`, how wrong the rows were where somebody did, and `UNTESTED`. NaN where the tilt is of no release.
+    By the test of fit, where there is one (`misfit_variance`). Of a tilt in stages, by the error of the rows before the
+    first stage in the scores of its models, of which later stages leave no more than what is clipped; private rows
+    differ by one in N there. Else nobody looked, and it is the larger of `generator_error`, how wrong the rows were
+    where somebody did, and `UNTESTED`. NaN where the tilt is of no release.
     """
     tested = misfit_variance(tilt, shares, n_private)
     if not np.isnan(tested) or tilt.weights is None:
         return tested
-    error = tilt.row_error if np.isfinite(tilt.row_error) else generator_error(tilt, n_private)
-    return float(np.fmax(error, UNTESTED))
+    if np.isfinite(tilt.row_error):
+        return max(tilt.row_error, 0.0) + 1 / n_private
+    return float(np.fmax(generator_error(tilt, n_private), UNTESTED))
 
 
 def generator_error(tilt: ReleasedTilt, n_private: float) -> float:

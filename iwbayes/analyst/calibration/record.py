@@ -82,14 +82,15 @@ def calibration_record(
         Dimension ``parameter``; variables ``calibrated``, whether nothing that bounds the domain is beyond its limit
         for this parameter; ``kappa``, ``explained``, ``second_order`` (share of the variance that is of second order in
         the weights), ``misfit_share`` (share that is due to what the rows miss), ``dfbetas`` (how far a single row
-        moves the estimate, in standard deviations) and ``skew``, all NaN for hyperparameters; ``mean_weighted``,
+        moves the estimate, in standard deviations), ``variation`` (of the scores, over what the curvature expects) and
+        ``skew``, all NaN for hyperparameters; ``mean_weighted``,
         ``sd_weighted``,
         ``mean_calibrated``, ``sd_calibrated`` (unconstrained), ``sd_between`` (of the calibrated means over draws of
         the weights, and part of ``sd_calibrated``; NaN for a single draw). Attributes: ``method`` ("tilt" or "row
         sandwich"), ``weight_draws`` (their number), ``verdict`` ("calibrated", "calibrated in part" or "not
         calibrated"), ``reasons`` (text, one a line, empty where there is none), ``kappa_max``, ``explained_min``,
-        ``second_order_max``, ``misfit_share_max``, ``dfbetas_max``, ``misfit``, ``kappa0``, ``skew`` (the
-        largest), ``nonquadraticity``, ``likelihood_ess``, ``cut_directions``, ``prior_directions``, ``pareto_k``,
+        ``second_order_max``, ``misfit_share_max``, ``dfbetas_max``, ``variation_min``, ``misfit``, ``kappa0``, ``skew``
+        (the largest), ``nonquadraticity``, ``likelihood_ess``, ``cut_directions``, ``prior_directions``, ``pareto_k``,
         ``ess``, ``n_private``, ``n_synthetic``, ``clipped_private``, ``clipped_synthetic``.
     """
     normals = [normals] if isinstance(normals, CalibratedNormal) else list(normals)
@@ -272,7 +273,7 @@ def described(
     between: Array,
 ) -> tuple[dict[str, Array], dict[str, float]]:
     """Columns of a record, with those of its `own` kind, and the worst of the known values over the parameters."""
-    of_normal = ("kappa", "explained", "misfit_share", "dfbetas")
+    of_normal = ("kappa", "explained", "misfit_share", "dfbetas", "variation")
     columns = {name: np.full(len(names), NAN) if normal is None else getattr(normal, name) for name in of_normal} | own
     columns |= {
         "mean_weighted": mean_before,
@@ -285,6 +286,7 @@ def described(
         "explained_min": smallest_known(columns["explained"]),
         "misfit_share_max": -smallest_known(-columns["misfit_share"]),
         "dfbetas_max": -smallest_known(-columns["dfbetas"]),
+        "variation_min": smallest_known(columns["variation"]),
     }
     return columns, worst
 

@@ -19,11 +19,11 @@ from scipy.special import stdtrit
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst.calibration.calibrated_components import likelihood_terms
 from iwbayes.analyst.calibration.domain import (
+    SHAPE_CHECKS,
     Check,
     above,
     failed_refits_check,
     nonquadraticity_check,
-    skew_check,
     smallest_known,
     weight_facts,
 )
@@ -271,6 +271,6 @@ def rehearsal_record(
         nonquadraticity_check(nonquadraticity),
         *([Check("measured", "nothing", "", "fail", _NOTHING)] if tilt is None else []),
     ]
-    verdict = judge(names, columns, {"skew": skew_check}, of_all, known, linked)
+    verdict = judge(names, columns, SHAPE_CHECKS, of_all, known, linked)
     record = dataset(names, columns, facts, normal, *verdict)
     return record.assign(deviation=(("rehearsal", "parameter"), found.deviations)).assign_coords(rehearsal=np.arange(n))

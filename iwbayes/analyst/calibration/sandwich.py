@@ -102,6 +102,8 @@ class CalibratedNormal:
         See `likelihood_ess`.
     dfbetas : ndarray, shape (p,)
         See `dfbetas`; NaN for parameters that the prior alone informs.
+    variation : ndarray, shape (p,)
+        See `variation`; NaN for parameters that the prior alone informs.
     unrehearsed_share : ndarray, shape (p,)
         Share of the calibrated likelihood's variance that rehearsals do not see: what the release did not measure. NaN
         without rehearsals.
@@ -125,6 +127,7 @@ class CalibratedNormal:
     misfit_share: Array
     likelihood_ess: float
     dfbetas: Array
+    variation: Array
     unrehearsed_share: Array
     cut_directions: int
     prior_directions: int
@@ -226,6 +229,7 @@ def calibrate_normal(
         misfit_share=unknown if np.isnan(meat.misfit) else _share(meat.misfit_meat, bread, meat),
         likelihood_ess=likelihood_ess(bread, meat),
         dfbetas=dfbetas(scores, shares, bread, meat, tilt),
+        variation=variation(information, bread),
         unrehearsed_share=missed,
         cut_directions=0 if moments is None else moments.cut_directions,
         prior_directions=n_prior,
@@ -273,6 +277,20 @@ def dfbetas(scores: Array, shares: Array, bread: Array, meat: Meat, tilt: Releas
         largest = np.maximum(largest, np.abs(pull * shares[rows, None]).max(axis=0))
     variance = np.einsum("ij,jk,ik->i", bread, meat.total, bread)
     return np.divide(largest, np.sqrt(np.maximum(variance, 0.0)), out=np.full(len(bread), np.nan), where=variance > 0)
+
+
+def variation(information: Array, bread: Array) -> Array:
+    """``J^-1 I J^-1 / J^-1``, entry by entry of the diagonal: variance of the scores over what J expects, shape (p,).
+
+    It is one where the model is right. It is near zero where the likelihood has no mode of its own, and a prior alone
+    keeps the estimate finite: of the rows with a level all have the same outcome (separation), or an outcome does not
+    occur at all. Scores then hardly vary, and the sandwich takes an estimate for known that nobody knows.
+
+    Theory: docs/theory.md#pareto-k-and-effective-sample-sizes.
+    """
+    expected = np.diag(bread)
+    found = np.einsum("ij,jk,ik->i", bread, information, bread)
+    return np.divide(found, expected, out=np.full(len(bread), np.nan), where=expected > 0)
 
 
 def _share(part: Array, bread: Array, meat: Meat) -> Array:

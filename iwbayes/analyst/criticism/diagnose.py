@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.domain import (
+    SHAPE_CHECKS,
     Check,
     above,
     below,
@@ -45,6 +46,7 @@ _WORST = {
     "explained": "explained_min",
     "misfit_share": "misfit_share_max",
     "dfbetas": "dfbetas_max",
+    "variation": "variation_min",
     "skew": "skew",
 }
 #: Variables that the table of parameters shows: of the formula, and of rehearsals, which are not judged.
@@ -191,6 +193,8 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
           ``unrehearsed_share[parameter]``, the share of the variance for what was not measured. What bounds the formula
           is then for information;
         - ``dfbetas``: the largest shift of an estimate by a single synthetic row, in standard deviations;
+        - ``variation``: the smallest variance of a parameter's scores over what the curvature expects: near zero where
+          an outcome or a level has too few rows, and a prior alone keeps the estimate finite;
         - ``skew``: largest distance of mean and mode of the weighted posterior, in standard deviations;
         - ``nonquadraticity``, for models with hyperparameters: standard deviation, over the weighted posterior, of the
           log likelihood less its quadratic approximation;
@@ -294,7 +298,7 @@ def _calibration(record: xr.Dataset | None, *, of_another: bool) -> list[Check]:
     judges: Any = parameter_checks(pooled=attrs["method"] == "pool")
     by_rehearsals = attrs["method"] == "rehearsals"
     if by_rehearsals:
-        judges = {name: judge if name == "skew" else partial(_unjudged, judge) for name, judge in judges.items()}
+        judges = {name: judge if name in SHAPE_CHECKS else partial(_unjudged, judge) for name, judge in judges.items()}
     checks = [
         Check("calibration", value, "calibrated", "ok" if good else "warn" if in_part else "fail", text),
         _info("method", attrs["method"]),

@@ -27,7 +27,6 @@ from iwbayes.analyst.weighting.other_rows import MovableRows
 from iwbayes.analyst.weighting.reweight import common_weights, is_weighted, unweight
 from iwbayes.analyst.weighting.weighted_op import WeightedRandomVariable
 from iwbayes.arrays import Array
-from iwbayes.release import Release
 from iwbayes.tables import SyntheticTable
 
 # A row of a compiled graph costs about as much as so many numbers in numpy, in which `WORK_LIMIT` counts.
@@ -84,7 +83,7 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
         others = len(model.observed_RVs) > len(rows) or model.potentials or model.deterministics
         self._rows_of_others = self.n_rows if others else 0
         self._made: dict[str, Any] = {}
-        self._release: Release | None = None
+        self._table: SyntheticTable | None = None
         self._arrays: list[Array] | None = None
         self._n_columns = n_weights * self.size  # of Hessians, at the least
         self.cost = float(_GRAPH_COST * self.n_rows)
@@ -112,16 +111,16 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
         other.weights = weights
         return other
 
-    def movable(self, release: Release) -> ModelPosterior:
-        """Return the same model on the rows of its release, which `on_rows` can put on others of the same number.
+    def movable(self, table: SyntheticTable) -> ModelPosterior:
+        """Return the same model on its rows, those of a table, which `on_rows` can put on others of the same number.
 
         ValueError where it holds numbers a row that are no function of a single column of the release.
         """
         if self._left_out.any():
             raise ValueError("rows of weight zero are out of the model, which cannot be put on other rows.")
         other = copy(self)
-        other._made, other._release = {}, release
-        other._arrays, _ = other._movable_graph[2].arrays(release.synthetic)
+        other._made, other._table = {}, table
+        other._arrays, _ = other._movable_graph[2].arrays(table.frame)
         return other
 
     def on_rows(self, table: SyntheticTable, weights: np.ndarray) -> ModelPosterior:
@@ -129,9 +128,9 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
 
         ValueError where `movable` did not make it, or there is another number of rows.
         """
-        if self._release is None or len(table) != self.n_rows:
+        if self._table is None or len(table) != self.n_rows:
             raise ValueError(f"the model is not one that can be put on {len(table)} other rows. See movable().")
-        arrays, known = self._movable_graph[2].arrays(table)
+        arrays, known = self._movable_graph[2].arrays(table.frame)
         other = self.with_weights(np.where(known, weights, 0.0))
         other._arrays = arrays
         return other
@@ -230,6 +229,11 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
         return (gradient != 0) | (hessian != 0).any(axis=0)
 
     @property
+    def graph_of_rows(self) -> tuple[Any, Any, MovableRows]:
+        """Graph of the unweighted log likelihood of each row, its theta, and what it holds of columns (`movable`)."""
+        return self._movable_graph  # type: ignore[no-any-return]
+
+    @property
     def _row_graph(self) -> tuple[Any, Any]:
         """Graph of the unweighted log likelihood of each row, shape (row,), and its theta."""
         return self._movable_graph[:2]
@@ -241,9 +245,9 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
         terms = self._model.logp(vars=variables, sum=False)
         rows = sum(term.sum(axis=tuple(range(1, term.ndim))) if term.ndim > 1 else term for term in terms)
         [rows], theta = self._join([rows])
-        if self._release is None:
+        if self._table is None:
             return rows, theta, None
-        rows, held = MovableRows.of(rows, self._release)
+        rows, held = MovableRows.of(rows, self._table)
         return rows, theta, held
 
     @_shared

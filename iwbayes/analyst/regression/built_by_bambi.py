@@ -282,7 +282,7 @@ def _sampled(
     drawn = components[0].draws
     theta, groups["sample_stats"] = drawn.theta, sample_statistics([drawn], assignment)
     if rehearsals is not None:
-        movable, mode, flat = terms.movable(release), components[0].mode, theta.reshape(-1, terms.size)
+        movable, mode, flat = terms.movable(release.synthetic), components[0].mode, theta.reshape(-1, terms.size)
         moved, record = rehearsed_draws(movable, mode, flat, release, rehearsals, rng, built.measurable)
         theta, groups["calibration"] = moved.reshape(theta.shape), record
     elif calibrating:

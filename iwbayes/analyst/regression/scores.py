@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,8 @@ from iwbayes.analyst.regression.regression_posterior import RegressionPosterior
 from iwbayes.analyst.regression.weighted_rows import WeightedRows
 from iwbayes.arrays import Array
 from iwbayes.features.formulas import model_terms, read_formula
-from iwbayes.schema import Schema
+from iwbayes.features.scores import ScoreModel
+from iwbayes.schema import Integer, Schema
 from iwbayes.tables import SyntheticTable
 
 
@@ -110,48 +112,104 @@ class RegressionModel:
         response = str(read_formula(self.formula, schema).lhs[0])
         if response in schema.names:
             column = schema[response]
+            if self.family is None and isinstance(column, Integer):
+                raise ValueError(
+                    f"{response!r} holds whole numbers, which may be counts or measurements. Name the model with its "
+                    f"family: iwbayes.model({self.formula!r}, family='poisson')."
+                )
             check_column(get_family(default_family(column) if self.family is None else self.family), column)
 
-    def fit(self, synthetic: SyntheticTable, weights: Array) -> RegressionScores:
-        """Scores at the mode under weights (row,) of the rows; see `ScoreModel`."""
+    def on(self, synthetic: SyntheticTable) -> Callable[[Array], RegressionScores]:
+        """Build the design of synthetic rows; see `ScoreModel`."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of levels that do not occur: they have no coefficient, and no score
             design = build_design(self.formula, synthetic.frame, synthetic.schema, self.family)
-            prior = LogPrior(design, prior_scales(design, weights[design.rows]))
-            mode = RegressionPosterior(design, prior, weights).mode()
             response = None
             if design.name not in design.schema.names:
                 ready = ready_rows(synthetic.frame.iloc[design.rows][list(design.schema.names)], design.schema, skip="")
                 response = evaluate(read_formula(self.formula, design.schema).lhs, ready).model_spec
         none = design.with_rows(design.x[:0], design.y[:0])
-        return RegressionScores(none, mode.theta, response)
+
+        def at(weights: Array) -> RegressionScores:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                prior = LogPrior(design, prior_scales(design, weights[design.rows]))
+                return RegressionScores(none, RegressionPosterior(design, prior, weights).mode().theta, response)
+
+        return at
 
     def to_data(self) -> dict[str, Any]:
         """Return formula and family as plain values."""
         return {"formula": self.formula, "family": self.family}
 
 
-def model(formula: str, *, family: FamilyName | None = None) -> RegressionModel:
-    """Name a regression that a release is made for, as `StagedTilt` takes it.
+def model(
+    model: str | Callable[[pd.DataFrame], Any], *, family: FamilyName | None = None, name: str | None = None
+) -> ScoreModel:
+    """Name a model that a release is made for, as `publish` takes it in ``for_models``.
 
     Parameters
     ----------
-    formula : str
-        A response and polynomials of columns, as ``"y ~ a + b"``.
+    model : str or callable
+        The formula of a regression: a response and polynomials of columns, as ``"y ~ a + b"``. Or a function from a
+        data frame, of rows as they will be published, to a `pymc.Model` or a Bambi model with one density a row. It is
+        called with synthetic rows only. What the model holds of a single column, as ``pm.Data`` or a constant, is read
+        from private rows in their place; what it computes from the frame otherwise, a mean for example, is a public
+        constant. Products of columns, and other functions of several, are computed in the model.
     family : {"bernoulli", "gaussian", "categorical", "poisson"}, optional
-        By default that of the response's declared column, as in `fit`.
+        Of a formula; by default that of the response's declared column, as in `fit`.
+    name : str, optional
+        Of a function; by default its own. A release names the models that it was made for.
 
     Returns
     -------
-    RegressionModel
+    ScoreModel
+
+    Raises
+    ------
+    TypeError
+        For what is neither a formula nor a function.
+    ValueError
+        For a family of a function, or a name of a formula. What the columns cannot carry is refused by `publish`,
+        before anything is charged.
+
+    Notes
+    -----
+    The scores of a PyMC model are those of its unconstrained parameters, differentiated in the graph of one row and
+    repeated over rows: no operation can see two rows. Operations that call Python functions are refused. Rows whose
+    scores are no numbers count as clipped. A release holds the name of a function and not the function: give the same
+    models to `rehearse`.
 
     Examples
     --------
     >>> import iwbayes as iw
     >>> iw.model("visits ~ age + income", family="poisson")
     RegressionModel(formula='visits ~ age + income', family='poisson')
+
+    >>> import pymc as pm
+    >>> def counts(frame):
+    ...     with pm.Model() as built:
+    ...         age = pm.Data("age", frame["age"])
+    ...         slope, alpha = pm.Normal("slope", 0, 1), pm.Exponential("alpha", 1)
+    ...         pm.NegativeBinomial("visits", pm.math.exp(slope * age), alpha, observed=frame["visits"])
+    ...     return built
+    >>> iw.model(counts).name
+    'counts'
     """
-    return RegressionModel(formula, family)
+    if isinstance(model, str):
+        if name is not None:
+            raise ValueError(f"the name of a regression is its formula; got name={name!r} beside {model!r}.")
+        return RegressionModel(model, family)
+    if not callable(model):
+        raise TypeError(
+            f"a model is a formula, or a function from a data frame to a pymc.Model; got {type(model).__name__}. For "
+            "a model that is made already write a function that makes it."
+        )
+    if family is not None:
+        raise ValueError(f"the family is that of a formula; got family={family!r} beside a function.")
+    from iwbayes.analyst.inference.model_scores import PyMCModel
+
+    return PyMCModel(model, getattr(model, "__name__", type(model).__name__) if name is None else name)
 
 
 def _any_cell(column: Any) -> Any:

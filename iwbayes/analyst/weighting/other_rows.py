@@ -17,7 +17,6 @@ from pytensor.graph.traversal import ancestors
 
 from iwbayes.analyst.weighting.graph_functions import evaluate
 from iwbayes.arrays import Array
-from iwbayes.release import Release
 from iwbayes.schema import Binary, Categorical, Schema
 from iwbayes.tables import SyntheticTable
 
@@ -27,9 +26,9 @@ _DEGREE = 3
 _ROUNDING = 1e-9
 
 
-def cells_of(table: SyntheticTable, name: str) -> tuple[Array, bool]:
+def cells_of(frame: pd.DataFrame, schema: Schema, name: str) -> tuple[Array, bool]:
     """Cells of a column as numbers, codes of levels, and whether they are ordered."""
-    column, values = table.schema[name], table.frame[name]
+    column, values = schema[name], frame[name]
     if isinstance(column, Binary | Categorical):
         codes = column.codes(values).astype(np.float64)
         return np.where(codes < 0, np.nan, codes), False
@@ -65,9 +64,8 @@ class OfColumn:
         """Values at other cells (row,), and at which of them it is known."""
         missing, there = np.isnan(cells), ~np.isnan(self.cells)
         if not self.ordered:
-            table = dict(zip(self.cells[there], self.values[there], strict=True))
-            known = np.isin(cells, self.cells[there])
-            found = np.array([table.get(cell, self.values[0]) for cell in cells])
+            index = np.searchsorted(self.cells[there], cells).clip(max=len(self.cells) - 1)
+            known, found = self.cells[index] == cells, self.values[index]
         elif self.polynomial is not None:
             found, known = np.polyval(self.polynomial, np.where(missing, 0.0, cells)), ~missing
         else:
@@ -100,10 +98,10 @@ class MovableRows:
     functions: Sequence[Sequence[OfColumn | Array]]  # one a column of the array; an array of equal numbers stays
 
     @classmethod
-    def of(cls, outputs: Variable, release: Release) -> tuple[Variable, MovableRows]:
+    def of(cls, outputs: Variable, table: SyntheticTable) -> tuple[Variable, MovableRows]:
         """Return a graph with shared variables for what it holds row by row; ValueError where that is no column's."""
-        table, n = release.synthetic, len(release.synthetic)
-        cells = {name: cells_of(table, name) for name in table.schema.names}
+        n = len(table)
+        cells = {name: cells_of(table.frame, table.schema, name) for name in table.schema.names}
         shared, functions = list[Any](), list[list[OfColumn | Array]]()
         swapped: dict[Any, Any] = {}
         for held in ancestors([outputs]):
@@ -130,10 +128,10 @@ class MovableRows:
         [graph] = graph_replace([outputs], swapped, strict=False)
         return graph, cls(table.schema, shared, functions)
 
-    def arrays(self, table: SyntheticTable) -> tuple[list[Array], Array]:
-        """Arrays for the shared variables, and which rows (row,) of the table the model knows."""
-        cells = {name: cells_of(table, name)[0] for name in self.schema.names}
-        known, found = np.ones(len(table), dtype=bool), []
+    def arrays(self, frame: pd.DataFrame) -> tuple[list[Array], Array]:
+        """Arrays for the shared variables, and which rows (row,) of a table in canonical form the model knows."""
+        cells = {name: cells_of(frame, self.schema, name)[0] for name in self.schema.names}
+        known, found = np.ones(len(frame), dtype=bool), []
         for variable, parts in zip(self.shared, self.functions, strict=True):
             columns = []
             for part in parts:
@@ -141,7 +139,7 @@ class MovableRows:
                     values, own = part.at(cells[part.name])
                     known &= own
                 else:
-                    values = np.broadcast_to(part, (len(table),))
+                    values = np.broadcast_to(part, (len(frame),))
                 columns.append(values)
             array = np.stack(columns, axis=1) if variable.type.ndim == 2 else columns[0]
             whole = np.dtype(variable.type.dtype).kind != "f"

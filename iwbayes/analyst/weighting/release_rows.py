@@ -56,8 +56,8 @@ def check_rows(model: pm.Model, targets: list[ObservedRows], release: Release) -
     for name, variable in [*found, *((var.name, var) for var in model.data_vars)]:
         if name not in release.synthetic.schema.names or variable.type.ndim != 1 or variable.type.dtype == "object":
             continue
-        values = evaluate(variable).astype(np.float64)
-        if len(values) == len(release.synthetic) and not _follows(values, *cells_of(release.synthetic, name)):
+        values, table = evaluate(variable).astype(np.float64), release.synthetic
+        if len(values) == len(table) and not _follows(values, *cells_of(table.frame, table.schema, name)):
             raise ValueError(
                 f"the values of {name!r} are not those of column {name!r} of the release: they are of other rows, or "
                 "in another order. Weights belong to rows by position, so build the model on release.synthetic.frame "
@@ -75,7 +75,7 @@ def formula_of(model: pm.Model, release: Release) -> str | None:
     if len(weighted) != 1:
         return None
     table, found = release.synthetic, list[str | None]()
-    cells = {name: cells_of(table, name) for name in table.schema.names}
+    cells = {name: cells_of(table.frame, table.schema, name) for name in table.schema.names}
     [response] = weighted
     held = [var for var in ancestors([response.owner.inputs[0]]) if var.owner is None and isinstance(var, _HELD)]
     for array in [evaluate(model.rvs_to_values[response]), *map(evaluate, held)]:

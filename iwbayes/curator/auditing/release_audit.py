@@ -138,7 +138,7 @@ def audit_release(
     random_seed : int, optional
         Of the noise, and of `publish`.
     **settings
-        Of `publish`: ``n_synthetic``, ``generator``, ``weights``, ``for_models``, ``share``.
+        Of `publish`: ``n_synthetic``, ``generator``, ``weights``, ``share``.
 
     Returns
     -------

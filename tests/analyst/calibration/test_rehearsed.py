@@ -114,7 +114,7 @@ def test_a_pymc_model_gives_the_same(rehearsals):
     deviations = np.stack([least_squares(replay, "y ~ x") - own for replay in rehearsals[:10]])
     record = record_of(found)
     assert record.attrs["n_rehearsals"] == 10 and record.attrs["failed_refits"] == 0
-    terms = ModelPosterior(weighted).movable(RELEASE)
+    terms = ModelPosterior(weighted).movable(RELEASE.synthetic)
     again = rehearse_estimates(terms, terms.mode(), RELEASE, rehearsals[:10])
     assert_allclose(again.deviations, deviations, atol=1e-6)
 

@@ -93,6 +93,24 @@ def test_dfbetas_is_the_shift_of_the_estimate_without_a_row(quadratic):
     assert both.dfbetas[0] < 1e-6 < both.dfbetas[1]
 
 
+def test_a_level_with_one_outcome_is_not_calibrated():
+    """A prior alone keeps its estimate finite, and the scores of its rows hardly vary."""
+    rng = np.random.default_rng(5)
+
+    def rows(n):
+        frame = pd.DataFrame({"g": rng.choice(["u", "v", "w"], n), "y": rng.integers(0, 2, n)})
+        return frame.assign(y=np.where(frame["g"] == "v", 0, frame["y"]))
+
+    synthetic = synthetic_table(rows(M), Schema(Binary("y"), SCHEMA["g"]))
+    release = noisy_release(rng, synthetic, stretched_features(synthetic, "quadratic", 1.4), rows(N), 0.01)
+    with pytest.warns(CalibrationWarning, match=r"variation .* <= 0.1 \(g\[v\]\): the rows do not vary") as caught:
+        idata = fit("y ~ g", release, random_seed=1)
+    record = arviz_compat.group(idata, "calibration")
+    found = dict(zip(record["parameter"].to_numpy(), record["calibrated"].to_numpy(), strict=True))
+    assert found == {"Intercept": True, "g[v]": False, "g[w]": True} and len(caught) == 1
+    assert record["variation"].sel(parameter="g[v]") < 0.05 < 0.9 < record["variation"].sel(parameter="g[w]")
+
+
 def test_each_parameter_has_its_verdict(quadratic):
     record = record_of(
         quadratic, ["a", "b", "c"],

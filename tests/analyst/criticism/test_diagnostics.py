@@ -26,7 +26,7 @@ RELEASE_CHECKS = {
     "epsilon", "delta", "adjacency", "noise", "certified",
 }  # fmt: skip
 FIT_CHECKS = {
-    "calibration", "method", "kappa", "kappa0", "explained", "misfit", "dfbetas", "skew", "likelihood_ess",
+    "calibration", "method", "kappa", "kappa0", "explained", "misfit", "dfbetas", "variation", "skew", "likelihood_ess",
 }  # fmt: skip
 SAMPLER_CHECKS = {"r_hat", "ess_bulk", "ess_tail"}
 

@@ -76,7 +76,7 @@ def model(table: iw.SyntheticTable, product: bool = False) -> pm.Model:
 def moved(table: iw.SyntheticTable, weights: np.ndarray = WEIGHTS) -> ModelPosterior:
     release = release_of(TABLE, np.log(WEIGHTS))
     posterior = ModelPosterior(iw.reweight(model(TABLE), release))
-    return posterior.movable(release).on_rows(table, weights)
+    return posterior.movable(release.synthetic).on_rows(table, weights)
 
 
 def test_a_model_on_other_rows_is_the_model_of_those_rows():
@@ -94,7 +94,7 @@ def test_posteriors_of_several_tables_do_not_disturb_each_other():
     theta = np.full(6, 0.1)
     release = release_of(TABLE, np.log(WEIGHTS))
     weighted = iw.reweight(model(TABLE), release)
-    base = ModelPosterior(weighted).movable(release)
+    base = ModelPosterior(weighted).movable(release.synthetic)
     there = base.on_rows(OTHER, WEIGHTS)
     first, elsewhere = base.scores(theta), there.scores(theta)
     assert np.abs(first - elsewhere).max() > 0.1
@@ -105,7 +105,7 @@ def test_posteriors_of_several_tables_do_not_disturb_each_other():
 
 def test_rows_with_levels_that_the_model_does_not_know_have_no_weight():
     release = release_of(synthetic_table(frame(300, 1, "ab"), SCHEMA), np.log(WEIGHTS))
-    posterior = ModelPosterior(iw.reweight(model(release.synthetic), release)).movable(release)
+    posterior = ModelPosterior(iw.reweight(model(release.synthetic), release)).movable(release.synthetic)
     found = posterior.on_rows(OTHER, WEIGHTS)
     assert_allclose(found.weights, np.where(OTHER.frame["g"] == "c", 0.0, WEIGHTS))
 
@@ -113,7 +113,7 @@ def test_rows_with_levels_that_the_model_does_not_know_have_no_weight():
 def test_models_that_cannot_be_moved():
     release = release_of(TABLE, np.log(WEIGHTS))
     with pytest.raises(ValueError, match="no function of a single column of the release"):
-        ModelPosterior(iw.reweight(model(TABLE, product=True), release)).movable(release)
+        ModelPosterior(iw.reweight(model(TABLE, product=True), release)).movable(release.synthetic)
     with pytest.raises(ValueError, match="can be put on 300 other rows"):
         ModelPosterior(iw.reweight(model(TABLE), release)).on_rows(OTHER, WEIGHTS)
     with pytest.raises(ValueError, match="can be put on 20 other rows"):
@@ -121,4 +121,4 @@ def test_models_that_cannot_be_moved():
     with pm.Model() as bare:
         pm.Normal("y", pm.Normal("b", 0, 1), 1.0, observed=np.zeros(300))
     with pytest.raises(ValueError, match="no column of the release"):
-        ModelPosterior(iw.reweight(bare, release.weights, total=300)).movable(release)
+        ModelPosterior(iw.reweight(bare, release.weights, total=300)).movable(release.synthetic)

@@ -36,14 +36,19 @@ class Watched:
         self.model, self.seen = model, []
         self.name, self.check, self.to_data = model.name, model.check, model.to_data
 
-    def fit(self, synthetic, weights):
-        self.seen.append((synthetic, weights))
-        return self.model.fit(synthetic, weights)
+    def on(self, synthetic):
+        fit = self.model.on(synthetic)
+
+        def at(weights):
+            self.seen.append((synthetic, weights))
+            return fit(weights)
+
+        return at
 
 
 def estimates(formula, rows, weights):
     """Mode of a regression under weights of rows, by the package's own scores."""
-    scores = iw.model(formula).fit(rows, weights)
+    scores = iw.model(formula).on(rows)(weights)
     return scores.theta
 
 
@@ -110,8 +115,8 @@ class OfOthers:
     def check(self, schema):
         pass
 
-    def fit(self, synthetic, weights):
-        return self
+    def on(self, synthetic):
+        return lambda weights: self
 
     def __call__(self, rows):
         y = rows[["y", "x"]].to_numpy(dtype=float)
@@ -123,7 +128,7 @@ class OfOthers:
 
 def alone(model, rows, others):
     """Whether each row's scores stay where other rows change."""
-    scores = model.fit(rows, np.ones(len(rows)))
+    scores = model.on(rows)(np.ones(len(rows)))
     mixed = rows.frame.copy()
     mixed.iloc[::2] = others.frame.iloc[::2]
     return np.array_equal(scores(rows.frame)[1::2], scores(mixed)[1::2], equal_nan=True)
@@ -166,7 +171,7 @@ def test_scores_that_fail_on_private_rows_tell_nothing_of_them():
 class Modeless(OfOthers):
     name = "modeless"
 
-    def fit(self, synthetic, weights):
+    def on(self, synthetic):
         raise RuntimeError("no mode")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -17,6 +17,22 @@ from iwbayes.curator.protocols import PublicFacts
 from iwbayes.features import FeatureMap
 from iwbayes.features.scores import ScoreMap
 from iwbayes.measurement import Measurement
+
+Features = TypeVar("Features", bound=FeatureMap | ScoreMap, covariant=True)
+
+
+class TiltDesign(NamedTuple, Generic[Features]):
+    """Public choices of a tilt: the feature map, the noise of its mean, and what the terms are called.
+
+    ``noise_over_spread`` is sqrt(k) times ``noise_sd``: the noise of the mean in units of the synthetic spread. Of a
+    tilt in stages both are those of the last.
+    """
+
+    features: Features
+    noise_sd: float
+    noise_over_spread: float
+    terms: str
+    stage_noise_sd: tuple[float, ...] = ()
 
 
 class Tilt(Estimator):

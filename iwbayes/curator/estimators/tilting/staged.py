@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -14,13 +14,13 @@ from scipy.special import logsumexp
 from iwbayes.arrays import Array
 from iwbayes.curator.estimators.fitting import OpenFit
 from iwbayes.curator.estimators.tilting.exponential import tilt
-from iwbayes.curator.estimators.tilting.measuring import Tilt
+from iwbayes.curator.estimators.tilting.measuring import Tilt, TiltDesign
 from iwbayes.curator.estimators.tilting.tilt import TiltWeights
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.mechanisms import Budget, gaussian_parts
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.features import FeatureMap
-from iwbayes.features.scores import ScoreMap, ScoreModel
+from iwbayes.features.scores import RowScores, ScoreMap, ScoreModel
 from iwbayes.measurement import MEAN_OF_FEATURES, error_before_tilt
 from iwbayes.schema import Schema
 from iwbayes.statement import Event
@@ -33,6 +33,9 @@ STAGES = (0.05, 0.10, 0.20, 0.65)
 #: The clip bound is as large as leaves the noise of a mean below this part of the sampling error of the private rows,
 #: between these multiples of the 95 % quantile of the synthetic norms.
 NOISE_PART, BOUND_RANGE = 0.5, (1.1, 2.5)
+
+#: What a model raises that cannot be fitted. Where it cannot, rows that are made and paid for are not lost for it.
+_NO_MODE = (ValueError, RuntimeError, TypeError, NotImplementedError, np.linalg.LinAlgError)
 
 
 @dataclass(frozen=True)
@@ -97,41 +100,73 @@ class StagedTilt(Tilt):
         """Budgets of the stages, which cost as much as the whole together."""
         return gaussian_parts(*check_budget(epsilon, delta), STAGES)
 
+    def planned(
+        self, reference: SyntheticTable, facts: PublicFacts, *, epsilon: float, delta: float
+    ) -> TiltDesign[FeatureMap | ScoreMap]:
+        """Features and noise that a release with this budget has where its synthetic rows are like these."""
+        shares, sds, fitters = np.full(len(reference), 1 / len(reference)), [], self.fitters(reference)
+        for budget in self.parts(epsilon=epsilon, delta=delta):
+            features = self.design(reference, facts, shares, budget, fitters)
+            if features is None:
+                raise ValueError("the columns of the schema do not vary: there is nothing to measure.")
+            sds.append(self._noise_sd(features, facts, budget))
+        over_spread = sds[-1] * math.sqrt(features.n_coordinates)
+        return TiltDesign(features, sds[-1], over_spread, f"scores of {self._named}", tuple(sds))
+
+    @property
+    def _named(self) -> str:
+        return "; ".join(model.name for model in self.models)
+
+    def _noise_sd(self, features: FeatureMap | ScoreMap, facts: PublicFacts, budget: Budget) -> float:
+        return math.sqrt(self._noise_of(features, facts, *budget).covariance[0, 0])
+
     def _label(self, stage: int) -> str:
         return f"{self.label}, stage {stage + 1}"
 
+    def fitters(self, synthetic: SyntheticTable) -> list[Callable[[Array], RowScores]]:
+        """Functions from weights of the synthetic rows to the scores of each model that can be fitted to them."""
+        found = []
+        for model in self.models:
+            with suppress(*_NO_MODE):
+                found.append(model.on(synthetic))
+        return found
+
     def design(
-        self, synthetic: SyntheticTable, facts: PublicFacts, shares: Array, budget: Budget
+        self,
+        synthetic: SyntheticTable,
+        facts: PublicFacts,
+        shares: Array,
+        budget: Budget,
+        fitters: Sequence[Callable[[Array], RowScores]] | None = None,
     ) -> FeatureMap | ScoreMap | None:
         """Features of a stage from public quantities: synthetic rows, their shares (row,), N and the stage's budget.
 
-        None where nothing can be measured: all rows are alike, or no model has a mode and the columns are too many.
+        `fitters` are those of the synthetic rows, which are made here where they are not given. None where nothing can
+        be measured: all rows are alike, or no model has a mode and the columns are too many.
         """
         if not FeatureMap.varies(synthetic, "linear", shares):
             return None
         scores = []
-        for model in self.models:
-            try:
-                scores.append(model.fit(synthetic, shares * facts.n_private))
-            except (ValueError, RuntimeError, np.linalg.LinAlgError):
-                continue  # no mode at these weights; after a stage there may be one
+        for fit in self.fitters(synthetic) if fitters is None else fitters:
+            with suppress(*_NO_MODE):  # after a stage there may be one
+                scores.append(fit(shares * facts.n_private))
         try:
             features = ScoreMap.whitened(scores, synthetic, shares)
         except ValueError:  # the rows are made and paid for: measure what there is
             with suppress(ValueError):
                 return TiltWeights().design(synthetic, facts, **budget._asdict(), shares=shares).features
             return None
-        noise_sd = math.sqrt(self._noise_of(features, facts, *budget).covariance[0, 0])
+        noise_sd = self._noise_sd(features, facts, budget)
         wider = float(np.clip(NOISE_PART / (noise_sd * math.sqrt(facts.n_private)), *BOUND_RANGE))
         return features.with_bound(wider * features.bound)
 
     def _weigh(self, fit: OpenFit) -> Weights:
         synthetic, n = fit.synthetic, fit.facts.n_private
         ledger, measurement, error = fit.pay(), None, math.nan
-        base = np.full(len(synthetic), -math.log(len(synthetic)))
+        base, fitters = np.full(len(synthetic), -math.log(len(synthetic))), self.fitters(synthetic)
         for stage, budget in enumerate(self.parts(epsilon=fit.epsilon, delta=fit.delta)):
             shares = np.exp(base)
-            features = self.design(synthetic, fit.facts, shares, budget)
+            features = self.design(synthetic, fit.facts, shares, budget, fitters)
             if features is None:
                 break
             found = self._measure(fit, ledger, features, MEAN_OF_FEATURES, *budget, self._label(stage))
@@ -143,6 +178,5 @@ class StagedTilt(Tilt):
             log_weights, b = tilt(phi, found.value[columns], noise, n, base=base)
             base = log_weights - logsumexp(log_weights)
             measurement = replace(found, coefficients=b, row_error=error)
-        names = "; ".join(model.name for model in self.models)
-        what = f"scores of {names}" if measurement else "nothing, since all synthetic rows are alike"
+        what = f"scores of {self._named}" if measurement else "nothing, since all synthetic rows are alike"
         return Weights(base + math.log(len(base)), f"{self.label}({what})", measurement=measurement)

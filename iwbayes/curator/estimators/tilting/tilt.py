@@ -14,7 +14,7 @@ from iwbayes.arrays import Array
 from iwbayes.curator.estimators.fitting import OpenFit
 from iwbayes.curator.estimators.tilting.exponential import tilt
 from iwbayes.curator.estimators.tilting.held_back import held_back_features
-from iwbayes.curator.estimators.tilting.measuring import Tilt
+from iwbayes.curator.estimators.tilting.measuring import Tilt, TiltDesign
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_epsilon, gaussian_multiplier, largest_scale, price
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.protocols import (
@@ -43,18 +43,6 @@ CLIP_RANGE = (0.9, 1.5)
 #: would hide what it looks for, and that of the tilt be larger than it.
 TEST_SHARE, TEST_FROM = 0.08, 1000.0
 _OPTIONS = {"auto": TERMS, "quadratic": ("quadratic",), "linear": ("linear",)}
-
-
-class TiltDesign(NamedTuple):
-    """Public choices of a tilt: the feature map, the noise of its mean, and what the terms are called.
-
-    ``noise_over_spread`` is sqrt(k) times ``noise_sd``: the noise of the mean in units of the synthetic spread.
-    """
-
-    features: FeatureMap
-    noise_sd: float
-    noise_over_spread: float
-    terms: str
 
 
 class TiltParts(NamedTuple):
@@ -252,7 +240,7 @@ class TiltWeights(Tilt):
         epsilon: float,
         delta: float,
         shares: Array | None = None,
-    ) -> TiltDesign:
+    ) -> TiltDesign[FeatureMap]:
         """Choose features and clip bound from public quantities: synthetic rows, N and the tilt's own budget.
 
         ``shares`` are the weights of the base, shape (row,), with sum one; equal by default.
@@ -274,11 +262,18 @@ class TiltWeights(Tilt):
             widened = replace(widened, bound=widened.reach, flag=False)
         return self._with_noise(widened, facts, epsilon, delta, name)
 
+    def planned(
+        self, reference: SyntheticTable, facts: PublicFacts, *, epsilon: float, delta: float
+    ) -> TiltDesign[FeatureMap]:
+        """Features and noise that a release with this budget has where its synthetic rows are like these."""
+        own = self.parts(facts, epsilon=epsilon, delta=delta)
+        return self.design(reference, facts, epsilon=own.epsilon, delta=own.delta)
+
     def _with_noise(
         self, features: FeatureMap, facts: PublicFacts, epsilon: float, delta: float, name: str
-    ) -> TiltDesign:
+    ) -> TiltDesign[FeatureMap]:
         noise_sd = float(np.sqrt(self._noise_of(features, facts, epsilon, delta).covariance[0, 0]))
-        return TiltDesign(features, noise_sd, noise_sd * math.sqrt(features.whitener.shape[1]), name)
+        return TiltDesign(features, noise_sd, noise_sd * math.sqrt(features.n_coordinates), name)
 
     def _before(self, fit: OpenFit) -> None:
         n = len(fit.synthetic)

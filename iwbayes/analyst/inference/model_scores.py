@@ -1,0 +1,187 @@
+"""Scores of any PyMC model at its mode on public rows, as a release measures them on private ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytensor.tensor as pt
+from pytensor.compile.builders import OpFromGraph
+from pytensor.graph.replace import clone_replace, vectorize_graph
+from pytensor.graph.traversal import applys_between
+from pytensor.raise_op import CheckAndRaise
+
+from iwbayes._digest import digest
+from iwbayes.analyst.inference.model_posterior import ModelPosterior
+from iwbayes.analyst.weighting.graph_functions import CompiledWhenUsed
+from iwbayes.analyst.weighting.other_rows import MovableRows
+from iwbayes.analyst.weighting.reweight import reweight
+from iwbayes.arrays import Array
+from iwbayes.schema import Binary, Categorical, Integer, Schema
+from iwbayes.tables import SyntheticTable
+
+#: Rows of the table that a model is tried on before anything is charged.
+_TRIAL_ROWS = 60
+#: Homes of the operations that a score may be made of; none of them calls a function of somebody's.
+_KNOWN = ("pytensor.tensor.", "pytensor.scalar.")
+_UNKNOWN = ("pytensor.tensor.random.",)
+_COPIES = ("ViewOp", "DeepCopyOp")
+#: Largest relative difference of scores of single rows from those of a table, which is rounding.
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True)
+class ModelScores:
+    """A `RowScores`: the score function of a PyMC model at one point, of the graph of one row.
+
+    That graph is repeated over rows: no operation of it can see two of them.
+    """
+
+    name: str
+    held: MovableRows
+    function: CompiledWhenUsed
+    theta: Array  # (p,), unconstrained
+
+    def __call__(self, frame: pd.DataFrame) -> Array:
+        """Scores (row, p): NaN in rows with cells that the model knows no number for."""
+        if frame.empty:
+            return np.empty((0, len(self.theta)))
+        arrays, known = self.held.arrays(frame)
+        scores = np.array(self.function(self.theta, *(array[:, None] for array in arrays)), dtype=np.float64)
+        scores[~known] = np.nan
+        return scores
+
+    def digest(self) -> str:
+        """Digest of name, point, and what the model holds of columns."""
+        names = repr([[getattr(part, "name", "") for part in parts] for parts in self.held.functions])
+        return digest("ModelScores", self.name, names, self.theta)
+
+
+@dataclass(frozen=True)
+class PyMCModel:
+    """A `ScoreModel`: a PyMC model that a release is made for.
+
+    Parameters
+    ----------
+    build : callable
+        From a data frame of synthetic rows to a `pymc.Model`, or a Bambi model, with one density a row.
+    name : str
+    """
+
+    build: Callable[[pd.DataFrame], Any]
+    name: str
+
+    def check(self, schema: Schema) -> None:
+        """Refuse a model whose scores of single rows cannot be taken apart; it is built on rows of the schema."""
+        table = trial_rows(schema)
+        try:
+            posterior, held, function = self._built(table)
+        except (TypeError, ValueError, NotImplementedError) as error:
+            said = str(error).strip().split("\n", 1)[0].rstrip(".")
+            raise ValueError(f"the model {self.name!r} cannot be measured: {said}.") from error
+        theta = posterior.start() + 0.1 * np.cos(np.arange(posterior.size))
+        one, all_rows = ModelScores(self.name, held, function, theta)(table.frame), posterior.scores(theta)
+        there = np.isfinite(all_rows).all(axis=1)
+        if not there.any() or not np.allclose(one[there], all_rows[there], rtol=_ROUNDING, atol=_ROUNDING):
+            raise ValueError(
+                f"the model {self.name!r} cannot be measured: the density of a row is not made of its own cells alone. "
+                "Hold columns as pm.Data, and let nothing depend on the number of rows."
+            )
+
+    def on(self, synthetic: SyntheticTable) -> Callable[[Array], ModelScores]:
+        """Build the model on synthetic rows; see `ScoreModel`."""
+        posterior, held, function = self._built(synthetic)
+        start: list[Array | None] = [None]
+
+        def at(weights: Array) -> ModelScores:
+            mode = posterior.with_weights(weights).mode(start[0])
+            start[0] = mode.theta
+            return ModelScores(self.name, held, function, mode.theta)
+
+        return at
+
+    def _built(self, table: SyntheticTable) -> tuple[ModelPosterior, MovableRows, CompiledWhenUsed]:
+        """Posterior of the rows, what the model holds of columns, and the scores of single rows as a function."""
+        model = self.build(table.frame.copy())
+        if not isinstance(model, pm.Model) and hasattr(model, "backend"):
+            model.build()
+            model = model.backend.model
+        if not isinstance(model, pm.Model):
+            raise TypeError(f"the function must return a pymc.Model or a Bambi model; got {type(model).__name__}")
+        posterior = ModelPosterior(reweight(model, np.ones(len(table)))).movable(table)
+        rows, theta, held = posterior.graph_of_rows
+        return posterior, held, scores_of_one(rows, theta, held)
+
+    def to_data(self) -> dict[str, Any]:
+        """Name the model, which a release can hold; its function it cannot."""
+        return {"build": self.name}
+
+
+def scores_of_one(rows: Any, theta: Any, held: MovableRows) -> CompiledWhenUsed:
+    """Make the function of theta and arrays (row, 1, ...) to scores (row, p) from the graph of all log densities.
+
+    The graph is rewritten for a single row, differentiated, and repeated over rows: what a row's scores are made of is
+    this row, whatever the operations are. Checks of parameters are left out, since an error would tell of a row.
+    """
+    one = without_checks(rows)
+    single = [pt.tensor(shape=(1, *shared.type.shape[1:]), dtype=shared.type.dtype) for shared in held.shared]
+    [one] = clone_replace([one], dict(zip(held.shared, single, strict=True)), rebuild_strict=False)
+    if one.type.shape not in ((1,), ()):
+        raise ValueError("the density of a row depends on the number of rows; hold columns as pm.Data")
+    gradient: Any = pt.grad(one.sum(), theta, disconnected_inputs="ignore")
+    for op in _operations([gradient]):
+        if not _is_known(op):
+            raise ValueError(f"its density uses {type(op).__name__}, which may call a function of somebody's")
+    many = [pt.tensor(shape=(None, *var.type.shape), dtype=var.type.dtype) for var in single]
+    [scores] = vectorize_graph([gradient], dict(zip(single, many, strict=True)))
+    return CompiledWhenUsed([theta, *many], scores, n_rows=None)
+
+
+def without_checks(graph: Any) -> Any:
+    """Return a graph in which no operation raises an error of its own."""
+    while True:
+        checks = [node for node in applys_between([], [graph]) if isinstance(node.op, CheckAndRaise)]
+        if not checks:
+            return graph
+        last = checks[-1]  # others may be below it
+        [graph] = clone_replace([graph], {last.outputs[0]: last.inputs[0]}, rebuild_strict=False)
+
+
+def _operations(outputs: list[Any]) -> Iterator[Any]:
+    """Operations of a graph, and those inside of others."""
+    for node in applys_between([], outputs):
+        yield node.op
+        for inner in (getattr(node.op, "scalar_op", None), getattr(node.op, "core_op", None)):
+            if inner is not None:
+                yield inner
+        fgraph = getattr(node.op, "fgraph", None)
+        if fgraph is not None:
+            yield from _operations(fgraph.outputs)
+
+
+def _is_known(op: Any) -> bool:
+    home = type(op).__module__ + "."
+    if isinstance(op, OpFromGraph) or type(op).__name__ in _COPIES:
+        return True
+    return home.startswith(_KNOWN) and not home.startswith(_UNKNOWN)
+
+
+def trial_rows(schema: Schema) -> SyntheticTable:
+    """Few rows of a schema, spread evenly over bounds and levels, with a missing cell where there may be some."""
+    rng, columns = np.random.default_rng(0), dict[str, Any]()
+    for column in schema:
+        if isinstance(column, Binary | Categorical):
+            levels = list(column.levels)
+            cells: Any = pd.Series([levels[index % len(levels)] for index in range(_TRIAL_ROWS)], dtype=object)
+        else:
+            cells = pd.Series(np.linspace(column.lower, column.upper, _TRIAL_ROWS))  # type: ignore[attr-defined]
+            cells = cells.round() if isinstance(column, Integer) else cells
+        cells = cells.iloc[rng.permutation(_TRIAL_ROWS)].reset_index(drop=True)
+        if column.missing:
+            cells.iloc[int(rng.integers(_TRIAL_ROWS))] = None
+        columns[column.name] = cells
+    return SyntheticTable(pd.DataFrame(columns), schema, origin="evenly spread", already_spent=(0, 0))
