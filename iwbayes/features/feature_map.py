@@ -180,10 +180,10 @@ def raw_moments(schema: Schema, terms: Terms, frame: pd.DataFrame, shares: Array
     return center, gram
 
 
-def whitener_of(covariance: Array, squares: Array) -> Array:
+def whitener_of(covariance: Array, squares: Array, *, cut: float = EIGENVALUE_CUT) -> Array:
     """Map (raw, k) from centred terms to uncorrelated coordinates of variance one; `squares` (raw,) are mean squares.
 
-    ValueError where no term varies.
+    Directions with less than `cut` of the largest variance are dropped. ValueError where no term varies.
     """
     # in units of their own spread: a product of columns whose bounds are wide is small, not unimportant
     variance = np.diag(covariance)
@@ -195,7 +195,7 @@ def whitener_of(covariance: Array, squares: Array) -> Array:
         )
     units = np.where(varies, 1 / np.sqrt(np.where(varies, variance, 1.0)), 0.0)
     values, vectors = np.linalg.eigh(covariance * np.outer(units, units))
-    keep = values > EIGENVALUE_CUT * values[-1]
+    keep = values > cut * values[-1]
     whitener = vectors[:, keep] / np.sqrt(values[keep])
     if keep.all():
         whitener = whitener @ vectors.T  # symmetric whitening keeps coordinates near the columns

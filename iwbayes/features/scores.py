@@ -23,6 +23,9 @@ from iwbayes.schema import Schema
 from iwbayes.tables import SyntheticTable
 
 _CHUNK = 8192
+#: Directions of scores with less than this share of the largest variance are dropped: there are few, and each is a
+#: parameter, be it of a spline whose columns are nearly dependent.
+_CUT = 1e-9
 
 
 class RowScores(Protocol):
@@ -117,7 +120,7 @@ class ScoreMap(BoundedFeatures):
         with one_blas_thread():
             center = share @ raw
             centred = raw - center
-            whitener = whitener_of((centred * share[:, None]).T @ centred, share @ raw**2)
+            whitener = whitener_of((centred * share[:, None]).T @ centred, share @ raw**2, cut=_CUT)
             norms = np.linalg.norm(centred @ whitener, axis=1)
         bound = float(np.quantile(norms, 0.95, weights=share, method="inverted_cdf"))
         return cls(tuple(scores), center, whitener, bound)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.replace import clone_replace, vectorize_graph
 from pytensor.graph.traversal import applys_between
 from pytensor.raise_op import CheckAndRaise
+from pytensor.tensor.basic import Alloc
 
 from iwbayes._digest import digest
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
@@ -77,6 +79,9 @@ class PyMCModel:
 
     def check(self, schema: Schema) -> None:
         """Refuse a model whose scores of single rows cannot be taken apart; it is built on rows of the schema."""
+        _check(self, schema)
+
+    def _check(self, schema: Schema) -> None:
         table = trial_rows(schema)
         try:
             posterior, held, function = self._built(table)
@@ -121,16 +126,22 @@ class PyMCModel:
         return {"build": self.name}
 
 
+@lru_cache(maxsize=16)
+def _check(model: PyMCModel, schema: Schema) -> None:
+    """Check once: a plan and a release ask many times, and it compiles a graph."""
+    model._check(schema)
+
+
 def scores_of_one(rows: Any, theta: Any, held: MovableRows) -> CompiledWhenUsed:
     """Make the function of theta and arrays (row, 1, ...) to scores (row, p) from the graph of all log densities.
 
     The graph is rewritten for a single row, differentiated, and repeated over rows: what a row's scores are made of is
     this row, whatever the operations are. Checks of parameters are left out, since an error would tell of a row.
     """
-    one = without_checks(rows)
+    one: Any = without_checks(rows)
     single = [pt.tensor(shape=(1, *shared.type.shape[1:]), dtype=shared.type.dtype) for shared in held.shared]
     [one] = clone_replace([one], dict(zip(held.shared, single, strict=True)), rebuild_strict=False)
-    if one.type.shape not in ((1,), ()):
+    if one.type.ndim != 1 or one.type.shape[0] not in (1, None):
         raise ValueError("the density of a row depends on the number of rows; hold columns as pm.Data")
     gradient: Any = pt.grad(one.sum(), theta, disconnected_inputs="ignore")
     for op in _operations([gradient]):
@@ -141,14 +152,22 @@ def scores_of_one(rows: Any, theta: Any, held: MovableRows) -> CompiledWhenUsed:
     return CompiledWhenUsed([theta, *many], scores, n_rows=None)
 
 
-def without_checks(graph: Any) -> Any:
-    """Return a graph in which no operation raises an error of its own."""
+def without_checks(rows: Any) -> Any:
+    """Return a graph of numbers a row in which nothing raises an error, or is repeated to the number of rows it had."""
+    n = rows.type.shape[0]
     while True:
-        checks = [node for node in applys_between([], [graph]) if isinstance(node.op, CheckAndRaise)]
-        if not checks:
-            return graph
-        last = checks[-1]  # others may be below it
-        [graph] = clone_replace([graph], {last.outputs[0]: last.inputs[0]}, rebuild_strict=False)
+        for node in reversed(list(applys_between([], [rows]))):
+            [old, *_], value = node.outputs, node.inputs[0]
+            if isinstance(node.op, CheckAndRaise):
+                new = value
+            elif n not in (None, 1) and isinstance(node.op, Alloc) and old.type.shape[:1] == (n,):
+                new = pt.atleast_Nd(value, n=old.type.ndim)
+            else:
+                continue
+            [rows] = clone_replace([rows], {old: new}, rebuild_strict=False)
+            break
+        else:
+            return rows
 
 
 def _operations(outputs: list[Any]) -> Iterator[Any]:
