@@ -273,10 +273,10 @@ def test_contents_that_are_no_releases_are_refused(rehearsals, tmp_path):
 
 
 def test_an_interrupted_run_keeps_what_it_made(monkeypatch, tmp_path):
-    def replay(content, index, seed):
+    def replay(content, index, seed, models):
         if index == stop:
             raise KeyboardInterrupt
-        return real(content, index, seed)
+        return real(content, index, seed, models)
 
     module = importlib.import_module("iwbayes.rehearsal.rehearse")
     real = module.replay
@@ -293,10 +293,10 @@ def test_an_interrupted_run_keeps_what_it_made(monkeypatch, tmp_path):
 
 
 def test_replays_that_fail_are_left_out(monkeypatch):
-    def replay(content, index, seed):
+    def replay(content, index, seed, models):
         if index in bad:
             raise ValueError(f"all rows of rehearsal {index} are alike")
-        return real(content, index, seed)
+        return real(content, index, seed, models)
 
     module = importlib.import_module("iwbayes.rehearsal.rehearse")
     real, bad = module.replay, {3}

@@ -16,6 +16,7 @@ from pytensor.graph.replace import clone_replace, vectorize_graph
 from pytensor.graph.traversal import applys_between
 from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.basic import Alloc
+from pytensor.tensor.rewriting.ofg import inline_ofg_node
 
 from iwbayes._digest import digest
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
@@ -85,8 +86,9 @@ class PyMCModel:
         table = trial_rows(schema)
         try:
             posterior, held, function = self._built(table)
-        except (TypeError, ValueError, NotImplementedError) as error:
+        except Exception as error:  # whatever a function of somebody's raises
             said = str(error).strip().split("\n", 1)[0].rstrip(".")
+            said = said if isinstance(error, TypeError | ValueError) else f"{type(error).__name__}: {said}"
             raise ValueError(f"the model {self.name!r} cannot be measured: {said}.") from error
         theta = posterior.start() + 0.1 * np.cos(np.arange(posterior.size))
         one, all_rows = ModelScores(self.name, held, function, theta)(table.frame), posterior.scores(theta)
@@ -98,14 +100,18 @@ class PyMCModel:
             )
 
     def on(self, synthetic: SyntheticTable) -> Callable[[Array], ModelScores]:
-        """Build the model on synthetic rows; see `ScoreModel`."""
+        """Build the model on synthetic rows; see `ScoreModel`.
+
+        Hyperparameters, which no row's density depends on, stay at their initial values: a hierarchical model has no
+        mode of all parameters, and of these there is nothing to measure.
+        """
         posterior, held, function = self._built(synthetic)
-        start: list[Array | None] = [None]
+        theta = posterior.start()
+        free = posterior.in_likelihood(theta)
 
         def at(weights: Array) -> ModelScores:
-            mode = posterior.with_weights(weights).mode(start[0])
-            start[0] = mode.theta
-            return ModelScores(self.name, held, function, mode.theta)
+            theta[:] = posterior.with_weights(weights).mode(theta, free).theta
+            return ModelScores(self.name, held, function, theta.copy())
 
         return at
 
@@ -153,18 +159,23 @@ def scores_of_one(rows: Any, theta: Any, held: MovableRows) -> CompiledWhenUsed:
 
 
 def without_checks(rows: Any) -> Any:
-    """Return a graph of numbers a row in which nothing raises an error, or is repeated to the number of rows it had."""
+    """Return a graph of numbers a row in which nothing raises an error, or is fixed to the number of rows it had.
+
+    Graphs inside of operations, which have fixed shapes, are taken out of them.
+    """
     n = rows.type.shape[0]
     while True:
         for node in reversed(list(applys_between([], [rows]))):
-            [old, *_], value = node.outputs, node.inputs[0]
+            old, value = node.outputs, node.inputs[0] if node.inputs else None
             if isinstance(node.op, CheckAndRaise):
-                new = value
-            elif n not in (None, 1) and isinstance(node.op, Alloc) and old.type.shape[:1] == (n,):
-                new = pt.atleast_Nd(value, n=old.type.ndim)
+                new = [value]
+            elif isinstance(node.op, OpFromGraph):
+                new = inline_ofg_node(node)
+            elif n not in (None, 1) and isinstance(node.op, Alloc) and old[0].type.shape[:1] == (n,):
+                new = [pt.atleast_Nd(value, n=old[0].type.ndim)]
             else:
                 continue
-            [rows] = clone_replace([rows], {old: new}, rebuild_strict=False)
+            [rows] = clone_replace([rows], dict(zip(old, new, strict=True)), rebuild_strict=False)
             break
         else:
             return rows

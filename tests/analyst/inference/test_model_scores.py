@@ -1,0 +1,245 @@
+"""Scores of PyMC models that releases are made for: exact, of each row alone, and refused where they cannot be."""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+import cloudpickle
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from factories import seeded_release, synthetic_table
+from numpy.testing import assert_allclose
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+
+import iwbayes as iw
+from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.inference.model_scores import trial_rows
+from iwbayes.features.scores import ScoreMap, ScoreModel
+from iwbayes.rehearsal.replay import check_replayable, replay
+
+pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode")
+
+SCHEMA = iw.Schema(
+    iw.Integer("visits", 0, 30), iw.Real("x", -2, 2), iw.Real("years", 0.5, 3), iw.Categorical("g", ("a", "b", "c")),
+    iw.Real("income", 0, 9, missing=True),
+)  # fmt: skip
+N = 400
+
+
+def rows(n: int, seed: int, levels: str = "abc") -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    x, years = rng.uniform(-2, 2, n), rng.uniform(0.5, 3, n)
+    income = np.where(rng.random(n) < 0.2, np.nan, rng.uniform(0, 9, n))
+    visits = rng.poisson(years * np.exp(0.3 + 0.5 * x)).clip(0, 30)
+    frame = {"visits": visits, "x": x, "years": years, "g": rng.choice(list(levels), n), "income": income}
+    return pd.DataFrame(frame)
+
+
+def canonical(frame: pd.DataFrame) -> pd.DataFrame:
+    return iw.PrivateTable(frame, SCHEMA).frame
+
+
+TABLE = synthetic_table(rows(N, 1), SCHEMA)
+
+
+def offset(frame: pd.DataFrame) -> pm.Model:
+    with pm.Model() as found:
+        x, years = pm.Data("x", frame["x"]), pm.Data("years", frame["years"])
+        b = pm.Normal("b", 0, 2, shape=2)
+        pm.Poisson("visits", years * pm.math.exp(b[0] + b[1] * x), observed=frame["visits"])
+    return found
+
+
+def overdispersed(frame: pd.DataFrame) -> pm.Model:
+    with pm.Model(coords={"g": list("abc")}) as found:
+        x, group = pm.Data("x", frame["x"]), pm.Data("group", frame["g"].cat.codes)
+        mean, slope = pm.Normal("mean", 0, 1), pm.Normal("slope", 0, 1)
+        of_group = pm.Normal("of_group", mean, pm.HalfNormal("scale", 1), dims="g")
+        pm.NegativeBinomial(
+            "visits", pm.math.exp(of_group[group] + slope * x), pm.Exponential("alpha", 1), observed=frame["visits"]
+        )
+    return found
+
+
+def incomplete(frame: pd.DataFrame) -> pm.Model:
+    """A model of the rows whose income is there, with a matrix of columns."""
+    there = frame["income"].notna().to_numpy()
+    columns = np.column_stack([np.ones(len(frame)), frame["income"].fillna(0.0), frame["g"] == "b", frame["g"] == "c"])
+    with pm.Model() as found:
+        design, kept = pm.Data("design", columns.astype(float)), pm.Data("kept", there.astype(float))
+        b, sigma = pm.Normal("b", 0, 2, shape=4), pm.HalfNormal("sigma", 2)
+        mean = pm.math.where(pt.eq(kept, 1), pm.math.dot(design, b), 0)
+        pm.Normal("x", mean, sigma, observed=frame["x"])
+    return found
+
+
+MODELS = {"offset": offset, "overdispersed": overdispersed, "incomplete": incomplete}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def scores(request):
+    return iw.model(MODELS[request.param]).on(TABLE)(np.full(N, 1000 / N))
+
+
+def test_of_an_offset_they_are_as_the_closed_form_says():
+    weights = np.random.default_rng(2).gamma(2.0, 1.0, N)
+    found = iw.model(offset).on(TABLE)(weights)
+    private = rows(250, 3)
+    x = private["x"].to_numpy()
+    away = private["visits"] - private["years"] * np.exp(found.theta[0] + found.theta[1] * x)
+    assert_allclose(found(canonical(private)), np.column_stack([away, away * x]), rtol=1e-9, atol=1e-12)
+    # at the mode they are what the prior pulls, with a variance of four
+    assert_allclose(weights @ found(TABLE.frame), found.theta / 4, atol=1e-5)
+
+
+def test_the_scores_of_a_row_depend_on_this_row_alone(scores):
+    one, two = (canonical(rows(300, seed)) for seed in (4, 5))
+    mixed = one.copy()
+    mixed.iloc[::2] = two.iloc[::2]
+    found = scores(one)
+    assert found.shape == (300, len(scores.theta)) and np.isfinite(found).all() and (np.ptp(found, axis=0) > 0).any()
+    assert (np.ptp(found, axis=0) > 0).sum() == {"offset": 2, "overdispersed": 5, "incomplete": 5}[scores.name]
+    np.testing.assert_array_equal(scores(mixed)[1::2], found[1::2])
+    np.testing.assert_array_equal(scores(mixed)[::2], scores(two)[::2])
+    assert scores(one.iloc[:0]).shape == (0, len(scores.theta))
+
+
+def test_a_row_that_the_model_has_no_number_for_is_zero_and_counts_as_clipped():
+    without = synthetic_table(rows(N, 1, levels="ab"), SCHEMA)
+    fitted = iw.model(incomplete).on(without)(np.ones(N))
+    features = ScoreMap.whitened([fitted], without, np.full(N, 1 / N))
+    found = features.transform(canonical(rows(100, 6).assign(g="b")))
+    assert np.isfinite(found).all() and found[:, :-1].any(axis=1).all()
+
+    def logged(frame):
+        with pm.Model() as built:
+            income = pm.Data("income", frame["income"].fillna(0.0))
+            b = pm.Normal("b", 0, 2, shape=2)
+            pm.Normal("x", b[0] + b[1] * pm.math.log(income - 1), 1, observed=frame["x"])
+        return built
+
+    above = synthetic_table(rows(N, 1).assign(income=np.linspace(1.5, 9, N)), SCHEMA)
+    features = ScoreMap.whitened([iw.model(logged).on(above)(np.ones(N))], above, np.full(N, 1 / N))
+    private = rows(6, 7).assign(income=[2, 3, 0.5, 0, 8, 9.0])
+    found = features.transform(canonical(private))
+    assert (found[2:4, :-1] == 0).all() and (found[2:4, -1] == features.flag_height).all()
+    assert found[[0, 1, 4, 5], :-1].all()
+
+
+class Somebodys(Op):
+    """An operation that calls Python."""
+
+    def make_node(self, x):
+        return Apply(self, [pt.as_tensor(x)], [pt.as_tensor(x).type()])
+
+    def perform(self, node, inputs, outputs):
+        outputs[0][0] = inputs[0]
+
+    def pullback(self, inputs, outputs, gradients):
+        return gradients
+
+    def grad(self, inputs, gradients):
+        return gradients
+
+
+def joint(frame):
+    with pm.Model() as found:
+        pm.MvNormal("x", pm.Normal("b", 0, 1) * np.ones(len(frame)), np.eye(len(frame)), observed=frame["x"])
+    return found
+
+
+def centred(frame):
+    with pm.Model() as found:
+        x = pm.Data("x", frame["x"])
+        pm.Poisson("visits", pm.math.exp(pm.Normal("b", 0, 1) * (x - x.mean())), observed=frame["visits"])
+    return found
+
+
+def counted(frame):
+    with pm.Model() as found:
+        x = pm.Data("x", frame["x"])
+        pm.Poisson("visits", pm.math.exp(pm.Normal("b", 0, 1) * x / x.shape[0]), observed=frame["visits"])
+    return found
+
+
+def python(frame):
+    with pm.Model() as found:
+        rate = pm.math.exp(pm.Normal("b", 0, 1) + Somebodys()(pm.Data("x", frame["x"])))
+        pm.Poisson("visits", rate, observed=frame["visits"])
+    return found
+
+
+def product(frame):
+    with pm.Model() as found:
+        both = pm.Data("both", frame["x"] * frame["years"])
+        pm.Poisson("visits", pm.math.exp(pm.Normal("b", 0, 1) * both), observed=frame["visits"])
+    return found
+
+
+def failing(frame):
+    raise KeyError("nobody")
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (joint, "does not split into rows"),
+        (centred, "not made of its own cells alone"),
+        (counted, "not made of its own cells alone"),
+        (python, "which may call a function of somebody's"),
+        (product, "no function of a single column"),
+        (failing, "KeyError"),
+        (lambda frame: frame, "must return a pymc.Model or a Bambi model; got DataFrame"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_anything_is_charged(build, message):
+    ledger = iw.Ledger(1.0, 1e-6)
+    with pytest.raises(ValueError, match=f"cannot be measured: .*{message}"):
+        iw.publish(
+            iw.PrivateTable(rows(300, 1), SCHEMA), epsilon=1.0, delta=1e-6, ledger=ledger, for_models=[iw.model(build)]
+        )
+    assert ledger.events == ()
+
+
+def test_names_and_wrong_arguments():
+    assert iw.model(offset).name == "offset" and iw.model(offset, name="visits a year").name == "visits a year"
+    assert isinstance(iw.model(offset), ScoreModel) and iw.model(offset).to_data() == {"build": "offset"}
+    for wrong, error, message in (
+        ({"model": 3}, TypeError, "a model is a formula, or a function"),
+        ({"model": offset, "family": "poisson"}, ValueError, "the family is that of a formula"),
+        ({"model": "y ~ x", "name": "mine"}, ValueError, "the name of a regression is its formula"),
+    ):
+        with pytest.raises(error, match=message):
+            iw.model(**wrong)
+
+
+def test_the_rows_of_a_trial_have_all_levels_and_missing_cells():
+    table = trial_rows(SCHEMA)
+    assert set(table.frame["g"]) == {"a", "b", "c"} and table.frame["income"].isna().sum() == 1
+    assert table.frame["x"].min() == -2 and table.frame["visits"].max() == 30
+
+
+def test_a_release_names_the_function_and_is_replayed_with_it(tmp_path):
+    private = iw.PrivateTable(rows(500, 8), SCHEMA)
+    models = [iw.model(offset), iw.model("x ~ g")]
+    release = seeded_release(private, for_models=models, n_synthetic=700, progressbar=False)
+    back = iw.load(release.save(tmp_path / "r.iwb", allow_uncertified=True))
+    assert back.recipe["for_models"] == ["offset", "x ~ g"] and "what offset; x ~ g uses" in " ".join(str(back).split())
+    assert json.loads(json.dumps(back.recipe["settings"]["weights"]["models"]))[0] == {"build": "offset"}
+    with pytest.raises(ValueError, match=r"made for the model 'offset', a function, .* models=\[iwbayes.model\(offset"):
+        iw.rehearse(back, progressbar=False)
+    assert check_replayable(back, models).weights == iw.StagedTilt(models)
+    again = replay(back.to_bytes(), 0, 1, cloudpickle.dumps(tuple(models)))
+    assert again == replay(back.to_bytes(), 0, 1, cloudpickle.dumps(tuple(models)))
+    weighted = iw.reweight(offset(back.synthetic.frame), back)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a short chain, and of all that the formula does not hold for
+        with weighted:
+            idata = pm.sample(200, tune=200, chains=2, cores=1, random_seed=1, progressbar=False)
+        record = arviz_compat.group(iw.calibrate(idata, weighted, back, random_seed=1), "calibration")
+    assert record.attrs["explained_min"] > 0.9 and "of no other model" not in record.attrs["reasons"]
