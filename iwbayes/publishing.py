@@ -13,7 +13,7 @@ from iwbayes.curator.estimators.tilting.tilt import TiltWeights
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.noise import NoiseSource
 from iwbayes.curator.protocols import Generator, WeightEstimator
-from iwbayes.features.formulas import main_effects
+from iwbayes.features.formulas import check_formulas, main_effects
 from iwbayes.features.scores import ScoreModel
 from iwbayes.release import Release
 from iwbayes.schema import Schema
@@ -235,4 +235,4 @@ def weights_for(
         )
     if weights.for_models:
         raise ValueError("for_models is given twice, by the weights and by the call. Give it once.")
-    return replace(weights, for_models=models)
+    return replace(weights, for_models=check_formulas(models))  # type: ignore[arg-type]

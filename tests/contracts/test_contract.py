@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from factories import synthetic_table
 
-from iwbayes.analyst.regression.scores import model
+from iwbayes.analyst.regression.scores import RegressionModel, model
 from iwbayes.curator.contribution import bound_contributions
 from iwbayes.curator.estimators.beta import BetaCalibratedWeights
 from iwbayes.curator.estimators.fixed import DiscriminatorWeights, KnownRatioWeights, UniformWeights
@@ -685,7 +685,7 @@ def test_settings_are_plain_data(entry):
     if entry.name in ("KnownRatioWeights", "DiscriminatorWeights"):
         assert data is None
         return
-    again = from_data(json.loads(json.dumps(data)), model)
+    again = from_data(json.loads(json.dumps(data)), RegressionModel)
     assert type(again) is type(algorithm) and to_data(again) == data
     facts = PublicFacts(SCHEMA, n_private=400, n_synthetic=800)
     assert again.events(facts, **entry.budget) == algorithm.events(facts, **entry.budget)

@@ -17,6 +17,9 @@ _LEFT = 1e-6
 #: and of this part of the generator's error in the measured directions, which the tilt has since moved. On ten real
 #: populations the error itself was 0.4 of the latter (middle half 0.2 to 0.7), and 0.6 of it without products.
 TILTED_PART = 0.5
+#: Least mean square error, in directions of variance one, of what clipping leaves of the scores that a tilt in stages
+#: measures. On ten real populations (N 5,000 at epsilon 1, N 2,000 at epsilon 3) it was .002 to .006 on most.
+CLIPPED_ERROR = 0.005
 
 
 def misfit_variance(tilt: ReleasedTilt, shares: Array, n_private: float) -> float:
@@ -53,15 +56,15 @@ def unmeasured_variance(tilt: ReleasedTilt, shares: Array, n_private: float) -> 
     """Mean square error of the weighted rows in a direction of variance one that the tilt does not pull.
 
     By the test of fit, where there is one (`misfit_variance`). Of a tilt in stages, by the error of the rows before the
-    first stage in the scores of its models, of which later stages leave no more than what is clipped; private rows
-    differ by one in N there. Else nobody looked, and it is the larger of `generator_error`, how wrong the rows were
-    where somebody did, and `UNTESTED`. NaN where the tilt is of no release.
+    first stage in the scores of its models, of which later stages leave no more than what is clipped, and at least by
+    `CLIPPED_ERROR`; private rows differ by one in N there. Else nobody looked, and it is the larger of
+    `generator_error`, how wrong the rows were where somebody did, and `UNTESTED`. NaN where the tilt is of no release.
     """
     tested = misfit_variance(tilt, shares, n_private)
     if not np.isnan(tested) or tilt.weights is None:
         return tested
     if np.isfinite(tilt.row_error):
-        return max(tilt.row_error, 0.0) + 1 / n_private
+        return max(tilt.row_error, CLIPPED_ERROR) + 1 / n_private
     return float(np.fmax(generator_error(tilt, n_private), UNTESTED))
 
 

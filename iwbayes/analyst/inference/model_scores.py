@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -55,7 +55,7 @@ class ModelScores:
             return np.empty((0, len(self.theta)))
         arrays, known = self.held.arrays(frame)
         scores = np.array(self.function(self.theta, *(array[:, None] for array in arrays)), dtype=np.float64)
-        scores[~known] = np.nan
+        scores[np.logical_not(known)] = np.nan
         return scores
 
     def digest(self) -> str:
@@ -145,8 +145,11 @@ def scores_of_one(rows: Any, theta: Any, held: MovableRows) -> CompiledWhenUsed:
     this row, whatever the operations are. Checks of parameters are left out, since an error would tell of a row.
     """
     one: Any = without_checks(rows)
-    single = [pt.tensor(shape=(1, *shared.type.shape[1:]), dtype=shared.type.dtype) for shared in held.shared]
-    [one] = clone_replace([one], dict(zip(held.shared, single, strict=True)), rebuild_strict=False)
+    single: list[Any] = [
+        pt.tensor(shape=(1, *shared.type.shape[1:]), dtype=shared.type.dtype) for shared in held.shared
+    ]
+    swapped: dict[Any, Any] = dict(zip(held.shared, single, strict=True))
+    [one] = clone_replace([one], swapped, rebuild_strict=False)
     if one.type.ndim != 1 or one.type.shape[0] not in (1, None):
         raise ValueError("the density of a row depends on the number of rows; hold columns as pm.Data")
     gradient: Any = pt.grad(one.sum(), theta, disconnected_inputs="ignore")
@@ -166,13 +169,13 @@ def without_checks(rows: Any) -> Any:
     n = rows.type.shape[0]
     while True:
         for node in reversed(list(applys_between([], [rows]))):
-            old, value = node.outputs, node.inputs[0] if node.inputs else None
+            old, new = node.outputs, list[Any]()
             if isinstance(node.op, CheckAndRaise):
-                new = [value]
+                new = node.inputs[:1]
             elif isinstance(node.op, OpFromGraph):
                 new = inline_ofg_node(node)
             elif n not in (None, 1) and isinstance(node.op, Alloc) and old[0].type.shape[:1] == (n,):
-                new = [pt.atleast_Nd(value, n=old[0].type.ndim)]
+                new = [pt.atleast_Nd(cast(Any, node.inputs[0]), n=old[0].type.ndim)]
             else:
                 continue
             [rows] = clone_replace([rows], dict(zip(old, new, strict=True)), rebuild_strict=False)

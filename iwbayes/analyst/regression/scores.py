@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import pandas as pd
@@ -143,6 +143,10 @@ class RegressionModel:
         return {"formula": self.formula, "family": self.family}
 
 
+@overload
+def model(model: str, *, family: FamilyName | None = None, name: None = None) -> RegressionModel: ...
+@overload
+def model(model: Callable[[pd.DataFrame], Any], *, family: None = None, name: str | None = None) -> ScoreModel: ...
 def model(
     model: str | Callable[[pd.DataFrame], Any], *, family: FamilyName | None = None, name: str | None = None
 ) -> ScoreModel:

@@ -104,14 +104,15 @@ class StagedTilt(Tilt):
         self, reference: SyntheticTable, facts: PublicFacts, *, epsilon: float, delta: float
     ) -> TiltDesign[FeatureMap | ScoreMap]:
         """Features and noise that a release with this budget has where its synthetic rows are like these."""
-        shares, sds, fitters = np.full(len(reference), 1 / len(reference)), [], self.fitters(reference)
-        for budget in self.parts(epsilon=epsilon, delta=delta):
-            features = self.design(reference, facts, shares, budget, fitters)
-            if features is None:
-                raise ValueError("the columns of the schema do not vary: there is nothing to measure.")
-            sds.append(self._noise_sd(features, facts, budget))
-        over_spread = sds[-1] * math.sqrt(features.n_coordinates)
-        return TiltDesign(features, sds[-1], over_spread, f"scores of {self._named}", tuple(sds))
+        shares, fitters = np.full(len(reference), 1 / len(reference)), self.fitters(reference)
+        budgets = self.parts(epsilon=epsilon, delta=delta)
+        found = [self.design(reference, facts, shares, budget, fitters) for budget in budgets]
+        designs = [features for features in found if features is not None]
+        if not designs:
+            raise ValueError("the columns of the schema do not vary: there is nothing to measure.")
+        sds = [self._noise_sd(features, facts, budget) for features, budget in zip(designs, budgets, strict=True)]
+        over_spread = sds[-1] * math.sqrt(designs[-1].n_coordinates)
+        return TiltDesign(designs[-1], sds[-1], over_spread, f"scores of {self._named}", tuple(sds))
 
     @property
     def _named(self) -> str:
