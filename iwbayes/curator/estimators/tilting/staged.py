@@ -62,6 +62,8 @@ class StagedTilt(Tilt):
 
     Where none of the models has a mode a stage measures the columns themselves, as `TiltWeights` does.
 
+    Theory: docs/theory.md#in-stages.
+
     Examples
     --------
     >>> import iwbayes as iw
