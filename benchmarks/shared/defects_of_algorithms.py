@@ -165,6 +165,17 @@ plant(FILE, "tilt: noise of stages by the synthetic rows",
        "enumerate(self.parts(epsilon=fit.epsilon * float(synthetic.frame.iloc[0, 0] > 0 or 0.5), delta=fit.delta))",
        "curator/estimators/test_staged.py"
        "::test_the_stages_cost_what_the_whole_costs_and_follow_from_public_numbers_only")
+FILE = "analyst/inference/model_scores.py"
+OF_MODELS = "analyst/inference/test_model_scores.py"
+ALONE = f"{OF_MODELS}::test_the_scores_of_a_row_depend_on_this_row_alone[offset]"
+plant(FILE, "models: scores that look at other rows", "scores[np.logical_not(known)] = np.nan",
+       "scores[np.logical_not(known)] = np.nan; scores -= scores.mean(axis=0)", ALONE)
+plant(FILE, "models: rows that a model does not know are others", "scores[np.logical_not(known)] = np.nan", "pass",
+       f"{OF_MODELS}::test_a_row_that_the_model_has_no_number_for_is_zero_and_counts_as_clipped")
+plant(FILE, "models: an invalid parameter of a private row is an error", "isinstance(node.op, CheckAndRaise)", "False",
+       f"{OF_MODELS}::test_a_row_that_the_model_has_no_number_for_is_zero_and_counts_as_clipped")
+plant(FILE, "models: functions of somebody's see private rows", "if not _is_known(op):", "if False:",
+       f"{OF_MODELS}::test_what_cannot_be_measured_is_refused_before_anything_is_charged")
 FILE = "curator/estimators/tilting/tilt.py"
 plant(FILE, "tilt: features and bound from private rows",
        "design = self.design(synthetic, facts, epsilon=parts.epsilon, delta=parts.delta, shares=shares)",

@@ -110,17 +110,22 @@ def test_the_scores_of_a_row_depend_on_this_row_alone(scores):
 
 
 def test_a_row_that_the_model_has_no_number_for_is_zero_and_counts_as_clipped():
+    def grouped(frame):
+        with pm.Model() as built:
+            group = pm.Data("group", frame["g"].cat.codes)
+            pm.Poisson("visits", pm.math.exp(pm.Normal("effect", 0, 2, shape=3)[group]), observed=frame["visits"])
+        return built
+
     without = synthetic_table(rows(N, 1, levels="ab"), SCHEMA)
-    fitted = iw.model(incomplete).on(without)(np.ones(N))
-    features = ScoreMap.whitened([fitted], without, np.full(N, 1 / N))
-    found = features.transform(canonical(rows(100, 6).assign(g="b")))
-    assert np.isfinite(found).all() and found[:, :-1].any(axis=1).all()
+    found = iw.model(grouped).on(without)(np.ones(N))(canonical(rows(100, 6)))
+    unknown = (rows(100, 6)["g"] == "c").to_numpy()
+    assert np.isnan(found[unknown]).all() and np.isfinite(found[~unknown]).all()
 
     def logged(frame):
         with pm.Model() as built:
             income = pm.Data("income", frame["income"].fillna(0.0))
             b = pm.Normal("b", 0, 2, shape=2)
-            pm.Normal("x", b[0] + b[1] * pm.math.log(income - 1), 1, observed=frame["x"])
+            pm.Normal("x", b[0] + b[1] * pm.math.log(income - 1), income - 1, observed=frame["x"])
         return built
 
     above = synthetic_table(rows(N, 1).assign(income=np.linspace(1.5, 9, N)), SCHEMA)
@@ -204,6 +209,20 @@ def test_what_cannot_be_measured_is_refused_before_anything_is_charged(build, me
             iw.PrivateTable(rows(300, 1), SCHEMA), epsilon=1.0, delta=1e-6, ledger=ledger, for_models=[iw.model(build)]
         )
     assert ledger.events == ()
+
+
+def test_a_function_is_called_with_synthetic_rows_only():
+    seen, private = list[pd.DataFrame](), iw.PrivateTable(rows(500, 9), SCHEMA)
+
+    def watched(frame):
+        seen.append(frame)
+        return offset(frame)
+
+    settings = {"epsilon": 1.0, "delta": 1e-6, "noise": iw.SeededNoise(1), "random_seed": 1, "progressbar": False}
+    release = iw.publish(private, n_synthetic=700, for_models=[iw.model(watched)], **settings)
+    # to check it and to plan, and once on the synthetic rows
+    assert len(seen) == 3 and private.n_private not in map(len, seen)
+    pd.testing.assert_frame_equal(seen[-1], release.synthetic.frame)
 
 
 def test_names_and_wrong_arguments():
