@@ -137,7 +137,7 @@ def adult_studies(arguments: argparse.Namespace) -> None:
     print(f"{'epsilon':>7}{'coverage':>16}{'worst':>7}{'width':>7}{'warned':>8}{'unwarned':>12}{'failed':>8}  theirs")
     for epsilon, widest in chosen(ADULT_PUBLISHED, arguments).items():
         study = iw.validation.coverage_study(
-            partial(fixed_rows, folder=arguments.data), iw.BayesNet(), iw.TiltWeights(for_models=[ADULT_FORMULA]),
+            partial(fixed_rows, folder=arguments.data), iw.BayesNet(), weights_for(ADULT_FORMULA, arguments),
             {"calibrated": partial(fit_adult, n_rehearsals=arguments.rehearsals)}, truth=truth, levels=(LEVEL,),
             reference=fit_adult, n_jobs=arguments.jobs,
             publish={"epsilon": epsilon, "delta": len(table) ** -2.0, "n_synthetic": len(table)},
@@ -155,6 +155,11 @@ def adult_studies(arguments: argparse.Namespace) -> None:
         )
 
 
+def weights_for(formula: str, arguments: argparse.Namespace) -> Any:
+    """Weights made for the regression: of its products of columns, or of its scores in stages."""
+    return iw.StagedTilt([iw.model(formula)]) if arguments.stages else iw.TiltWeights(for_models=[formula])
+
+
 def chosen(published: dict[float, Any], arguments: argparse.Namespace) -> dict[float, Any]:
     """Those of the four epsilons that are asked for."""
     return {epsilon: value for epsilon, value in published.items() if epsilon in (arguments.epsilon or published)}
@@ -169,6 +174,7 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, nargs="+", help="only these of the four")
     parser.add_argument("--replications", type=int)
     parser.add_argument("--rehearsals", type=int, default=0, help="calibrate Adult by so many rehearsals")
+    parser.add_argument("--stages", action="store_true", help="measure scores in stages, not products of columns")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--seed", type=int, default=2023)
     arguments = parser.parse_args()
@@ -180,7 +186,7 @@ def main() -> None:
     print(f"{'epsilon':>7} {'method':<11}{'coverage':>16}{'worst':>7}{'width':>7}{'warned':>8}{'theirs':>8}  target")
     for epsilon, (theirs, widest) in chosen(PUBLISHED, arguments).items():
         study = iw.validation.coverage_study(
-            simulate, uniform, iw.TiltWeights(for_models=[FORMULA]), methods, truth=TRUTH, levels=(LEVEL,),
+            simulate, uniform, weights_for(FORMULA, arguments), methods, truth=TRUTH, levels=(LEVEL,),
             publish={"epsilon": epsilon, "delta": N**-2}, n_replications=arguments.replications or 200,
             n_jobs=arguments.jobs, random_seed=arguments.seed, progressbar=False,
         )  # fmt: skip
