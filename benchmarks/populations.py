@@ -46,10 +46,11 @@ def rehearsed(fit: Any, n_rehearsals: int, release: iw.Release, random_seed: int
 
 
 def how(population: Population, release: str) -> dict[str, Any]:
-    """Arguments of `publish` for a kind of release."""
+    """Weights of a kind of release, as an argument of the study."""
     if release == "products":
         return {"weights": iw.TiltWeights(for_models=[population.formula])}
-    return {"for_models": [iw.model(population.formula, family=population.family)]} if release == "named" else {}
+    named = iw.StagedTilt([iw.model(population.formula, family=population.family)])
+    return {"weights": named} if release == "named" else {}
 
 
 def study(
@@ -65,7 +66,8 @@ def study(
         truth=population.truth,
         fit=fits,
         reference=fit,
-        publish={"epsilon": epsilon, "delta": DELTA, **how(population, release)},
+        publish={"epsilon": epsilon, "delta": DELTA},
+        **how(population, release),
         n_replications=replications,
         n_jobs=jobs,
         random_seed=1,
