@@ -183,8 +183,16 @@ def named_weights(
     if mechanism != "gaussian" or not formulas:
         return weights_for(tilt, formulas)
     from iwbayes.analyst.regression.scores import RegressionModel
+    from iwbayes.features.formulas import model_terms, read_formula
+    from iwbayes.schema import Integer
 
-    return weights_for(None, [RegressionModel(formula, family) for formula in formulas])  # type: ignore[arg-type]
+    models = []
+    for formula in formulas:
+        model_terms(formula, schema)  # refuses what is no regression
+        left = str(read_formula(formula, schema).lhs[0])
+        asks = left in schema.names and isinstance(schema[left], Integer)
+        models.append(RegressionModel(formula, family if asks else None))  # type: ignore[arg-type]
+    return weights_for(None, models)
 
 
 def _plan_facts(expected: Plan) -> dict[str, Any]:

@@ -172,6 +172,20 @@ def test_publish_for_models(folder, tmp_path):
     assert load(path).recipe["for_models"] == models
 
 
+def test_models_of_whole_numbers_have_a_family(tmp_path):
+    schema = simulate_table("poisson", 50, random_seed=1).schema
+    (tmp_path / "s.toml").write_text(schema.to_toml(), encoding="utf-8")
+    assert isinstance(schema["y"], Integer)
+    line = ("plan", "-s", tmp_path / "s.toml", "--n", 600, "--epsilon", 2, "--delta", 1e-6)
+    named = ("--for-model", "y ~ x", "--response", "treated")
+    failed(run(*line, *named), "or --family poisson in a command")
+    result = run(*line, *named, "--family", "poisson")  # the other model has the family of its column
+    assert result.exit_code == 0 and "scores of y ~ x; treated ~ " in " ".join(result.stdout.split())
+    for wrong, said in (("treated", "must have a response"), ("", "must have a response"), ("zz ~ x", "names 'zz'")):
+        failed(run(*line, "--for-model", wrong), said)
+    failed(run(*line, "--response", "zz"), "response must be one of the columns")
+
+
 def test_csv_and_parquet_read_alike(folder):
     schema = Schema.from_toml(folder / "s.toml")
     frames = [PrivateTable(read_table(folder / name, schema), schema).frame for name in ("t.csv", "t.parquet")]

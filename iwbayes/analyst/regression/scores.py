@@ -115,7 +115,7 @@ class RegressionModel:
             if self.family is None and isinstance(column, Integer):
                 raise ValueError(
                     f"{response!r} holds whole numbers, which may be counts or measurements. Name the model with its "
-                    f"family: iwbayes.model({self.formula!r}, family='poisson')."
+                    f"family: iwbayes.model({self.formula!r}, family='poisson'), or --family poisson in a command."
                 )
             check_column(get_family(default_family(column) if self.family is None else self.family), column)
 
