@@ -96,7 +96,7 @@ def replicate(job: tuple[str, int, int]) -> pd.DataFrame:
             epsilon=EPSILON,
             delta=DELTA,
             n_synthetic=N_SYNTHETIC,
-            for_models=["y ~ x + group"],
+            weights=iw.TiltWeights(for_models=["y ~ x + group"]),
             noise=iw.SeededNoise(seed),
             random_seed=rng,
             progressbar=False,

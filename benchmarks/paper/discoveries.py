@@ -130,9 +130,10 @@ def publish(method: str, epsilon: float, seed: int) -> iw.Release:
     name, models = METHODS[method]
     private = private_rows()
     made = iw.Mixture(random_seed=seed, progressbar=False) if name == "Mixture" else iw.BayesNet()
-    how: dict[str, Any] = {"n_synthetic": N_SYNTHETIC, "for_models": models}
     if models is None:
-        how = {"n_synthetic": len(private), "weights": iw.UniformWeights()}
+        how: dict[str, Any] = {"n_synthetic": len(private), "weights": iw.UniformWeights()}
+    else:
+        how = {"n_synthetic": N_SYNTHETIC, "weights": iw.TiltWeights(for_models=models)}
     return iw.publish(
         private, epsilon=epsilon, delta=harness.OUR_DELTA, generator=made, noise=iw.SeededNoise(seed), random_seed=seed,
         progressbar=False, **how,

@@ -158,7 +158,8 @@ def run(seed: int, folder: str, quick: bool) -> list[dict[str, Any]]:
 
     def publish(*models: str) -> iw.Release:
         return iw.publish(
-            split.private, epsilon=EPSILON, delta=DELTA, n_synthetic=2 * len(split.private), for_models=models,
+            split.private, epsilon=EPSILON, delta=DELTA, n_synthetic=2 * len(split.private),
+            weights=iw.TiltWeights(for_models=models),
             noise=iw.SeededNoise(seed), random_seed=seed, progressbar=False,
         )  # fmt: skip
 

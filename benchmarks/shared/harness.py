@@ -151,7 +151,8 @@ class Methods:
                 yield self._weighted(method, table, ledger.statement().events, self._delta(method))
         for method in () if self._free else OURS:
             if method in methods:
-                yield self.published(method, self._delta(method), for_models=self._models(method))
+                tilt = iw.TiltWeights(for_models=self._models(method))  # products of columns, as the printed figures
+                yield self.published(method, self._delta(method), weights=tilt)
 
     def weights_after(self, share: float, methods: Sequence[str]) -> Iterator[Outcome]:
         """Releases in which the generator has this share of epsilon and the weights the rest.
