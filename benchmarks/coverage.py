@@ -44,6 +44,7 @@ import iwbayes as iw  # noqa: E402
 
 OURS = "tilt, calibrated"
 NAMED = "tilt for this model, calibrated"
+IN_STAGES = "scores of this model in stages, calibrated"
 REHEARSED = "tilt, 20 rehearsals"
 PUBLISHED = "BetaDebiased, 0.1"
 QUICK = ("tilt", PUBLISHED, "5 tables, combined")
@@ -89,10 +90,12 @@ def studies(cell: Cell) -> dict[str, dict[str, Any]]:
         "random_seed": truth.seed,
     }
     tilt, named = iw.TiltWeights(), iw.TiltWeights(for_models=(truth.formula,))
+    stages = iw.StagedTilt([iw.model(truth.formula, family=truth.family)])
     plain = {"tilt, row sandwich": "row sandwich", "tilt, uncalibrated": "uncalibrated", "unweighted": "unweighted"}
     found = {
         "tilt": {**common, "weights": tilt, "fit": {OURS: fit["calibrated"]}},
         "for_models": {**common, "weights": named, "fit": {NAMED: fit["calibrated"]}},
+        "stages": {**common, "weights": stages, "fit": {IN_STAGES: fit["calibrated"]}},
         "rehearsals": {**common, "weights": tilt, "fit": {OURS: fit["calibrated"], REHEARSED: fit["rehearsals"]}},
         "plain": {**common, "weights": tilt, "fit": {name: fit[kind] for name, kind in plain.items()}},
     }
@@ -344,10 +347,12 @@ def chosen_studies(arguments: argparse.Namespace, replications: int) -> list[tup
     found = []
     for cell in chosen_cells(arguments):
         for name in studies(cell):
-            by_default = name in QUICK or (arguments.full and name != "rehearsals")  # half a minute a replication
+            # a replication of rehearsals takes half a minute
+            by_default = name in QUICK or (arguments.full and name not in ("rehearsals", "stages"))
             if not (name in arguments.only if arguments.only else by_default):
                 continue
-            n = max(replications // {"tilt": 1, "for_models": FEWER_FOR_MODELS}.get(name, FEWER), 1)
+            fewer = {"tilt": 1, "for_models": FEWER_FOR_MODELS, "stages": FEWER_FOR_MODELS}
+            n = max(replications // fewer.get(name, FEWER), 1)
             n = min(n, begun(file_of(cell, name, arguments))) if arguments.done else n
             if n:
                 found.append((cell, name, n))
