@@ -28,6 +28,7 @@ from iwbayes._digest import digest
 from iwbayes.arrays import Array
 from iwbayes.display import html_table, wrapped
 from iwbayes.features.unmeasured import unmeasured_features
+from iwbayes.measurement import clipped_error
 from iwbayes.release import Release
 from iwbayes.release.file import from_bytes, read_recipe
 
@@ -143,14 +144,17 @@ class Rehearsals(Sequence[Release]):
         """Mean square error of the release's rows in an unmeasured direction of variance one that replays do not show.
 
         It is what was more wrong in the release than in its replays, where somebody looked, and at least `UNTESTED`
-        where nobody did; and the private rows' own sampling. NaN where nothing was measured.
+        where nobody did (`clipped_error` in stages); and the private rows' own sampling. NaN without a measurement.
         """
-        measurement = self.release.weights.measurement
-        tested = measurement is not None and (measurement.held_back is not None or np.isfinite(measurement.row_error))
+        measurement, least = self.release.weights.measurement, UNTESTED
+        if measurement is not None and measurement.held_back is not None:
+            least = 0.0
+        elif measurement is not None and np.isfinite(measurement.row_error):
+            least = clipped_error(measurement.noise.covariance[measurement.tilt_columns, measurement.tilt_columns])
         errors = [read_recipe(self._contents[index]).get("row_error") for index in range(len(self))]
         known = [float(error) if isinstance(error, int | float) else np.nan for error in errors]
         beyond = self.facts.row_error - np.mean(known)
-        return float(np.maximum(beyond, 0.0 if tested else UNTESTED)) + 1 / self.release.n_private
+        return float(np.maximum(beyond, least)) + 1 / self.release.n_private
 
     def interval(
         self,

@@ -7,7 +7,7 @@ import numpy as np
 from iwbayes.analyst.calibration.moments import score_moments, tilt_moments
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.arrays import Array
-from iwbayes.measurement import error_before_tilt, mean_excess
+from iwbayes.measurement import clipped_error, error_before_tilt, mean_excess
 from iwbayes.rehearsals import UNTESTED
 from iwbayes.release import Release
 
@@ -17,10 +17,6 @@ _LEFT = 1e-6
 #: and of this part of the generator's error in the measured directions, which the tilt has since moved. On ten real
 #: populations the error itself was 0.4 of the latter (middle half 0.2 to 0.7), and 0.6 of it without products.
 TILTED_PART = 0.5
-#: Least mean square error, in directions of variance one, of what clipping leaves of the scores that a tilt in stages
-#: measures, in standard deviations of its noise over the root of their number. On ten real populations the error was
-#: .002 to .006 on most at N 5,000, epsilon 1, and at N 2,000, epsilon 3; .0002 to .0008 at N 20,000, epsilon 3.
-CLIPPED_ERROR = 1.5
 
 
 def misfit_variance(tilt: ReleasedTilt, shares: Array, n_private: float) -> float:
@@ -58,15 +54,14 @@ def unmeasured_variance(tilt: ReleasedTilt, shares: Array, n_private: float) -> 
 
     By the test of fit, where there is one (`misfit_variance`). Of a tilt in stages, by the error of the rows before the
     first stage in the scores of its models, of which later stages leave no more than what is clipped, and at least by
-    `CLIPPED_ERROR`; private rows differ by one in N there. Else nobody looked, and it is the larger of
+    `clipped_error`; private rows differ by one in N there. Else nobody looked, and it is the larger of
     `generator_error`, how wrong the rows were where somebody did, and `UNTESTED`. NaN where the tilt is of no release.
     """
     tested = misfit_variance(tilt, shares, n_private)
     if not np.isnan(tested) or tilt.weights is None:
         return tested
     if np.isfinite(tilt.row_error):
-        noise = np.sqrt(tilt.noise[0, 0] / len(tilt.noise))
-        return float(max(tilt.row_error, CLIPPED_ERROR * noise)) + 1 / n_private
+        return max(tilt.row_error, clipped_error(tilt.noise)) + 1 / n_private
     return float(np.fmax(generator_error(tilt, n_private), UNTESTED))
 
 
