@@ -183,16 +183,12 @@ def named_weights(
     if mechanism != "gaussian" or not formulas:
         return weights_for(tilt, formulas)
     from iwbayes.analyst.regression.scores import RegressionModel
-    from iwbayes.features.formulas import model_terms, read_formula
+    from iwbayes.features.formulas import response_column
     from iwbayes.schema import Integer
 
-    models = []
-    for formula in formulas:
-        model_terms(formula, schema)  # refuses what is no regression
-        left = str(read_formula(formula, schema).lhs[0])
-        asks = left in schema.names and isinstance(schema[left], Integer)
-        models.append(RegressionModel(formula, family if asks else None))  # type: ignore[arg-type]
-    return weights_for(None, models)
+    asks = [isinstance(response_column(formula, schema), Integer) for formula in formulas]
+    families: Any = [family if ask else None for ask in asks]
+    return weights_for(None, [RegressionModel(*named) for named in zip(formulas, families, strict=True)])
 
 
 def _plan_facts(expected: Plan) -> dict[str, Any]:

@@ -124,6 +124,13 @@ def main_effects(response: str, schema: Schema) -> str:
     return f"{left} ~ {' + '.join(terms.values())}"
 
 
+def response_column(formula: str, schema: Schema) -> Column | None:
+    """Column that is the response of a regression; None where that is an expression. See `model_terms` for errors."""
+    model_terms(formula, schema)
+    name = str(read_formula(formula, schema).lhs[0])
+    return schema[name] if name in schema.names else None
+
+
 def model_terms(formula: str, schema: Schema) -> ScoreTerms:
     """Read a regression's formula ``response ~ terms``, as formulaic does.
 

@@ -89,8 +89,10 @@ def row_error(release: Release) -> float:
     was measured.
     """
     tilt = ReleasedTilt.of(release)
-    if tilt is None or np.isfinite(tilt.row_error):
-        return float("nan") if tilt is None else tilt.row_error
+    if tilt is None:
+        return float("nan")
+    if np.isfinite(tilt.row_error):
+        return tilt.row_error
     values = release.weights.values
     measured = generator_error(tilt, release.n_private)
     tested = misfit_variance(tilt, values / values.sum(), release.n_private)

@@ -82,30 +82,13 @@ class PyMCModel:
         """Refuse a model whose scores of single rows cannot be taken apart; it is built on rows of the schema."""
         _check(self, schema)
 
-    def _check(self, schema: Schema) -> None:
-        table = trial_rows(schema)
-        try:
-            posterior, held, function = self._built(table)
-        except Exception as error:  # whatever a function of somebody's raises
-            said = str(error).strip().split("\n", 1)[0].rstrip(".")
-            said = said if isinstance(error, TypeError | ValueError) else f"{type(error).__name__}: {said}"
-            raise ValueError(f"the model {self.name!r} cannot be measured: {said}.") from error
-        theta = posterior.start() + 0.1 * np.cos(np.arange(posterior.size))
-        one, all_rows = ModelScores(self.name, held, function, theta)(table.frame), posterior.scores(theta)
-        there = np.isfinite(all_rows).all(axis=1)
-        if not there.any() or not np.allclose(one[there], all_rows[there], rtol=_ROUNDING, atol=_ROUNDING):
-            raise ValueError(
-                f"the model {self.name!r} cannot be measured: the density of a row is not made of its own cells alone. "
-                "Hold columns as pm.Data, and let nothing depend on the number of rows."
-            )
-
     def on(self, synthetic: SyntheticTable) -> Callable[[Array], ModelScores]:
         """Build the model on synthetic rows; see `ScoreModel`.
 
         Hyperparameters, which no row's density depends on, stay at their initial values: a hierarchical model has no
         mode of all parameters, and of these there is nothing to measure.
         """
-        posterior, held, function = self._built(synthetic)
+        posterior, held, function = self.built(synthetic)
         theta = posterior.start()
         free = posterior.in_likelihood(theta)
 
@@ -115,7 +98,7 @@ class PyMCModel:
 
         return at
 
-    def _built(self, table: SyntheticTable) -> tuple[ModelPosterior, MovableRows, CompiledWhenUsed]:
+    def built(self, table: SyntheticTable) -> tuple[ModelPosterior, MovableRows, CompiledWhenUsed]:
         """Posterior of the rows, what the model holds of columns, and the scores of single rows as a function."""
         model = self.build(table.frame.copy())
         if not isinstance(model, pm.Model) and hasattr(model, "backend"):
@@ -135,7 +118,21 @@ class PyMCModel:
 @lru_cache(maxsize=16)
 def _check(model: PyMCModel, schema: Schema) -> None:
     """Check once: a plan and a release ask many times, and it compiles a graph."""
-    model._check(schema)
+    table = trial_rows(schema)
+    try:
+        posterior, held, function = model.built(table)
+    except Exception as error:  # whatever a function of somebody's raises
+        said = str(error).strip().split("\n", 1)[0].rstrip(".")
+        said = said if isinstance(error, TypeError | ValueError) else f"{type(error).__name__}: {said}"
+        raise ValueError(f"the model {model.name!r} cannot be measured: {said}.") from error
+    theta = posterior.start() + 0.1 * np.cos(np.arange(posterior.size))
+    one, all_rows = ModelScores(model.name, held, function, theta)(table.frame), posterior.scores(theta)
+    there = np.isfinite(all_rows).all(axis=1)
+    if not there.any() or not np.allclose(one[there], all_rows[there], rtol=_ROUNDING, atol=_ROUNDING):
+        raise ValueError(
+            f"the model {model.name!r} cannot be measured: the density of a row is not made of its own cells alone. "
+            "Hold columns as pm.Data, and let nothing depend on the number of rows."
+        )
 
 
 def scores_of_one(rows: Any, theta: Any, held: MovableRows) -> CompiledWhenUsed:

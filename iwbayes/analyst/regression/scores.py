@@ -18,7 +18,7 @@ from iwbayes.analyst.regression.priors import LogPrior, prior_scales
 from iwbayes.analyst.regression.regression_posterior import RegressionPosterior
 from iwbayes.analyst.regression.weighted_rows import WeightedRows
 from iwbayes.arrays import Array
-from iwbayes.features.formulas import model_terms, read_formula
+from iwbayes.features.formulas import read_formula, response_column
 from iwbayes.features.scores import ScoreModel
 from iwbayes.schema import Integer, Schema
 from iwbayes.tables import SyntheticTable
@@ -108,15 +108,13 @@ class RegressionModel:
 
     def check(self, schema: Schema) -> None:
         """Refuse a formula that asks for more than polynomials of the columns, or a response that does not suit."""
-        model_terms(self.formula, schema)
-        response = str(read_formula(self.formula, schema).lhs[0])
-        if response in schema.names:
-            column = schema[response]
-            if self.family is None and isinstance(column, Integer):
-                raise ValueError(
-                    f"{response!r} holds whole numbers, which may be counts or measurements. Name the model with its "
-                    f"family: iwbayes.model({self.formula!r}, family='poisson'), or --family poisson in a command."
-                )
+        column = response_column(self.formula, schema)
+        if self.family is None and isinstance(column, Integer):
+            raise ValueError(
+                f"{column.name!r} holds whole numbers, which may be counts or measurements. Name the model with its "
+                f"family: iwbayes.model({self.formula!r}, family='poisson'), or --family poisson in a command."
+            )
+        if column is not None:
             check_column(get_family(default_family(column) if self.family is None else self.family), column)
 
     def on(self, synthetic: SyntheticTable) -> Callable[[Array], RegressionScores]:

@@ -140,17 +140,16 @@ class StagedTilt(Tilt):
         facts: PublicFacts,
         shares: Array,
         budget: Budget,
-        fitters: Sequence[Callable[[Array], RowScores]] | None = None,
+        fitters: Sequence[Callable[[Array], RowScores]],
     ) -> FeatureMap | ScoreMap | None:
         """Features of a stage from public quantities: synthetic rows, their shares (row,), N and the stage's budget.
 
-        `fitters` are those of the synthetic rows, which are made here where they are not given. None where nothing can
-        be measured: all rows are alike, or no model has a mode and the columns are too many.
+        None where nothing can be measured: all rows are alike, or no model has a mode and the columns are too many.
         """
         if not FeatureMap.varies(synthetic, "linear", shares):
             return None
         scores = []
-        for fit in self.fitters(synthetic) if fitters is None else fitters:
+        for fit in fitters:
             with suppress(*_NO_MODE):  # after a stage there may be one
                 scores.append(fit(shares * facts.n_private))
         try:
