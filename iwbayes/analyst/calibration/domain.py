@@ -8,6 +8,7 @@ fixed; 25 of the 27 cells in which at most a tenth of the fits warn cover 87 to 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -94,8 +95,11 @@ class Check:
 
     @property
     def badness(self) -> float:
-        """How far a value that is beyond its limit is from it."""
-        return (self.value - self.threshold) * (1.0 if self.sign == "<" else -1.0)
+        """How many times too large or too small a value beyond its limit is; infinite where there is no limit."""
+        if not self.sign:
+            return math.inf
+        value, limit = max(float(self.value), 1e-300), max(float(self.threshold), 1e-300)
+        return value / limit if self.sign == "<" else limit / value
 
     def reason_for(self, parameters: str) -> str:
         """Return the same with the parameters that it is about."""

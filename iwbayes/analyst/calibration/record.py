@@ -217,28 +217,31 @@ def judge(
     informed: NDArray[np.bool_],
     linked: NDArray[np.bool_] | None = None,
 ) -> tuple[NDArray[np.bool_], list[str]]:
-    """Which parameters (p,) are inside the domain, and why the others are not.
+    """Which parameters (p,) are inside the domain, and why the others are not, the worst reason first.
 
     `of_each` judges values of each parameter, by the name of their column, and `of_all` are judgements of all. What no
     row informs, a hyperparameter, is inside where all are that its prior is `linked` to (p, p), through others of its
     kind as well.
     """
-    good, reasons = np.ones(len(names), dtype=bool), []
+    good = np.ones(len(names), dtype=bool)
+    reasons = [(check.badness, check.reason) for check in of_all if check.verdict == "fail"]
+    inside = not reasons
     for name, judge in of_each.items():
         checks = [judge(float(value)) for value in columns[name]]
         bad = [index for index, check in enumerate(checks) if check.verdict == "fail"]
         if bad:
             worst = max(bad, key=lambda index: checks[index].badness)
-            reasons.append(checks[worst].reason_for(_list([names[index] for index in bad], len(names))))
+            named = _list([names[index] for index in bad], len(names))
+            reasons.append((checks[worst].badness, checks[worst].reason_for(named)))
             good[bad] = False
-    failed = [check for check in of_all if check.verdict == "fail"]
     ties = np.ones((len(names), len(names)), dtype=bool) if linked is None else linked
     for index in np.flatnonzero(~informed):
         reached = np.arange(len(names)) == index
         for _ in names:
             reached = reached | ties[reached & ~informed].any(axis=0)
         good[index] = good[reached & informed].all()
-    return good & (not failed), [*(check.reason for check in failed), *reasons]
+    in_order = sorted(reasons, key=lambda reason: -reason[0])
+    return good & inside, [text for _, text in in_order]
 
 
 def _list(names: Sequence[str], n_all: int) -> str:
