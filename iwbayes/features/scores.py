@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from iwbayes._digest import digest
 from iwbayes._threads import one_blas_thread
@@ -26,6 +28,20 @@ _CHUNK = 8192
 #: Directions of scores with less than this share of the largest variance are dropped: there are few, and each is a
 #: parameter, be it of a spline whose columns are nearly dependent.
 _CUT = 1e-9
+#: Times that a clipped score is centred and clipped again: each leaves a part of the shift that is about the
+#: probability of the outcome that is clipped.
+_CENTRINGS = 8
+_TINY = 1e-300
+#: Levels of a response whose scores are computed one by one.
+MOST_OUTCOMES = 16
+
+
+class Outcomes(NamedTuple):
+    """What the response of each row could be under a model."""
+
+    scores: Array  # (outcome, row, p): of the row with each level in the place of its own; NaN where it has none
+    probabilities: Array  # (outcome, row): of the levels, given the rest of the row
+    observed: NDArray[np.intp]  # (row,): number of the row's own level, any where it has none
 
 
 class RowScores(Protocol):
@@ -33,6 +49,13 @@ class RowScores(Protocol):
 
     def __call__(self, frame: pd.DataFrame) -> Array:
         """Scores (row, p) of rows in canonical form: zero where the model leaves a row out, NaN where it has none."""
+
+    @property
+    def response(self) -> tuple[str, tuple[str, ...]] | None:
+        """Column and levels of the response; None where it has no levels, or more than `MOST_OUTCOMES`."""
+
+    def outcomes(self, frame: pd.DataFrame) -> Outcomes:
+        """Scores of each level of the response, where it has levels."""
 
     def digest(self) -> str:
         """Digest of all that the scores depend on."""
@@ -66,6 +89,13 @@ class ScoreMap(BoundedFeatures):
 
     z = (s(x) - center) @ whitener, s the scores of all models side by side. See `BoundedFeatures`: what a row moves is
     bounded by the clipping, whatever the scores are.
+
+    Clipping alone spoils a score: its mean given the predictors is zero at the mode, and that of the clipped score is
+    not, so that rows of a rare level would tell more of how many they are than of their response. Where the response
+    takes few levels what clipping shifts is taken off before the row is clipped again (Künsch, Stefanski & Carroll,
+    JASA 1989, eq. 2.6), with probabilities of the model at the public point: a function of the row alone.
+
+    Theory: docs/theory.md#in-stages.
     """
 
     scores: tuple[RowScores, ...]
@@ -85,10 +115,36 @@ class ScoreMap(BoundedFeatures):
 
     def transform(self, frame: pd.DataFrame) -> Array:
         """Features, shape (row, k), of a table in canonical form."""
-        phi = np.empty((len(frame), self.dim))
-        with one_blas_thread():
-            for rows, raw in score_chunks(self.scores, frame):
-                phi[rows] = self.clip(_product(raw - self.center, self.whitener))
+        phi, first = np.empty((len(frame), self.dim)), self.scores[0].response
+        few = first is not None and all(score.response == first for score in self.scores)
+        with one_blas_thread(), quietly():
+            for rows in row_blocks(len(frame), _CHUNK):
+                part = frame.iloc[rows]
+                phi[rows] = self._centred(part) if few else self.clip(self._whiten(raw_scores(self.scores, part)))
+        return phi
+
+    def _whiten(self, raw: Array) -> Array:
+        """Return z; a row that is not finite spoils itself alone, and the others are as they would be."""
+        broken = np.asarray(~np.isfinite(raw).all(axis=1))
+        z = np.where(broken[:, None], 0.0, raw - self.center) @ self.whitener
+        z[broken] = np.nan
+        return np.asarray(z)
+
+    def _centred(self, frame: pd.DataFrame) -> Array:
+        """Features whose mean, given the predictors, is the one that z has before it is clipped."""
+        found = [score.outcomes(frame) for score in self.scores]
+        own = found[0].observed, np.arange(len(frame))
+        shares = np.mean([part.probabilities for part in found], axis=0)[:, :, None]
+        z = np.stack([self._whiten(raw) for raw in np.concatenate([part.scores for part in found], axis=2)])
+        unclipped = z[own]
+        # sums over outcomes one by one, so that rows beside a row never change its rounding
+        wanted = sum(share * part for share, part in zip(shares, z, strict=True))
+        for _ in range(_CENTRINGS):
+            z = z * np.minimum(1.0, self.bound / np.maximum(np.linalg.norm(z, axis=2, keepdims=True), _TINY))
+            z = z + (wanted - sum(share * part for share, part in zip(shares, z, strict=True)))
+        unclipped[~np.isfinite(z[own]).all(axis=1)] = np.nan
+        phi = self.clip(unclipped)  # which tells whether the score itself was beyond the bound
+        phi[:, : self.n_coordinates] = self.clip(z[own])[:, : self.n_coordinates]
         return phi
 
     def with_bound(self, bound: float) -> ScoreMap:
@@ -112,7 +168,9 @@ class ScoreMap(BoundedFeatures):
         """
         if not scores:
             raise ValueError("there are no scores to whiten.")
-        raw = np.concatenate([part for _, part in score_chunks(scores, synthetic.frame)])
+        blocks = row_blocks(len(synthetic), _CHUNK)
+        with quietly():
+            raw = np.concatenate([raw_scores(scores, synthetic.frame.iloc[rows]) for rows in blocks])
         there = np.isfinite(raw).all(axis=1)
         if not shares[there].any():
             raise ValueError("no row has a score.")
@@ -185,18 +243,14 @@ class RowFeatures(BoundedFeatures):
         return self.values
 
 
-def score_chunks(scores: Sequence[RowScores], frame: pd.DataFrame) -> Iterator[tuple[slice, Array]]:
-    """Scores of several models side by side, in chunks of rows (row, p)."""
-    for rows in row_blocks(len(frame), _CHUNK):
-        part = frame.iloc[rows]
-        with np.errstate(all="ignore"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of private rows nothing may be said
-            yield rows, np.concatenate([score(part) for score in scores], axis=1)
+def raw_scores(scores: Sequence[RowScores], frame: pd.DataFrame) -> Array:
+    """Scores (row, p) of several models side by side."""
+    return np.concatenate([score(frame) for score in scores], axis=1)
 
 
-def _product(raw: Array, whitener: Array) -> Array:
-    """Product of matrices, of which a row that is not finite spoils itself alone; the others are as they would be."""
-    broken = np.asarray(~np.isfinite(raw).all(axis=1))
-    z = np.where(broken[:, None], 0.0, raw) @ whitener
-    z[broken] = np.nan
-    return np.asarray(z)
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Warn of nothing: of private rows nothing may be said."""
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

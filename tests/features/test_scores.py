@@ -87,6 +87,50 @@ def test_the_scores_of_a_row_depend_on_this_row_alone(name):
         assert np.linalg.norm(after[:, :-1], axis=1).max() <= features.bound * (1 + 1e-12)
 
 
+@pytest.mark.parametrize(("name", "response"), [("interaction", "b"), ("categorical", "k")])
+def test_clipping_shifts_no_mean_given_the_predictors(name, response):
+    """Which is what a model says of its scores: the mean over all that the response could be is zero at the mode."""
+    table = synthetic()
+    scores = MODELS[name].on(table)(np.full(N, 1.0))
+    features = ScoreMap.whitened([scores], table, np.full(N, 1 / N))
+    features = features.with_bound(0.5 * features.bound)
+    rows = table.frame.dropna().iloc[:200]
+    found = scores.outcomes(rows)
+    np.testing.assert_allclose(found.probabilities.sum(axis=0), 1)
+    own = [level for level in SCHEMA[response].levels]
+    with_each = [rows.assign(**{response: pd.Categorical([level] * len(rows), categories=own)}) for level in own]
+    for raw, mixed in zip(found.scores, with_each, strict=True):
+        np.testing.assert_array_equal(raw, scores(mixed))
+    np.testing.assert_array_equal(found.scores[found.observed, np.arange(len(rows))], scores(rows))
+    weighted = np.einsum("vr,vrp->rp", found.probabilities, found.scores)
+    body = slice(0, found.scores.shape[2] - 1)  # the last says that the row is complete
+    np.testing.assert_allclose(weighted[:, body], 0, atol=1e-9)
+
+    def shift(transform):
+        means = np.einsum("vr,vrk->rk", found.probabilities, [transform(mixed) for mixed in with_each])
+        return np.linalg.norm(means - (weighted - features.center) @ features.whitener, axis=1)
+
+    clipped = shift(lambda frame: features.clip((scores(frame) - features.center) @ features.whitener)[:, :-1])
+    centred = shift(lambda frame: features.transform(frame)[:, :-1])
+    assert np.mean(clipped > 0.05 * features.bound) > 0.2
+    assert centred.max() < 0.05 * clipped.max() and np.median(centred) < 1e-3 * features.bound
+
+
+def test_models_of_one_response_are_centred_together_and_others_not_at_all():
+    table = synthetic()
+    of = {name: MODELS[name].on(table)(np.full(N, 1.0)) for name in MODELS}
+    also = iw.model("b ~ g").on(table)(np.full(N, 1.0))
+    same = ScoreMap.whitened([of["interaction"], also], table, np.full(N, 1 / N))
+    other = ScoreMap.whitened([of["interaction"], of["categorical"]], table, np.full(N, 1 / N))
+    assert of["gaussian"].response is None is of["poisson"].response
+    for features, alike in ((same, False), (other, True)):
+        raw = np.hstack([scores(table.frame) for scores in features.scores])
+        clipped = features.clip((raw - features.center) @ features.whitener)
+        found = features.transform(table.frame)
+        np.testing.assert_array_equal(found[:, -1], clipped[:, -1])
+        assert np.allclose(found, clipped) == alike
+
+
 def test_a_row_without_a_score_is_zero_and_counts_as_clipped():
     table = synthetic()
     features = ScoreMap.whitened([MODELS["gaussian"].on(table)(np.full(N, 1.0))], table, np.full(N, 1 / N))
@@ -104,6 +148,8 @@ class Broken:
     def __call__(self, rows):
         y = rows["y"].to_numpy(dtype=float)
         return np.column_stack([np.where(y > 2, np.nan, y), np.where(y < -1, np.inf, np.where(y > 1, 1e300 * y, y))])
+
+    response = None
 
     def digest(self):
         return "broken"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, cast
 
@@ -21,9 +21,10 @@ from pytensor.tensor.rewriting.ofg import inline_ofg_node
 from iwbayes._digest import digest
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
 from iwbayes.analyst.weighting.graph_functions import CompiledWhenUsed
-from iwbayes.analyst.weighting.other_rows import MovableRows
+from iwbayes.analyst.weighting.other_rows import MovableRows, OfColumn, cells_of
 from iwbayes.analyst.weighting.reweight import reweight
 from iwbayes.arrays import Array
+from iwbayes.features.scores import MOST_OUTCOMES, Outcomes
 from iwbayes.schema import Binary, Categorical, Integer, Schema
 from iwbayes.tables import SyntheticTable
 
@@ -33,6 +34,8 @@ _TRIAL_ROWS = 60
 _KNOWN = ("pytensor.tensor.", "pytensor.scalar.")
 _UNKNOWN = ("pytensor.tensor.random.",)
 _COPIES = ("ViewOp", "DeepCopyOp")
+#: Synthetic rows that show which column is the response.
+_FEW_ROWS = 100
 #: Largest relative difference of scores of single rows from those of a table, which is rounding.
 _ROUNDING = 1e-6
 
@@ -48,15 +51,57 @@ class ModelScores:
     held: MovableRows
     function: CompiledWhenUsed
     theta: Array  # (p,), unconstrained
+    levels: tuple[str, tuple[int, ...]] | None = None  # column of the response, and codes of those that are known
 
     def __call__(self, frame: pd.DataFrame) -> Array:
         """Scores (row, p): NaN in rows with cells that the model knows no number for."""
+        return self._of(frame)[0]
+
+    @property
+    def response(self) -> tuple[str, tuple[str, ...]] | None:
+        """Column and levels of the response; see `RowScores`."""
+        if self.levels is None:
+            return None
+        name, codes = self.levels
+        return name, tuple(str(self.held.schema[name].levels[code]) for code in codes)  # type: ignore[attr-defined]
+
+    def outcomes(self, frame: pd.DataFrame) -> Outcomes:
+        """Scores of each level of the response."""
+        assert self.levels is not None  # noqa: S101 - nobody asks of others
+        name, codes = self.levels
+        found = [self._of(with_level(frame, name, code)) for code in codes]
+        scores, logs = (np.stack([part[index] for part in found]) for index in (0, 1))
+        own = cells_of(frame, self.held.schema, name)[0]
+        scores[:, ~np.isin(own, codes)] = np.nan
+        return Outcomes(scores, np.exp(logs), np.searchsorted(codes, own).clip(max=len(codes) - 1))
+
+    def responding(self, frame: pd.DataFrame) -> ModelScores:
+        """Find the response, where it is a column of levels: densities sum to one over its levels, and only over its.
+
+        The rows are synthetic ones; few of them show it.
+        """
+        names = {part.name for parts in self.held.functions for part in parts if isinstance(part, OfColumn)}
+        for column in self.held.schema:
+            if column.name not in names or not isinstance(column, Binary | Categorical) or column.missing:
+                continue
+            codes = range(min(len(column.levels), MOST_OUTCOMES + 1))
+            each = [self._of(with_level(frame, column.name, code)) for code in codes]
+            kept = tuple(code for code in codes if np.isfinite(each[code][0]).any())
+            with np.errstate(all="ignore"):
+                totals = sum(np.exp(each[code][1]) for code in kept)
+            if 1 < len(kept) <= MOST_OUTCOMES and np.allclose(totals, 1.0, rtol=0, atol=_ROUNDING):
+                return replace(self, levels=(column.name, kept))
+        return self
+
+    def _of(self, frame: pd.DataFrame) -> tuple[Array, Array]:
+        """Scores (row, p) and log densities (row,) of rows."""
         if frame.empty:
-            return np.empty((0, len(self.theta)))
+            return np.empty((0, len(self.theta))), np.empty(0)
         arrays, known = self.held.arrays(frame)
-        scores = np.array(self.function(self.theta, *(array[:, None] for array in arrays)), dtype=np.float64)
+        inputs = (array[:, None] for array in arrays)
+        scores, logs = (np.array(part, dtype=np.float64) for part in self.function(self.theta, *inputs))
         scores[np.logical_not(known)] = np.nan
-        return scores
+        return scores, logs
 
     def digest(self) -> str:
         """Digest of name, point, and what the model holds of columns."""
@@ -92,9 +137,11 @@ class PyMCModel:
         theta = posterior.start()
         free = posterior.in_likelihood(theta)
 
+        few = synthetic.frame.iloc[:_FEW_ROWS]
+
         def at(weights: Array) -> ModelScores:
             theta[:] = posterior.with_weights(weights).mode(theta, free).theta
-            return ModelScores(self.name, held, function, theta.copy())
+            return ModelScores(self.name, held, function, theta.copy()).responding(few)
 
         return at
 
@@ -135,8 +182,16 @@ def _check(model: PyMCModel, schema: Schema) -> None:
         )
 
 
+def with_level(frame: pd.DataFrame, name: str, code: int) -> pd.DataFrame:
+    """Rows in canonical form with one level, by its code, in a column."""
+    cells = pd.Categorical.from_codes(np.full(len(frame), code), dtype=frame[name].dtype)  # type: ignore[call-overload]
+    return frame.assign(**{name: cells})
+
+
 def scores_of_one(rows: Any, theta: Any, held: MovableRows) -> CompiledWhenUsed:
-    """Make the function of theta and arrays (row, 1, ...) to scores (row, p) from the graph of all log densities.
+    """Make the function of theta and arrays (row, 1, ...) to scores (row, p) and log densities (row,) of rows.
+
+    It is made from the graph of all log densities.
 
     The graph is rewritten for a single row, differentiated, and repeated over rows: what a row's scores are made of is
     this row, whatever the operations are. Checks of parameters are left out, since an error would tell of a row.
@@ -154,8 +209,8 @@ def scores_of_one(rows: Any, theta: Any, held: MovableRows) -> CompiledWhenUsed:
         if not _is_known(op):
             raise ValueError(f"its density uses {type(op).__name__}, which may call a function of somebody's")
     many = [pt.tensor(shape=(None, *var.type.shape), dtype=var.type.dtype) for var in single]
-    [scores] = vectorize_graph([gradient], dict(zip(single, many, strict=True)))
-    return CompiledWhenUsed([theta, *many], scores, n_rows=None)
+    outputs = vectorize_graph([gradient, one.sum()], dict(zip(single, many, strict=True)))
+    return CompiledWhenUsed([theta, *many], outputs, n_rows=None)
 
 
 def without_checks(rows: Any) -> Any:

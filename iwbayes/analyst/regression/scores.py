@@ -5,10 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from iwbayes._digest import digest
 from iwbayes.analyst.regression.design import Design, build_design, ready_rows
@@ -19,9 +20,18 @@ from iwbayes.analyst.regression.regression_posterior import RegressionPosterior
 from iwbayes.analyst.regression.weighted_rows import WeightedRows
 from iwbayes.arrays import Array
 from iwbayes.features.formulas import read_formula, response_column
-from iwbayes.features.scores import ScoreModel
+from iwbayes.features.scores import MOST_OUTCOMES, Outcomes, ScoreModel
 from iwbayes.schema import Integer, Schema
 from iwbayes.tables import SyntheticTable
+
+
+class _Read(NamedTuple):
+    """Rows of a table as a design has them."""
+
+    x: Array  # (row, column)
+    y: Array  # (row,)
+    complete: NDArray[np.bool_]  # (row,): no cell is missing
+    strange: NDArray[np.bool_]  # (row,): complete, with a level that has no coefficient
 
 
 @dataclass(frozen=True)
@@ -34,13 +44,33 @@ class RegressionScores:
 
     design: Design  # of no rows
     theta: Array  # (p,)
-    response: Any  # formulaic's specification of a response that is an expression; None for a column
+    expression: Any  # formulaic's specification of a response that is an expression; None for a column
 
     def __call__(self, frame: pd.DataFrame) -> Array:
         """Scores (row, p): zero in rows with missing cells, NaN where a level has no coefficient.
 
         Where cells can be missing, a last column is one in complete rows and zero in others.
         """
+        rows = self._read(frame)
+        return self._scores(rows, rows.y)
+
+    @property
+    def response(self) -> tuple[str, tuple[str, ...]] | None:
+        """Column and levels of the response; see `RowScores`."""
+        levels = self.design.levels
+        return (self.design.name, tuple(levels)) if 0 < len(levels) <= MOST_OUTCOMES else None
+
+    def outcomes(self, frame: pd.DataFrame) -> Outcomes:
+        """Scores of each level of the response."""
+        rows, levels = self._read(frame), self.design.levels
+        each = [np.full(len(rows.x), float(code)) for code in range(len(levels))]
+        logs = np.stack([self._with(rows, y).row_values(self.theta) for y in each])
+        scores = np.stack([self._scores(rows, y) for y in each])
+        codes = {level: code for code, level in enumerate(levels)}
+        observed = frame[self.design.name].astype(str).map(codes).fillna(0).to_numpy(dtype=np.intp)
+        return Outcomes(scores, np.exp(logs), observed)
+
+    def _read(self, frame: pd.DataFrame) -> _Read:
         design, schema = self.design, self.design.schema
         used = frame[list(schema.names)].reset_index(drop=True)
         complete = used.notna().all(axis=1).to_numpy(copy=True)
@@ -59,12 +89,19 @@ class RegressionScores:
         whole = [name for name in used if pd.api.types.is_extension_array_dtype(used[name].dtype)]
         ready = used.astype({name: np.int64 for name in whole if not hasattr(used[name], "cat")})
         x, has_coefficients = self._columns(ready)
-        scores = WeightedRows(design.with_rows(x, self._response(used, ready)), np.ones(len(x))).row_scores(self.theta)
-        scores[~complete] = 0.0
-        scores[complete & ~(known & has_coefficients)] = np.nan
-        if any(column.missing for column in schema):
+        return _Read(x, self._response(used, ready), complete, complete & ~(known & has_coefficients))
+
+    def _with(self, rows: _Read, y: Array) -> WeightedRows:
+        return WeightedRows(self.design.with_rows(rows.x, y), np.ones(len(y)))
+
+    def _scores(self, rows: _Read, y: Array) -> Array:
+        """Scores (row, p) with these responses (row,)."""
+        scores = self._with(rows, y).row_scores(self.theta)
+        scores[~rows.complete] = 0.0
+        scores[rows.strange] = np.nan
+        if any(column.missing for column in self.design.schema):
             # how many rows a model has is a part of what it tells, though of no score
-            scores = np.column_stack([scores, complete])
+            scores = np.column_stack([scores, rows.complete])
         return scores
 
     def _columns(self, ready: pd.DataFrame) -> tuple[Array, Array]:
@@ -78,8 +115,8 @@ class RegressionScores:
 
     def _response(self, used: pd.DataFrame, ready: pd.DataFrame) -> Array:
         design = self.design
-        if self.response is not None:
-            return np.asarray(evaluate(self.response, ready).to_numpy(dtype=np.float64)[:, 0])
+        if self.expression is not None:
+            return np.asarray(evaluate(self.expression, ready).to_numpy(dtype=np.float64)[:, 0])
         if design.family.by_level:
             codes = {level: float(code) for code, level in enumerate(design.levels)}
             return used[design.name].astype(str).map(codes).to_numpy(dtype=np.float64)

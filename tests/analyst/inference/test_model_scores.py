@@ -109,6 +109,46 @@ def test_the_scores_of_a_row_depend_on_this_row_alone(scores):
     assert scores(one.iloc[:0]).shape == (0, len(scores.theta))
 
 
+def yes_or_no(frame: pd.DataFrame) -> pm.Model:
+    with pm.Model() as found:
+        x, a = pm.Data("x", frame["x"]), pm.Data("a", (frame["g"] == "a").astype(float))
+        b = pm.Normal("b", 0, 2, shape=3)
+        pm.Bernoulli("y", logit_p=b[0] + b[1] * x + b[2] * a, observed=frame["y"].cat.codes)
+    return found
+
+
+def in_order(frame: pd.DataFrame) -> pm.Model:
+    with pm.Model() as found:
+        x = pm.Data("x", frame["x"])
+        cuts = pm.Normal("cuts", np.array([-1.0, 1.0]), 2, shape=2)
+        pm.OrderedLogistic("g", pm.Normal("slope", 0, 2) * x, cuts, observed=frame["g"].cat.codes)
+    return found
+
+
+LEVELS = iw.Schema(iw.Binary("y", ("no", "yes")), iw.Real("x", -2, 2), iw.Categorical("g", ("a", "b", "c", "d")))
+
+
+@pytest.mark.parametrize(("build", "response"), [(yes_or_no, ("y", (0, 1))), (in_order, ("g", (0, 1, 2)))])
+def test_the_outcomes_of_a_model_are_the_levels_of_its_response(build, response):
+    rng = np.random.default_rng(6)
+    frame = rows(N, 6)[["x", "g"]].assign(y=rng.choice(["no", "yes"], N, p=[0.8, 0.2]))[["y", "x", "g"]]
+    table = synthetic_table(frame, LEVELS)
+    scores = iw.model(build).on(table)(np.full(N, 1.0))
+    assert scores.levels == response  # a level that no row has is none of the model's
+    private = iw.PrivateTable(frame.assign(g=np.where(rng.random(N) < 0.05, "d", frame["g"])), LEVELS).frame
+    found, unknown = scores.outcomes(private), (private["g"] == "d").to_numpy()
+    there = ~unknown  # of a predictor it is none either
+    assert_allclose(found.probabilities.sum(axis=0)[there], 1)
+    assert_allclose(np.einsum("vr,vrp->rp", found.probabilities, found.scores)[there], 0, atol=1e-8)
+    own = scores(private)
+    np.testing.assert_array_equal(found.scores[found.observed, np.arange(N)], own)
+    assert np.isnan(own[~there]).all() and np.isfinite(own[there]).all()
+
+
+def test_a_response_of_numbers_has_no_outcomes(scores):
+    assert scores.response is None
+
+
 def test_a_row_that_the_model_has_no_number_for_is_zero_and_counts_as_clipped():
     def grouped(frame):
         with pm.Model() as built:

@@ -122,6 +122,8 @@ class OfOthers:
         y = rows[["y", "x"]].to_numpy(dtype=float)
         return y - y.mean(axis=0)
 
+    response = None
+
     def digest(self):
         return "defect"
 

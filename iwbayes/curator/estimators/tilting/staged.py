@@ -106,9 +106,10 @@ class StagedTilt(Tilt):
         self, reference: SyntheticTable, facts: PublicFacts, *, epsilon: float, delta: float
     ) -> TiltDesign[FeatureMap | ScoreMap]:
         """Features and noise that a release with this budget has where its synthetic rows are like these."""
-        shares, fitters = np.full(len(reference), 1 / len(reference)), self.fitters(reference)
+        shares = np.full(len(reference), 1 / len(reference))
+        scores = self.whitened(reference, facts, shares, self.fitters(reference))
         budgets = self.parts(epsilon=epsilon, delta=delta)
-        found = [self.design(reference, facts, shares, budget, fitters) for budget in budgets]
+        found = [self.design(scores, reference, facts, shares, budget) for budget in budgets]
         designs = [features for features in found if features is not None]
         if not designs:
             raise ValueError("the columns of the schema do not vary: there is nothing to measure.")
@@ -134,33 +135,39 @@ class StagedTilt(Tilt):
                 found.append(model.on(synthetic))
         return found
 
-    def design(
+    def whitened(
         self,
         synthetic: SyntheticTable,
         facts: PublicFacts,
         shares: Array,
-        budget: Budget,
         fitters: Sequence[Callable[[Array], RowScores]],
-    ) -> FeatureMap | ScoreMap | None:
-        """Features of a stage from public quantities: synthetic rows, their shares (row,), N and the stage's budget.
-
-        None where nothing can be measured: all rows are alike, or no model has a mode and the columns are too many.
-        """
-        if not FeatureMap.varies(synthetic, "linear", shares):
-            return None
+    ) -> ScoreMap | None:
+        """Scores of all models that have a mode under shares (row,) of synthetic rows; None where none has."""
         scores = []
         for fit in fitters:
             with suppress(*_NO_MODE):  # after a stage there may be one
                 scores.append(fit(shares * facts.n_private))
-        try:
-            features = ScoreMap.whitened(scores, synthetic, shares)
-        except ValueError:  # the rows are made and paid for: measure what there is
+        with suppress(ValueError):
+            return ScoreMap.whitened(scores, synthetic, shares)
+        return None
+
+    def design(
+        self, scores: ScoreMap | None, synthetic: SyntheticTable, facts: PublicFacts, shares: Array, budget: Budget
+    ) -> FeatureMap | ScoreMap | None:
+        """Features of a stage from public quantities: synthetic rows, their shares (row,), N and the stage's budget.
+
+        Without scores, those of the columns, since the rows are made and paid for. None where nothing can be measured:
+        all rows are alike, or the columns are too many.
+        """
+        if not FeatureMap.varies(synthetic, "linear", shares):
+            return None
+        if scores is None:
             with suppress(ValueError):
                 return TiltWeights().design(synthetic, facts, **budget._asdict(), shares=shares).features
             return None
-        noise_sd = self._noise_sd(features, facts, budget)
+        noise_sd = self._noise_sd(scores, facts, budget)
         wider = float(np.clip(NOISE_PART / (noise_sd * math.sqrt(facts.n_private)), *BOUND_RANGE))
-        return features.with_bound(wider * features.bound)
+        return scores.with_bound(wider * scores.bound)
 
     def _weigh(self, fit: OpenFit) -> Weights:
         synthetic, n = fit.synthetic, fit.facts.n_private
@@ -168,7 +175,8 @@ class StagedTilt(Tilt):
         base, fitters = np.full(len(synthetic), -math.log(len(synthetic))), self.fitters(synthetic)
         for stage, budget in enumerate(self.parts(epsilon=fit.epsilon, delta=fit.delta)):
             shares = np.exp(base)
-            features = self.design(synthetic, fit.facts, shares, budget, fitters)
+            scores = self.whitened(synthetic, fit.facts, shares, fitters)
+            features = self.design(scores, synthetic, fit.facts, shares, budget)
             if features is None:
                 break
             found = self._measure(fit, ledger, features, MEAN_OF_FEATURES, *budget, self._label(stage))
