@@ -225,6 +225,16 @@ MEAN_OF_FEATURES = "mean of features"
 TEST_OF_FIT = "test of fit"
 
 
+#: Mean square error of the rows in an unmeasured direction of variance one where nothing tests it: a relation that the
+#: generator left out. Over releases of ten real populations (N 500 to 2,000, epsilon 0.3 to 1) its median was 0.02,
+#: from 0.004 to 0.1.
+UNTESTED = 0.02
+#: On ten real populations what clipping left of scores was wrong, as a mean square in directions of variance one, by
+#: .002 to .006 on most at N 5,000, epsilon 1, and at N 2,000, epsilon 3, and by .0002 to .0008 at N 20,000, epsilon 3:
+#: by about so many standard deviations of the noise over the root of the number of scores.
+CLIPPED_ERROR = 1.5
+
+
 @dataclass(frozen=True)
 class Measurement:
     """A released noisy statistic with the distribution of its noise: what noise-aware inference needs.
@@ -296,6 +306,19 @@ class Measurement:
         return float(np.sqrt(np.trace(self.noise.covariance[self.tilt_columns, self.tilt_columns])))
 
     @property
+    def least_error(self) -> float:
+        """Mean square error of the rows in an unmeasured direction of variance one that has to be assumed at least.
+
+        Zero where a test of fit has looked; of a tilt in stages what clipping leaves of its scores.
+        """
+        if self.held_back is not None:
+            return 0.0
+        if not np.isfinite(self.row_error):
+            return UNTESTED
+        used = self.noise.covariance[self.tilt_columns, self.tilt_columns]
+        return CLIPPED_ERROR * float(np.sqrt(used[0, 0] / len(used)))
+
+    @property
     def clipped_private(self) -> float:
         """Released noisy share of private rows that the map clipped, within [0, 1]; NaN if unknown."""
         if self.features is not None and self.features.never_clips:
@@ -317,20 +340,6 @@ def mean_excess(missed: Array, spread: Array, by_chance: Array) -> float:
     unit = vectors[:, kept] / np.sqrt(values[kept])
     excess = np.sum((missed @ unit) ** 2) - np.trace(unit.T @ by_chance @ unit)
     return float(excess) / int(kept.sum())
-
-
-#: On ten real populations what clipping left of scores was wrong, as a mean square in directions of variance one, by
-#: .002 to .006 on most at N 5,000, epsilon 1, and at N 2,000, epsilon 3, and by .0002 to .0008 at N 20,000, epsilon 3:
-#: by about so many standard deviations of the noise over the root of the number of scores.
-CLIPPED_ERROR = 1.5
-
-
-def clipped_error(noise: Array) -> float:
-    """Least mean square error, in directions of variance one, of what clipping leaves of scores that were measured.
-
-    ``noise`` (k, k) is the covariance of the noise in their mean. Nobody tests what a tilt in stages has clipped.
-    """
-    return CLIPPED_ERROR * float(np.sqrt(noise[0, 0] / len(noise)))
 
 
 def error_before_tilt(features: Array, shares: Array, value: Array, noise: Array, n_private: float) -> float:

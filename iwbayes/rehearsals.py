@@ -28,7 +28,7 @@ from iwbayes._digest import digest
 from iwbayes.arrays import Array
 from iwbayes.display import html_table, wrapped
 from iwbayes.features.unmeasured import unmeasured_features
-from iwbayes.measurement import clipped_error
+from iwbayes.measurement import UNTESTED
 from iwbayes.release import Release
 from iwbayes.release.file import from_bytes, read_recipe
 
@@ -38,10 +38,6 @@ _HEAD = struct.Struct(">Q32s")
 _MOST_OF_HEADER = 2**16
 #: Fewest rehearsals that intervals are made of.
 LEAST = 10
-#: Mean square error of the rows in an unmeasured direction of variance one where nothing tests it: a relation that the
-#: generator left out. Over releases of ten real populations (N 500 to 2,000, epsilon 0.3 to 1) its median was 0.02,
-#: from 0.004 to 0.1.
-UNTESTED = 0.02
 #: Directions along which the slope of a statistic is taken, and the standard deviation of log weights of a step.
 _SLOPES, _STEP = 20, 0.1
 
@@ -143,14 +139,11 @@ class Rehearsals(Sequence[Release]):
     def unrehearsed(self) -> float:
         """Mean square error of the release's rows in an unmeasured direction of variance one that replays do not show.
 
-        It is what was more wrong in the release than in its replays, where somebody looked, and at least `UNTESTED`
-        where nobody did (`clipped_error` in stages); and the private rows' own sampling. NaN without a measurement.
+        It is what was more wrong in the release than in its replays, where somebody looked, and at least what has to be
+        assumed (`Measurement.least_error`); and the private rows' own sampling. NaN without a measurement.
         """
-        measurement, least = self.release.weights.measurement, UNTESTED
-        if measurement is not None and measurement.held_back is not None:
-            least = 0.0
-        elif measurement is not None and np.isfinite(measurement.row_error):
-            least = clipped_error(measurement.noise.covariance[measurement.tilt_columns, measurement.tilt_columns])
+        measurement = self.release.weights.measurement
+        least = UNTESTED if measurement is None else measurement.least_error
         errors = [read_recipe(self._contents[index]).get("row_error") for index in range(len(self))]
         known = [float(error) if isinstance(error, int | float) else np.nan for error in errors]
         beyond = self.facts.row_error - np.mean(known)

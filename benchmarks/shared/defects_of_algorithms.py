@@ -156,6 +156,14 @@ plant(FILE, "tilt: stages measure scores that are not clipped",
                   "if np.abs(body).max(initial=0) > limit or (size > most).any():", "if False:"),
              Edit("curator/estimators/tilting/exponential.py", "if not (np.abs(phi) <= 2 * features.bound).all():",
              "if False:")))
+UNVERIFIED = (Edit("curator/estimators/tilting/exponential.py",
+                   "if np.abs(body).max(initial=0) > limit or (size > most).any():", "if False:"),)
+FILE = "features/scores.py"
+plant(FILE, "tilt: centred scores are not clipped again", "self.clip(z[own])[:, : self.n_coordinates]", "z[own]",
+       f"{STAGES}[clipped and centred]", more=UNVERIFIED)
+plant(FILE, "tilt: centred by the rows beside", "z = z + (wanted - sum(",
+       "z = z - z.mean(axis=1, keepdims=True) + (wanted - sum(",
+       "features/test_scores.py::test_the_scores_of_a_row_depend_on_this_row_alone")
 FILE = "curator/estimators/tilting/staged.py"
 plant(FILE, "tilt: stages draw less noise than they charge",
        "enumerate(self.parts(epsilon=fit.epsilon, delta=fit.delta))",

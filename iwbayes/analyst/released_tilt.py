@@ -15,7 +15,7 @@ from iwbayes.arrays import Array, symmetric
 from iwbayes.features import FeatureMap
 from iwbayes.features.formulas import Span, model_terms
 from iwbayes.features.terms import ordered_terms, raw_names, raw_terms
-from iwbayes.measurement import MEAN_OF_FEATURES
+from iwbayes.measurement import MEAN_OF_FEATURES, UNTESTED
 from iwbayes.release import Release
 from iwbayes.schema import Schema
 from iwbayes.weights import HARMLESS_STEPS, Weights
@@ -53,6 +53,7 @@ class ReleasedTilt:
     n_private: int = 0  # N, the number of private rows
     coefficients: Array | None = None  # (k,): the tilt's b; None in releases of formats 1 to 3
     row_error: float = np.nan  # of the rows before the first of several stages
+    least_error: float = UNTESTED  # of the rows where nothing was measured
     models: tuple[str, ...] = ()  # formulas that the release was made for, as its publisher wrote them
     schema: Schema | None = None  # of the rows
 
@@ -78,6 +79,7 @@ class ReleasedTilt:
             n_private=release.n_private,
             coefficients=measurement.coefficients,
             row_error=measurement.row_error,
+            least_error=measurement.least_error,
             schema=release.synthetic.schema,
             models=_models_of(release),
         )

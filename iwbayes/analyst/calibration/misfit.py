@@ -7,8 +7,7 @@ import numpy as np
 from iwbayes.analyst.calibration.moments import score_moments, tilt_moments
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.arrays import Array
-from iwbayes.measurement import clipped_error, error_before_tilt, mean_excess
-from iwbayes.rehearsals import UNTESTED
+from iwbayes.measurement import error_before_tilt, mean_excess
 from iwbayes.release import Release
 
 #: Held-back features of which the tilt's own leave less than this share are left out.
@@ -53,16 +52,16 @@ def unmeasured_variance(tilt: ReleasedTilt, shares: Array, n_private: float) -> 
     """Mean square error of the weighted rows in a direction of variance one that the tilt does not pull.
 
     By the test of fit, where there is one (`misfit_variance`). Of a tilt in stages, by the error of the rows before the
-    first stage in the scores of its models, of which later stages leave no more than what is clipped, and at least by
-    `clipped_error`; private rows differ by one in N there. Else nobody looked, and it is the larger of
-    `generator_error`, how wrong the rows were where somebody did, and `UNTESTED`. NaN where the tilt is of no release.
+    first stage in the scores of its models, of which later stages leave no more than what is clipped; private rows
+    differ by one in N there. Else nobody looked, and it is `generator_error`, how wrong the rows were where somebody
+    did. Both are at least what has to be assumed (`Measurement.least_error`). NaN where the tilt is of no release.
     """
     tested = misfit_variance(tilt, shares, n_private)
     if not np.isnan(tested) or tilt.weights is None:
         return tested
     if np.isfinite(tilt.row_error):
-        return max(tilt.row_error, clipped_error(tilt.noise)) + 1 / n_private
-    return float(np.fmax(generator_error(tilt, n_private), UNTESTED))
+        return max(tilt.row_error, tilt.least_error) + 1 / n_private
+    return float(np.fmax(generator_error(tilt, n_private), tilt.least_error))
 
 
 def generator_error(tilt: ReleasedTilt, n_private: float) -> float:
