@@ -244,7 +244,8 @@ class Measurement:
     name : str
         `MEAN_OF_FEATURES` for a tilt; "logistic coefficients" for a logistic log ratio.
     value : ndarray, shape (k,)
-        The noisy statistic: for a tilt the mean of the features over the private rows.
+        The noisy statistic: for a tilt the mean of the features over the private rows; in stages, that of the last
+        combined with what the stages before it say.
     noise : NoiseDistribution
         Distribution of the noise in ``value``.
     sensitivity : float

@@ -25,7 +25,7 @@ class TiltDesign(NamedTuple, Generic[Features]):
     """Public choices of a tilt: the feature map, the noise of its mean, and what the terms are called.
 
     ``noise_over_spread`` is sqrt(k) times ``noise_sd``: the noise of the mean in units of the synthetic spread. Of a
-    tilt in stages both are those of the last.
+    tilt in stages both are those of all stages together.
     """
 
     features: Features

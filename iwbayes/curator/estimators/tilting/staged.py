@@ -21,7 +21,7 @@ from iwbayes.curator.privacy.mechanisms import Budget, gaussian_parts
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.features import FeatureMap
 from iwbayes.features.scores import RowScores, ScoreMap, ScoreModel
-from iwbayes.measurement import MEAN_OF_FEATURES, error_before_tilt
+from iwbayes.measurement import MEAN_OF_FEATURES, Measurement, error_before_tilt
 from iwbayes.schema import Schema
 from iwbayes.statement import Event
 from iwbayes.tables import SyntheticTable
@@ -46,7 +46,7 @@ class StagedTilt(Tilt):
     measures the mean of the scores at these modes over the private rows: p numbers for p parameters. The scores are
     whitened by the weighted synthetic rows and clipped; the weights of the stage are a tilt to the noisy mean, with
     those before as base. The error of a mode shrinks from stage to stage as in Newton's method, and the last stage has
-    most of the budget.
+    most of the budget. What a stage measures is combined with what the stages before it say of the same means.
 
     Parameters
     ----------
@@ -114,8 +114,9 @@ class StagedTilt(Tilt):
         if not designs:
             raise ValueError("the columns of the schema do not vary: there is nothing to measure.")
         sds = [self._noise_sd(features, facts, budget) for features, budget in zip(designs, budgets, strict=True)]
-        over_spread = sds[-1] * math.sqrt(designs[-1].n_coordinates)
-        return TiltDesign(designs[-1], sds[-1], over_spread, f"scores of {self._named}", tuple(sds))
+        noise_sd = sum(sd**-2 for sd in sds) ** -0.5  # of all stages together
+        over_spread = noise_sd * math.sqrt(designs[-1].n_coordinates)
+        return TiltDesign(designs[-1], noise_sd, over_spread, f"scores of {self._named}", tuple(sds))
 
     @property
     def _named(self) -> str:
@@ -171,7 +172,7 @@ class StagedTilt(Tilt):
 
     def _weigh(self, fit: OpenFit) -> Weights:
         synthetic, n = fit.synthetic, fit.facts.n_private
-        ledger, measurement, error = fit.pay(), None, math.nan
+        ledger, measurement, error, known = fit.pay(), None, math.nan, math.inf
         base, fitters = np.full(len(synthetic), -math.log(len(synthetic))), self.fitters(synthetic)
         for stage, budget in enumerate(self.parts(epsilon=fit.epsilon, delta=fit.delta)):
             shares = np.exp(base)
@@ -179,14 +180,37 @@ class StagedTilt(Tilt):
             features = self.design(scores, synthetic, fit.facts, shares, budget)
             if features is None:
                 break
+            if scores is None or (measurement is not None and isinstance(measurement.features, FeatureMap)):
+                known = math.inf  # the stages before have measured other columns
             found = self._measure(fit, ledger, features, MEAN_OF_FEATURES, *budget, self._label(stage))
             columns = found.tilt_columns
             assert found.features is not None  # noqa: S101 - they were measured
             phi, noise = found.features.transform(synthetic.frame)[:, columns], found.noise.covariance[columns, columns]
             if stage == 0:
                 error = error_before_tilt(phi, shares, found.value[columns], noise, n)
-            log_weights, b = tilt(phi, found.value[columns], noise, n, base=base)
+            found, known = combined(found, shares @ phi, known)
+            log_weights, b = tilt(phi, found.value[columns], found.noise.covariance[columns, columns], n, base=base)
             base = log_weights - logsumexp(log_weights)
             measurement = replace(found, coefficients=b, row_error=error)
         what = f"scores of {self._named}" if measurement else "nothing, since all synthetic rows are alike"
         return Weights(base + math.log(len(base)), f"{self.label}({what})", measurement=measurement)
+
+
+def combined(found: Measurement, before: Array, known: float) -> tuple[Measurement, float]:
+    """Combine what a stage has measured with what those before it say of the same means, and how well they know it.
+
+    ``before`` (k,) are the means under the weights so far, and ``known`` is the variance of the noise in them, inf
+    where nothing was measured yet. They may be wrong by more than noise, since the stage before began at another mode
+    and clipped at another bound: the new measurement counts for as much as the gap between the two says (James and
+    Stein's estimate of its mean square), and at least for what its noise is worth beside theirs. Return the measurement
+    of the combined means, and the variance of the noise in these.
+    """
+    columns = found.tilt_columns
+    own = float(found.noise.covariance[0, 0])
+    gap = found.value[columns] - before
+    at_least = 1.0 if math.isinf(known) else known / (known + own)
+    part = max(at_least, 1 - own / max(float(np.mean(gap**2)), own))
+    left = part**2 * own + ((1 - part) ** 2 * known if part < 1 else 0.0)
+    value = found.value.copy()
+    value[columns] = before + part * gap
+    return replace(found, value=value, noise=found.noise.scaled(math.sqrt(left / own))), left
