@@ -344,7 +344,8 @@ def test_the_plan_of_stages_is_near_the_release(private):
     # Intercept, age, debt, visits, two regions, the rows that are complete, and the rows that are clipped
     assert expected.n_features == 8 and abs(measurement.features.dim - expected.n_features) <= 1
     sd = float(np.sqrt(measurement.noise.covariance[0, 0]))
-    assert expected.noise_sd == expected.stage_noise_sd[-1] and 0.6 < expected.noise_sd / sd < 1.6
+    assert 1 / expected.noise_sd**2 == pytest.approx(sum(1 / sd**2 for sd in expected.stage_noise_sd))
+    assert 0.6 < expected.noise_sd / sd < 1.6
     text = " ".join(str(expected).split())
     assert (
         "measured: scores of insured ~ age + np.log1p(debt) + visits + region, 8 features" in text
