@@ -199,6 +199,8 @@ class StagedTilt(Tilt):
 def combined(found: Measurement, before: Array, known: float) -> tuple[Measurement, float]:
     """Combine what a stage has measured with what those before it say of the same means, and how well they know it.
 
+    Theory: docs/theory.md#in-stages.
+
     ``before`` (k,) are the means under the weights so far, and ``known`` is the variance of the noise in them, inf
     where nothing was measured yet. They may be wrong by more than noise, since the stage before began at another mode
     and clipped at another bound: the new measurement counts for as much as the gap between the two says (James and
