@@ -69,7 +69,8 @@ class ModelScores:
         """Scores of each level of the response."""
         assert self.levels is not None  # noqa: S101 - nobody asks of others
         name, codes = self.levels
-        found = [self._of(with_level(frame, name, code)) for code in codes]
+        levels = self.held.schema[name].levels  # type: ignore[attr-defined]
+        found = [self._of(with_level(frame, name, levels[code])) for code in codes]
         scores, logs = (np.stack([part[index] for part in found]) for index in (0, 1))
         own = cells_of(frame, self.held.schema, name)[0]
         scores[:, ~np.isin(own, codes)] = np.nan
@@ -85,7 +86,7 @@ class ModelScores:
             if column.name not in names or not isinstance(column, Binary | Categorical) or column.missing:
                 continue
             codes = range(min(len(column.levels), MOST_OUTCOMES + 1))
-            each = [self._of(with_level(frame, column.name, code)) for code in codes]
+            each = [self._of(with_level(frame, column.name, column.levels[code])) for code in codes]
             kept = tuple(code for code in codes if np.isfinite(each[code][0]).any())
             with np.errstate(all="ignore"):
                 totals = sum(np.exp(each[code][1]) for code in kept)
@@ -136,7 +137,6 @@ class PyMCModel:
         posterior, held, function = self.built(synthetic)
         theta = posterior.start()
         free = posterior.in_likelihood(theta)
-
         few = synthetic.frame.iloc[:_FEW_ROWS]
 
         def at(weights: Array) -> ModelScores:
@@ -182,10 +182,9 @@ def _check(model: PyMCModel, schema: Schema) -> None:
         )
 
 
-def with_level(frame: pd.DataFrame, name: str, code: int) -> pd.DataFrame:
-    """Rows in canonical form with one level, by its code, in a column."""
-    cells = pd.Categorical.from_codes(np.full(len(frame), code), dtype=frame[name].dtype)  # type: ignore[call-overload]
-    return frame.assign(**{name: cells})
+def with_level(frame: pd.DataFrame, name: str, level: Any) -> pd.DataFrame:
+    """Rows in canonical form with one level in a column, whose type stays."""
+    return frame.assign(**{name: pd.array([level] * len(frame), dtype=frame[name].dtype)})
 
 
 def scores_of_one(rows: Any, theta: Any, held: MovableRows) -> CompiledWhenUsed:

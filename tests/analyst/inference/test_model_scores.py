@@ -145,6 +145,30 @@ def test_the_outcomes_of_a_model_are_the_levels_of_its_response(build, response)
     assert np.isnan(own[~there]).all() and np.isfinite(own[there]).all()
 
 
+@pytest.mark.parametrize("levels", [(0, 1), (1, 2), (False, True)])
+def test_levels_that_are_no_text_are_outcomes_too(levels):
+    """Columns of whole numbers are no categories in canonical form; they may be predictors as well."""
+
+    def build(frame):
+        with pm.Model() as found:
+            x = pm.Data("x", frame["x"])
+            treated = pm.Data("treated", (frame["treated"] == 1).astype(float))
+            b = pm.Normal("b", 0, 2, shape=3)
+            observed = (frame["y"] == levels[1]).astype(int)
+            pm.Bernoulli("response", logit_p=b[0] + b[1] * x + b[2] * treated, observed=observed)
+        return found
+
+    rng = np.random.default_rng(7)
+    schema = iw.Schema(iw.Binary("treated"), iw.Real("x", -2, 2), iw.Binary("y", levels))
+    cells = {"treated": rng.integers(0, 2, N), "x": rng.uniform(-2, 2, N), "y": np.array(levels)[rng.integers(0, 2, N)]}
+    table = synthetic_table(pd.DataFrame(cells), schema)
+    scores = iw.model(build).on(table)(np.full(N, 1.0))
+    found = scores.outcomes(table.frame)
+    assert scores.response == ("y", tuple(map(str, levels)))
+    assert_allclose(found.probabilities.sum(axis=0), 1)
+    np.testing.assert_array_equal(found.scores[found.observed, np.arange(N)], scores(table.frame))
+
+
 def test_a_response_of_numbers_has_no_outcomes(scores):
     assert scores.response is None
 
