@@ -142,22 +142,17 @@ plant(FILE, "tilt: norms of rows not checked",
 plant(FILE, "tilt: for one row of a user", "math.nextafter(rows_per_user * sensitivity, math.inf)",
        "math.nextafter(sensitivity, math.inf)", f"{USER}[TiltWeights]")
 FILE = "curator/estimators/tilting/measuring.py"
+EXPONENTIAL = "curator/estimators/tilting/exponential.py"
+UNVERIFIED = (Edit(EXPONENTIAL, "if np.abs(body).max(initial=0) > limit or (size > most).any():", "if False:"),
+              Edit(EXPONENTIAL, "if not (np.abs(phi) <= 2 * features.bound).all():", "if False:"))
 TILTS = "curator/test_neighbours.py::test_a_neighbour_never_costs_the_tilt_more_than_its_charge"
 STAGES = "curator/test_neighbours.py::test_a_neighbour_never_costs_a_stage_of_a_tilt_more_than_its_charge"
 plant(FILE, "tilt: private rows not clipped",
        "rows = features.transform(block)", "rows = features.with_bound(1e9).transform(block)", TILTS,
-       more=(Edit("curator/estimators/tilting/exponential.py",
-                  "if np.abs(body).max(initial=0) > limit or (size > most).any():", "if False:"),
-             Edit("curator/estimators/tilting/exponential.py", "if not (np.abs(phi) <= 2 * features.bound).all():",
-             "if False:")))
+       more=UNVERIFIED)
 plant(FILE, "tilt: stages measure scores that are not clipped",
        "rows = features.transform(block)", "rows = features.with_bound(1e9).transform(block)", STAGES,
-       more=(Edit("curator/estimators/tilting/exponential.py",
-                  "if np.abs(body).max(initial=0) > limit or (size > most).any():", "if False:"),
-             Edit("curator/estimators/tilting/exponential.py", "if not (np.abs(phi) <= 2 * features.bound).all():",
-             "if False:")))
-UNVERIFIED = (Edit("curator/estimators/tilting/exponential.py",
-                   "if np.abs(body).max(initial=0) > limit or (size > most).any():", "if False:"),)
+       more=UNVERIFIED)
 FILE = "features/scores.py"
 plant(FILE, "tilt: centred scores are not clipped again", "self.clip(z[own])[:, : self.n_coordinates]", "z[own]",
        f"{STAGES}[clipped and centred]", more=UNVERIFIED)

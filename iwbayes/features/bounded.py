@@ -63,16 +63,23 @@ class BoundedFeatures:
         extra = self.flag_height if self.flag else 0.0
         return float(np.linalg.norm([reach[adjacency] * self.bound, extra], ord=self.order))
 
+    def shrink(self, z: Array) -> tuple[Array, Array]:
+        """Coordinates (..., k less the flag) with norms of at most ``bound``, and the norms (...) that they had.
+
+        Each row of the result depends on the same row of z alone.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            norm = np.linalg.norm(z, ord=self.order, axis=-1)
+            clipped = norm > self.bound
+            return z * np.where(clipped, self.bound / np.where(clipped, norm, 1.0), 1.0)[..., None], norm
+
     def clip(self, z: Array) -> Array:
         """Phi (row, k) of coordinates (row, k less the flag); a row that is not finite is zero, and counts as clipped.
 
         Each row of the result depends on the same row of z alone.
         """
         phi = np.empty((len(z), self.dim))
-        with np.errstate(over="ignore", invalid="ignore"):
-            norm = np.linalg.norm(z, ord=self.order, axis=1)
-            clipped = norm > self.bound
-            phi[:, : z.shape[1]] = z * np.where(clipped, self.bound / np.where(clipped, norm, 1.0), 1.0)[:, None]
+        phi[:, : z.shape[1]], norm = self.shrink(z)
         broken = ~np.isfinite(norm)
         phi[broken] = 0.0
         if self.flag:

@@ -24,14 +24,14 @@ from iwbayes.features.feature_map import whitener_of
 from iwbayes.schema import Schema
 from iwbayes.tables import SyntheticTable
 
-_CHUNK = 8192
+#: Rows at a time, times levels of the response where each is scored: a block costs as much as thousands of rows.
+_CHUNK = 2**16
 #: Directions of scores with less than this share of the largest variance are dropped: there are few, and each is a
 #: parameter, be it of a spline whose columns are nearly dependent.
 _CUT = 1e-9
 #: Times that a clipped score is centred and clipped again: each leaves a part of the shift that is about the
 #: probability of the outcome that is clipped.
 _CENTRINGS = 8
-_TINY = 1e-300
 #: Levels of a response whose scores are computed one by one.
 MOST_OUTCOMES = 16
 
@@ -93,7 +93,7 @@ class ScoreMap(BoundedFeatures):
     Clipping alone spoils a score: its mean given the predictors is zero at the mode, and that of the clipped score is
     not, so that rows of a rare level would tell more of how many they are than of their response. Where the response
     takes few levels what clipping shifts is taken off before the row is clipped again (Künsch, Stefanski & Carroll,
-    JASA 1989, eq. 2.6), with probabilities of the model at the public point: a function of the row alone.
+    JASA 1989), with probabilities of the model at the public point: a function of the row alone.
 
     Theory: docs/theory.md#in-stages.
     """
@@ -117,8 +117,9 @@ class ScoreMap(BoundedFeatures):
         """Features, shape (row, k), of a table in canonical form."""
         phi, first = np.empty((len(frame), self.dim)), self.scores[0].response
         few = first is not None and all(score.response == first for score in self.scores)
+        size = _CHUNK // len(first[1]) if few and first is not None else _CHUNK
         with one_blas_thread(), quietly():
-            for rows in row_blocks(len(frame), _CHUNK):
+            for rows in row_blocks(len(frame), size):
                 part = frame.iloc[rows]
                 phi[rows] = self._centred(part) if few else self.clip(self._whiten(raw_scores(self.scores, part)))
         return phi
@@ -133,18 +134,21 @@ class ScoreMap(BoundedFeatures):
     def _centred(self, frame: pd.DataFrame) -> Array:
         """Features whose mean, given the predictors, is the one that z has before it is clipped."""
         found = [score.outcomes(frame) for score in self.scores]
-        own = found[0].observed, np.arange(len(frame))
-        shares = np.mean([part.probabilities for part in found], axis=0)[:, :, None]
-        z = np.stack([self._whiten(raw) for raw in np.concatenate([part.scores for part in found], axis=2)])
-        unclipped = z[own]
+        observed = found[0].observed
+        every = np.stack([self._whiten(raw) for raw in np.concatenate([part.scores for part in found], axis=2)])
+        phi = self.clip(every[observed, np.arange(len(frame))])  # which tells whether the score itself is too long
+        far = np.flatnonzero(~(self.shrink(every)[1] <= self.bound).all(axis=0))  # of others nothing is taken off
+        z, observed = np.take(every, far, axis=1), observed[far]
+        shares = np.mean([part.probabilities[:, far] for part in found], axis=0)[:, :, None]
         # sums over outcomes one by one, so that rows beside a row never change its rounding
         wanted = sum(share * part for share, part in zip(shares, z, strict=True))
         for _ in range(_CENTRINGS):
-            z = z * np.minimum(1.0, self.bound / np.maximum(np.linalg.norm(z, axis=2, keepdims=True), _TINY))
+            z = self.shrink(z)[0]
             z = z + (wanted - sum(share * part for share, part in zip(shares, z, strict=True)))
-        unclipped[~np.isfinite(z[own]).all(axis=1)] = np.nan
-        phi = self.clip(unclipped)  # which tells whether the score itself was beyond the bound
-        phi[:, : self.n_coordinates] = self.clip(z[own])[:, : self.n_coordinates]
+        own = z[observed, np.arange(len(far))]
+        phi[far, : self.n_coordinates] = self.clip(own)[:, : self.n_coordinates]
+        if self.flag:
+            phi[far[~np.isfinite(own).all(axis=1)], -1] = self.flag_height
         return phi
 
     def with_bound(self, bound: float) -> ScoreMap:
