@@ -2,6 +2,7 @@
 
     python benchmarks/populations.py --replications 10 --jobs 2 --output populations.csv
     python benchmarks/populations.py --held-out --replications 10
+    python benchmarks/populations.py --final --rehearsals 20 --releases named
     python benchmarks/populations.py --rehearsals 20 --releases default
 
 For each population, number of rows and epsilon, with the default release and with the regression named, measured in
@@ -29,7 +30,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place or ".").resolve() != HERE)]
 
 import pandas as pd  # noqa: E402
-from real_tables import DEVELOPMENT, HELD_OUT, Population  # noqa: E402 - in shared
+from real_tables import DEVELOPMENT, FINAL, HELD_OUT, Population  # noqa: E402 - in shared
 
 import iwbayes as iw  # noqa: E402
 
@@ -110,7 +111,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--replications", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--held-out", action="store_true", help="the populations that no limit was chosen by")
+    parser.add_argument("--held-out", action="store_true", help="populations that hardly a limit was chosen by")
+    parser.add_argument("--final", action="store_true", help="the populations that nothing was chosen by")
     parser.add_argument("--populations", default="", help="names of those to study, by commas; all of them by default")
     parser.add_argument("--rehearsals", type=int, default=0, help="rehearsals of each release")
     parser.add_argument("--releases", choices=(*RELEASES, "all"), default="all")
@@ -122,7 +124,7 @@ def main() -> None:
     settings = [(int(n), float(epsilon)) for n, epsilon in pairs] or SETTINGS
     kinds = RELEASES if arguments.releases == "all" else (arguments.releases,)
     wanted = [name for name in arguments.populations.split(",") if name]
-    of_all = HELD_OUT if arguments.held_out else DEVELOPMENT
+    of_all = FINAL if arguments.final else HELD_OUT if arguments.held_out else DEVELOPMENT
     if unknown := set(wanted) - {population.name for population in of_all}:
         parser.error(f"no such populations: {', '.join(sorted(unknown))}")
     for population in of_all:

@@ -18,7 +18,7 @@ import iwbayes as iw
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.arviz_compat import scalars
 
-_YES, _CAPITAL, _SEX = ("no", "yes"), ("No", "Yes"), ("female", "male")
+_YES, _CAPITAL, _SEX, _GENDER = ("no", "yes"), ("No", "Yes"), ("female", "male"), ("Female", "Male")
 #: Total weight of a population's rows: no prior counts against it, and its posterior is a point.
 _TOTAL = 1e9
 
@@ -190,7 +190,7 @@ DEVELOPMENT = (
     ),
 )  # fmt: skip
 
-#: Populations that are kept for the end: no limit was chosen by a look at them.
+#: Populations that no limit was chosen by a look at, but `CLIPPED_ERROR` of releases in stages.
 HELD_OUT = (
     Population(
         "health", ("stevedata", "mm_nhis"),
@@ -264,5 +264,53 @@ HELD_OUT = (
          iw.Integer("grade", 0, 18), iw.Binary("not_smsa", (0, 1)), iw.Binary("south", (0, 1)),
          iw.Binary("union", (0, 1)), iw.Real("experience", 0, 30)),
         "lwage ~ age + race + grade + not_smsa + south + union + experience", None, _work,
+    ),
+)  # fmt: skip
+
+#: Populations that nothing at all was chosen by.
+FINAL = (
+    Population(
+        "employment", ("wooldridge", "alcohol"),
+        (iw.Binary("employ", (0, 1)), iw.Binary("abuse", (0, 1)), iw.Integer("age", 18, 65), iw.Integer("educ", 0, 20),
+         iw.Binary("married", (0, 1)), iw.Binary("white", (0, 1)), iw.Binary("fathalc", (0, 1))),
+        "employ ~ abuse + age + educ + married + white + fathalc",
+    ),
+    Population(
+        "wives", ("Ecdat", "HI"),
+        (iw.Binary("whi", _YES), iw.Binary("hhi", _YES), iw.Real("experience", 0, 60), iw.Integer("kidslt6", 0, 6),
+         iw.Integer("kids618", 0, 8), iw.Categorical("race", ("white", "black", "other")),
+         iw.Categorical("region", ("northcentral", "south", "west", "other"))),
+        "whi ~ hhi + experience + kidslt6 + kids618 + race + region",
+    ),
+    Population(
+        "churn", ("modeldata", "wa_churn"),
+        (iw.Binary("churn", _CAPITAL), iw.Binary("senior_citizen", (0, 1)), iw.Binary("partner", (0, 1)),
+         iw.Integer("tenure", 0, 72), iw.Categorical("contract", ("Month-to-month", "One year", "Two year")),
+         iw.Categorical("internet_service", ("No", "DSL", "Fiber optic")), iw.Real("monthly_charges", 0, 150)),
+        "churn ~ senior_citizen + partner + tenure + contract + internet_service + monthly_charges",
+    ),
+    Population(
+        "earnings", ("carData", "SLID"),
+        (iw.Real("wages", 0, 60), iw.Real("education", 0, 20), iw.Integer("age", 16, 75), iw.Binary("sex", _GENDER),
+         iw.Categorical("language", ("English", "French", "Other"))),
+        "wages ~ education + age + sex + language",
+    ),
+    Population(
+        "maths", ("mlmRev", "Hsb82"),
+        (iw.Real("mAch", -5, 30), iw.Binary("minrty", _CAPITAL), iw.Binary("sx", _GENDER), iw.Real("ses", -4, 4),
+         iw.Binary("sector", ("Public", "Catholic"))),
+        "mAch ~ minrty + sx + ses + sector",
+    ),
+    Population(
+        "doctors", ("COUNT", "rwm5yr"),
+        (iw.Integer("docvis", 0, 60), iw.Binary("outwork", (0, 1)), iw.Binary("female", (0, 1)),
+         iw.Binary("married", (0, 1)), iw.Binary("kids", (0, 1)), iw.Integer("age", 18, 70), iw.Real("educ", 0, 20)),
+        "docvis ~ outwork + female + married + kids + age + educ", "poisson",
+    ),
+    Population(
+        "happiness", ("wooldridge", "happiness"),
+        (iw.Categorical("happy", ("not too happy", "pretty happy", "very happy")), iw.Integer("educ", 0, 20),
+         iw.Binary("black", (0, 1)), iw.Binary("female", (0, 1)), iw.Binary("unem10", (0, 1))),
+        "happy ~ educ + black + female + unem10",
     ),
 )  # fmt: skip
