@@ -154,7 +154,7 @@ plant(FILE, "tilt: stages measure scores that are not clipped",
        "rows = features.transform(block)", "rows = features.with_bound(1e9).transform(block)", STAGES,
        more=UNVERIFIED)
 FILE = "features/scores.py"
-plant(FILE, "tilt: centred scores are not clipped again", "self.clip(z[own])[:, : self.n_coordinates]", "z[own]",
+plant(FILE, "tilt: centred scores are not clipped again", "self.clip(own)[:, : self.n_coordinates]", "own",
        f"{STAGES}[clipped and centred]", more=UNVERIFIED)
 plant(FILE, "tilt: centred by the rows beside", "z = z + (wanted - sum(",
        "z = z - z.mean(axis=1, keepdims=True) + (wanted - sum(",
