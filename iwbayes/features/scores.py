@@ -116,12 +116,11 @@ class ScoreMap(BoundedFeatures):
     def transform(self, frame: pd.DataFrame) -> Array:
         """Features, shape (row, k), of a table in canonical form."""
         phi, first = np.empty((len(frame), self.dim)), self.scores[0].response
-        few = first is not None and all(score.response == first for score in self.scores)
-        size = _CHUNK // len(first[1]) if few and first is not None else _CHUNK
+        levels = len(first[1]) if first is not None and all(score.response == first for score in self.scores) else 0
         with one_blas_thread(), quietly():
-            for rows in row_blocks(len(frame), size):
+            for rows in row_blocks(len(frame), _CHUNK // max(levels, 1)):
                 part = frame.iloc[rows]
-                phi[rows] = self._centred(part) if few else self.clip(self._whiten(raw_scores(self.scores, part)))
+                phi[rows] = self._centred(part) if levels else self.clip(self._whiten(raw_scores(self.scores, part)))
         return phi
 
     def _whiten(self, raw: Array) -> Array:
@@ -136,7 +135,7 @@ class ScoreMap(BoundedFeatures):
         found = [score.outcomes(frame) for score in self.scores]
         observed = found[0].observed
         every = np.stack([self._whiten(raw) for raw in np.concatenate([part.scores for part in found], axis=2)])
-        phi = self.clip(every[observed, np.arange(len(frame))])  # which tells whether the score itself is too long
+        unclipped = every[observed, np.arange(len(frame))]
         far = np.flatnonzero(~(self.shrink(every)[1] <= self.bound).all(axis=0))  # of others nothing is taken off
         z, observed = np.take(every, far, axis=1), observed[far]
         shares = np.mean([part.probabilities[:, far] for part in found], axis=0)[:, :, None]
@@ -146,9 +145,9 @@ class ScoreMap(BoundedFeatures):
             z = self.shrink(z)[0]
             z = z + (wanted - sum(share * part for share, part in zip(shares, z, strict=True)))
         own = z[observed, np.arange(len(far))]
+        unclipped[far[~np.isfinite(own).all(axis=1)]] = np.nan
+        phi = self.clip(unclipped)  # which tells whether the score itself was beyond the bound
         phi[far, : self.n_coordinates] = self.clip(own)[:, : self.n_coordinates]
-        if self.flag:
-            phi[far[~np.isfinite(own).all(axis=1)], -1] = self.flag_height
         return phi
 
     def with_bound(self, bound: float) -> ScoreMap:

@@ -184,7 +184,7 @@ def _check(model: PyMCModel, schema: Schema) -> None:
 
 def with_level(frame: pd.DataFrame, name: str, level: Any) -> pd.DataFrame:
     """Rows in canonical form with one level in a column, whose type stays."""
-    return frame.assign(**{name: pd.array([level] * len(frame), dtype=frame[name].dtype)})
+    return frame.assign(**{name: pd.array([level], dtype=frame[name].dtype).repeat(len(frame))})
 
 
 def scores_of_one(rows: Any, theta: Any, held: MovableRows) -> CompiledWhenUsed:
