@@ -54,11 +54,47 @@ class RowScores(Protocol):
     def response(self) -> tuple[str, tuple[str, ...]] | None:
         """Column and levels of the response; None where it has no levels, or more than `MOST_OUTCOMES`."""
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that it reads, less those of the response where they are known."""
+
     def outcomes(self, frame: pd.DataFrame) -> Outcomes:
         """Scores of each level of the response, where it has levels."""
 
     def digest(self) -> str:
         """Digest of all that the scores depend on."""
+
+
+@dataclass(frozen=True)
+class ColumnScores:
+    """A `RowScores` of no model: the encoded columns themselves, whose means tell how many rows have which level."""
+
+    schema: Schema  # of these columns alone
+    response: ClassVar[None] = None
+
+    @classmethod
+    def read_by(cls, scores: Sequence[RowScores], schema: Schema) -> list[ColumnScores]:
+        """Return those of the columns that other scores read; none where they read none."""
+        names = {name for score in scores for name in score.columns}
+        kept = [column for column in schema if column.name in names]
+        return [cls(Schema(*kept))] if kept else []
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Its columns."""
+        return self.schema.names
+
+    def __call__(self, frame: pd.DataFrame) -> Array:
+        """Encode the columns, shape (row, p); finite in every row of a table in canonical form."""
+        return self.schema.encode(frame[list(self.columns)])
+
+    def outcomes(self, frame: pd.DataFrame) -> Outcomes:
+        """Refuse: there is no response."""
+        raise NotImplementedError
+
+    def digest(self) -> str:
+        """Digest of the columns."""
+        return digest("ColumnScores", self.schema.to_toml())
 
 
 @runtime_checkable

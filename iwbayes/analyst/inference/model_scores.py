@@ -65,6 +65,12 @@ class ModelScores:
         name, codes = self.levels
         return name, tuple(str(self.held.schema[name].levels[code]) for code in codes)  # type: ignore[attr-defined]
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that the model holds, less that of the response where it has levels; see `RowScores`."""
+        held = {part.name for parts in self.held.functions for part in parts if isinstance(part, OfColumn)}
+        return tuple(sorted(held - {self.levels[0] if self.levels else ""}))
+
     def outcomes(self, frame: pd.DataFrame) -> Outcomes:
         """Scores of each level of the response."""
         assert self.levels is not None  # noqa: S101 - nobody asks of others
@@ -81,9 +87,8 @@ class ModelScores:
 
         The rows are synthetic ones; few of them show it.
         """
-        names = {part.name for parts in self.held.functions for part in parts if isinstance(part, OfColumn)}
         for column in self.held.schema:
-            if column.name not in names or not isinstance(column, Binary | Categorical) or column.missing:
+            if column.name not in self.columns or not isinstance(column, Binary | Categorical) or column.missing:
                 continue
             codes = range(min(len(column.levels), MOST_OUTCOMES + 1))
             each = [self._of(with_level(frame, column.name, column.levels[code])) for code in codes]

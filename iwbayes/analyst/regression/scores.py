@@ -60,6 +60,11 @@ class RegressionScores:
         levels = self.design.levels
         return (self.design.name, tuple(levels)) if 0 < len(levels) <= MOST_OUTCOMES else None
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the predictors; see `RowScores`."""
+        return tuple(name for name in self.design.schema.names if name != self.design.name)
+
     def outcomes(self, frame: pd.DataFrame) -> Outcomes:
         """Scores of each level of the response."""
         rows, levels = self._read(frame), self.design.levels

@@ -5,6 +5,8 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
+import pymc as pm
 import pytest
 from factories import SCHEMA, simulate
 
@@ -45,6 +47,15 @@ class Watched:
             return fit(weights)
 
         return at
+
+
+def counted(frame):
+    """A PyMC model of a table with levels."""
+    with pm.Model() as model:
+        level = pm.Data("g", frame["g"].cat.codes.to_numpy())
+        effect = pm.Normal("effect", 0, 2, shape=3)
+        pm.Bernoulli("y", logit_p=effect[level], observed=frame["y"].astype(float).to_numpy())
+    return model
 
 
 def estimates(formula, rows, weights):
@@ -95,6 +106,26 @@ def test_without_noise_the_estimate_is_that_of_the_private_rows():
     assert np.abs(after - truth).max() < 0.02 < 0.1 < np.abs(before - truth).max()
 
 
+@pytest.mark.parametrize("build", [None, counted], ids=["formula", "PyMC"])
+def test_how_many_rows_have_a_rare_level_is_measured(build):
+    """No score tells it, and ten times too many rows make the level's interval three times too short."""
+    schema = iw.Schema(iw.Binary("y"), iw.Categorical("g", ("a", "b", "rare")), iw.Real("beside", 0, 1))
+
+    def rows(n, rare, seed):
+        rng = np.random.default_rng(seed)
+        level = rng.choice(["a", "b", "rare"], n, p=[0.8 - rare, 0.2, rare])
+        y = (rng.random(n) < np.where(level == "rare", 0.3, 0.5)).astype(int)
+        return pd.DataFrame({"y": y, "g": level, "beside": rng.random(n)})
+
+    private = iw.PrivateTable(rows(10_000, 0.01, 1), schema)
+    synthetic = iw.SyntheticTable(rows(20_000, 0.1, 2), schema, origin="elsewhere", already_spent=(0, 0))
+    model = iw.model("y ~ g") if build is None else iw.model(build)
+    weights = iw.StagedTilt([model]).fit(private, synthetic, ledger(3.0), epsilon=2.0, delta=1e-6)
+    share = np.average((synthetic.frame["g"] == "rare").to_numpy(float), weights=weights.values)
+    assert abs(share - 0.01) < 0.005
+    assert model.on(synthetic)(np.ones(20_000)).columns == ("g",)
+
+
 def test_it_is_nearer_than_a_tilt_to_products():
     private, synthetic = tables()
     truth = estimates(FORMULA, iw.SyntheticTable(private.frame, SCHEMA), np.ones(1500))
@@ -123,7 +154,7 @@ class OfOthers:
         y = rows[["y", "x"]].to_numpy(dtype=float)
         return y - y.mean(axis=0)
 
-    response = None
+    response, columns = None, ()
 
     def digest(self):
         return "defect"

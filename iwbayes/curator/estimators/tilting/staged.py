@@ -20,7 +20,7 @@ from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.mechanisms import Budget, gaussian_parts
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.features import FeatureMap
-from iwbayes.features.scores import RowScores, ScoreMap, ScoreModel
+from iwbayes.features.scores import ColumnScores, RowScores, ScoreMap, ScoreModel
 from iwbayes.measurement import MEAN_OF_FEATURES, Measurement, error_before_tilt
 from iwbayes.schema import Schema
 from iwbayes.statement import Event
@@ -30,6 +30,9 @@ from iwbayes.weights import Weights
 #: Parts of the privacy of a staged tilt (of mu squared) that its stages take: most for the last, which the weights rest
 #: on. The choice is from trials on ten real populations; `benchmarks/populations.py` shows what it gives on others.
 STAGES = (0.05, 0.10, 0.20, 0.65)
+#: So many of the first stages measure the columns as well that the models read: how many rows have a level is in no
+#: score, and where the rows are wrong about it (five times too many of a rare one) every later step has a wrong length.
+COLUMN_STAGES = 2
 #: The clip bound is as large as leaves the noise of a mean below this part of the sampling error of the private rows,
 #: between these multiples of the 95 % quantile of the synthetic norms.
 NOISE_PART, BOUND_RANGE = 0.5, (1.1, 2.5)
@@ -47,6 +50,8 @@ class StagedTilt(Tilt):
     whitened by the weighted synthetic rows and clipped; the weights of the stage are a tilt to the noisy mean, with
     those before as base. The error of a mode shrinks from stage to stage as in Newton's method, and the last stage has
     most of the budget. What a stage measures is combined with what the stages before it say of the same means.
+    The first two stages measure the means of the columns that the models read as well: no score tells how many rows
+    have a level.
 
     Parameters
     ----------
@@ -107,9 +112,12 @@ class StagedTilt(Tilt):
     ) -> TiltDesign[FeatureMap | ScoreMap]:
         """Features and noise that a release with this budget has where its synthetic rows are like these."""
         shares = np.full(len(reference), 1 / len(reference))
-        scores = self.whitened(reference, facts, shares, self.fitters(reference))
-        budgets = self.parts(epsilon=epsilon, delta=delta)
-        found = [self.design(scores, reference, facts, shares, budget) for budget in budgets]
+        budgets, fitters = self.parts(epsilon=epsilon, delta=delta), self.fitters(reference)
+        first, last = (self.whitened(reference, facts, shares, fitters, stage) for stage in (0, COLUMN_STAGES))
+        scores = [first] * COLUMN_STAGES + [last] * (len(budgets) - COLUMN_STAGES)
+        found = [
+            self.design(own, reference, facts, shares, budget) for own, budget in zip(scores, budgets, strict=True)
+        ]
         designs = [features for features in found if features is not None]
         if not designs:
             raise ValueError("the columns of the schema do not vary: there is nothing to measure.")
@@ -142,12 +150,15 @@ class StagedTilt(Tilt):
         facts: PublicFacts,
         shares: Array,
         fitters: Sequence[Callable[[Array], RowScores]],
+        stage: int,
     ) -> ScoreMap | None:
         """Scores of all models that have a mode under shares (row,) of synthetic rows; None where none has."""
-        scores = []
+        scores: list[RowScores] = []
         for fit in fitters:
             with suppress(*_NO_MODE):  # after a stage there may be one
                 scores.append(fit(shares * facts.n_private))
+        if stage < COLUMN_STAGES:
+            scores += ColumnScores.read_by(scores, synthetic.schema)
         with suppress(ValueError):
             return ScoreMap.whitened(scores, synthetic, shares)
         return None
@@ -176,7 +187,7 @@ class StagedTilt(Tilt):
         base, fitters = np.full(len(synthetic), -math.log(len(synthetic))), self.fitters(synthetic)
         for stage, budget in enumerate(self.parts(epsilon=fit.epsilon, delta=fit.delta)):
             shares = np.exp(base)
-            scores = self.whitened(synthetic, fit.facts, shares, fitters)
+            scores = self.whitened(synthetic, fit.facts, shares, fitters, stage)
             features = self.design(scores, synthetic, fit.facts, shares, budget)
             if features is None:
                 break
