@@ -332,7 +332,7 @@ def draw_picture(rows: pd.DataFrame, path: Path) -> None:
 def chosen_cells(arguments: argparse.Namespace) -> list[Cell]:
     """All cells of a run, those of the same cost side by side."""
     if arguments.full:
-        return sorted(draw_cells(CELLS, arguments.seed), key=lambda cell: cell.n_synthetic)
+        return sorted(draw_cells(arguments.cells, arguments.seed), key=lambda cell: cell.n_synthetic)
     return [
         Cell(Truth("logistic3", 1), 2000, 5, 1.0, "BayesNet"),
         Cell(Truth("logistic3", 2), 10_000, 1, 1.0, "BayesNet"),
@@ -364,11 +364,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="five cells, ours and two other methods (the default)")
-    size.add_argument("--full", action="store_true", help="54 cells, all methods")
+    size.add_argument("--full", action="store_true", help="all cells and methods")
     parser.add_argument(
         "--replications", type=int, help="of ours; an eighth for ours with for_models, a twentieth for others"
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--cells", type=int, default=CELLS, help=f"number of cells of --full; {CELLS} by default")
     parser.add_argument("--seed", type=int, default=SEED, help="of the cells of --full")
     parser.add_argument("--folder", type=Path, default=Path("coverage_results"))
     parser.add_argument("--report", type=Path, help="write the tables to this file as well")
