@@ -52,9 +52,9 @@ plant(FILE, "BayesNet: bins charged as fewer",
        more=(Edit("curator/generators/tables/counts.py",
                   "noisy_counts(c, 1, ledger, label, facts, **each).value for c",
                   "ledger._noise.laplace(c, noise_scale(facts, n_tables, epsilon, 0.0)) * 1.0 for c"),))
-plant(FILE, "BayesNet: bounds read from the rows",
+plant("curator/generators/tables/coding.py", "BayesNet: bounds read from the rows",
        "bins = tuple(ColumnBins.of(c, int(",
-       "frame = private.frame\n        bins = tuple(ColumnBins.of(c if c.kind != 'real' else "
+       "frame = private.frame\n    bins = tuple(ColumnBins.of(c if c.kind != 'real' else "
        "type(c)(c.name, float(frame[c.name].min()), float(frame[c.name].max()) + 1.0, missing=c.missing), int(",
        NEIGHBOUR)
 FILE = "curator/generators/tables/counts.py"

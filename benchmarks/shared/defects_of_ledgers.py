@@ -344,7 +344,7 @@ plant(FILE, "weights: not looked at again", LOOKED_AT, "return self._maker", DIG
 plant("weights.py", "weights: fingerprint without the measurement",
        'digest("Weights", self.log_weights, *measured)', 'digest("Weights", self.log_weights)',
        DIGESTS)
-plant("curator/generators/bayesnet/bayesnet.py", "BayesNet: fingerprint without tables",
+plant("curator/generators/tables/network.py", "BayesNet: fingerprint without tables",
        "*edges, *shares, *self.tables)",
        "*edges, *shares)", "curator/generators/test_bayesnet.py::test_a_fingerprint_covers_all_that_rows_depend_on")
 plant("curator/generators/mixture/mixture.py", "Mixture: fingerprint without draws",

@@ -13,7 +13,8 @@ from scipy import stats
 import iwbayes as iw
 from iwbayes.analyst.criticism.diagnose import diagnose
 from iwbayes.curator.contribution import _kept
-from iwbayes.curator.generators.bayesnet.bayesnet import Node, structure_scores
+from iwbayes.curator.generators.bayesnet.bayesnet import structure_scores
+from iwbayes.curator.generators.tables.network import Node
 from iwbayes.curator.privacy.accounting import dpsgd_multiplier
 from iwbayes.curator.privacy.mechanisms import above_threshold
 from iwbayes.curator.protocols import PublicFacts

@@ -15,7 +15,8 @@ from noise_sources import shares_of_claims
 
 import iwbayes as iw
 from iwbayes.curator.estimators.tilting.exponential import STEPS_PER_BOUND, integer_total
-from iwbayes.curator.generators.bayesnet.bayesnet import Node, structure_scores
+from iwbayes.curator.generators.bayesnet.bayesnet import structure_scores
+from iwbayes.curator.generators.tables.network import Node
 from iwbayes.curator.privacy.accounting import gaussian_delta, price
 from iwbayes.curator.privacy.mechanisms import gaussian, power_of_two_below
 from iwbayes.features import FeatureMap

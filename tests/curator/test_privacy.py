@@ -18,8 +18,9 @@ from iwbayes.curator.estimators.neural import NeuralWeights
 from iwbayes.curator.estimators.output import OutputNoiseWeights
 from iwbayes.curator.estimators.tilting.exponential import STEPS_PER_BOUND, integer_total
 from iwbayes.curator.estimators.tilting.tilt import TiltWeights
-from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet, Node, count_table, structure_scores
+from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet, structure_scores
 from iwbayes.curator.generators.mixture.mixture import Mixture
+from iwbayes.curator.generators.tables.network import Node, count_table
 from iwbayes.curator.privacy.mechanisms import power_of_two_below
 from iwbayes.curator.training.dpsgd import PrivateSteps
 from iwbayes.features import FeatureMap
@@ -292,7 +293,7 @@ def test_no_neighbours_move_structure_scores_or_counts_by_more_than_stated(adjac
         assert np.abs(scores).max() <= (6 if adjacency == "replace-one" else 3) * n
         worst_score = max(worst_score, np.abs(scores).max() / n)
         for node in candidates:
-            moved = np.abs(count_table(codes, sizes, node) - count_table(other, sizes, node)).sum()
+            moved = np.abs(count_table(codes, sizes, node.members) - count_table(other, sizes, node.members)).sum()
             assert moved <= (2 if adjacency == "replace-one" else 1)
             worst_count = max(worst_count, moved)
     assert worst_count == (2 if adjacency == "replace-one" else 1)
@@ -303,6 +304,6 @@ def null_row_scores(codes: np.ndarray, sizes: list[int], candidates: list[Node])
     """Scores of the table whose first row is a null row: N stays, the row counts nowhere."""
     n, scores = len(codes), []
     for node in candidates:
-        joint = count_table(codes[1:], sizes, node).reshape(-1, sizes[node.column])
+        joint = count_table(codes[1:], sizes, node.members).reshape(-1, sizes[node.column])
         scores.append(np.abs(n * joint - np.multiply.outer(joint.sum(axis=1), joint.sum(axis=0))).sum())
     return np.array(scores)

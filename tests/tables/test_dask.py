@@ -63,7 +63,7 @@ def test_rows_in_memory_are_worked_on_in_blocks(monkeypatch):
     private = iw.PrivateTable(rows(), SCHEMA)
     whole = release_of(private)
     monkeypatch.setattr(blocks, "BLOCK_ROWS", 256)
-    monkeypatch.setattr("iwbayes.curator.generators.bayesnet.bayesnet.COUNTED_ROWS", 100)
+    monkeypatch.setattr("iwbayes.curator.generators.tables.network.COUNTED_ROWS", 100)
     sizes = list(private.map_blocks(len))
     assert sizes == [256] * 11 + [184]
     assert_array_equal(release_of(private).weights.log_weights, whole.weights.log_weights)

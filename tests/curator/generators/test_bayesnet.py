@@ -9,8 +9,7 @@ import pytest
 from scipy.stats import chisquare
 
 import iwbayes as iw
-from iwbayes.curator.generators.bayesnet.bayesnet import Node as N
-from iwbayes.curator.generators.bayesnet.bayesnet import conditional_table, count_table, parent_sets, structure_scores
+from iwbayes.curator.generators.bayesnet.bayesnet import conditional_table, parent_sets, structure_scores
 from iwbayes.curator.generators.tables.bins import ColumnBins, Groups, draw_codes
 from iwbayes.curator.generators.tables.counts import (
     NoisyCounts,
@@ -19,6 +18,8 @@ from iwbayes.curator.generators.tables.counts import (
     project_nonnegative,
     with_marginals,
 )
+from iwbayes.curator.generators.tables.network import Node as N
+from iwbayes.curator.generators.tables.network import count_table
 from iwbayes.curator.privacy.accounting import gaussian_delta, gaussian_multiplier
 from iwbayes.curator.privacy.mechanisms import gaussian_parts
 
@@ -279,7 +280,7 @@ def test_consistent_tables_agree_and_leave_exact_ones_alone():
     codes, sizes = np.column_stack([rng.integers(0, s, 500) for s in (3, 2, 4)]), [3, 2, 4]
     nodes = [N(0, ()), N(1, (0,)), N(2, (0, 1))]
     members = [node.members for node in nodes]
-    counts = [count_table(codes, sizes, node).astype(float) for node in nodes]
+    counts = [count_table(codes, sizes, node.members).astype(float) for node in nodes]
     own = {2: (np.bincount(codes[:, 2]).astype(float), np.full(4, 9.0))}
     exact = consistent_tables([NoisyCounts(c, 4.0) for c in counts], members, sizes, own, 500.0)
     for found, count in zip(exact, counts, strict=True):

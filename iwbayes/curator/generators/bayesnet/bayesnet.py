@@ -9,49 +9,32 @@ from itertools import combinations
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import pandas as pd
 
-from iwbayes._digest import digest
-from iwbayes.arrays import Array, row_blocks
-from iwbayes.curator.generators.fitting import LedgerFit, check_sample_size, check_whole
-from iwbayes.curator.generators.tables.bins import ColumnBins, Groups, draw_codes, is_numeric
+from iwbayes.arrays import Array
+from iwbayes.curator.generators.fitting import LedgerFit, check_whole
+from iwbayes.curator.generators.tables.bins import is_numeric
+from iwbayes.curator.generators.tables.coding import coded_rows, useful_cells
 from iwbayes.curator.generators.tables.counts import (
     Codes,
     consistent_tables,
     count_event,
     count_moves,
-    mean_noise,
     measure_counts,
     project_nonnegative,
 )
+from iwbayes.curator.generators.tables.network import FittedNetwork, Node, count_table
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.mechanisms import Budget, exponential, gaussian_parts
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.schema import Schema
 from iwbayes.statement import Event
-from iwbayes.tables import PrivateTable, SyntheticTable
+from iwbayes.tables import PrivateTable
 
-#: Cells of one table at most; beyond it memory, not privacy, is the limit.
-MAX_CELLS = 2_000_000
 #: Usefulness that is asked of the bins of single columns, as a share of ``theta``: their sums average the noise out.
 BINS_THETA = 0.75
 #: Rows of a column's own distribution that each parent code begins with, in standard deviations of a cell's noise.
 PRIOR_ROWS = 0.5
-#: Rows that are counted at once: one code of eight bytes for each cell of a table is held.
-COUNTED_ROWS = 2**20
-
-
-class Node(NamedTuple):
-    """One column of the network and the columns that it is drawn from."""
-
-    column: int
-    parents: tuple[int, ...]
-
-    @property
-    def members(self) -> tuple[int, ...]:
-        """Columns of the node's table: the parents, then the column."""
-        return (*self.parents, self.column)
 
 
 class _Shares(NamedTuple):
@@ -63,7 +46,7 @@ class _Shares(NamedTuple):
 
 
 @dataclass(frozen=True)
-class BayesNet(LedgerFit["FittedBayesNet"]):
+class BayesNet(LedgerFit["FittedNetwork"]):
     """PrivBayes for mixed columns under a public schema.
 
     Three steps. Each numeric column's distribution is measured over bins of equal width, and each bound by itself,
@@ -164,53 +147,25 @@ class BayesNet(LedgerFit["FittedBayesNet"]):
 
     def _learn(
         self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
-    ) -> FittedBayesNet:
+    ) -> FittedNetwork:
         schema, n = private.schema, facts.n_private
         shares = self._shares(schema, epsilon, delta)
-        bins, codes, groups, measured = self._group(private, ledger, facts, shares)
-        sizes = [g.size for g in groups]
-        cells = useful_cells(facts, len(schema), shares.tables, self.theta)
-        nodes = self._structure(codes, sizes, ledger, facts, shares.selection, cells)
-        counts = [count_table(codes, sizes, node) for node in nodes]
+        numeric = [index for index, column in enumerate(schema) if is_numeric(column)]
+        useful = useful_cells(facts, len(schema), shares.tables, self.theta)
+        coded = coded_rows(
+            private, ledger, facts, shares.bins, label="BayesNet bins", columns=numeric, max_bins=self.max_bins,
+            theta=BINS_THETA * self.theta, n_groups=int(np.clip(math.sqrt(useful), 2, self.max_bins)),
+        )  # fmt: skip
+        codes, sizes = coded.codes, [g.size for g in coded.groups]
+        nodes = self._structure(codes, sizes, ledger, facts, shares.selection, useful)
+        counts = [count_table(codes, sizes, node.members) for node in nodes]
         noisy = measure_counts(counts, ledger, "BayesNet tables", facts, **shares.tables._asdict())
-        agreed = consistent_tables(noisy, [node.members for node in nodes], sizes, measured, n)
+        agreed = consistent_tables(noisy, [node.members for node in nodes], sizes, coded.measured, n)
         prior = PRIOR_ROWS * math.sqrt(noisy[0].variance)
         tables = tuple(
             conditional_table(t, sizes[node.column], n, prior) for t, node in zip(agreed, nodes, strict=True)
         )
-        return FittedBayesNet(schema, bins, groups, tuple(nodes), tables)
-
-    def _group(
-        self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, shares: _Shares
-    ) -> tuple[tuple[ColumnBins, ...], Codes, tuple[Groups, ...], dict[int, tuple[Array, Array]]]:
-        """Bins, group codes of the private rows, groups, and released counts of groups with their variance."""
-        schema = facts.schema
-        measured: dict[int, tuple[Array, Array]] = {}
-        numeric = [index for index, column in enumerate(schema) if is_numeric(column)]
-        fine = useful_cells(facts, len(numeric), shares.bins, BINS_THETA * self.theta) if numeric else 0.0
-        bins = tuple(ColumnBins.of(c, int(np.clip(fine, min(4, self.max_bins), self.max_bins))) for c in schema)
-        smallest = np.min_scalar_type(max(b.size for b in bins))
-
-        def coded(block: pd.DataFrame) -> Codes:
-            return np.column_stack([b.codes(block[b.column.name]).astype(smallest) for b in bins])
-
-        codes = np.concatenate(list(private.map_blocks(coded)))
-        groups = [Groups(np.arange(b.size), np.ones(b.size)) for b in bins]
-        if numeric:
-            counts = [np.bincount(codes[:, index], minlength=bins[index].size) for index in numeric]
-            noisy = measure_counts(counts, ledger, "BayesNet bins", facts, **shares.bins._asdict())
-            useful = useful_cells(facts, len(schema), shares.tables, self.theta)
-            n_groups = int(np.clip(math.sqrt(useful), 2, self.max_bins))
-            for index, part in zip(numeric, noisy, strict=True):
-                value = bins[index].without_doubtful_bounds(part)
-                smooth = bins[index].smoothed(value, part.variance, facts.n_private)
-                mass = project_nonnegative(smooth, facts.n_private)
-                groups[index] = Groups.by_mass(mass, n_groups, bins[index].column.missing)
-                # a bound that was left out counts as noisy as the others: its group may hold nothing else
-                measured[index] = groups[index].sums(value), part.variance * groups[index].sums(np.ones(len(value)))
-        for index, group in enumerate(groups):
-            codes[:, index] = group.of[codes[:, index]]  # there are no more groups than bins
-        return bins, codes, tuple(groups), measured
+        return FittedNetwork("BayesNet", schema, coded.bins, coded.groups, tuple(nodes), tables)
 
     def _structure(
         self, codes: Codes, sizes: Sequence[int], ledger: Ledger, facts: PublicFacts, epsilon: float, cells: float
@@ -234,66 +189,6 @@ class BayesNet(LedgerFit["FittedBayesNet"]):
         return nodes
 
 
-@dataclass(frozen=True)
-class FittedBayesNet:
-    """A network and its noisy conditional tables: public, nothing private is kept.
-
-    Parameters
-    ----------
-    schema : Schema
-    bins, groups : tuple of ColumnBins and of Groups
-    nodes : tuple of Node
-        In the order of sampling.
-    tables : tuple of ndarray, shape (parent code, column code)
-        Rows sum to one.
-    """
-
-    schema: Schema
-    bins: tuple[ColumnBins, ...]
-    groups: tuple[Groups, ...]
-    nodes: tuple[Node, ...]
-    tables: tuple[Array, ...]
-
-    def sample(self, n: int, *, random_seed: int | np.random.Generator | None = None) -> SyntheticTable:
-        """Draw synthetic rows.
-
-        Parameters
-        ----------
-        n : int
-            Number of rows, at least 1.
-        random_seed : int or numpy.random.Generator, optional
-            Seeds the sampling; it costs no privacy.
-        """
-        n, rng = check_sample_size(n), np.random.default_rng(random_seed)
-        sizes = [g.size for g in self.groups]
-        codes = np.zeros((n, len(sizes)), dtype=np.int64)
-        for node, table in zip(self.nodes, self.tables, strict=True):
-            codes[:, node.column] = draw_codes(table, flat_codes(codes, sizes, node.parents), rng)
-        columns = {
-            b.column.name: b.values(g.bins(codes[:, index], rng), rng)
-            for index, (b, g) in enumerate(zip(self.bins, self.groups, strict=True))
-        }
-        return SyntheticTable(pd.DataFrame(columns), self.schema, origin="BayesNet")._from_source(self.fingerprint())
-
-    def fingerprint(self) -> str:
-        """Digest of the network, its bins and its tables."""
-        edges = [b.edges for b in self.bins if b.edges is not None]
-        shares = [part for g in self.groups for part in (g.of, g.distribution)]
-        columns = self.schema.to_toml(), Schema(*(b.column for b in self.bins)).to_toml()
-        return digest("FittedBayesNet", *columns, repr(self.nodes), *edges, *shares, *self.tables)
-
-    def __repr__(self) -> str:
-        """Show each column with its parents."""
-        names = self.schema.names
-        parts = [f"{names[k.column]} | {', '.join(names[p] for p in k.parents) or '-'}" for k in self.nodes]
-        return f"FittedBayesNet({'; '.join(parts)})"
-
-
-def useful_cells(facts: PublicFacts, n_tables: int, budget: Budget, theta: float) -> float:
-    """Most cells of a useful table: mean count n/cells at least theta times the mean absolute noise."""
-    return min(facts.n_private / (theta * mean_noise(facts, n_tables, *budget)), MAX_CELLS)
-
-
 def parent_sets(
     placed: Sequence[int], sizes: Sequence[int], size: int, max_parents: int, cells: float
 ) -> list[tuple[int, ...]]:
@@ -310,30 +205,13 @@ def parent_sets(
     return useful or [()]
 
 
-def flat_codes(codes: Codes, sizes: Sequence[int], columns: Sequence[int]) -> Codes:
-    """One code for several columns, the last fastest; zeros when there are none."""
-    flat = np.zeros(len(codes), dtype=np.int64)
-    for column in columns:
-        flat = flat * sizes[column] + codes[:, column]
-    return flat
-
-
-def count_table(codes: Codes, sizes: Sequence[int], node: Node) -> Codes:
-    """Exact counts of (parents, column), flat with the column fastest."""
-    total = np.zeros(math.prod(sizes[c] for c in node.members), dtype=np.int64)
-    # in parts: codes of eight bytes for all rows at once would be more than what is kept of these
-    for part in row_blocks(len(codes), COUNTED_ROWS):
-        total += np.bincount(flat_codes(codes[part], sizes, node.members), minlength=len(total))
-    return total
-
-
 def structure_scores(codes: Codes, sizes: Sequence[int], candidates: Sequence[Node], n: int) -> Codes:
     """Integer scores 2 n**2 R of candidates, n at least the number of rows; see `BayesNet` for their sensitivity."""
     if n > 2**30:
         raise ValueError("scores of more than 2**30 rows pass 64-bit integers. Fit on fewer rows.")
     scores = np.empty(len(candidates), dtype=np.int64)
     for index, node in enumerate(candidates):
-        joint = count_table(codes, sizes, node).reshape(-1, sizes[node.column])
+        joint = count_table(codes, sizes, node.members).reshape(-1, sizes[node.column])
         product = np.multiply.outer(joint.sum(axis=1), joint.sum(axis=0))
         scores[index] = np.abs(n * joint - product).sum()
     return scores
