@@ -30,6 +30,7 @@ from .curator.contribution import bound_contributions as bound_contributions
 from .curator.estimators.fixed import UniformWeights as UniformWeights
 from .curator.estimators.tilting.staged import StagedTilt as StagedTilt
 from .curator.estimators.tilting.tilt import TiltWeights as TiltWeights
+from .curator.generators.aim.aim import AIM as AIM
 from .curator.generators.bayesnet.bayesnet import BayesNet as BayesNet
 from .curator.generators.mixture.mixture import Mixture as Mixture
 from .curator.privacy.ledger import BudgetExceeded as BudgetExceeded

@@ -95,7 +95,11 @@ def shares_of_claims(run, tables, seed, *, epsilon=2.0, delta=1e-6, adjacency="r
     events = [replace(event, count=1) for event in ledger.events for _ in range(event.count * (event.steps or 1))]
     assert len(events) == len(calls[0]) == len(calls[1]) > 0
     found = []
-    for event, (name, a, scale), (other, b, same) in zip(events, *calls, strict=True):
+    for (name, a, scale), (other, b, same) in zip(*calls, strict=True):
+        # choices and noise may take turns: each draw is the next event of its kind
+        choice = name == "noisy_max"
+        event = next(event for event in events if (event.mechanism == "exponential") == choice)
+        events.remove(event)
         assert (name, len(a), scale) == (other, len(b), same), event
         claim = 1 / event.noise_multiplier if event.noise_multiplier else event.epsilon
         found.append((event, NORMS[name]((a - b).astype(float)) / scale / claim))

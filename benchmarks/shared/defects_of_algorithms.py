@@ -57,6 +57,25 @@ plant("curator/generators/tables/coding.py", "BayesNet: bounds read from the row
        "frame = private.frame\n    bins = tuple(ColumnBins.of(c if c.kind != 'real' else "
        "type(c)(c.name, float(frame[c.name].min()), float(frame[c.name].max()) + 1.0, missing=c.missing), int(",
        NEIGHBOUR)
+FILE = "curator/generators/aim/aim.py"
+AIM = "curator/test_neighbours.py::test_a_neighbour_never_costs_aim_more_than_each_charge"
+SENSITIVITY = "sensitivity = max(candidates.weights) * count_moves(facts) * facts.rows_per_user"
+plant(FILE, "AIM: a replaced row moves a score by one",
+       SENSITIVITY, "sensitivity = max(candidates.weights) * facts.rows_per_user", AIM)
+plant(FILE, "AIM: scores without their weights",
+       SENSITIVITY, "sensitivity = count_moves(facts) * facts.rows_per_user", AIM)
+plant(FILE, "AIM: selection for one row of a user",
+       SENSITIVITY, "sensitivity = max(candidates.weights) * count_moves(facts)", f"{USER}[AIM]")
+plant(FILE, "AIM: selection without charge or noise",
+       "chosen = allowed[exponential(scores, sensitivity=sensitivity, **settings)]",
+       "chosen = allowed[int(np.argmax(scores))]", AIM)
+plant(FILE, "AIM: targets from the private rows",
+       "expected = [n * current.marginal(candidates.columns[index]) for index in allowed]",
+       "expected = [n * current.marginal(candidates.columns[index]) * (counts[0][0] + 1) for index in allowed]", AIM)
+plant(FILE, "AIM: a round that is not declared",
+       "for k, budget in enumerate(shares.rounds, start=1)),\n        )",
+       "for k, budget in enumerate(shares.rounds[1:], start=1)),\n        )",
+       "contracts/test_contract.py::test_each_draw_is_charged_before_it_is_made[AIM]")
 FILE = "curator/generators/tables/counts.py"
 MIXTURE = "curator/generators/test_mixture.py::test_a_replaced_row_never_costs_more_than_each_charge_and_comes_near"
 plant(FILE, "Mixture: many tables charged as one",

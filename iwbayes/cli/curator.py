@@ -55,7 +55,7 @@ def publish(
     for_model: ForModel = None,
     response: Response = None,
     family: ModelFamily = None,
-    generator: Annotated[str, typer.Option(help="BayesNet or Mixture.")] = "BayesNet",
+    generator: Annotated[str, typer.Option(help="BayesNet, AIM or Mixture.")] = "BayesNet",
     mechanism: Annotated[str, typer.Option(help="Noise of the weights: gaussian, or cube for delta 0.")] = "gaussian",
     share: Share = 0.3,
     adjacency: Adjacency = "replace-one",
@@ -108,6 +108,7 @@ def publish(
             check_output(output, force, inputs=[table, schema, *ledger_files])
         from iwbayes._read import Format, read_table
         from iwbayes.curator.contribution import bounding_events, check_grid
+        from iwbayes.curator.generators.aim.aim import AIM
         from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
         from iwbayes.curator.generators.mixture.mixture import Mixture
         from iwbayes.curator.plan import check_whole
@@ -125,7 +126,7 @@ def publish(
         grid = _grid(user, rows_per_user)
         form = Format(sep.replace("\\t", "\t"), encoding, decimal)
         # those whose noise is hardened throughout: a release of others is not certified
-        kinds = {"BayesNet": BayesNet, "Mixture": Mixture}
+        kinds: dict[str, Any] = {"BayesNet": BayesNet, "AIM": AIM, "Mixture": Mixture}
         if generator not in kinds:
             raise ValueError(f"--generator must be one of {list(kinds)}; got {generator!r}. Others are for Python.")
         weights = named_weights(declared, for_model, response, family, mechanism)

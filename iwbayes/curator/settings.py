@@ -14,6 +14,7 @@ from iwbayes.weights import Weights
 
 #: Algorithms that a release can name, and their modules; nothing else is ever imported for a name in a file.
 _HOMES = {
+    "AIM": "iwbayes.curator.generators.aim.aim",
     "BayesNet": "iwbayes.curator.generators.bayesnet.bayesnet",
     "Mixture": "iwbayes.curator.generators.mixture.mixture",
     "GAN": "iwbayes.curator.generators.adversarial.gan",
@@ -54,7 +55,7 @@ def to_data(algorithm: object) -> dict[str, Any] | None:
         if field.name == MODELS:
             data[MODELS] = [model.to_data() for model in value]
             continue
-        plain = value if _is_plain(value) else list(value) if _is_plain_tuple(value) else to_data(value)
+        plain = value if _is_plain(value) else _lists(value) if _is_plain_tuple(value) else to_data(value)
         if plain is None and value is not None:
             return None
         data[field.name] = plain
@@ -117,4 +118,9 @@ def _is_plain(value: object) -> bool:
 
 
 def _is_plain_tuple(value: object) -> bool:
-    return isinstance(value, list | tuple) and all(map(_is_plain, value))
+    return isinstance(value, list | tuple) and all(_is_plain(part) or _is_plain_tuple(part) for part in value)
+
+
+def _lists(value: Any) -> Any:
+    """Tuples, and those in them, as lists."""
+    return [_lists(part) for part in value] if isinstance(value, list | tuple) else value

@@ -23,6 +23,7 @@ from iwbayes.curator.estimators.output import OutputNoiseWeights
 from iwbayes.curator.estimators.tilting.staged import StagedTilt
 from iwbayes.curator.estimators.tilting.tilt import TiltWeights
 from iwbayes.curator.generators.adversarial.gan import CGAN, DPCGAN, DPGAN, GAN
+from iwbayes.curator.generators.aim.aim import AIM
 from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
 from iwbayes.curator.generators.mixture.mixture import Mixture
 from iwbayes.curator.generators.pate.pate import PATEGAN
@@ -124,6 +125,10 @@ GENERATORS = [
     Entry("BayesNet", BayesNet),
     Entry("BayesNet, delta", BayesNet, delta=1e-6),
     Entry("BayesNet, independent columns", lambda: BayesNet(max_parents=0)),
+    # few bins: all columns together have fewer cells than ask for a junction tree
+    Entry("AIM", lambda: AIM(rounds=3, max_bins=2)),
+    Entry("AIM, delta", lambda: AIM(rounds=3, max_bins=2), delta=1e-6),
+    Entry("AIM, named sets", lambda: AIM([("age", "sex"), ("region",)], max_bins=2), delta=1e-6),
     Entry("Mixture", mixture, missing_tolerance=5 * (0.3 * 0.7 / 600) ** 0.5),
     Entry("Mixture, delta", mixture, delta=1e-6, visible=False, missing_tolerance=5 * (0.3 * 0.7 / 600) ** 0.5),
     Entry(

@@ -445,7 +445,10 @@ def test_generators_and_mechanisms(folder, tmp_path):
     result = publish(folder, "t.csv", "-o", path, *options)
     assert result.exit_code == 0, result.stderr
     assert load(path).recipe["generator"].startswith("Mixture") and load(path).statement.delta == 0
-    failed(publish(folder, "t.csv", "-o", path, "-f", "--generator", "GAN"), "must be one of ['BayesNet', 'Mixture']")
+    failed(
+        publish(folder, "t.csv", "-o", path, "-f", "--generator", "GAN"),
+        "must be one of ['BayesNet', 'AIM', 'Mixture']",
+    )
 
 
 # --- interrupted, and when a file cannot be written ----------------------------------------------------

@@ -1,0 +1,1 @@
+"""AIM: a graphical model of marginals that are chosen where it fits badly."""

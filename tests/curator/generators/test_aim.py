@@ -1,0 +1,298 @@
+"""AIM: estimation against brute force, the junction tree against the joint table, selection, budget and edge cases."""
+
+import itertools
+import math
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import iwbayes as iw
+from iwbayes.curator.generators.aim.aim import Candidates, default_rounds
+from iwbayes.curator.generators.aim.estimation import PRIOR_ROWS, Joint, NoisyMarginal, combined, estimate
+from iwbayes.curator.generators.tables.network import count_table, draw_network
+from iwbayes.curator.privacy.accounting import price
+from iwbayes.curator.protocols import PublicFacts
+
+SIZES = (3, 2, 4, 2)
+SCHEMA = iw.Schema(
+    iw.Categorical("g", ("a", "b", "c"), missing=True), iw.Binary("y"), iw.Integer("k", 0, 5), iw.Real("x", 0, 100)
+)
+
+
+def simulate(n: int, seed: int = 0) -> pd.DataFrame:
+    """The label depends on the group, k on the label; x on nothing."""
+    rng = np.random.default_rng(seed)
+    g = rng.choice(np.array(["a", "b", "c", None], dtype=object), n, p=[0.4, 0.3, 0.2, 0.1])
+    y = (rng.random(n) < np.where(g == "a", 0.1, 0.8)).astype(int)
+    return pd.DataFrame({"g": g, "y": y, "k": rng.binomial(5, 0.2 + 0.5 * y), "x": rng.beta(2, 5, n) * 100})
+
+
+def potentials(seed: int, *columns: tuple[int, ...]) -> dict:
+    rng = np.random.default_rng(seed)
+    return {c: rng.normal(size=[SIZES[i] for i in c]) for c in columns}
+
+
+def fitted(epsilon: float = 1e5, delta: float = 0.0, n: int = 4000, **settings):
+    private = iw.PrivateTable(simulate(n), SCHEMA)
+    ledger = iw.Ledger(epsilon, delta, noise=iw.SeededNoise(1))
+    return private, ledger, iw.AIM(**settings).fit(private, ledger, epsilon=epsilon, delta=delta)
+
+
+# --- estimation
+
+
+def marginal(joint: np.ndarray, columns: tuple[int, ...]) -> np.ndarray:
+    return joint.sum(axis=tuple(axis for axis in range(joint.ndim) if axis not in columns))
+
+
+def noisy(exact: np.ndarray, columns, variance: float, rng, total: float | None = None) -> NoisyMarginal:
+    """Counts with noise; of so many rows together where that is asked for."""
+    counts = exact + rng.normal(0, variance**0.5, exact.shape)
+    if total is not None:
+        counts += (total - counts.sum()) / counts.size
+    return NoisyMarginal(columns, counts, np.full(exact.shape, variance))
+
+
+def test_a_joint_table_is_what_its_potentials_say():
+    given = potentials(0, (0, 1), (1, 2, 3), (2,))
+    found = Joint.of(given, SIZES)
+    exact = np.empty(SIZES)
+    for cell in itertools.product(*map(range, SIZES)):
+        exact[cell] = math.exp(sum(u[tuple(cell[i] for i in c)] for c, u in given.items()))
+    np.testing.assert_allclose(found.log_sum, math.log(exact.sum()), rtol=1e-12)
+    np.testing.assert_allclose(found.table, exact / exact.sum(), rtol=1e-12)
+    np.testing.assert_allclose(found.marginal((0, 3)), marginal(exact / exact.sum(), (0, 3)), rtol=1e-12)
+
+
+def test_exact_marginals_are_recovered():
+    joint = Joint.of(potentials(1, (0, 1), (1, 2), (2, 3)), SIZES)
+    parts = [
+        NoisyMarginal(c, 1e6 * joint.marginal(c), np.full([SIZES[i] for i in c], 1e-6))
+        for c in ((0, 1), (1, 2), (2, 3))
+    ]
+    _, found = estimate(parts, 1e6, partial(Joint.of, sizes=SIZES))
+    np.testing.assert_allclose(found.table, joint.table, atol=2e-5)
+
+
+def test_the_estimate_is_that_of_newtons_method_on_the_dual():
+    rng, sizes, n = np.random.default_rng(2), (3, 4), 2000.0
+    truth = rng.dirichlet(np.ones(12)).reshape(sizes)
+    variances = {(0,): 30.0, (1,): 30.0, (0, 1): 900.0}
+    parts = [noisy(n * marginal(truth, c), c, v, rng, total=n) for c, v in variances.items()]
+    _, found = estimate(parts, n, partial(Joint.of, sizes=sizes))
+    # indicators (cell, potential), counts and relaxed variances of all potentials
+    cells = np.indices(sizes).reshape(2, -1)
+    inside = np.hstack([np.eye(3)[cells[0]], np.eye(4)[cells[1]], np.eye(12)])
+    counts = np.concatenate([part.counts.ravel() for part in parts])
+    relaxed = np.repeat([0.03, 0.03, 900 * PRIOR_ROWS / n], [3, 4, 12])
+    u = np.zeros(19)
+    for _ in range(50):
+        p = np.exp(inside @ u)
+        p /= p.sum()
+        slope = n * inside.T @ p - counts + relaxed * u
+        spread = inside.T @ (inside * p[:, None]) - np.outer(inside.T @ p, inside.T @ p)
+        u = u - np.linalg.solve(n * spread + np.diag(relaxed), slope)
+    assert np.abs(slope).max() < 1e-8
+    np.testing.assert_allclose(found.marginal((0, 1)), p.reshape(sizes), atol=2e-5)
+    # the gap of a measured marginal is its relaxed variance times its potential
+    np.testing.assert_allclose(counts - n * inside.T @ p, relaxed * u, atol=1e-8)
+
+
+def test_measurements_of_the_same_columns_count_by_their_precision_and_sum_to_the_rows():
+    first, second = (NoisyMarginal((0,), np.array([c, 20.0 - c]), np.full(2, v)) for c, v in ((4.0, 1.0), (8.0, 3.0)))
+    (both,) = combined([first, second], 20.0)
+    np.testing.assert_allclose(both.counts, [5.0, 15.0])
+    np.testing.assert_allclose(both.variance, 0.75)
+    (alone,) = combined([NoisyMarginal((0,), np.array([4.0, 10.0]), np.array([1.0, 2.0]))], 20.0)
+    np.testing.assert_allclose(alone.counts, [6.0, 14.0])
+
+
+@pytest.mark.parametrize(
+    "columns", [((0, 1), (1, 2), (2, 3)), ((0, 1), (2, 3)), ((0, 1), (1, 2), (0, 2), (3,)), ((0, 1, 2), (2, 3), (0,))]
+)
+def test_a_junction_tree_equals_the_joint_table(columns):
+    pytest.importorskip("mbi")
+    from iwbayes.curator.generators.aim.tree import Structure, Tree
+
+    given = potentials(3, *columns)
+    exact, structure = Joint.of(given, SIZES), Structure.of(SIZES, columns)
+    found = Tree.of(given, structure)
+    np.testing.assert_allclose(found.log_sum, exact.log_sum, rtol=1e-12)
+    for part in columns:
+        np.testing.assert_allclose(found.marginal(part), exact.marginal(part), rtol=1e-10)
+    # columns of different cliques are counted in drawn rows
+    apart = (0, 3)
+    error = 5 * np.sqrt(exact.marginal(apart) / 200_000)
+    assert (np.abs(found.marginal(apart) - exact.marginal(apart)) < error).all()
+    assert_network(found, exact.table)
+
+
+def test_the_network_of_a_joint_table_is_it():
+    exact = Joint.of(potentials(4, (0, 1, 2), (2, 3)), SIZES)
+    assert_network(exact, exact.table)
+
+
+def assert_network(found, exact: np.ndarray) -> None:
+    """Multiply the conditional tables for every cell."""
+    nodes, tables = found.network()
+    assert sorted(node.column for node in nodes) == list(range(len(SIZES)))
+    for cell in itertools.product(*map(range, SIZES)):
+        probability = 1.0
+        for node, table in zip(nodes, tables, strict=True):
+            parent = 0
+            for index in node.parents:
+                parent = parent * SIZES[index] + cell[index]
+            probability *= table[parent, cell[node.column]]
+        assert probability == pytest.approx(exact[cell], rel=1e-9)
+    codes = draw_network(nodes, tables, SIZES, 1000, np.random.default_rng(0))
+    assert (codes >= 0).all() and (codes < SIZES).all()
+
+
+def test_both_ways_estimate_the_same():
+    pytest.importorskip("mbi")
+    from iwbayes.curator.generators.aim.tree import Structure, Tree
+
+    rng, columns = np.random.default_rng(5), ((0,), (1,), (2,), (3,), (0, 1), (1, 2, 3))
+    joint = Joint.of(potentials(5, *columns), SIZES)
+    parts = [noisy(3000 * joint.marginal(c), c, 25.0, rng) for c in columns]
+    _, one = estimate(parts, 3000, partial(Joint.of, sizes=SIZES))
+    _, other = estimate(parts, 3000, partial(Tree.of, structure=Structure.of(SIZES, columns)))
+    for part in columns:
+        np.testing.assert_allclose(one.marginal(part), other.marginal(part), atol=1e-5)
+
+
+# --- selection
+
+
+@pytest.mark.parametrize(("adjacency", "moved"), [("replace-one", 2), ("zero-out", 1)])
+def test_no_neighbour_moves_a_score_by_more_than_stated(adjacency, moved):
+    """Every table of two rows of two binary columns beside two fixed ones, and all that its first row may become."""
+    sizes, candidates = (2, 2), Candidates.of([(0, 1)], (2, 2), math.inf)
+    expected = [np.full([sizes[i] for i in c], 4.0) / 2 ** len(c) + 0.3 for c in candidates.columns]
+    cells = list(itertools.product(range(2), repeat=2))
+
+    def scores(rows):
+        codes = np.array(rows, dtype=np.int64).reshape(-1, 2)
+        found = [count_table(codes, sizes, c) for c in candidates.columns]
+        return np.array([candidates.score(i, found[i], expected[i], 0.7) for i in range(len(found))])
+
+    most = 0
+    for first, other in itertools.product(cells, repeat=2):
+        for fixed in cells:
+            changed = [fixed] if adjacency == "zero-out" else [other, fixed]
+            most = max(most, int(np.abs(scores([first, fixed]) - scores(changed)).max()))
+    assert most == moved * max(candidates.weights)
+
+
+def test_candidates_are_subsets_of_the_workload_with_its_weights():
+    found = Candidates.of([(0, 1), (1, 2)], (3, 2, 4), most_cells=6)
+    assert dict(zip(found.columns, found.weights, strict=True)) == {(0,): 1, (1,): 2, (2,): 1, (0, 1): 3}
+
+
+def test_what_depends_is_measured_first():
+    private, ledger, found = fitted(rounds=2, workload=2)
+    pairs = [{SCHEMA.names[i] for i in columns} for columns in chosen(private)]
+    assert {"g", "y"} in pairs and {"y", "k"} in pairs
+
+
+def chosen(private) -> list[tuple[int, ...]]:
+    """Columns that two rounds without noise select."""
+    import iwbayes.curator.generators.aim.aim as module
+
+    found = []
+    original = module.estimate
+
+    def listening(measured, *rest):
+        found.append(measured[-1].columns)
+        return original(measured, *rest)
+
+    module.estimate = listening
+    try:
+        iw.AIM(rounds=2, workload=2).fit(private, iw.Ledger(1e5, 0.0, noise=iw.SeededNoise(1)), epsilon=1e5)
+    finally:
+        module.estimate = original
+    return found[1:]
+
+
+# --- what comes out
+
+
+def test_without_noise_marginals_of_the_workload_are_recovered():
+    private, _, found = fitted(rounds=4, workload=2)
+    sample = found.sample(40_000, random_seed=1).frame
+    for pair in (["g", "y"], ["y", "k"]):
+        exact = private.frame.astype(object).fillna("-").groupby(pair).size() / len(private)
+        drawn = sample.astype(object).fillna("-").groupby(pair).size() / len(sample)
+        # sampling of both, and what the relaxation leaves of cells with few rows
+        error = 5 * np.sqrt(exact * (1 - exact) / len(sample)) + 0.002
+        assert ((drawn.reindex(exact.index, fill_value=0) - exact).abs() <= error).all()
+
+
+def test_rows_are_under_the_schema_and_a_seed_repeats_them():
+    _, _, found = fitted(epsilon=1.0, delta=1e-6, n=500)
+    one, other = (found.sample(300, random_seed=3) for _ in range(2))
+    pd.testing.assert_frame_equal(one.frame, other.frame)
+    pd.testing.assert_frame_equal(one.frame, SCHEMA.conform(one.frame))
+    assert one.origin == "AIM" and repr(found).startswith("FittedAIM(")
+
+
+def test_wide_tables_go_through_a_junction_tree():
+    pytest.importorskip("mbi")
+    rng = np.random.default_rng(6)
+    names = [f"c{i:02d}" for i in range(20)]
+    codes = rng.integers(0, 2, (3000, 20))
+    codes[:, 1] = codes[:, 0]
+    codes[:, 15] = codes[:, 14]
+    private = iw.PrivateTable(pd.DataFrame(codes, columns=names), iw.Schema(*(iw.Binary(n) for n in names)))
+    ledger = iw.Ledger(1e4, 0.0, noise=iw.SeededNoise(1))
+    found = iw.AIM(rounds=3, workload=2).fit(private, ledger, epsilon=1e4)
+    drawn = found.sample(5000, random_seed=1).frame
+    assert (drawn["c00"] == drawn["c01"]).mean() > 0.99 and (drawn["c14"] == drawn["c15"]).mean() > 0.99
+    assert abs((drawn["c00"] == drawn["c02"]).mean() - 0.5) < 0.05
+
+
+# --- budget and settings
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.3, 1e-6), (1.0, 1e-5), (3.0, 1e-9), (1.0, 0.0)])
+@pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
+def test_all_events_together_cost_the_budget_and_no_more(epsilon, delta, adjacency):
+    events = iw.AIM().events(PublicFacts(SCHEMA, 5000, 0, adjacency), epsilon=epsilon, delta=delta)
+    cost = price(events, delta, adjacency=adjacency)
+    assert cost[0] <= epsilon * (1 + 1e-12) and cost[1] <= delta
+    assert cost[0] > 0.99 * epsilon
+
+
+def test_rounds_depend_on_public_numbers_only_and_grow_with_the_signal():
+    def facts(n):
+        return PublicFacts(SCHEMA, n, 0)
+
+    few, more, most = (default_rounds(facts(n), 1.0, 1e-6) for n in (300, 5000, 10**7))
+    assert 2 <= few < more < most == 4 * len(SCHEMA)
+    assert len(iw.AIM(rounds=5).events(facts(300), epsilon=1.0, delta=1e-6)) == 7
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"workload": 0}, "workload must be a whole number of at least 1"),
+        ({"workload": "age"}, "workload must be a number of columns, or a list of lists"),
+        ({"workload": ["age"]}, "workload must be a number of columns, or a list of lists"),
+        ({"workload": []}, "workload must be a number of columns, or a list of lists"),
+        ({"rounds": 0}, "rounds must be a whole number of at least 1"),
+        ({"max_cells": 0.5}, "max_cells must be a whole number"),
+    ],
+)
+def test_wrong_settings_are_refused(settings, match):
+    with pytest.raises(ValueError, match=match):
+        iw.AIM(**settings)
+
+
+def test_a_workload_of_unknown_columns_is_refused_before_any_charge():
+    private = iw.PrivateTable(simulate(100), SCHEMA)
+    ledger = iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(1))
+    with pytest.raises(ValueError, match=r"no columns \['weight'\]"):
+        iw.AIM(workload=[["g", "weight"]]).fit(private, ledger, epsilon=1.0, delta=1e-6)
+    assert ledger.events == ()
