@@ -135,6 +135,19 @@ def test_scores_equal_the_definition():
     assert score / (2 * 200**2) == pytest.approx(r, rel=1e-12)
 
 
+def test_strata_draw_each_code_as_often_as_it_is_likely_and_keep_the_law_of_each_row():
+    rng = np.random.default_rng(8)
+    laws = rng.dirichlet(np.ones(4), size=3)
+    given = rng.integers(0, 3, 5000)
+    drawn = draw_codes(laws, given, rng, strata=True)
+    for code in range(3):
+        counts = np.bincount(drawn[given == code], minlength=4)
+        # each border between codes cuts one stratum at most
+        assert np.abs(counts - laws[code] * (given == code).sum()).max() < 2
+    first = [draw_codes(laws, np.array([0, 0, 1]), rng, strata=True)[0] for _ in range(4000)]
+    assert chisquare(np.bincount(first, minlength=4), 4000 * laws[0]).pvalue > 1e-6
+
+
 def test_parent_sets_are_useful_and_maximal():
     assert parent_sets([0, 1, 2], [2, 3, 50], 2, 2, cells=12) == [(0, 1)]
     assert parent_sets([0, 1], [2, 3], 2, 2, cells=6) == [(0,), (1,)]

@@ -150,7 +150,7 @@ class AIM(LedgerFit[FittedNetwork]):
         )  # fmt: skip
         found = self._rounds(coded, ledger, facts, shares)
         nodes, tables = found.network()
-        return FittedNetwork("AIM", facts.schema, coded.bins, coded.groups, nodes, tables)
+        return FittedNetwork("AIM", facts.schema, coded.bins, coded.groups, nodes, tables, strata=True)
 
     def _rounds(self, coded: CodedRows, ledger: Ledger, facts: PublicFacts, shares: _Shares) -> Distribution:
         """Select, measure and estimate, round after round."""

@@ -136,7 +136,7 @@ class Tree:
     @cached_property
     def _drawn(self) -> Codes:
         """Codes of rows from this distribution, by a fixed seed: it is public, and so are they."""
-        return draw_network(*self.network(), self.structure.sizes, _DRAWN, np.random.default_rng(0))
+        return draw_network(*self.network(), self.structure.sizes, _DRAWN, np.random.default_rng(0), strata=True)
 
     def network(self) -> tuple[tuple[Node, ...], tuple[Array, ...]]:
         """Columns along the tree, each given those of its clique that come before."""

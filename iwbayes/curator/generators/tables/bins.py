@@ -159,11 +159,29 @@ def is_numeric(column: Column) -> bool:
     return isinstance(column, _Numeric)
 
 
-def draw_codes(distributions: Array, given: Codes, rng: np.random.Generator) -> Codes:
-    """Draw one code a row, by inversion, from the distribution (a row of ``distributions``) that is given for it."""
+def draw_codes(distributions: Array, given: Codes, rng: np.random.Generator, *, strata: bool = False) -> Codes:
+    """Draw one code a row, by inversion, from the distribution (a row of ``distributions``) that is given for it.
+
+    With ``strata`` the rows of each distribution share the unit interval: each draws from its own part, so that codes
+    come about as often as they are likely, and each row's own law stays what it is.
+    """
     cumulative = np.cumsum(distributions, axis=1)
     cumulative /= cumulative[:, -1:]
     # one sorted list for all distributions: the k-th lives on [k, k + 1)
     edges = (cumulative + np.arange(len(distributions))[:, None]).ravel()
-    indices = np.searchsorted(edges, given + rng.random(len(given)), side="right")
+    indices = np.searchsorted(edges, given + _uniform(given, rng, strata), side="right")
     return np.minimum(indices - given * distributions.shape[1], distributions.shape[1] - 1)
+
+
+def _uniform(given: Codes, rng: np.random.Generator, strata: bool) -> Array:
+    """Uniform numbers (row,); with strata one in each of n equal parts of (0, 1), for the n rows of each code."""
+    jitter = rng.random(len(given))
+    if not strata:
+        return jitter
+    order = rng.permutation(len(given))
+    order = order[np.argsort(given[order], kind="stable")]
+    sizes = np.bincount(given)
+    rank = np.arange(len(given)) - (np.cumsum(sizes) - sizes)[given[order]]
+    uniform = np.empty(len(given))
+    uniform[order] = (rank + jitter) / sizes[given[order]]
+    return uniform

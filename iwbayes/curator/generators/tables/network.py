@@ -48,6 +48,8 @@ class FittedNetwork:
         In the order of sampling.
     tables : tuple of ndarray, shape (parent code, column code)
         Rows sum to one.
+    strata : bool
+        Whether rows are drawn in strata, so that tables of counts are nearer to the network's than of independent rows.
     """
 
     name: str
@@ -56,6 +58,7 @@ class FittedNetwork:
     groups: tuple[Groups, ...]
     nodes: tuple[Node, ...]
     tables: tuple[Array, ...]
+    strata: bool = False
 
     def sample(self, n: int, *, random_seed: int | np.random.Generator | None = None) -> SyntheticTable:
         """Draw synthetic rows.
@@ -68,7 +71,8 @@ class FittedNetwork:
             Seeds the sampling; it costs no privacy.
         """
         n, rng = check_sample_size(n), np.random.default_rng(random_seed)
-        codes = draw_network(self.nodes, self.tables, [g.size for g in self.groups], n, rng)
+        sizes = [g.size for g in self.groups]
+        codes = draw_network(self.nodes, self.tables, sizes, n, rng, strata=self.strata)
         columns = {
             b.column.name: b.values(g.bins(codes[:, index], rng), rng)
             for index, (b, g) in enumerate(zip(self.bins, self.groups, strict=True))
@@ -80,7 +84,8 @@ class FittedNetwork:
         edges = [b.edges for b in self.bins if b.edges is not None]
         shares = [part for g in self.groups for part in (g.of, g.distribution)]
         columns = self.schema.to_toml(), Schema(*(b.column for b in self.bins)).to_toml()
-        return digest(f"Fitted{self.name}", *columns, repr(self.nodes), *edges, *shares, *self.tables)
+        how = ("strata",) if self.strata else ()
+        return digest(f"Fitted{self.name}", *how, *columns, repr(self.nodes), *edges, *shares, *self.tables)
 
     def __repr__(self) -> str:
         """Show each column with its parents."""
@@ -90,12 +95,18 @@ class FittedNetwork:
 
 
 def draw_network(
-    nodes: Sequence[Node], tables: Sequence[Array], sizes: Sequence[int], n: int, rng: np.random.Generator
+    nodes: Sequence[Node],
+    tables: Sequence[Array],
+    sizes: Sequence[int],
+    n: int,
+    rng: np.random.Generator,
+    *,
+    strata: bool = False,
 ) -> Codes:
     """Draw codes of all columns, shape (n, column), by conditional tables (parent code, column code)."""
     codes = np.zeros((n, len(sizes)), dtype=np.int64)
     for node, table in zip(nodes, tables, strict=True):
-        codes[:, node.column] = draw_codes(table, flat_codes(codes, sizes, node.parents), rng)
+        codes[:, node.column] = draw_codes(table, flat_codes(codes, sizes, node.parents), rng, strata=strata)
     return codes
 
 

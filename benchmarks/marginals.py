@@ -1,0 +1,193 @@
+"""Rows of AIM and BayesNet beside those of AIM and MST on mbi (Private-PGM): marginals, a classifier and time.
+
+    python benchmarks/marginals.py --data FOLDER                        # Adult, 7 columns, epsilon 0.3, 1 and 3
+    python benchmarks/marginals.py --data FOLDER --tables adult-14 stops smoking --seeds 2 --epsilon 1
+    python benchmarks/marginals.py --data FOLDER --generators AIM BayesNet --csv rows.csv
+
+80 % of the rows are private (30,000 at most), as many synthetic rows, all of epsilon at delta 1e-5 under replace-one
+adjacency; a seed splits, draws the noise and samples. Printed, mean and standard error over seeds: mean total variation
+of the tables of one, two and three columns (numbers in 10 equal-width bins between the declared bounds), against the
+private rows; area under the ROC curve of gradient boosting that learns from the synthetic rows and predicts the last
+20 % of the rows; seconds, one thread. mbi's mechanisms work on these very bins; numbers are drawn evenly within them.
+"real rows" are the private rows themselves. Needs the extras aim and benchmarks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+for library in ("OMP", "OPENBLAS", "MKL"):
+    os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+# coverage.py of this folder would hide the package of that name, which numba imports
+HERE = Path(__file__).resolve().parent
+sys.path[:] = [str(HERE / "shared"), *(index for index in sys.path if Path(index or ".").resolve() != HERE)]
+
+import numpy as np  # noqa: E402
+import pandas as pd  # noqa: E402
+from data_sets import adult  # noqa: E402 - in shared
+from near_tables import BINS, cells, total_variation  # noqa: E402
+
+import iwbayes as iw  # noqa: E402
+
+DELTA, MOST_ROWS = 1e-5, 30_000
+ADULT_7 = ("age", "education", "marital-status", "sex", "race", "hours-per-week", "income-per-year")
+MEASURES = ("1-way", "2-way", "3-way", "AUC", "seconds")
+
+
+class Table(NamedTuple):
+    """A real table under a public schema, and the column that a classifier predicts."""
+
+    frame: pd.DataFrame
+    schema: iw.Schema
+    target: str
+
+
+def table(name: str, folder: Path) -> Table:
+    """Adult with 7 or 14 columns, or a population of `real_tables` with a binary response."""
+    if name.startswith("adult"):
+        frame, schema = adult(folder)[:2]
+        names = ADULT_7 if name == "adult-7" else [c.name for c in schema if c.name in frame][:14] + ["income-per-year"]
+        names = list(dict.fromkeys(names))
+        return Table(frame[names], iw.Schema(*(schema[c] for c in names)), "income-per-year")
+    from real_tables import DEVELOPMENT, FINAL, HELD_OUT
+
+    population = next(p for p in (*DEVELOPMENT, *HELD_OUT, *FINAL) if p.name == name)
+    target = population.formula.split("~")[0].strip()
+    rows = population.draw(2 * MOST_ROWS, np.random.default_rng(0)).frame
+    return Table(rows.drop_duplicates().iloc[: MOST_ROWS * 5 // 4], population.schema, target)
+
+
+def by_iwbayes(generator: object, private: iw.PrivateTable, epsilon: float, seed: int) -> pd.DataFrame:
+    """Rows of one of our generators."""
+    ledger = iw.Ledger(epsilon, DELTA, noise=iw.SeededNoise(seed))
+    fitted = generator.fit(private, ledger, epsilon=epsilon, delta=DELTA)  # type: ignore[attr-defined]
+    return fitted.sample(len(private), random_seed=seed).frame
+
+
+def by_mbi(name: str, private: iw.PrivateTable, epsilon: float, seed: int) -> pd.DataFrame:
+    """Rows of a mechanism of `mbi_mechanisms`."""
+    import mbi_mechanisms
+
+    codes, sizes = cells(private.frame, private.schema)
+    found = getattr(mbi_mechanisms, name)(codes, sizes, epsilon, DELTA, len(codes), seed)
+    return values(found, private.schema, np.random.default_rng(seed))
+
+
+def values(codes: np.ndarray, schema: iw.Schema, rng: np.random.Generator) -> pd.DataFrame:
+    """Give codes values: levels, or numbers drawn evenly within a bin."""
+    columns = {}
+    for column, code in zip(schema, codes.T, strict=True):
+        if isinstance(column, iw.Real | iw.Integer):
+            share = (code + rng.random(len(code))) / BINS
+            low, high = (float(x) for x in (column.lower, column.upper))
+            if isinstance(column, iw.Real):
+                ends = column._forward(np.array([low, high]))
+                number = column._backward(ends[0] + share * (ends[1] - ends[0]))
+            else:
+                number = np.rint(low + share * (high - low))
+            columns[column.name] = column.conform(pd.Series(number, name=column.name))
+        else:
+            columns[column.name] = column.from_codes(code)
+    return pd.DataFrame(columns)
+
+
+GENERATORS: dict[str, Callable[..., pd.DataFrame]] = {
+    "BayesNet": partial(by_iwbayes, iw.BayesNet()),
+    "AIM": partial(by_iwbayes, iw.AIM()),
+    "MST of mbi": partial(by_mbi, "mst"),
+    "AIM of mbi": partial(by_mbi, "aim"),
+}
+
+
+def auc(train: pd.DataFrame, test: pd.DataFrame, target: str) -> float:
+    """Area under the ROC curve of gradient boosting from one table on another."""
+    from sklearn.ensemble import HistGradientBoostingClassifier
+    from sklearn.metrics import roc_auc_score
+
+    first = sorted(test[target].astype(str).unique())[0]
+    codes = {c: {v: i for i, v in enumerate(sorted(test[c].astype(str).unique()))} for c in test}
+    numeric = {c for c in test if pd.api.types.is_numeric_dtype(test[c]) and c != target}
+
+    def features(frame: pd.DataFrame) -> np.ndarray:
+        parts = [
+            frame[c].to_numpy(float) if c in numeric else frame[c].astype(str).map(codes[c]).to_numpy(float)
+            for c in test
+            if c != target
+        ]
+        return np.column_stack(parts)
+
+    labels = train[target].astype(str) != first
+    if labels.nunique() < 2:
+        return 0.5
+    fitted = HistGradientBoostingClassifier(random_state=0).fit(features(train), labels)
+    return float(roc_auc_score(test[target].astype(str) != first, fitted.predict_proba(features(test))[:, 1]))
+
+
+def run(name: str, generator: str, epsilon: float, seed: int, folder: Path) -> dict[str, object]:
+    """Measure one generator on one table once."""
+    frame, schema, target = table(name, folder)
+    order = np.random.default_rng(seed).permutation(len(frame))
+    split = min(len(frame) * 4 // 5, MOST_ROWS)
+    private = iw.PrivateTable(frame.iloc[order[:split]].reset_index(drop=True), schema)
+    test = schema.conform(frame.iloc[order[len(frame) * 4 // 5 :]].reset_index(drop=True))
+    start = time.perf_counter()
+    rows = private.frame if generator == "real rows" else GENERATORS[generator](private, epsilon, seed)
+    seconds = time.perf_counter() - start
+    (own, sizes), (other, _) = cells(private.frame, schema), cells(rows, schema)
+    near = [total_variation(own, other, sizes, ways) for ways in (1, 2, 3)]
+    measures = dict(zip(MEASURES, [*near, auc(rows, test, target), seconds], strict=True))
+    return {"table": name, "generator": generator, "epsilon": epsilon, "seed": seed, **measures}
+
+
+def report(rows: pd.DataFrame) -> str:
+    """Mean and standard error of each generator, and of AIM less AIM of mbi seed by seed."""
+    lines = []
+    for (name, epsilon), part in rows.groupby(["table", "epsilon"], sort=False):
+        lines.append(f"{name}, epsilon {epsilon:g}".ljust(24) + "".join(f"{m:>18}" for m in MEASURES))
+        by = {g: runs.set_index("seed")[list(MEASURES)] for g, runs in part.groupby("generator", sort=False)}
+        if {"AIM", "AIM of mbi"} <= set(by):
+            by["AIM less AIM of mbi"] = (by["AIM"] - by["AIM of mbi"]).dropna()
+        for generator, runs in by.items():
+            error = runs.std() / np.sqrt(len(runs))
+            cells_of = (f"{runs[m].mean():>9.4f} ± {error[m]:6.4f}" for m in MEASURES)
+            lines.append(f"  {generator:<22}" + "".join(cells_of))
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run what was asked for and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder with adult.csv.gz")
+    parser.add_argument("--tables", nargs="+", default=["adult-7"], help="adult-7, adult-14, or names of populations")
+    parser.add_argument(
+        "--generators", nargs="+", choices=[*GENERATORS, "real rows"], default=["real rows", *GENERATORS]
+    )
+    parser.add_argument("--epsilon", type=float, nargs="+", default=[0.3, 1.0, 3.0])
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--csv", type=Path, help="file for all runs; a second call goes on where the first stopped")
+    arguments = parser.parse_args()
+    known = pd.read_csv(arguments.csv) if arguments.csv and arguments.csv.exists() else pd.DataFrame()
+    rows = known.to_dict("records")
+    done = {(r["table"], r["generator"], r["epsilon"], r["seed"]) for r in rows}
+    for name in arguments.tables:
+        for epsilon in arguments.epsilon:
+            for seed in range(arguments.seeds):
+                for generator in arguments.generators:
+                    if (name, generator, epsilon, seed) in done:
+                        continue
+                    rows.append(run(name, generator, epsilon, seed, arguments.data))
+                    print({k: round(v, 4) if isinstance(v, float) else v for k, v in rows[-1].items()}, file=sys.stderr)
+                    if arguments.csv:
+                        pd.DataFrame(rows).to_csv(arguments.csv, index=False)
+    print(report(pd.DataFrame(rows)))
+
+
+if __name__ == "__main__":
+    main()
