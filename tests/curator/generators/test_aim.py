@@ -290,6 +290,33 @@ def test_wrong_settings_are_refused(settings, match):
         iw.AIM(**settings)
 
 
+@pytest.mark.parametrize("users", [False, True])
+def test_without_mbi_wide_tables_are_refused_before_any_charge(users, monkeypatch):
+    import sys
+
+    from iwbayes.curator.generators.aim.tree import require_mbi
+
+    monkeypatch.setitem(sys.modules, "mbi", None)
+    require_mbi.cache_clear()
+    names = [f"c{i:02d}" for i in range(18)]
+    frame = pd.DataFrame(np.zeros((60, 18), dtype=int), columns=names).assign(person=np.arange(60) // 2)
+    schema = iw.Schema(*(iw.Binary(name) for name in names))
+    settings = {"epsilon": 1.0, "delta": 1e-6, "generator": iw.AIM(), "progressbar": False}
+    if users:
+        ledger = iw.Ledger(1.0, 1e-6, adjacency="replace-user", noise=iw.SeededNoise(1))
+        with pytest.raises(ImportError, match=r"pip install 'iwbayes\[aim\]'"):
+            iw.publish_users(iw.PrivateTable(frame, schema, user="person"), ledger=ledger, **settings)
+    else:
+        ledger = iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(1))
+        with pytest.raises(ImportError, match=r"pip install 'iwbayes\[aim\]'"):
+            iw.publish(iw.PrivateTable(frame[names], schema), ledger=ledger, **settings)
+    assert ledger.events == ()
+    # a table that cannot be so wide needs none
+    iw.AIM().events(PublicFacts(SCHEMA, 300, 0), epsilon=1.0, delta=1e-6)
+    monkeypatch.undo()
+    require_mbi.cache_clear()
+
+
 def test_a_workload_of_unknown_columns_is_refused_before_any_charge():
     private = iw.PrivateTable(simulate(100), SCHEMA)
     ledger = iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(1))

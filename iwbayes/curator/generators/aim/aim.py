@@ -12,8 +12,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from iwbayes.curator.generators.aim.estimation import Columns, Distribution, Joint, NoisyMarginal, Potentials, estimate
-from iwbayes.curator.generators.aim.tree import Structure, Tree
+from iwbayes.curator.generators.aim.tree import Structure, Tree, require_mbi
 from iwbayes.curator.generators.fitting import LedgerFit, check_whole
+from iwbayes.curator.generators.tables.bins import ColumnBins, is_numeric
 from iwbayes.curator.generators.tables.coding import CodedRows, coded_rows, useful_cells
 from iwbayes.curator.generators.tables.counts import Codes, count_event, count_moves, mean_noise, measure_counts
 from iwbayes.curator.generators.tables.network import FittedNetwork, count_table
@@ -110,10 +111,12 @@ class AIM(LedgerFit[FittedNetwork]):
         object.__setattr__(self, "workload", tuple(tuple(names) for names in sets))
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
-        """Declare the uses of the private rows that `fit` will charge."""
+        """Declare the uses of the private rows that `fit` will charge; refuse what it cannot do, before anything is."""
         epsilon, delta = check_budget(epsilon, delta)
         self._sets(facts.schema)
-        return self._events(self._shares(facts, epsilon, delta), len(facts.schema))
+        shares = self._shares(facts, epsilon, delta)
+        self._check_engine(facts, shares)
+        return self._events(shares, len(facts.schema))
 
     def _events(self, shares: _Shares, n_columns: int) -> tuple[Event, ...]:
         return (
@@ -130,6 +133,15 @@ class AIM(LedgerFit[FittedNetwork]):
             return split(epsilon)
         return split(_scale(n_columns, n_rounds, epsilon, delta) * epsilon)
 
+    def _check_engine(self, facts: PublicFacts, shares: _Shares) -> None:
+        """ImportError where the columns may have too many cells for a joint table, and mbi is not there."""
+        # a table whose users' rows are not bounded yet may get more groups when they are
+        groups = MOST_GROUPS if facts.n_users is not None else _most_groups(facts, shares)
+        bins = [ColumnBins.of(column, self.max_bins) for column in facts.schema]
+        sizes = [min(groups, b.n_present) + b.column.missing if is_numeric(b.column) else b.size for b in bins]
+        if math.prod(sizes) > JOINT_CELLS:
+            require_mbi()
+
     def _sets(self, schema: Schema) -> list[Columns]:
         """Return the sets of the workload as indices of columns."""
         if isinstance(self.workload, int):
@@ -143,10 +155,9 @@ class AIM(LedgerFit[FittedNetwork]):
         self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
     ) -> FittedNetwork:
         shares = self._shares(facts, epsilon, delta)
-        useful = useful_cells(facts, 1, shares.rounds[len(shares.rounds) // 2], THETA)
         coded = coded_rows(
             private, ledger, facts, shares.columns, label="AIM columns", columns=range(len(facts.schema)),
-            max_bins=self.max_bins, theta=BINS_THETA, n_groups=int(np.clip(math.sqrt(useful), 2, MOST_GROUPS)),
+            max_bins=self.max_bins, theta=BINS_THETA, n_groups=_most_groups(facts, shares),
         )  # fmt: skip
         found = self._rounds(coded, ledger, facts, shares)
         nodes, tables = found.network()
@@ -212,6 +223,12 @@ class Candidates(NamedTuple):
         """Integer score of a candidate; see `AIM` for its sensitivity."""
         public = np.rint(expected.ravel()).astype(np.int64)
         return self.weights[index] * (int(np.abs(counts - public).sum()) - round(noise * len(counts)))
+
+
+def _most_groups(facts: PublicFacts, shares: _Shares) -> int:
+    """Most groups of bins of a numeric column, such that a table of two is useful in the middle round."""
+    useful = useful_cells(facts, 1, shares.rounds[len(shares.rounds) // 2], THETA)
+    return int(np.clip(math.sqrt(useful), 2, MOST_GROUPS))
 
 
 def default_rounds(facts: PublicFacts, epsilon: float, delta: float) -> int:

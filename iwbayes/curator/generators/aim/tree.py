@@ -21,16 +21,16 @@ _DRAWN = 200_000
 
 
 @cache
-def _mbi() -> Any:
-    """Import mbi, which speaks of settings of JAX that do not matter here."""
+def require_mbi() -> Any:
+    """Import mbi, which speaks of settings of JAX that do not matter here; ImportError with the remedy without it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             import mbi
         except ImportError as error:
             raise ImportError(
-                "AIM needs the package mbi for so many columns. Install it (pip install 'iwbayes[aim]'), "
-                "or give fewer columns or max_bins."
+                "AIM needs the package mbi where all columns together may have more than 100,000 cells. Install it "
+                "(pip install 'iwbayes[aim]'), or use fewer columns or a smaller max_bins."
             ) from error
     return mbi
 
@@ -47,13 +47,13 @@ class Structure:
         """Junction tree that carries potentials of these columns; each column is in some clique."""
         domain = _domain(tuple(sizes))
         wanted = sorted({_names(c) for c in columns} | {_names((index,)) for index in range(len(sizes))})
-        tree, _ = _mbi().junction_tree.make_junction_tree(domain, wanted)
+        tree, _ = require_mbi().junction_tree.make_junction_tree(domain, wanted)
         return cls(tuple(sizes), tuple(sorted(_columns(clique) for clique in tree.nodes)))
 
     @cached_property
     def tree(self) -> Any:
         """The junction tree, a networkx graph of cliques."""
-        return _mbi().junction_tree.make_junction_tree(_domain(self.sizes), [_names(c) for c in self.cliques])[0]
+        return require_mbi().junction_tree.make_junction_tree(_domain(self.sizes), [_names(c) for c in self.cliques])[0]
 
     @cached_property
     def order(self) -> tuple[Columns, ...]:
@@ -90,7 +90,7 @@ def _columns(names: Iterable[str]) -> Columns:
 
 @cache
 def _domain(sizes: tuple[int, ...]) -> Any:
-    return _mbi().Domain(_names(tuple(range(len(sizes)))), sizes)
+    return require_mbi().Domain(_names(tuple(range(len(sizes)))), sizes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +155,7 @@ class Tree:
 
 def _messages(sums: dict[Columns, Array], structure: Structure) -> tuple[dict[Columns, Array], dict[Any, Array]]:
     """Marginals of all cliques, and the log messages (sender, receiver) between them."""
-    mbi = _mbi()
+    mbi = require_mbi()
     import jax
 
     domain = _domain(structure.sizes)
