@@ -61,7 +61,7 @@ class Joint:
         # small ones first, so that few sums are over all cells
         for columns, potential in sorted(potentials.items(), key=lambda item: item[1].size):
             total = total + potential.reshape([size if index in columns else 1 for index, size in enumerate(sizes)])
-        largest = float(total.max())
+        largest = float(np.max(total))
         weights = np.exp(np.broadcast_to(total, sizes) - largest)
         whole = float(weights.sum())
         return cls(largest + math.log(whole), weights / whole)
