@@ -67,11 +67,12 @@ plant(FILE, "AIM: scores without their weights",
 plant(FILE, "AIM: selection for one row of a user",
        SENSITIVITY, "sensitivity = max(candidates.weights) * count_moves(facts)", f"{USER}[AIM]")
 plant(FILE, "AIM: selection without charge or noise",
-       "chosen = allowed[exponential(scores, sensitivity=sensitivity, **settings)]",
-       "chosen = allowed[int(np.argmax(scores))]", AIM)
+       "allowed[exponential(scores, sensitivity=sensitivity, **settings)]",
+       "allowed[int(np.argmax(scores))]", AIM)
 plant(FILE, "AIM: targets from the private rows",
        "expected = [n * current.marginal(candidates.columns[index]) for index in allowed]",
-       "expected = [n * current.marginal(candidates.columns[index]) * (counts[0][0] + 1) for index in allowed]", AIM)
+       "expected = [n * current.marginal(candidates.columns[index]) * (counts_of((0,))[0] + 1) for index in allowed]",
+       AIM)
 plant(FILE, "AIM: a round that is not declared",
        "for k, budget in enumerate(shares.rounds, start=1)),\n        )",
        "for k, budget in enumerate(shares.rounds[1:], start=1)),\n        )",

@@ -169,7 +169,7 @@ def test_both_ways_estimate_the_same():
 @pytest.mark.parametrize(("adjacency", "moved"), [("replace-one", 2), ("zero-out", 1)])
 def test_no_neighbour_moves_a_score_by_more_than_stated(adjacency, moved):
     """Every table of two rows of two binary columns beside two fixed ones, and all that its first row may become."""
-    sizes, candidates = (2, 2), Candidates.of([(0, 1)], (2, 2), math.inf)
+    sizes, candidates = (2, 2), iw.AIM(2)._candidates(iw.Schema(iw.Binary("a"), iw.Binary("b")))
     expected = [np.full([sizes[i] for i in c], 4.0) / 2 ** len(c) + 0.3 for c in candidates.columns]
     cells = list(itertools.product(range(2), repeat=2))
 
@@ -187,8 +187,41 @@ def test_no_neighbour_moves_a_score_by_more_than_stated(adjacency, moved):
 
 
 def test_candidates_are_subsets_of_the_workload_with_its_weights():
-    found = Candidates.of([(0, 1), (1, 2)], (3, 2, 4), most_cells=6)
+    schema = iw.Schema(*(iw.Binary(name) for name in "abc"))
+    found = iw.AIM([["a", "b"], ["c", "b"]])._candidates(schema).within((3, 2, 4), most_cells=6)
     assert dict(zip(found.columns, found.weights, strict=True)) == {(0,): 1, (1,): 2, (2,): 1, (0, 1): 3}
+    # McKenna et al. (2022): the columns that it shares with each set of the workload, by counting
+    for degree in (1, 2, 3):
+        workload = list(itertools.combinations(range(3), degree))
+        found = iw.AIM(degree)._candidates(schema)
+        for columns, weight in zip(*found, strict=True):
+            assert weight == sum(len(set(columns) & set(part)) for part in workload)
+
+
+def test_scores_stay_within_64_bits():
+    found = Candidates(((0,),), (10,))
+    assert found.score(0, np.array([3, 4]), np.array([1.0, 1.0]), 0.5, 2.0) == 10 * (5 - 3)
+    assert found.score(0, np.array([3, 4]), np.array([1.0, 1.0]), 1e300) == -(2**60)
+
+
+def test_a_workload_may_be_an_iterator_and_is_refused_where_it_is_too_large():
+    assert iw.AIM(itertools.combinations("gyk", 2)).workload == (("g", "y"), ("g", "k"), ("y", "k"))
+    assert iw.AIM(np.int64(2))._candidates(SCHEMA).columns[-1] == (2, 3)
+    wide = iw.Schema(*(iw.Binary(f"c{i:02d}") for i in range(60)))
+    assert max(map(len, iw.AIM()._candidates(wide).columns)) == 2
+    for workload in (4, [list(wide.names)]):
+        with pytest.raises(ValueError, match="sets of columns with their subsets; 20000 are the most"):
+            iw.AIM(workload).events(PublicFacts(wide, 1000, 0), epsilon=1.0, delta=1e-6)
+
+
+def test_no_round_is_left_without_budget():
+    """Fifteen columns of a million rows: forty rounds, none with less than an eighth of the last one's budget."""
+    wide = iw.Schema(*(iw.Binary(f"c{i:02d}") for i in range(15)))
+    for delta in (0.0, 1e-6):
+        events = iw.AIM().events(PublicFacts(wide, 10**6, 0), epsilon=1.0, delta=delta)[2:]
+        assert len(events) == 40
+        parts = [e.epsilon if delta == 0 else e.noise_multiplier**-2 for e in events]
+        assert min(parts) == pytest.approx(max(parts) / 8) and parts[-1] == max(parts)
 
 
 def test_what_depends_is_measured_first():
@@ -270,7 +303,7 @@ def test_rounds_depend_on_public_numbers_only_and_grow_with_the_signal():
         return PublicFacts(SCHEMA, n, 0)
 
     few, more, most = (default_rounds(facts(n), 1.0, 1e-6) for n in (300, 5000, 10**7))
-    assert 2 <= few < more < most == 4 * len(SCHEMA)
+    assert 2 <= few < more < most == 4 * len(SCHEMA) == 16
     assert len(iw.AIM(rounds=5).events(facts(300), epsilon=1.0, delta=1e-6)) == 7
 
 
@@ -280,6 +313,8 @@ def test_rounds_depend_on_public_numbers_only_and_grow_with_the_signal():
         ({"workload": 0}, "workload must be a whole number of at least 1"),
         ({"workload": "age"}, "workload must be a number of columns, or a list of lists"),
         ({"workload": ["age"]}, "workload must be a number of columns, or a list of lists"),
+        ({"workload": [1, 2]}, "workload must be a number of columns, or a list of lists"),
+        ({"workload": 2.5}, "workload must be a whole number"),
         ({"workload": []}, "workload must be a number of columns, or a list of lists"),
         ({"rounds": 0}, "rounds must be a whole number of at least 1"),
         ({"max_cells": 0.5}, "max_cells must be a whole number"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import combinations
@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from iwbayes.arrays import Array
 from iwbayes.curator.generators.aim.estimation import Columns, Distribution, Joint, NoisyMarginal, Potentials, estimate
 from iwbayes.curator.generators.aim.tree import Structure, Tree, require_mbi
 from iwbayes.curator.generators.fitting import LedgerFit, check_whole
@@ -28,16 +29,25 @@ from iwbayes.tables import PrivateTable
 
 #: Parts of the budget (of the squared privacy parameter mu) that measure the columns one by one, and that select.
 COLUMNS_SHARE, SELECTION_SHARE = 0.1, 0.1
-#: Each round has so many times the budget of the one before: early ones find what stands out.
-GROWTH = 1.15
-#: Cells of a joint table at most; beyond it a junction tree carries the distribution.
-JOINT_CELLS = 100_000
+#: Each round has so many times the budget of the one before, and at least this part of the last's: early ones find what
+#: stands out.
+GROWTH, LEAST = 1.15, 0.125
+#: Rounds at most, where none are given.
+MOST_ROUNDS = 40
+#: Cells and columns of a joint table at most; beyond it a junction tree carries the distribution.
+JOINT_CELLS, JOINT_COLUMNS = 100_000, 32
 #: Usefulness of the bins of single columns and of tables: mean count of a cell over its mean absolute noise.
-BINS_THETA, THETA = 1.5, 12.0
+BINS_THETA, THETA = 1.5, 17.0
 #: Groups of bins of a numeric column at most.
 MOST_GROUPS = 32
-#: Cells of all candidates together at most: their exact counts are kept.
-_CANDIDATE_CELLS = 2**24
+#: Sets of columns that are candidates at most; sets of three by default, where there are no more than so many.
+MOST_CANDIDATES, _MOST_OF_THREE = 20_000, 5_000
+#: Candidates of a round at most that no clique of the junction tree has: those of others are drawn without the rows.
+_MOST_APART = 300
+#: Cells of candidates whose exact counts are kept from round to round.
+_KEPT_CELLS = 2**24
+#: Scores beyond it, which no table comes near, are cut: integers of 64 bits hold them.
+_LARGEST_SCORE = 2**60
 
 
 class _Shares(NamedTuple):
@@ -58,21 +68,22 @@ class AIM(LedgerFit[FittedNetwork]):
 
     Parameters
     ----------
-    workload : int or sequence of sequences of str
+    workload : int or sequence of sequences of str, optional
         Sets of columns whose joint counts matter: all of so many columns, or these by name. Their subsets are
-        candidates as well.
+        candidates as well. By default all of three columns, of two where there are more than 30 columns.
     rounds : int, optional
         Marginals that are measured. By default from the number of rows, the budget and the number of columns.
     max_bins : int
         Most equal-width bins of a numeric column (a bound is one more).
     max_cells : int
-        Most cells of the tables that carry the distribution.
+        Most cells of the cliques of a junction tree, which carries the distribution of many columns.
 
     Notes
     -----
     Score of a candidate r with n_r cells in a round whose counts have mean absolute noise s: w_r (|c_r - t_r|_1 - s
     n_r), with c_r the counts, t_r the rounded counts of the distribution so far, which are public, and w_r the sum over
     sets of the workload of how many columns r shares with each (McKenna et al. 2022, algorithm 3). All are integers.
+    Where t_r is counted in rows that are drawn from the distribution, their expected error is taken off as well.
     Replacing a row changes c_r by at most 2 in L1, turning it into a null row by 1, and up to tau rows of a user by tau
     times as much: the score by at most max w_r times that.
 
@@ -93,27 +104,33 @@ class AIM(LedgerFit[FittedNetwork]):
     #: Private rows are read block by block; one code a cell is kept.
     reads_blocks: ClassVar[bool] = True
 
-    workload: int | Sequence[Sequence[str]] = 3
+    workload: int | Sequence[Sequence[str]] | None = None
     rounds: int | None = None
     max_bins: int = 128
     max_cells: int = 2_000_000
 
     def __post_init__(self) -> None:
         check_whole(self, rounds=1, max_bins=2, max_cells=1)
-        if isinstance(self.workload, int):
-            check_whole(self, workload=1)
+        given: Any = self.workload
+        if given is None:
             return
-        sets = self.workload
-        if isinstance(sets, str) or not sets or any(isinstance(s, str) or not s for s in sets):
+        if isinstance(given, int | float | np.number):
+            check_whole(self, workload=1)
+            object.__setattr__(self, "workload", int(given))
+            return
+        parts = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else ()
+        sets = tuple(tuple(part) for part in parts if isinstance(part, Iterable) and not isinstance(part, str))
+        if not sets or len(sets) < len(parts) or () in sets:
             raise ValueError(
-                f"workload must be a number of columns, or a list of lists of names, as [['age', 'sex']]; got {sets!r}."
+                "workload must be a number of columns, or a list of lists of names, as [['age', 'sex']]; "
+                f"got {given!r:.60}."
             )
-        object.__setattr__(self, "workload", tuple(tuple(names) for names in sets))
+        object.__setattr__(self, "workload", sets)
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
         """Declare the uses of the private rows that `fit` will charge; refuse what it cannot do, before anything is."""
         epsilon, delta = check_budget(epsilon, delta)
-        self._sets(facts.schema)
+        self._candidates(facts.schema)
         shares = self._shares(facts, epsilon, delta)
         self._check_engine(facts, shares)
         return self._events(shares, len(facts.schema))
@@ -139,17 +156,34 @@ class AIM(LedgerFit[FittedNetwork]):
         groups = MOST_GROUPS if facts.n_users is not None else _most_groups(facts, shares)
         bins = [ColumnBins.of(column, self.max_bins) for column in facts.schema]
         sizes = [min(groups, b.n_present) + b.column.missing if is_numeric(b.column) else b.size for b in bins]
-        if math.prod(sizes) > JOINT_CELLS:
+        if not _is_joint(sizes):
             require_mbi()
 
-    def _sets(self, schema: Schema) -> list[Columns]:
-        """Return the sets of the workload as indices of columns."""
-        if isinstance(self.workload, int):
-            return list(combinations(range(len(schema)), min(self.workload, len(schema))))
-        absent = sorted({name for names in self.workload for name in names} - set(schema.names))
-        if absent:
-            raise ValueError(f"the schema has no columns {absent}, which the workload names; it has {schema.names}.")
-        return [tuple(sorted({schema.names.index(name) for name in names})) for names in self.workload]
+    def _candidates(self, schema: Schema) -> Candidates:
+        """List the sets of columns that may be measured; ValueError for unknown names and for too many sets."""
+        n = len(schema)
+        if self.workload is None or isinstance(self.workload, int):
+            three = sum(math.comb(n, k) for k in (1, 2, 3)) <= _MOST_OF_THREE
+            degree = min(self.workload or (3 if three else 2), n)
+            number, sets = sum(math.comb(n, k) for k in range(1, degree + 1)), [tuple(range(n))]
+            uses = [math.comb(n - 1, degree - 1)] * n
+        else:
+            absent = sorted({name for names in self.workload for name in names} - set(schema.names))
+            if absent:
+                raise ValueError(
+                    f"the schema has no columns {absent}, which the workload names; it has {list(schema.names)}."
+                )
+            sets = [tuple(sorted({schema.names.index(name) for name in names})) for names in self.workload]
+            degree = max(map(len, sets))
+            number, uses = sum(2 ** len(part) for part in sets), [sum(c in part for part in sets) for c in range(n)]
+        if number > MOST_CANDIDATES:
+            raise ValueError(
+                f"the workload has {number} sets of columns with their subsets; {MOST_CANDIDATES} are the most. "
+                "Use workload=2, or name the sets that matter."
+            )
+        found = {part for full in sets for k in range(1, degree + 1) for part in combinations(full, k)}
+        columns = tuple(sorted(found, key=lambda part: (len(part), part)))
+        return Candidates(columns, tuple(sum(uses[c] for c in part) for part in columns))
 
     def _learn(
         self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
@@ -168,66 +202,86 @@ class AIM(LedgerFit[FittedNetwork]):
         sizes, n = tuple(g.size for g in coded.groups), facts.n_private
         measured = [NoisyMarginal((c,), *found) for c, found in sorted(coded.measured.items())]
         potentials, current = estimate(measured, n, _engine(sizes, measured))
-        candidates = Candidates.of(self._sets(facts.schema), sizes, 2 * n / mean_noise(facts, 1, *shares.rounds[-1]))
-        counts = [count_table(coded.codes, sizes, columns) for columns in candidates.columns]
+        most_cells = 2 * n / mean_noise(facts, 1, *shares.rounds[-1])  # beyond it, noise is all that is measured
+        candidates = self._candidates(facts.schema).within(sizes, most_cells)
         sensitivity = max(candidates.weights) * count_moves(facts) * facts.rows_per_user
+        counts_of = _Counter(coded.codes, sizes)
         for k, budget in enumerate(shares.rounds, start=1):
-            allowed = self._allowed(candidates, sizes, measured)
+            allowed = self._allowed(candidates, sizes, measured, k)
             noise = mean_noise(facts, 1, *budget)
             expected = [n * current.marginal(candidates.columns[index]) for index in allowed]
-            scores = [candidates.score(i, counts[i], e, noise) for i, e in zip(allowed, expected, strict=True)]
+            errors = [n * current.error(candidates.columns[index]) for index in allowed]
+            parts = zip(allowed, expected, errors, strict=True)
+            scores = [candidates.score(i, counts_of(candidates.columns[i]), e, noise, error) for i, e, error in parts]
             settings: dict[str, Any] = {"epsilon": shares.selection, "ledger": ledger, "label": "AIM selection"}
-            chosen = allowed[exponential(scores, sensitivity=sensitivity, **settings)]
-            (noisy,) = measure_counts([counts[chosen]], ledger, f"AIM round {k}", facts, **budget._asdict())
-            columns = candidates.columns[chosen]
-            shape = [sizes[index] for index in columns]
-            measured.append(NoisyMarginal(columns, noisy.value.reshape(shape), np.full(shape, noisy.variance)))
+            chosen = candidates.columns[allowed[exponential(scores, sensitivity=sensitivity, **settings)]]
+            (noisy,) = measure_counts([counts_of(chosen)], ledger, f"AIM round {k}", facts, **budget._asdict())
+            shape = [sizes[index] for index in chosen]
+            measured.append(NoisyMarginal(chosen, noisy.value.reshape(shape), np.full(shape, noisy.variance)))
             potentials, current = estimate(measured, n, _engine(sizes, measured), potentials)
         return current
 
-    def _allowed(self, candidates: Candidates, sizes: Sequence[int], measured: Sequence[NoisyMarginal]) -> list[int]:
-        """Candidates with which the distribution stays within `max_cells`; those of one column always do."""
-        if math.prod(sizes) <= JOINT_CELLS:
+    def _allowed(
+        self, candidates: Candidates, sizes: Sequence[int], measured: Sequence[NoisyMarginal], k: int
+    ) -> list[int]:
+        """Candidates of round k, with which the distribution stays small enough; those of one column always are."""
+        if _is_joint(sizes):
             return list(range(len(candidates.columns)))
         known = [part.columns for part in measured]
         carried = Structure.of(sizes, known)
-        return [
-            index
-            for index, columns in enumerate(candidates.columns)
-            if carried.clique_of(columns) or Structure.of(sizes, [*known, columns]).n_cells <= self.max_cells
+        inside = [i for i, columns in enumerate(candidates.columns) if carried.clique_of(columns)]
+        apart = sorted(set(range(len(candidates.columns))) - set(inside))
+        if len(apart) > _MOST_APART:  # a fixed seed: which ones it is does not follow from the rows
+            apart = sorted(np.random.default_rng(k).choice(apart, _MOST_APART, replace=False).tolist())
+        return inside + [
+            i for i in apart if Structure.of(sizes, [*known, candidates.columns[i]]).n_cells <= self.max_cells
         ]
 
 
 class Candidates(NamedTuple):
-    """Sets of columns that may be measured, with their weights in the workload."""
+    """Sets of columns that may be measured, with their weights: how many columns they share with those that matter."""
 
     columns: tuple[Columns, ...]
     weights: tuple[int, ...]
 
-    @classmethod
-    def of(cls, workload: Sequence[Columns], sizes: Sequence[int], most_cells: float) -> Candidates:
-        """All subsets of the workload's sets with at most so many cells: beyond it, noise is all that is measured."""
-        subsets = {
-            part for columns in workload for k in range(1, len(columns) + 1) for part in combinations(columns, k)
-        }
-        found, cells = [], 0
-        for part in sorted(subsets, key=lambda part: (len(part), part)):
-            own = math.prod(sizes[index] for index in part)
-            if len(part) == 1 or (own <= most_cells and cells + own <= _CANDIDATE_CELLS):
-                found.append(part)
-                cells += own
-        weights = tuple(sum(len(set(part) & set(columns)) for columns in workload) for part in found)
-        return cls(tuple(found), weights)
+    def within(self, sizes: Sequence[int], most_cells: float) -> Candidates:
+        """Return those with at most so many cells, and all single columns."""
+        kept = [
+            (columns, weight)
+            for columns, weight in zip(*self, strict=True)
+            if len(columns) == 1 or math.prod(sizes[index] for index in columns) <= most_cells
+        ]
+        return Candidates(*(tuple(part) for part in zip(*kept, strict=True)))
 
-    def score(self, index: int, counts: Codes, expected: np.ndarray, noise: float) -> int:
-        """Integer score of a candidate; see `AIM` for its sensitivity."""
+    def score(self, index: int, counts: Codes, expected: Array, noise: float, error: float = 0.0) -> int:
+        """Integer score of a candidate; see `AIM` for its sensitivity.
+
+        ``expected`` counts are public, ``error`` is their own expected distance from the distribution's.
+        """
         public = np.rint(expected.ravel()).astype(np.int64)
-        return self.weights[index] * (int(np.abs(counts - public).sum()) - round(noise * len(counts)))
+        found = self.weights[index] * (int(np.abs(counts - public).sum()) - round(noise * len(counts) + error))
+        return max(-_LARGEST_SCORE, min(found, _LARGEST_SCORE))
+
+
+class _Counter:
+    """Exact counts of the private rows in the cells of some columns, kept as long as there are not too many."""
+
+    def __init__(self, codes: Codes, sizes: Sequence[int]) -> None:
+        self._codes, self._sizes, self._left = codes, sizes, _KEPT_CELLS
+        self._kept: dict[Columns, Codes] = {}
+
+    def __call__(self, columns: Columns) -> Codes:
+        if columns in self._kept:
+            return self._kept[columns]
+        counts = count_table(self._codes, self._sizes, columns)
+        if len(counts) <= self._left:
+            self._kept[columns], self._left = counts, self._left - len(counts)
+        return counts
 
 
 def _most_groups(facts: PublicFacts, shares: _Shares) -> int:
-    """Most groups of bins of a numeric column, such that a table of two is useful in the middle round."""
-    useful = useful_cells(facts, 1, shares.rounds[len(shares.rounds) // 2], THETA)
+    """Most groups of bins of a numeric column, such that a table of two is useful in the last round."""
+    useful = useful_cells(facts, 1, shares.rounds[-1], THETA)
     return int(np.clip(math.sqrt(useful), 2, MOST_GROUPS))
 
 
@@ -235,12 +289,12 @@ def default_rounds(facts: PublicFacts, epsilon: float, delta: float) -> int:
     """Choose the number of rounds by public numbers: more for many rows, a large budget and many columns."""
     mu = 1 / gaussian_multiplier(epsilon, delta) if delta > 0 else epsilon / 4
     signal = math.sqrt(facts.n_private * mu) / 8
-    return int(np.clip(round(signal * math.sqrt(len(facts.schema) / 6)), 2, 4 * len(facts.schema)))
+    return int(np.clip(round(signal * math.sqrt(len(facts.schema) / 6)), 2, min(4 * len(facts.schema), MOST_ROUNDS)))
 
 
 def _split(epsilon: float, delta: float, n_rounds: int) -> _Shares:
     """Shares of a budget before its joint price is known."""
-    growth = GROWTH ** np.arange(n_rounds)
+    growth = np.maximum(GROWTH ** -np.arange(n_rounds, dtype=float)[::-1], LEAST)
     parts = [COLUMNS_SHARE, *((1 - COLUMNS_SHARE - SELECTION_SHARE) * growth / growth.sum())]
     if delta == 0:
         budgets = [Budget(float(part) * epsilon, 0.0) for part in parts]
@@ -260,6 +314,11 @@ def _scale(n_columns: int, n_rounds: int, epsilon: float, delta: float) -> float
 
 def _engine(sizes: Sequence[int], measured: Sequence[NoisyMarginal]) -> Callable[[Potentials], Distribution]:
     """Joint table where it is small, else the junction tree of what was measured."""
-    if math.prod(sizes) <= JOINT_CELLS:
+    if _is_joint(sizes):
         return partial(Joint.of, sizes=sizes)
     return partial(Tree.of, structure=Structure.of(sizes, [part.columns for part in measured]))
+
+
+def _is_joint(sizes: Sequence[int]) -> bool:
+    """Whether a joint table of columns of these sizes is small enough."""
+    return math.prod(sizes) <= JOINT_CELLS and len(sizes) <= JOINT_COLUMNS

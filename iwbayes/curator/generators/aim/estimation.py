@@ -43,6 +43,9 @@ class Distribution(Protocol):
     def marginal(self, columns: Columns) -> Array:
         """Probabilities of the cells of some columns, in increasing order, an axis for each."""
 
+    def error(self, columns: Columns) -> float:
+        """Sum of the expected absolute errors of `marginal`; 0 where it is exact."""
+
     def network(self) -> tuple[tuple[Node, ...], tuple[Array, ...]]:
         """Columns in an order to draw them in, and their conditional tables (parent code, column code)."""
 
@@ -69,6 +72,10 @@ class Joint:
     def marginal(self, columns: Columns) -> Array:
         """Probabilities of the cells of some columns, in increasing order, an axis for each."""
         return np.asarray(self.table.sum(axis=tuple(axis for axis in range(self.table.ndim) if axis not in columns)))
+
+    def error(self, columns: Columns) -> float:
+        """Nothing: the marginals are exact."""
+        return 0.0
 
     def network(self) -> tuple[tuple[Node, ...], tuple[Array, ...]]:
         """Each column given all before it."""

@@ -1,7 +1,12 @@
-"""A log-linear distribution by its junction tree (mbi, Private-PGM): for more columns than a joint table holds."""
+"""A log-linear distribution by a junction tree, which mbi (Private-PGM) makes: for columns beyond a joint table.
+
+Messages are passed in numpy: mbi compiles each tree anew, which takes seconds where a pass takes a millisecond, and
+hundreds of compiled trees exhaust the memory maps of a process.
+"""
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -63,6 +68,12 @@ class Structure:
         return tuple(_columns(clique) for clique in networkx.dfs_preorder_nodes(self.tree))
 
     @cached_property
+    def messages(self) -> tuple[tuple[Columns, Columns], ...]:
+        """Senders and receivers of messages, each after those that its sender waits for."""
+        order = require_mbi().junction_tree.message_passing_order(self.tree)
+        return tuple((_columns(sender), _columns(receiver)) for sender, receiver in order)
+
+    @cached_property
     def roots(self) -> tuple[Columns, ...]:
         """One clique of each connected part of the tree."""
         import networkx
@@ -72,12 +83,12 @@ class Structure:
     @property
     def n_cells(self) -> int:
         """Cells of all cliques together."""
-        return sum(int(np.prod([self.sizes[index] for index in clique])) for clique in self.cliques)
+        return sum(math.prod(self.sizes[index] for index in clique) for clique in self.cliques)
 
     def clique_of(self, columns: Columns) -> Columns | None:
         """Return the smallest clique that has all of some columns, if any has."""
         found = [clique for clique in self.cliques if set(columns) <= set(clique)]
-        return min(found, key=lambda clique: np.prod([self.sizes[index] for index in clique])) if found else None
+        return min(found, key=lambda clique: math.prod(self.sizes[index] for index in clique)) if found else None
 
 
 def _names(columns: Columns) -> tuple[str, ...]:
@@ -110,16 +121,10 @@ class Tree:
             assert clique is not None  # noqa: S101 - the structure is made for these columns
             shape = [structure.sizes[index] if index in columns else 1 for index in clique]
             sums[clique] += potential.reshape(shape)
-        tables, messages = _messages(sums, structure)
-        log_sum = 0.0
-        for root in structure.roots:
-            belief = sums[root]
-            for (sender, receiver), message in messages.items():
-                if receiver == root:
-                    shape = [structure.sizes[i] if i in set(sender) & set(root) else 1 for i in root]
-                    belief = belief + message.reshape(shape)
-            log_sum += float(logsumexp(belief))
-        return cls(structure, log_sum, tables)
+        beliefs = _beliefs(sums, structure)
+        wholes = {clique: float(logsumexp(belief)) for clique, belief in beliefs.items()}
+        tables = {clique: np.exp(belief - wholes[clique]) for clique, belief in beliefs.items()}
+        return cls(structure, sum(wholes[root] for root in structure.roots), tables)
 
     def marginal(self, columns: Columns) -> Array:
         """Probabilities of the cells of some columns, in increasing order, an axis for each.
@@ -132,6 +137,13 @@ class Tree:
             return np.asarray(self.tables[clique].sum(axis=others))
         counts = count_table(self._drawn, self.structure.sizes, columns)
         return (counts / len(self._drawn)).reshape([self.structure.sizes[index] for index in columns])
+
+    def error(self, columns: Columns) -> float:
+        """Sum of the expected absolute errors of `marginal`, that of drawn rows; 0 where a clique has the columns."""
+        if self.structure.clique_of(columns) is not None:
+            return 0.0
+        p = self.marginal(columns)
+        return float(np.sqrt(2 * p * (1 - p) / (math.pi * _DRAWN)).sum())
 
     @cached_property
     def _drawn(self) -> Codes:
@@ -153,22 +165,15 @@ class Tree:
         return tuple(nodes), tuple(tables)
 
 
-def _messages(sums: dict[Columns, Array], structure: Structure) -> tuple[dict[Columns, Array], dict[Any, Array]]:
-    """Marginals of all cliques, and the log messages (sender, receiver) between them."""
-    mbi = require_mbi()
-    import jax
-
-    domain = _domain(structure.sizes)
-    with jax.enable_x64(True), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        names = {clique: _names(clique) for clique in structure.cliques}
-        factors = {
-            name: mbi.Factor(domain.project(name), jax.numpy.asarray(sums[clique])) for clique, name in names.items()
-        }
-        vector = mbi.CliqueVector(domain, tuple(names.values()), factors)
-        found, messages = mbi.marginal_oracles.message_passing_shafer_shenoy(
-            vector, 1.0, structure.tree, return_messages=True
-        )
-        tables = {clique: np.asarray(found[name].values) for clique, name in names.items()}
-        sent = {(_columns(i), _columns(j)): np.asarray(message.values) for (i, j), message in messages.items()}
-    return tables, sent
+def _beliefs(sums: dict[Columns, Array], structure: Structure) -> dict[Columns, Array]:
+    """Log probabilities of the cells of each clique, up to a constant, by messages along the tree (Shafer & Shenoy)."""
+    received: dict[Columns, dict[Columns, Array]] = {clique: {} for clique in structure.cliques}
+    for sender, receiver in structure.messages:
+        belief = sums[sender]
+        for other, message in received[sender].items():
+            if other != receiver:
+                belief = belief + message
+        others = tuple(axis for axis, index in enumerate(sender) if index not in receiver)
+        shape = [structure.sizes[index] if index in sender else 1 for index in receiver]
+        received[receiver][sender] = np.asarray(logsumexp(belief, axis=others)).reshape(shape)
+    return {clique: sum(received[clique].values(), start=sums[clique]) for clique in structure.cliques}
