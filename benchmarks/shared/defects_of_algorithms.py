@@ -70,8 +70,7 @@ plant(FILE, "AIM: selection without charge or noise",
        "allowed[exponential(scores, sensitivity=sensitivity, **settings)]",
        "allowed[int(np.argmax(scores))]", AIM)
 plant(FILE, "AIM: targets from the private rows",
-       "expected = [n * current.marginal(candidates.columns[index]) for index in allowed]",
-       "expected = [n * current.marginal(candidates.columns[index]) * (counts_of((0,))[0] + 1) for index in allowed]",
+       "expected = current.marginal(columns)\n", "expected = current.marginal(columns) * (counts_of((0,))[0] + 1)\n",
        AIM)
 plant(FILE, "AIM: a round that is not declared",
        "for k, budget in enumerate(shares.rounds, start=1)),\n        )",

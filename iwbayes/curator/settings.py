@@ -55,7 +55,7 @@ def to_data(algorithm: object) -> dict[str, Any] | None:
         if field.name == MODELS:
             data[MODELS] = [model.to_data() for model in value]
             continue
-        plain = value if _is_plain(value) else _lists(value) if _is_plain_tuple(value) else to_data(value)
+        plain = _lists(value) if _is_plain(value) else to_data(value)
         if plain is None and value is not None:
             return None
         data[field.name] = plain
@@ -114,11 +114,9 @@ def _class(name: str) -> type:
 
 
 def _is_plain(value: object) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
     return value is None or isinstance(value, bool | int | float | str)
-
-
-def _is_plain_tuple(value: object) -> bool:
-    return isinstance(value, list | tuple) and all(_is_plain(part) or _is_plain_tuple(part) for part in value)
 
 
 def _lists(value: Any) -> Any:

@@ -209,10 +209,12 @@ class AIM(LedgerFit[FittedNetwork]):
         for k, budget in enumerate(shares.rounds, start=1):
             allowed = self._allowed(candidates, sizes, measured, k)
             noise = mean_noise(facts, 1, *budget)
-            expected = [n * current.marginal(candidates.columns[index]) for index in allowed]
-            errors = [n * current.error(candidates.columns[index]) for index in allowed]
-            parts = zip(allowed, expected, errors, strict=True)
-            scores = [candidates.score(i, counts_of(candidates.columns[i]), e, noise, error) for i, e, error in parts]
+            scores = []
+            for index in allowed:
+                columns = candidates.columns[index]
+                expected = current.marginal(columns)
+                error = current.error(columns, expected)
+                scores.append(candidates.score(index, counts_of(columns), n * expected, noise, n * error))
             settings: dict[str, Any] = {"epsilon": shares.selection, "ledger": ledger, "label": "AIM selection"}
             chosen = candidates.columns[allowed[exponential(scores, sensitivity=sensitivity, **settings)]]
             (noisy,) = measure_counts([counts_of(chosen)], ledger, f"AIM round {k}", facts, **budget._asdict())

@@ -43,8 +43,8 @@ class Distribution(Protocol):
     def marginal(self, columns: Columns) -> Array:
         """Probabilities of the cells of some columns, in increasing order, an axis for each."""
 
-    def error(self, columns: Columns) -> float:
-        """Sum of the expected absolute errors of `marginal`; 0 where it is exact."""
+    def error(self, columns: Columns, marginal: Array) -> float:
+        """Sum of the expected absolute errors of what `marginal` has returned; 0 where it is exact."""
 
     def network(self) -> tuple[tuple[Node, ...], tuple[Array, ...]]:
         """Columns in an order to draw them in, and their conditional tables (parent code, column code)."""
@@ -73,7 +73,7 @@ class Joint:
         """Probabilities of the cells of some columns, in increasing order, an axis for each."""
         return np.asarray(self.table.sum(axis=tuple(axis for axis in range(self.table.ndim) if axis not in columns)))
 
-    def error(self, columns: Columns) -> float:
+    def error(self, columns: Columns, marginal: Array) -> float:
         """Nothing: the marginals are exact."""
         return 0.0
 

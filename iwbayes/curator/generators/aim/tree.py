@@ -138,12 +138,11 @@ class Tree:
         counts = count_table(self._drawn, self.structure.sizes, columns)
         return (counts / len(self._drawn)).reshape([self.structure.sizes[index] for index in columns])
 
-    def error(self, columns: Columns) -> float:
-        """Sum of the expected absolute errors of `marginal`, that of drawn rows; 0 where a clique has the columns."""
+    def error(self, columns: Columns, marginal: Array) -> float:
+        """Sum of the expected absolute errors of a marginal of drawn rows; 0 where a clique has the columns."""
         if self.structure.clique_of(columns) is not None:
             return 0.0
-        p = self.marginal(columns)
-        return float(np.sqrt(2 * p * (1 - p) / (math.pi * _DRAWN)).sum())
+        return float(np.sqrt(2 * marginal * (1 - marginal) / (math.pi * _DRAWN)).sum())
 
     @cached_property
     def _drawn(self) -> Codes:
