@@ -60,8 +60,8 @@ def table(name: str, folder: Path) -> Table:
 
     population = next(p for p in (*DEVELOPMENT, *HELD_OUT, *FINAL) if p.name == name)
     target = population.formula.split("~")[0].strip()
-    rows = population.draw(2 * MOST_ROWS, np.random.default_rng(0)).frame
-    return Table(rows.drop_duplicates().iloc[: MOST_ROWS * 5 // 4], population.schema, target)
+    rows = population.frame.sample(frac=1, random_state=0)
+    return Table(rows.iloc[: MOST_ROWS * 5 // 4].reset_index(drop=True), population.schema, target)
 
 
 def by_iwbayes(generator: object, private: iw.PrivateTable, epsilon: float, seed: int) -> pd.DataFrame:

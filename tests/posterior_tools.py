@@ -133,6 +133,7 @@ def normal_of(mean, covariance, **changes):
         **{"kappa0": 0.1, "explained": np.ones(p), "misfit": np.nan, "likelihood_ess": 3500.0},
         **{"dfbetas": np.full(p, 0.01), "variation": np.ones(p)},
         "unrehearsed_share": np.full(p, np.nan),
+        "score_ratio": np.ones(p),
         **{"cut_directions": 0, "prior_directions": 0},
     }
     return CalibratedNormal(**{**given, **changes})

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from iwbayes._archive import ArchiveError, write_atomically
+from iwbayes.arrays import Array
 from iwbayes.display import WIDTH, html_table, wrapped
 from iwbayes.features import FeatureMap
 from iwbayes.features.scores import RowFeatures
@@ -217,6 +218,55 @@ class Release:
         facts |= {"verdict": self.verdict, "next": self.next_step}
         notes = [] if self.certified else [f"NOT certified: {'; '.join(self.reasons)}"]
         return f"Release of {size} for {self.n_private} private rows", list(facts.items()), notes
+
+    @property
+    def sample_weight(self) -> Array:
+        """Weights of the synthetic rows that sum to the number of private rows, shape (row,).
+
+        Several draws of the weights are averaged. Any tool that takes weights of rows takes them, as scikit-learn does
+        by ``sample_weight``: the sum sets how much the rows count against a penalty.
+
+        Examples
+        --------
+        >>> import iwbayes as iw
+        >>> people = iw.datasets.simulate_table("bernoulli", 500, random_seed=1)
+        >>> release = iw.publish(people, epsilon=1.0, delta=1e-6)
+        >>> round(float(release.sample_weight.sum()))
+        500
+        """
+        values = self.weights.values
+        return np.asarray(values * (self.n_private / values.sum()))
+
+    def resample(self, n: int | None = None, *, random_seed: int | np.random.Generator | None = None) -> SyntheticTable:
+        """Draw rows by their weights, for tools that take no weights.
+
+        Parameters
+        ----------
+        n : int, optional
+            Rows to draw, by default as many as there were private rows.
+        random_seed : int or numpy.random.Generator, optional
+
+        Returns
+        -------
+        SyntheticTable
+            See `Weights.resample`: each row's count differs from its expectation by less than one. Rows drawn more
+            than once are copies, so that intervals from them do not account for the noise in the weights.
+
+        Raises
+        ------
+        ValueError
+            When ``n`` is below 1.
+
+        Examples
+        --------
+        >>> import iwbayes as iw
+        >>> people = iw.datasets.simulate_table("bernoulli", 500, random_seed=1)
+        >>> release = iw.publish(people, epsilon=1.0, delta=1e-6)
+        >>> len(release.resample(200, random_seed=1))
+        200
+        """
+        n = self.n_private if n is None else n
+        return self.weights.resample(self.synthetic, n=n, random_seed=random_seed)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False, allow_uncertified: bool = False) -> Path:
         """Write the release file, atomically.

@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pandas as pd
 import pytest
-from factories import synthetic_table
+from factories import make_release, synthetic_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -233,6 +233,17 @@ def test_rows_without_weight_are_never_drawn():
     weights = Weights([-np.inf, 0.0, -np.inf, 0.0, -np.inf], "test")
     for seed in range(50):
         assert set(weights.resample(numbered(5), n=30, random_seed=seed).frame["x"]) == {1.0, 3.0}
+
+
+def test_a_release_resamples_as_many_rows_as_were_private_and_scales_its_weights_to_them():
+    release = make_release(n=300, n_private=200)
+    pd.testing.assert_frame_equal(
+        release.resample(random_seed=3).frame, release.weights.resample(release.synthetic, n=200, random_seed=3).frame
+    )
+    assert len(release.resample(7, random_seed=3)) == 7
+    np.testing.assert_allclose(release.sample_weight, release.weights.values * 200 / 300)
+    with pytest.raises(ValueError, match="n must be at least 1"):
+        release.resample(0)
 
 
 def test_resampling_refuses_what_does_not_fit():

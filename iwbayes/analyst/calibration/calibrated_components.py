@@ -27,6 +27,7 @@ def likelihood_terms(posterior: WeightedPosterior, mode: Mode) -> LikelihoodTerm
         mode.curvature / total,
         posterior.weights / total,
         posterior.gradients_at,
+        posterior.scores,
     )
 
 

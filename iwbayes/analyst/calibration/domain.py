@@ -58,6 +58,8 @@ VARIATION_LIMIT = 0.1
 #: Effective rows for each feature of the tilt: with fewer, features span scores by chance, and "explained" says little.
 #: At this limit a true share of 0.87 reads as 0.9.
 ROWS_PER_FEATURE = 4.0
+#: Largest length of a 90 % interval by the score equation over that of a normal.
+SCORE_RATIO_LIMIT = 1.5
 #: Draws of the weights in a pool must be more than this: of a mixture of a thousand, 90 % intervals of 10 draws held
 #: 88 %, of 5 draws 79 %, of 2 draws 54 %.
 WEIGHT_DRAWS_LIMIT = 19
@@ -145,6 +147,7 @@ def parameter_checks(unmeasured: str | None = None, *, pooled: bool = False) -> 
         "explained": partial(explained_check, why=unmeasured),
         "misfit_share": partial(misfit_check, pooled=pooled),
         "dfbetas": dfbetas_check,
+        "score_ratio": score_ratio_check,
     }
     # draws of the weighted posterior are as wide as its prior where the likelihood has no mode
     return judges if pooled else judges | SHAPE_CHECKS
@@ -203,6 +206,17 @@ def dfbetas_check(shift: float) -> Check:
     )
 
 
+def score_ratio_check(ratio: float) -> Check:
+    """How much longer than a normal's an interval by the score equation is."""
+    return below(
+        "score_ratio",
+        ratio,
+        SCORE_RATIO_LIMIT,
+        "the privacy noise is about as large as what was measured of this parameter, as where a level is rare: its "
+        "interval is hardly narrower than its prior. Merge rare levels, or ask for a release with a larger epsilon.",
+    )
+
+
 def variation_check(share: float) -> Check:
     """How much the scores of a parameter vary, over what the curvature expects."""
     return above(
@@ -229,7 +243,11 @@ def skew_check(skew: float) -> Check:
 
 
 #: Judges of single parameters that say whether a normal, and a likelihood with a mode, may stand for the posterior.
-SHAPE_CHECKS: dict[str, Callable[[float], Check]] = {"variation": variation_check, "skew": skew_check}
+SHAPE_CHECKS: dict[str, Callable[[float], Check]] = {
+    "variation": variation_check,
+    "skew": skew_check,
+    "score_ratio": score_ratio_check,
+}
 
 
 def failed_refits_check(share: float) -> Check:

@@ -142,14 +142,14 @@ class Hierarchy:
         given = self.given
         both, p = np.ix_(given.informed, given.informed), len(given.informed)
         one: dict[str, Any] = {}
-        of_each = ("kappa", "explained", "second_order", "misfit_share", "dfbetas", "variation", "unrehearsed_share")
-        for name in ("mean", "likelihood_mean", *of_each):
+        shares = ("explained", "second_order", "misfit_share", "unrehearsed_share")
+        for name in ("mean", "likelihood_mean", "kappa", "dfbetas", "variation", "score_ratio", *shares):
             one[name] = given.placed(getattr(normal, name))
         for name in ("covariance", "likelihood_covariance", "uncalibrated_covariance"):
             one[name] = np.full((p, p), np.nan)
             one[name][both] = getattr(normal, name)
         held = p - int(given.informed.sum())
-        return replace(normal, mode=self.center, prior_directions=normal.prior_directions + held, **one)
+        return replace(normal, marginals={}, mode=self.center, prior_directions=normal.prior_directions + held, **one)
 
     def facts(self, draws: Array) -> dict[str, Any]:
         """Return what a record says of a hierarchy alone; draws (sample, p) are those of the weighted posterior."""

@@ -58,6 +58,17 @@ class Meat:
         missed = none if np.isnan(delta) else delta**2 * moments.unspanned(sums.information)
         return cls(sums.residual, moments.moment_covariance(n_private, tau), missed, none, none, sums, moments, delta)
 
+    def of_other_scores(
+        self, scores: Array, shares: Array, tilt: ReleasedTilt | None, n_private: float, *, tau: float = TAU
+    ) -> Array:
+        """Sum of the first three terms for other scores (row, q) of the same rows, shape (q, q)."""
+        moments = None if tilt is None or self.tilt is None else self.tilt.with_scores(scores, shares, tilt)
+        sums = score_moments(scores, shares, tilt, moments)
+        if moments is None:
+            return sums.residual
+        missed = 0.0 if np.isnan(self.misfit) else self.misfit**2 * moments.unspanned(sums.information)
+        return np.asarray(sums.residual + moments.moment_covariance(n_private, tau) + missed)
+
     @property
     def total(self) -> Array:
         """Sum of the five terms."""

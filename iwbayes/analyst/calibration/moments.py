@@ -6,7 +6,7 @@ mu and H their weighted mean and covariance, C the weighted covariance of s and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -40,6 +40,14 @@ class TiltMoments:
     def slope(self) -> Array:
         """Regression of the scores on the kept features, C H^+ U, shape (p, q)."""
         return (self.cross @ self.basis) / self.h
+
+    def with_scores(self, scores: Array, shares: Array, tilt: ReleasedTilt) -> TiltMoments:
+        """Return the same with C of other scores (row, q) of the same rows."""
+        mean_score, cross = shares @ scores, np.zeros((scores.shape[1], len(self.center)))
+        for rows in row_blocks(len(shares), BLOCK_NUMBERS // sum(cross.shape)):
+            weighted = (tilt.features[rows] - self.center) * shares[rows, None]
+            cross += (scores[rows] - mean_score).T @ weighted
+        return replace(self, cross=cross)
 
     def moment_covariance(self, n_private: float, tau: float) -> Array:
         """Return C P_b C', shape (p, p): what the estimation of the tilt adds to the meat.

@@ -28,10 +28,21 @@ def map_parts(
         shape = np.atleast_2d(np.cov(np.concatenate(unit), rowvar=False))
         back = [np.linalg.inv(root) for root in roots]
         covariances = [one.T @ shape @ one for one in back]
-    return [
+    moved = [
         map_draws(draws, mode=mode, covariance=covariance, target_mean=to.mean, target_covariance=to.covariance)
         for draws, mode, covariance, to in zip(parts, modes, covariances, normals, strict=True)
     ]
+    return [with_marginals(draws, to) for draws, to in zip(moved, normals, strict=True)]
+
+
+def with_marginals(draws: Array, normal: CalibratedNormal) -> Array:
+    """Give draws (sample, p) the marginals of the parameters that no normal fits; ranks stay as they are."""
+    if not normal.marginals:
+        return draws
+    draws = draws.copy()
+    for index, marginal in normal.marginals.items():
+        draws[:, index] = marginal.applied(draws[:, index])
+    return draws
 
 
 def pool_normals(normals: Sequence[CalibratedNormal]) -> tuple[CalibratedNormal, Array]:
@@ -64,6 +75,7 @@ def pool_normals(normals: Sequence[CalibratedNormal]) -> tuple[CalibratedNormal,
         dfbetas=np.stack([n.dfbetas for n in normals]).max(axis=0),
         variation=np.stack([n.variation for n in normals]).min(axis=0),
         unrehearsed_share=np.stack([n.unrehearsed_share for n in normals]).max(axis=0),
+        score_ratio=np.stack([n.score_ratio for n in normals]).max(axis=0),
         cut_directions=max(n.cut_directions for n in normals),
         prior_directions=max(n.prior_directions for n in normals),
     )

@@ -276,7 +276,7 @@ def described(
     between: Array,
 ) -> tuple[dict[str, Array], dict[str, float]]:
     """Columns of a record, with those of its `own` kind, and the worst of the known values over the parameters."""
-    of_normal = ("kappa", "explained", "misfit_share", "dfbetas", "variation")
+    of_normal = ("kappa", "explained", "misfit_share", "dfbetas", "variation", "score_ratio")
     columns = {name: np.full(len(names), NAN) if normal is None else getattr(normal, name) for name in of_normal} | own
     columns |= {
         "mean_weighted": mean_before,
@@ -290,6 +290,7 @@ def described(
         "misfit_share_max": -smallest_known(-columns["misfit_share"]),
         "dfbetas_max": -smallest_known(-columns["dfbetas"]),
         "variation_min": smallest_known(columns["variation"]),
+        "score_ratio_max": -smallest_known(-columns["score_ratio"]),
     }
     return columns, worst
 

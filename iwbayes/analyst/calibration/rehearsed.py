@@ -27,7 +27,7 @@ from iwbayes.analyst.calibration.domain import (
     smallest_known,
     weight_facts,
 )
-from iwbayes.analyst.calibration.pooled_variance import map_parts
+from iwbayes.analyst.calibration.pooled_variance import map_parts, with_marginals
 from iwbayes.analyst.calibration.record import dataset, described, judge
 from iwbayes.analyst.calibration.sandwich import CalibratedNormal, Spread, calibrate_normal
 from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior
@@ -125,7 +125,7 @@ def rehearse_estimates(posterior: WeightedPosterior, mode: Mode, release: Releas
     rehearsals.check(release)
     start = posterior.mode(mode.theta)
     # that of the likelihood alone; what else a calibrated normal says is not asked
-    alone = replace(likelihood_terms(posterior, start), gradients_at=None)
+    alone = replace(likelihood_terms(posterior, start), gradients_at=None, scores_at=None)
     own = calibrate_normal(alone, prior=posterior.prior, n_private=release.n_private)
     found: list[Refit | None] = []
     # the next replay is read, and its features computed, while the model is fitted to this one
@@ -157,9 +157,8 @@ def _refit(posterior: WeightedPosterior, start: Array, replay: Release, tilt: Re
     values = replay.weights.values
     try:
         other = posterior.on_rows(replay.synthetic, values * (posterior.weights.sum() / values.sum()))
-        normal = calibrate_normal(
-            likelihood_terms(other, other.mode(start)), prior=other.prior, n_private=replay.n_private, tilt=tilt
-        )
+        terms = replace(likelihood_terms(other, other.mode(start)), scores_at=None)
+        normal = calibrate_normal(terms, prior=other.prior, n_private=replay.n_private, tilt=tilt)
     except (RuntimeError, ValueError, np.linalg.LinAlgError):
         return None
     sd = np.sqrt(np.maximum(np.diag(normal.likelihood_covariance), 0.0))
@@ -197,9 +196,10 @@ def rehearsed_draws(
     """
     found = rehearse_estimates(posterior.with_weak_prior(), mode, release, rehearsals)
     formula_alone, normal = rehearsed_normals(posterior, mode, release, found.spread)
-    [moved] = map_parts([draws], [mode.theta], [mode.precision], [normal])
+    [moved] = map_parts([draws], [mode.theta], [mode.precision], [replace(normal, marginals={})])
     nu = found.degrees_of_freedom
     moved = normal.mean + (moved - normal.mean) * np.sqrt(nu / rng.chisquare(nu, len(moved)))[:, None]
+    moved = with_marginals(moved, normal)
     tilt = ReleasedTilt.of(release)
     unmeasured = None if tilt is None or formula is None else tilt.unmeasured(formula)
     record = rehearsal_record(posterior.names, normal, formula_alone, found, draws, moved, release, unmeasured)
@@ -249,6 +249,7 @@ def rehearsal_record(
         "sd_rehearsed": sds[0],
         "length_ratio": np.divide(sds[0], sds[1], out=np.full(len(names), np.nan), where=sds[1] > 0),
         "unrehearsed_share": normal.unrehearsed_share,
+        "score_ratio": normal.score_ratio,
         "skew": np.where(known, skew, np.nan),  # no normal stands for the others
     }
     none = np.full(len(names), np.nan)

@@ -14,20 +14,21 @@ weighted mean and covariance, C the weighted covariance of s and phi, J = -sum p
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from iwbayes._threads import one_blas_thread
+from iwbayes.analyst.calibration.influence import dfbetas, likelihood_ess, variation
 from iwbayes.analyst.calibration.kappa import explained_share, kappa, kappa_overall
 from iwbayes.analyst.calibration.meat import Meat
-from iwbayes.analyst.calibration.moments import BLOCK_NUMBERS
+from iwbayes.analyst.calibration.score_marginals import ScoreEquation, ScoreMarginal
 from iwbayes.analyst.calibration.second_order import GradientsAt, second_order_covariance
 from iwbayes.analyst.inference.transport import DEFINITE
 from iwbayes.analyst.released_tilt import TAU, ReleasedTilt
-from iwbayes.arrays import Array, row_blocks, symmetric
+from iwbayes.arrays import Array, symmetric
 
 Prior = Callable[[Array], tuple[Array, Array]]
 
@@ -47,6 +48,7 @@ class LikelihoodTerms:
     curvature: Array  # (p, p), J = -sum p_i Hessian log f(x_i | theta): of the weighted mean, not of the sum
     shares: Array  # (row,)
     gradients_at: GradientsAt | None = None  # gives calibration the second order in the noise of the moments
+    scores_at: Callable[[Array], Array] | None = None  # scores at other theta; gives it marginals by the score equation
 
     def __post_init__(self) -> None:
         """Check shapes and values, and scale the shares."""
@@ -107,10 +109,16 @@ class CalibratedNormal:
     unrehearsed_share : ndarray, shape (p,)
         Share of the calibrated likelihood's variance that rehearsals do not see: what the release did not measure. NaN
         without rehearsals.
+    score_ratio : ndarray, shape (p,)
+        How many times longer than the normal's a 90 % interval by the score equation is: 1 where the normal fits,
+        infinite where nothing bounds the parameter. NaN without a tilt or `scores_at`, and for parameters that the
+        prior alone informs.
     cut_directions : int
         Directions of phi that were cut because the weighted rows hardly vary there.
     prior_directions : int
         Directions of theta along which no row's score varies; the prior alone informs them (hyperparameters).
+    marginals : mapping of int to ScoreMarginal
+        Distributions, by the score equation, of the parameters that no normal fits.
     """
 
     mode: Array
@@ -129,8 +137,10 @@ class CalibratedNormal:
     dfbetas: Array
     variation: Array
     unrehearsed_share: Array
+    score_ratio: Array
     cut_directions: int
     prior_directions: int
+    marginals: Mapping[int, ScoreMarginal] = field(default_factory=dict)
 
     @property
     def likelihood_precision(self) -> Array:
@@ -184,7 +194,8 @@ def calibrate_normal(
     likelihood. The scores are centred in the meat.
 
     The formula takes an estimate for linear in the moments. Their noise can be so large that it is not: intervals
-    are then too narrow. What an estimate bends is added to V where the terms have `gradients_at`.
+    are then too narrow. What an estimate bends is added to V where the terms have `gradients_at`. Where they have
+    `scores_at`, parameters that no normal fits get `marginals` by the score equation; see `ScoreEquation`.
     """
     for name, value in (("n_private", n_private), ("tau", tau)):
         if not value > 0:
@@ -209,11 +220,19 @@ def calibrate_normal(
             outward = terms.curvature @ informed  # takes a covariance of estimates to one of scores
             meat = replace(meat, second_order_meat=outward @ of_estimates @ outward.T)
             second = _share(meat.second_order_meat, bread, meat)
-        missed = unknown
+        missed, of_formula = unknown, meat
         if spread is not None:
             meat, missed = _rehearsed(meat, bread, terms.curvature, spread)
         step = bread @ (shares @ scores)
         mean, posterior = _posterior(prior, theta, basis, n_prior, inner, meat.total, shares @ scores)
+        ratio: Array = unknown
+        marginals: Mapping[int, ScoreMarginal] = {}
+        if tilt is not None and terms.scores_at is not None:
+            equation = ScoreEquation(
+                terms.scores_at, prior, shares, tilt, of_formula, terms.curvature, precision, n_private, tau
+            )
+            varying = np.diag(bread @ information @ bread) > 0
+            ratio, marginals = equation.marginals(mean, posterior, varying)
     return CalibratedNormal(
         mode=theta,
         mean=mean,
@@ -231,8 +250,10 @@ def calibrate_normal(
         dfbetas=dfbetas(scores, shares, bread, meat, tilt),
         variation=variation(information, bread),
         unrehearsed_share=missed,
+        score_ratio=ratio,
         cut_directions=0 if moments is None else moments.cut_directions,
         prior_directions=n_prior,
+        marginals=marginals,
     )
 
 
@@ -245,52 +266,6 @@ def _rehearsed(meat: Meat, bread: Array, curvature: Array, spread: Spread) -> tu
     beyond = curvature @ (formula * np.outer(scale, scale) - formula) @ curvature
     share = np.divide(missed, wanted, out=np.full(len(own), np.nan), where=wanted > 0)
     return replace(meat, rehearsed_meat=symmetric(beyond)), share
-
-
-def likelihood_ess(bread: Array, meat: Meat) -> float:
-    """``tr(J^-1 sum p_i s_i s_i') / tr(J^-1 sum p_i^2 s_i s_i')``, in rows.
-
-    How many rows of equal weight would give the mean score the same variance, in a trace form of Ghalebikesabi et al.
-    2022, B.5.1. It is the number of rows for equal weights and Kish's effective sample size for weights independent of
-    the scores, and it does not depend on the parametrisation.
-
-    Theory: docs/theory.md#pareto-k-and-effective-sample-sizes.
-    """
-    return float(np.sum(bread * meat.scores.information) / np.sum(bread * meat.scores.squared))
-
-
-def dfbetas(scores: Array, shares: Array, bread: Array, meat: Meat, tilt: ReleasedTilt | None) -> Array:
-    """``max_i |p_i J^-1 r_i| / sd``: how far a single row moves each estimate, in its standard deviations, shape (p,).
-
-    The largest DFBETAS of Belsley, Kuh & Welsch (1980) over the rows, with what the tilt leaves of a score, since it
-    follows the sampled rows. Unlike k-hat of the weights it asks what they do to an estimate, and it means something
-    where they take few distinct values. Its squares sum over the rows to the share of the variance that they make.
-
-    Theory: docs/theory.md#pareto-k-and-effective-sample-sizes.
-    """
-    mean_score, moments, largest = shares @ scores, meat.tilt, np.zeros(len(bread))
-    spanned = None if moments is None else moments.basis @ (moments.slope.T @ bread)  # small before the rows
-    for rows in row_blocks(len(shares), BLOCK_NUMBERS // len(bread)):
-        pull = (scores[rows] - mean_score) @ bread
-        if tilt is not None and moments is not None and spanned is not None:
-            pull -= (tilt.features[rows] - moments.center) @ spanned
-        largest = np.maximum(largest, np.abs(pull * shares[rows, None]).max(axis=0))
-    variance = np.einsum("ij,jk,ik->i", bread, meat.total, bread)
-    return np.divide(largest, np.sqrt(np.maximum(variance, 0.0)), out=np.full(len(bread), np.nan), where=variance > 0)
-
-
-def variation(information: Array, bread: Array) -> Array:
-    """``J^-1 I J^-1 / J^-1``, entry by entry of the diagonal: variance of the scores over what J expects, shape (p,).
-
-    It is one where the model is right. It is near zero where the likelihood has no mode of its own, and a prior alone
-    keeps the estimate finite: of the rows with a level all have the same outcome (separation), or an outcome does not
-    occur at all. Scores then hardly vary, and the sandwich takes an estimate for known that nobody knows.
-
-    Theory: docs/theory.md#pareto-k-and-effective-sample-sizes.
-    """
-    expected = np.diag(bread)
-    found = np.einsum("ij,jk,ik->i", bread, information, bread)
-    return np.divide(found, expected, out=np.full(len(bread), np.nan), where=expected > 0)
 
 
 def _share(part: Array, bread: Array, meat: Meat) -> Array:

@@ -4,7 +4,8 @@ Default priors are weakly informative and computed from the public, weighted syn
 Bambi do. With m_j and s_j the weighted mean and standard deviation of column j, m_y and s_y those of the
 response for the gaussian family, and m_y = 0, s_y = 1 for the others:
 
-* coefficient of column j: Normal(0, 2.5 s_y / s_j);
+* coefficient of column j: Normal(0, 2.5 s_y / s_j), where a column of zeros and ones, such as a level of a factor,
+  has s_j = 1/2, as if it were balanced: the prior of a rare level is no wider than that of a common one;
 * Intercept: the intercept of the centred design, Intercept + sum_j m_j b_j, is Normal(m_y, 2.5 s_y). The model
   states it as Intercept | b ~ Normal(m_y - sum_j m_j b_j, 2.5 s_y), the same joint density, so that the
   free variable is the intercept of the columns as they are;

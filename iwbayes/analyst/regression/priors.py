@@ -22,6 +22,8 @@ Priors = Mapping[str, Any]
 #: Degrees of freedom of the half t prior of sigma.
 SIGMA_DOF = 4.0
 _SCALE = 2.5
+#: Standard deviation of a column of zeros and ones, half of them ones.
+_HALF_OF_THE_ROWS = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +46,9 @@ def prior_scales(design: Design, weights: Array) -> PriorScales:
     if design.family.auxiliary:
         response_mean = float(share @ design.y)
         response_sd = float(np.sqrt(share @ np.square(design.y - response_mean))) or 1.0
+    # a rare level tells no more of its own coefficient than a common one: its prior is that of half the rows
+    rare = np.array([_of_zeros_and_ones(design.x[:, j]) for j in range(design.x.shape[1])])
+    sd = np.where(rare, _HALF_OF_THE_ROWS, sd)
     # a column without spread gives no scale: one unit of it is taken
     slopes = _SCALE * response_sd / np.where(sd > 1e-12 * np.maximum(1.0, np.abs(mean)), sd, 1.0)
     index = _intercept(design)
@@ -51,6 +56,11 @@ def prior_scales(design: Design, weights: Array) -> PriorScales:
         return PriorScales(slopes, np.zeros_like(mean), 0.0, response_sd)
     slopes[index], mean[index] = _SCALE * response_sd, 0.0
     return PriorScales(slopes, mean, response_mean, response_sd)
+
+
+def _of_zeros_and_ones(column: Array) -> bool:
+    """Whether a column stands for a level: nothing but zeros and ones, and both of them."""
+    return bool(column.min() == 0 and column.max() == 1 and (column == np.square(column)).all())
 
 
 def _intercept(design: Design) -> int | None:

@@ -1,0 +1,126 @@
+"""Intervals that invert a score test: against closed forms, and where a level of a factor is hidden by noise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose
+from posterior_tools import as_tilt, flat
+from scipy import stats
+
+import iwbayes as iw
+from iwbayes.analyst.arviz_compat import group, scalars
+from iwbayes.analyst.calibration.meat import Meat
+from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, calibrate_normal
+from iwbayes.analyst.calibration.score_marginals import ScoreMarginal
+from iwbayes.analyst.regression.design import build_design
+from iwbayes.analyst.regression.priors import prior_scales
+
+N = 1000
+
+
+def ratio(noise, n_rows=600, prior=flat):
+    """Ratio of two noisy means, a / b with the scores a - b theta; returns rows, tilt, terms and calibrated normal."""
+    rng = np.random.default_rng(5)
+    rows = np.column_stack([0.3 + 0.05 * rng.normal(size=n_rows), 0.5 + 0.05 * rng.normal(size=n_rows)])
+    shares, tilt = np.full(n_rows, 1 / n_rows), as_tilt(rows, np.diag(noise))
+    mean = rows.mean(axis=0)
+    theta = mean[:1] / mean[1:]
+
+    def scores_at(theta):
+        return rows[:, :1] - rows[:, 1:] * theta
+
+    terms = LikelihoodTerms(theta, scores_at(theta), mean[None, 1:], shares, scores_at=scores_at)
+    return rows, tilt, terms, calibrate_normal(terms, prior=prior, n_private=N, tilt=tilt, tau=1e6)
+
+
+def test_the_interval_of_a_ratio_is_fieller_s():
+    rows, tilt, terms, normal = ratio([0.05**2, 0.11**2])
+    # covariance of both means; the values t with |a - b t| <= z sd(t) lie between the roots of a quadratic
+    c = Meat.of(rows, terms.shares, tilt, N, tau=1e6).total
+    a, b = rows.mean(axis=0)
+    z2 = stats.norm.ppf(0.95) ** 2
+    roots = np.sort(np.roots([b * b - z2 * c[1, 1], -2 * (a * b - z2 * c[0, 1]), a * a - z2 * c[0, 0]]))
+    found = normal.marginals[0].quantiles(np.array([0.05, 0.95]))
+    sd = np.sqrt(normal.covariance[0, 0])
+    own = normal.mean[0] + np.array([-1, 1]) * stats.norm.ppf(0.95) * sd
+    assert roots[1] > own[1] + 0.2 * sd  # the normal's upper end is too low
+    assert_allclose(found, [min(roots[0], own[0]), max(roots[1], own[1])], rtol=0.01)
+    assert normal.score_ratio[0] == pytest.approx(np.ptp(found) / np.ptp(own), rel=1e-6)
+
+
+def test_with_little_noise_the_normal_is_kept():
+    normal = ratio([0.01**2, 0.01**2])[-1]
+    assert normal.marginals == {}
+    assert normal.score_ratio[0] == 1
+
+
+def test_a_ratio_over_nothing_but_noise_has_no_interval_without_a_prior_and_the_prior_s_with_one():
+    noise = [3.0**2, 5.0**2]
+    assert np.isinf(ratio(noise)[-1].score_ratio[0])
+    sd = 2.0
+    normal = ratio(noise, prior=lambda theta: (-theta / sd**2, -np.eye(1) / sd**2))[-1]
+    assert normal.score_ratio[0] == 1  # the normal's interval is the prior's
+    assert_allclose([normal.mean[0], np.sqrt(normal.covariance[0, 0])], [0, sd], atol=0.1)
+
+
+def test_draws_take_the_marginal_and_keep_their_order():
+    rng = np.random.default_rng(0)
+    draws, values = rng.normal(size=5000), np.linspace(0, 40, 801)
+    moved = ScoreMarginal(values, stats.gamma(2).cdf(values)).applied(draws)
+    assert (np.argsort(moved) == np.argsort(draws)).all()
+    assert_allclose(np.quantile(moved, [0.05, 0.5, 0.95]), stats.gamma(2).ppf([0.05, 0.5, 0.95]), rtol=0.01)
+
+
+def test_scores_of_the_same_rows_have_the_meat_of_a_fresh_start():
+    rng = np.random.default_rng(2)
+    phi, weights = rng.normal(size=(300, 3)), rng.gamma(2, size=300)
+    scores, other, shares = rng.normal(size=(300, 2)), rng.normal(size=(300, 4)) + phi[:, :1], weights / weights.sum()
+    tilt = as_tilt(phi, 0.01 * np.eye(3))
+    meat = Meat.of(scores, shares, tilt, N, misfit=0.1)
+    fresh = Meat.of(other, shares, tilt, N, misfit=0.1)
+    assert_allclose(meat.of_other_scores(other, shares, tilt, N), fresh.total, rtol=1e-10)
+
+
+SHARES = {"a": 0.5, "b": 0.497, "rare": 0.003}
+SCHEMA = iw.Schema(iw.Binary("y"), iw.Categorical("g", list(SHARES)), iw.Real("x", -3, 3))
+#: Log odds of the rare level against the first.
+TRUTH = np.log(0.95 / 0.05) + 0.5
+
+
+def hidden_level(seed, **options):
+    """Release of 5,000 rows of which about 15 have the rare level, almost all of these with one outcome."""
+    rng = np.random.default_rng(seed)
+    g = rng.choice(list(SHARES), 5000, p=list(SHARES.values()))
+    x = np.clip(rng.normal(size=5000), -3, 3)
+    logit = np.select([g == "a", g == "b"], [-0.5, 0.0], np.log(19)) + 0.5 * x * (g != "rare")
+    frame = pd.DataFrame({"y": (rng.random(5000) < 1 / (1 + np.exp(-logit))).astype(int), "g": g, "x": x})
+    noise = iw.SeededNoise(seed)
+    private = iw.PrivateTable(frame, SCHEMA)
+    return iw.publish(private, epsilon=1.0, delta=1e-6, n_synthetic=10_000, noise=noise, random_seed=seed, **options)
+
+
+@pytest.mark.filterwarnings("ignore::iwbayes.CalibrationWarning")
+@pytest.mark.parametrize("seed", range(4))
+def test_a_level_that_noise_hides_has_a_long_interval_that_covers(seed):
+    idata = iw.fit("y ~ g + x", hidden_level(seed), random_seed=seed)
+    draws = {name: np.quantile(values, [0.05, 0.95]) for name, values in scalars(group(idata, "posterior")).items()}
+    record = group(idata, "calibration").to_dataframe()
+    low, high = draws["g[rare]"]
+    assert low < TRUTH < high
+    assert high - low > 5
+    assert record.loc["x", "score_ratio"] == 1
+    assert record.loc["x", "calibrated"]
+    assert draws["x"][1] - draws["x"][0] < 0.5
+
+
+def test_the_prior_of_a_rare_level_is_no_wider_than_that_of_a_common_one():
+    release = hidden_level(0)
+    design = build_design("y ~ g + x", release.synthetic.frame, SCHEMA, None)
+    scales = prior_scales(design, release.weights.values)
+    sds = dict(zip(design.parameter_names, scales.sd, strict=True))
+    assert sds["g[rare]"] == sds["g[b]"] == 5
+    assert sds["x"] == pytest.approx(
+        2.5 / np.sqrt(np.cov(release.synthetic.frame["x"], aweights=release.weights.values, ddof=0))
+    )
