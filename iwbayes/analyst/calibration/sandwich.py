@@ -229,7 +229,7 @@ def calibrate_normal(
         marginals: Mapping[int, ScoreMarginal] = {}
         if tilt is not None and terms.scores_at is not None:
             equation = ScoreEquation(
-                terms.scores_at, prior, shares, tilt, of_formula, terms.curvature, precision, n_private, tau
+                scores, terms.scores_at, prior, shares, tilt, of_formula, terms.curvature, precision, n_private, tau
             )
             varying = np.diag(bread @ information @ bread) > 0
             ratio, marginals = equation.marginals(mean, posterior, varying)
