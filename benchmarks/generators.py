@@ -275,13 +275,14 @@ LARGE = {
 }
 
 
-def measure_large(name: str, folder: str) -> str:
+def measure_large(name: str, folder: str, device: str = "cpu") -> str:
     """Fit and sample once; call it in a fresh process, whose peak memory is then that of this run."""
     warnings.simplefilter("ignore")
     case = LARGE[name]
     data = case.load(Path(folder))
     private = iw.PrivateTable(data.frame, data.schema)
-    entry = GENERATORS[case.generator]._replace(settings=case.settings)
+    entry = GENERATORS[case.generator]
+    entry = entry._replace(settings=dict(case.settings) | ({"device": device} if entry.torch else {}))
     before = peak()
     start = time.perf_counter()
     synthetic = entry.sample(data, private, case.epsilon, 0)
@@ -322,7 +323,7 @@ def large(arguments: argparse.Namespace) -> None:
         if case.generator not in arguments.generators:
             continue
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-            print(pool.submit(measure_large, name, str(arguments.data)).result(), flush=True)
+            print(pool.submit(measure_large, name, str(arguments.data), arguments.device).result(), flush=True)
 
 
 def main() -> None:
@@ -335,6 +336,7 @@ def main() -> None:
     parser.add_argument("--csv", type=Path, help="file of results, to which runs are appended as they end")
     parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parents[2] / "shared" / "data")
     parser.add_argument("--large", action="store_true", help="time and memory on large tables instead")
+    parser.add_argument("--device", default="cpu", help="where torch trains on large tables: cpu, cuda")
     arguments = parser.parse_args()
     for name in list(arguments.generators):
         if reason := GENERATORS[name].why_not:
