@@ -492,6 +492,22 @@ def test_on_cuda_the_sum_is_the_same(torch):
     assert all(torch.equal(found.cpu(), old) for found, old in zip(net.parameters(), before, strict=True))
 
 
+@pytest.mark.parametrize("size", [1, 7 * 26 * 8, 2**28])
+def test_on_cuda_no_row_moves_the_sum_by_more_than_the_clip_norm(torch, monkeypatch, size):
+    """Rows that are there already, of any size, some at a time; the sum of all is exactly that of the single rows."""
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    monkeypatch.setattr(row_gradients, "DEVICE_CHUNK_BYTES", size)
+    net, n, clip_norm = network(torch, dtype=torch.float32).to("cuda"), 60, 0.37
+    scales = torch.from_numpy(10.0 ** np.random.default_rng(4).uniform(-6, 30, (n, 1)))
+    rows = (rows_of(torch, n) * scales).float().to("cuda")
+    alone = np.array([clipped_sum(net, logistic_loss, (rows,), np.array([i]), clip_norm=clip_norm) for i in range(n)])
+    norms = np.linalg.norm(alone, axis=1)
+    assert np.isfinite(alone).all() and (norms <= clip_norm).all() and (norms > 0.999 * clip_norm).sum() > 10
+    total = clipped_sum(net, logistic_loss, (rows,), np.arange(n), clip_norm=clip_norm)
+    np.testing.assert_allclose(total, alone.sum(axis=0), rtol=0, atol=n * clip_norm * 8 * 2.0**-23)
+
+
 def test_without_torch_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     ledger = iw.Ledger(1.0, 1e-6)

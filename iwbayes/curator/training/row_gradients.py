@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 #: Bytes of per-example gradients at a time; what is held beside them is about three times as much. Larger chunks are
 #: no faster: they leave the caches.
 CHUNK_BYTES = 2**24
+#: The same on other devices, where few large chunks are faster.
+DEVICE_CHUNK_BYTES = 2**28
 #: Without a clip norm of the user's, rows are clipped at this quantile of the reference rows' gradient norms, taken
 #: over this many of them.
 CLIP_QUANTILE = 0.7
@@ -136,7 +138,7 @@ def _unit_gradients(
         return
     starts = np.flatnonzero(np.diff(owners, prepend=-1))
     ends = np.append(starts[1:], len(owners))
-    size, first = max(1, CHUNK_BYTES // _bytes_per_row(network)), 0
+    size, first = _rows_at_a_time(network), 0
     while first < len(starts):
         # whole users at a time: as many as fit in a chunk, one at least
         last = max(first + 1, int(np.searchsorted(ends, starts[first] + size, side="right")))
@@ -177,8 +179,11 @@ def _size(network: Module) -> int:
     return sum(value.numel() for value in trainable(network).values())
 
 
-def _bytes_per_row(network: Module) -> int:
-    return sum(value.numel() * value.element_size() for value in trainable(network).values())
+def _rows_at_a_time(network: Module) -> int:
+    """Rows whose gradients are held at a time: by the memory that they take, one at least."""
+    values = list(trainable(network).values())
+    room = CHUNK_BYTES if values[0].device.type == "cpu" else DEVICE_CHUNK_BYTES
+    return max(1, room // sum(value.numel() * value.element_size() for value in values))
 
 
 def plain_sum(
@@ -229,7 +234,7 @@ def _row_gradients(
     # randomness="error", torch's default, refuses random layers that check_module does not know
     each = torch.func.vmap(torch.func.grad(row_loss), in_dims=(None, *(0 for _ in rows)))
     device = next(iter(parameters.values())).device
-    size = min(max(1, CHUNK_BYTES // _bytes_per_row(network)), max(1, len(indices)))
+    size = min(_rows_at_a_time(network), max(1, len(indices)))
     memory = torch.empty((size, _size(network)), dtype=torch.float64, device=device)
     middle = None if center is None else torch.cat([part.flatten() for part in center]).double()
     for chunk in _chunks(rows, indices, size, device):

@@ -23,7 +23,7 @@ from iwbayes.curator.training.dpsgd import PrivateSteps
 torch = pytest.importorskip("torch")
 
 from iwbayes.curator.generators.adversarial.architecture import Architecture, Heads  # noqa: E402
-from iwbayes.curator.generators.adversarial.networks import START_SPREAD, make_generator  # noqa: E402
+from iwbayes.curator.generators.adversarial.networks import START_SPREAD, _enlarged, make_generator  # noqa: E402
 from iwbayes.curator.generators.adversarial.training import LOSSES, Training, TrainingSettings  # noqa: E402
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}
@@ -250,6 +250,8 @@ def test_each_setting_of_the_training_counts(private):
             {"generator_rate": 0.03},
             {"discriminator_steps": 2},
             {"frozen_share": 0.5},
+            {"averaged_share": 1.0},
+            {"discriminator_optimizer": "adam"},
             {"batch_size": 32},
             {"gradient_penalty": 3.0},
             {"sampling_probability": 0.5},
@@ -285,6 +287,51 @@ def test_the_generator_does_not_move_while_the_discriminator_settles(private, mo
     moving = [state for penalty, state in seen if penalty > 0]
     turns = [*moving[3::3], None]  # the generator after each turn but the last one
     assert len({state["skip.bias"].numpy().tobytes() for state in moving}) == len(turns)
+
+
+@pytest.mark.parametrize(("share", "averaged"), [(0.0, 1), (0.3, 2), (1.0, 5)])
+def test_the_released_generator_is_the_mean_of_its_last_steps(private, monkeypatch, share, averaged):
+    seen, plain = [], Training._generate
+
+    def recorded(self, *inputs):
+        plain(self, *inputs)
+        seen.append(parameters(self._generator))
+
+    monkeypatch.setattr(Training, "_generate", recorded)
+    settings = {"steps": 18, "frozen_share": 0.15, "discriminator_steps": 3, "averaged_share": share}
+    fitted = quick(**settings).fit(private, seeded_ledger(), **BUDGET)
+    assert len(seen) == 5 and not torch.equal(seen[-1]["skip.bias"], seen[-2]["skip.bias"])
+    for name, value in fitted.trained.generator.items():
+        mean = torch.stack([state[name] for state in seen[-averaged:]]).double().mean(dim=0)
+        np.testing.assert_allclose(value, mean.numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "rate"),
+    [
+        ({}, torch.optim.SGD, None),
+        ({"discriminator_optimizer": "adam"}, torch.optim.Adam, 2e-3),
+        ({"discriminator_optimizer": "adam", "discriminator_rate": 0.03}, torch.optim.Adam, 0.03),
+        ({"image_shape": (8, 8)}, torch.optim.Adam, 2e-3),
+        ({"image_shape": (8, 8), "loss": "wasserstein"}, torch.optim.SGD, None),
+        ({"image_shape": (8, 8), "discriminator_optimizer": "momentum"}, torch.optim.SGD, None),
+    ],
+)
+def test_the_discriminator_of_images_descends_by_adam(monkeypatch, settings, kind, rate):
+    """By default; the rate of Adam does not depend on the noise, that of momentum does."""
+    made, plain = [], Training._descent
+
+    def recorded(self, gradients):
+        made.append(plain(self, gradients))
+        made.append(made[0].param_groups[0]["lr"])
+        return made[0]
+
+    monkeypatch.setattr(Training, "_descent", recorded)
+    widths = {"generator_hidden": (6, 4), "discriminator_hidden": (4,), "steps": 10, "batch_size": 8}
+    gan = quick(**{**widths, **settings})
+    gan.fit(images(40, (8, 8), 1), seeded_ledger(), **BUDGET)
+    assert type(made[0]) is kind
+    assert made[1] == rate if rate else 0 < made[1] < math.inf
 
 
 # --- what it learns
@@ -471,6 +518,53 @@ def test_a_conditional_gan_learns_images():
         halves.append((drawn[:, :32].mean(), drawn[:, 32:].mean()))
     dark, upper, lower = halves
     assert max(dark) < 0.2 and upper[0] > upper[1] + 0.1 and lower[1] > lower[0] + 0.3
+
+
+def halves_by_label(fitted, n=200):
+    """Mean brightness of the upper and the lower half, for each label."""
+    drawn = [
+        fitted.sample(n, random_seed=1, condition=np.full(n, level)).frame.to_numpy()[:, :64].astype(float)
+        for level in range(3)
+    ]
+    return [(pixels[:, :32].mean(), pixels[:, 32:].mean()) for pixels in drawn]
+
+
+def private_images(device):
+    """Fit to 3,000 small images at epsilon 2."""
+    gan = iw.paper.DPCGAN(
+        condition="label", image_shape=(8, 8), steps=300, batch_size=64, generator_hidden=(16, 8), device=device,
+        discriminator_hidden=(8,), random_seed=1, progressbar=False,
+    )  # fmt: skip
+    ledger = iw.Ledger(2.0, 1e-5, noise=SeededNoise(1))
+    return gan.fit(images(3000, (8, 8), 2), ledger, epsilon=2.0, delta=1e-5)
+
+
+def test_private_training_learns_images_at_a_usual_budget():
+    dark, upper, lower = halves_by_label(private_images("cpu"))
+    assert max(dark) < 0.35 and upper[0] > upper[1] + 0.3 and lower[1] > lower[0] + 0.3
+
+
+def test_on_cuda_images_are_learned_as_on_the_cpu():
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    fitted = private_images("cuda")
+    dark, upper, lower = halves_by_label(fitted)
+    assert max(dark) < 0.35 and upper[0] > upper[1] + 0.3 and lower[1] > lower[0] + 0.3
+    # what was trained there is public and drawn here, also where there is no such device
+    assert all(isinstance(value, np.ndarray) for value in fitted.trained.generator.values())
+
+
+@pytest.mark.parametrize(("shape", "size"), [((4, 3), (8, 6)), ((4, 5), (7, 9)), ((2, 2), (3, 4))])
+def test_an_image_is_enlarged_by_the_nearest_pixel(shape, size):
+    rng = np.random.default_rng(1)
+    h = torch.from_numpy(rng.normal(size=(3, 2, *shape))).requires_grad_()
+    direction = torch.from_numpy(rng.normal(size=(3, 2, *size)))
+    rows, columns = (torch.arange(n) * old // n for n, old in zip(size, shape, strict=True))
+    expected = h[:, :, rows][:, :, :, columns]
+    found = _enlarged(h, size)
+    assert torch.equal(found, expected)
+    slopes = [torch.autograd.grad((x * direction).sum(), h, retain_graph=True)[0] for x in (found, expected)]
+    np.testing.assert_allclose(*slopes, atol=1e-12)
 
 
 def test_image_columns_come_first_and_are_real():
@@ -668,6 +762,9 @@ def test_large_tables_are_sampled():
         {"discriminator_steps": 0},
         {"frozen_share": 0.0},
         {"frozen_share": 1.0},
+        {"averaged_share": 1.1},
+        {"averaged_share": -0.1},
+        {"discriminator_optimizer": "sgd"},
         {"sampling_probability": 0.0},
         {"batch_size": 0},
         {"generator_hidden": (8, 0)},

@@ -219,3 +219,5 @@ class TrainingSettings:
     discriminator_rate: float | None
     gradient_penalty: float
     weight_clip: float
+    discriminator_optimizer: str = "momentum"
+    averaged_share: float = 0.5

@@ -28,14 +28,15 @@ from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable
 
 _LOSSES = ("logistic", "wasserstein")
+_OPTIMIZERS = ("momentum", "adam")
 #: Expected private rows in a step where the chance is left open: all rows of small tables.
 ROWS_A_STEP = {False: 2048, True: 512}
 #: Defaults for tables, and for images.
-STEPS = {False: 600, True: 2000}
+STEPS = {False: 600, True: 1000}
 GENERATOR_RATE = {False: 1e-2, True: 5e-3}
 GENERATOR_HIDDEN = {False: (64, 64), True: (32, 16, 8)}
 DISCRIMINATOR_HIDDEN = {False: (32,), True: (16, 32)}
-BATCH_SIZE = {False: 1024, True: 256}
+BATCH_SIZE = {False: 1024, True: 128}
 #: Least dimension of the latent draws, for tables and for images.
 LATENT = {False: 8, True: 32}
 #: What private steps tell (see `_trust`), for each encoded column, that lets the generator move at its full rate.
@@ -54,6 +55,7 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
     steps: int | None = None
     discriminator_steps: int = 5
     frozen_share: float = 0.2
+    averaged_share: float = 0.5
     sampling_probability: float | None = None
     batch_size: int | None = None
     generator_hidden: tuple[int, ...] | None = None
@@ -62,6 +64,7 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
     image_shape: tuple[int, int] | None = None
     generator_rate: float | None = None
     discriminator_rate: float | None = None
+    discriminator_optimizer: str | None = None
     gradient_penalty: float = 1.0
     weight_clip: float = 0.5
     device: str = "cpu"
@@ -71,6 +74,11 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
     def __post_init__(self) -> None:
         if self.loss not in _LOSSES:
             raise ValueError(f"loss must be one of {list(_LOSSES)}; got {self.loss!r}.")
+        if self.discriminator_optimizer not in (None, *_OPTIMIZERS):
+            raise ValueError(
+                f"discriminator_optimizer must be one of {list(_OPTIMIZERS)}, or None for the default; got "
+                f"{self.discriminator_optimizer!r}."
+            )
         for name in ("generator_hidden", "discriminator_hidden", "image_shape"):
             value = getattr(self, name)
             if value is not None:
@@ -89,6 +97,10 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
             raise ValueError(f"gradient_penalty must be at least 0 and finite; got {self.gradient_penalty!r}.")
         if not 0 < self.frozen_share < 1:
             raise ValueError(f"frozen_share must be between 0 and 1; got {self.frozen_share!r}.")
+        if not 0 <= self.averaged_share <= 1:
+            raise ValueError(
+                f"averaged_share must be between 0 and 1; got {self.averaged_share!r}. 0 releases the last generator."
+            )
         _ = self._steps(1000)  # refuses wrong steps, sampling probabilities and clip norms
         if self._settings.frozen_steps + self.discriminator_steps > self._settings.steps:
             raise ValueError(
@@ -127,6 +139,7 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
     @property
     def _settings(self) -> TrainingSettings:
         steps = STEPS[self._images] if self.steps is None else int(self.steps)
+        default = "adam" if self._images and self.loss == "logistic" else "momentum"
         return TrainingSettings(
             loss=self.loss,
             steps=steps,
@@ -137,6 +150,8 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
             discriminator_rate=None if self.discriminator_rate is None else float(self.discriminator_rate),
             gradient_penalty=float(self.gradient_penalty),
             weight_clip=float(self.weight_clip),
+            discriminator_optimizer=self.discriminator_optimizer or default,
+            averaged_share=float(self.averaged_share),
         )
 
     def _steps(self, n_private: int) -> PrivateSteps:
@@ -188,7 +203,7 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
         from iwbayes.curator.generators.adversarial.training import Training
 
         device, architecture = working_device(self.device), self._architecture(facts.schema)
-        own = torch.from_numpy(facts.schema.encode(private.frame).astype(np.float32))
+        own = torch.from_numpy(facts.schema.encode(private.frame).astype(np.float32)).to(device)
         events = self.events(facts, epsilon=epsilon, delta=delta)
         distribution = None
         if self._condition is not None:

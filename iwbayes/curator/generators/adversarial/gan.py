@@ -28,16 +28,19 @@ class GAN(Adversarial):
         to synthetic rows, and the generator descends its mean of -logit. A Wasserstein critic with clipped weights
         has no log ratio.
     steps : int or None
-        Steps of the discriminator. None takes 600, and 2000 for images.
+        Steps of the discriminator. None takes 600, and 1000 for images.
     discriminator_steps : int
-        Steps of the discriminator for each step of the generator.
+        Steps of the discriminator for each step of the generator, which reads no private row and costs nothing.
     frozen_share : float
         Part of the steps that the discriminator has at the end, when the generator stands still.
+    averaged_share : float
+        Part of the generator's steps, the last ones, whose weights are averaged: the released generator is their mean,
+        which circles less than any of them. 0 releases the last one.
     sampling_probability : float or None
         Chance of each private row to be in a step. None takes all rows of small tables, and as many as make 2048 rows
         (512 for images) in the mean of larger ones.
     batch_size : int or None
-        Synthetic rows a step. None takes 1024, and 256 for images.
+        Synthetic rows a step. None takes 1024, and 128 for images.
     generator_hidden, discriminator_hidden : tuple of int, optional
         Widths of the hidden layers: (64, 64) and (32,). For images channels: (32, 16, 8), between which the image is
         enlarged twice, and (16, 32), after each of which it is halved.
@@ -50,15 +53,20 @@ class GAN(Adversarial):
         Learning rate of the generator's Adam; it falls to zero while the generator moves. None takes 0.01, and 0.005
         for images. It is smaller where private steps tell little: a generator that follows noise ends worse.
     discriminator_rate : float or None
-        Of the discriminator's descent with momentum 0.9. None takes the rate at which the noise of 100 steps moves a
-        logit by about 1, or the largest stable one if that is smaller.
+        Learning rate of the discriminator. None takes, with momentum, the rate at which the noise of 100 steps moves a
+        logit by about 1, or the largest stable one if that is smaller; with Adam 0.002.
+    discriminator_optimizer : {"momentum", "adam"} or None
+        How the discriminator descends along its noisy gradients: with momentum 0.9, or by Adam, which steps alike in
+        every parameter, however large its gradients and the noise are. None takes Adam for images under the logistic
+        loss, where it kept the game from falling apart, and momentum otherwise.
     gradient_penalty : float
         Of the discriminator's squared slope at synthetic rows, while the generator moves, under the logistic loss. It
         keeps the game from circling (Mescheder et al. 2018, R2).
     weight_clip : float
         Bound on every parameter of a Wasserstein critic.
     device : str
-        Where torch trains, "cpu" or "cuda", for example. Rows are always drawn on the CPU.
+        Where torch trains, "cpu" or "cuda", for example; the private rows are put there as a whole. Synthetic rows
+        are always drawn on the CPU.
     random_seed : int or None
         Of initial parameters and latent draws, which are public; never of privacy noise. None takes fresh entropy.
     progressbar : bool

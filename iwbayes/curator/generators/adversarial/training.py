@@ -22,12 +22,14 @@ from iwbayes.curator.training.row_gradients import reference_gradients
 
 #: Momentum of the discriminator's descent.
 MOMENTUM = 0.9
-#: Decay of the means that the generator's Adam keeps of its gradients, and of their squares.
+#: Decay of the means that Adam keeps of gradients, and of their squares: the generator's and the discriminator's.
 BETAS = (0.5, 0.99)
 #: Rate of a column's own location and scale, in units of the generator's: they have far to go, and are easy to learn.
 OWN_SPEED = 4.0
-#: Share of the generator's last steps whose parameters are averaged, and of the frozen part's for the discriminator.
+#: Share of the frozen part's last steps whose parameters of the discriminator are averaged.
 AVERAGED_SHARE = 0.5
+#: Learning rate of a discriminator's Adam, whatever the noise: Adam divides by the size of the noisy gradients.
+ADAM_RATE = 2e-3
 #: Noise in a logit, in natural logs, that the default learning rate lets `WINDOW` steps gather.
 NOISE_TARGET = 1.0
 #: Steps after which a discriminator should have forgotten an earlier generator.
@@ -103,8 +105,7 @@ class Training:
     def run(self, gradients: PrivateGradients, advance: Callable[[], None]) -> Trained:
         """Take all charged steps, ``advance`` after each; RuntimeError when the training diverged."""
         settings = self._settings
-        rate = self._rate(gradients)
-        descent = torch.optim.SGD(self._discriminator.parameters(), lr=rate, momentum=MOMENTUM)
+        descent = self._descent(gradients)
         adam = torch.optim.Adam(self._groups(), betas=BETAS)
         rounds = (settings.steps - settings.frozen_steps) // settings.discriminator_steps
         average = Average(self._generator)
@@ -113,7 +114,7 @@ class Training:
                 self._discriminate(gradients, descent, settings.gradient_penalty)
                 advance()
             self._generate(adam, settings.generator_rate * (1 - turn / rounds))
-            if turn >= rounds - math.ceil(AVERAGED_SHARE * rounds):
+            if turn >= rounds - max(1, math.ceil(settings.averaged_share * rounds)):
                 average.add()
         put_parameters(self._generator, average.parameters())
         released = {  # in the precision that the network has
@@ -180,10 +181,17 @@ class Training:
         groups = [{"params": own, "speed": OWN_SPEED}, {"params": rest, "speed": 1.0}]
         return [group for group in groups if group["params"]]
 
+    def _descent(self, gradients: PrivateGradients) -> Any:
+        """Make the optimizer of the discriminator."""
+        given = self._settings.discriminator_rate
+        parameters = self._discriminator.parameters()
+        if self._settings.discriminator_optimizer == "adam":
+            return torch.optim.Adam(parameters, lr=ADAM_RATE if given is None else given, betas=BETAS)
+        rate = self._rate(gradients) if given is None else given
+        return torch.optim.SGD(parameters, lr=rate, momentum=MOMENTUM)
+
     def _rate(self, gradients: PrivateGradients) -> float:
-        """Learning rate of the discriminator, from public quantities; see `NeuralWeights`."""
-        if self._settings.discriminator_rate is not None:
-            return self._settings.discriminator_rate
+        """Learning rate with momentum, from public quantities; see `NeuralWeights`."""
         _, norm = reference_gradients(self._discriminator, self._private_loss, (self._batch(),))
         noise, window = gradients.noise_sd(norm), min(WINDOW, self._settings.steps)
         most = NOISE_TARGET / (2 * norm * noise * math.sqrt(window)) if noise > 0 else math.inf
