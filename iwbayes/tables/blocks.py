@@ -3,20 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial, reduce
+from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
-from iwbayes.arrays import row_blocks
+from iwbayes.arrays import IntArray, row_blocks
 from iwbayes.schema import Schema
 
-#: Most rows that are worked on at once.
+#: Most rows that are worked on at once; of tasks whose results are added up four times as many.
 BLOCK_ROWS = 2**17
+#: Partial sums that are added up at once: about so many times the logarithm of the number of blocks are held.
+_ADDED = 2
 
 
-def slices(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
+def slices(frame: pd.DataFrame, *, times: int = 1) -> Iterator[pd.DataFrame]:
     """Cut a frame into blocks of rows, none of them too large to work on."""
-    return (frame.iloc[rows] for rows in row_blocks(len(frame), BLOCK_ROWS))
+    return (frame.iloc[rows] for rows in row_blocks(len(frame), times * BLOCK_ROWS))
+
+
+def summed(frame: pd.DataFrame, function: Callable[[pd.DataFrame], IntArray]) -> IntArray:
+    """Sum the arrays of whole numbers that a function gives for the blocks of a frame, exactly; it has a row at least.
+
+    Blocks are larger than others: the arrays may have more numbers than a block has rows.
+    """
+    return reduce(np.add, map(function, slices(frame, times=4)))
+
+
+class _Done(NamedTuple):
+    """What a task brings back of a partition, or of several: number of rows, results, and why they were refused."""
+
+    n_rows: int
+    results: list[Any]
+    refusal: str | None = None
 
 
 class DaskRows:
@@ -40,41 +60,71 @@ class DaskRows:
 
     def map(self, function: Callable[[pd.DataFrame], Any]) -> list[Any]:
         """Apply a function to each block of rows in canonical form, wherever Dask computes; results in order."""
+        return self._checked(_computed(self._tasks(function, add=False)))
+
+    def sum(self, function: Callable[[pd.DataFrame], IntArray]) -> IntArray:
+        """Sum the arrays of whole numbers of all blocks, where they are computed; memory holds few of them at once."""
         import dask
 
-        tasks = [dask.delayed(_apply)(part, self._schema, self._on_undeclared, function) for part in self._parts]
-        try:
-            done = dask.compute(*tasks)
-        except Exception:  # messages of readers may quote the rows: every one is replaced
-            done = None
-        if done is None:
-            raise RuntimeError(
-                "the rows of the Dask frame could not be read; what went wrong is not shown, since it may quote them. "
-                "Compute the frame once yourself, where that is safe, and mend what it reports."
-            )
-        for _, _, refusal in done:
-            if refusal is not None:
-                raise ValueError(refusal)
-        found = sum(count for count, _, _ in done)
-        if self.n_rows and found != self.n_rows:
+        tasks = self._tasks(function, add=True)
+        while len(tasks) > 1:
+            tasks = [dask.delayed(_added)(tasks[at : at + _ADDED]) for at in range(0, len(tasks), _ADDED)]
+        (total,) = self._checked(_computed(tasks))
+        return np.asarray(total, dtype=np.int64)
+
+    def _tasks(self, function: Callable[[pd.DataFrame], Any], *, add: bool) -> list[Any]:
+        """Return one task a partition."""
+        import dask
+
+        apply = partial(_apply, schema=self._schema, on_undeclared=self._on_undeclared, function=function, add=add)
+        return [dask.delayed(apply)(part) for part in self._parts]
+
+    def _checked(self, done: list[_Done]) -> list[Any]:
+        """Results in order; an error where rows were refused, or are not as many as before."""
+        for part in done:
+            if part.refusal is not None:
+                raise ValueError(part.refusal)
+        if self.n_rows and sum(part.n_rows for part in done) != self.n_rows:
             raise RuntimeError(
                 "the Dask frame has another number of rows than when the table was made. Write the rows to files that "
                 "do not change, and make the table again."
             )
-        return [result for _, results, _ in done for result in results]
+        return [result for part in done for result in part.results]
+
+
+def _computed(tasks: list[Any]) -> list[_Done]:
+    """Compute tasks; a RuntimeError without any of Dask's own words where that fails."""
+    import dask
+
+    try:
+        return list(dask.compute(*tasks))
+    except Exception:  # messages of readers may quote the rows: every one is replaced
+        pass
+    raise RuntimeError(
+        "the rows of the Dask frame could not be read; what went wrong is not shown, since it may quote them. "
+        "Compute the frame once yourself, where that is safe, and mend what it reports."
+    )
 
 
 def _apply(
-    block: pd.DataFrame, schema: Schema, on_undeclared: str, function: Callable[[pd.DataFrame], Any]
-) -> tuple[int, list[Any], str | None]:
-    """Return number of rows, results, and why they were refused; raise nothing, since schedulers log a task's rows."""
+    block: pd.DataFrame, *, schema: Schema, on_undeclared: str, function: Callable[[pd.DataFrame], Any], add: bool
+) -> _Done:
+    """Apply the function to the blocks of a partition; raise nothing, since schedulers log a task's rows."""
     if not len(block):
-        return 0, [], None
+        return _Done(0, [])
     try:
         canonical = schema.conform(block, on_undeclared=on_undeclared)
     except (TypeError, ValueError) as error:  # these name columns, never values
-        return 0, [], str(error)
+        return _Done(0, [], str(error))
     try:
-        return len(block), [function(part) for part in slices(canonical)], None
+        results = [summed(canonical, function)] if add else [function(part) for part in slices(canonical)]
+        return _Done(len(block), results)
     except Exception as error:
-        return 0, [], f"a block of rows could not be worked on ({type(error).__name__}). This is a defect."
+        return _Done(0, [], f"a block of rows could not be worked on ({type(error).__name__}). This is a defect.")
+
+
+def _added(parts: list[_Done]) -> _Done:
+    """Add up what tasks brought back."""
+    results = [result for part in parts for result in part.results]
+    refusal = next((part.refusal for part in parts if part.refusal is not None), None)
+    return _Done(sum(part.n_rows for part in parts), [reduce(np.add, results)] if results else [], refusal)

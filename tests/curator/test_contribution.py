@@ -6,14 +6,13 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import pytest
-from factories import MIXED_G, bounded_table, seeded_ledger, synthetic_table, wide_rows
+from factories import MIXED_G, bounded_table, scores_of, seeded_ledger, synthetic_table, wide_rows
 from noise_sources import ScriptedNoise, shares_of_claims
 from scipy import stats
 
 import iwbayes as iw
 from iwbayes.analyst.criticism.diagnose import diagnose
 from iwbayes.curator.contribution import _kept
-from iwbayes.curator.generators.bayesnet.bayesnet import structure_scores
 from iwbayes.curator.generators.tables.network import Node
 from iwbayes.curator.privacy.accounting import dpsgd_multiplier
 from iwbayes.curator.privacy.mechanisms import above_threshold
@@ -432,7 +431,7 @@ def test_structure_scores_keep_their_sensitivity_when_rows_appear():
         scores = []
         for _ in range(2):
             own = np.tile(rng.integers(0, 2, 2), (int(rng.integers(1, tau + 1)), 1))
-            scores.append(int(structure_scores(np.concatenate([own, common]), sizes, [node], most)[0]))
+            scores.append(int(scores_of(np.concatenate([own, common]), sizes, [node], most)[0]))
         worst = max(worst, abs(scores[0] - scores[1]) / (6 * tau * most))
         assert abs(scores[0] - scores[1]) <= 6 * tau * most
     assert worst > 0.05
