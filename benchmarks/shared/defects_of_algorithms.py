@@ -132,11 +132,11 @@ plant(FILE, "contributions: the bound from exact counts",
        "index = above_threshold(-above, threshold=-limit, sensitivity=1, monotone=True, **budget)  #",
        "index = next((k for k, a in enumerate(above) if a <= limit), None)  #",
        "curator/test_contribution.py::test_the_bound_and_the_count_ask_for_the_noise_that_they_charge")
-plant(FILE, "contributions: more rows kept than the bound",
+OWNERS = "tables/owners.py"
+UNCHECKED = (Edit(OWNERS, "if np.max(np.bincount(users, minlength=1)) > tau:", "if False:"),)
+plant(OWNERS, "contributions: more rows kept than the bound",
        "return by_user[rank < tau]", "return by_user[rank <= tau]",
-       "curator/test_contribution.py::test_the_bound_is_the_first_that_few_users_pass",
-       more=(Edit("tables/private_table.py", "if np.max(np.bincount(kept, minlength=1)) > rows_per_user:",
-       "if False:"),))
+       "curator/test_contribution.py::test_the_bound_is_the_first_that_few_users_pass", more=UNCHECKED)
 plant(FILE, "contributions: count without noise",
        "noisy = int(noise.laplace(total, math.nextafter(tau / left, math.inf))[0])", "noisy = int(total[0])",
        "curator/test_contribution.py::test_the_number_of_rows_is_noisy_with_the_scale_of_the_bound")
@@ -144,7 +144,7 @@ plant(FILE, "contributions: count moves by one", "math.nextafter(tau / left, mat
        "curator/test_contribution.py::test_the_number_of_rows_is_noisy_with_the_scale_of_the_bound")
 plant(FILE, "contributions: exact number of rows",
        "rows_per_user=tau, n_private=n_private, source=source)",
-       "rows_per_user=tau, n_private=len(indices), source=source)",
+       "rows_per_user=tau, n_private=int(total[0]), source=source)",
        "curator/test_contribution.py::test_the_number_of_rows_is_noisy_with_the_scale_of_the_bound")
 
 # --- estimators
@@ -351,8 +351,8 @@ FILE = "tables/private_table.py"
 plant(FILE, "secrets: number of users' rows", "(None, None) if user else (1, len(canonical))",
        "(None, len(canonical)) if user else (1, len(canonical))",
        "curator/test_contribution.py::test_a_table_of_users_tells_their_number_and_not_that_of_the_rows")
-plant(FILE, "secrets: length of a table of users", "        if self.users is not None:\n            raise TypeError(",
-       "        if self.users is not None:\n            return len(self.frame)\n            raise TypeError(",
+plant(FILE, "secrets: length of a table of users", "        if self.of_users:\n            raise TypeError(",
+       "        if self.of_users:\n            return len(self.frame)\n            raise TypeError(",
        "curator/test_contribution.py::test_a_table_of_users_tells_their_number_and_not_that_of_the_rows")
 plant(FILE, "secrets: a table prints its rows", 'return f"PrivateTable of {self._schema!r}"',
        'return f"PrivateTable of {self._schema!r} {self._frame}"',

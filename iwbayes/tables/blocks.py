@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from functools import partial, reduce
 from typing import Any, NamedTuple
 
@@ -11,11 +12,14 @@ import pandas as pd
 
 from iwbayes.arrays import IntArray, row_blocks
 from iwbayes.schema import Schema
+from iwbayes.tables.owners import OTHER_OWNERS, Keys, Owners, PartOwners, check_user_column, digest_of
 
 #: Most rows that are worked on at once; of tasks whose results are added up four times as many.
 BLOCK_ROWS = 2**17
 #: Partial sums that are added up at once: about so many times the logarithm of the number of blocks are held.
 _ADDED = 2
+#: Partitions whose owners are told apart at once.
+_OWNERS_AT_ONCE = 16
 
 
 def slices(frame: pd.DataFrame, *, times: int = 1) -> Iterator[pd.DataFrame]:
@@ -39,10 +43,25 @@ class _Done(NamedTuple):
     refusal: str | None = None
 
 
+class _Own(NamedTuple):
+    """What is known of the owners of a partition's rows, and which rows are kept: all where nothing is said."""
+
+    user: str | None
+    digest: bytes
+    kept: IntArray | None
+
+    def rows(self, block: pd.DataFrame) -> pd.DataFrame:
+        """Return the kept rows without their owners; LookupError where owners are others than those counted."""
+        if digest_of(block[self.user]) != self.digest:
+            raise LookupError
+        rows = block.drop(columns=[self.user])
+        return rows if self.kept is None else rows.iloc[self.kept].reset_index(drop=True)
+
+
 class DaskRows:
     """Rows of a Dask frame under a schema; see `PrivateTable.from_dask`. A first pass checks and counts them."""
 
-    def __init__(self, frame: Any, schema: Schema, on_undeclared: str = "refuse") -> None:
+    def __init__(self, frame: Any, schema: Schema, on_undeclared: str = "refuse", user: str | None = None) -> None:
         try:
             import dask.dataframe
         except ModuleNotFoundError as error:
@@ -50,13 +69,39 @@ class DaskRows:
             raise ModuleNotFoundError(needs) from error
         if not isinstance(frame, dask.dataframe.DataFrame):
             raise TypeError(f"from_dask takes a dask.dataframe.DataFrame; got {type(frame).__name__}.")
+        if user is not None:
+            check_user_column(frame.columns, schema, user)
         self._parts = frame.to_delayed()
         self._schema = schema
         self._on_undeclared = on_undeclared
+        self._user = user
+        self._kept: list[IntArray] | None = None
+        #: Whose the rows are; None where everybody owns one.
+        self.owners = None if user is None else Owners.count(self._part_owners(user))
         self.n_rows = 0
         self.n_rows = sum(self.map(len))
         if not self.n_rows:
             raise ValueError("the table has no rows; a table needs at least one.")
+
+    def keeping(self, keys: Keys, tau: int) -> DaskRows:
+        """Keep at most tau rows of each user by their keys, over all partitions together; see `Owners.choose`."""
+        if self.owners is None or self._user is None:
+            raise ValueError("only a table with a user column has contributions to bound.")
+        places = self.owners.choose(self._part_owners(self._user), keys, tau)
+        rows = copy(self)
+        rows._kept, rows.n_rows = self.owners.local(places), len(places)
+        return rows
+
+    def _part_owners(self, user: str) -> Iterator[PartOwners]:
+        """Yield the owners of the rows of all partitions in order; those of a few are held at a time."""
+        import dask
+
+        for at in range(0, len(self._parts), _OWNERS_AT_ONCE):
+            parts = self._parts[at : at + _OWNERS_AT_ONCE]
+            for found in _computed([dask.delayed(PartOwners.of)(part, user) for part in parts]):
+                if found.refusal is not None:
+                    raise ValueError(found.refusal)
+                yield found
 
     def map(self, function: Callable[[pd.DataFrame], Any]) -> list[Any]:
         """Apply a function to each block of rows in canonical form, wherever Dask computes; results in order."""
@@ -77,13 +122,17 @@ class DaskRows:
         import dask
 
         apply = partial(_apply, schema=self._schema, on_undeclared=self._on_undeclared, function=function, add=add)
-        return [dask.delayed(apply)(part) for part in self._parts]
+        if self.owners is None:
+            return [dask.delayed(apply)(part) for part in self._parts]
+        kept = self._kept or [None] * len(self._parts)
+        own = [_Own(self._user, *each) for each in zip(self.owners.digests, kept, strict=True)]
+        return [dask.delayed(partial(apply, own=each))(part) for each, part in zip(own, self._parts, strict=True)]
 
     def _checked(self, done: list[_Done]) -> list[Any]:
         """Results in order; an error where rows were refused, or are not as many as before."""
         for part in done:
             if part.refusal is not None:
-                raise ValueError(part.refusal)
+                raise (RuntimeError if part.refusal == OTHER_OWNERS else ValueError)(part.refusal)
         if self.n_rows and sum(part.n_rows for part in done) != self.n_rows:
             raise RuntimeError(
                 "the Dask frame has another number of rows than when the table was made. Write the rows to files that "
@@ -92,7 +141,7 @@ class DaskRows:
         return [result for part in done for result in part.results]
 
 
-def _computed(tasks: list[Any]) -> list[_Done]:
+def _computed(tasks: list[Any]) -> list[Any]:
     """Compute tasks; a RuntimeError without any of Dask's own words where that fails."""
     import dask
 
@@ -107,9 +156,20 @@ def _computed(tasks: list[Any]) -> list[_Done]:
 
 
 def _apply(
-    block: pd.DataFrame, *, schema: Schema, on_undeclared: str, function: Callable[[pd.DataFrame], Any], add: bool
+    block: pd.DataFrame,
+    *,
+    schema: Schema,
+    on_undeclared: str,
+    function: Callable[[pd.DataFrame], Any],
+    add: bool,
+    own: _Own | None = None,
 ) -> _Done:
     """Apply the function to the blocks of a partition; raise nothing, since schedulers log a task's rows."""
+    if own is not None:
+        try:
+            block = own.rows(block)
+        except Exception:  # cells of other kinds than those that were counted
+            return _Done(0, [], OTHER_OWNERS)
     if not len(block):
         return _Done(0, [])
     try:

@@ -12,12 +12,12 @@ from scipy import stats
 
 import iwbayes as iw
 from iwbayes.analyst.criticism.diagnose import diagnose
-from iwbayes.curator.contribution import _kept
 from iwbayes.curator.generators.tables.network import Node
 from iwbayes.curator.privacy.accounting import dpsgd_multiplier
 from iwbayes.curator.privacy.mechanisms import above_threshold
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.curator.publish import release_epsilon
+from iwbayes.tables.owners import kept_rows
 
 SECRET = "patient-8273645"
 user_ledger = partial(seeded_ledger, adjacency="replace-user")
@@ -218,14 +218,14 @@ def test_each_user_keeps_a_random_part_of_its_own_rows():
     rng, draws = np.random.default_rng(3), 4000
     times = np.zeros(len(users))
     for _ in range(draws):
-        kept = _kept(users, rng.permutation(len(users)), 2)
+        kept = kept_rows(users, rng.permutation(len(users)), 2)
         assert len(set(kept)) == len(kept) == 6
         times[kept] += 1
     assert (times[users != 0] == draws).all()
     share = times[users == 0] / draws
     assert (np.abs(share - 2 / 5) < 5 * math.sqrt(0.4 * 0.6 / draws)).all()
     # a user's rows are kept independently of how many rows others own: pairs of places are uniform
-    pairs = [tuple(sorted(k for k in _kept(users, rng.permutation(9), 2) if users[k] == 0)) for _ in range(draws)]
+    pairs = [tuple(sorted(k for k in kept_rows(users, rng.permutation(9), 2) if users[k] == 0)) for _ in range(draws)]
     counts = pd.Series(pairs).value_counts()
     assert len(counts) == 10 and stats.chisquare(counts).pvalue > 1e-6
 
