@@ -137,6 +137,35 @@ UNCHECKED = (Edit(OWNERS, "if np.max(np.bincount(users, minlength=1)) > tau:", "
 plant(OWNERS, "contributions: more rows kept than the bound",
        "return by_user[rank < tau]", "return by_user[rank <= tau]",
        "curator/test_contribution.py::test_the_bound_is_the_first_that_few_users_pass", more=UNCHECKED)
+DASK = "tables/test_dask_users.py"
+plant(OWNERS, "contributions: each partition has users of its own",
+       "    known: dict[object, int] = {}\n    for part in parts:\n        own = np",
+       "    before = 0\n    for part in parts:\n        known: dict[object, int] = {}\n        own = before + np",
+       f"{DASK}::test_no_user_keeps_more_rows_than_the_bound_wherever_they_lie",
+       more=(Edit(OWNERS, "        yield part, own[part.codes]\n",
+                  "        before += len(known)\n        yield part, own[part.codes]\n"),))
+plant(OWNERS, "contributions: a user's rows are bounded in each partition",
+       "users, _, places = _smallest(held, tau)",
+       "users, _, places = map(np.concatenate, zip(*(_smallest([part], tau) for part in held)))",
+       f"{DASK}::test_replacing_a_user_moves_no_count_and_no_sum_by_more_than_the_bound", more=UNCHECKED)
+plant("tables/blocks.py", "contributions: all rows of the partitions are read",
+       "return rows if self.kept is None else rows", "return rows if True else rows",
+       f"{DASK}::test_replacing_a_user_moves_no_count_and_no_sum_by_more_than_the_bound",
+       more=(Edit("tables/blocks.py", "rows._kept, rows.n_rows = self.owners.local(places), len(places)",
+                  "rows._kept = self.owners.local(places)"),))
+plant("tables/blocks.py", "contributions: rows that changed hands",
+       "if digest_of(block[self.user]) != self.digest:", "if False:",
+       f"{DASK}::test_rows_that_change_hands_are_refused")
+plant(OWNERS, "contributions: rows that changed hands before they are bounded",
+       "if (len(codes), part.digest) != (self.sizes[place], self.digests[place]):", "if False:",
+       f"{DASK}::test_rows_that_change_hands_are_refused")
+plant("tables/private_table.py", "users: those of a Dask frame are forgotten",
+       "return self._users is not None or (self._rows is not None and self._rows.owners is not None)",
+       "return self._users is not None",
+       f"{DASK}::test_a_table_of_users_tells_their_number_and_not_that_of_the_rows")
+plant("tables/private_table.py", "secrets: number of users' rows in a Dask frame",
+       "(None, None) if user else (1, rows.n_rows)", "(None, rows.n_rows) if user else (1, rows.n_rows)",
+       f"{DASK}::test_a_table_of_users_tells_their_number_and_not_that_of_the_rows")
 plant(FILE, "contributions: count without noise",
        "noisy = int(noise.laplace(total, math.nextafter(tau / left, math.inf))[0])", "noisy = int(total[0])",
        "curator/test_contribution.py::test_the_number_of_rows_is_noisy_with_the_scale_of_the_bound")

@@ -22,6 +22,16 @@ _ADDED = 2
 _OWNERS_AT_ONCE = 16
 
 
+def import_dask() -> Any:
+    """Return the module dask.dataframe; a ModuleNotFoundError names the extra where it is absent."""
+    try:
+        import dask.dataframe
+    except ModuleNotFoundError as error:
+        needs = 'rows of Dask frames need the package dask: pip install "iwbayes[dask]".'
+        raise ModuleNotFoundError(needs) from error
+    return dask.dataframe
+
+
 def slices(frame: pd.DataFrame, *, times: int = 1) -> Iterator[pd.DataFrame]:
     """Cut a frame into blocks of rows, none of them too large to work on."""
     return (frame.iloc[rows] for rows in row_blocks(len(frame), times * BLOCK_ROWS))
@@ -62,12 +72,7 @@ class DaskRows:
     """Rows of a Dask frame under a schema; see `PrivateTable.from_dask`. A first pass checks and counts them."""
 
     def __init__(self, frame: Any, schema: Schema, on_undeclared: str = "refuse", user: str | None = None) -> None:
-        try:
-            import dask.dataframe
-        except ModuleNotFoundError as error:
-            needs = 'rows of Dask frames need the package dask: pip install "iwbayes[dask]".'
-            raise ModuleNotFoundError(needs) from error
-        if not isinstance(frame, dask.dataframe.DataFrame):
+        if not isinstance(frame, import_dask().DataFrame):
             raise TypeError(f"from_dask takes a dask.dataframe.DataFrame; got {type(frame).__name__}.")
         if user is not None:
             check_user_column(frame.columns, schema, user)
