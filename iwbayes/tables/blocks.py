@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from functools import partial, reduce
 from typing import Any, NamedTuple
@@ -82,7 +82,7 @@ class DaskRows:
         self._user = user
         self._kept: list[IntArray] | None = None
         #: Whose the rows are; None where everybody owns one.
-        self.owners = None if user is None else Owners.count(self._part_owners(user))
+        self.owners = None if user is None else Owners.over(self._part_owners(user))
         self.n_rows = 0
         self.n_rows = sum(self.map(len))
         if not self.n_rows:
@@ -129,7 +129,7 @@ class DaskRows:
         apply = partial(_apply, schema=self._schema, on_undeclared=self._on_undeclared, function=function, add=add)
         if self.owners is None:
             return [dask.delayed(apply)(part) for part in self._parts]
-        kept = self._kept or [None] * len(self._parts)
+        kept: Sequence[IntArray | None] = self._kept or [None] * len(self._parts)
         own = [_Own(self._user, *each) for each in zip(self.owners.digests, kept, strict=True)]
         return [dask.delayed(partial(apply, own=each))(part) for each, part in zip(own, self._parts, strict=True)]
 

@@ -119,11 +119,11 @@ class Owners(NamedTuple):
     digests: tuple[bytes, ...]
 
     @classmethod
-    def count(cls, parts: Iterable[PartOwners]) -> Owners:
+    def over(cls, parts: Iterable[PartOwners]) -> Owners:
         """Count the rows of each user, partition by partition; memory grows with the number of users alone."""
         counts, sizes, digests = np.zeros(0, dtype=np.int64), [], []
         for part, codes in _over_all(parts):
-            counts = np.pad(counts, (0, max(0, int(codes.max(initial=-1)) + 1 - len(counts))))
+            counts = np.pad(counts, (0, max(0, int(np.max(codes, initial=-1)) + 1 - len(counts))))
             counts += np.bincount(codes, minlength=len(counts))
             sizes.append(len(codes))
             digests.append(part.digest)

@@ -154,7 +154,7 @@ def test_chosen_rows_are_those_of_the_definition_by_brute_force():
         parts = [pd.DataFrame({"who": part}) for part in np.split(names, cuts)]
         coded = [PartOwners.of(part, "who") for part in parts]
         numbers = rng.integers(0, 6, n).astype(np.uint64)  # with ties
-        found = Owners.count(coded)
+        found = Owners.over(coded)
         places = found.choose(coded, lambda start, stop, numbers=numbers: numbers[start:stop], tau)
         brute = []
         for name in set(names):
