@@ -18,6 +18,7 @@ from iwbayes.schema import Schema, check_schema
 from iwbayes.schema.cells import AFTER_REFUSAL, BOOLEANS, check_on_undeclared, numbers
 from iwbayes.schema.columns import Binary, Categorical, Column
 from iwbayes.schema.dates import Date
+from iwbayes.tables.blocks import import_dask
 
 #: Cells that mean "missing" in a CSV file, unless a column declares them as a level.
 MISSING_CELLS = frozenset({"", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "<NA>", "#N/A"})
@@ -169,16 +170,13 @@ def read_table(
     refuses = check_on_undeclared(on_undeclared) == "refuse"
     check_drop(drop, schema)
     path, form = Path(path), Format(sep, encoding, decimal)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder, and one file is read here. Pass dask's frame of it to from_dask.")
     is_csv = form.is_csv(path)
     if not refuses:
         form.check_bytes()
     names = header(path, form)
-    repeated = [name for name in schema.names if names.count(name) > 1]
-    if repeated:
-        raise ValueError(f"{path} has the columns {repeated} more than once. Drop or rename one.")
-    absent = [name for name in drop if name not in names]
-    if absent:
-        raise ValueError(f"{path} has no columns {absent} to drop. Correct the names, or leave them out.")
+    _check_names(path, names, schema, drop)
     raw = _read(path, form, refuses).drop(columns=list(drop))
     if keep_declared:
         raw = raw[[name for name in raw.columns if name in schema.names or name == user]]
@@ -192,6 +190,56 @@ def read_table(
     return pd.DataFrame(dict(enumerate(read))).set_axis(raw.columns, axis=1)
 
 
+def stored_rows(
+    folder: Path,
+    schema: Schema,
+    form: Format,
+    *,
+    drop: Sequence[str] = (),
+    keep_declared: bool = False,
+    user: str | None = None,
+) -> Any:
+    """Return the Dask frame of a folder of Parquet files, for `PrivateTable.from_dask`; no cell is read here.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        Without Dask; it names the extra.
+    OSError, TypeError, ValueError
+        As `read_table`; when the folder holds something else, or the files have different columns.
+    """
+    check_drop(drop, schema)
+    files, names = files_of(folder, form), header(folder, form)
+    _check_names(folder, names, schema, drop)
+    left = [name for name in names if name not in drop]
+    if keep_declared:
+        left = [name for name in left if name in schema.names or name == user]
+    return import_dask().read_parquet([str(file) for file in files], index=False)[left]
+
+
+def files_of(path: Path, form: Format) -> list[Path]:
+    """Return a file alone, or the Parquet files of a folder by name; refuse a folder that holds anything else."""
+    if not path.is_dir():
+        return [path]
+    files = sorted(file for file in path.iterdir() if not file.name.startswith((".", "_")))
+    other = [file.name for file in files if file.is_dir() or file.suffix.lower() not in (".parquet", ".pq")]
+    if other or not files:
+        found = f"has {other[0]!r}" if other else "is empty"
+        raise ValueError(f"a folder must hold Parquet files alone, and {path} {found}. Put them into one of their own.")
+    form.is_csv(files[0])  # sep, encoding and decimal are refused
+    return files
+
+
+def _check_names(path: Path, names: Sequence[Any], schema: Schema, drop: Sequence[str]) -> None:
+    """Refuse declared columns that are there more than once, and columns to drop that are not."""
+    repeated = [name for name in schema.names if names.count(name) > 1]
+    if repeated:
+        raise ValueError(f"{path} has the columns {repeated} more than once. Drop or rename one.")
+    absent = [name for name in drop if name not in names]
+    if absent:
+        raise ValueError(f"{path} has no columns {absent} to drop. Correct the names, or leave them out.")
+
+
 def check_drop(drop: Sequence[str], schema: Schema) -> None:
     """Refuse what is no list of columns, and columns that are declared."""
     if isinstance(drop, str) or not all(isinstance(name, str) for name in drop):
@@ -202,7 +250,14 @@ def check_drop(drop: Sequence[str], schema: Schema) -> None:
 
 
 def header(path: Path, form: Format) -> list[Any]:
-    """Names of a file's columns; what is in its cells decides nothing, nor whether they can be read."""
+    """Names of the columns of a file, or of all in a folder; no cell decides anything, nor whether they can be read."""
+    if path.is_dir():
+        files = files_of(path, form)
+        names = header(files[0], form)
+        other = next((file for file in files if sorted(map(str, header(file, form))) != sorted(map(str, names))), None)
+        if other is not None:
+            raise ValueError(f"{other} has other columns than {files[0]}. Write all files with the same ones.")
+        return names
     is_csv = form.is_csv(path)
     with open(path, "rb"):  # an absent or forbidden file: the system's own error
         pass
@@ -221,6 +276,9 @@ def header(path: Path, form: Format) -> list[Any]:
 
 def unfit_columns(path: Path, schema: Schema, form: Format) -> list[str]:
     """Names of the declared columns that have cells which do not fit: a look at private rows."""
+    if path.is_dir():
+        unfit = {name for file in files_of(path, form) for name in unfit_columns(file, schema, form)}
+        return [name for name in schema.names if name in unfit]
     raw, is_csv = _read(path, form, refuses=True), form.is_csv(path)
     found = []
     for column in schema:

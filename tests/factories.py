@@ -12,6 +12,8 @@ from scipy.special import expit
 import iwbayes as iw
 from iwbayes.curator.auditing.audit import opposite_corners
 from iwbayes.curator.estimators.tilting.tilt import tilt
+from iwbayes.curator.generators.bayesnet.bayesnet import structure_scores
+from iwbayes.curator.generators.tables.network import count_table
 from iwbayes.features import FeatureMap
 from iwbayes.measurement import GaussianDistribution, Measurement
 
@@ -28,6 +30,12 @@ def bounded_table(frame, schema, owners, rows_per_user, n_private):
     """Private rows of users who own at most so many each, with a public count of rows."""
     private = iw.PrivateTable(frame.assign(owner=owners), schema, user="owner")
     return private._bounded(np.arange(len(frame)), rows_per_user=rows_per_user, n_private=n_private, source="test")
+
+
+def scores_of(codes, sizes, nodes, n):
+    """Structure scores of nodes from the codes of the rows, as an array."""
+    tables = (count_table(codes, sizes, node.members) for node in nodes)
+    return np.array(structure_scores(tables, sizes, nodes, n))
 
 
 def seeded_ledger(epsilon=1.0, delta=1e-6, adjacency="replace-one", *, seed=1, noise=None):

@@ -132,11 +132,40 @@ plant(FILE, "contributions: the bound from exact counts",
        "index = above_threshold(-above, threshold=-limit, sensitivity=1, monotone=True, **budget)  #",
        "index = next((k for k, a in enumerate(above) if a <= limit), None)  #",
        "curator/test_contribution.py::test_the_bound_and_the_count_ask_for_the_noise_that_they_charge")
-plant(FILE, "contributions: more rows kept than the bound",
+OWNERS = "tables/owners.py"
+UNCHECKED = (Edit(OWNERS, "if np.max(np.bincount(users, minlength=1)) > tau:", "if False:"),)
+plant(OWNERS, "contributions: more rows kept than the bound",
        "return by_user[rank < tau]", "return by_user[rank <= tau]",
-       "curator/test_contribution.py::test_the_bound_is_the_first_that_few_users_pass",
-       more=(Edit("tables/private_table.py", "if np.max(np.bincount(kept, minlength=1)) > rows_per_user:",
-       "if False:"),))
+       "curator/test_contribution.py::test_the_bound_is_the_first_that_few_users_pass", more=UNCHECKED)
+DASK = "tables/test_dask_users.py"
+plant(OWNERS, "contributions: each partition has users of its own",
+       "    known: dict[object, int] = {}\n    for part in parts:\n        own = np",
+       "    before = 0\n    for part in parts:\n        known: dict[object, int] = {}\n        own = before + np",
+       f"{DASK}::test_no_user_keeps_more_rows_than_the_bound_wherever_they_lie",
+       more=(Edit(OWNERS, "        yield part, own[part.codes]\n",
+                  "        before += len(known)\n        yield part, own[part.codes]\n"),))
+plant(OWNERS, "contributions: a user's rows are bounded in each partition",
+       "users, _, places = _smallest(held, tau)",
+       "users, _, places = map(np.concatenate, zip(*(_smallest([part], tau) for part in held)))",
+       f"{DASK}::test_replacing_a_user_moves_no_count_and_no_sum_by_more_than_the_bound", more=UNCHECKED)
+plant("tables/blocks.py", "contributions: all rows of the partitions are read",
+       "return rows if self.kept is None else rows", "return rows if True else rows",
+       f"{DASK}::test_replacing_a_user_moves_no_count_and_no_sum_by_more_than_the_bound",
+       more=(Edit("tables/blocks.py", "rows._kept, rows.n_rows = self.owners.local(places), len(places)",
+                  "rows._kept = self.owners.local(places)"),))
+plant("tables/blocks.py", "contributions: rows that changed hands",
+       "if digest_of(block[self.user]) != self.digest:", "if False:",
+       f"{DASK}::test_rows_that_change_hands_are_refused")
+plant(OWNERS, "contributions: rows that changed hands before they are bounded",
+       "if (len(codes), part.digest) != (self.sizes[place], self.digests[place]):", "if False:",
+       f"{DASK}::test_rows_that_change_hands_are_refused")
+plant("tables/private_table.py", "users: those of a Dask frame are forgotten",
+       "return self._users is not None or (self._rows is not None and self._rows.owners is not None)",
+       "return self._users is not None",
+       f"{DASK}::test_a_table_of_users_tells_their_number_and_not_that_of_the_rows")
+plant("tables/private_table.py", "secrets: number of users' rows in a Dask frame",
+       "(None, None) if user else (1, rows.n_rows)", "(None, rows.n_rows) if user else (1, rows.n_rows)",
+       f"{DASK}::test_a_table_of_users_tells_their_number_and_not_that_of_the_rows")
 plant(FILE, "contributions: count without noise",
        "noisy = int(noise.laplace(total, math.nextafter(tau / left, math.inf))[0])", "noisy = int(total[0])",
        "curator/test_contribution.py::test_the_number_of_rows_is_noisy_with_the_scale_of_the_bound")
@@ -144,7 +173,7 @@ plant(FILE, "contributions: count moves by one", "math.nextafter(tau / left, mat
        "curator/test_contribution.py::test_the_number_of_rows_is_noisy_with_the_scale_of_the_bound")
 plant(FILE, "contributions: exact number of rows",
        "rows_per_user=tau, n_private=n_private, source=source)",
-       "rows_per_user=tau, n_private=len(indices), source=source)",
+       "rows_per_user=tau, n_private=int(total[0]), source=source)",
        "curator/test_contribution.py::test_the_number_of_rows_is_noisy_with_the_scale_of_the_bound")
 
 # --- estimators
@@ -351,8 +380,8 @@ FILE = "tables/private_table.py"
 plant(FILE, "secrets: number of users' rows", "(None, None) if user else (1, len(canonical))",
        "(None, len(canonical)) if user else (1, len(canonical))",
        "curator/test_contribution.py::test_a_table_of_users_tells_their_number_and_not_that_of_the_rows")
-plant(FILE, "secrets: length of a table of users", "        if self.users is not None:\n            raise TypeError(",
-       "        if self.users is not None:\n            return len(self.frame)\n            raise TypeError(",
+plant(FILE, "secrets: length of a table of users", "        if self.of_users:\n            raise TypeError(",
+       "        if self.of_users:\n            return len(self.frame)\n            raise TypeError(",
        "curator/test_contribution.py::test_a_table_of_users_tells_their_number_and_not_that_of_the_rows")
 plant(FILE, "secrets: a table prints its rows", 'return f"PrivateTable of {self._schema!r}"',
        'return f"PrivateTable of {self._schema!r} {self._frame}"',

@@ -36,12 +36,20 @@ NO_LEDGER = "no ledger: what earlier releases of these rows have cost is not cou
     "  iwbayes publish people.csv -s people.toml --epsilon 1 --delta 1e-6 --ledger people.ledger -o people.iwb\n"
     "  iwbayes publish visits.csv -s visits.toml --user patient --rows-per-user 1,2,4,8 --epsilon 2 --delta 1e-6 "
     "-o visits.iwb\n"
+    "  iwbayes publish parts/ -s people.toml --epsilon 1 --delta 1e-8 --n-synthetic 100000 -o people.iwb\n"
     "  iwbayes publish people.csv -s people.toml --epsilon 1 --delta 1e-6 --check --n 4000\n\n"
     "All that can be wrong is looked at before the budget is spent. An interrupted run keeps what it has charged to a "
     "ledger and writes no file."
 )
 def publish(
-    table: Annotated[Path, typer.Argument(help="Private rows, CSV or Parquet.", show_default=False)],
+    table: Annotated[
+        Path,
+        typer.Argument(
+            help="Private rows: a CSV or Parquet file, or a folder of Parquet files (extra dask), which may be larger "
+            "than memory.",
+            show_default=False,
+        ),
+    ],
     schema: SchemaFile,
     epsilon: Epsilon,
     delta: Delta,
@@ -50,7 +58,7 @@ def publish(
         typer.Option("--output", "-o", help="Release file to write; --check does without.", show_default=False),
     ] = None,
     n_synthetic: Annotated[
-        int | None, typer.Option(help="Synthetic rows.", show_default="5 for each private row")
+        int | None, typer.Option(help="Synthetic rows; needed for a folder.", show_default="5 for each private row")
     ] = None,
     for_model: ForModel = None,
     response: Response = None,
@@ -105,8 +113,9 @@ def publish(
 
         ledger_files = [] if ledger is None else [ledger, LedgerFile(ledger).lock_path]
         if output is not None:
-            check_output(output, force, inputs=[table, schema, *ledger_files])
-        from iwbayes._read import Format, read_table
+            inside = list(table.iterdir()) if table.is_dir() else []
+            check_output(output, force, inputs=[table, *inside, schema, *ledger_files])
+        from iwbayes._read import Format, read_table, stored_rows
         from iwbayes.curator.contribution import bounding_events, check_grid
         from iwbayes.curator.generators.aim.aim import AIM
         from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
@@ -123,6 +132,8 @@ def publish(
         from iwbayes.tables import PrivateTable
 
         declared = Schema.from_toml(schema)
+        if table.is_dir() and n_synthetic is None and not check:
+            raise ValueError("five synthetic rows for each of a folder's may not fit in memory. Pass --n-synthetic.")
         grid = _grid(user, rows_per_user)
         form = Format(sep.replace("\\t", "\t"), encoding, decimal)
         # those whose noise is hardened throughout: a release of others is not certified
@@ -159,8 +170,12 @@ def publish(
             found = check_release(table, form, declared, plan_of, **kept)
             typer.echo(json.dumps(found.facts, indent=1) if as_json else wrapped(str(found), width=columns()))
             raise typer.Exit(0 if found.fits else 1)
-        rows = read_table(table, declared, on_undeclared=on_undeclared, **kept, **vars(form))
-        private = PrivateTable(rows, declared, user=user, on_undeclared=on_undeclared)
+        if table.is_dir():
+            stored = stored_rows(table, declared, form, **kept)
+            private = PrivateTable.from_dask(stored, declared, user=user, on_undeclared=on_undeclared)
+        else:
+            rows = read_table(table, declared, on_undeclared=on_undeclared, **kept, **vars(form))
+            private = PrivateTable(rows, declared, user=user, on_undeclared=on_undeclared)
         options |= {"n_synthetic": n_synthetic, "ledger": own, "progressbar": not as_json}
         if grid:
             release = publish_users(private, epsilon=epsilon, delta=delta, grid=grid, **options)  # type: ignore[arg-type]

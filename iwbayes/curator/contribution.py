@@ -7,8 +7,6 @@ import secrets
 from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
 
 from iwbayes.curator.plan import check_whole
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier
@@ -16,7 +14,10 @@ from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.mechanisms import above_threshold
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable
+from iwbayes.tables.owners import row_keys
 
+#: Places in the secret order that the rows' keys follow from: there are more than 2**1600 orders.
+_SECRET = 256
 #: Part of epsilon that chooses the bound; the rest counts the rows that are kept.
 CHOICE_SHARE = 0.5
 
@@ -49,8 +50,8 @@ def bound_contributions(
     Returns
     -------
     PrivateTable
-        The kept rows, in a secret order; ``rows_per_user`` is tau, ``n_private`` the noisy number of rows, at least one
-        and at most tau for each user.
+        The kept rows, from memory in a secret order; ``rows_per_user`` is tau, ``n_private`` the noisy number of rows,
+        at least one and at most tau for each user.
 
     Raises
     ------
@@ -64,9 +65,10 @@ def bound_contributions(
     -----
     Tau is the first t of the grid with #{users with more than t rows} + Laplace(2/e) <= threshold + Laplace(2/e), e its
     part of epsilon. Replacing a user who owns k rows by one who owns k' changes the numbers for the t between k and k'
-    by one, all in the same direction, so that the queries are monotone (see `above_threshold`). The kept rows of a user
-    are drawn with secret randomness, from that user's rows alone. Replacing a user changes their number by at most tau.
-    The number of users is public.
+    by one, all in the same direction, so that the queries are monotone (see `above_threshold`). Each row has a secret
+    random key (see `row_keys`), and those of a user with the smallest keys are kept, over all partitions of a Dask
+    frame together: which ones follows from that user's rows alone. Replacing a user changes their number by at most
+    tau. The number of users is public.
 
     What is published of the result protects people; calibrated intervals for it are out of scope, see `publish_users`.
 
@@ -90,7 +92,7 @@ def bound_contributions(
     limit = _default_threshold(private, ledger) if threshold is None else check_whole("threshold", threshold, 0)
     events = bounding_events(epsilon, len(candidates))
     account = ledger.charge_release(*events)
-    counts = np.bincount(private.users, minlength=private.n_users)  # type: ignore[arg-type]
+    counts = private.rows_of_users
     tau, left = candidates[0], events[-1].epsilon
     if len(candidates) > 1:
         above = np.array([np.count_nonzero(counts > t) for t in candidates], dtype=np.int64)
@@ -100,11 +102,11 @@ def bound_contributions(
     total = np.array([np.minimum(counts, tau).sum()], dtype=np.int64)
     noise = account.charge(events[-1])
     noisy = int(noise.laplace(total, math.nextafter(tau / left, math.inf))[0])
-    indices = _kept(private.users, noise.permutation(len(private.frame)), tau)  # type: ignore[arg-type]
+    keys = row_keys(noise.permutation(_SECRET))
     source = f"bounded {secrets.token_hex(16)}"
     ledger._register(source)
     n_private = int(np.clip(noisy, private.n_users, private.n_users * tau))
-    return private._bounded(indices, rows_per_user=tau, n_private=n_private, source=source)
+    return private._bounded_by(keys, rows_per_user=tau, n_private=n_private, source=source)
 
 
 def bounding_events(epsilon: float, n_candidates: int) -> tuple[Event, ...]:
@@ -115,18 +117,11 @@ def bounding_events(epsilon: float, n_candidates: int) -> tuple[Event, ...]:
     return choice, Event("number of rows", "laplace", (1 - CHOICE_SHARE) * epsilon)
 
 
-def _kept(users: NDArray[np.int64], order: NDArray[np.int64], tau: int) -> NDArray[np.int64]:
-    """Return indices of at most tau rows of each user: the first ones in a random order of all rows."""
-    by_user = order[np.argsort(users[order], kind="stable")]
-    rank = pd.Series(by_user).groupby(users[by_user]).cumcount().to_numpy()
-    return by_user[rank < tau]
-
-
 def check_bounding(private: PrivateTable, ledger: Ledger, grid: Sequence[int]) -> list[int]:
     """Refuse a table without users, a ledger of rows, or no grid; return the grid as numbers."""
     if not isinstance(private, PrivateTable):
         raise TypeError(f"bound_contributions takes a PrivateTable; got {type(private).__name__}.")
-    if private.users is None:
+    if not private.of_users:
         raise ValueError("the table names no users. Use PrivateTable(frame, schema, user=...).")
     if private.rows_per_user is not None:
         raise ValueError("contributions are bounded already. Start from the table as it was read.")

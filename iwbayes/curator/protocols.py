@@ -48,8 +48,8 @@ class PublicFacts:
         if synthetic is not None and private.schema != synthetic.schema:
             raise ValueError("private and synthetic rows must share one schema. Sample the rows under it.")
         n_synthetic = n_synthetic if synthetic is None else len(synthetic)
-        check_adjacency(ledger.adjacency, users=private.users is not None)
-        if private.users is None:
+        check_adjacency(ledger.adjacency, users=private.of_users)
+        if not private.of_users:
             return cls(private.schema, private.n_private, n_synthetic, ledger.adjacency)
         n_private, rows_per_user = private.n_private, private.rows_per_user  # refuses unbounded contributions
         if not ledger.holds(private._source):
@@ -139,7 +139,8 @@ def check_rows_at_hand(algorithm: object, private: PrivateTable) -> None:
     if not (private.in_memory or reads_blocks(algorithm)):
         raise ValueError(
             f"{type(algorithm).__name__} needs the private rows in memory, and they are those of a Dask frame. Use "
-            "BayesNet() and TiltWeights(); or, if the rows fit, PrivateTable(frame.compute(), schema)."
+            "BayesNet(), AIM() or Mixture(), and TiltWeights() or StagedTilt(); or, if the rows fit, "
+            "PrivateTable(frame.compute(), schema)."
         )
 
 

@@ -72,7 +72,7 @@ def publish(
     epsilon, delta = check_budget(epsilon, delta)
     n = _check_arguments(private, generator, weights, n_synthetic, share, ledger, adjacency, noise, delta)
     sampler = np.random.default_rng(random_seed)
-    units, number = ("rows", private.n_private) if private.users is None else ("users", private.n_users)
+    units, number = ("users", private.n_users) if private.of_users else ("rows", private.n_private)
     warn_of_delta(delta, units, number, stacklevel=4)  # it is the caller's of `iwbayes.publish`
     if ledger is None:
         ledger = Ledger(epsilon, delta, adjacency, noise=noise)
@@ -125,12 +125,9 @@ def _check_arguments(
     check_algorithms(generator, weights, private)
     if ledger is not None and not isinstance(ledger, Ledger):
         raise TypeError(f"ledger must be an iwbayes.Ledger; got {type(ledger).__name__}.")
-    if not private.in_memory and n_synthetic is None and not isinstance(generator, GivenTable):
-        raise ValueError(
-            f"five synthetic rows for each of {private.n_private} private ones, which are not in memory, may not fit "
-            "there either. Give n_synthetic."
-        )
-    if private.users is not None and ledger is None:
+    if not isinstance(generator, GivenTable):
+        check_n_synthetic(private, n_synthetic)
+    if private.of_users and ledger is None:
         raise ValueError("a table with users comes with the ledger that bounded their contributions. Pass ledger=.")
     n = ROWS_PER_PRIVATE_ROW * private.n_private if n_synthetic is None else n_synthetic
     if isinstance(generator, GivenTable):
@@ -148,6 +145,15 @@ def _check_arguments(
         raise ValueError("a given ledger has its own noise source; pass either ledger or noise.")
     check_ledger(ledger, adjacency, delta)
     return n
+
+
+def check_n_synthetic(private: PrivateTable, n_synthetic: int | None) -> None:
+    """Refuse to choose the number of synthetic rows by that of rows which are not in memory."""
+    if not private.in_memory and n_synthetic is None:
+        raise ValueError(
+            "five synthetic rows for each private one, which are not in memory, may not fit there either. Give "
+            "n_synthetic."
+        )
 
 
 def check_ledger(ledger: Ledger, adjacency: RowAdjacency, delta: float) -> None:
@@ -183,6 +189,7 @@ def publish_users(
     # refuse what publish() would, while nothing is charged
     check_algorithms(generator, estimator, private)
     check_share(share)
+    check_n_synthetic(private, n_synthetic)
     n = 1 if n_synthetic is None else check_whole("n_synthetic", n_synthetic)
     facts = PublicFacts(private.schema, private.n_users, n, "replace-user", max(grid), private.n_users)
     joint_events(facts, generator, estimator, share, left, delta)(1.0)

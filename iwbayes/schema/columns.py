@@ -266,8 +266,12 @@ class _Levels(Column):
                 return self.from_codes(np.where(absent, -1, numbers))  # so do whole numbers of a binary column
         table = {level: code for code, level in enumerate(self.levels)}
         try:
-            # True is 1, as in Python
-            codes = np.fromiter((table.get(cell, -1) for cell in values.astype(object)), np.int64, len(values))
+            if isinstance(values.dtype, pd.StringDtype):  # text throughout: each one is looked up once
+                own, texts = pd.factorize(values)
+                found = np.array([*(table.get(text, -1) for text in texts), -1], dtype=np.int64)
+                codes = found[own]
+            else:  # True is 1, as in Python
+                codes = np.fromiter((table.get(cell, -1) for cell in values.astype(object)), np.int64, len(values))
         except Exception:  # a cell that cannot be hashed, such as a list; one of a foreign class may raise anything
             raise TypeError(
                 f"column {self.name!r} (dtype {dtype_name(values)}) has cells that are no levels. Recode the column. "

@@ -7,11 +7,12 @@ from typing import Any, NoReturn
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from iwbayes.arrays import IntArray
 from iwbayes.schema import Schema, check_schema
 from iwbayes.schema.schema import Frozen
-from iwbayes.tables.blocks import DaskRows, slices
+from iwbayes.tables.blocks import DaskRows, slices, summed
+from iwbayes.tables.owners import Keys, check_kept, check_user_column, kept_rows, owners_of
 
 
 class PrivateTable(Frozen):
@@ -38,8 +39,6 @@ class PrivateTable(Frozen):
     Attributes
     ----------
     on_undeclared : str
-    users : ndarray of int or None, shape (row,)
-        Owners of the rows as codes, private; None where every row is a person's only one.
     rows_per_user : int or None
         Most rows that a user owns, public; 1 without users, None until contributions are bounded.
 
@@ -76,15 +75,15 @@ class PrivateTable(Frozen):
     True
     """
 
-    __slots__ = ("_frame", "_n_private", "_rows", "_schema", "_source", "on_undeclared", "rows_per_user", "users")
+    __slots__ = ("_frame", "_n_private", "_rows", "_schema", "_source", "_users", "on_undeclared", "rows_per_user")
 
     _frame: pd.DataFrame | None
     _rows: DaskRows | None
     _schema: Schema
     _n_private: int | None
     _source: str | None
+    _users: IntArray | None
     on_undeclared: str
-    users: NDArray[np.int64] | None
     rows_per_user: int | None
 
     def __init__(
@@ -106,22 +105,30 @@ class PrivateTable(Frozen):
             )
         users = None
         if user is not None:
-            users = _owners(frame, schema, user)
+            if not isinstance(frame, pd.DataFrame):
+                raise TypeError(f"rows must be a pandas.DataFrame; got {type(frame).__name__}.")
+            check_user_column(frame.columns, schema, user)
+            users, _ = owners_of(frame[user], user)
             frame = frame.drop(columns=user)
         canonical = schema.conform(frame, on_undeclared=on_undeclared)
         most, n = (None, None) if user else (1, len(canonical))
-        self._fill(published, on_undeclared, _frame=canonical, users=users, rows_per_user=most, _n_private=n)
+        self._fill(published, on_undeclared, _frame=canonical, _users=users, rows_per_user=most, _n_private=n)
 
     @classmethod
-    def from_dask(cls, frame: Any, schema: Schema, *, on_undeclared: str = "refuse") -> PrivateTable:
+    def from_dask(
+        cls, frame: Any, schema: Schema, *, user: str | None = None, on_undeclared: str = "refuse"
+    ) -> PrivateTable:
         """Make a table of the rows of a Dask frame, which stay there: they may be more than memory holds.
 
         Parameters
         ----------
         frame : dask.dataframe.DataFrame
-            Exactly the declared columns, from files that do not change. Each partition must fit in memory, as many at
-            once as Dask's scheduler has threads. One row a person: tables with users must be in memory.
+            Exactly the declared columns, and the user column if there is one, from files that do not change. Each
+            partition must fit in memory, as many at once as Dask's scheduler has threads.
         schema : Schema
+        user : str, optional
+            As for rows in memory. The rows of a user may lie in any partitions. Memory grows with the number of users,
+            and with the rows that `bound_contributions` may keep, not with the number of rows.
         on_undeclared : {"refuse", "missing", "other"}
             As for rows in memory. Dask's own readers refuse cells that are not of the dtype that they expect: let them
             read text (``dtype=str``) where the option is to take care of such cells.
@@ -129,8 +136,9 @@ class PrivateTable(Frozen):
         Returns
         -------
         PrivateTable
-            For `BayesNet` and `TiltWeights`, which read it block by block, and weights that read no private row. Others
-            need the rows in memory and refuse before anything is charged.
+            For generators that measure tables (`BayesNet`, `AIM`, `Mixture`), `TiltWeights` and `StagedTilt`, which
+            read it block by block, and weights that read no private row. Others need the rows in memory and refuse
+            before anything is charged.
 
         Raises
         ------
@@ -139,13 +147,15 @@ class PrivateTable(Frozen):
         TypeError, ValueError
             When the rows break the declaration, as for rows in memory; or the frame is none of Dask's.
         RuntimeError
-            When the frame cannot be computed, here or later; Dask's own message is not shown, since it may quote rows.
+            When the frame cannot be computed, or rows changed hands, here or later; Dask's own message is not shown,
+            since it may quote rows.
         """
         check_schema(schema)
         published = schema.admitting(on_undeclared)
-        rows = DaskRows(frame, schema, on_undeclared)
+        rows = DaskRows(frame, schema, on_undeclared, user)
         table = object.__new__(cls)
-        table._fill(published, on_undeclared, _rows=rows, rows_per_user=1, _n_private=rows.n_rows)
+        most, n = (None, None) if user else (1, rows.n_rows)
+        table._fill(published, on_undeclared, _rows=rows, rows_per_user=most, _n_private=n)
         return table
 
     def _fill(self, schema: Schema, on_undeclared: str, **content: object) -> None:
@@ -153,17 +163,27 @@ class PrivateTable(Frozen):
         both = {"_schema": schema, "on_undeclared": on_undeclared}
         self._set(**(dict.fromkeys(self.__slots__) | both | content))
 
-    def _bounded(self, indices: NDArray[np.int64], *, rows_per_user: int, n_private: int, source: str) -> PrivateTable:
+    def _bounded(self, indices: IntArray, *, rows_per_user: int, n_private: int, source: str) -> PrivateTable:
         """Keep some rows of the users, of which none owns more than ``rows_per_user``; see `bound_contributions`."""
         if self.users is None:
             raise ValueError("only a table with a user column has contributions to bound.")
         kept = self.users[indices]
-        if np.max(np.bincount(kept, minlength=1)) > rows_per_user:
-            raise RuntimeError("a user keeps more rows than the bound. This is a defect: nothing was released.")
+        check_kept(kept, rows_per_user)
+        frame = self.frame.iloc[indices].reset_index(drop=True)
+        return self._with(rows_per_user, n_private, source, _frame=frame, _users=kept)
+
+    def _bounded_by(self, keys: Keys, *, rows_per_user: int, n_private: int, source: str) -> PrivateTable:
+        """Keep at most so many rows of each user: those with the smallest keys."""
+        if self._rows is not None:
+            return self._with(rows_per_user, n_private, source, _rows=self._rows.keeping(keys, rows_per_user))
+        indices = kept_rows(self._users, keys(0, len(self.frame)), rows_per_user)  # type: ignore[arg-type]
+        return self._bounded(indices, rows_per_user=rows_per_user, n_private=n_private, source=source)
+
+    def _with(self, rows_per_user: int, n_private: int, source: str, **content: object) -> PrivateTable:
+        """Return a table of the same schema with these public facts and rows."""
         table = object.__new__(PrivateTable)
         facts = {"rows_per_user": rows_per_user, "_n_private": n_private, "_source": source}
-        frame = self.frame.iloc[indices].reset_index(drop=True)
-        table._fill(self._schema, self.on_undeclared, _frame=frame, users=kept, **facts)
+        table._fill(self._schema, self.on_undeclared, **facts, **content)
         return table
 
     @property
@@ -188,6 +208,10 @@ class PrivateTable(Frozen):
         """
         yield from map(function, slices(self.frame)) if self._rows is None else self._rows.map(function)
 
+    def sum_blocks(self, function: Callable[[pd.DataFrame], IntArray]) -> IntArray:
+        """Sum the arrays of whole numbers that a function gives for each block of rows; for curator modules only."""
+        return summed(self.frame, function) if self._rows is None else self._rows.sum(function)
+
     @property
     def schema(self) -> Schema:
         """The schema that is published: ``admitting(on_undeclared)`` of the declared one."""
@@ -210,12 +234,38 @@ class PrivateTable(Frozen):
         return self._n_private
 
     @property
+    def of_users(self) -> bool:
+        """Whether the rows belong to users, who may own several."""
+        return self._users is not None or (self._rows is not None and self._rows.owners is not None)
+
+    @property
+    def users(self) -> IntArray | None:
+        """Owners of the rows as codes, shape (row,): private, for curator modules only; None where rows name none.
+
+        Raises
+        ------
+        ValueError
+            For rows of a Dask frame that belong to users: their owners are not in memory.
+        """
+        if self._users is None and self.of_users:
+            self.frame  # noqa: B018 - refuses
+        return self._users
+
+    @property
+    def rows_of_users(self) -> IntArray:
+        """Rows of each user, shape (user,): private, for the curator's modules only."""
+        if self._rows is None or self._rows.owners is None:
+            return np.bincount(self._users)  # type: ignore[arg-type]
+        counts = self._rows.owners.counts
+        return counts if self.rows_per_user is None else np.minimum(counts, self.rows_per_user)
+
+    @property
     def n_users(self) -> int:
         """Number of users, which is public; of rows without a user column."""
-        return self.n_private if self.users is None else int(np.max(self.users, initial=-1)) + 1
+        return len(self.rows_of_users) if self.of_users else self.n_private
 
     def __len__(self) -> int:
-        if self.users is not None:
+        if self.of_users:
             raise TypeError("the number of rows of users is private; n_private is what was released of it.")
         return self.n_private
 
@@ -227,20 +277,3 @@ class PrivateTable(Frozen):
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a PrivateTable cannot be pickled; build it again from its source.")
-
-
-def _owners(frame: pd.DataFrame, schema: Schema, user: str) -> NDArray[np.int64]:
-    """Owners of rows as codes in order of appearance."""
-    if not isinstance(frame, pd.DataFrame):
-        raise TypeError(f"rows must be a pandas.DataFrame; got {type(frame).__name__}.")
-    if user in schema.names:
-        raise ValueError(f"the user column {user!r} is in the schema, so it would be published. Leave it out there.")
-    if list(frame.columns).count(user) != 1:
-        raise ValueError(f"the table must have one user column {user!r}. Check the name; its columns are not shown.")
-    try:
-        codes, _ = pd.factorize(frame[user])
-    except TypeError:  # a cell that cannot be hashed
-        codes = None
-    if codes is None or (codes < 0).any():
-        raise ValueError(f"every row needs an owner: the user column {user!r} has missing cells or none that compare.")
-    return np.asarray(codes, dtype=np.int64)

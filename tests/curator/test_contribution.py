@@ -6,19 +6,18 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import pytest
-from factories import MIXED_G, bounded_table, seeded_ledger, synthetic_table, wide_rows
+from factories import MIXED_G, bounded_table, scores_of, seeded_ledger, synthetic_table, wide_rows
 from noise_sources import ScriptedNoise, shares_of_claims
 from scipy import stats
 
 import iwbayes as iw
 from iwbayes.analyst.criticism.diagnose import diagnose
-from iwbayes.curator.contribution import _kept
-from iwbayes.curator.generators.bayesnet.bayesnet import structure_scores
 from iwbayes.curator.generators.tables.network import Node
 from iwbayes.curator.privacy.accounting import dpsgd_multiplier
 from iwbayes.curator.privacy.mechanisms import above_threshold
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.curator.publish import release_epsilon
+from iwbayes.tables.owners import kept_rows
 
 SECRET = "patient-8273645"
 user_ledger = partial(seeded_ledger, adjacency="replace-user")
@@ -219,14 +218,14 @@ def test_each_user_keeps_a_random_part_of_its_own_rows():
     rng, draws = np.random.default_rng(3), 4000
     times = np.zeros(len(users))
     for _ in range(draws):
-        kept = _kept(users, rng.permutation(len(users)), 2)
+        kept = kept_rows(users, rng.permutation(len(users)), 2)
         assert len(set(kept)) == len(kept) == 6
         times[kept] += 1
     assert (times[users != 0] == draws).all()
     share = times[users == 0] / draws
     assert (np.abs(share - 2 / 5) < 5 * math.sqrt(0.4 * 0.6 / draws)).all()
     # a user's rows are kept independently of how many rows others own: pairs of places are uniform
-    pairs = [tuple(sorted(k for k in _kept(users, rng.permutation(9), 2) if users[k] == 0)) for _ in range(draws)]
+    pairs = [tuple(sorted(k for k in kept_rows(users, rng.permutation(9), 2) if users[k] == 0)) for _ in range(draws)]
     counts = pd.Series(pairs).value_counts()
     assert len(counts) == 10 and stats.chisquare(counts).pvalue > 1e-6
 
@@ -432,7 +431,7 @@ def test_structure_scores_keep_their_sensitivity_when_rows_appear():
         scores = []
         for _ in range(2):
             own = np.tile(rng.integers(0, 2, 2), (int(rng.integers(1, tau + 1)), 1))
-            scores.append(int(structure_scores(np.concatenate([own, common]), sizes, [node], most)[0]))
+            scores.append(int(scores_of(np.concatenate([own, common]), sizes, [node], most)[0]))
         worst = max(worst, abs(scores[0] - scores[1]) / (6 * tau * most))
         assert abs(scores[0] - scores[1]) <= 6 * tau * most
     assert worst > 0.05

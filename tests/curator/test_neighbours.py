@@ -10,12 +10,11 @@ from itertools import product
 import numpy as np
 import pandas as pd
 import pytest
-from factories import MIXED_G, synthetic_table, wide_rows
+from factories import MIXED_G, scores_of, synthetic_table, wide_rows
 from noise_sources import shares_of_claims
 
 import iwbayes as iw
 from iwbayes.curator.estimators.tilting.exponential import STEPS_PER_BOUND, integer_total
-from iwbayes.curator.generators.bayesnet.bayesnet import structure_scores
 from iwbayes.curator.generators.tables.network import Node
 from iwbayes.curator.privacy.accounting import gaussian_delta, price
 from iwbayes.curator.privacy.mechanisms import gaussian, power_of_two_below
@@ -235,14 +234,14 @@ def test_structure_scores_equal_brute_force():
     for _ in range(60):
         n, sizes = int(rng.integers(1, 15)), rng.integers(1, 4, 3).tolist()
         codes = np.column_stack([rng.integers(0, size, n) for size in sizes])
-        assert structure_scores(codes, sizes, nodes, n).tolist() == [brute_score(codes, sizes, k, n) for k in nodes]
+        assert scores_of(codes, sizes, nodes, n).tolist() == [brute_score(codes, sizes, k, n) for k in nodes]
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
 def test_structure_scores_keep_their_sensitivities_on_all_binary_tables(n):
     node, sizes, cells = Node(0, (1,)), [2, 2], list(product((0, 1), repeat=2))
     for rows in product(cells, repeat=n - 1):
-        scores = [int(structure_scores(np.array([row, *rows]), sizes, [node], n)[0]) for row in cells]
+        scores = [int(scores_of(np.array([row, *rows]), sizes, [node], n)[0]) for row in cells]
         assert max(scores) - min(scores) <= 6 * n
         null = brute_score(np.array(rows, dtype=int).reshape(-1, 2), sizes, node, n)
         assert max(abs(score - null) for score in scores) <= 3 * n

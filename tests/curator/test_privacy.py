@@ -8,7 +8,17 @@ import numpy as np
 import pandas as pd
 import pytest
 from audit_tools import Case, HalvedNoise, Release, logistic
-from factories import apart, around_the_middle, corners, one_row, real_schema, row_of_ends, surprising, synthetic_table
+from factories import (
+    apart,
+    around_the_middle,
+    corners,
+    one_row,
+    real_schema,
+    row_of_ends,
+    scores_of,
+    surprising,
+    synthetic_table,
+)
 
 import iwbayes as iw
 from iwbayes._warnings import PrivacyWarning
@@ -18,7 +28,7 @@ from iwbayes.curator.estimators.neural import NeuralWeights
 from iwbayes.curator.estimators.output import OutputNoiseWeights
 from iwbayes.curator.estimators.tilting.exponential import STEPS_PER_BOUND, integer_total
 from iwbayes.curator.estimators.tilting.tilt import TiltWeights
-from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet, structure_scores
+from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
 from iwbayes.curator.generators.mixture.mixture import Mixture
 from iwbayes.curator.generators.tables.network import Node, count_table
 from iwbayes.curator.privacy.mechanisms import power_of_two_below
@@ -286,9 +296,9 @@ def test_no_neighbours_move_structure_scores_or_counts_by_more_than_stated(adjac
         other = codes.copy()
         other[0] = [rng.integers(0, s) for s in sizes]
         if adjacency == "replace-one":
-            scores = structure_scores(codes, sizes, candidates, n) - structure_scores(other, sizes, candidates, n)
+            scores = scores_of(codes, sizes, candidates, n) - scores_of(other, sizes, candidates, n)
         else:
-            scores = structure_scores(codes, sizes, candidates, n) - null_row_scores(codes, sizes, candidates)
+            scores = scores_of(codes, sizes, candidates, n) - null_row_scores(codes, sizes, candidates)
             other = codes[1:]
         assert np.abs(scores).max() <= (6 if adjacency == "replace-one" else 3) * n
         worst_score = max(worst_score, np.abs(scores).max() / n)

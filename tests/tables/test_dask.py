@@ -13,6 +13,8 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import iwbayes as iw
+from iwbayes.curator.generators.tables import counting
+from iwbayes.curator.generators.tables.bins import ColumnBins, Groups
 from iwbayes.tables import blocks
 
 # Dask's readers use what pandas 3.1 announces to remove
@@ -49,7 +51,19 @@ def release_of(private, **options):
     return iw.publish(private, **{**settings, **options}, progressbar=False)
 
 
-@pytest.mark.parametrize("options", [{}, {"for_models": ["y ~ x + g"]}, {"weights": iw.TiltWeights(mechanism="cube")}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"for_models": ["y ~ x + g"]},
+        {"weights": iw.TiltWeights(mechanism="cube")},
+        {"generator": iw.BayesNet(max_parents=0)},
+        {"generator": iw.BayesNet(max_parents=1)},
+        {"generator": iw.AIM(rounds=3)},
+        {"generator": iw.Mixture(4, 2, starts=1, random_seed=5, progressbar=False)},
+    ],
+    ids=["default", "stages", "cube", "no parents", "one parent", "AIM", "Mixture"],
+)
 def test_the_release_is_that_of_the_same_rows_in_memory(options):
     frame = rows()
     here = release_of(iw.PrivateTable(frame, SCHEMA), **options)
@@ -91,16 +105,15 @@ def test_what_needs_rows_in_memory_is_refused_before_anything_is_charged():
     assert not private.in_memory and repr(private) == repr(iw.PrivateTable(rows(), SCHEMA))
     ledger = iw.Ledger(1.0, 1e-6)
     options = {"epsilon": 1.0, "delta": 1e-6, "ledger": ledger, "n_synthetic": 100, "progressbar": False}
+    steps = iw.Mixture(method="variational")
     with pytest.raises(ValueError, match=r"Mixture needs the private rows in memory.*frame.compute\(\)"):
-        iw.publish(private, generator=iw.Mixture(), **options)
+        iw.publish(private, generator=steps, **options)
     with pytest.raises(ValueError, match="LogisticWeights needs the private rows in memory"):
         iw.publish(private, weights=iw.paper.LogisticWeights(), **options)
     with pytest.raises(ValueError, match="TiltWeights needs the private rows in memory"):
         iw.publish(private, weights=iw.TiltWeights(base=iw.paper.LogisticWeights()), **options)
     with pytest.raises(ValueError, match="Give n_synthetic"):
         iw.publish(private, **{**options, "n_synthetic": None})
-    with pytest.raises(ValueError, match="Mixture needs the private rows in memory"):
-        iw.Mixture().fit(private, ledger, epsilon=1.0, delta=1e-6)
     synthetic = iw.SyntheticTable(rows(), SCHEMA, already_spent=(0, 0))
     with pytest.raises(ValueError, match="LogisticWeights needs the private rows in memory"):
         iw.paper.LogisticWeights().fit(private, synthetic, ledger, epsilon=1.0, delta=1e-6)
@@ -108,6 +121,39 @@ def test_what_needs_rows_in_memory_is_refused_before_anything_is_charged():
         private.frame  # noqa: B018
     assert ledger.statement().events == ()
     assert len(iw.publish(private, generator=synthetic, **{**options, "n_synthetic": None}).weights) == 3000
+
+
+def test_generators_of_gradients_refuse_by_themselves_before_anything_is_charged():
+    pytest.importorskip("torch")
+    private, ledger = iw.PrivateTable.from_dask(lazy(rows()), SCHEMA), iw.Ledger(1.0, 1e-6)
+    for generator in (iw.Mixture(method="variational"), iw.paper.PATEGAN()):
+        with pytest.raises(
+            ValueError, match=r"needs the private rows in memory.* Use BayesNet\(\), AIM\(\) or Mixture"
+        ):
+            generator.fit(private, ledger, epsilon=1.0, delta=1e-6)
+    assert ledger.statement().events == ()
+
+
+@pytest.mark.parametrize("limits", [(2**22, 2**24, 20_000), (60, 2**24, 20_000), (60, 100, 20_000), (40, 2**24, 3)])
+def test_tables_are_those_of_the_rows_however_few_cells_a_pass_may_count(monkeypatch, limits):
+    """Against counts cell by cell: in one pass or many, as sums of larger tables or from the rows anew."""
+    for name, value in zip(("PASS_CELLS", "KEPT_CELLS", "KEPT_TABLES"), limits, strict=True):
+        monkeypatch.setattr(counting, name, value)
+    frame = rows(700)
+    private = iw.PrivateTable.from_dask(lazy(frame), SCHEMA)
+    bins = [ColumnBins.of(column, 5) for column in SCHEMA]
+    groups = [Groups(np.arange(b.size) // 2, np.ones(b.size)) for b in bins]
+    codes = [
+        g.of[b.codes(column)] for g, b, (_, column) in zip(groups, bins, SCHEMA.conform(frame).items(), strict=True)
+    ]
+    coded = counting.RowCodes(private, bins, keep=False)
+    coded.group(groups)
+    coded.remember(3, 60)
+    asked = [(1,), (2, 0), (3, 1, 2), (0, 1, 2), (0,), (1, 3), (0, 3, 2), (3, 2, 1, 0)]
+    for columns, found in zip(asked, coded.count(asked), strict=True):
+        table = np.zeros([groups[c].size for c in columns], dtype=int)
+        np.add.at(table, tuple(codes[c] for c in columns), 1)
+        assert_array_equal(found, table.ravel())
 
 
 def test_declarations_are_checked_in_every_block():

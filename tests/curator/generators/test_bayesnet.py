@@ -6,10 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from factories import scores_of
 from scipy.stats import chisquare
 
 import iwbayes as iw
-from iwbayes.curator.generators.bayesnet.bayesnet import conditional_table, parent_sets, structure_scores
+from iwbayes.curator.generators.bayesnet.bayesnet import conditional_table, parent_sets
 from iwbayes.curator.generators.tables.bins import ColumnBins, Groups, draw_codes
 from iwbayes.curator.generators.tables.counts import (
     NoisyCounts,
@@ -131,7 +132,7 @@ def test_scores_equal_the_definition():
     joint = np.zeros((2, 4, 3))
     np.add.at(joint, (codes[:, 1], codes[:, 2], codes[:, 0]), 1 / 200)
     r = np.abs(joint - joint.sum(axis=2, keepdims=True) * joint.sum(axis=(0, 1))).sum() / 2
-    score = structure_scores(codes, [3, 2, 4], [N(0, (1, 2))], len(codes))[0]
+    score = scores_of(codes, [3, 2, 4], [N(0, (1, 2))], len(codes))[0]
     assert score / (2 * 200**2) == pytest.approx(r, rel=1e-12)
 
 

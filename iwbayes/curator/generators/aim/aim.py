@@ -17,8 +17,9 @@ from iwbayes.curator.generators.aim.tree import Structure, Tree, require_mbi
 from iwbayes.curator.generators.fitting import LedgerFit, check_whole
 from iwbayes.curator.generators.tables.bins import ColumnBins, is_numeric
 from iwbayes.curator.generators.tables.coding import CodedRows, coded_rows, useful_cells
+from iwbayes.curator.generators.tables.counting import RowCodes
 from iwbayes.curator.generators.tables.counts import Codes, count_event, count_moves, mean_noise, measure_counts
-from iwbayes.curator.generators.tables.network import FittedNetwork, count_table
+from iwbayes.curator.generators.tables.network import FittedNetwork
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier, largest_scale
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.mechanisms import Budget, exponential, gaussian_parts
@@ -191,7 +192,7 @@ class AIM(LedgerFit[FittedNetwork]):
         shares = self._shares(facts, epsilon, delta)
         coded = coded_rows(
             private, ledger, facts, shares.columns, label="AIM columns", columns=range(len(facts.schema)),
-            max_bins=self.max_bins, theta=BINS_THETA, n_groups=_most_groups(facts, shares),
+            max_bins=self.max_bins, theta=BINS_THETA, n_groups=_most_groups(facts, shares), keep=True,
         )  # fmt: skip
         found = self._rounds(coded, ledger, facts, shares)
         nodes, tables = found.network()
@@ -205,7 +206,7 @@ class AIM(LedgerFit[FittedNetwork]):
         most_cells = 2 * n / mean_noise(facts, 1, *shares.rounds[-1])  # beyond it, noise is all that is measured
         candidates = self._candidates(facts.schema).within(sizes, most_cells)
         sensitivity = max(candidates.weights) * count_moves(facts) * facts.rows_per_user
-        counts_of = _Counter(coded.codes, sizes)
+        counts_of = _Counter(coded.rows)
         for k, budget in enumerate(shares.rounds, start=1):
             allowed = self._allowed(candidates, sizes, measured, k)
             noise = mean_noise(facts, 1, *budget)
@@ -268,14 +269,14 @@ class Candidates(NamedTuple):
 class _Counter:
     """Exact counts of the private rows in the cells of some columns, kept as long as there are not too many."""
 
-    def __init__(self, codes: Codes, sizes: Sequence[int]) -> None:
-        self._codes, self._sizes, self._left = codes, sizes, _KEPT_CELLS
+    def __init__(self, rows: RowCodes) -> None:
+        self._rows, self._left = rows, _KEPT_CELLS
         self._kept: dict[Columns, Codes] = {}
 
     def __call__(self, columns: Columns) -> Codes:
         if columns in self._kept:
             return self._kept[columns]
-        counts = count_table(self._codes, self._sizes, columns)
+        (counts,) = self._rows.count([columns])
         if len(counts) <= self._left:
             self._kept[columns], self._left = counts, self._left - len(counts)
         return counts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, ClassVar, NamedTuple
@@ -14,6 +14,7 @@ from iwbayes.arrays import Array
 from iwbayes.curator.generators.fitting import LedgerFit, check_whole
 from iwbayes.curator.generators.tables.bins import is_numeric
 from iwbayes.curator.generators.tables.coding import coded_rows, useful_cells
+from iwbayes.curator.generators.tables.counting import RowCodes
 from iwbayes.curator.generators.tables.counts import (
     Codes,
     consistent_tables,
@@ -22,7 +23,7 @@ from iwbayes.curator.generators.tables.counts import (
     measure_counts,
     project_nonnegative,
 )
-from iwbayes.curator.generators.tables.network import FittedNetwork, Node, count_table
+from iwbayes.curator.generators.tables.network import FittedNetwork, Node
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.mechanisms import Budget, exponential, gaussian_parts
@@ -100,7 +101,7 @@ class BayesNet(LedgerFit["FittedNetwork"]):
     pure = True
     #: With a delta above 0 it is better: Gaussian counts need less noise, and compose well.
     prefers_delta: ClassVar[bool] = True
-    #: Private rows are read block by block; one code a cell is kept.
+    #: Private rows are read block by block, and counted anew where they are not in memory.
     reads_blocks: ClassVar[bool] = True
 
     max_parents: int = 2
@@ -155,10 +156,13 @@ class BayesNet(LedgerFit["FittedNetwork"]):
         coded = coded_rows(
             private, ledger, facts, shares.bins, label="BayesNet bins", columns=numeric, max_bins=self.max_bins,
             theta=BINS_THETA * self.theta, n_groups=int(np.clip(math.sqrt(useful), 2, self.max_bins)),
+            keep=private.in_memory,
         )  # fmt: skip
-        codes, sizes = coded.codes, [g.size for g in coded.groups]
-        nodes = self._structure(codes, sizes, ledger, facts, shares.selection, useful)
-        counts = [count_table(codes, sizes, node.members) for node in nodes]
+        sizes = [g.size for g in coded.groups]
+        if self.max_parents > 0:
+            coded.rows.remember(self.max_parents + 1, useful)
+        nodes = self._structure(coded.rows, sizes, ledger, facts, shares.selection, useful)
+        counts = list(coded.rows.count([node.members for node in nodes]))
         noisy = measure_counts(counts, ledger, "BayesNet tables", facts, **shares.tables._asdict())
         agreed = consistent_tables(noisy, [node.members for node in nodes], sizes, coded.measured, n)
         prior = PRIOR_ROWS * math.sqrt(noisy[0].variance)
@@ -168,11 +172,12 @@ class BayesNet(LedgerFit["FittedNetwork"]):
         return FittedNetwork("BayesNet", schema, coded.bins, coded.groups, tuple(nodes), tables)
 
     def _structure(
-        self, codes: Codes, sizes: Sequence[int], ledger: Ledger, facts: PublicFacts, epsilon: float, cells: float
+        self, rows: RowCodes, sizes: Sequence[int], ledger: Ledger, facts: PublicFacts, epsilon: float, cells: float
     ) -> list[Node]:
         if self.max_parents == 0:
             return [Node(column, ()) for column in range(len(sizes))]
         nodes, rest = [Node(0, ())], list(range(1, len(sizes)))
+        known: dict[Node, int] = {}
         factor = 3 * count_moves(facts) * facts.rows_per_user
         while rest:
             placed = [node.column for node in nodes]
@@ -181,7 +186,10 @@ class BayesNet(LedgerFit["FittedNetwork"]):
                 for column in rest
                 for parents in parent_sets(placed, sizes, sizes[column], self.max_parents, cells)
             ]
-            scores = structure_scores(codes, sizes, candidates, facts.most_rows)
+            new = [node for node in candidates if node not in known]
+            tables = rows.count([node.members for node in new])
+            known.update(zip(new, structure_scores(tables, sizes, new, facts.most_rows), strict=True))
+            scores = np.array([known[node] for node in candidates], dtype=np.int64)
             settings: dict[str, Any] = {"epsilon": epsilon, "ledger": ledger, "label": "BayesNet structure"}
             chosen = exponential(scores, sensitivity=factor * facts.most_rows, **settings)
             nodes.append(candidates[chosen])
@@ -205,15 +213,18 @@ def parent_sets(
     return useful or [()]
 
 
-def structure_scores(codes: Codes, sizes: Sequence[int], candidates: Sequence[Node], n: int) -> Codes:
-    """Integer scores 2 n**2 R of candidates, n at least the number of rows; see `BayesNet` for their sensitivity."""
+def structure_scores(tables: Iterable[Codes], sizes: Sequence[int], candidates: Sequence[Node], n: int) -> list[int]:
+    """Integer scores 2 n**2 R of candidates by their tables, n at least the number of rows.
+
+    See `BayesNet` for their sensitivity.
+    """
     if n > 2**30:
         raise ValueError("scores of more than 2**30 rows pass 64-bit integers. Fit on fewer rows.")
-    scores = np.empty(len(candidates), dtype=np.int64)
-    for index, node in enumerate(candidates):
-        joint = count_table(codes, sizes, node.members).reshape(-1, sizes[node.column])
+    scores = []
+    for node, table in zip(candidates, tables, strict=True):
+        joint = table.reshape(-1, sizes[node.column])
         product = np.multiply.outer(joint.sum(axis=1), joint.sum(axis=0))
-        scores[index] = np.abs(n * joint - product).sum()
+        scores.append(int(np.abs(n * joint - product).sum()))
     return scores
 
 

@@ -136,6 +136,11 @@ class Mixture(LedgerFit["FittedMixture"]):
         return PrivateSteps(self.steps, min(1.0, ROWS_A_STEP / max(n_private, 1)), self.clip_norm)
 
     @property
+    def reads_blocks(self) -> bool:
+        """Whether private rows are read block by block: noisy tables are; private steps need all rows at hand."""
+        return self.method == "moments"
+
+    @property
     def pure(self) -> bool:
         """Whether `fit` works in pure epsilon; with a delta above 0 counts get Gaussian noise."""
         return self.method == "moments"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
@@ -160,9 +161,8 @@ def release(
     useful = facts.n_private / (BIN_SIGNAL * budgets.columns.mean_noise(facts))
     n_bins = int(np.clip(useful, min(LEAST_BINS, max_bins), max_bins))
     bins = tuple(ColumnBins.of(column, n_bins) for column in facts.schema)
-    codes = np.column_stack([b.codes(private.frame[b.column.name]) for b in bins]).astype(np.int64)
     single = Grouping(tuple(np.arange(b.size) for b in bins))
-    columns = budgets.columns.measure(single.count_columns(codes), ledger, facts)
+    columns = budgets.columns.measure(private.sum_blocks(partial(_columns, bins, single)), ledger, facts)
     centers = smoothed_laws(np.split(columns.value, single.code_starts[1:-1]), facts.n_private)
     n_groups = MAX_GROUPS
     if budgets.pairs is not None:
@@ -171,8 +171,23 @@ def release(
     grouping = Grouping(tuple(group_codes(b, c, n_groups) for b, c in zip(bins, centers, strict=True)))
     pairs = None
     if budgets.pairs is not None:
-        pairs = budgets.pairs.measure(grouping.count_pairs(codes), ledger, facts)
+        pairs = budgets.pairs.measure(private.sum_blocks(partial(_pairs, bins, grouping)), ledger, facts)
     return bins, grouping, MeasuredCounts(columns, pairs, centers)
+
+
+def _codes(bins: Sequence[ColumnBins], block: pd.DataFrame) -> Codes:
+    """Codes of a block of canonical rows, shape (row, column)."""
+    return np.column_stack([b.codes(block[b.column.name]) for b in bins]).astype(np.int64)
+
+
+def _columns(bins: Sequence[ColumnBins], grouping: Grouping, block: pd.DataFrame) -> Codes:
+    """Count a block in the tables of all columns."""
+    return grouping.count_columns(_codes(bins, block))
+
+
+def _pairs(bins: Sequence[ColumnBins], grouping: Grouping, block: pd.DataFrame) -> Codes:
+    """Count a block in the tables of all pairs."""
+    return grouping.count_pairs(_codes(bins, block))
 
 
 def group_codes(bins: ColumnBins, distribution: Array, n_groups: int) -> Codes:

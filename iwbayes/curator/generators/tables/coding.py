@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from iwbayes.arrays import Array
 from iwbayes.curator.generators.tables.bins import ColumnBins, Groups, is_numeric
-from iwbayes.curator.generators.tables.counts import Codes, mean_noise, measure_counts, project_nonnegative
+from iwbayes.curator.generators.tables.counting import RowCodes
+from iwbayes.curator.generators.tables.counts import mean_noise, measure_counts, project_nonnegative
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.mechanisms import Budget
 from iwbayes.curator.protocols import PublicFacts
@@ -24,7 +24,7 @@ class CodedRows(NamedTuple):
     """Codes of the private rows (private), and what was released of the columns one by one."""
 
     bins: tuple[ColumnBins, ...]
-    codes: Codes  # (row, column): the group that a row is in
+    rows: RowCodes
     groups: tuple[Groups, ...]
     measured: dict[int, tuple[Array, Array]]  # of a column: released counts (group,) and the variance of their noise
 
@@ -45,8 +45,11 @@ def coded_rows(
     max_bins: int,
     theta: float,
     n_groups: int,
+    keep: bool,
 ) -> CodedRows:
     """Measure the counts of some columns by ``budget``, all numeric ones among them, and group the bins by mass.
+
+    Codes are kept in memory, or else made anew from the rows by each count.
 
     Numeric columns have so many bins that these counts are useful by ``theta`` (see `useful_cells`), and at most
     ``n_groups`` groups. A smooth density is put through the noisy counts of the bins, free of charge.
@@ -55,16 +58,11 @@ def coded_rows(
     numeric = any(is_numeric(column) for column in schema)
     fine = useful_cells(facts, len(columns), budget, theta) if numeric else 0.0
     bins = tuple(ColumnBins.of(c, int(np.clip(fine, min(4, max_bins), max_bins))) for c in schema)
-    smallest = np.min_scalar_type(max(b.size for b in bins))
-
-    def coded(block: pd.DataFrame) -> Codes:
-        return np.column_stack([b.codes(block[b.column.name]).astype(smallest) for b in bins])
-
-    codes = np.concatenate(list(private.map_blocks(coded)))
+    rows = RowCodes(private, bins, keep=keep)
     groups = [Groups(np.arange(b.size), np.ones(b.size)) for b in bins]
     measured: dict[int, tuple[Array, Array]] = {}
     if columns:
-        counts = [np.bincount(codes[:, index], minlength=bins[index].size) for index in columns]
+        counts = list(rows.count([(index,) for index in columns]))
         for index, part in zip(columns, measure_counts(counts, ledger, label, facts, **budget._asdict()), strict=True):
             value = part.value.astype(np.float64)
             if is_numeric(bins[index].column):
@@ -74,6 +72,5 @@ def coded_rows(
                 groups[index] = Groups.by_mass(mass, n_groups, bins[index].column.missing)
             # a bound that was left out counts as noisy as the others: its group may hold nothing else
             measured[index] = groups[index].sums(value), part.variance * groups[index].sums(np.ones(len(value)))
-    for index, group in enumerate(groups):
-        codes[:, index] = group.of[codes[:, index]]  # there are no more groups than bins
-    return CodedRows(bins, codes, tuple(groups), measured)
+    rows.group(groups)
+    return CodedRows(bins, rows, tuple(groups), measured)
