@@ -230,7 +230,8 @@ class Release:
         --------
         >>> import iwbayes as iw
         >>> people = iw.datasets.simulate_table("bernoulli", 500, random_seed=1)
-        >>> release = iw.publish(people, epsilon=1.0, delta=1e-6)
+        >>> private = iw.PrivateTable(people.frame, people.schema)
+        >>> release = iw.publish(private, epsilon=1.0, delta=1e-6)
         >>> round(float(release.sample_weight.sum()))
         500
         """
@@ -261,7 +262,8 @@ class Release:
         --------
         >>> import iwbayes as iw
         >>> people = iw.datasets.simulate_table("bernoulli", 500, random_seed=1)
-        >>> release = iw.publish(people, epsilon=1.0, delta=1e-6)
+        >>> private = iw.PrivateTable(people.frame, people.schema)
+        >>> release = iw.publish(private, epsilon=1.0, delta=1e-6)
         >>> len(release.resample(200, random_seed=1))
         200
         """
