@@ -100,7 +100,8 @@ class ScoreEquation:
             _Path(int(j), follow[:, j] / follow[j, j], float(np.sqrt(covariance[j, j])))
             for j in np.flatnonzero(informed)
         ]
-        ratio, found = np.where(informed, 1.0, np.nan), {}
+        ratio = np.where(informed, 1.0, np.nan)
+        found: dict[int, ScoreMarginal] = {}
         few = min(FEW_ROWS, RARE * self.n_private)
         paths = [path for path in paths if self._rows_behind(path.direction) < few]
         if not paths:
@@ -122,7 +123,7 @@ class ScoreEquation:
         steps = _FIRST * path.sd
         for _ in range(_WIDENINGS):
             [levels] = self._levels(mean, [(path, steps)])
-            if levels.min() < -_NOTHING and levels.max() > _NOTHING:
+            if np.min(levels) < -_NOTHING and np.max(levels) > _NOTHING:
                 break
             steps = steps * 4
         else:

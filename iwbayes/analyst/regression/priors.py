@@ -60,7 +60,7 @@ def prior_scales(design: Design, weights: Array) -> PriorScales:
 
 def _of_zeros_and_ones(column: Array) -> bool:
     """Whether a column stands for a level: nothing but zeros and ones, and both of them."""
-    return bool(column.min() == 0 and column.max() == 1 and (column == np.square(column)).all())
+    return bool(np.min(column) == 0 and np.max(column) == 1 and (column == np.square(column)).all())
 
 
 def _intercept(design: Design) -> int | None:
