@@ -50,8 +50,8 @@ def bound_contributions(
     Returns
     -------
     PrivateTable
-        The kept rows, from memory in a secret order; ``rows_per_user`` is tau, ``n_private`` the noisy number of rows,
-        at least one and at most tau for each user.
+        The kept rows, in memory grouped by user, those of each in a secret order; ``rows_per_user`` is tau,
+        ``n_private`` the noisy number of rows, at least one and at most tau for each user.
 
     Raises
     ------

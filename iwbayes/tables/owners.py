@@ -77,6 +77,7 @@ class PartOwners(NamedTuple):
     codes: IntArray
     names: list[object]
     refusal: str | None = None
+    kind: str = ""  # of the cells, as pandas stores them
 
     @classmethod
     def of(cls, part: pd.DataFrame, user: str) -> PartOwners:
@@ -86,7 +87,9 @@ class PartOwners(NamedTuple):
             return cls(b"", nobody, [])
         try:
             codes, names = owners_of(part[user], user)
-            return cls(digest_of(part[user]), codes.astype(np.min_scalar_type(len(names))), names.tolist())
+            codes, dtype = codes.astype(np.min_scalar_type(len(names))), part[user].dtype
+            kind = pd.api.types.infer_dtype(names, skipna=False) if str(dtype) == "object" else str(dtype)
+            return cls(digest_of(part[user]), codes, names.tolist(), kind=kind)
         except ValueError as error:  # it names the column, never a value
             return cls(b"", nobody, [], str(error))
         except Exception as error:
@@ -172,6 +175,13 @@ def check_kept(users: IntArray, tau: int) -> None:
 def _over_all(parts: Iterable[PartOwners]) -> Iterator[tuple[PartOwners, IntArray]]:
     """Yield each partition with the owners of its rows, coded over all partitions in order of appearance."""
     known: dict[object, int] = {}
+    kinds: set[str] = set()
     for part in parts:
+        kinds |= {part.kind} if part.names else set()
+        if len(kinds) > 1:  # 1 and "1" would be two users, and one person would keep twice as many rows
+            raise ValueError(
+                "the user column has cells of different types in different partitions, so that one person may seem to "
+                "be two. Write it with one type everywhere, for example ddf.astype({user: 'int64'})."
+            )
         own = np.array([known.setdefault(name, len(known)) for name in part.names], dtype=np.int64)
         yield part, own[part.codes]

@@ -182,6 +182,9 @@ def test_what_dask_says_of_rows_is_not_passed_on(caplog, capsys, tmp_path):
     with caplog.at_level(logging.DEBUG), pytest.raises(RuntimeError, match="could not be read") as caught:
         iw.PrivateTable.from_dask(stored, SCHEMA)
     chain = [caught.value, caught.value.__cause__, caught.value.__context__]
+    with pytest.raises(RuntimeError, match="could not be read") as sorted_rows:  # it is read to find its partitions
+        iw.PrivateTable.from_dask(stored.sort_values("x"), SCHEMA)
+    chain += [sorted_rows.value, sorted_rows.value.__cause__, sorted_rows.value.__context__]
     assert all(CANARY not in repr(error) for error in chain)
     ledger = iw.Ledger(1.0, 1e-6)
     with pytest.raises(RuntimeError, match="could not be read"):

@@ -200,6 +200,20 @@ def test_owners_of_any_kind_are_told_apart_over_partitions(kind):
     assert sorted(kept[0]) == sorted(kept[1])
 
 
+@pytest.mark.parametrize("kinds", [(int, str), (int, float), (str, int)])
+def test_owners_of_different_types_in_different_partitions_are_refused(kinds):
+    """Else 1 and "1" would be two users, and one person would keep twice as many rows."""
+    frame = visits()
+    codes = pd.Series(pd.factorize(frame["person"])[0] + 700)
+    parts = [
+        frame.iloc[rows].assign(person=codes.iloc[rows].astype(kind))
+        for rows, kind in zip((slice(0, 120), slice(120, None)), kinds, strict=True)
+    ]
+    with pytest.raises(ValueError, match="different types in different partitions") as caught:
+        iw.PrivateTable.from_dask(of_parts(parts), SCHEMA, user="person")
+    assert not any(str(code) in str(caught.value) for code in codes)
+
+
 # --- neighbours: all rows of one user are others, in whatever partitions they lie
 
 OF_USERS = {"epsilon": math.inf, "delta": 1e-5, "adjacency": "replace-user"}

@@ -23,6 +23,7 @@ from iwbayes.curator.generators.tables.network import Node as N
 from iwbayes.curator.generators.tables.network import count_table
 from iwbayes.curator.privacy.accounting import gaussian_delta, gaussian_multiplier
 from iwbayes.curator.privacy.mechanisms import gaussian_parts
+from iwbayes.curator.protocols import PublicFacts
 
 SCHEMA = iw.Schema(
     iw.Real("x", 0, 100), iw.Integer("k", 0, 5), iw.Categorical("g", ("a", "b", "c"), missing=True), iw.Binary("y")
@@ -338,3 +339,11 @@ def test_the_whole_of_an_approximate_budget_is_never_refused(settings: dict, eps
     private = iw.PrivateTable(simulate(50), SCHEMA)
     iw.BayesNet(**settings).fit(private, ledger, epsilon=epsilon, delta=1e-6)
     assert ledger.spent[0] > 0.8 * epsilon
+
+
+def test_more_rows_than_scores_can_count_are_refused_before_anything_is_charged():
+    schema = iw.Schema(iw.Binary("a"), iw.Binary("b"))
+    facts = PublicFacts(schema, n_private=2**30 + 1, n_synthetic=10)
+    with pytest.raises(ValueError, match=r"2\*\*30 rows"):
+        iw.BayesNet().events(facts, epsilon=1.0)
+    assert iw.BayesNet(max_parents=0).events(facts, epsilon=1.0)

@@ -137,6 +137,8 @@ class BayesNet(LedgerFit["FittedNetwork"]):
         """Declare the uses of the private rows that `fit` will charge."""
         schema = facts.schema
         epsilon, delta = check_budget(epsilon, delta)
+        if self.max_parents > 0:
+            check_rows(facts.most_rows)
         shares = self._shares(schema, epsilon, delta)
         events = []
         if shares.bins.epsilon > 0:
@@ -213,13 +215,21 @@ def parent_sets(
     return useful or [()]
 
 
+def check_rows(n: int) -> None:
+    """ValueError for more rows than the scores of a structure can count."""
+    if n > 2**30:
+        raise ValueError(
+            f"scores of more than 2**30 rows pass 64-bit integers; there may be {n}. Fit on fewer rows, or use "
+            "BayesNet(max_parents=0)."
+        )
+
+
 def structure_scores(tables: Iterable[Codes], sizes: Sequence[int], candidates: Sequence[Node], n: int) -> list[int]:
     """Integer scores 2 n**2 R of candidates by their tables, n at least the number of rows.
 
     See `BayesNet` for their sensitivity.
     """
-    if n > 2**30:
-        raise ValueError("scores of more than 2**30 rows pass 64-bit integers. Fit on fewer rows.")
+    check_rows(n)
     scores = []
     for node, table in zip(candidates, tables, strict=True):
         joint = table.reshape(-1, sizes[node.column])
