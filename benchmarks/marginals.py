@@ -90,8 +90,11 @@ def values(codes: np.ndarray, schema: iw.Schema, rng: np.random.Generator) -> pd
             if isinstance(column, iw.Real):
                 ends = column._forward(np.array([low, high]))
                 number = column._backward(ends[0] + share * (ends[1] - ends[0]))
-            else:
-                number = np.rint(low + share * (high - low))
+            else:  # whole numbers of the same bin, each as likely
+                every = pd.DataFrame({column.name: np.arange(int(low), int(high) + 1)})
+                bins = cells(every, iw.Schema(column))[0][:, 0]
+                first, last = np.searchsorted(bins, code, "left"), np.searchsorted(bins, code, "right")
+                number = low + np.floor(first + rng.random(len(code)) * (last - first))
             columns[column.name] = column.conform(pd.Series(number, name=column.name))
         else:
             columns[column.name] = column.from_codes(code)

@@ -25,7 +25,7 @@ from iwbayes.arrays import Array
 #: Parameters that at least so many private rows inform, or such a share of them, keep the normal. Their counts are
 #: seldom lost in the noise, and there the test lengthens intervals that cover (wages, N 2,000 at epsilon 0.3, by
 #: rehearsals: 60 times the private rows' own length instead of 15).
-FEW_ROWS, RARE = 300.0, 0.1
+FEW_ROWS, RARE = 300.0, 0.03
 #: End of a 90 % interval of a normal, in standard deviations.
 _END = 1.6448536269514722
 #: The normal is kept where the score test rejects both ends of its interval at this level; 1.64 is full agreement.
@@ -34,6 +34,8 @@ _LEAST_LEVEL = 1.35
 _BATCH = 2**24
 #: Level at which a distribution ends, and how often the search for its ends is widened fourfold.
 _NOTHING, _WIDENINGS = 4.0, 5
+#: Level that tests of some values on both sides must reach at least, for a distribution to have ends.
+_LEAST_REACHED = 2.0
 #: Points of the first search, in standard deviations of the normal, and number of points of a distribution.
 _FIRST, _POINTS = np.r_[-np.geomspace(0.25, 8, 16)[::-1], 0, np.geomspace(0.25, 8, 16)], 81
 
@@ -123,12 +125,14 @@ class ScoreEquation:
         steps = _FIRST * path.sd
         for _ in range(_WIDENINGS):
             [levels] = self._levels(mean, [(path, steps)])
-            if np.min(levels) < -_NOTHING and np.max(levels) > _NOTHING:
+            reached = min(-np.min(levels), np.max(levels))
+            if reached > _NOTHING:
                 break
             steps = steps * 4
-        else:
+        if reached < _LEAST_REACHED:
             return None
-        low, high = steps[np.flatnonzero(levels < -_NOTHING)[-1]], steps[np.flatnonzero(levels > _NOTHING)[0]]
+        end = min(_NOTHING, 0.98 * reached)  # what lies beyond is put there
+        low, high = steps[np.flatnonzero(levels < -end)[-1]], steps[np.flatnonzero(levels > end)[0]]
         near = _NOTHING * path.sd
         grid = np.union1d(np.linspace(min(low, -near), max(high, near), _POINTS), np.linspace(-near, near, _POINTS))
         [levels] = self._levels(mean, [(path, grid)])

@@ -17,18 +17,18 @@ from iwbayes.analyst.calibration.score_marginals import ScoreMarginal
 from iwbayes.analyst.regression.design import build_design
 from iwbayes.analyst.regression.priors import prior_scales
 
-N = 1000
+N = 20_000
 
 
-def ratio(noise, n_rows=600, prior=flat):
-    """Ratio of two noisy means, a / b with the scores a - b theta, of which one row in 20 has any.
+def ratio(noise, n_rows=12_000, prior=flat):
+    """Ratio of two noisy means, a / b with the scores a - b theta, of which one row in 200 has any.
 
     Noise variances are those of a single such row. Returns rows, tilt, terms and calibrated normal.
     """
     rng = np.random.default_rng(5)
     rows = np.column_stack([0.3 + 0.05 * rng.normal(size=n_rows), 0.5 + 0.05 * rng.normal(size=n_rows)])
-    rows[np.arange(n_rows) % 20 > 0] = 0.0
-    shares, tilt = np.full(n_rows, 1 / n_rows), as_tilt(rows, np.diag(noise) / 20**2)
+    rows[np.arange(n_rows) % 200 > 0] = 0.0
+    shares, tilt = np.full(n_rows, 1 / n_rows), as_tilt(rows, np.diag(noise) / 200**2)
     mean = rows.mean(axis=0)
     theta = mean[:1] / mean[1:]
 

@@ -229,9 +229,9 @@ def test_what_depends_is_measured_first(monkeypatch):
 
     measured_last = []
 
-    def listening(measured, *rest):
+    def listening(measured, *rest, **settings):
         measured_last.append({SCHEMA.names[i] for i in measured[-1].columns})
-        return estimate(measured, *rest)
+        return estimate(measured, *rest, **settings)
 
     monkeypatch.setattr(module, "estimate", listening)
     fitted(rounds=2, workload=2)

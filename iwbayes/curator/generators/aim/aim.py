@@ -49,6 +49,9 @@ _MOST_APART = 300
 _KEPT_CELLS = 2**24
 #: Scores beyond it, which no table comes near, are cut: integers of 64 bits hold them.
 _LARGEST_SCORE = 2**60
+#: Rows that the pull towards the uniform distribution is worth, over the square root of the number of rows and mu.
+#: Chosen on Adult (24,129 rows), wives (17,800) and churn (4,500) at epsilon 0.3 to 3.
+_PRIOR_PULL = 3.0
 
 
 class _Shares(NamedTuple):
@@ -194,15 +197,18 @@ class AIM(LedgerFit[FittedNetwork]):
             private, ledger, facts, shares.columns, label="AIM columns", columns=range(len(facts.schema)),
             max_bins=self.max_bins, theta=BINS_THETA, n_groups=_most_groups(facts, shares), keep=True,
         )  # fmt: skip
-        found = self._rounds(coded, ledger, facts, shares)
+        pull = _PRIOR_PULL * math.sqrt(facts.n_private) * _mu(epsilon, delta)
+        found = self._rounds(coded, ledger, facts, shares, pull)
         nodes, tables = found.network()
         return FittedNetwork("AIM", facts.schema, coded.bins, coded.groups, nodes, tables, strata=True)
 
-    def _rounds(self, coded: CodedRows, ledger: Ledger, facts: PublicFacts, shares: _Shares) -> Distribution:
+    def _rounds(
+        self, coded: CodedRows, ledger: Ledger, facts: PublicFacts, shares: _Shares, pull: float
+    ) -> Distribution:
         """Select, measure and estimate, round after round."""
         sizes, n = tuple(g.size for g in coded.groups), facts.n_private
         measured = [NoisyMarginal((c,), *found) for c, found in sorted(coded.measured.items())]
-        potentials, current = estimate(measured, n, _engine(sizes, measured))
+        potentials, current = estimate(measured, n, _engine(sizes, measured), prior_rows=pull)
         most_cells = 2 * n / mean_noise(facts, 1, *shares.rounds[-1])  # beyond it, noise is all that is measured
         candidates = self._candidates(facts.schema).within(sizes, most_cells)
         sensitivity = max(candidates.weights) * count_moves(facts) * facts.rows_per_user
@@ -221,7 +227,7 @@ class AIM(LedgerFit[FittedNetwork]):
             (noisy,) = measure_counts([counts_of(chosen)], ledger, f"AIM round {k}", facts, **budget._asdict())
             shape = [sizes[index] for index in chosen]
             measured.append(NoisyMarginal(chosen, noisy.value.reshape(shape), np.full(shape, noisy.variance)))
-            potentials, current = estimate(measured, n, _engine(sizes, measured), potentials)
+            potentials, current = estimate(measured, n, _engine(sizes, measured), potentials, prior_rows=pull)
         return current
 
     def _allowed(
@@ -290,9 +296,13 @@ def _most_groups(facts: PublicFacts, shares: _Shares) -> int:
 
 def default_rounds(facts: PublicFacts, epsilon: float, delta: float) -> int:
     """Choose the number of rounds by public numbers: more for many rows, a large budget and many columns."""
-    mu = 1 / gaussian_multiplier(epsilon, delta) if delta > 0 else epsilon / 4
-    signal = math.sqrt(facts.n_private * mu) / 8
+    signal = math.sqrt(facts.n_private * _mu(epsilon, delta)) / 8
     return int(np.clip(round(signal * math.sqrt(len(facts.schema) / 6)), 2, min(4 * len(facts.schema), MOST_ROUNDS)))
+
+
+def _mu(epsilon: float, delta: float) -> float:
+    """Budget as that of a Gaussian mechanism, about; of pure epsilon a quarter."""
+    return 1 / gaussian_multiplier(epsilon, delta) if delta > 0 else epsilon / 4
 
 
 def _split(epsilon: float, delta: float, n_rounds: int) -> _Shares:

@@ -17,7 +17,8 @@ Columns = tuple[int, ...]
 #: Numbers added to the log probability of a row, an axis for each of its columns, which are in increasing order.
 Potentials = Mapping[Columns, Array]
 
-#: Noise of a marginal of several columns counts as if its variance were as many times larger as this is of the rows.
+#: Noise of a marginal of several columns counts as if its variance were as many times larger as this is of the rows,
+#: where nothing else is said.
 PRIOR_ROWS = 500.0
 #: The same of a single column's, as a share: its counts are many times larger than their noise.
 _SINGLE_SHARE = 1e-3
@@ -108,17 +109,19 @@ def estimate(
     total: float,
     distribution_of: Callable[[Potentials], Distribution],
     start: Potentials | None = None,
+    *,
+    prior_rows: float = PRIOR_ROWS,
 ) -> tuple[dict[Columns, Array], Distribution]:
     r"""Potentials of the distribution that noisy counts of ``total`` rows tell of, and the distribution.
 
     It minimises N KL(p | uniform) + sum_c (N p_c - y_c)**2 / (2 r_c v_c), with y_c the noisy counts of marginal c, v_c
-    the variance of their noise and r_c the relaxation: `PRIOR_ROWS`/N, and less for single columns. Noise then moves
+    the variance of their noise and r_c the relaxation: ``prior_rows``/N, and less for single columns. Noise then moves
     cells with few rows by less than those with many (relaxed maximum entropy; Dudik, Phillips & Schapire, JMLR 2007).
     The dual in the potentials u, minimise N log_sum(u) - sum u_c y_c + sum r_c v_c u_c**2 / 2, is smooth and strictly
     convex. ``start`` are potentials to begin with.
     """
     parts = combined(measured, total)
-    relaxed = PRIOR_ROWS / total
+    relaxed = prior_rows / total
     ridges = [p.variance * (relaxed if len(p.columns) > 1 else min(_SINGLE_SHARE, relaxed)) for p in parts]
     # about the curvature, so that all potentials are on one scale
     scales = [1 / np.sqrt(np.maximum(p.counts, 0) + r + 0.5) for p, r in zip(parts, ridges, strict=True)]
