@@ -121,14 +121,13 @@ class ScoreEquation:
         return ratio, found
 
     def _marginal(self, mean: Array, path: _Path) -> ScoreMarginal | None:
-        """Distribution of one parameter; None where no value on one side is rejected."""
-        steps = _FIRST * path.sd
-        for _ in range(_WIDENINGS):
+        """Distribution of one parameter; None where on one side no value is rejected."""
+        for widening in range(_WIDENINGS):
+            steps = _FIRST * path.sd * 4**widening
             [levels] = self._levels(mean, [(path, steps)])
             reached = min(-np.min(levels), np.max(levels))
             if reached > _NOTHING:
                 break
-            steps = steps * 4
         if reached < _LEAST_REACHED:
             return None
         end = min(_NOTHING, 0.98 * reached)  # what lies beyond is put there
