@@ -139,11 +139,12 @@ plant(OWNERS, "contributions: more rows kept than the bound",
        "curator/test_contribution.py::test_the_bound_is_the_first_that_few_users_pass", more=UNCHECKED)
 DASK = "tables/test_dask_users.py"
 plant(OWNERS, "contributions: each partition has users of its own",
-       "    known: dict[object, int] = {}\n    for part in parts:\n        own = np",
-       "    before = 0\n    for part in parts:\n        known: dict[object, int] = {}\n        own = before + np",
+       "        own = np.array([known.setdefault",
+       "        known = {}\n        own = before + np.array([known.setdefault",
        f"{DASK}::test_no_user_keeps_more_rows_than_the_bound_wherever_they_lie",
-       more=(Edit(OWNERS, "        yield part, own[part.codes]\n",
-                  "        before += len(known)\n        yield part, own[part.codes]\n"),))
+       more=(Edit(OWNERS, "    kinds: set[str] = set()\n", "    kinds: set[str] = set()\n    before = 0\n"),
+             Edit(OWNERS, "        yield part, own[part.codes]\n",
+                  "        before += len(known)\n        yield part, own[part.codes]\n")))
 plant(OWNERS, "contributions: a user's rows are bounded in each partition",
        "users, _, places = _smallest(held, tau)",
        "users, _, places = map(np.concatenate, zip(*(_smallest([part], tau) for part in held)))",

@@ -30,6 +30,8 @@ FEW_ROWS, RARE = 300.0, 0.03
 _END = 1.6448536269514722
 #: The normal is kept where the score test rejects both ends of its interval at this level; 1.64 is full agreement.
 _LEAST_LEVEL = 1.35
+#: Scores beyond it are not computed with: their squares and sums stay numbers.
+_LARGEST_SCORE = 1e100
 #: Numbers of one batch of projected scores.
 _BATCH = 2**24
 #: Level at which a distribution ends, and how often the search for its ends is widened fourfold.
@@ -162,7 +164,8 @@ class ScoreEquation:
                     columns.append(self.scores_at(theta) @ path.direction)
                     slopes.append(self.prior(theta)[0] @ path.direction)
         scores, of_prior = np.column_stack(columns), np.array(slopes)
-        good = np.isfinite(scores).all(axis=0) & np.isfinite(of_prior)
+        # where numbers overflow, as for a scale near zero, the value is far beyond all that is believable
+        good = (np.max(np.abs(np.nan_to_num(scores, nan=np.inf)), axis=0) < _LARGEST_SCORE) & np.isfinite(of_prior)
         scores[:, ~good] = 0.0
         meat = self.meat.of_other_scores(scores, self.shares, self.tilt, self.n_private, tau=self.tau)
         found, start = [], 0

@@ -69,6 +69,22 @@ def test_a_ratio_over_nothing_but_noise_has_no_interval_without_a_prior_and_the_
     assert_allclose([normal.mean[0], np.sqrt(normal.covariance[0, 0])], [0, sd], atol=0.1)
 
 
+def test_scores_that_overflow_are_no_numbers_to_compute_with():
+    """Far from the mode the scores of a scale on the log axis overflow; no warning, and an interval that is finite."""
+    rng = np.random.default_rng(4)
+    residuals = np.where(np.arange(12_000) % 200 == 0, rng.normal(size=12_000), 0.0)
+    shares, tilt = np.full(12_000, 1 / 12_000), as_tilt(np.square(residuals)[:, None], np.array([[0.002**2]]))
+    mode = 0.5 * np.log(np.mean(np.square(residuals)))
+
+    def scores_at(theta):
+        return (np.square(residuals) * np.exp(-2 * theta[0]) - 1)[:, None]
+
+    terms = LikelihoodTerms(np.array([mode]), scores_at(np.array([mode])), 2 * np.eye(1), shares, scores_at=scores_at)
+    normal = calibrate_normal(terms, prior=flat, n_private=N, tilt=tilt, tau=1e6)
+    assert np.isfinite(normal.marginals[0].values).all()
+    assert 1 < normal.score_ratio[0] < 20
+
+
 def test_draws_take_the_marginal_and_keep_their_order():
     rng = np.random.default_rng(0)
     draws, values = rng.normal(size=5000), np.linspace(0, 40, 801)

@@ -102,7 +102,7 @@ def test_one_user_changes_one_vote_at_most(count):
         owners = np.append(np.zeros(len(own), dtype=np.int64), 1 + np.repeat(np.arange(30), 3))
         private = bounded_table(rows, SCHEMA, owners, 3, 90)
         # a user without rows keeps the place that the user of the other table has
-        object.__setattr__(private, "users", owners)
+        object.__setattr__(private, "_users", owners)
         counts, fitted = answers(private, "replace-user")
         found.append((counts, fitted.fingerprint()))
     assert np.abs(found[0][0] - found[1][0]).max() <= 1
