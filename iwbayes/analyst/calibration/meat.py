@@ -50,29 +50,45 @@ class Meat:
         Theory: docs/theory.md#the-sandwich-with-the-noise-in-it.
         """
         moments = tilt_moments(scores, shares, tilt)
-        sums = score_moments(scores, shares, tilt, moments)
-        none = np.zeros_like(sums.residual)
         if tilt is None or moments is None:
-            return cls(sums.residual, none, none, none, none, sums, None, np.nan)
+            return cls._of(scores, shares, tilt, None, n_private, tau, np.nan)
         delta = float(np.sqrt(unmeasured_variance(tilt, shares, n_private))) if misfit is None else misfit
-        missed = none if np.isnan(delta) else delta**2 * moments.unspanned(sums.information)
-        return cls(sums.residual, moments.moment_covariance(n_private, tau), missed, none, none, sums, moments, delta)
+        return cls._of(scores, shares, tilt, moments, n_private, tau, delta)
 
     def of_other_scores(
         self, scores: Array, shares: Array, tilt: ReleasedTilt | None, n_private: float, *, tau: float = TAU
-    ) -> Array:
-        """Sum of the first three terms for other scores (row, q) of the same rows, shape (q, q)."""
+    ) -> Meat:
+        """Return the first three terms for other scores (row, q) of the same rows, whose features have the same H."""
         moments = None if tilt is None or self.tilt is None else self.tilt.with_scores(scores, shares, tilt)
+        return self._of(scores, shares, tilt, moments, n_private, tau, self.misfit)
+
+    @classmethod
+    def _of(
+        cls,
+        scores: Array,
+        shares: Array,
+        tilt: ReleasedTilt | None,
+        moments: TiltMoments | None,
+        n_private: float,
+        tau: float,
+        delta: float,
+    ) -> Meat:
         sums = score_moments(scores, shares, tilt, moments)
+        none = np.zeros_like(sums.residual)
         if moments is None:
-            return sums.residual
-        missed = 0.0 if np.isnan(self.misfit) else self.misfit**2 * moments.unspanned(sums.information)
-        return np.asarray(sums.residual + moments.moment_covariance(n_private, tau) + missed)
+            return cls(sums.residual, none, none, none, none, sums, None, delta)
+        missed = none if np.isnan(delta) else delta**2 * moments.unspanned(sums.information)
+        return cls(sums.residual, moments.moment_covariance(n_private, tau), missed, none, none, sums, moments, delta)
+
+    @property
+    def of_scores(self) -> Array:
+        """Sum of the first three terms, which any scores have."""
+        return self.row_meat + self.moment_meat + self.misfit_meat
 
     @property
     def total(self) -> Array:
         """Sum of the five terms."""
-        return self.row_meat + self.moment_meat + self.misfit_meat + self.second_order_meat + self.rehearsed_meat
+        return self.of_scores + self.second_order_meat + self.rehearsed_meat
 
     @property
     def unmeasured(self) -> Array:

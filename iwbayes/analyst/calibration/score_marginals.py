@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -167,15 +166,17 @@ class ScoreEquation:
         # where numbers overflow, as for a scale near zero, the value is far beyond all that is believable
         good = (np.max(np.abs(np.nan_to_num(scores, nan=np.inf)), axis=0) < _LARGEST_SCORE) & np.isfinite(of_prior)
         scores[:, ~good] = 0.0
-        meat = self.meat.of_other_scores(scores, self.shares, self.tilt, self.n_private, tau=self.tau)
-        found, start = [], 0
+        meat = self.meat.of_other_scores(scores, self.shares, self.tilt, self.n_private, tau=self.tau).of_scores
+        hessian, found, start = self.prior(center)[1], [], 0
         for path, steps in wanted:
             part = slice(start, start := start + len(steps))
             d = path.direction
-            precision = max(0.0, -float(d @ self.prior(center)[1] @ d))
+            precision = max(0.0, -float(d @ hessian @ d))
             # weighted by curvature over variance, both scores add up to those of likelihood times prior
-            variance = np.diag(meat)[part] * self._scale(d)
-            at_mode = float(d @ self._plain @ d) * self._scale(d)
+            # second order is known at the mode alone: it takes the same share of the variance elsewhere
+            own, whole = (float(d @ each @ d) for each in (self.meat.of_scores, self.meat.total))
+            scale = max(1.0, whole / own) if own > 0 else 1.0
+            variance, at_mode = np.diag(meat)[part] * scale, own * scale
             curvature = max(0.0, float(d @ self.curvature @ d))
             weight = curvature / np.maximum(np.maximum(variance, at_mode), np.finfo(np.float64).tiny)
             score = weight * (self.shares @ scores[:, part]) + of_prior[part]
@@ -189,12 +190,3 @@ class ScoreEquation:
         squares = np.square(away - self.shares @ away)
         fourth = float(self.shares @ np.square(squares))
         return self.n_private * float(self.shares @ squares) ** 2 / fourth if fourth > 0 else np.inf
-
-    def _scale(self, direction: Array) -> float:
-        """Variance of the score at the mode, by all terms of the meat, over that by the terms known elsewhere."""
-        own, whole = (float(direction @ part @ direction) for part in (self._plain, self.meat.total))
-        return max(1.0, whole / own) if own > 0 else 1.0
-
-    @cached_property
-    def _plain(self) -> Array:
-        return self.meat.row_meat + self.meat.moment_meat + self.meat.misfit_meat

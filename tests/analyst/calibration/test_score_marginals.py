@@ -100,7 +100,7 @@ def test_scores_of_the_same_rows_have_the_meat_of_a_fresh_start():
     tilt = as_tilt(phi, 0.01 * np.eye(3))
     meat = Meat.of(scores, shares, tilt, N, misfit=0.1)
     fresh = Meat.of(other, shares, tilt, N, misfit=0.1)
-    assert_allclose(meat.of_other_scores(other, shares, tilt, N), fresh.total, rtol=1e-10)
+    assert_allclose(meat.of_other_scores(other, shares, tilt, N).total, fresh.total, rtol=1e-10)
 
 
 SHARES = {"a": 0.5, "b": 0.497, "rare": 0.003}
