@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from functools import partial, reduce
 from typing import Any, NamedTuple
@@ -76,7 +76,7 @@ class DaskRows:
             raise TypeError(f"from_dask takes a dask.dataframe.DataFrame; got {type(frame).__name__}.")
         if user is not None:
             check_user_column(frame.columns, schema, user)
-        self._parts = _partitions(frame)
+        self._parts = _without_words(frame.to_delayed)  # some frames, such as sorted ones, read their rows here
         self._schema = schema
         self._on_undeclared = on_undeclared
         self._user = user
@@ -146,28 +146,20 @@ class DaskRows:
         return [result for part in done for result in part.results]
 
 
-def _partitions(frame: Any) -> list[Any]:
-    """Partitions of a frame, each a task; some frames, such as sorted ones, read their rows to find them."""
-    try:
-        return list(frame.to_delayed())
-    except Exception:  # as in `_computed`
-        pass
-    raise _unreadable()
-
-
 def _computed(tasks: list[Any]) -> list[Any]:
-    """Compute tasks; a RuntimeError without any of Dask's own words where that fails."""
+    """Compute tasks; see `_without_words`."""
     import dask
 
+    return _without_words(lambda: dask.compute(*tasks))
+
+
+def _without_words(read: Callable[[], Iterable[Any]]) -> list[Any]:
+    """Return what Dask reads; a RuntimeError without any of its own words where that fails."""
     try:
-        return list(dask.compute(*tasks))
+        return list(read())
     except Exception:  # messages of readers may quote the rows: every one is replaced
         pass
-    raise _unreadable()
-
-
-def _unreadable() -> RuntimeError:
-    return RuntimeError(
+    raise RuntimeError(
         "the rows of the Dask frame could not be read; what went wrong is not shown, since it may quote them. "
         "Compute the frame once yourself, where that is safe, and mend what it reports."
     )

@@ -10,12 +10,14 @@ import pytest
 
 import iwbayes as iw
 from iwbayes.curator.generators.aim.aim import Candidates, default_rounds
-from iwbayes.curator.generators.aim.estimation import PRIOR_ROWS, Joint, NoisyMarginal, combined, estimate
+from iwbayes.curator.generators.aim.estimation import Joint, NoisyMarginal, combined, estimate
 from iwbayes.curator.generators.tables.network import count_table, draw_network
 from iwbayes.curator.privacy.accounting import price
 from iwbayes.curator.protocols import PublicFacts
 
 SIZES = (3, 2, 4, 2)
+#: Rows that the pull towards the uniform distribution is worth here.
+PRIOR_ROWS = 500.0
 SCHEMA = iw.Schema(
     iw.Categorical("g", ("a", "b", "c"), missing=True), iw.Binary("y"), iw.Integer("k", 0, 5), iw.Real("x", 0, 100)
 )
@@ -72,7 +74,7 @@ def test_exact_marginals_are_recovered():
         NoisyMarginal(c, 1e6 * joint.marginal(c), np.full([SIZES[i] for i in c], 1e-6))
         for c in ((0, 1), (1, 2), (2, 3))
     ]
-    _, found = estimate(parts, 1e6, partial(Joint.of, sizes=SIZES))
+    _, found = estimate(parts, 1e6, partial(Joint.of, sizes=SIZES), prior_rows=PRIOR_ROWS)
     np.testing.assert_allclose(found.table, joint.table, atol=2e-5)
 
 
@@ -81,7 +83,7 @@ def test_the_estimate_is_that_of_newtons_method_on_the_dual():
     truth = rng.dirichlet(np.ones(12)).reshape(sizes)
     variances = {(0,): 30.0, (1,): 30.0, (0, 1): 900.0}
     parts = [noisy(n * marginal(truth, c), c, v, rng, total=n) for c, v in variances.items()]
-    _, found = estimate(parts, n, partial(Joint.of, sizes=sizes))
+    _, found = estimate(parts, n, partial(Joint.of, sizes=sizes), prior_rows=PRIOR_ROWS)
     # indicators (cell, potential), counts and relaxed variances of all potentials
     cells = np.indices(sizes).reshape(2, -1)
     inside = np.hstack([np.eye(3)[cells[0]], np.eye(4)[cells[1]], np.eye(12)])
@@ -157,8 +159,8 @@ def test_both_ways_estimate_the_same():
     rng, columns = np.random.default_rng(5), ((0,), (1,), (2,), (3,), (0, 1), (1, 2, 3))
     joint = Joint.of(potentials(5, *columns), SIZES)
     parts = [noisy(3000 * joint.marginal(c), c, 25.0, rng) for c in columns]
-    _, one = estimate(parts, 3000, partial(Joint.of, sizes=SIZES))
-    _, other = estimate(parts, 3000, partial(Tree.of, structure=Structure.of(SIZES, columns)))
+    _, one = estimate(parts, 3000, partial(Joint.of, sizes=SIZES), prior_rows=PRIOR_ROWS)
+    _, other = estimate(parts, 3000, partial(Tree.of, structure=Structure.of(SIZES, columns)), prior_rows=PRIOR_ROWS)
     for part in columns:
         np.testing.assert_allclose(one.marginal(part), other.marginal(part), atol=1e-5)
 

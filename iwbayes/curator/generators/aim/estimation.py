@@ -17,10 +17,7 @@ Columns = tuple[int, ...]
 #: Numbers added to the log probability of a row, an axis for each of its columns, which are in increasing order.
 Potentials = Mapping[Columns, Array]
 
-#: Noise of a marginal of several columns counts as if its variance were as many times larger as this is of the rows,
-#: where nothing else is said.
-PRIOR_ROWS = 500.0
-#: The same of a single column's, as a share: its counts are many times larger than their noise.
+#: Largest relaxation of the noise of a single column: its counts are many times larger than their noise.
 _SINGLE_SHARE = 1e-3
 #: Steps of the optimiser at most, and the relative gain that ends it.
 _STEPS, _GAIN = 100, 1e-9
@@ -110,7 +107,7 @@ def estimate(
     distribution_of: Callable[[Potentials], Distribution],
     start: Potentials | None = None,
     *,
-    prior_rows: float = PRIOR_ROWS,
+    prior_rows: float,
 ) -> tuple[dict[Columns, Array], Distribution]:
     r"""Potentials of the distribution that noisy counts of ``total`` rows tell of, and the distribution.
 
