@@ -73,8 +73,8 @@ plant(FILE, "AIM: targets from the private rows",
        "expected = current.marginal(columns)\n", "expected = current.marginal(columns) * (counts_of((0,))[0] + 1)\n",
        AIM)
 plant(FILE, "AIM: a round that is not declared",
-       "for k, budget in enumerate(shares.rounds, start=1)),\n        )",
-       "for k, budget in enumerate(shares.rounds[1:], start=1)),\n        )",
+       "for k in range(1, shares.n_rounds + 1)),\n        )",
+       "for k in range(2, shares.n_rounds + 1)),\n        )",
        "contracts/test_contract.py::test_each_draw_is_charged_before_it_is_made[AIM]")
 FILE = "curator/generators/tables/counts.py"
 MIXTURE = "curator/generators/test_mixture.py::test_a_replaced_row_never_costs_more_than_each_charge_and_comes_near"

@@ -28,7 +28,8 @@ from iwbayes.schema import Schema
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable
 
-#: Parts of the budget (of the squared privacy parameter mu) that measure the columns one by one, and that select.
+#: Parts of the budget (of the squared privacy parameter mu) that measure the columns one by one, at least, and that
+#: select. With R rounds the columns have 2/(R + 2) where this is more: a few rounds tell little of each column.
 COLUMNS_SHARE, SELECTION_SHARE = 0.15, 0.1
 #: Rounds at most, where none are given.
 MOST_ROUNDS = 40
@@ -304,11 +305,12 @@ def _mu(epsilon: float, delta: float) -> float:
 
 def _split(epsilon: float, delta: float, n_rounds: int) -> _Shares:
     """Shares of a budget before its joint price is known."""
-    one = (1 - COLUMNS_SHARE - SELECTION_SHARE) / n_rounds
+    single = max(COLUMNS_SHARE, 2 / (n_rounds + 2))
+    one = (1 - single - SELECTION_SHARE) / n_rounds
     if delta == 0:
-        columns, one_round = (Budget(part * epsilon, 0.0) for part in (COLUMNS_SHARE, one))
+        columns, one_round = (Budget(part * epsilon, 0.0) for part in (single, one))
         return _Shares(columns, SELECTION_SHARE * epsilon / n_rounds, one_round, n_rounds)
-    columns, one_round = gaussian_parts(epsilon, delta, (COLUMNS_SHARE, one))
+    columns, one_round = gaussian_parts(epsilon, delta, (single, one))
     # mu**2/2 of all selections together: a pure epsilon is at most epsilon**2/2-zCDP
     selection = math.sqrt(SELECTION_SHARE / n_rounds) / gaussian_multiplier(epsilon, delta)
     return _Shares(columns, selection, one_round, n_rounds)
