@@ -53,9 +53,10 @@ plant(FILE, "BayesNet: bins charged as fewer",
                   "noisy_counts(c, 1, ledger, label, facts, **each).value for c",
                   "ledger._noise.laplace(c, noise_scale(facts, n_tables, epsilon, 0.0)) * 1.0 for c"),))
 plant("curator/generators/tables/coding.py", "BayesNet: bounds read from the rows",
-       "bins = tuple(ColumnBins.of(c, int(",
-       "frame = private.frame\n    bins = tuple(ColumnBins.of(c if c.kind != 'real' else "
-       "type(c)(c.name, float(frame[c.name].min()), float(frame[c.name].max()) + 1.0, missing=c.missing), int(",
+       "bins = tuple(ColumnBins.of(column, number",
+       "frame = private.frame\n    bins = tuple(ColumnBins.of(column if column.kind != 'real' else type(column)("
+       "column.name, float(frame[column.name].min()), float(frame[column.name].max()) + 1.0, missing=column.missing), "
+       "number",
        NEIGHBOUR)
 FILE = "curator/generators/aim/aim.py"
 AIM = "curator/test_neighbours.py::test_a_neighbour_never_costs_aim_more_than_each_charge"
