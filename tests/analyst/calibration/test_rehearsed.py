@@ -27,7 +27,7 @@ from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.rehearsals import Rehearsals
 
 FORMULA = "y ~ x + z + treated"
-PRIVATE = simulated_table("gaussian", 400)
+PRIVATE = simulated_table("gaussian", 1000)  # fewer rows leave the formula and rehearsals far apart
 RELEASE = seeded_release(PRIVATE, epsilon=4.0, n_synthetic=800)
 N = 12
 

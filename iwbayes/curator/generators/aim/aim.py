@@ -28,17 +28,15 @@ from iwbayes.schema import Schema
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable
 
-#: Parts of the budget (of the squared privacy parameter mu) that measure the columns one by one, and that select.
-COLUMNS_SHARE, SELECTION_SHARE = 0.1, 0.1
-#: Each round has so many times the budget of the one before, and at least this part of the last's: early ones find what
-#: stands out.
-GROWTH, LEAST = 1.15, 0.125
+#: Parts of the budget (of the squared privacy parameter mu) that measure the columns one by one, at least, and that
+#: select. With R rounds the columns have 2/(R + 2) where this is more: a few rounds tell little of each column.
+COLUMNS_SHARE, SELECTION_SHARE = 0.15, 0.1
 #: Rounds at most, where none are given.
 MOST_ROUNDS = 40
 #: Cells and columns of a joint table at most; beyond it a junction tree carries the distribution.
 JOINT_CELLS, JOINT_COLUMNS = 100_000, 32
 #: Usefulness of the bins of single columns and of tables: mean count of a cell over its mean absolute noise.
-BINS_THETA, THETA = 1.5, 17.0
+BINS_THETA, THETA = 1.5, 8.0
 #: Groups of bins of a numeric column at most.
 MOST_GROUPS = 32
 #: Sets of columns that are candidates at most; sets of three by default, where there are no more than so many.
@@ -50,16 +48,16 @@ _KEPT_CELLS = 2**24
 #: Scores beyond it, which no table comes near, are cut: integers of 64 bits hold them.
 _LARGEST_SCORE = 2**60
 #: Rows that the pull towards the uniform distribution is worth, over the square root of the number of rows and mu.
-#: Chosen on Adult (24,129 rows), wives (17,800) and churn (4,500) at epsilon 0.3 to 3.
-_PRIOR_PULL = 3.0
+_PRIOR_PULL = 2.0
 
 
 class _Shares(NamedTuple):
-    """Budget of the columns, epsilon of one selection, budgets of the rounds."""
+    """Budget of the columns, epsilon of one selection, budget of one round, number of rounds."""
 
     columns: Budget
     selection: float
-    rounds: tuple[Budget, ...]
+    round: Budget
+    n_rounds: int
 
 
 @dataclass(frozen=True)
@@ -142,8 +140,8 @@ class AIM(LedgerFit[FittedNetwork]):
     def _events(self, shares: _Shares, n_columns: int) -> tuple[Event, ...]:
         return (
             count_event("AIM columns", *shares.columns, n_columns),
-            Event("AIM selection", "exponential", shares.selection, count=len(shares.rounds)),
-            *(count_event(f"AIM round {k}", *budget, 1) for k, budget in enumerate(shares.rounds, start=1)),
+            Event("AIM selection", "exponential", shares.selection, count=shares.n_rounds),
+            *(count_event(f"AIM round {k}", *shares.round, 1) for k in range(1, shares.n_rounds + 1)),
         )
 
     def _shares(self, facts: PublicFacts, epsilon: float, delta: float) -> _Shares:
@@ -209,13 +207,13 @@ class AIM(LedgerFit[FittedNetwork]):
         sizes, n = tuple(g.size for g in coded.groups), facts.n_private
         measured = [NoisyMarginal((c,), *found) for c, found in sorted(coded.measured.items())]
         potentials, current = estimate(measured, n, _engine(sizes, measured), prior_rows=pull)
-        most_cells = 2 * n / mean_noise(facts, 1, *shares.rounds[-1])  # beyond it, noise is all that is measured
+        noise = mean_noise(facts, 1, *shares.round)
+        most_cells = 2 * n / noise  # beyond it, noise is all that is measured
         candidates = self._candidates(facts.schema).within(sizes, most_cells)
         sensitivity = max(candidates.weights) * count_moves(facts) * facts.rows_per_user
         counts_of = _Counter(coded.rows)
-        for k, budget in enumerate(shares.rounds, start=1):
+        for k in range(1, shares.n_rounds + 1):
             allowed = self._allowed(candidates, sizes, measured, k)
-            noise = mean_noise(facts, 1, *budget)
             scores = []
             for index in allowed:
                 columns = candidates.columns[index]
@@ -224,7 +222,7 @@ class AIM(LedgerFit[FittedNetwork]):
                 scores.append(candidates.score(index, counts_of(columns), n * expected, noise, n * error))
             settings: dict[str, Any] = {"epsilon": shares.selection, "ledger": ledger, "label": "AIM selection"}
             chosen = candidates.columns[allowed[exponential(scores, sensitivity=sensitivity, **settings)]]
-            (noisy,) = measure_counts([counts_of(chosen)], ledger, f"AIM round {k}", facts, **budget._asdict())
+            (noisy,) = measure_counts([counts_of(chosen)], ledger, f"AIM round {k}", facts, **shares.round._asdict())
             shape = [sizes[index] for index in chosen]
             measured.append(NoisyMarginal(chosen, noisy.value.reshape(shape), np.full(shape, noisy.variance)))
             potentials, current = estimate(measured, n, _engine(sizes, measured), potentials, prior_rows=pull)
@@ -289,14 +287,14 @@ class _Counter:
 
 
 def _most_groups(facts: PublicFacts, shares: _Shares) -> int:
-    """Most groups of bins of a numeric column, such that a table of two is useful in the last round."""
-    useful = useful_cells(facts, 1, shares.rounds[-1], THETA)
+    """Most groups of bins of a numeric column, such that a table of two is useful in a round."""
+    useful = useful_cells(facts, 1, shares.round, THETA)
     return int(np.clip(math.sqrt(useful), 2, MOST_GROUPS))
 
 
 def default_rounds(facts: PublicFacts, epsilon: float, delta: float) -> int:
     """Choose the number of rounds by public numbers: more for many rows, a large budget and many columns."""
-    signal = math.sqrt(facts.n_private * _mu(epsilon, delta)) / 8
+    signal = 1.5 * math.sqrt(facts.n_private * _mu(epsilon, delta)) / 8
     return int(np.clip(round(signal * math.sqrt(len(facts.schema) / 6)), 2, min(4 * len(facts.schema), MOST_ROUNDS)))
 
 
@@ -307,15 +305,15 @@ def _mu(epsilon: float, delta: float) -> float:
 
 def _split(epsilon: float, delta: float, n_rounds: int) -> _Shares:
     """Shares of a budget before its joint price is known."""
-    growth = np.maximum(GROWTH ** -np.arange(n_rounds, dtype=float)[::-1], LEAST)
-    parts = [COLUMNS_SHARE, *((1 - COLUMNS_SHARE - SELECTION_SHARE) * growth / growth.sum())]
+    single = max(COLUMNS_SHARE, 2 / (n_rounds + 2))
+    one = (1 - single - SELECTION_SHARE) / n_rounds
     if delta == 0:
-        budgets = [Budget(float(part) * epsilon, 0.0) for part in parts]
-        return _Shares(budgets[0], SELECTION_SHARE * epsilon / n_rounds, tuple(budgets[1:]))
-    budgets = gaussian_parts(epsilon, delta, [float(part) for part in parts])
+        columns, one_round = (Budget(part * epsilon, 0.0) for part in (single, one))
+        return _Shares(columns, SELECTION_SHARE * epsilon / n_rounds, one_round, n_rounds)
+    columns, one_round = gaussian_parts(epsilon, delta, (single, one))
     # mu**2/2 of all selections together: a pure epsilon is at most epsilon**2/2-zCDP
     selection = math.sqrt(SELECTION_SHARE / n_rounds) / gaussian_multiplier(epsilon, delta)
-    return _Shares(budgets[0], selection, tuple(budgets[1:]))
+    return _Shares(columns, selection, one_round, n_rounds)
 
 
 @lru_cache(maxsize=256)
