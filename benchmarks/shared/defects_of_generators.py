@@ -29,9 +29,10 @@ plant(FILE, "BayesNet: bins charged as fewer",
                   "noisy_counts(c, 1, ledger, label, facts, **each).value for c",
                   "ledger._noise.laplace(c, noise_scale(facts, n_tables, epsilon, 0.0)) * 1.0 for c"),))
 plant("curator/generators/tables/coding.py", "BayesNet: bounds read from the rows",
-       "bins = tuple(ColumnBins.of(c, int(",
-       "frame = private.frame\n    bins = tuple(ColumnBins.of(c if c.kind != 'real' else "
-       "type(c)(c.name, float(frame[c.name].min()), float(frame[c.name].max()) + 1.0, missing=c.missing), int(",
+       "bins = tuple(ColumnBins.of(column, number",
+       "frame = private.frame\n    bins = tuple(ColumnBins.of(column if column.kind != 'real' else type(column)("
+       "column.name, float(frame[column.name].min()), float(frame[column.name].max()) + 1.0, missing=column.missing), "
+       "number",
        NEIGHBOUR)
 FILE = "curator/generators/aim/aim.py"
 AIM = "curator/test_neighbours.py::test_a_neighbour_never_costs_aim_more_than_each_charge"
@@ -49,8 +50,8 @@ plant(FILE, "AIM: targets from the private rows",
        "expected = current.marginal(columns)\n", "expected = current.marginal(columns) * (counts_of((0,))[0] + 1)\n",
        AIM)
 plant(FILE, "AIM: a round that is not declared",
-       "for k, budget in enumerate(shares.rounds, start=1)),\n        )",
-       "for k, budget in enumerate(shares.rounds[1:], start=1)),\n        )",
+       "for k in range(1, shares.n_rounds + 1)),\n        )",
+       "for k in range(1, shares.n_rounds)),\n        )",
        "contracts/test_contract.py::test_each_draw_is_charged_before_it_is_made[AIM]")
 FILE = "curator/generators/aim/mst.py"
 MST = "curator/test_neighbours.py::test_a_neighbour_never_costs_mst_more_than_each_charge"

@@ -18,12 +18,15 @@ from scipy.optimize import brentq, minimize_scalar
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
+    import jax
     import mbi
 
 Codes = NDArray[np.int64]
 Clique = tuple[str, ...]
 #: Moves of a table of counts in L2, and of a distance of counts in L1, when a row is replaced.
 L2, L1 = math.sqrt(2), 2.0
+#: Measurements after which compiled code is forgotten: each model is compiled anew, and memory maps run out.
+CLEARED = 5
 
 
 def rho_of(epsilon: float, delta: float) -> float:
@@ -64,6 +67,8 @@ class Private:
 
     def estimate(self, measured: Sequence[Any], **settings: Any) -> Any:
         """Fit the graphical model."""
+        if len(measured) % CLEARED == 0:
+            jax.clear_caches()
         total = float(len(self.codes))
         return mbi.estimation.MirrorDescent().estimate(self.domain, list(measured), known_total=total, **settings)
 

@@ -14,14 +14,14 @@ import iwbayes as iw
 BINS = 10
 
 
-def cells(frame: pd.DataFrame, schema: iw.Schema) -> tuple[np.ndarray, list[int]]:
+def cells(frame: pd.DataFrame, schema: iw.Schema, bins: int = BINS) -> tuple[np.ndarray, list[int]]:
     """Public cell of each value, shape (row, column), and the number of cells of each column."""
     codes, sizes = [], []
     for column in schema:
         if isinstance(column, iw.Real | iw.Integer):
             scaled = column.encode(frame[column.name])[:, 0] + 0.5
-            codes.append(np.minimum((BINS * scaled).astype(np.int64), BINS - 1))
-            sizes.append(BINS)
+            codes.append(np.minimum((bins * scaled).astype(np.int64), bins - 1))
+            sizes.append(bins)
         else:
             codes.append(column.codes(frame[column.name]))
             sizes.append(len(column.levels))

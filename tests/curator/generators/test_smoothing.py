@@ -7,6 +7,7 @@ from scipy.stats import norm
 
 import iwbayes as iw
 from iwbayes.curator.generators.tables.bins import ColumnBins
+from iwbayes.curator.generators.tables.coding import number_of_bins
 from iwbayes.curator.generators.tables.counts import project_nonnegative
 from iwbayes.curator.generators.tables.smoothing import LEAST_BINS, smoothed_counts
 
@@ -53,6 +54,28 @@ def test_a_spike_stays_where_it_is():
     assert found[70] == counts[70]
     # and its neighbours do not hear of it
     np.testing.assert_allclose(found[[68, 72]], 1e4 * distribution[[68, 72]], rtol=0.15)
+
+
+def test_heaped_values_keep_their_counts_and_leave_the_others_smooth():
+    """Every tenth bin has three times as many rows: all are kept, and the density between them is not drawn to them."""
+    distribution = NORMAL.copy()
+    heaped = np.arange(44, 90, 10)
+    distribution[heaped] *= 4
+    n = 20_000
+    counts = noisy_normal(n, 15.0, 5, distribution)
+    found = smoothed_counts(counts, 15.0**2, WIDTHS, n)
+    np.testing.assert_array_equal(found[heaped], counts[heaped])
+    between = np.setdiff1d(np.arange(40, 88), heaped)
+    np.testing.assert_allclose(found[between], n * (distribution / distribution.sum())[between], rtol=0.12)
+
+
+def test_whole_numbers_are_bins_of_their_own_where_a_few_of_them_would_share_one():
+    hours, wide = iw.Integer("hours", 1, 99), iw.Integer("wide", 0, 10_000)
+    assert number_of_bins(hours, 25, 128) == 128 and ColumnBins.of(hours, 128).size == 99
+    assert number_of_bins(hours, 24, 128) == 24  # 97 between the bounds are more than four times as many
+    assert number_of_bins(hours, 50, 60) == 50  # a user's own limit holds
+    assert number_of_bins(wide, 300, 128) == 128 and number_of_bins(wide, 1, 128) == 4
+    assert number_of_bins(iw.Real("x", 0, 1), 30, 128) == 30
 
 
 @pytest.mark.parametrize("counts", [np.zeros(40), np.full(40, -3.0), np.r_[np.zeros(39), 500.0], 1e9 * np.ones(40)])

@@ -11,16 +11,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from iwbayes.curator.generators.aim.candidates import Candidates
-from iwbayes.curator.generators.aim.candidates import Counter as _Counter
-from iwbayes.curator.generators.aim.engine import MOST_GROUPS, check_engine
-from iwbayes.curator.generators.aim.engine import engine as _engine
-from iwbayes.curator.generators.aim.engine import is_joint as _is_joint
-from iwbayes.curator.generators.aim.engine import mu_of as _mu
+from iwbayes.curator.generators.aim.candidates import Candidates, Counter
+from iwbayes.curator.generators.aim.engine import check_engine, engine, is_joint, most_groups, mu_of
 from iwbayes.curator.generators.aim.estimation import Distribution, NoisyMarginal, estimate
 from iwbayes.curator.generators.aim.tree import Structure
 from iwbayes.curator.generators.fitting import LedgerFit, check_whole
-from iwbayes.curator.generators.tables.coding import CodedRows, coded_rows, useful_cells
+from iwbayes.curator.generators.tables.coding import CodedRows, coded_rows
 from iwbayes.curator.generators.tables.counts import count_event, count_moves, mean_noise, measure_counts
 from iwbayes.curator.generators.tables.network import FittedNetwork
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier, largest_scale
@@ -32,29 +28,26 @@ from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable
 
 #: Parts of the budget (of the squared privacy parameter mu) that measure the columns one by one, and that select.
-COLUMNS_SHARE, SELECTION_SHARE = 0.1, 0.1
-#: Each round has so many times the budget of the one before, and at least this part of the last's: early ones find what
-#: stands out.
-GROWTH, LEAST = 1.15, 0.125
+COLUMNS_SHARE, SELECTION_SHARE = 0.15, 0.1
 #: Rounds at most, where none are given.
 MOST_ROUNDS = 40
 #: Usefulness of the bins of single columns and of tables: mean count of a cell over its mean absolute noise.
-BINS_THETA, THETA = 1.5, 17.0
+BINS_THETA, THETA = 1.5, 8.0
 #: Sets of columns that are candidates at most; sets of three by default, where there are no more than so many.
 MOST_CANDIDATES, _MOST_OF_THREE = 20_000, 5_000
 #: Candidates of a round at most that no clique of the junction tree has: those of others are drawn without the rows.
 _MOST_APART = 300
 #: Rows that the pull towards the uniform distribution is worth, over the square root of the number of rows and mu.
-#: Chosen on Adult (24,129 rows), wives (17,800) and churn (4,500) at epsilon 0.3 to 3.
-_PRIOR_PULL = 3.0
+_PRIOR_PULL = 2.0
 
 
 class _Shares(NamedTuple):
-    """Budget of the columns, epsilon of one selection, budgets of the rounds."""
+    """Budget of the columns, epsilon of one selection, budget of one round, number of rounds."""
 
     columns: Budget
     selection: float
-    rounds: tuple[Budget, ...]
+    round: Budget
+    n_rounds: int
 
 
 @dataclass(frozen=True)
@@ -137,8 +130,8 @@ class AIM(LedgerFit[FittedNetwork]):
     def _events(self, shares: _Shares, n_columns: int) -> tuple[Event, ...]:
         return (
             count_event("AIM columns", *shares.columns, n_columns),
-            Event("AIM selection", "exponential", shares.selection, count=len(shares.rounds)),
-            *(count_event(f"AIM round {k}", *budget, 1) for k, budget in enumerate(shares.rounds, start=1)),
+            Event("AIM selection", "exponential", shares.selection, count=shares.n_rounds),
+            *(count_event(f"AIM round {k}", *shares.round, 1) for k in range(1, shares.n_rounds + 1)),
         )
 
     def _shares(self, facts: PublicFacts, epsilon: float, delta: float) -> _Shares:
@@ -183,7 +176,7 @@ class AIM(LedgerFit[FittedNetwork]):
             private, ledger, facts, shares.columns, label="AIM columns", columns=range(len(facts.schema)),
             max_bins=self.max_bins, theta=BINS_THETA, n_groups=_most_groups(facts, shares), keep=True,
         )  # fmt: skip
-        pull = _PRIOR_PULL * math.sqrt(facts.n_private) * _mu(epsilon, delta)
+        pull = _PRIOR_PULL * math.sqrt(facts.n_private) * mu_of(epsilon, delta)
         found = self._rounds(coded, ledger, facts, shares, pull)
         nodes, tables = found.network()
         return FittedNetwork("AIM", facts.schema, coded.bins, coded.groups, nodes, tables, strata=True)
@@ -194,14 +187,14 @@ class AIM(LedgerFit[FittedNetwork]):
         """Select, measure and estimate, round after round."""
         sizes, n = tuple(g.size for g in coded.groups), facts.n_private
         measured = [NoisyMarginal((c,), *found) for c, found in sorted(coded.measured.items())]
-        potentials, current = estimate(measured, n, _engine(sizes, measured), prior_rows=pull)
-        most_cells = 2 * n / mean_noise(facts, 1, *shares.rounds[-1])  # beyond it, noise is all that is measured
+        potentials, current = estimate(measured, n, engine(sizes, measured), prior_rows=pull)
+        noise = mean_noise(facts, 1, *shares.round)
+        most_cells = 2 * n / noise  # beyond it, noise is all that is measured
         candidates = self._candidates(facts.schema).within(sizes, most_cells)
         sensitivity = max(candidates.weights) * count_moves(facts) * facts.rows_per_user
-        counts_of = _Counter(coded.rows)
-        for k, budget in enumerate(shares.rounds, start=1):
+        counts_of = Counter(coded.rows)
+        for k in range(1, shares.n_rounds + 1):
             allowed = self._allowed(candidates, sizes, measured, k)
-            noise = mean_noise(facts, 1, *budget)
             scores = []
             for index in allowed:
                 columns = candidates.columns[index]
@@ -210,17 +203,17 @@ class AIM(LedgerFit[FittedNetwork]):
                 scores.append(candidates.score(index, counts_of(columns), n * expected, noise, n * error))
             settings: dict[str, Any] = {"epsilon": shares.selection, "ledger": ledger, "label": "AIM selection"}
             chosen = candidates.columns[allowed[exponential(scores, sensitivity=sensitivity, **settings)]]
-            (noisy,) = measure_counts([counts_of(chosen)], ledger, f"AIM round {k}", facts, **budget._asdict())
+            (noisy,) = measure_counts([counts_of(chosen)], ledger, f"AIM round {k}", facts, **shares.round._asdict())
             shape = [sizes[index] for index in chosen]
             measured.append(NoisyMarginal(chosen, noisy.value.reshape(shape), np.full(shape, noisy.variance)))
-            potentials, current = estimate(measured, n, _engine(sizes, measured), potentials, prior_rows=pull)
+            potentials, current = estimate(measured, n, engine(sizes, measured), potentials, prior_rows=pull)
         return current
 
     def _allowed(
         self, candidates: Candidates, sizes: Sequence[int], measured: Sequence[NoisyMarginal], k: int
     ) -> list[int]:
         """Candidates of round k, with which the distribution stays small enough; those of one column always are."""
-        if _is_joint(sizes):
+        if is_joint(sizes):
             return list(range(len(candidates.columns)))
         known = [part.columns for part in measured]
         carried = Structure.of(sizes, known)
@@ -234,28 +227,26 @@ class AIM(LedgerFit[FittedNetwork]):
 
 
 def _most_groups(facts: PublicFacts, shares: _Shares) -> int:
-    """Most groups of bins of a numeric column, such that a table of two is useful in the last round."""
-    useful = useful_cells(facts, 1, shares.rounds[-1], THETA)
-    return int(np.clip(math.sqrt(useful), 2, MOST_GROUPS))
+    """Most groups of bins of a numeric column, such that a table of two is useful in a round."""
+    return most_groups(facts, 1, shares.round, THETA)
 
 
 def default_rounds(facts: PublicFacts, epsilon: float, delta: float) -> int:
     """Choose the number of rounds by public numbers: more for many rows, a large budget and many columns."""
-    signal = math.sqrt(facts.n_private * _mu(epsilon, delta)) / 8
+    signal = 1.5 * math.sqrt(facts.n_private * mu_of(epsilon, delta)) / 8
     return int(np.clip(round(signal * math.sqrt(len(facts.schema) / 6)), 2, min(4 * len(facts.schema), MOST_ROUNDS)))
 
 
 def _split(epsilon: float, delta: float, n_rounds: int) -> _Shares:
     """Shares of a budget before its joint price is known."""
-    growth = np.maximum(GROWTH ** -np.arange(n_rounds, dtype=float)[::-1], LEAST)
-    parts = [COLUMNS_SHARE, *((1 - COLUMNS_SHARE - SELECTION_SHARE) * growth / growth.sum())]
+    one = (1 - COLUMNS_SHARE - SELECTION_SHARE) / n_rounds
     if delta == 0:
-        budgets = [Budget(float(part) * epsilon, 0.0) for part in parts]
-        return _Shares(budgets[0], SELECTION_SHARE * epsilon / n_rounds, tuple(budgets[1:]))
-    budgets = gaussian_parts(epsilon, delta, [float(part) for part in parts])
+        columns, one_round = (Budget(part * epsilon, 0.0) for part in (COLUMNS_SHARE, one))
+        return _Shares(columns, SELECTION_SHARE * epsilon / n_rounds, one_round, n_rounds)
+    columns, one_round = gaussian_parts(epsilon, delta, (COLUMNS_SHARE, one))
     # mu**2/2 of all selections together: a pure epsilon is at most epsilon**2/2-zCDP
     selection = math.sqrt(SELECTION_SHARE / n_rounds) / gaussian_multiplier(epsilon, delta)
-    return _Shares(budgets[0], selection, tuple(budgets[1:]))
+    return _Shares(columns, selection, one_round, n_rounds)
 
 
 @lru_cache(maxsize=256)

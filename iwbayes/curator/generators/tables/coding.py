@@ -14,10 +14,15 @@ from iwbayes.curator.generators.tables.counts import mean_noise, measure_counts,
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.mechanisms import Budget
 from iwbayes.curator.protocols import PublicFacts
+from iwbayes.schema.columns import Column, _Whole
 from iwbayes.tables import PrivateTable
 
 #: Cells of one table at most; beyond it memory, not privacy, is the limit.
 MAX_CELLS = 2_000_000
+
+
+#: Times more whole numbers than useful bins that still are bins of their own.
+WHOLE_NUMBERS = 4
 
 
 class CodedRows(NamedTuple):
@@ -32,6 +37,17 @@ class CodedRows(NamedTuple):
 def useful_cells(facts: PublicFacts, n_tables: int, budget: Budget, theta: float) -> float:
     """Most cells of a useful table: mean count n/cells at least theta times the mean absolute noise."""
     return min(facts.n_private / (theta * mean_noise(facts, n_tables, *budget)), MAX_CELLS)
+
+
+def number_of_bins(column: Column, useful: float, max_bins: int) -> int:
+    """Equal-width bins of a column of which about ``useful`` rise out of the noise; public.
+
+    Whole numbers are bins of their own even where `WHOLE_NUMBERS` times fewer bins would be useful: many rows may share
+    one of them (40 hours a week), and a bin of two numbers would give half of these rows to its neighbour.
+    """
+    if isinstance(column, _Whole) and column.upper - column.lower - 1 <= min(WHOLE_NUMBERS * useful, max_bins):
+        return max_bins
+    return int(np.clip(useful, min(4, max_bins), max_bins))
 
 
 def coded_rows(
@@ -57,7 +73,7 @@ def coded_rows(
     schema = facts.schema
     numeric = any(is_numeric(column) for column in schema)
     fine = useful_cells(facts, len(columns), budget, theta) if numeric else 0.0
-    bins = tuple(ColumnBins.of(c, int(np.clip(fine, min(4, max_bins), max_bins))) for c in schema)
+    bins = tuple(ColumnBins.of(column, number_of_bins(column, fine, max_bins)) for column in schema)
     rows = RowCodes(private, bins, keep=keep)
     groups = [Groups(np.arange(b.size), np.ones(b.size)) for b in bins]
     measured: dict[int, tuple[Array, Array]] = {}
