@@ -113,6 +113,7 @@ def values(codes: np.ndarray, schema: iw.Schema, rng: np.random.Generator) -> pd
 GENERATORS: dict[str, Callable[..., pd.DataFrame]] = {
     "BayesNet": partial(by_iwbayes, iw.BayesNet()),
     "AIM": partial(by_iwbayes, iw.AIM()),
+    "MST": partial(by_iwbayes, iw.MST()),
     "MST of mbi": partial(by_mbi, "mst"),
     "AIM of mbi": partial(by_mbi, "aim"),
 }

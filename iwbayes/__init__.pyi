@@ -31,6 +31,7 @@ from .curator.estimators.fixed import UniformWeights as UniformWeights
 from .curator.estimators.tilting.staged import StagedTilt as StagedTilt
 from .curator.estimators.tilting.tilt import TiltWeights as TiltWeights
 from .curator.generators.aim.aim import AIM as AIM
+from .curator.generators.aim.mst import MST as MST
 from .curator.generators.bayesnet.bayesnet import BayesNet as BayesNet
 from .curator.generators.mixture.mixture import Mixture as Mixture
 from .curator.privacy.ledger import BudgetExceeded as BudgetExceeded

@@ -1,4 +1,4 @@
-"""Planted defects of generators, estimators, bounds on users and of what comes out; see `defects.py`."""
+"""Planted defects of counts, estimators, bounds on users and of what comes out; see `defects.py`."""
 
 from planting import Edit, plant
 
@@ -26,105 +26,6 @@ plant("curator/protocols.py", "users: rows of a user are nulled, not replaced",
 plant("curator/protocols.py", "users: the bound of a table is not used",
        "ledger.adjacency, rows_per_user or 1, private.n_users)", "ledger.adjacency, 1, private.n_users)",
        "curator/test_contribution.py::test_public_facts_of_users")
-
-# --- generators
-
-FILE = "curator/generators/bayesnet/bayesnet.py"
-SELECTION = "curator/test_contribution.py::test_the_selection_of_a_network_has_the_noise_of_its_sensitivity"
-plant(FILE, "BayesNet: scores move by two thirds",
-       "factor = 3 * count_moves(facts) * facts.rows_per_user", "factor = 2 * count_moves(facts) * facts.rows_per_user",
-       SELECTION)
-plant(FILE, "BayesNet: structure for one row of a user",
-       "factor = 3 * count_moves(facts) * facts.rows_per_user", "factor = 3 * count_moves(facts)", SELECTION)
-plant(FILE, "BayesNet: structure without charge or noise",
-       "chosen = exponential(scores, sensitivity=factor * facts.most_rows, **settings)",
-       "chosen = int(np.argmax(scores))", NEIGHBOUR)
-plant(FILE, "BayesNet: tables drawn without a charge",
-       'events.append(count_event("BayesNet tables", *shares.tables, len(schema)))', "pass",
-       "contracts/test_contract.py::test_each_draw_is_charged_before_it_is_made[BayesNet]",
-       more=(Edit("curator/generators/tables/counts.py",
-                  "noisy_counts(c, 1, ledger, label, facts, **each).value for c",
-                  "ledger._noise.laplace(c, noise_scale(facts, n_tables, epsilon, 0.0)) * 1.0 for c"),))
-plant(FILE, "BayesNet: bins charged as fewer",
-       'events.append(count_event("BayesNet bins", *shares.bins, sum(map(is_numeric, schema))))',
-       'events.append(count_event("BayesNet bins", *shares.bins, 1))',
-       "contracts/test_contract.py::test_each_draw_is_charged_before_it_is_made[BayesNet]",
-       more=(Edit("curator/generators/tables/counts.py",
-                  "noisy_counts(c, 1, ledger, label, facts, **each).value for c",
-                  "ledger._noise.laplace(c, noise_scale(facts, n_tables, epsilon, 0.0)) * 1.0 for c"),))
-plant("curator/generators/tables/coding.py", "BayesNet: bounds read from the rows",
-       "bins = tuple(ColumnBins.of(column, number",
-       "frame = private.frame\n    bins = tuple(ColumnBins.of(column if column.kind != 'real' else type(column)("
-       "column.name, float(frame[column.name].min()), float(frame[column.name].max()) + 1.0, missing=column.missing), "
-       "number",
-       NEIGHBOUR)
-FILE = "curator/generators/aim/aim.py"
-AIM = "curator/test_neighbours.py::test_a_neighbour_never_costs_aim_more_than_each_charge"
-SENSITIVITY = "sensitivity = max(candidates.weights) * count_moves(facts) * facts.rows_per_user"
-plant(FILE, "AIM: a replaced row moves a score by one",
-       SENSITIVITY, "sensitivity = max(candidates.weights) * facts.rows_per_user", AIM)
-plant(FILE, "AIM: scores without their weights",
-       SENSITIVITY, "sensitivity = count_moves(facts) * facts.rows_per_user", AIM)
-plant(FILE, "AIM: selection for one row of a user",
-       SENSITIVITY, "sensitivity = max(candidates.weights) * count_moves(facts)", f"{USER}[AIM]")
-plant(FILE, "AIM: selection without charge or noise",
-       "allowed[exponential(scores, sensitivity=sensitivity, **settings)]",
-       "allowed[int(np.argmax(scores))]", AIM)
-plant(FILE, "AIM: targets from the private rows",
-       "expected = current.marginal(columns)\n", "expected = current.marginal(columns) * (counts_of((0,))[0] + 1)\n",
-       AIM)
-plant(FILE, "AIM: a round that is not declared",
-       "for k in range(1, shares.n_rounds + 1)),\n        )",
-       "for k in range(2, shares.n_rounds + 1)),\n        )",
-       "contracts/test_contract.py::test_each_draw_is_charged_before_it_is_made[AIM]")
-FILE = "curator/generators/tables/counts.py"
-MIXTURE = "curator/generators/test_mixture.py::test_a_replaced_row_never_costs_more_than_each_charge_and_comes_near"
-plant(FILE, "Mixture: many tables charged as one",
-       "count_moves(facts) * n_tables", "count_moves(facts)", MIXTURE)
-plant(FILE, "Mixture: gaussian noise for one row of a user",
-       "sensitivity=rows * math.sqrt(moved)", "sensitivity=math.sqrt(moved)",
-       "curator/generators/test_mixture.py::test_the_sensitivities_of_all_adjacencies")
-plant(FILE, "Mixture: laplace noise for one row of a user", "sensitivity=rows * moved,", "sensitivity=moved,",
-       "curator/generators/test_mixture.py::test_the_sensitivities_of_all_adjacencies")
-plant("curator/generators/mixture/mixture.py", "Mixture: atoms from exact counts",
-       "atoms = [gathers_at_bounds(part, counts, variance) for part, counts in zip(bins, own, strict=True)]",
-       "own = [np.bincount(p.codes(private.frame[p.column.name]), minlength=p.size) for p in bins]\n"
-       "        atoms = [gathers_at_bounds(part, counts, 0.0) for part, counts in zip(bins, own, strict=True)]",
-       "curator/generators/test_mixture.py::test_what_is_public_knows_of_the_rows_by_the_answers_alone")
-plant(FILE, "GAN: a replaced row moves one count of the condition",
-       'return 2 if facts.row_adjacency == "replace-one" else 1', "return 1",
-       "curator/generators/test_gan.py::test_the_law_of_a_condition_has_the_noise_of_its_sensitivity")
-plant(FILE, "GAN: counts of the condition for one row of a user",
-       "sensitivity=rows * moved,", "sensitivity=moved,",
-       "curator/generators/test_gan.py::test_the_law_of_a_condition_has_the_noise_of_its_sensitivity")
-FILE = "curator/generators/adversarial/base.py"
-plant(FILE, "GAN: exact counts of the condition",
-       "mass = np.maximum(noisy, LEAST_COUNT)", "mass = np.maximum(counts, LEAST_COUNT)",
-       "curator/generators/test_gan.py::test_a_conditional_generator_draws_its_levels_by_their_noisy_law")
-plant("curator/generators/adversarial/training.py", "DPGAN: centre and clip norm from private rows",
-       "public_loss, (batch,))", "public_loss, gradients._rows)",
-       "curator/generators/test_gan.py::test_what_is_public_knows_of_the_rows_by_the_answers_alone")
-plant(FILE, "DPGAN: one user counts as single rows",
-       "users=private.users, n_private",
-       "users=None if private.users is None else np.arange(len(own)), n_private",
-       "curator/generators/test_gan.py::test_the_discriminator_clips_all_rows_of_a_user_together")
-FILE = "curator/generators/pate/pate.py"
-plant(FILE, "PATEGAN: each vote at the price of all",
-       "multiplier = math.sqrt(count) * gaussian_multiplier", "multiplier = gaussian_multiplier",
-       "curator/generators/test_pate.py::test_all_votes_together_cost_the_budget_exactly")
-FILE = "curator/generators/pate/teachers.py"
-plant(FILE, "PATEGAN: half the noise on votes",
-       "self._grid * self._scale)\n", "self._grid * self._scale / 2)\n",
-       "curator/generators/test_pate.py::test_noise_has_the_scale_that_was_charged")
-plant(FILE, "PATEGAN: more votes than were charged", "if len(rows) > self.left:", "if False:",
-       "curator/generators/test_pate.py::test_no_more_votes_than_were_charged")
-plant(FILE, "PATEGAN: teachers see each other's rows",
-       "softplus(-self._logits(self._rows))", "softplus(-self._logits(self._rows + 0.1 * self._rows.mean(dim=0)))",
-       "curator/generators/test_pate.py::test_a_teacher_learns_from_its_own_rows_alone")
-plant(FILE, "PATEGAN: a user's rows have several teachers",
-       "return teacher if users is None else teacher[users]",
-       "return teacher if users is None else np.arange(len(users)) % n_teachers",
-       "curator/generators/test_pate.py::test_one_user_changes_one_vote_at_most")
 
 # --- contributions of users
 

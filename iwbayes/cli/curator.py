@@ -63,7 +63,7 @@ def publish(
     for_model: ForModel = None,
     response: Response = None,
     family: ModelFamily = None,
-    generator: Annotated[str, typer.Option(help="BayesNet, AIM or Mixture.")] = "BayesNet",
+    generator: Annotated[str, typer.Option(help="BayesNet, AIM, MST or Mixture.")] = "BayesNet",
     mechanism: Annotated[str, typer.Option(help="Noise of the weights: gaussian, or cube for delta 0.")] = "gaussian",
     share: Share = 0.3,
     adjacency: Adjacency = "replace-one",
@@ -118,6 +118,7 @@ def publish(
         from iwbayes._read import Format, read_table, stored_rows
         from iwbayes.curator.contribution import bounding_events, check_grid
         from iwbayes.curator.generators.aim.aim import AIM
+        from iwbayes.curator.generators.aim.mst import MST
         from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
         from iwbayes.curator.generators.mixture.mixture import Mixture
         from iwbayes.curator.plan import check_whole
@@ -137,7 +138,7 @@ def publish(
         grid = _grid(user, rows_per_user)
         form = Format(sep.replace("\\t", "\t"), encoding, decimal)
         # those whose noise is hardened throughout: a release of others is not certified
-        kinds: dict[str, Any] = {"BayesNet": BayesNet, "AIM": AIM, "Mixture": Mixture}
+        kinds: dict[str, Any] = {"BayesNet": BayesNet, "AIM": AIM, "MST": MST, "Mixture": Mixture}
         if generator not in kinds:
             raise ValueError(f"--generator must be one of {list(kinds)}; got {generator!r}. Others are for Python.")
         weights = named_weights(declared, for_model, response, family, mechanism)

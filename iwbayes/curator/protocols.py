@@ -139,7 +139,7 @@ def check_rows_at_hand(algorithm: object, private: PrivateTable) -> None:
     if not (private.in_memory or reads_blocks(algorithm)):
         raise ValueError(
             f"{type(algorithm).__name__} needs the private rows in memory, and they are those of a Dask frame. Use "
-            "BayesNet(), AIM() or Mixture(), and TiltWeights() or StagedTilt(); or, if the rows fit, "
+            "BayesNet(), AIM(), MST() or Mixture(), and TiltWeights() or StagedTilt(); or, if the rows fit, "
             "PrivateTable(frame.compute(), schema)."
         )
 

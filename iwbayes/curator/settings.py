@@ -15,6 +15,7 @@ from iwbayes.weights import Weights
 #: Algorithms that a release can name, and their modules; nothing else is ever imported for a name in a file.
 _HOMES = {
     "AIM": "iwbayes.curator.generators.aim.aim",
+    "MST": "iwbayes.curator.generators.aim.mst",
     "BayesNet": "iwbayes.curator.generators.bayesnet.bayesnet",
     "Mixture": "iwbayes.curator.generators.mixture.mixture",
     "GAN": "iwbayes.curator.generators.adversarial.gan",

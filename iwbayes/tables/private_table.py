@@ -136,9 +136,9 @@ class PrivateTable(Frozen):
         Returns
         -------
         PrivateTable
-            For generators that measure tables (`BayesNet`, `AIM`, `Mixture`), `TiltWeights` and `StagedTilt`, which
-            read it block by block, and weights that read no private row. Others need the rows in memory and refuse
-            before anything is charged.
+            For generators that measure tables (`BayesNet`, `AIM`, `MST`, `Mixture`), `TiltWeights` and `StagedTilt`,
+            which read it block by block, and weights that read no private row. Others need the rows in memory and
+            refuse before anything is charged.
 
         Raises
         ------

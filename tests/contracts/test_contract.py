@@ -24,6 +24,7 @@ from iwbayes.curator.estimators.tilting.staged import StagedTilt
 from iwbayes.curator.estimators.tilting.tilt import TiltWeights
 from iwbayes.curator.generators.adversarial.gan import CGAN, DPCGAN, DPGAN, GAN
 from iwbayes.curator.generators.aim.aim import AIM
+from iwbayes.curator.generators.aim.mst import MST
 from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
 from iwbayes.curator.generators.mixture.mixture import Mixture
 from iwbayes.curator.generators.pate.pate import PATEGAN
@@ -129,6 +130,8 @@ GENERATORS = [
     Entry("AIM", lambda: AIM(rounds=3, max_bins=2)),
     Entry("AIM, delta", lambda: AIM(rounds=3, max_bins=2), delta=1e-6),
     Entry("AIM, named sets", lambda: AIM([("age", "sex"), ("region",)], max_bins=2), delta=1e-6),
+    Entry("MST", lambda: MST(max_bins=2)),
+    Entry("MST, delta", lambda: MST(max_bins=2), delta=1e-6),
     Entry("Mixture", mixture, missing_tolerance=5 * (0.3 * 0.7 / 600) ** 0.5),
     Entry("Mixture, delta", mixture, delta=1e-6, visible=False, missing_tolerance=5 * (0.3 * 0.7 / 600) ** 0.5),
     Entry(

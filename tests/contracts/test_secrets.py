@@ -337,10 +337,11 @@ def drive_generator(said, settings, epsilon=1.0, **budget):
             )
 
 
-@drives("AIM", "BayesNet", "Mixture")
+@drives("AIM", "BayesNet", "MST", "Mixture")
 def drive_generators(said):
     drive_generator(said, iw.AIM(rounds=2, max_bins=2))
     drive_generator(said, iw.BayesNet())
+    drive_generator(said, iw.MST(max_bins=2))
     drive_generator(said, iw.Mixture(n_components=2, n_draws=2, starts=1, random_seed=0))
 
 

@@ -309,6 +309,8 @@ GENERATORS = {
     "BayesNet, Gaussian": (lambda: iw.BayesNet(theta=0.5), 1e-6, 0.8),
     "AIM": (lambda: iw.AIM(rounds=2, max_bins=3), 0.0, 0.8),
     "AIM, Gaussian": (lambda: iw.AIM(rounds=2, max_bins=3), 1e-6, 0.8),
+    "MST": (lambda: iw.MST(max_bins=3), 0.0, 0.8),
+    "MST, Gaussian": (lambda: iw.MST(max_bins=3), 1e-6, 0.8),
     "Mixture": (lambda: iw.Mixture(1, 1, starts=1, progressbar=False), 0.0, 0.8),
     "Mixture, Gaussian": (lambda: iw.Mixture(1, 1, starts=1, progressbar=False), 1e-6, 0.8),
 }

@@ -71,6 +71,12 @@ def test_a_neighbour_never_costs_aim_more_than_each_charge(delta):
     assert worst["AIM columns"] > 0.9 and worst["AIM round 2"] > 0.9 and worst["AIM selection"] > 0.5
 
 
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+def test_a_neighbour_never_costs_mst_more_than_each_charge(delta):
+    worst = worst_shares(iw.MST(max_bins=3), delta)
+    assert worst["MST columns"] > 0.9 and worst["MST pairs"] > 0.9 and worst["MST selection"] > 0.5
+
+
 TILTS = {
     "linear": {"features": "linear"},
     "quadratic": {"features": "quadratic"},

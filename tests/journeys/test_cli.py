@@ -447,7 +447,7 @@ def test_generators_and_mechanisms(folder, tmp_path):
     assert load(path).recipe["generator"].startswith("Mixture") and load(path).statement.delta == 0
     failed(
         publish(folder, "t.csv", "-o", path, "-f", "--generator", "GAN"),
-        "must be one of ['BayesNet', 'AIM', 'Mixture']",
+        "must be one of ['BayesNet', 'AIM', 'MST', 'Mixture']",
     )
 
 

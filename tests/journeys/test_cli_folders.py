@@ -58,7 +58,7 @@ def test_a_folder_is_published_as_a_file_is(folder):
         assert release.certified and release.n_private == 600 and len(release.synthetic) == 50
 
 
-@pytest.mark.parametrize("generator", ["AIM", "Mixture"])
+@pytest.mark.parametrize("generator", ["AIM", "MST", "Mixture"])
 def test_the_generators_of_the_command_line_read_folders(folder, generator):
     options = ("--generator", generator, "--n-synthetic", 50, "--response", "y")
     result = publish(folder, "parts", "-o", folder / "r.iwb", *options)

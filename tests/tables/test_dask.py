@@ -60,9 +60,10 @@ def release_of(private, **options):
         {"generator": iw.BayesNet(max_parents=0)},
         {"generator": iw.BayesNet(max_parents=1)},
         {"generator": iw.AIM(rounds=3)},
+        {"generator": iw.MST()},
         {"generator": iw.Mixture(4, 2, starts=1, random_seed=5, progressbar=False)},
     ],
-    ids=["default", "stages", "cube", "no parents", "one parent", "AIM", "Mixture"],
+    ids=["default", "stages", "cube", "no parents", "one parent", "AIM", "MST", "Mixture"],
 )
 def test_the_release_is_that_of_the_same_rows_in_memory(options):
     frame = rows()
@@ -128,7 +129,7 @@ def test_generators_of_gradients_refuse_by_themselves_before_anything_is_charged
     private, ledger = iw.PrivateTable.from_dask(lazy(rows()), SCHEMA), iw.Ledger(1.0, 1e-6)
     for generator in (iw.Mixture(method="variational"), iw.paper.PATEGAN()):
         with pytest.raises(
-            ValueError, match=r"needs the private rows in memory.* Use BayesNet\(\), AIM\(\) or Mixture"
+            ValueError, match=r"needs the private rows in memory.* Use BayesNet\(\), AIM\(\), MST\(\) or Mixture"
         ):
             generator.fit(private, ledger, epsilon=1.0, delta=1e-6)
     assert ledger.statement().events == ()

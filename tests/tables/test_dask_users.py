@@ -254,6 +254,7 @@ ALGORITHMS = {
     "BayesNet": (lambda: iw.BayesNet(theta=0.5), 0.0, 0.8),
     "BayesNet, Gaussian": (lambda: iw.BayesNet(theta=0.5), 1e-6, 0.8),
     "AIM": (lambda: iw.AIM(rounds=2, max_bins=3), 0.0, 0.8),
+    "MST": (lambda: iw.MST(max_bins=3), 0.0, 0.8),
     "Mixture": (lambda: iw.Mixture(1, 1, starts=1, progressbar=False), 0.0, 0.8),
     "TiltWeights": (lambda: iw.TiltWeights(features="linear"), 1e-6, 0.4),
 }
@@ -286,9 +287,10 @@ def test_replacing_a_user_never_costs_more_than_each_charge(name):
         {},
         {"for_models": ["ill ~ cost + g"]},
         {"generator": iw.AIM(rounds=3)},
+        {"generator": iw.MST()},
         {"generator": iw.Mixture(3, 2, starts=1, random_seed=5, progressbar=False)},
     ],
-    ids=["default", "stages", "AIM", "Mixture"],
+    ids=["default", "stages", "AIM", "MST", "Mixture"],
 )
 @pytest.mark.filterwarnings("ignore::iwbayes._warnings.CalibrationWarning")
 def test_the_release_is_that_of_the_same_rows_in_memory(options):

@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 import iwbayes as iw
-from iwbayes.curator.generators.aim.aim import Candidates, default_rounds
+from iwbayes.curator.generators.aim.aim import default_rounds
+from iwbayes.curator.generators.aim.candidates import Candidates
 from iwbayes.curator.generators.aim.estimation import Joint, NoisyMarginal, combined, estimate
 from iwbayes.curator.generators.tables.network import count_table, draw_network
 from iwbayes.curator.privacy.accounting import price

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import combinations
@@ -11,14 +11,21 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from iwbayes.arrays import Array
-from iwbayes.curator.generators.aim.estimation import Columns, Distribution, Joint, NoisyMarginal, Potentials, estimate
-from iwbayes.curator.generators.aim.tree import Structure, Tree, require_mbi
+from iwbayes.curator.generators.aim.candidates import Candidates, Counter
+from iwbayes.curator.generators.aim.engine import (
+    BINS_THETA,
+    check_engine,
+    engine,
+    is_joint,
+    most_groups,
+    mu_of,
+    prior_rows,
+)
+from iwbayes.curator.generators.aim.estimation import Distribution, NoisyMarginal, estimate
+from iwbayes.curator.generators.aim.tree import Structure
 from iwbayes.curator.generators.fitting import LedgerFit, check_whole
-from iwbayes.curator.generators.tables.bins import ColumnBins, is_numeric
-from iwbayes.curator.generators.tables.coding import CodedRows, coded_rows, useful_cells
-from iwbayes.curator.generators.tables.counting import RowCodes
-from iwbayes.curator.generators.tables.counts import Codes, count_event, count_moves, mean_noise, measure_counts
+from iwbayes.curator.generators.tables.coding import CodedRows, coded_rows
+from iwbayes.curator.generators.tables.counts import count_event, count_moves, mean_noise, measure_counts
 from iwbayes.curator.generators.tables.network import FittedNetwork
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier, largest_scale
 from iwbayes.curator.privacy.ledger import Ledger
@@ -33,22 +40,10 @@ from iwbayes.tables import PrivateTable
 COLUMNS_SHARE, SELECTION_SHARE = 0.15, 0.1
 #: Rounds at most, where none are given.
 MOST_ROUNDS = 40
-#: Cells and columns of a joint table at most; beyond it a junction tree carries the distribution.
-JOINT_CELLS, JOINT_COLUMNS = 100_000, 32
-#: Usefulness of the bins of single columns and of tables: mean count of a cell over its mean absolute noise.
-BINS_THETA, THETA = 1.5, 8.0
-#: Groups of bins of a numeric column at most.
-MOST_GROUPS = 32
 #: Sets of columns that are candidates at most; sets of three by default, where there are no more than so many.
 MOST_CANDIDATES, _MOST_OF_THREE = 20_000, 5_000
 #: Candidates of a round at most that no clique of the junction tree has: those of others are drawn without the rows.
 _MOST_APART = 300
-#: Cells of candidates whose exact counts are kept from round to round.
-_KEPT_CELLS = 2**24
-#: Scores beyond it, which no table comes near, are cut: integers of 64 bits hold them.
-_LARGEST_SCORE = 2**60
-#: Rows that the pull towards the uniform distribution is worth, over the square root of the number of rows and mu.
-_PRIOR_PULL = 2.0
 
 
 class _Shares(NamedTuple):
@@ -134,7 +129,7 @@ class AIM(LedgerFit[FittedNetwork]):
         epsilon, delta = check_budget(epsilon, delta)
         self._candidates(facts.schema)
         shares = self._shares(facts, epsilon, delta)
-        self._check_engine(facts, shares)
+        check_engine(facts, self.max_bins, _most_groups(facts, shares))
         return self._events(shares, len(facts.schema))
 
     def _events(self, shares: _Shares, n_columns: int) -> tuple[Event, ...]:
@@ -151,15 +146,6 @@ class AIM(LedgerFit[FittedNetwork]):
         if delta == 0:
             return split(epsilon)
         return split(_scale(n_columns, n_rounds, epsilon, delta) * epsilon)
-
-    def _check_engine(self, facts: PublicFacts, shares: _Shares) -> None:
-        """ImportError where the columns may have too many cells for a joint table, and mbi is not there."""
-        # a table whose users' rows are not bounded yet may get more groups when they are
-        groups = MOST_GROUPS if facts.n_users is not None else _most_groups(facts, shares)
-        bins = [ColumnBins.of(column, self.max_bins) for column in facts.schema]
-        sizes = [min(groups, b.n_present) + b.column.missing if is_numeric(b.column) else b.size for b in bins]
-        if not _is_joint(sizes):
-            require_mbi()
 
     def _candidates(self, schema: Schema) -> Candidates:
         """List the sets of columns that may be measured; ValueError for unknown names and for too many sets."""
@@ -195,8 +181,7 @@ class AIM(LedgerFit[FittedNetwork]):
             private, ledger, facts, shares.columns, label="AIM columns", columns=range(len(facts.schema)),
             max_bins=self.max_bins, theta=BINS_THETA, n_groups=_most_groups(facts, shares), keep=True,
         )  # fmt: skip
-        pull = _PRIOR_PULL * math.sqrt(facts.n_private) * _mu(epsilon, delta)
-        found = self._rounds(coded, ledger, facts, shares, pull)
+        found = self._rounds(coded, ledger, facts, shares, prior_rows(facts, epsilon, delta))
         nodes, tables = found.network()
         return FittedNetwork("AIM", facts.schema, coded.bins, coded.groups, nodes, tables, strata=True)
 
@@ -206,12 +191,12 @@ class AIM(LedgerFit[FittedNetwork]):
         """Select, measure and estimate, round after round."""
         sizes, n = tuple(g.size for g in coded.groups), facts.n_private
         measured = [NoisyMarginal((c,), *found) for c, found in sorted(coded.measured.items())]
-        potentials, current = estimate(measured, n, _engine(sizes, measured), prior_rows=pull)
+        potentials, current = estimate(measured, n, engine(sizes, measured), prior_rows=pull)
         noise = mean_noise(facts, 1, *shares.round)
         most_cells = 2 * n / noise  # beyond it, noise is all that is measured
         candidates = self._candidates(facts.schema).within(sizes, most_cells)
         sensitivity = max(candidates.weights) * count_moves(facts) * facts.rows_per_user
-        counts_of = _Counter(coded.rows)
+        counts_of = Counter(coded.rows)
         for k in range(1, shares.n_rounds + 1):
             allowed = self._allowed(candidates, sizes, measured, k)
             scores = []
@@ -225,14 +210,14 @@ class AIM(LedgerFit[FittedNetwork]):
             (noisy,) = measure_counts([counts_of(chosen)], ledger, f"AIM round {k}", facts, **shares.round._asdict())
             shape = [sizes[index] for index in chosen]
             measured.append(NoisyMarginal(chosen, noisy.value.reshape(shape), np.full(shape, noisy.variance)))
-            potentials, current = estimate(measured, n, _engine(sizes, measured), potentials, prior_rows=pull)
+            potentials, current = estimate(measured, n, engine(sizes, measured), potentials, prior_rows=pull)
         return current
 
     def _allowed(
         self, candidates: Candidates, sizes: Sequence[int], measured: Sequence[NoisyMarginal], k: int
     ) -> list[int]:
         """Candidates of round k, with which the distribution stays small enough; those of one column always are."""
-        if _is_joint(sizes):
+        if is_joint(sizes):
             return list(range(len(candidates.columns)))
         known = [part.columns for part in measured]
         carried = Structure.of(sizes, known)
@@ -245,62 +230,15 @@ class AIM(LedgerFit[FittedNetwork]):
         ]
 
 
-class Candidates(NamedTuple):
-    """Sets of columns that may be measured, with their weights: how many columns they share with those that matter."""
-
-    columns: tuple[Columns, ...]
-    weights: tuple[int, ...]
-
-    def within(self, sizes: Sequence[int], most_cells: float) -> Candidates:
-        """Return those with at most so many cells, and all single columns."""
-        kept = [
-            (columns, weight)
-            for columns, weight in zip(*self, strict=True)
-            if len(columns) == 1 or math.prod(sizes[index] for index in columns) <= most_cells
-        ]
-        return Candidates(*(tuple(part) for part in zip(*kept, strict=True)))
-
-    def score(self, index: int, counts: Codes, expected: Array, noise: float, error: float = 0.0) -> int:
-        """Integer score of a candidate; see `AIM` for its sensitivity.
-
-        ``expected`` counts are public, ``error`` is their own expected distance from the distribution's.
-        """
-        public = np.rint(expected.ravel()).astype(np.int64)
-        found = self.weights[index] * (int(np.abs(counts - public).sum()) - round(noise * len(counts) + error))
-        return max(-_LARGEST_SCORE, min(found, _LARGEST_SCORE))
-
-
-class _Counter:
-    """Exact counts of the private rows in the cells of some columns, kept as long as there are not too many."""
-
-    def __init__(self, rows: RowCodes) -> None:
-        self._rows, self._left = rows, _KEPT_CELLS
-        self._kept: dict[Columns, Codes] = {}
-
-    def __call__(self, columns: Columns) -> Codes:
-        if columns in self._kept:
-            return self._kept[columns]
-        (counts,) = self._rows.count([columns])
-        if len(counts) <= self._left:
-            self._kept[columns], self._left = counts, self._left - len(counts)
-        return counts
-
-
 def _most_groups(facts: PublicFacts, shares: _Shares) -> int:
     """Most groups of bins of a numeric column, such that a table of two is useful in a round."""
-    useful = useful_cells(facts, 1, shares.round, THETA)
-    return int(np.clip(math.sqrt(useful), 2, MOST_GROUPS))
+    return most_groups(facts, 1, shares.round)
 
 
 def default_rounds(facts: PublicFacts, epsilon: float, delta: float) -> int:
     """Choose the number of rounds by public numbers: more for many rows, a large budget and many columns."""
-    signal = 1.5 * math.sqrt(facts.n_private * _mu(epsilon, delta)) / 8
+    signal = 1.5 * math.sqrt(facts.n_private * mu_of(epsilon, delta)) / 8
     return int(np.clip(round(signal * math.sqrt(len(facts.schema) / 6)), 2, min(4 * len(facts.schema), MOST_ROUNDS)))
-
-
-def _mu(epsilon: float, delta: float) -> float:
-    """Budget as that of a Gaussian mechanism, about; of pure epsilon a quarter."""
-    return 1 / gaussian_multiplier(epsilon, delta) if delta > 0 else epsilon / 4
 
 
 def _split(epsilon: float, delta: float, n_rounds: int) -> _Shares:
@@ -321,15 +259,3 @@ def _scale(n_columns: int, n_rounds: int, epsilon: float, delta: float) -> float
     """How many times the budget may be called what the events together cost."""
     events = AIM()._events
     return largest_scale(lambda t: events(_split(t * epsilon, delta, n_rounds), n_columns), epsilon, delta)
-
-
-def _engine(sizes: Sequence[int], measured: Sequence[NoisyMarginal]) -> Callable[[Potentials], Distribution]:
-    """Joint table where it is small, else the junction tree of what was measured."""
-    if _is_joint(sizes):
-        return partial(Joint.of, sizes=sizes)
-    return partial(Tree.of, structure=Structure.of(sizes, [part.columns for part in measured]))
-
-
-def _is_joint(sizes: Sequence[int]) -> bool:
-    """Whether a joint table of columns of these sizes is small enough."""
-    return math.prod(sizes) <= JOINT_CELLS and len(sizes) <= JOINT_COLUMNS

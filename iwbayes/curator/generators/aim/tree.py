@@ -34,8 +34,8 @@ def require_mbi() -> Any:
             import mbi
         except ImportError as error:
             raise ImportError(
-                "AIM needs the package mbi where all columns together may have more than 100,000 cells. Install it "
-                "(pip install 'iwbayes[aim]'), or use fewer columns or a smaller max_bins."
+                "AIM and MST need the package mbi where all columns together may have more than 100,000 cells. Install "
+                "it (pip install 'iwbayes[aim]'), or use fewer columns or a smaller max_bins."
             ) from error
     return mbi
 

@@ -1,0 +1,61 @@
+"""Sets of columns whose counts may be measured: their scores, and their exact counts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from iwbayes.arrays import Array
+from iwbayes.curator.generators.aim.estimation import Columns
+from iwbayes.curator.generators.tables.counting import RowCodes
+from iwbayes.curator.generators.tables.counts import Codes
+
+#: Cells of candidates whose exact counts are kept from round to round.
+_KEPT_CELLS = 2**24
+#: Scores beyond it, which no table comes near, are cut: integers of 64 bits hold them.
+_LARGEST_SCORE = 2**60
+
+
+class Candidates(NamedTuple):
+    """Sets of columns that may be measured, with their weights: how many columns they share with those that matter."""
+
+    columns: tuple[Columns, ...]
+    weights: tuple[int, ...]
+
+    def within(self, sizes: Sequence[int], most_cells: float) -> Candidates:
+        """Return those with at most so many cells, and all single columns."""
+        kept = [
+            (columns, weight)
+            for columns, weight in zip(*self, strict=True)
+            if len(columns) == 1 or math.prod(sizes[index] for index in columns) <= most_cells
+        ]
+        return Candidates(*(tuple(part) for part in zip(*kept, strict=True)))
+
+    def score(self, index: int, counts: Codes, expected: Array, noise: float, error: float = 0.0) -> int:
+        """Integer score of a candidate; see `AIM` for its sensitivity.
+
+        ``expected`` counts are public, ``error`` is their own expected distance from the distribution's.
+        """
+        public = np.rint(expected.ravel()).astype(np.int64)
+        found = self.weights[index] * (int(np.abs(counts - public).sum()) - round(noise * len(counts) + error))
+        return max(-_LARGEST_SCORE, min(found, _LARGEST_SCORE))
+
+
+class Counter:
+    """Exact counts of the private rows in the cells of some columns, kept as long as there are not too many."""
+
+    def __init__(self, rows: RowCodes) -> None:
+        self._rows, self._left = rows, _KEPT_CELLS
+        self._kept: dict[Columns, Codes] = {}
+
+    def __call__(self, columns: Columns) -> Codes:
+        """Count, or take what is kept."""
+        if columns in self._kept:
+            return self._kept[columns]
+        (counts,) = self._rows.count([columns])
+        if len(counts) <= self._left:
+            self._kept[columns], self._left = counts, self._left - len(counts)
+        return counts
