@@ -4,6 +4,7 @@
     python benchmarks/populations.py --held-out --replications 10
     python benchmarks/populations.py --final --rehearsals 20 --releases named
     python benchmarks/populations.py --rehearsals 20 --releases default
+    python benchmarks/populations.py --generators BayesNet AIM MST --settings 1000:0.3,5000:1,20000:3
 
 For each population, number of rows and epsilon, with the default release and with the regression named, measured in
 stages by its scores or by products of columns: the share of coefficients that are reported as calibrated, how often
@@ -36,6 +37,8 @@ import iwbayes as iw  # noqa: E402
 
 SETTINGS = ((1000, 1.0), (2000, 3.0), (5000, 1.0), (5000, 3.0))
 DELTA = 1e-6
+#: Whose rows can be studied.
+GENERATORS = {"BayesNet": iw.BayesNet(), "AIM": iw.AIM(), "MST": iw.MST()}
 #: The default, with the regression named (`for_models`), and the products of columns that it uses.
 RELEASES = ("default", "named", "products")
 
@@ -55,7 +58,14 @@ def how(population: Population, release: str) -> dict[str, Any]:
 
 
 def study(
-    population: Population, n: int, epsilon: float, release: str, replications: int, jobs: int, n_rehearsals: int = 0
+    population: Population,
+    n: int,
+    epsilon: float,
+    release: str,
+    generator: str,
+    replications: int,
+    jobs: int,
+    n_rehearsals: int = 0,
 ) -> pd.DataFrame:
     """Replicate releases of n rows of a population: a row for each coefficient, replication and method."""
     fit = partial(iw.fit, population.formula, family=population.family, draws=500, log_likelihood=False)
@@ -68,6 +78,7 @@ def study(
         fit=fits,
         reference=fit,
         publish={"epsilon": epsilon, "delta": DELTA},
+        generator=GENERATORS[generator],
         **how(population, release),
         n_replications=replications,
         n_jobs=jobs,
@@ -89,6 +100,7 @@ def study(
         n=n,
         epsilon=epsilon,
         release=release,
+        generator=generator,
     )
 
 
@@ -117,6 +129,7 @@ def main() -> None:
     parser.add_argument("--populations", default="", help="names of those to study, by commas; all of them by default")
     parser.add_argument("--rehearsals", type=int, default=0, help="rehearsals of each release")
     parser.add_argument("--releases", choices=(*RELEASES, "all"), default="all")
+    parser.add_argument("--generators", nargs="+", choices=list(GENERATORS), default=["BayesNet"])
     parser.add_argument("--settings", default="", help="such as 1000:1,2000:0.3; number of rows and epsilon")
     parser.add_argument("--output", type=Path, help="file for all rows, CSV")
     arguments = parser.parse_args()
@@ -131,19 +144,22 @@ def main() -> None:
     for population in of_all:
         if wanted and population.name not in wanted:
             continue
-        for (n, epsilon), release in product(settings, kinds):
-            rows = study(population, n, epsilon, release, arguments.replications, arguments.jobs, arguments.rehearsals)
+        for (n, epsilon), release, generator in product(settings, kinds, arguments.generators):
+            counts = arguments.replications, arguments.jobs, arguments.rehearsals
+            rows = study(population, n, epsilon, release, generator, *counts)
             found.append(rows)
             for method, own in rows.groupby("method"):
                 line = ", ".join(f"{name} {value:.3g}" for name, value in summary(own).items())
-                print(f"{population.name} {n} {epsilon:g} {release} by {method}: {line}", flush=True)
+                print(f"{population.name} {n} {epsilon:g} {generator} {release} by {method}: {line}", flush=True)
             if arguments.output:
                 pd.concat(found, ignore_index=True).to_csv(arguments.output, index=False)
     rows = pd.concat(found, ignore_index=True)
-    print(rows.groupby(["method", "n", "epsilon"]).apply(summary, include_groups=False).round(3).to_string())
-    print(rows.groupby(["method", "release"]).apply(summary, include_groups=False).round(3).to_string())
-    print(rows.groupby(["method", "population"]).apply(summary, include_groups=False).round(3).to_string())
-    print(rows.groupby("method").apply(summary, include_groups=False).round(3).to_string())
+    print(
+        rows.groupby(["method", "generator", "n", "epsilon"]).apply(summary, include_groups=False).round(3).to_string()
+    )
+    print(rows.groupby(["method", "generator", "release"]).apply(summary, include_groups=False).round(3).to_string())
+    print(rows.groupby(["method", "generator", "population"]).apply(summary, include_groups=False).round(3).to_string())
+    print(rows.groupby(["method", "generator"]).apply(summary, include_groups=False).round(3).to_string())
 
 
 if __name__ == "__main__":
