@@ -120,19 +120,26 @@ class FeatureMap(BoundedFeatures):
 
     @classmethod
     def whitened(
-        cls, synthetic: SyntheticTable, terms: Terms, *, order: float = 2, shares: Array | None = None
+        cls,
+        synthetic: SyntheticTable,
+        terms: Terms,
+        *,
+        order: float = 2,
+        shares: Array | None = None,
+        most: int | None = None,
     ) -> FeatureMap:
         """Whiten the raw terms by mean and covariance of the synthetic rows (public).
 
         The bound is the 95 % quantile of the synthetic norms; change it by `with_bound`. All three are weighted by
-        ``shares`` (row,), which are public and sum to one; equal by default. ValueError when every raw term is constant
-        over the synthetic rows.
+        ``shares`` (row,), which are public and sum to one; equal by default. With ``most`` only so many leading
+        principal directions are kept, the first one first. ValueError when every raw term is constant over the
+        synthetic rows.
         """
         schema = synthetic.schema
         shares = np.full(len(synthetic), 1 / len(synthetic)) if shares is None else shares
         center, gram = raw_moments(schema, terms, synthetic.frame, shares)
         with one_blas_thread():
-            whitener = whitener_of(gram - np.outer(center, center), np.diag(gram))
+            whitener = whitener_of(gram - np.outer(center, center), np.diag(gram), most=most)
         unbounded = cls(schema, terms, center, whitener, 1.0, order)
         norms = unbounded.norms(synthetic.frame)
         if np.ptp(shares) == 0:
@@ -180,10 +187,11 @@ def raw_moments(schema: Schema, terms: Terms, frame: pd.DataFrame, shares: Array
     return center, gram
 
 
-def whitener_of(covariance: Array, squares: Array, *, cut: float = EIGENVALUE_CUT) -> Array:
+def whitener_of(covariance: Array, squares: Array, *, cut: float = EIGENVALUE_CUT, most: int | None = None) -> Array:
     """Map (raw, k) from centred terms to uncorrelated coordinates of variance one; `squares` (raw,) are mean squares.
 
-    Directions with less than `cut` of the largest variance are dropped. ValueError where no term varies.
+    Directions with less than `cut` of the largest variance are dropped, and those beyond the `most` leading ones, which
+    then stand in the order of their variances. ValueError where no term varies.
     """
     # in units of their own spread: a product of columns whose bounds are wide is small, not unimportant
     variance = np.diag(covariance)
@@ -197,6 +205,8 @@ def whitener_of(covariance: Array, squares: Array, *, cut: float = EIGENVALUE_CU
     values, vectors = np.linalg.eigh(covariance * np.outer(units, units))
     keep = values > cut * values[-1]
     whitener = vectors[:, keep] / np.sqrt(values[keep])
+    if most is not None:
+        return np.asarray(units[:, None] * whitener[:, ::-1][:, :most])
     if keep.all():
         whitener = whitener @ vectors.T  # symmetric whitening keeps coordinates near the columns
     return np.asarray(units[:, None] * whitener)

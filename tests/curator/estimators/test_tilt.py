@@ -13,6 +13,7 @@ import iwbayes as iw
 from iwbayes.curator.estimators.tilting.tilt import NOISE_TARGET, tilt
 from iwbayes.curator.privacy.accounting import gaussian_multiplier
 from iwbayes.curator.protocols import PublicFacts
+from iwbayes.features.feature_map import FeatureMap
 from iwbayes.features.terms import raw_names
 
 SCHEMA = iw.Schema(iw.Real("x", -6, 6), iw.Real("z", -6, 6), iw.Binary("y"))
@@ -283,3 +284,46 @@ def test_rows_of_unknown_origin_are_not_certified():
     iw.TiltWeights().fit(private, outside, ledger, epsilon=1.0, delta=1e-6)
     assert not ledger.statement().certified
     assert "outside" in ledger.statement().notes[0]
+
+
+def wide_tables(off: float, n: int = 2000, m: int = 6000):
+    """Three hundred columns of four hidden factors, whose mean is off in the synthetic rows."""
+    schema = iw.Schema(*(iw.Real(f"p{index}", -10, 10) for index in range(300)))
+    loadings = np.random.default_rng(0).normal(size=(4, 300))
+
+    def rows(number, shift, seed):
+        rng = np.random.default_rng(seed)
+        values = (rng.normal(shift, 1, (number, 4)) @ loadings + rng.normal(0, 0.5, (number, 300))).clip(-10, 10)
+        return pd.DataFrame(values, columns=list(schema.names))
+
+    return iw.PrivateTable(rows(n, off, 1), schema), synthetic_table(rows(m, 0.0, 2), schema)
+
+
+@pytest.mark.parametrize("off", [0.0, 0.3, 3.0])
+def test_a_wide_table_is_tilted_in_few_directions_and_never_to_a_few_rows(off):
+    private, synthetic = wide_tables(off)
+    ledger = iw.Ledger(8.0, 1e-5, noise=iw.SeededNoise(1))
+    weights = iw.TiltWeights().fit(private, synthetic, ledger, epsilon=8.0, delta=1e-5)
+    assert weights.ess >= 0.2 * len(synthetic)
+    known = weights.measurement is not None
+    assert known == (off < 1)  # weights that do not use all that was measured promise nothing
+    assert ("of" in weights.method.split()) == (off > 1) and "principal directions" in weights.method
+    if known:
+        assert weights.measurement.features.n_coordinates <= 64
+    share = weights.values / weights.values.sum()
+    means, target = synthetic.frame.to_numpy(), private.frame.to_numpy().mean(axis=0)
+    before = np.abs(means.mean(axis=0) - target).mean()
+    assert np.abs(share @ means - target).mean() < (1.2 if off == 0 else 0.5 if off < 1 else 1.0) * before
+
+
+def test_principal_directions_are_the_leading_ones_of_the_whitening():
+    _, synthetic = wide_tables(0.0)
+    every = FeatureMap.whitened(synthetic, "linear")
+    some = FeatureMap.whitened(synthetic, "linear", most=5)
+    scores = (synthetic.frame.to_numpy() / 20 - some.center) @ some.whitener
+    np.testing.assert_allclose(np.cov(scores.T, bias=True), np.eye(5), atol=1e-9)
+    assert every.n_coordinates > 5
+    standard = synthetic.frame.to_numpy() / synthetic.frame.to_numpy().std(axis=0)
+    values = np.linalg.eigvalsh(np.cov(standard.T, bias=True))[::-1][:5]
+    explained = [np.sum([np.cov(one, column, bias=True)[0, 1] ** 2 for column in standard.T]) for one in scores.T]
+    np.testing.assert_allclose(explained, values, rtol=1e-6)

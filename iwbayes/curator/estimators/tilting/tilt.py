@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -33,7 +34,7 @@ from iwbayes.measurement import MEAN_OF_FEATURES, NOISE_TARGET, TEST_OF_FIT
 from iwbayes.schema import Schema
 from iwbayes.statement import Event
 from iwbayes.tables import SyntheticTable
-from iwbayes.weights import Weights
+from iwbayes.weights import Weights, kish_ess
 
 #: The clip bound lies between these multiples of the 95 % quantile of the synthetic norms: as large as it may be while
 #: the noise of a mean stays below the sampling error of the private rows.
@@ -42,6 +43,11 @@ CLIP_RANGE = (0.9, 1.5)
 #: tilt 4 % larger. There is one where epsilon times the number of private rows is at least this, or else its own noise
 #: would hide what it looks for, and that of the tilt be larger than it.
 TEST_SHARE, TEST_FROM = 0.08, 1000.0
+#: Columns that encode to more features than this are wide, as images are: weights in so many directions would end on a
+#: few rows. Their leading principal directions are measured, so many at most.
+WIDE, MOST_DIRECTIONS = 256, 64
+#: Effective rows that the weights of a wide table keep at least, as a share of those before the tilt.
+LEAST_ESS = 0.2
 _OPTIONS = {"auto": TERMS, "quadratic": ("quadratic",), "linear": ("linear",)}
 
 
@@ -103,6 +109,11 @@ class TiltWeights(Tilt):
 
     Notes
     -----
+    Where the columns encode to more than 256 features, as those of images do, the 64 leading principal directions of
+    the synthetic rows are measured, or fewer where the noise is too large, and nothing tests the fit. The tilt uses as
+    many of them as leave a fifth of the rows in effect, so that it steps aside where the synthetic rows are far off.
+    Where it does not use all, its weights carry no measurement, and no fit is calibrated.
+
     With ``for_models`` terms are columns, interactions and polynomials of numeric columns (degree 3 at most):
     ``I(a**2)``, ``poly(a, 2)``, ``center(a)``, ``C(g)``, and ``np.log1p(a)`` of a column that is declared with that
     transform. Others are refused by `events` and `fit` before anything is charged.
@@ -180,7 +191,11 @@ class TiltWeights(Tilt):
         parts = self._two_parts(facts, epsilon, delta)
         enough = parts.epsilon * facts.n_private >= TEST_FROM * facts.rows_per_user
         wanted = self.test_of_fit is True or (self.test_of_fit == "auto" and self.mechanism == "gaussian" and enough)
-        if not wanted or not any(next_terms(facts.schema, terms) for _, terms in self.options(facts.schema)):
+        if (
+            not wanted
+            or self._is_wide(facts.schema)
+            or not any(next_terms(facts.schema, terms) for _, terms in self.options(facts.schema))
+        ):
             return parts
         multiplier = gaussian_multiplier(parts.epsilon, parts.delta)
         test = gaussian_epsilon(multiplier / math.sqrt(TEST_SHARE), parts.delta)
@@ -250,8 +265,11 @@ class TiltWeights(Tilt):
         if self.for_models and not FeatureMap.varies(synthetic, options[0][1], shares):
             # the rows are made and paid for: measure what there is, which tells the analyst that it is not enough
             options = [("linear, since no term of the models varies over the synthetic rows", "linear")]
-        for name, terms in options:
-            features = FeatureMap.whitened(synthetic, terms, order=order, shares=shares)
+        most = [MOST_DIRECTIONS >> k for k in range(4)] if self._is_wide(synthetic.schema) else [None]
+        for (name, terms), directions in product(options, most):
+            features = FeatureMap.whitened(synthetic, terms, order=order, shares=shares, most=directions)
+            if directions:
+                name = f"{features.n_coordinates} principal directions"
             design = self._with_noise(features, facts, epsilon, delta, name)
             if design.noise_over_spread <= NOISE_TARGET:
                 break
@@ -261,6 +279,10 @@ class TiltWeights(Tilt):
             # rows cannot be longer than this, so that there is no share of clipped rows to release either
             widened = replace(widened, bound=widened.reach, flag=False)
         return self._with_noise(widened, facts, epsilon, delta, name)
+
+    def _is_wide(self, schema: Schema) -> bool:
+        """Whether the columns encode to so many features that only principal directions of them are measured."""
+        return not self.for_models and count_raw_terms(schema, "linear") > WIDE
 
     def planned(
         self, reference: SyntheticTable, facts: PublicFacts, *, epsilon: float, delta: float
@@ -298,7 +320,16 @@ class TiltWeights(Tilt):
             measurement = replace(measurement, held_back=other)
         phi = design.features.transform(synthetic.frame)[:, measurement.tilt_columns]
         noise = measurement.noise.covariance[measurement.tilt_columns, measurement.tilt_columns]
-        log_weights, b = tilt(phi, measurement.value[measurement.tilt_columns], noise, facts.n_private, base=base)
+        target, n_used = measurement.value[measurement.tilt_columns], phi.shape[1]
+        log_weights, b = tilt(phi, target, noise, facts.n_private, base=base)
+        while self._is_wide(synthetic.schema) and kish_ess(log_weights) < LEAST_ESS * kish_ess(base):
+            n_used = n_used * 3 // 4
+            used = slice(0, n_used)
+            log_weights = base  # where no direction is left
+            if n_used:
+                log_weights, _ = tilt(phi[:, used], target[used], noise[used, used], facts.n_private, base=base)
+        if n_used < phi.shape[1]:
+            return Weights(log_weights, f"TiltWeights({n_used} of {design.terms}{name})")
         measurement = replace(measurement, coefficients=b)
         models = f" terms of {'; '.join(self.for_models)}" if self.for_models else ""
         return Weights(log_weights, f"TiltWeights({design.terms}{models}{name})", measurement=measurement)
