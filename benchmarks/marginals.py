@@ -195,6 +195,8 @@ def main() -> None:
     arguments = parser.parse_args()
     known = pd.read_csv(arguments.csv) if arguments.csv and arguments.csv.exists() else pd.DataFrame()
     rows = known.to_dict("records")
+    if rows and "asked" not in rows[0]:
+        parser.error(f"{arguments.csv} is of an earlier version of this script. Name another file.")
     done = {(r["table"], r["asked"], r["epsilon"], r["seed"], r["generator"]) for r in rows}
     settings = product(arguments.tables, arguments.rows, arguments.epsilon, range(arguments.seeds))
     for (name, n, epsilon, seed), generator in product(settings, arguments.generators):
