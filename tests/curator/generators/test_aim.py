@@ -15,6 +15,7 @@ from iwbayes.curator.generators.aim.estimation import Joint, NoisyMarginal, comb
 from iwbayes.curator.generators.tables.network import count_table, draw_network
 from iwbayes.curator.privacy.accounting import price
 from iwbayes.curator.protocols import PublicFacts
+from iwbayes.curator.settings import from_data, to_data
 
 SIZES = (3, 2, 4, 2)
 #: Rows that the pull towards the uniform distribution is worth here.
@@ -199,6 +200,24 @@ def test_candidates_are_subsets_of_the_workload_with_its_weights():
         found = iw.AIM(degree)._candidates(schema)
         for columns, weight in zip(*found, strict=True):
             assert weight == sum(len(set(columns) & set(part)) for part in workload)
+
+
+def test_a_formula_in_the_workload_stands_for_what_its_scores_multiply():
+    schema = iw.Schema(*(iw.Binary(name) for name in "yabc"))
+    for formula, sets in (
+        ("y ~ a + b", [["y", "a"], ["y", "b"], ["a", "b"]]),
+        ("y ~ a:b", [["y", "a", "b"]]),
+        ("y ~ a", [["y", "a"]]),
+    ):
+        assert iw.AIM([formula])._candidates(schema) == iw.AIM(sets)._candidates(schema)
+    both = iw.AIM(["y ~ a", ["b", "c"]])
+    assert both._candidates(schema) == iw.AIM([["y", "a"], ["b", "c"]])._candidates(schema)
+    assert from_data(to_data(both)) == both
+    # where cells may be missing a regression leaves rows out, and the counts of pairs without them matter
+    gaps = iw.Schema(iw.Binary("y"), iw.Binary("a"), iw.Binary("b", missing=True))
+    assert iw.AIM(["y ~ a + b"])._candidates(gaps) == iw.AIM([["y", "a", "b"]])._candidates(gaps)
+    with pytest.raises(ValueError, match="which the schema lacks"):
+        iw.AIM(["y ~ weight"]).events(PublicFacts(schema, 1000, 0), epsilon=1.0, delta=1e-6)
 
 
 def test_scores_stay_within_64_bits():

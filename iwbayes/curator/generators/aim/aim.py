@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from iwbayes.curator.generators.aim.candidates import Candidates, Counter
+from iwbayes.curator.generators.aim.candidates import Candidates, Counter, scored
 from iwbayes.curator.generators.aim.engine import (
     BINS_THETA,
     check_engine,
@@ -65,9 +65,11 @@ class AIM(LedgerFit[FittedNetwork]):
 
     Parameters
     ----------
-    workload : int or sequence of sequences of str, optional
-        Sets of columns whose joint counts matter: all of so many columns, or these by name. Their subsets are
-        candidates as well. By default all of three columns, of two where there are more than 30 columns.
+    workload : int or sequence, optional
+        Sets of columns whose joint counts matter: all of so many columns; or a list of sets of names, and of formulas
+        of regressions such as ``"y ~ a + b"``, whose scores hold the response with each predictor and the predictors
+        by twos. Their subsets are candidates as well. By default all of three columns, of two where there are more
+        than 30 columns.
     rounds : int, optional
         Marginals that are measured. By default from the number of rows, the budget and the number of columns.
     max_bins : int
@@ -101,7 +103,7 @@ class AIM(LedgerFit[FittedNetwork]):
     #: Private rows are read block by block; one code a cell is kept.
     reads_blocks: ClassVar[bool] = True
 
-    workload: int | Sequence[Sequence[str]] | None = None
+    workload: int | Sequence[str | Sequence[str]] | None = None
     rounds: int | None = None
     max_bins: int = 128
     max_cells: int = 2_000_000
@@ -116,11 +118,15 @@ class AIM(LedgerFit[FittedNetwork]):
             object.__setattr__(self, "workload", int(given))
             return
         parts = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else ()
-        sets = tuple(tuple(part) for part in parts if isinstance(part, Iterable) and not isinstance(part, str))
+        sets = tuple(
+            part if isinstance(part, str) else tuple(part)
+            for part in parts
+            if isinstance(part, Iterable) and (not isinstance(part, str) or "~" in part)
+        )
         if not sets or len(sets) < len(parts) or () in sets:
             raise ValueError(
-                "workload must be a number of columns, or a list of lists of names, as [['age', 'sex']]; "
-                f"got {given!r:.60}."
+                "workload must be a number of columns, or a list of lists of names and of formulas, as "
+                f"[['age', 'sex'], 'ill ~ age']; got {given!r:.60}."
             )
         object.__setattr__(self, "workload", sets)
 
@@ -156,12 +162,17 @@ class AIM(LedgerFit[FittedNetwork]):
             number, sets = sum(math.comb(n, k) for k in range(1, degree + 1)), [tuple(range(n))]
             uses = [math.comb(n - 1, degree - 1)] * n
         else:
-            absent = sorted({name for names in self.workload for name in names} - set(schema.names))
-            if absent:
+            named = {name for names in self.workload if not isinstance(names, str) for name in names}
+            if absent := sorted(named - set(schema.names)):
                 raise ValueError(
                     f"the schema has no columns {absent}, which the workload names; it has {list(schema.names)}."
                 )
-            sets = [tuple(sorted({schema.names.index(name) for name in names})) for names in self.workload]
+            sets = []
+            for part in self.workload:
+                if isinstance(part, str):
+                    sets += scored(part, schema)
+                else:
+                    sets.append(tuple(sorted({schema.names.index(name) for name in part})))
             degree = max(map(len, sets))
             number, uses = sum(2 ** len(part) for part in sets), [sum(c in part for part in sets) for c in range(n)]
         if number > MOST_CANDIDATES:

@@ -12,6 +12,9 @@ from iwbayes.arrays import Array
 from iwbayes.curator.generators.aim.estimation import Columns
 from iwbayes.curator.generators.tables.counting import RowCodes
 from iwbayes.curator.generators.tables.counts import Codes
+from iwbayes.features.formulas import model_terms
+from iwbayes.features.terms import feature_owners
+from iwbayes.schema import Schema
 
 #: Cells of candidates whose exact counts are kept from round to round.
 _KEPT_CELLS = 2**24
@@ -42,6 +45,16 @@ class Candidates(NamedTuple):
         public = np.rint(expected.ravel()).astype(np.int64)
         found = self.weights[index] * (int(np.abs(counts - public).sum()) - round(noise * len(counts) + error))
         return max(-_LARGEST_SCORE, min(found, _LARGEST_SCORE))
+
+
+def scored(formula: str, schema: Schema) -> list[Columns]:
+    """List sets of columns that a regression's scores multiply, to second order, less those within others.
+
+    ValueError for a formula that cannot be measured; see `model_terms`.
+    """
+    owners = feature_owners(schema)
+    found = {frozenset(owners[index] for index in term) for term in model_terms(formula, schema).second_order}
+    return sorted(tuple(sorted(part)) for part in found if not any(part < other for other in found))
 
 
 class Counter:
