@@ -1,9 +1,10 @@
-"""Rows of AIM and BayesNet beside those of AIM and MST on mbi (Private-PGM): marginals, a classifier and time.
+"""Rows of our generators beside those of AIM and MST on mbi (Private-PGM) and in dpmm: marginals, a classifier, time.
 
     python benchmarks/marginals.py --data FOLDER                        # Adult, 7 columns, epsilon 0.3, 1 and 3
     python benchmarks/marginals.py --data FOLDER --tables adult-14 stops smoking --seeds 2 --epsilon 1
     python benchmarks/marginals.py --data FOLDER --generators AIM BayesNet --csv rows.csv
     python benchmarks/marginals.py --data FOLDER --tables wages visits --rows 500 2000 8000 --generators AIM BayesNet
+    python benchmarks/marginals.py --data FOLDER --dpmm PYTHON --generators "AIM of dpmm" "MST of dpmm"
 
 80 % of the rows are private (30,000 at most), as many synthetic rows, all of epsilon at delta 1e-5 under replace-one
 adjacency; a seed splits, draws the noise and samples. Printed, mean and standard error over seeds:
@@ -15,14 +16,18 @@ adjacency; a seed splits, draws the noise and samples. Printed, mean and standar
 - area under the ROC curve of gradient boosting that learns from the synthetic rows and predicts the last 20 % of rows;
 - seconds, one thread.
 
-"real rows" are the private rows themselves. Needs the extras aim and benchmarks.
+"real rows" are the private rows themselves. Needs the extras aim and benchmarks. dpmm 0.1.9 wants other versions of
+numpy and pandas: PYTHON is the interpreter of an environment that has it. Its neighbours differ by a row that is there
+or not, so that it has less noise than the others at the same epsilon.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -89,6 +94,19 @@ def by_mbi(name: str, private: iw.PrivateTable, epsilon: float, seed: int) -> pd
     return values(found, private.schema, np.random.default_rng(seed))
 
 
+def by_dpmm(name: str, private: iw.PrivateTable, epsilon: float, seed: int) -> pd.DataFrame:
+    """Rows of a mechanism of dpmm, whose noise cannot be seeded, in the bins of `by_mbi`."""
+    codes, sizes = cells(private.frame, private.schema)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "rows.npz"
+        np.savez(file, codes=codes, sizes=np.asarray(sizes))
+        script = str(HERE / "shared" / "rows_of_dpmm.py")
+        settings = [name, str(epsilon), str(DELTA), str(len(codes)), str(file)]
+        subprocess.run([os.environ["PYTHON_OF_DPMM"], script, *settings], check=True)
+        with np.load(file) as found:
+            return values(found["codes"], private.schema, np.random.default_rng(seed))
+
+
 def values(codes: np.ndarray, schema: iw.Schema, rng: np.random.Generator) -> pd.DataFrame:
     """Give codes values: levels, or numbers drawn evenly within a bin."""
     columns = {}
@@ -116,6 +134,8 @@ GENERATORS: dict[str, Callable[..., pd.DataFrame]] = {
     "MST": partial(by_iwbayes, iw.MST()),
     "MST of mbi": partial(by_mbi, "mst"),
     "AIM of mbi": partial(by_mbi, "aim"),
+    "AIM of dpmm": partial(by_dpmm, "aim"),
+    "MST of dpmm": partial(by_dpmm, "mst"),
 }
 
 
@@ -185,14 +205,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with adult.csv.gz")
     parser.add_argument("--tables", nargs="+", default=["adult-7"], help="adult-7, adult-14, or names of populations")
-    parser.add_argument(
-        "--generators", nargs="+", choices=[*GENERATORS, "real rows"], default=["real rows", *GENERATORS]
-    )
+    ours = [name for name in GENERATORS if not name.endswith("dpmm")]
+    parser.add_argument("--generators", nargs="+", choices=[*GENERATORS, "real rows"], default=["real rows", *ours])
+    parser.add_argument("--dpmm", type=Path, help="interpreter of an environment with dpmm")
     parser.add_argument("--epsilon", type=float, nargs="+", default=[0.3, 1.0, 3.0])
     parser.add_argument("--rows", type=int, nargs="+", default=[MOST_ROWS], help="private rows at most")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--csv", type=Path, help="file for all runs; a second call goes on where the first stopped")
     arguments = parser.parse_args()
+    if arguments.dpmm:
+        os.environ["PYTHON_OF_DPMM"] = str(arguments.dpmm)
     known = pd.read_csv(arguments.csv) if arguments.csv and arguments.csv.exists() else pd.DataFrame()
     rows = known.to_dict("records")
     if rows and "asked" not in rows[0]:
