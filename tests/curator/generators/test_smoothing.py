@@ -69,6 +69,29 @@ def test_heaped_values_keep_their_counts_and_leave_the_others_smooth():
     np.testing.assert_allclose(found[between], n * (distribution / distribution.sum())[between], rtol=0.12)
 
 
+@pytest.mark.parametrize("sd", [3.0, 10.0, 40.0])
+def test_the_rows_own_counts_are_met_where_noise_is_small(sd):
+    """Counts of 20,000 rows scatter by chance; with little noise they are known better than their density tells."""
+    n, errors = 20_000, []
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        exact = rng.multinomial(n, NORMAL / NORMAL.sum())
+        counts = exact + np.round(rng.normal(0, sd, len(exact)))
+        found = smoothed_counts(counts, sd**2, WIDTHS, n)
+        errors.append([np.abs(one - exact).sum() for one in (found, np.maximum(counts, 0), n * NORMAL)])
+    found, released, density = np.mean(errors, axis=0)
+    assert found < 0.9 * released and found < 1.2 * density
+    assert sd > 10 or found < 0.7 * density  # the true density itself is further away
+
+
+def test_values_on_a_lattice_keep_their_counts():
+    distribution = np.where(np.arange(len(NORMAL)) % 2 == 0, NORMAL, 0.0)
+    counts = noisy_normal(20_000, 10.0, 6, distribution)
+    found = smoothed_counts(counts, 10.0**2, WIDTHS, 20_000)
+    exact = 20_000 * distribution / distribution.sum()
+    assert np.abs(found - exact).sum() < 0.1 * 20_000
+
+
 def test_whole_numbers_are_bins_of_their_own_where_a_few_of_them_would_share_one():
     hours, wide = iw.Integer("hours", 1, 99), iw.Integer("wide", 0, 10_000)
     assert number_of_bins(hours, 25, 128) == 128 and ColumnBins.of(hours, 128).size == 99

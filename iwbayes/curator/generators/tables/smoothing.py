@@ -16,6 +16,8 @@ LEAST_BINS = 12
 _ORDER = 3
 #: A bin that stands out of the smooth distribution by so many standard deviations holds something special.
 _SPECIAL = 3.0
+#: Special bins at most, as a share: half are where a column's values lie on a lattice twice as wide as the bins.
+_MOST_SPECIAL = 0.5
 #: Neighbours on each side whose median first tells which bins are special: no fit is drawn to a bin that is left out.
 _NEIGHBOURS = 5
 #: Fits at most, until no more bins are special.
@@ -28,7 +30,7 @@ _RIDGE = 1e-9
 
 
 def smoothed_counts(noisy: Array, variance: float, widths: Array, total: float) -> Array:
-    """Put a smooth density through noisy counts of neighbouring bins; special bins stay as they were released.
+    """Estimate the exact counts of neighbouring bins from noisy ones, by a smooth density through them.
 
     Where bins are finer than the noise allows, the nearest non-negative counts spread noise over empty bins, and tails
     become several times too heavy. There are at least `LEAST_BINS` counts of about ``total`` rows, with one variance of
@@ -36,10 +38,14 @@ def smoothed_counts(noisy: Array, variance: float, widths: Array, total: float) 
 
     The log density f minimises sum_j (n_j - w_j exp f_j)**2 / (2 v_j) + penalty |D f|**2 / 2, with D the third
     differences and v_j the variance of noise and sampling together. The penalty is the one of largest marginal
-    likelihood by Laplace's method. A bin further than 3 standard deviations from the fit keeps its count and does
-    not enter the next fit; at first, one so far above the median density of its neighbours. (Penalty on the log
-    density: Good & Gaskins, Biometrika 1971; difference penalties:
-    Eilers & Marx, Statistical Science 1996.)
+    likelihood by Laplace's method. A bin further than 3 standard deviations from the fit is special: it keeps its
+    count as it was released, and does not enter the next fit; at first, one so far above the median density of its
+    neighbours. (Penalty on the log density: Good & Gaskins, Biometrika 1971; difference penalties: Eilers & Marx,
+    Statistical Science 1996.)
+
+    The rows' own counts scatter about the smooth m_j = w_j exp f_j with variance m_j. What is returned is their best
+    linear estimate given the noisy count, m_j + m_j/(m_j + noise) (n_j - m_j): the smooth count where noise is large,
+    the released one where it is small.
     """
     widths = widths / widths.mean()
     special = _spikes(noisy, variance, widths)
@@ -47,20 +53,21 @@ def smoothed_counts(noisy: Array, variance: float, widths: Array, total: float) 
     for _ in range(_FITS):
         fit = _smooth(_Counts(noisy, variance, widths, special), total)
         found = special | (np.abs(noisy - fit) > _SPECIAL * np.sqrt(variance + fit))
-        if np.array_equal(found, special) or 3 * found.sum() > len(noisy):
+        if np.array_equal(found, special) or found.sum() > _MOST_SPECIAL * len(noisy):
             break
         special = found
-    return np.where(special, np.maximum(noisy, 0.0), fit)
+    fit += fit / (fit + variance) * (noisy - fit)
+    return np.maximum(np.where(special, noisy, fit), 0.0)
 
 
 def _spikes(noisy: Array, variance: float, widths: Array) -> BoolArray:
-    """Find bins that stand out of those beside them; none where more than a third of all would."""
+    """Find bins that stand out of those beside them; none where more than half of all would."""
     beside = np.ones(2 * _NEIGHBOURS + 1, dtype=bool)
     beside[_NEIGHBOURS] = False
     usual = np.maximum(median_filter(noisy / widths, footprint=beside, mode="mirror"), 0.0) * widths
     error = variance * (1 + np.pi / 2 / beside.sum()) + usual  # the variance of a median is pi/2 times that of a mean
     found = noisy - usual > _SPECIAL * np.sqrt(error)
-    return found if 3 * found.sum() <= len(noisy) else np.zeros_like(found)
+    return found if found.sum() <= _MOST_SPECIAL * len(noisy) else np.zeros_like(found)
 
 
 class _Counts(NamedTuple):
