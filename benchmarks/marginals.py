@@ -16,7 +16,8 @@ adjacency; a seed splits, draws the noise and samples. Printed, mean and standar
 - area under the ROC curve of gradient boosting that learns from the synthetic rows and predicts the last 20 % of rows;
 - seconds, one thread.
 
-"real rows" are the private rows themselves. Needs the extras aim and benchmarks. dpmm 0.1.9 wants other versions of
+"real rows" are the private rows themselves, "release" and "release, AIM" rows of default releases, drawn by their
+weights. Needs the extras aim and benchmarks. dpmm 0.1.9 wants other versions of
 numpy and pandas: PYTHON is the interpreter of an environment that has it. Its neighbours differ by a row that is there
 or not, so that it has less noise than the others at the same epsilon.
 """
@@ -85,6 +86,13 @@ def by_iwbayes(generator: object, private: iw.PrivateTable, epsilon: float, seed
     return fitted.sample(len(private), random_seed=seed).frame
 
 
+def by_release(generator: object, private: iw.PrivateTable, epsilon: float, seed: int) -> pd.DataFrame:
+    """Rows of a default release on the rows of a generator, drawn by their weights."""
+    settings = {"noise": iw.SeededNoise(seed), "random_seed": seed, "progressbar": False}
+    release = iw.publish(private, epsilon=epsilon, delta=DELTA, generator=generator, **settings)  # type: ignore[arg-type]
+    return release.resample(len(private), random_seed=seed).frame
+
+
 def by_mbi(name: str, private: iw.PrivateTable, epsilon: float, seed: int) -> pd.DataFrame:
     """Rows of a mechanism of `mbi_mechanisms`."""
     import mbi_mechanisms
@@ -132,6 +140,8 @@ GENERATORS: dict[str, Callable[..., pd.DataFrame]] = {
     "BayesNet": partial(by_iwbayes, iw.BayesNet()),
     "AIM": partial(by_iwbayes, iw.AIM()),
     "MST": partial(by_iwbayes, iw.MST()),
+    "release": partial(by_release, iw.BayesNet()),
+    "release, AIM": partial(by_release, iw.AIM()),
     "MST of mbi": partial(by_mbi, "mst"),
     "AIM of mbi": partial(by_mbi, "aim"),
     "AIM of dpmm": partial(by_dpmm, "aim"),
