@@ -310,6 +310,7 @@ def test_a_wide_table_is_tilted_in_few_directions_and_never_to_a_few_rows(off):
     assert ("of" in weights.method.split()) == (off > 1) and "principal directions" in weights.method
     if known:
         assert weights.measurement.features.n_coordinates <= 64
+        assert weights.measurement.features.terms == "linear"
     share = weights.values / weights.values.sum()
     means, target = synthetic.frame.to_numpy(), private.frame.to_numpy().mean(axis=0)
     before = np.abs(means.mean(axis=0) - target).mean()

@@ -265,7 +265,9 @@ class TiltWeights(Tilt):
         if self.for_models and not FeatureMap.varies(synthetic, options[0][1], shares):
             # the rows are made and paid for: measure what there is, which tells the analyst that it is not enough
             options = [("linear, since no term of the models varies over the synthetic rows", "linear")]
-        most = [MOST_DIRECTIONS >> k for k in range(4)] if self._is_wide(synthetic.schema) else [None]
+        most: list[int | None] = [None]
+        if self._is_wide(synthetic.schema):
+            options, most = options[-1:], [MOST_DIRECTIONS >> k for k in range(4)]
         for (name, terms), directions in product(options, most):
             features = FeatureMap.whitened(synthetic, terms, order=order, shares=shares, most=directions)
             if directions:
