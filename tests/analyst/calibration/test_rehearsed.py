@@ -399,6 +399,7 @@ def test_scores_of_models(rehearsals):
     assert 0.95 < found.loc["y ~ x", "dse"] / difference < 1.5 and found["dse"].iloc[0] == 0
     one = iw.loo(fits["y ~ x"], release, rehearsals=rehearsals)
     assert_allclose(one.se, found.loc["y ~ x", "se"])
-    assert 0.5 < one.se / iw.loo(fits["y ~ x"], release).se < 2
+    # over other releases of such rows it was 1 to 70 times that of the formula, so that no bound above would be a test
+    assert one.se > 0.5 * iw.loo(fits["y ~ x"], release).se
     with pytest.raises(TypeError, match="rehearsals need weights to be their release"):
         iw.loo(fits["y ~ x"], rehearsals=rehearsals)
