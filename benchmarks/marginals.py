@@ -17,9 +17,9 @@ adjacency; a seed splits, draws the noise and samples. Printed, mean and standar
 - seconds, one thread.
 
 "real rows" are the private rows themselves, "release" and "release, AIM" rows of default releases, drawn by their
-weights. Needs the extras aim and benchmarks. dpmm 0.1.9 wants other versions of
-numpy and pandas: PYTHON is the interpreter of an environment that has it. Its neighbours differ by a row that is there
-or not, so that it has less noise than the others at the same epsilon.
+weights. Needs the extras aim and benchmarks. dpmm 0.1.9 wants other versions of numpy and pandas: PYTHON is the
+interpreter of an environment that has it. Its neighbours differ by a row that is there or not, so that it has less
+noise than the others at the same epsilon.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def by_mbi(name: str, private: iw.PrivateTable, epsilon: float, seed: int) -> pd
     return values(found, private.schema, np.random.default_rng(seed))
 
 
-def by_dpmm(name: str, private: iw.PrivateTable, epsilon: float, seed: int) -> pd.DataFrame:
+def by_dpmm(python: Path, name: str, private: iw.PrivateTable, epsilon: float, seed: int) -> pd.DataFrame:
     """Rows of a mechanism of dpmm, whose noise cannot be seeded, in the bins of `by_mbi`."""
     codes, sizes = cells(private.frame, private.schema)
     with tempfile.TemporaryDirectory() as folder:
@@ -110,7 +110,7 @@ def by_dpmm(name: str, private: iw.PrivateTable, epsilon: float, seed: int) -> p
         np.savez(file, codes=codes, sizes=np.asarray(sizes))
         script = str(HERE / "shared" / "rows_of_dpmm.py")
         settings = [name, str(epsilon), str(DELTA), str(len(codes)), str(file)]
-        subprocess.run([os.environ["PYTHON_OF_DPMM"], script, *settings], check=True)
+        subprocess.run([str(python), script, *settings], check=True)
         with np.load(file) as found:
             return values(found["codes"], private.schema, np.random.default_rng(seed))
 
@@ -144,9 +144,9 @@ GENERATORS: dict[str, Callable[..., pd.DataFrame]] = {
     "release, AIM": partial(by_release, iw.AIM()),
     "MST of mbi": partial(by_mbi, "mst"),
     "AIM of mbi": partial(by_mbi, "aim"),
-    "AIM of dpmm": partial(by_dpmm, "aim"),
-    "MST of dpmm": partial(by_dpmm, "mst"),
 }
+#: Those that `--dpmm` adds.
+OF_DPMM = {"AIM of dpmm": "aim", "MST of dpmm": "mst"}
 
 
 def auc(train: pd.DataFrame, test: pd.DataFrame, target: str) -> float:
@@ -215,8 +215,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with adult.csv.gz")
     parser.add_argument("--tables", nargs="+", default=["adult-7"], help="adult-7, adult-14, or names of populations")
-    ours = [name for name in GENERATORS if not name.endswith("dpmm")]
-    parser.add_argument("--generators", nargs="+", choices=[*GENERATORS, "real rows"], default=["real rows", *ours])
+    names = ["real rows", *GENERATORS]
+    parser.add_argument("--generators", nargs="+", choices=[*names, *OF_DPMM], default=names)
     parser.add_argument("--dpmm", type=Path, help="interpreter of an environment with dpmm")
     parser.add_argument("--epsilon", type=float, nargs="+", default=[0.3, 1.0, 3.0])
     parser.add_argument("--rows", type=int, nargs="+", default=[MOST_ROWS], help="private rows at most")
@@ -224,7 +224,9 @@ def main() -> None:
     parser.add_argument("--csv", type=Path, help="file for all runs; a second call goes on where the first stopped")
     arguments = parser.parse_args()
     if arguments.dpmm:
-        os.environ["PYTHON_OF_DPMM"] = str(arguments.dpmm)
+        GENERATORS.update({name: partial(by_dpmm, arguments.dpmm, mechanism) for name, mechanism in OF_DPMM.items()})
+    elif absent := sorted(set(arguments.generators) & set(OF_DPMM)):
+        parser.error(f"{', '.join(absent)}: name an interpreter by --dpmm.")
     known = pd.read_csv(arguments.csv) if arguments.csv and arguments.csv.exists() else pd.DataFrame()
     rows = known.to_dict("records")
     if rows and "asked" not in rows[0]:
