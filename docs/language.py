@@ -1,4 +1,4 @@
-"""Find wording that tires a reader: ``python docs/language.py [files]`` prints each place and what to write.
+"""Find wordings that tire a reader: ``python docs/language.py [files]`` prints each with advice.
 
 It reads the prose of pages, notebooks and Python files: text outside code in Markdown, docstrings, comments and
 messages in Python. With ``--count`` it prints the number of findings in each file.
@@ -67,7 +67,7 @@ _CODE = re.compile(r"(`+)(?:.|\n)*?\1|\$[^$]*\$|\]\([^)]*\)|<[^>]*>|https?://\S+
 
 
 class Finding(NamedTuple):
-    """One expression: where it is, the expression, and what to write."""
+    """One wording to change: its file and line, the words around it, and advice."""
 
     path: Path
     line: int
@@ -150,7 +150,7 @@ def prose(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def findings(path: Path) -> list[Finding]:
-    """What to reword in a file."""
+    """List the wordings of a file to change."""
     found = []
     for line, words in prose(path):
         for rule, advice in _COMPILED.items():
