@@ -7,6 +7,10 @@ from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
 
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.transforms.post_transforms import SphinxPostTransform
+
 HERE = Path(__file__).parent
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -21,6 +25,10 @@ extensions = [
     "sphinx.ext.intersphinx",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinx_design",
+    # brings MathJax into the built pages, so that formulas are readable without a connection
+    "sphinx-mathjax-offline",
 ]
 templates_path = ["_templates"]
 exclude_patterns = ["_build", "_templates", "inventories"]
@@ -51,7 +59,7 @@ napoleon_use_rtype = False
 napoleon_use_param = False
 napoleon_preprocess_types = False
 
-# the second place of each is a copy of the names that these pages use, for builds without a connection
+# the second entry of each is a copy of the names that these pages use, for builds without a connection
 intersphinx_timeout = 5
 intersphinx_mapping = {
     name: (address, (None, f"inventories/{name}.inv"))
@@ -85,11 +93,61 @@ bring_tutorials()
 
 def keep_bars(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Leave |x| in docstrings a norm: to reStructuredText it would be a substitution."""
-    for place, line in enumerate(lines):
+    for index, line in enumerate(lines):
         parts = re.split(r"(``.*?``)", line)
-        lines[place] = "".join(part if part.startswith("``") else part.replace("|", "\\|") for part in parts)
+        lines[index] = "".join(part if part.startswith("``") else part.replace("|", "\\|") for part in parts)
+
+
+class LinkFirstUse(SphinxPostTransform):
+    """Link the first use of each glossary term on a page to its entry."""
+
+    default_priority = 5  # before references are resolved
+    #: Pages that the terms are not linked on: the glossary and those that are lists of names.
+    left_out = ("glossary", "changelog", "api")
+
+    def run(self, **options: Any) -> None:
+        """Replace the first plain text that names a term by a reference to the term."""
+        if self.env.docname in self.left_out or self.env.docname.startswith("generated/"):
+            return
+        objects = self.env.domains.standard_domain.objects
+        waiting = sorted((name for kind, name in objects if kind == "term"), key=len, reverse=True)
+        for text in list(self.document.findall(nodes.Text)):
+            if waiting and self.is_prose(text):
+                self.link(text, waiting)
+
+    @staticmethod
+    def is_prose(text: nodes.Text) -> bool:
+        """Whether a text stands in a paragraph or a table, outside titles, code, captions and links."""
+        node, inside = text.parent, False
+        while node is not None:
+            if isinstance(node, (nodes.title, nodes.literal, nodes.literal_block, nodes.reference, nodes.caption)):
+                return False
+            if isinstance(node, (addnodes.pending_xref, nodes.raw, nodes.math, nodes.math_block, nodes.thead)):
+                return False
+            inside |= isinstance(node, nodes.paragraph)
+            node = node.parent
+        return inside
+
+    def link(self, text: nodes.Text, waiting: list[str]) -> None:
+        """Link the terms of one text that wait for their first use; they wait no longer."""
+        pattern = re.compile(rf"\b({'|'.join(map(re.escape, waiting))})s?\b", re.I)
+        parts: list[nodes.Node] = []
+        rest = text.astext()
+        while waiting and (found := pattern.search(rest)):
+            name = next(term for term in waiting if term.lower() == found.group(1).lower())
+            waiting.remove(name)
+            target = addnodes.pending_xref(
+                "", refdomain="std", reftype="term", reftarget=name, refdoc=self.env.docname, refexplicit=True
+            )
+            target += nodes.inline("", found.group(), classes=["std", "std-term", "first-use"])
+            parts += [nodes.Text(rest[: found.start()]), target]
+            rest = rest[found.end() :]
+            pattern = re.compile(rf"\b({'|'.join(map(re.escape, waiting))})s?\b", re.I)
+        if parts:
+            text.parent.replace(text, [*parts, nodes.Text(rest)])
 
 
 def setup(app: Any) -> None:
-    """Connect what is above."""
+    """Connect the functions and the transform above."""
     app.connect("autodoc-process-docstring", keep_bars)
+    app.add_post_transform(LinkFirstUse)
