@@ -1,5 +1,6 @@
 """The README's examples run as printed, and its test command is the one that CI calls."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -27,17 +28,21 @@ def test_the_curators_and_the_analysts_examples_run(
         assert too_long(shown) == []
         return shown
 
-    curator, analyst, kept, outside, people, auditor = blocks(README, "python")
+    curator, analyst = blocks(README, "python")
     shown = shown_of(curator, {})
-    assert "differential privacy under replace-one adjacency.\n  hardened noise, certified" in shown
+    assert shown.startswith("Plan of a release at epsilon 1 and delta 1e-06\n")
+    assert (tmp_path / "people.iwb").stat().st_size > 1000
     space: dict = {}
-    assert "age" in shown_of(analyst, space)
-    assert "Ledger(spent (0, 0) of (2, 1e-06), replace-one, rule gdp, 0 event(s))" in shown_of(kept, {})
-    shown = shown_of(outside, {})
-    assert "outside table (another library): declared, epsilon 0.5" in shown and "noise, certified" in shown
-    assert "certified" in shown_of(people, {})
-    assert "Passed: nothing was found" in shown_of(auditor, {})
-    assert float(space["idata"]["posterior"]["b"].std(("chain", "draw")).min()) > 0
+    shown = shown_of(analyst, space)
+    assert "Intercept" in shown and "b[2]" in shown and "calibration" in shown
+    assert float(space["own"]["posterior"]["b"].std(("chain", "draw")).min()) > 0
+
+
+def test_the_readme_is_short_and_shows_one_figure():
+    text = README.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 110 and len(blocks(README, "bash")) == 2
+    [picture] = re.findall(r"!\[[^\]]{40,}\]\(([^)]+)\)", text)
+    assert (ROOT / picture).exists()
 
 
 def test_ci_finds_the_test_command():
