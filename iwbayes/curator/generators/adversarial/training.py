@@ -168,7 +168,7 @@ class Training:
         if not math.isfinite(float(loss.detach())):
             raise RuntimeError(
                 "the training diverged: the discriminator's logits of synthetic rows are not finite. Pass smaller "
-                "learning rates, or leave them at their defaults. The charge stays in the ledger."
+                "learning rates, or leave them at their defaults. What was charged stays charged."
             )
         for group in adam.param_groups:
             group["lr"] = group["speed"] * rate
