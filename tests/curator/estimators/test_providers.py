@@ -64,7 +64,7 @@ def test_a_discriminator_is_free_when_and_only_when_the_ledger_holds_its_trainin
     private, synthetic = mixed_tables()
     gan = Ratio()
     ledger = iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(1))
-    with pytest.raises(ValueError, match="holds no training of exactly this discriminator"):
+    with pytest.raises(ValueError, match="contains no training of exactly this discriminator"):
         iw.paper.DiscriminatorWeights(gan).fit(private, synthetic, ledger, epsilon=1.0)
     ledger._register(gan.fingerprint())  # as the training loop does when its charged steps are done
     weights = iw.paper.DiscriminatorWeights(gan).fit(private, synthetic, ledger, epsilon=1.0)
@@ -83,7 +83,7 @@ def test_a_logistic_ratio_serves_as_a_discriminator_under_its_own_ledger_only():
     weights = iw.paper.DiscriminatorWeights(ratio).fit(private, synthetic, ledger, epsilon=1.0)
     np.testing.assert_array_equal(weights.log_weights[0], ratio.log_ratio(synthetic))
     assert ledger.spent == spent
-    with pytest.raises(ValueError, match="holds no training"):
+    with pytest.raises(ValueError, match="contains no training"):
         fit(iw.paper.DiscriminatorWeights(ratio), private, synthetic)
 
 
