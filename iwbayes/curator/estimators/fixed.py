@@ -218,7 +218,5 @@ def _ratios(log_ratio: Callable[[SyntheticTable], ArrayLike], synthetic: Synthet
     """Evaluate a log ratio, shape (row,). Raise ValueError if the result has a different shape."""
     found = np.asarray(log_ratio(synthetic), dtype=np.float64)
     if found.shape != (len(synthetic),):
-        raise ValueError(
-            f"log_ratio must return one number per row, so shape ({len(synthetic)},); got {found.shape}."
-        )
+        raise ValueError(f"log_ratio must return one number per row, so shape ({len(synthetic)},); got {found.shape}.")
     return found

@@ -270,7 +270,7 @@ def perturbed_minimiser(
 ) -> Array:
     """Draw the charged noise, minimise the perturbed objective and round. For the other arguments see `minimise`.
 
-    Spherical noise has no hardened sampler; the noise source records this in the ledger.
+    The noise is spherical and drawn in floating-point arithmetic, so the statement is not certified.
     """
     zeta = noise.spherical(np.zeros(private.shape[1]), plan.scale)
     linear = zeta / n_private

@@ -264,7 +264,7 @@ def test_a_base_of_several_draws_is_averaged():
 def test_a_base_of_another_length_or_kind_is_refused():
     private, synthetic = mixed_tables()
     ledger = iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(1))
-    with pytest.raises(ValueError, match="3 weights for 900"):
+    with pytest.raises(ValueError, match="it has 3 weights for 900 rows"):
         iw.TiltWeights(base=iw.Weights(np.zeros(3), "outside")).fit(private, synthetic, ledger, epsilon=1.0, delta=1e-6)
     assert ledger.events == ()
     for base in (iw.paper.LogisticWeights, "LogReg"):

@@ -324,7 +324,10 @@ def test_rounds_depend_on_public_numbers_only_and_grow_with_the_signal():
     [
         ({"workload": 0}, "workload must be a whole number of at least 1"),
         ({"workload": "age"}, "workload must be a number of columns, or a list of formulas and lists of column names"),
-        ({"workload": ["age"]}, "workload must be a number of columns, or a list of formulas and lists of column names"),
+        (
+            {"workload": ["age"]},
+            "workload must be a number of columns, or a list of formulas and lists of column names",
+        ),
         ({"workload": [1, 2]}, "workload must be a number of columns, or a list of formulas and lists of column names"),
         ({"workload": 2.5}, "workload must be a whole number"),
         ({"workload": []}, "workload must be a number of columns, or a list of formulas and lists of column names"),
