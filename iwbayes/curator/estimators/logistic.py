@@ -105,8 +105,8 @@ class LogisticWeights(RatioLearner[LogisticRatio]):
     TypeError, ValueError
         If a setting has the wrong type or is outside its range.
     ValueError
-        From `fit`, if the debias factor of a synthetic row does not exist, and from `fit_ratio`, if that of any row
-        under the schema does not exist. Nothing is charged.
+        From `fit`, if the debias factor of a synthetic row does not exist. From `fit_ratio`, if the debias factor of
+        any row under the schema does not exist. Nothing is charged.
 
     Warns
     -----

@@ -28,6 +28,7 @@ from iwbayes.tables import PrivateTable, SyntheticTable
 TOLERANCE = 1e-12
 #: Number of rows that are summed at a time.
 CHUNK = 4096
+_STALLED = "the logistic fit did not reach its tolerance, because of rounding errors. Pass a larger l2."
 
 
 class Reach(NamedTuple):
@@ -151,9 +152,9 @@ def minimise(
                     break
                 length /= 2
                 if length < 1e-12:
-                    raise RuntimeError("the logistic fit did not reach its tolerance. Raise l2.")
+                    raise RuntimeError(_STALLED)
             b, value, gradient, hessian = trial, new, new_gradient, new_hessian
-    raise RuntimeError("the logistic fit did not reach its tolerance. Raise l2.")
+    raise RuntimeError(_STALLED)
 
 
 def _objective(

@@ -102,7 +102,7 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
             raise ValueError(f"frozen_share must be above 0 and below 1; got {self.frozen_share!r}.")
         if not 0 <= self.averaged_share <= 1:
             raise ValueError(
-                f"averaged_share must be between 0 and 1; got {self.averaged_share!r}. 0 releases the last generator."
+                f"averaged_share must be between 0 and 1; got {self.averaged_share!r}. Pass 0 to release the last step."
             )
         _ = self._steps(1000)  # raises for invalid steps, sampling probabilities and clip norms
         if self._settings.frozen_steps + self.discriminator_steps > self._settings.steps:
