@@ -182,7 +182,9 @@ def test_a_clip_that_is_left_out_is_a_defect_before_noise_is_drawn(monkeypatch):
 
     monkeypatch.setattr(ScoreMap, "clip", unclipped)
     account = ledger()
-    with pytest.raises(RuntimeError, match="exceed their bound. This is a bug in iwbayes; please report it. No noise was drawn"):
+    with pytest.raises(
+        RuntimeError, match="exceed their bound. This is a bug in iwbayes; please report it. No noise was drawn"
+    ):
         iw.StagedTilt([iw.model(FORMULA)]).fit(private, synthetic, account, epsilon=1.0, delta=1e-6)
 
 
