@@ -68,9 +68,9 @@ class TiltParts(NamedTuple):
 class TiltWeights(Tilt):
     """Weights exp(b.phi(x)) that tilt the synthetic rows to a noisy mean of features of the private rows.
 
-    The private rows are used only in one noisy mean of bounded features, m = mean phi(z) + noise. The coefficients b
-    minimise log mean_synthetic exp(b.phi) - b.m + b'S b/2 with S = Cov(noise) + Cov_synthetic(phi)/N. This is the mode
-    of b under a standard normal prior, if the features have standard deviation one over the synthetic rows. The
+    The tilt uses the private rows only in one noisy mean of bounded features, m = mean phi(z) + noise. The coefficients
+    b minimise log mean_synthetic exp(b.phi) - b.m + b'S b/2 with S = Cov(noise) + Cov_synthetic(phi)/N. This is the
+    mode of b under a standard normal prior, if the features have standard deviation one over the synthetic rows. The
     features are public functions of the schema and the synthetic rows (see `FeatureMap`).
 
     With a ``base``, the weights are w0 exp(b.phi(x)), where w0 are the weights of the base. The tilt corrects the
@@ -132,6 +132,8 @@ class TiltWeights(Tilt):
     The weights contain the measurement: feature map, noisy mean, distribution of its noise, and N. If all synthetic
     rows are equal (counting only rows with positive base weights), nothing is measured or charged. The weights are then
     equal, or those of the base.
+
+    Theory: docs/theory.md#the-tilt.
 
     Examples
     --------
