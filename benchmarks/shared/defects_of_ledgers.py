@@ -311,7 +311,7 @@ plant("curator/estimators/tilting/tilt.py", "outside: base weights of unknown co
        "if not ledger.holds(base.source):", "if False:",
        "curator/test_outside.py::test_a_file_keeps_the_certificate_and_its_parts_are_outside_ones_elsewhere")
 plant("curator/estimators/fixed.py", "outside: a ratio of unknown cost not noted",
-       '            ledger.note("The log ratio came from outside and what its making cost was not declared.")\n', "",
+       '            ledger.note("The log ratio comes from outside, and its privacy cost was not declared.")\n', "",
        "curator/test_outside.py::test_a_log_ratio_that_is_given_leaves_the_release_uncertified")
 
 # --- digests

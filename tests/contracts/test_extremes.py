@@ -91,7 +91,7 @@ def test_a_column_of_10_000_levels_is_refused_before_anything_is_charged_or_take
     rng = np.random.default_rng(1)
     private = iw.PrivateTable(pd.DataFrame({"g": rng.choice(levels, 3000), "y": rng.integers(0, 2, 3000)}), schema)
     ledger = iw.Ledger(1.0, 1e-6)
-    with pytest.raises(ValueError, match="more than 1500 features.*Merge levels") as caught:
+    with pytest.raises(ValueError, match="at most 1500 features.*Merge levels") as caught:
         iw.publish(private, epsilon=1.0, delta=1e-6, ledger=ledger)
     assert ledger.events == () and "linear" not in str(caught.value)
     with pytest.raises(ValueError, match="features='linear'"):

@@ -96,14 +96,14 @@ def test_the_tables_own_log_ratio_gives_the_weights():
     assert weights.values[7] == 0
     tilted = iw.TiltWeights(base=weights).fit(private(), table, book, **BUDGET)
     assert tilted.values[7] == 0 and book.statement().certified
-    with pytest.raises(ValueError, match="carries no log ratio"):
+    with pytest.raises(ValueError, match="needs a log ratio; the synthetic table contains none"):
         iw.paper.KnownRatioWeights().fit(private(), outside(already_spent=(0.5, 0.0)), book, epsilon=1.0)
 
 
 def test_a_log_ratio_that_is_given_leaves_the_release_uncertified():
     table, book = outside(already_spent=(0, 0)), ledger()
     iw.paper.KnownRatioWeights(lambda rows: np.zeros(len(rows))).fit(private(), table, book, epsilon=1.0)
-    assert any("log ratio came from outside" in note for note in book.statement().notes)
+    assert any("log ratio comes from outside" in note for note in book.statement().notes)
     assert not book.statement().certified
 
 

@@ -491,7 +491,7 @@ def test_the_ledger_knows_the_ratio_when_it_knows_the_base():
         ledger = seeded()
         ratio = BetaCalibratedWeights(base).fit_ratio(private, synthetic, ledger, epsilon=1, delta=1e-6)
         assert ledger.holds(ratio.fingerprint()) is held
-        assert any("log ratio came from outside" in note for note in ledger.statement().notes) is not held
+        assert any("log ratio comes from outside" in note for note in ledger.statement().notes) is not held
     other = type(ratio)(ratio.base, BetaCalibration(9, ratio.calibration.b, ratio.calibration.c), ratio.limit)
     wider = type(ratio)(ratio.base, ratio.calibration, ratio.limit + 1)
     another = type(ratio)(Line(7), ratio.calibration, ratio.limit)
@@ -685,7 +685,7 @@ def test_messages_hold_no_private_value():
     private, synthetic = table(np.array([4.123456, 1.0, 2.0])), tables(1, 20)[1]
     short = KnownBase(Line(values=lambda x: x[:2] if len(x) == 3 else x))
     ledger = seeded()
-    with pytest.raises(ValueError, match=r"one number a row, shape \(row,\)") as caught:
+    with pytest.raises(ValueError, match=r"one number per row, shape \(row,\)") as caught:
         BetaCalibratedWeights(short).fit(private, synthetic, ledger, epsilon=1, delta=1e-6)
     assert "4.12" not in str(caught.value) and ledger.events == ()
     other = synthetic_table({"x": [1.0]}, iw.Schema(iw.Real("x", 0, 9)))

@@ -1,1 +1,1 @@
-"""Weight estimators behind one protocol (`iwbayes.curator.protocols.WeightEstimator`)."""
+"""Weight estimators. All implement the protocol `iwbayes.curator.protocols.WeightEstimator`."""

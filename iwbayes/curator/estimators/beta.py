@@ -1,4 +1,4 @@
-"""BetaCalibratedWeights: another estimator's weights, beta-calibrated on the private rows within the budget."""
+"""BetaCalibratedWeights: weights of another estimator, beta-calibrated on the private rows within the budget."""
 
 from __future__ import annotations
 
@@ -20,76 +20,91 @@ from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.weights import Weights
 
-#: Standard deviation of the noise in a scaled slope that a penalty chosen by the estimator leaves: the error of a log
-#: weight at the cut is about as large, at r nearer to 0 smaller in proportion.
+#: Standard deviation of the noise in a scaled slope with the default penalty. A log weight at the limit has about this
+#: error; the error decreases in proportion to the log ratio.
 NOISE_TARGET = 0.5
-#: A chosen penalty is at least this: a large budget needs no smaller one.
+#: Smallest default penalty. Large budgets need no smaller one.
 LEAST_L2 = 1e-4
-#: The cut of log ratios is at least this, so that nearly uniform weights have features too.
+#: Smallest limit of log ratios, so that nearly uniform weights have usable features too.
 LEAST_LIMIT = 0.1
-#: Slopes that are released: the constant follows from the synthetic rows.
+#: Number of released slopes. The constant is computed from the synthetic rows.
 _SLOPES = 2
 
 
 @dataclass(frozen=True)
 class BetaCalibratedRatio:
-    """A log ratio after a released beta calibration; it is cut to [-limit, limit] first, as it was for the fit."""
+    """A log ratio after a released beta calibration. It is first clipped to [-limit, limit], as in the fit."""
 
     base: LogRatio
     calibration: BetaCalibration
     limit: float
 
     def log_ratio(self, table: PrivateTable | SyntheticTable) -> Array:
-        """Calibrated log ratio of each row, natural logs, shape (row,)."""
+        """Return the calibrated log ratio of each row, natural logs, shape (row,)."""
         return self.calibration(_cut(self.base, table, self.limit))
 
     def fingerprint(self) -> str:
-        """Digest of the base's fingerprint, the coefficients and the limit."""
+        """Return a digest of the base's fingerprint, the coefficients and the limit."""
         c = self.calibration
         return digest("BetaCalibratedRatio", self.base.fingerprint(), c.a, c.b, c.c, self.limit)
 
 
 @dataclass(frozen=True)
 class BetaCalibratedWeights(RatioLearner[BetaCalibratedRatio]):
-    """Weights whose log ratio r is beta-calibrated on the private rows: a log p - b log(1 - p) + c, p = sigmoid(r).
+    """Weights of another estimator, beta-calibrated on the private rows.
 
-    The base is fitted with its part of the budget. With the rest the slopes a and b come from the class-normalised
-    logistic regression of private on synthetic rows, noise is added to them, negative ones become 0, and c gives the
-    synthetic rows weights of mean one, as true ones have: neither step costs anything. The weights carry no
-    measurement: the noise in the base's and in the slopes has no joint distribution in it.
+    The calibrated log ratio is a log p - b log(1 - p) + c with p = sigmoid(r), where r is the log ratio of the base.
+    First the base is fitted with its part of the budget. The rest is for the slopes a and b: they come from a logistic
+    regression of private against synthetic rows (with equal total weights), and noise is added to them. Negative slopes
+    become 0, and c is chosen so that the synthetic rows have weights with mean one. These two steps cost nothing.
+
+    The weights contain no measurement, because the joint distribution of the noise in base and slopes is unknown.
+    Intervals are therefore not calibrated.
 
     Parameters
     ----------
     base : RatioEstimator
-        Its log ratio must be a function of one row: that of a row must not depend on the table around it. Where the
-        ledger does not hold it, the ledger notes that it came from outside.
-    share : float
-        Part of epsilon for the calibration, in (0, 1); of delta too where both parts need one.
+        Estimator of a log ratio, for example `LogisticWeights`. The log ratio of a row must depend on this row only,
+        not on other rows of its table. If the ledger has not registered the base's log ratio, the ledger notes that it
+        comes from outside.
+    share : float, default 0.3
+        Share of epsilon for the calibration, in (0, 1). Delta is shared in the same way if both parts need it.
     l2 : float, optional
-        Ridge penalty on the distance to the identity map, in scaled slopes (a L, b L), L the cut. The default is the
-        one that leaves noise of standard deviation 0.5 in them, at least 1e-4: a small budget then moves the weights
-        little. It is chosen from public quantities.
-    mechanism : {"gaussian", "spherical", "laplace", "cube"}
-        Noise of the calibration: "gaussian" needs delta above 0, the others are pure epsilon.
-    limit : float
-        Log ratios are cut to [-L, L] in the fit and in the weights, L the largest |log ratio| of a synthetic row but
-        at most this.
+        Ridge penalty, above 0, on the difference of the scaled slopes (a L, b L) from those of the identity map. L is
+        the clipping limit. None (the default) chooses a penalty, at least 1e-4, from public quantities: the noise in
+        the scaled slopes then has standard deviation 0.5, and small budgets change the weights little.
+    mechanism : {"gaussian", "spherical", "laplace", "cube"}, default "gaussian"
+        Noise of the slopes. "gaussian" needs a delta above 0. The others are pure epsilon.
+    limit : float, default 5.0
+        Largest clipping limit. Log ratios are clipped to [-L, L], where L is the largest absolute log ratio of a
+        synthetic row or this limit, if that is smaller.
+
+    Raises
+    ------
+    TypeError
+        If ``base`` does not learn a log ratio.
+    ValueError
+        If a setting is outside its range.
 
     Notes
     -----
-    Sensitivity. L is public. With |r| <= L a row's features are x(r) = (log p + log 2, -log(1 - p) - log 2, L)/L. The
-    first two increase with r, vanish at r = 0, and each runs through an interval of length one (log p at L less that
-    at -L is L), so two rows differ by at most sqrt 2; their sum is r/L, of one sign, so |x(r)| <= |x(L)| <= sqrt 2.
-    The coefficients (a L, b L, c + (b - a) log 2) minimise mean_private log(1 + exp(-x.t)) + mean_synthetic
-    log(1 + exp(x.t)) + l2/2 |t - (L, L, 0)|**2 with the base released already, hence public. A private row enters the
-    gradient by s x/N with 0 < s < 1; |s x - s' x'| is convex in s and s', so neighbours' gradients differ by at most
-    R/N, R = sqrt 2 (zero-out: |x(L)|), the minimisers by R/(N l2), and those of a solver with gradient tolerance tol
-    by (R/N + 2 tol)/l2 in L2. The two slopes have at most this sensitivity in L2 and L-infinity, sqrt 2 times it in L1.
+    Features. L is public. With |r| <= L, the features of a row are x(r) = (log p + log 2, -log(1 - p) - log 2, L)/L.
+    The first two increase with r and are zero at r = 0. Each covers an interval of length one, because log p at L minus
+    log p at -L is L. Two rows therefore differ by at most sqrt 2. The sum of the two features is r/L, and both have its
+    sign, so |x(r)| <= |x(L)| <= sqrt 2.
+
+    Sensitivity. The coefficients t = (a L, b L, c + (b - a) log 2) minimise mean_private log(1 + exp(-x.t)) +
+    mean_synthetic log(1 + exp(x.t)) + l2/2 |t - (L, L, 0)|**2. The base is already released, so it is public. A
+    private row changes the gradient by s x/N with 0 < s < 1. Because |s x - s' x'| is convex in s and s', gradients of
+    neighbouring tables differ by at most R/N with R = sqrt 2 (zero-out: |x(L)|). The minimisers differ by at most
+    R/(N l2). With a solver of gradient tolerance tol, they differ by (R/N + 2 tol)/l2 in L2. The two slopes have at
+    most this sensitivity in L2 and L-infinity, and sqrt 2 times it in L1.
 
     References
     ----------
-    Kull, Silva Filho & Flach, Beta calibration, AISTATS 2017; Ghalebikesabi et al., UAI 2022 (post-processing);
-    Chaudhuri, Monteleoni & Sarwate, JMLR 12, 2011 (output perturbation).
+    Kull, Silva Filho & Flach, Beta calibration, AISTATS 2017. Ghalebikesabi et al., Mitigating statistical bias within
+    differentially private synthetic data, UAI 2022 (post-processing). Chaudhuri, Monteleoni & Sarwate, Differentially
+    private empirical risk minimization, JMLR 12, 2011 (output perturbation).
 
     Examples
     --------
@@ -111,8 +126,8 @@ class BetaCalibratedWeights(RatioLearner[BetaCalibratedRatio]):
         if isinstance(self.base, type) or not isinstance(self.base, RatioEstimator):
             name = self.base.__name__ if isinstance(self.base, type) else type(self.base).__name__
             raise TypeError(
-                f"base must be an estimator that learns a log ratio of rows (fit_ratio); got {name}. Use for example "
-                f"LogisticWeights()."
+                f"base must be an estimator that learns a log ratio of rows (fit_ratio); got {name}. Pass for "
+                f"example LogisticWeights()."
             )
         if self.mechanism not in VECTOR_MECHANISMS:
             raise ValueError(f"mechanism must be one of {sorted(VECTOR_MECHANISMS)}; got {self.mechanism!r}.")
@@ -121,15 +136,15 @@ class BetaCalibratedWeights(RatioLearner[BetaCalibratedRatio]):
         if self.l2 is not None:
             check_penalty(self.l2)
         if not (math.isfinite(self.limit) and self.limit > 0):
-            raise ValueError(f"limit must be positive and finite; got {self.limit!r}. Use for example 5.")
+            raise ValueError(f"limit must be positive and finite; got {self.limit!r}. Pass for example 5.")
 
     @property
     def pure(self) -> bool:
-        """Whether base and calibration are pure epsilon, so that `fit` takes delta 0."""
+        """Whether `fit` accepts delta 0, because base and calibration are pure epsilon."""
         return self.base.pure and super().pure
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
-        """Declare the uses of the private rows that `fit` will charge: the base's, then the calibration's."""
+        """Return the events that `fit` will charge to the ledger: the base's, then the calibration's."""
         base, own = self._budgets(epsilon, delta)
         return (*self.base.events(facts, **base), self._event(own["epsilon"], own["delta"]))
 
@@ -155,11 +170,11 @@ class BetaCalibratedWeights(RatioLearner[BetaCalibratedRatio]):
         if ledger.holds(base.fingerprint()):
             ledger._register(ratio.fingerprint())
         else:
-            ledger.note("The log ratio came from outside and what its making cost was not declared.")
+            ledger.note("The log ratio comes from outside, and its privacy cost was not declared.")
         return ratio
 
     def _budgets(self, epsilon: float, delta: float) -> tuple[dict[str, float], dict[str, float]]:
-        """Parts of the base and of the calibration, which add up to the whole; delta goes where one is needed."""
+        """Split the budget between base and calibration. A part that is pure epsilon gets no delta."""
         epsilon, delta = check_budget(epsilon, delta)
         noisy = self.mechanism == "gaussian"
         share = self.share if noisy and not self.base.pure else float(noisy)
@@ -169,31 +184,33 @@ class BetaCalibratedWeights(RatioLearner[BetaCalibratedRatio]):
         )
 
     def _penalty(self, facts: PublicFacts, limit: float, *, epsilon: float, delta: float) -> tuple[float, float]:
-        """Penalty in use and the L2 sensitivity of the slopes with it: public."""
+        """Return the penalty and the L2 sensitivity of the slopes. Both are public."""
         ends = _features(np.array([limit]), limit)[0, :_SLOPES]
         block = Reach(np.zeros(_SLOPES), math.sqrt(2), float(np.linalg.norm(ends)))
         reach = facts.rows_per_user * gradient_reach(block, facts.row_adjacency)
         if self.l2 is not None:
             return self.l2, sensitivity(reach, facts.n_private, self.l2)
-        # of the noise, at sensitivity one
-        spread = math.sqrt(self._noise(self._norm(), _SLOPES, epsilon=epsilon, delta=delta).covariance[0, 0])
-        l2 = max(sensitivity(reach, facts.n_private, 1.0) * spread / NOISE_TARGET, LEAST_L2)
+        # standard deviation of the noise if the sensitivity is one
+        noise_sd = math.sqrt(self._noise(self._norm(), _SLOPES, epsilon=epsilon, delta=delta).covariance[0, 0])
+        l2 = max(sensitivity(reach, facts.n_private, 1.0) * noise_sd / NOISE_TARGET, LEAST_L2)
         return l2, sensitivity(reach, facts.n_private, l2)
 
     def _norm(self) -> float:
-        """Bound on the norm of the mechanism over the L2 norm, for the slopes."""
+        """Return a bound on the ratio of the mechanism's norm to the L2 norm, for the slopes."""
         return math.sqrt(_SLOPES) if self.mechanism == "laplace" else 1.0
 
 
 def _cut(ratio: LogRatio, table: PrivateTable | SyntheticTable, limit: float) -> Array:
-    """Log ratios within [-limit, limit], shape (row,); one that is undefined says nothing and counts as 0."""
+    """Return log ratios clipped to [-limit, limit], shape (row,). Undefined log ratios (NaN) become 0."""
     values = np.asarray(ratio.log_ratio(table), dtype=np.float64)
     if values.shape != (len(table.frame),):
-        raise ValueError("the base's log_ratio must return one number a row, shape (row,).")
+        raise ValueError(
+            "the base's log_ratio must return one number per row, shape (row,); its result has a different shape."
+        )
     return np.clip(np.nan_to_num(values, nan=0.0, posinf=limit, neginf=-limit), -limit, limit)
 
 
 def _features(log_ratio: Array, limit: float) -> Array:
-    """Rows (log p + log 2, -log(1 - p) - log 2, limit)/limit, shape (row, 3)."""
+    """Return the features (log p + log 2, -log(1 - p) - log 2, limit)/limit, shape (row, 3)."""
     below, above = log_expit(log_ratio) + math.log(2), -log_expit(-log_ratio) - math.log(2)
     return np.column_stack([below / limit, above / limit, np.ones(len(log_ratio))])

@@ -1,4 +1,4 @@
-"""How every weight estimator begins and ends: check before anything, register what was made."""
+"""Shared base of all weight estimators: check, charge the ledger, make the weights, register them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Ratio = TypeVar("Ratio", bound=LogRatio)
 
 @dataclass(frozen=True)
 class OpenFit:
-    """A fit whose tables, ledger and budget were checked, and for which nothing was charged yet."""
+    """A fit whose tables, ledger and budget have been checked. Nothing has been charged yet."""
 
     private: PrivateTable
     synthetic: SyntheticTable
@@ -33,9 +33,9 @@ class OpenFit:
     events: tuple[Event, ...] = ()
 
     def pay(self) -> Ledger:
-        """Charge the fit and what outside rows have cost, and return the account from which it takes its noise.
+        """Charge the fit, and the declared cost of synthetic rows from outside. Return the account for the noise.
 
-        To be called once, when nothing is left to refuse.
+        Call it once, after all checks.
         """
         account = self.ledger.charge_release(*self.events, delta=self.delta)
         admit(self.synthetic, account)
@@ -43,61 +43,79 @@ class OpenFit:
 
 
 class Estimator:
-    """What weight estimators share; each has settings and `events`, and makes its weights in `_weigh`."""
+    """Base class of weight estimators. Subclasses define settings and `events`, and make the weights in `_weigh`."""
 
-    #: Name of the noise, in the settings of those that draw some.
+    #: Name of the noise mechanism, for estimators that draw noise.
     mechanism: str
 
     @property
     def label(self) -> str:
-        """Name of the event in the statement."""
+        """Name of the estimator's event in the statement."""
         return type(self).__name__
 
     @property
     def pure(self) -> bool:
-        """Whether the noise is pure epsilon, so that `fit` takes delta 0."""
+        """Whether `fit` accepts delta 0."""
         return self.mechanism not in ("gaussian", "dp-sgd")
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
-        """Declare the uses of the private rows that `fit` will charge."""
+        """Return the events that `fit` will charge to the ledger.
+
+        Parameters
+        ----------
+        facts : PublicFacts
+            Schema, numbers of rows and adjacency. No private row is needed.
+        epsilon : float
+            The estimator's part of the budget, above 0.
+        delta : float, default 0.0
+            The estimator's part of the budget, in [0, 1).
+
+        Returns
+        -------
+        tuple of Event
+            One event for each use of the private rows, in the order in which they are charged.
+        """
         raise NotImplementedError
 
     def fit(
         self, private: PrivateTable, synthetic: SyntheticTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0
     ) -> Weights:
-        """Charge the ledger, then weight the synthetic rows.
+        """Charge the ledger, then compute weights of the synthetic rows.
 
         Parameters
         ----------
         private : PrivateTable
+            The private rows.
         synthetic : SyntheticTable
-            Under the same schema.
+            The synthetic rows to weight, under the same schema.
         ledger : Ledger
-            Charged before any noise is drawn.
-        epsilon, delta : float
-            This estimator's part of the budget; delta may be 0 where the estimator is ``pure``.
+            Budget of the private rows. The full cost is charged before any noise is drawn.
+        epsilon : float
+            The estimator's part of the budget, above 0.
+        delta : float, default 0.0
+            The estimator's part of the budget. It may be 0 if the estimator is ``pure``.
 
         Returns
         -------
         Weights
-            With mean one, in one draw unless the settings ask for more.
+            One weight per synthetic row, with mean one. There is one weight draw, unless the settings request more.
 
         Raises
         ------
         BudgetExceeded
-            When the part does not fit in the ledger; nothing is drawn.
+            If the cost does not fit in the ledger. No noise is drawn.
         ValueError
-            When the schemas differ, the budget is none, Gaussian noise is asked for with delta 0, or for a reason that
-            the notes on the class tell; nothing is charged.
+            If the schemas differ, if the budget is invalid, if Gaussian noise is requested with delta 0, or for a
+            reason described in the class. Nothing is charged.
         """
         weights = self._weigh(self._open(private, synthetic, ledger, epsilon, delta))
-        # the ledger knows their digest, so that they may serve as the base of others
+        # register the digest, so that these weights can be the base of other weights
         source = weights.fingerprint()
         ledger._register(source)
         return weights._from_source(source)
 
     def _weigh(self, fit: OpenFit) -> Weights:
-        """Refuse what is left to refuse, pay, and make the weights."""
+        """Run the last checks, charge the ledger by ``fit.pay()``, and make the weights."""
         raise NotImplementedError
 
     def _open(
@@ -113,36 +131,62 @@ class Estimator:
         return replace(fit, events=events)
 
     def _before(self, fit: OpenFit) -> None:
-        """Refuse what settings and tables forbid, and warn of a cost, before the ledger is asked."""
+        """Raise errors and give warnings that depend on settings and tables, before the ledger is used."""
 
     def _event(self, epsilon: float, delta: float, label: str = "", count: int = 1) -> Event:
-        """Vectors with noise of the mechanism, as many as ``count`` says."""
+        """Return the event of releasing ``count`` vectors with the mechanism's noise."""
         gaussian = self.mechanism == "gaussian"
         multiplier = gaussian_multiplier(epsilon, delta) if gaussian else None
         own_delta = float(delta) if gaussian else 0.0
         return Event(label or self.label, self.mechanism, float(epsilon), own_delta, multiplier, count)
 
     def _noise(self, sensitivity: float, dim: int, *, epsilon: float, delta: float) -> Any:
-        """Distribution of that noise, for a sensitivity in the mechanism's norm."""
+        """Return the distribution of the noise, given the sensitivity in the mechanism's norm."""
         gaussian = self.mechanism == "gaussian"
         scale = sensitivity * gaussian_multiplier(epsilon, delta) if gaussian else sensitivity / epsilon
         return DISTRIBUTIONS[self.mechanism](scale, dim)
 
     def _noisy(self, value: ArrayLike, mechanism: str, *, delta: float, **settings: Any) -> Noisy:
-        """Charge for a vector, then add the noise: ``settings`` are the mechanism's, delta is for Gaussian noise."""
+        """Charge for a vector, then add noise. ``settings`` are for the mechanism; only Gaussian noise uses delta."""
         settings = {"label": self.label, **settings, **({"delta": delta} if mechanism == "gaussian" else {})}
         return VECTOR_MECHANISMS[mechanism](value, **settings)
 
 
 class RatioLearner(Estimator, Generic[Ratio]):
-    """An estimator that learns a log ratio as a function of the row, in `_learn`."""
+    """Base class of estimators that learn a log ratio as a function of the row, in `_learn`."""
 
     def fit_ratio(
         self, private: PrivateTable, synthetic: SyntheticTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0
     ) -> Ratio:
-        """Fit the log ratio as a function of any row under the schema, registered with the ledger; see `fit`."""
+        """Charge the ledger, then learn the log ratio as a function of the row, and register it with the ledger.
+
+        Parameters
+        ----------
+        private : PrivateTable
+            The private rows.
+        synthetic : SyntheticTable
+            Synthetic rows under the same schema.
+        ledger : Ledger
+            Budget of the private rows. The full cost is charged before any noise is drawn.
+        epsilon : float
+            The estimator's part of the budget, above 0.
+        delta : float, default 0.0
+            The estimator's part of the budget. It may be 0 if the estimator is ``pure``.
+
+        Returns
+        -------
+        LogRatio
+            Public object with ``log_ratio(table)``, for any rows under the schema.
+
+        Raises
+        ------
+        BudgetExceeded
+            If the cost does not fit in the ledger. No noise is drawn.
+        ValueError
+            For the same reasons as `fit`. Nothing is charged.
+        """
         return self._learn(self._open(private, synthetic, ledger, epsilon, delta))
 
     def _learn(self, fit: OpenFit) -> Ratio:
-        """Pay, learn the log ratio and register it."""
+        """Charge the ledger by ``fit.pay()``, learn the log ratio and register it."""
         raise NotImplementedError

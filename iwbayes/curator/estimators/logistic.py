@@ -1,4 +1,4 @@
-"""LogisticWeights: weights from a penalised logistic regression of private against synthetic rows."""
+"""LogisticWeights: weights from a penalised logistic regression of private rows against synthetic rows."""
 
 from __future__ import annotations
 
@@ -33,17 +33,23 @@ from iwbayes.weights import Weights
 
 CoefficientDistribution = GaussianDistribution | SphericalDistribution | LaplaceDistribution
 MECHANISMS = ("gaussian", "spherical", "laplace", "objective", "none", "paper")
-#: Noise may come out wider than planned by the rounding to its grid, which adds up over coordinates at most:
-#: existence is checked with this margin, and as much again for each coordinate.
+#: Relative margins for the check that the debias factor exists: in total, and per coordinate. Rounding to a grid can
+#: make the noise slightly wider than planned, and at worst this adds up over coordinates.
 _MARGIN, _COORDINATE_MARGIN = 1e-6, 2.0**-19
 
 
 @dataclass(frozen=True)
 class LogisticRatio:
-    """A released logistic log ratio: log w(x) = b.x, less the log of the noise's moment where it is known.
+    """A released logistic log ratio, log w(x) = b.x, minus the log of E exp(noise.x) if it is debiased.
 
-    The coefficients, shape (k,), are of the centred encoded features and the constant 1, noise included; without the
-    distribution of the noise nothing is debiased.
+    Parameters
+    ----------
+    coefficients : ndarray, shape (k,)
+        Noisy coefficients b of the centred encoded features and the constant 1.
+    schema : Schema
+        Schema of the rows.
+    distribution : noise distribution or None, default None
+        Distribution of the noise in the coefficients. None means that nothing is debiased.
     """
 
     coefficients: Array
@@ -51,60 +57,87 @@ class LogisticRatio:
     distribution: CoefficientDistribution | None = None
 
     def log_ratio(self, table: PrivateTable | SyntheticTable) -> Array:
-        """Log ratio of each row, natural logs, shape (row,); ValueError where the debias factor does not exist."""
+        """Return the log ratio of each row, natural logs, shape (row,).
+
+        ValueError if the table has a different schema, or if the debias factor of a row does not exist.
+        """
         if table.schema != self.schema:
-            raise ValueError("the log ratio was learned under another schema. Give it rows under that one.")
+            raise ValueError(
+                "the table must have the schema under which the log ratio was learned; its schema differs. Pass a "
+                "table with that schema."
+            )
         rows = design(table, encoded_reach(self.schema))
         log_ratio = rows @ self.coefficients
         return log_ratio if self.distribution is None else log_ratio + self.distribution.log_debias_factor(rows)
 
     def fingerprint(self) -> str:
-        """Digest of coefficients, schema and noise distribution."""
+        """Return a digest of the coefficients, the schema and the noise distribution."""
         return digest("LogisticRatio", self.coefficients, self.schema.to_toml(), repr(self.distribution))
 
 
 @dataclass(frozen=True)
 class LogisticWeights(RatioLearner[LogisticRatio]):
-    """Weights exp(b.x) from the class-normalised, penalised logistic regression of private on synthetic rows.
+    """Weights exp(b.x) from a penalised logistic regression of private rows against synthetic rows.
 
-    b minimises J(b) = mean_private log(1 + exp(-b.x)) + mean_synthetic log(1 + exp(b.x)) + l2/2 |b|**2 over the
-    centred encoded columns and the constant 1, which is penalised too; noise is added to b, and the weights are
-    debiased for it.
+    The coefficients b minimise J(b) = mean_private log(1 + exp(-b.x)) + mean_synthetic log(1 + exp(b.x)) +
+    l2/2 |b|**2. x are the centred encoded columns and the constant 1, which is penalised too. Private and synthetic
+    rows have the same total weight, so b.x estimates the log ratio. Noise is added to b, and the weights are debiased.
 
     Parameters
     ----------
-    l2 : float
-        Ridge penalty lambda, above 0. Noise falls and shrinkage bias grows with it.
-    mechanism : {"gaussian", "spherical", "laplace", "objective", "none", "paper"}
-        Noise on b: "gaussian" needs delta above 0; "spherical" (L2 K-norm) and "laplace" (with the L1 sensitivity)
-        are pure epsilon. "objective" perturbs the objective instead of its minimiser and is the better pure-epsilon
-        route. "none" adds no noise: its cost is infinite, and only a ledger with an infinite budget takes it.
-        "paper" is the published mechanism for reproduction: Laplace noise of scale 2 sqrt(d)/(N l2 epsilon),
-        which is not epsilon-DP, is charged at what it costs, and warns.
-    debias : bool
-        Multiply the weights by 1/E exp(zeta.x), zeta the noise in b ("BetaDebiased"). No effect with "none", where
-        there is no noise, and with "objective", whose noise has no such distribution.
+    l2 : float, default 0.1
+        Ridge penalty lambda, above 0. A larger penalty needs less noise but shrinks the weights more.
+    mechanism : {"gaussian", "spherical", "laplace", "objective", "none", "paper"}, default "gaussian"
+        Noise mechanism.
+
+        - "gaussian" adds Gaussian noise to b. It needs a delta above 0.
+        - "spherical" (L2 K-norm noise) and "laplace" (with the L1 sensitivity) add noise to b. They are pure epsilon.
+        - "objective" perturbs the objective instead of b. With pure epsilon it is the most accurate mechanism.
+        - "none" adds no noise. Its cost is infinite, and only a ledger with an infinite budget accepts it.
+        - "paper" is the published mechanism, for reproduction: Laplace noise of scale 2 sqrt(d)/(N l2 epsilon). It is
+          not epsilon-DP at the nominal epsilon. It is charged at its true cost, and it warns.
+    debias : bool, default True
+        Whether to multiply the weights by 1/E exp(zeta.x), with zeta the noise in b ("BetaDebiased"). It has no effect
+        with "none", which has no noise, and with "objective", because the distribution of its noise in b is unknown.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a setting has the wrong type or is outside its range.
+    ValueError
+        From `fit`, if the debias factor of a synthetic row does not exist. From `fit_ratio`, if the debias factor of
+        any row under the schema does not exist. Nothing is charged.
+
+    Warns
+    -----
+    WeightsWarning
+        From `fit`, if a debiased weight has infinite variance.
+    PrivacyWarning
+        From `fit` with "paper": it states the true epsilon.
 
     Notes
     -----
-    Replace-one: the gradients of N J at any b differ by at most R = max(diameter, sqrt(radius**2 + 1)) between
-    neighbours, with the diameter and radius of the centred encoded rows (sqrt(d) and sqrt(d)/2 for d real columns);
-    J is l2-strongly convex, so the L2 sensitivity of b is (R/N + 2 tol)/l2, tol the solver's gradient tolerance, and
-    the L1 sensitivity at most sqrt(d + 1) times that. Zero-out: R = sqrt(radius**2 + 1). A large number of
-    synthetic rows costs nothing. Debiasing removes the bias of the noise given b, not the shrinkage by l2, which is
-    the larger error at l2 = 0.1. The variance of a debiased weight is finite within half of the existence range.
-    Where users own up to tau rows, the sum of the private losses is divided by the released number of rows N; a row
-    that appears or vanishes moves the gradient of N J by at most sqrt(radius**2 + 1), and R is tau times as large.
+    Sensitivity. Under replace-one, gradients of N J at any b differ by at most R = max(diameter, sqrt(radius**2 + 1))
+    between neighbouring tables. Diameter and radius are those of the centred encoded rows: sqrt(d) and sqrt(d)/2 for d
+    real columns. J is l2-strongly convex, so the L2 sensitivity of b is (R/N + 2 tol)/l2, with tol the gradient
+    tolerance of the solver. The L1 sensitivity is at most sqrt(d + 1) times that. Under zero-out,
+    R = sqrt(radius**2 + 1). The number of synthetic rows does not affect the privacy cost.
 
-    The weights carry the measurement of b where the distribution of its noise is known. Before anything is charged
-    `fit` raises ValueError where the debias factor does not exist for some synthetic row (`fit_ratio`: for some row
-    that the schema allows) and gives a WeightsWarning where some debiased weight has infinite variance. With "paper"
-    epsilon is the published, nominal one, and a PrivacyWarning tells the true one.
+    Users with up to tau rows. The sum of the private losses is divided by the released number of rows N. A row that
+    appears or vanishes changes the gradient of N J by at most sqrt(radius**2 + 1). R is multiplied by tau.
+
+    Debiasing removes the bias from the noise, given b. It does not remove the shrinkage by l2, which is the larger
+    error at l2 = 0.1. Debiased weights have finite variance for rows up to half of the range in which the debias factor
+    exists.
+
+    The weights contain the measurement of b if the distribution of its noise is known.
 
     References
     ----------
-    Ghalebikesabi et al. (UAI 2022), sections 3.2-3.3 (LogReg: "none"; BetaNoised, BetaDebiased: "paper"); Ji & Elkan
-    (Machine Learning 93, 2013); Chaudhuri, Monteleoni & Sarwate (JMLR 12, 2011), objective perturbation.
+    Ghalebikesabi, Wilde, Jewson, Doucet, Vollmer & Holmes, Mitigating statistical bias within differentially private
+    synthetic data, UAI 2022, sections 3.2-3.3 (LogReg: "none"; BetaNoised and BetaDebiased: "paper"). Ji & Elkan,
+    Differential privacy based on importance weighting, Machine Learning 93, 2013. Chaudhuri, Monteleoni & Sarwate,
+    Differentially private empirical risk minimization, JMLR 12, 2011 (objective perturbation).
 
     Examples
     --------
@@ -126,18 +159,21 @@ class LogisticWeights(RatioLearner[LogisticRatio]):
             raise TypeError(f"debias must be True or False; got {self.debias!r}.")
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
-        """Declare the uses of the private rows that `fit` will charge."""
+        """Return the events that `fit` will charge to the ledger."""
         epsilon, delta = check_budget(epsilon, delta)
         if self.mechanism == "none":
             return (Event(self.label, "none", math.inf),)
         if self.mechanism == "objective":
-            self._split(facts, epsilon)  # refuses what rounding would spoil
+            self._split(facts, epsilon)  # raises if rounding would use too much of epsilon
         if self.mechanism == "paper":
             return (Event(self.label, "laplace", self._true_epsilon(facts, epsilon)),)
         return (self._event(epsilon, delta),)
 
     def noise_law(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> CoefficientDistribution | None:
-        """Distribution of the noise in the coefficients, from public quantities; None where it has no closed form."""
+        """Return the distribution of the noise in the coefficients, or None if it is unknown or there is no noise.
+
+        It depends on public quantities only.
+        """
         epsilon, delta = check_budget(epsilon, delta)
         dim = facts.schema.n_features + 1
         if self.mechanism == "paper":
@@ -156,7 +192,7 @@ class LogisticWeights(RatioLearner[LogisticRatio]):
     def _learn(self, fit: OpenFit) -> LogisticRatio:
         reach = encoded_reach(fit.facts.schema)
         width = len(reach.center)
-        # as far as the schema allows: the largest norm, and the constant 1 as the largest coordinate
+        # the farthest row that the schema allows: the largest norm, with the constant 1 as largest coordinate
         farthest = np.append(np.full(width, reach.radius / math.sqrt(width)), 1.0)[None, :]
         ratio, _ = self._release(fit, farthest)
         fit.ledger._register(ratio.fingerprint())
@@ -167,15 +203,15 @@ class LogisticWeights(RatioLearner[LogisticRatio]):
             return
         facts, (epsilon, _) = fit.facts, check_budget(fit.epsilon, fit.delta)
         warnings.warn(
-            f"mechanism='paper' adds the published Laplace noise, nominally epsilon {epsilon:g}; with "
-            f"{facts.schema.n_features} features it is charged at epsilon {self._true_epsilon(facts, epsilon):.4g}, "
-            f"the bound that holds. Use it to reproduce published tables only, else mechanism='gaussian'.",
+            f"mechanism='paper' adds the published Laplace noise, nominally epsilon {epsilon:g}. With "
+            f"{facts.schema.n_features} features it satisfies only epsilon {self._true_epsilon(facts, epsilon):.4g}, "
+            f"which is charged. Use it only to reproduce published tables; otherwise pass mechanism='gaussian'.",
             PrivacyWarning,
             stacklevel=4,
         )
 
     def _release(self, fit: OpenFit, debiased_rows: Array) -> tuple[LogisticRatio, Measurement | None]:
-        """Pay, minimise and add the noise; ``debiased_rows`` are those for which the debias factor has to exist."""
+        """Charge, minimise and add noise. The debias factor must exist for all ``debiased_rows``."""
         facts, epsilon = fit.facts, float(fit.epsilon)
         planned = self.noise_law(facts, epsilon=epsilon, delta=fit.delta)
         if planned is not None and self.debias:
@@ -193,12 +229,12 @@ class LogisticWeights(RatioLearner[LogisticRatio]):
         change = self._sensitivity(facts)
         spent = self._true_epsilon(facts, epsilon) if self.mechanism == "paper" else epsilon
         noisy = self._noisy(exact, planned.name, sensitivity=change, epsilon=spent, delta=fit.delta, ledger=ledger)
-        noise_law = noisy.distribution
-        measurement = Measurement("logistic coefficients", noisy.value, noise_law, change, None, facts.n_private)
-        return LogisticRatio(noisy.value, facts.schema, noise_law if self.debias else None), measurement
+        drawn = noisy.distribution
+        measurement = Measurement("logistic coefficients", noisy.value, drawn, change, None, facts.n_private)
+        return LogisticRatio(noisy.value, facts.schema, drawn if self.debias else None), measurement
 
     def _split(self, facts: PublicFacts, epsilon: float) -> Perturbation:
-        """Public settings of objective perturbation; ValueError when less than a quarter of epsilon would be left."""
+        """Return the public settings of objective perturbation. See `plan_perturbation` for its ValueError."""
         reach = encoded_reach(facts.schema)
         return plan_perturbation(
             facts,
@@ -207,11 +243,11 @@ class LogisticWeights(RatioLearner[LogisticRatio]):
             row_change=gradient_reach(reach, facts.row_adjacency),
             l2=self.l2,
             epsilon=epsilon,
-            remedy="Use mechanism='spherical'.",
+            remedy="Pass mechanism='spherical'.",
         )
 
     def _sensitivity(self, facts: PublicFacts) -> float:
-        """Sensitivity of the coefficients, in L1 for Laplace noise and in L2 for the others."""
+        """Return the sensitivity of the coefficients, in L1 for Laplace noise and in L2 otherwise."""
         reach = facts.rows_per_user * gradient_reach(encoded_reach(facts.schema), facts.row_adjacency)
         change = sensitivity(reach, facts.n_private, self.l2)
         return change * math.sqrt(facts.schema.n_features + 1) if self.mechanism in ("laplace", "paper") else change
@@ -220,24 +256,24 @@ class LogisticWeights(RatioLearner[LogisticRatio]):
         return 2 * math.sqrt(facts.schema.n_features) / (facts.n_private * self.l2 * epsilon)
 
     def _true_epsilon(self, facts: PublicFacts, epsilon: float) -> float:
-        """L1 sensitivity over the published scale."""
+        """Return the true epsilon of "paper": the L1 sensitivity divided by the published scale."""
         return self._sensitivity(facts) / self._published_scale(facts, epsilon)
 
 
 def _check_existence(distribution: CoefficientDistribution, rows: Array) -> None:
-    """Raise where the debias factor does not exist; warn where debiased weights have infinite variance."""
+    """Raise ValueError if the debias factor does not exist; warn if debiased weights have infinite variance."""
     wider = distribution.scaled(1 + _MARGIN + _COORDINATE_MARGIN * distribution.dim)
     farthest = float(np.max(wider.existence(rows)))
-    advice = "Use a larger l2 or epsilon, mechanism='gaussian', or debias=False."
+    advice = "Pass a larger l2 or epsilon, mechanism='gaussian', or debias=False."
     if farthest >= 1:
         raise ValueError(
-            f"the debias factor of {distribution.name} noise does not exist: the farthest row is at "
-            f"{farthest:.3g} of its range, which must be below 1. {advice} Nothing was charged."
+            f"the debias factor of {distribution.name} noise does not exist for all rows: the farthest row must be "
+            f"below 1 of its range, and is at {farthest:.3g}. {advice} Nothing was charged."
         )
     if farthest >= 0.5:
         warnings.warn(
-            f"debiased weights have infinite variance from 0.5 of the range of {distribution.name} noise on; the "
-            f"farthest row is at {farthest:.2f}. {advice}",
+            f"some debiased weights have infinite variance: the farthest row should be below 0.5 of the range of "
+            f"the {distribution.name} noise, and is at {farthest:.2f}. {advice}",
             WeightsWarning,
             stacklevel=5,
         )

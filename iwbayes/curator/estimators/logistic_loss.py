@@ -1,7 +1,8 @@
-"""Class-normalised logistic regression of private against synthetic rows: solver, sensitivity, perturbed minimiser.
+"""Logistic regression of private against synthetic rows: solver, sensitivity, and objective perturbation.
 
-What the estimators that fit a logistic log ratio share (methods: Ghalebikesabi et al. 2022, section 3; Ji & Elkan
-2013; Chaudhuri et al. 2011). Objective perturbation is in pure epsilon, rounding included.
+Both classes have the same total weight. Several estimators of a log ratio share this module (methods: Ghalebikesabi et
+al. 2022, section 3; Ji & Elkan 2013; Chaudhuri et al. 2011). Objective perturbation is pure epsilon, with rounding
+accounted for.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ from iwbayes.features.terms import column_corners
 from iwbayes.schema import Schema
 from iwbayes.tables import PrivateTable, SyntheticTable
 
-#: Norm of the gradient at which the solver stops. It is fixed in advance and stands in the sensitivity.
+#: Norm of the gradient at which the solver stops. It is fixed in advance, and the sensitivity accounts for it.
 TOLERANCE = 1e-12
-#: Rows that are summed at a time.
+#: Number of rows that are summed at a time.
 CHUNK = 4096
+_STALLED = "the logistic fit did not reach its tolerance, because of rounding errors. Pass a larger l2."
 
 
 class Reach(NamedTuple):
-    """Extent of a schema's encoded rows: where to centre them, their largest distance and norm after that."""
+    """Extent of a schema's encoded rows: their centre, their largest distance, and their largest centred norm."""
 
     center: Array
     diameter: float
@@ -38,18 +40,18 @@ class Reach(NamedTuple):
 
 
 def check_penalty(l2: Any) -> None:
-    """Refuse an l2 that is no positive number: it bounds the sensitivity."""
+    """Raise an error unless l2 is a positive, finite number, because it bounds the sensitivity."""
     if isinstance(l2, bool) or not isinstance(l2, int | float | np.number):
         raise TypeError(f"l2 must be a number; got {type(l2).__name__}.")
     if not (math.isfinite(l2) and l2 > 0):
-        raise ValueError(f"l2 must be positive and finite: the penalty bounds the sensitivity; got {l2!r}.")
+        raise ValueError(f"l2 must be positive and finite, because it bounds the sensitivity; got {l2!r}.")
 
 
 def encoded_reach(schema: Schema) -> Reach:
-    """Centre, diameter and radius (Euclidean) of all rows that a schema can encode; public.
+    """Return the Euclidean centre, diameter and radius of all rows that a schema can encode. They are public.
 
-    A row is a product of its columns' blocks, so squared distances add up over columns, and each is largest at
-    corners of the blocks.
+    An encoded row consists of one block per column. Squared distances therefore add up over columns, and each is
+    largest at corners of the block.
     """
     centers, diameter, radius = [], 0.0, 0.0
     for column in schema:
@@ -63,28 +65,28 @@ def encoded_reach(schema: Schema) -> Reach:
 
 
 def design(table: PrivateTable | SyntheticTable, reach: Reach) -> Array:
-    """Centred features and the constant 1, shape (row, k)."""
+    """Return the centred features and the constant 1, shape (row, k)."""
     return design_of(table.schema, table.frame, reach)
 
 
 def design_of(schema: Schema, frame: pd.DataFrame, reach: Reach) -> Array:
-    """`design` of a canonical table that may have more columns than the schema."""
+    """Return the `design` of a canonical table that may have more columns than the schema."""
     features = schema.encode(frame) - reach.center
     return np.column_stack([features, np.ones(len(features))])
 
 
 def gradient_reach(reach: Reach, adjacency: str) -> float:
-    """Largest change R of a sum of private gradients s x, 0 <= s <= 1, x a row of `design`, in L2.
+    """Return the largest L2 change R of a sum of private gradients s x, with 0 <= s <= 1 and x a row of `design`.
 
-    Replace-one: |s x - s' x'| is convex in s and s', so it is largest where both are 1, |x - x'| <= diameter
-    (the constant cancels), or where one is 0, |x| <= sqrt(radius**2 + 1). Zero-out: the latter.
+    Replace-one: |s x - s' x'| is convex in s and s'. Its largest value has both equal to 1, with |x - x'| <= diameter
+    (the constant cancels), or one equal to 0, with |x| <= sqrt(radius**2 + 1). Zero-out: only the latter.
     """
     size = math.hypot(reach.radius, 1.0)
     return {"replace-one": max(reach.diameter, size), "zero-out": size}[adjacency]
 
 
 def sensitivity(gradient_reach: float, n_private: int, l2: float) -> float:
-    """L2 sensitivity of the minimiser: gradients differ by R/N, convexity is l2, the solver stops at a tolerance."""
+    """Return the L2 sensitivity of the minimiser, (R/N + 2 tol)/l2, with ``gradient_reach`` R."""
     return (gradient_reach / n_private + 2 * TOLERANCE) / l2
 
 
@@ -98,15 +100,35 @@ def minimise(
     center: Array | None = None,
     tolerance: float = TOLERANCE,
 ) -> Array:
-    """Minimise the class-normalised logistic objective by Newton's method with a line search.
+    """Minimise the logistic objective by Newton's method with a line search.
 
+    The objective is
     sum log(1 + exp(-private b))/n_private + mean log(1 + exp(synthetic b)) + linear.b + l2/2 |b - center|**2
 
-    ``private`` and ``synthetic`` have shapes (row, k) and (other row, k); without the latter the second term is left
-    out. ``n_private`` is the public divisor of the private sum, by default the number of rows. ``l2`` is above 0 and
-    penalises every coefficient, the constant's too; ``center`` is zero by default. At the result, shape (k,), the norm
-    of the gradient is at most ``tolerance``, so that it is within ``tolerance / l2`` of the minimiser. RuntimeError
-    when the tolerance is not reached, which rounding alone could cause.
+    Parameters
+    ----------
+    private : ndarray, shape (row, k)
+        Private rows.
+    synthetic : ndarray, shape (other row, k), or None
+        Synthetic rows. None leaves out the second term.
+    l2 : float
+        Ridge penalty, above 0, on all coefficients, including the constant's.
+    n_private : int, optional
+        Public divisor of the private sum; by default the number of private rows.
+    linear, center : ndarray, shape (k,), optional
+        Zero by default.
+    tolerance : float
+        Largest norm of the gradient at the result.
+
+    Returns
+    -------
+    ndarray, shape (k,)
+        It is within ``tolerance / l2`` of the exact minimiser.
+
+    Raises
+    ------
+    RuntimeError
+        If the tolerance is not reached. Only rounding errors can cause this.
     """
     k = private.shape[1]
     linear = np.zeros(k) if linear is None else linear
@@ -124,15 +146,15 @@ def minimise(
                 new, new_gradient, new_hessian = _objective(trial, private, synthetic, l2, linear, center, n_private)
                 if new <= value - 1e-4 * length * decrement:
                     break
-                # near the optimum rounding hides the decrease; the gradient still shows it (elsewhere it would cycle)
+                # near the optimum rounding hides the decrease, so test the gradient (elsewhere this could cycle)
                 flat = decrement < 1e-9 * max(1.0, abs(value))
                 if flat and np.linalg.norm(new_gradient) < np.linalg.norm(gradient):
                     break
                 length /= 2
                 if length < 1e-12:
-                    raise RuntimeError("the logistic fit did not reach its tolerance. Raise l2.")
+                    raise RuntimeError(_STALLED)
             b, value, gradient, hessian = trial, new, new_gradient, new_hessian
-    raise RuntimeError("the logistic fit did not reach its tolerance. Raise l2.")
+    raise RuntimeError(_STALLED)
 
 
 def _objective(
@@ -144,7 +166,7 @@ def _objective(
     center: Array,
     n_private: int | None = None,
 ) -> tuple[float, Array, Array]:
-    """Value, gradient and Hessian."""
+    """Return value, gradient and Hessian of the objective."""
     shift = b - center
     value = float(linear @ b + 0.5 * l2 * shift @ shift)
     gradient = linear + l2 * shift
@@ -163,7 +185,7 @@ def _objective(
 
 
 def _sum_of_products(left: Array, right: Array) -> Array:
-    """Sum of the products of rows, over short runs first: rounding does not grow with their number."""
+    """Sum the products of rows, first within short chunks, so that rounding errors do not grow with their number."""
     parts = range(0, len(left), CHUNK)
     return np.sum([left[start : start + CHUNK].T @ right[start : start + CHUNK] for start in parts], axis=0)
 
@@ -175,18 +197,20 @@ ROUNDING = 2.0**20
 class Perturbation(NamedTuple):
     """Public settings of objective perturbation.
 
-    The released b minimises N J(b) + zeta.b, |zeta| Gamma-distributed with ``scale`` s (Chaudhuri, Monteleoni &
-    Sarwate, JMLR 12, 2011). b determines zeta = -N J'(b), so the densities of b under neighbours differ by the noise's,
-    exp(|z - z'|/s), |z - z'| at most the change R of the gradients' sum, times the ratio of det N J''. The Hessians
-    share all but the rows that neighbours may differ in; each such row adds a term of rank one, at most r**2/4, r the
-    largest norm of a row, to a matrix of at least N l2, so that ratio is at most 1 + r**2/(4 N l2) to the power of
-    the number of these rows. s = R/(epsilon - log of it - rounding). Where l2 is so small that this would take more
-    than half of epsilon, ``l2`` is raised until it takes half.
+    Guarantee. The released b minimises N J(b) + zeta.b, where |zeta| has a Gamma distribution with ``scale`` s
+    (Chaudhuri, Monteleoni & Sarwate, JMLR 12, 2011). b determines zeta = -N J'(b). The densities of b under
+    neighbouring tables therefore differ by two factors. The first is the ratio of noise densities, exp(|z - z'|/s),
+    where |z - z'| is at most the change R of the sum of gradients. The second is the ratio of det N J''. The Hessians
+    differ only in the rows that neighbours may differ in. Each such row adds a term of rank one, at most r**2/4 with r
+    the largest norm of a row, to a matrix of at least N l2. The second factor is therefore at most
+    1 + r**2/(4 N l2) to the power of the number of these rows. This gives s = R/(epsilon - log of it - rounding). If
+    l2 is so small that the log would use more than half of epsilon, ``l2`` is raised until it uses half.
 
-    Rounding: the guarantee is that of the exact minimiser; the solver's is within tol/l2 of it, and is rounded to a
-    grid of at least 2**19 of these steps. A cell of the grid widened by a step on either side has at most exp(k 2**-17)
-    times the volume of one narrowed so, and over two steps in every coordinate, 2 sqrt(k) tol/l2 in length, the
-    density changes by the noise's slope, N J''/s times that length, and the determinant's: both are taken off epsilon.
+    Rounding. The guarantee is for the exact minimiser. The solver's result is within a step of tol/l2 of it, and is
+    rounded to a grid of at least 2**19 such steps. A grid cell widened by one step on each side has at most
+    exp(k 2**-17) times the volume of a cell narrowed in the same way. Over two steps in every coordinate, so a length
+    of 2 sqrt(k) tol/l2, the density changes by the slope of the noise's log density, N J''/s times that length, and by
+    that of the determinant. Both changes are subtracted from epsilon.
     """
 
     l2: float
@@ -198,28 +222,46 @@ class Perturbation(NamedTuple):
 def plan_perturbation(
     facts: PublicFacts, *, k: int, size: float, row_change: float, l2: float, epsilon: float, remedy: str
 ) -> Perturbation:
-    """Public settings of objective perturbation; ValueError when less than a quarter of epsilon is left for the noise.
+    """Choose the settings of objective perturbation from public quantities.
 
-    The sum of private losses is divided by ``facts.n_private``; neighbours differ in ``rows_per_user`` rows at most. A
-    second mean of losses, of public rows, may stand beside it. There are ``k`` coefficients; ``size`` is the largest
-    norm r of a row, ``row_change`` the largest change of a private row's gradient, and ``remedy`` what the error
-    advises.
+    The sum of the private losses is divided by ``facts.n_private``, and neighbouring tables differ in at most
+    ``facts.rows_per_user`` rows. The objective may also contain a mean loss of public rows.
+
+    Parameters
+    ----------
+    facts : PublicFacts
+    k : int
+        Number of coefficients.
+    size : float
+        Largest norm r of a row.
+    row_change : float
+        Largest change of the gradient of one private row.
+    l2 : float
+        Requested ridge penalty.
+    epsilon : float
+    remedy : str
+        Advice at the end of the error message.
+
+    Raises
+    ------
+    ValueError
+        If less than a quarter of epsilon is left for the noise.
     """
     n, change = facts.n_private, facts.rows_per_user * row_change
     curvature = size**2 / (4 * n)
     l2 = max(float(l2), curvature / math.expm1(epsilon / (2 * facts.rows_per_user)))
-    # the noise's radius has mean k s and standard deviation sqrt(k) s: a gradient of that size rounds accordingly
+    # the noise has a radius with mean k s and standard deviation sqrt(k) s, and rounding errors are relative to it
     tolerance = TOLERANCE * (1 + 8 * k * change / (epsilon * n))
     shift, excess = tolerance / l2, max(1.0, facts.most_rows / n)
-    # two steps in every coordinate are 2 sqrt(k) of them in length; each term is allowed at least what one needs
+    # two steps in every coordinate have length 2 sqrt(k) steps; 4 and 1 are lower limits of the factors for small k
     noise, determinant = max(4.0, 2 * math.sqrt(k)), max(1.0, 0.4 * math.sqrt(k))
     slope = noise * n * (excess * size**2 / 2 + l2) * epsilon / change + determinant * excess * k * size**3 / l2
     rounding = 4 * k / ROUNDING * 2 + shift * slope
     left = epsilon - facts.rows_per_user * math.log1p(curvature / l2) - rounding
     if left < epsilon / 4:
         raise ValueError(
-            f"objective perturbation of {k} coefficients needs a larger epsilon than {epsilon:g}: rounding would "
-            f"take {rounding:.2g} of it. {remedy} Nothing was charged."
+            f"objective perturbation of {k} coefficients needs an epsilon above {epsilon:g}, because rounding would "
+            f"use {rounding:.2g} of it. {remedy} Nothing was charged."
         )
     return Perturbation(l2, change / left, tolerance, power_of_two_below(ROUNDING * shift))
 
@@ -227,9 +269,9 @@ def plan_perturbation(
 def perturbed_minimiser(
     private: Array, synthetic: Array | None, plan: Perturbation, noise: NoiseSource, n_private: int
 ) -> Array:
-    """Draw the noise, minimise the perturbed objective and round; arguments as in `minimise`, ``noise`` is charged.
+    """Draw the charged noise, minimise the perturbed objective and round. For the other arguments see `minimise`.
 
-    Spherical noise has no hardened sampler: mark the ledger.
+    The noise is spherical and drawn in floating-point arithmetic, so the statement is not certified.
     """
     zeta = noise.spherical(np.zeros(private.shape[1]), plan.scale)
     linear = zeta / n_private

@@ -1,4 +1,4 @@
-"""The network of `NeuralWeights`: its torch form, in which it is trained, and its numpy form, which is released."""
+"""Network of `NeuralWeights`: a torch module for the training, and a numpy version for the release."""
 
 from __future__ import annotations
 
@@ -21,22 +21,34 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
 
-#: A linear layer of each draw: weight (draw, out, in) and bias (draw, out).
+#: Weights, shape (draw, out, in), and biases, shape (draw, out), of a linear layer, for each weight draw.
 Layer = tuple[Array, Array]
-#: Output of the hidden layers beside the linear part, times the root of the last width.
+#: Factor of the hidden layers' output, added to the linear part; it is divided by sqrt(last width).
 HIDDEN_GAIN = 2.0
-#: Standard deviation of the hidden biases at the start, in units of the standardised features.
+#: Initial standard deviation of the hidden biases, in units of the standardised features.
 BIAS_SCALE = 0.5
-#: Rows at a time when a ratio is evaluated.
+#: Number of rows that are evaluated at a time.
 _ROWS = 2**14
 
 
 @dataclass(frozen=True, eq=False)
 class NeuralRatio:
-    """A released neural log ratio: linear in the standardised features plus a multilayer perceptron, in numpy.
+    """A released neural log ratio, in numpy: linear in the standardised features plus a multilayer perceptron.
 
-    ``center`` and ``scale``, shape (feature,), are those of the synthetic rows. The activation after each hidden layer
-    is x/(1 + exp(-x)); ``top``, shape (draw, 1, width), leads from the last to the log ratio, None without any.
+    The activation after each hidden layer is x/(1 + exp(-x)).
+
+    Parameters
+    ----------
+    schema : Schema
+        Schema of the rows.
+    center, scale : ndarray, shape (feature,)
+        Mean and standard deviation of the encoded synthetic rows.
+    linear : (ndarray, ndarray)
+        Weights (draw, 1, feature) and biases (draw, 1) of the linear part.
+    hidden : tuple of (ndarray, ndarray)
+        Weights (draw, out, in) and biases (draw, out) of each hidden layer.
+    top : ndarray, shape (draw, 1, width), or None
+        Weights from the last hidden layer to the log ratio; None without hidden layers.
     """
 
     schema: Schema
@@ -48,7 +60,7 @@ class NeuralRatio:
 
     @classmethod
     def of(cls, schema: Schema, center: Array, scale: Array, trained: Sequence[dict[str, Array]]) -> NeuralRatio:
-        """Stack the parameters of several trainings of the same network, by torch's names."""
+        """Stack the parameters of several trainings of the same network. Keys are torch's names."""
         stacked = {name: np.stack([parameters[name] for parameters in trained]) for name in trained[0]}
         n_hidden = sum(name.startswith("hidden") for name in stacked) // 2
         names = ("linear", *(f"hidden.{index}" for index in range(n_hidden)))
@@ -56,9 +68,12 @@ class NeuralRatio:
         return cls(schema, center, scale, linear, tuple(hidden), stacked.get("top.weight"))
 
     def log_ratios(self, table: PrivateTable | SyntheticTable) -> Array:
-        """Log ratio of each row under each training, natural logs, shape (draw, row)."""
+        """Return the log ratio of each row from each training, natural logs, shape (draw, row)."""
         if table.schema != self.schema:
-            raise ValueError("the log ratio was learned under another schema. Give it rows under that one.")
+            raise ValueError(
+                "the table must have the schema under which the log ratio was learned; its schema differs. Pass a "
+                "table with that schema."
+            )
         encoded = self.schema.encode(table.frame)
         out = np.empty((len(self.linear[1]), len(encoded)))
         for start in range(0, len(encoded), _ROWS):
@@ -78,11 +93,11 @@ class NeuralRatio:
         return logit + HIDDEN_GAIN / math.sqrt(h.shape[1]) * (h @ self.top[draw, 0])
 
     def log_ratio(self, table: PrivateTable | SyntheticTable) -> Array:
-        """Log ratio of each row, averaged over the trainings, shape (row,); see `log_ratios`."""
+        """Return the log ratio of each row, averaged over the trainings, natural logs, shape (row,)."""
         return self.log_ratios(table).mean(axis=0)
 
     def fingerprint(self) -> str:
-        """Digest of schema, standardisation and all parameters."""
+        """Return a digest of the schema, the standardisation and all parameters."""
         top = () if self.top is None else (self.top,)
         layers = [array for layer in (self.linear, *self.hidden) for array in layer]
         return digest("NeuralRatio", self.schema.to_toml(), self.center, self.scale, *layers, *top)
@@ -91,7 +106,7 @@ class NeuralRatio:
 @cache
 def _network_class() -> Any:
     torch: Any = import_torch("NeuralWeights")
-    # without initial values: torch would draw them from its global state
+    # skip torch's initialisation, because it would use torch's global random state
     linear = torch.nn.utils.skip_init
 
     class Network(torch.nn.Module):  # type: ignore[misc, name-defined]
@@ -118,7 +133,7 @@ def _network_class() -> Any:
 
 
 def make_network(n_features: int, hidden: tuple[int, ...], rng: np.random.Generator) -> Module:
-    """Make a network whose log ratio is zero everywhere, with random hidden layers."""
+    """Make a network with random hidden layers whose log ratio is zero everywhere."""
     torch = import_torch("NeuralWeights")
     network = _network_class()(n_features, hidden)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""NeuralWeights: the logit of a network trained to tell private from synthetic rows, by private gradient steps."""
+"""NeuralWeights: weights from a network that is trained to tell private from synthetic rows, by private steps."""
 
 from __future__ import annotations
 
@@ -26,72 +26,83 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
 
-#: Momentum of the descent.
+#: Momentum of the gradient descent.
 MOMENTUM = 0.9
-#: Share of the last steps whose parameters are averaged: they are noisy and public, so averaging is free.
+#: Share of the steps, the last ones, over which parameters are averaged. They are noisy and public, so this is free.
 AVERAGED_SHARE = 0.3
-#: Noise in the log ratio, in natural logs, that the default learning rate lets training gather.
+#: With the default learning rate, the noise of the training moves a log ratio by about this much (natural logs).
 NOISE_TARGET = 0.25
-#: Largest learning rate times squared gradient norm; twenty times it would still be stable in the linear part.
+#: Largest product of learning rate and squared gradient norm. In the linear part, 20 times as much would be stable.
 STEP_LIMIT = 2.0
-#: Features vary by at least this much when they are standardised, so that rare levels stay bounded.
+#: Smallest standard deviation used to standardise a feature, so that rare levels do not become huge.
 LEAST_SPREAD = 0.05
 
 
 @dataclass(frozen=True)
 class NeuralWeights(RatioLearner[NeuralRatio]):
-    """Weights from a network that tells private from synthetic rows, trained by private gradient steps ("DP-MLP").
+    """Weights from a network that learns to tell private from synthetic rows, by private gradient steps ("DP-MLP").
 
-    The network minimises mean_private log(1 + exp(-f)) + mean_synthetic log(1 + exp(f)): with both classes
-    normalised its logit f estimates the log ratio. f is linear in the standardised features plus a perceptron that
-    starts at zero, so that training starts from uniform weights. Private rows enter through clipped noisy gradients
-    only (see `PrivateSteps`); the synthetic rows' gradient is public, and so are the standardisation, the
-    clip norm and the learning rate that follow from them.
+    The network's logit f minimises mean_private log(1 + exp(-f)) + mean_synthetic log(1 + exp(f)). Private and
+    synthetic rows have the same total weight, so f estimates the log ratio. f is linear in the standardised features
+    plus a perceptron. It is zero before training, so the training starts from uniform weights.
+
+    Private rows are used only in clipped, noisy gradients (see `PrivateSteps`). Gradients of synthetic rows are public.
+    So are the standardisation, the clip norm and the learning rate, which are computed from synthetic rows.
 
     Parameters
     ----------
-    hidden : tuple of int
-        Widths of the hidden layers; an empty tuple trains the linear part alone.
-    mechanism : {"dp-sgd", "none"}
-        "none" is the same training without clipping and noise ("MLP"): its cost is infinite, and only a ledger with
-        an infinite budget takes it.
-    steps : int
-        Steps of one training.
-    sampling_probability : float
-        Chance of each private row to be in a step. 1 takes all rows and suits tables up to some ten thousand rows;
-        for larger ones lower it until a step is fast.
-    clip_norm : float or None
-        Bound on the norm of a private row's gradient less the synthetic mean. None takes, in each step, the 70 %
-        quantile of the synthetic rows' own.
-    learning_rate : float or None
-        Of gradient descent with momentum 0.9. None takes the rate at which the noise that training gathers moves a
-        log ratio by about 0.25, or the largest stable one if that is smaller.
-    weight_decay : float
-        L2 penalty on the parameters.
-    batch_size : int
-        Synthetic rows a step.
-    draws : int
-        Independent trainings, charged together as one event; each gets its share of the noise budget, and the
-        weights get a draw from each.
-    device : str
-        Where torch computes, "cpu" or "cuda", for example.
-    random_seed : int or None
-        Of initial parameters and synthetic batches, which are public; never of privacy noise. None takes fresh
-        entropy.
-    progressbar : bool
-        Show the steps where the error stream is a terminal.
+    hidden : tuple of int, default (32,)
+        Widths of the hidden layers. An empty tuple trains only the linear part.
+    mechanism : {"dp-sgd", "none"}, default "dp-sgd"
+        "dp-sgd" clips gradients and adds noise. "none" does neither ("MLP"): its cost is infinite, and only a ledger
+        with an infinite budget accepts it.
+    steps : int, default 100
+        Number of gradient steps of one training.
+    sampling_probability : float, default 1.0
+        Probability, in (0, 1], that a private row is used in a step. 1 uses all rows, which is fast enough for up to
+        about ten thousand rows. Pass a smaller value for larger tables.
+    clip_norm : float or None, default None
+        Bound on the L2 norm of a private row's gradient minus the mean gradient of synthetic rows. None uses, in each
+        step, the 70 % quantile of this norm over the synthetic rows.
+    learning_rate : float or None, default None
+        Learning rate of gradient descent with momentum 0.9. None uses the rate at which the noise of the training moves
+        a log ratio by about 0.25, or the largest stable rate if that is smaller.
+    weight_decay : float, default 0.0
+        L2 penalty on the parameters, at least 0.
+    batch_size : int, default 4096
+        Number of synthetic rows per step.
+    draws : int, default 1
+        Number of independent trainings. Each training gives one weight draw. They share the budget and are charged as
+        one event.
+    device : str, default "cpu"
+        Torch device, for example "cpu" or "cuda".
+    random_seed : int or None, default None
+        Seed of the initial parameters and the synthetic batches, which are public. It never seeds privacy noise. None
+        uses fresh entropy.
+    progressbar : bool, default True
+        Show a progress bar if standard error is a terminal.
+
+    Raises
+    ------
+    ValueError
+        If a setting is outside its range. `fit` raises it for a device that torch does not have; nothing is charged.
+    ImportError
+        From `fit`, if torch is not installed. Nothing is charged.
+    RuntimeError
+        From `fit`, if the training diverged. The charge stays in the ledger.
 
     Notes
     -----
-    The published Algorithm 1 adds noise once for each private row in the lot, so that lots with and without them
-    differ; here every step has the same noise. The released parameters are the mean over the last 30 % of the steps.
-    All steps are charged before the first; the noise is floating-point and is recorded so. `fit` raises ImportError
-    without torch, ValueError for a device that torch does not know, before anything is charged, and RuntimeError when
-    the training diverged; what was charged stays charged.
+    The published Algorithm 1 adds noise once for each private row in a batch, so the amount of noise depends on the
+    number of private rows in it. Here every step has the same noise. The released parameters are averages over the last
+    30 % of the steps. All steps are charged before the first step. The noise is drawn in floating-point arithmetic, and
+    the statement says so.
 
     References
     ----------
-    Ghalebikesabi et al. (UAI 2022), section 3.4, Algorithm 1 (corrected); Abadi et al. (CCS 2016).
+    Ghalebikesabi, Wilde, Jewson, Doucet, Vollmer & Holmes, Mitigating statistical bias within differentially private
+    synthetic data, UAI 2022, section 3.4, Algorithm 1 (corrected). Abadi et al., Deep learning with differential
+    privacy, CCS 2016.
 
     Examples
     --------
@@ -120,9 +131,9 @@ class NeuralWeights(RatioLearner[NeuralRatio]):
         for name, values in (("hidden", self.hidden), ("batch_size", [self.batch_size]), ("draws", [self.draws])):
             if not all(is_whole(value) and value >= 1 for value in values):
                 raise ValueError(f"{name} must be whole numbers of at least 1; got {getattr(self, name)!r}.")
-        _ = self._settings(draws=1)  # refuses wrong steps, sampling probability, clip norm and mechanism
+        _ = self._settings(draws=1)  # raises for invalid steps, sampling probability, clip norm and mechanism
         if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
-            remedy = "None chooses one from the budget."
+            remedy = "Pass None to choose one from the budget."
             raise ValueError(f"learning_rate must be positive and finite; got {self.learning_rate!r}. {remedy}")
         if not 0 <= self.weight_decay < math.inf:
             raise ValueError(f"weight_decay must be at least 0 and finite; got {self.weight_decay!r}.")
@@ -135,7 +146,7 @@ class NeuralWeights(RatioLearner[NeuralRatio]):
         return PrivateSteps(draws * self.steps, self.sampling_probability, self.clip_norm, self.mechanism)
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
-        """Declare the uses of the private rows that `fit` will charge: all steps of all draws as one event."""
+        """Return the event that `fit` will charge to the ledger: all steps of all draws."""
         settings = self._settings(self.draws)
         return (settings.event(self.label, epsilon=epsilon, delta=delta, adjacency=facts.adjacency),)
 
@@ -170,7 +181,7 @@ class NeuralWeights(RatioLearner[NeuralRatio]):
     def _train(
         self, gradients: PrivateGradients, synthetic: Tensor, rng: np.random.Generator, advance: Callable[[], None]
     ) -> dict[str, Array]:
-        """Parameters of one training, averaged over its last steps."""
+        """Run one training and return its parameters, averaged over the last steps."""
         torch = import_torch("NeuralWeights")
         network = make_network(synthetic.shape[1], self.hidden, rng).to(synthetic.device)
         synthetic = synthetic[torch.from_numpy(rng.permutation(len(synthetic))).to(synthetic.device)]
@@ -190,11 +201,11 @@ class NeuralWeights(RatioLearner[NeuralRatio]):
         return averaged.parameters()
 
     def _rate(self, gradients: PrivateGradients, network: Module, synthetic: Tensor) -> float:
-        """Learning rate, from public quantities.
+        """Return the learning rate, from public quantities.
 
-        T steps of rate r under noise of standard deviation s in each coordinate of the mean gradient move a log
-        ratio by r sqrt(T) s times the norm of its derivative, which at the start, where f = 0, is twice that of the
-        row's loss gradient. Momentum multiplies a rate by 1/(1 - momentum).
+        Let s be the standard deviation of the noise in each coordinate of the mean gradient. T steps of rate r then
+        move a log ratio by r sqrt(T) s times the norm of its derivative. Before training, f = 0, and this norm is twice
+        that of a row's loss gradient. Momentum multiplies the effective rate by 1/(1 - momentum).
         """
         if self.learning_rate is not None:
             return float(self.learning_rate)
@@ -205,12 +216,12 @@ class NeuralWeights(RatioLearner[NeuralRatio]):
 
 
 def _private_loss(network: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
-    """log(1 + exp(-f)) of each row."""
+    """Return log(1 + exp(-f)) of each row, shape (row,)."""
     torch = import_torch("NeuralWeights")
     return torch.nn.functional.softplus(-network(rows))
 
 
 def _synthetic_loss(network: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
-    """Mean of log(1 + exp(f))."""
+    """Return the mean of log(1 + exp(f)) over the rows."""
     torch = import_torch("NeuralWeights")
     return torch.nn.functional.softplus(network(rows)).mean()

@@ -1,4 +1,4 @@
-"""OutputNoiseWeights: noise on every log weight. For reproduction of a published proposal only."""
+"""OutputNoiseWeights: noise on every log weight. Use it only to reproduce a published proposal."""
 
 from __future__ import annotations
 
@@ -24,30 +24,53 @@ from iwbayes.weights import Weights
 
 @dataclass(frozen=True)
 class OutputNoiseWeights(Estimator):
-    """Logistic weights with noise on each log weight: what releasing n of them costs is n uses of the budget.
+    """Logistic weights with noise on each log weight. Releasing n log weights costs n times the budget.
 
-    The published proposal adds noise for one log weight and releases one for every synthetic row. Here the same
-    noise is charged once for every row, and a warning says what that comes to. Use it to reproduce, not to release.
+    The published proposal adds the noise of a single log weight, but releases one log weight for every synthetic row.
+    Here the same noise is charged once for every row, and a warning states the total. Use this class to reproduce the
+    proposal, not for a release.
 
     Parameters
     ----------
-    l2 : float
-        Ridge penalty of the regression (see `LogisticWeights`).
-    mechanism : {"laplace", "gaussian"}
-        Laplace(log(1 - rho**2), rho), or N(-sigma**2/2, sigma**2): either has E exp(noise) = 1, so that the weights
-        stay unbiased. Gaussian noise multiplies a weight's second moment by exp(sigma**2), which makes its relative
-        variance exp(sigma**2) - 1.
+    l2 : float, default 0.1
+        Ridge penalty of the logistic regression, above 0 (see `LogisticWeights`).
+    mechanism : {"laplace", "gaussian"}, default "laplace"
+        Distribution of the noise: Laplace(log(1 - rho**2), rho), or N(-sigma**2/2, sigma**2). Both satisfy
+        E exp(noise) = 1, so the weights stay unbiased. Gaussian noise gives a weight the relative variance
+        exp(sigma**2) - 1.
+
+    Raises
+    ------
+    ValueError
+        If a setting is outside its range. `fit` raises it for Laplace noise with rho of 1 or more; nothing is charged.
+
+    Warns
+    -----
+    PrivacyWarning
+        From `fit`, always: it states the total cost.
+    WeightsWarning
+        From `fit`, if Laplace noise with rho of 0.5 or more gives the weights an infinite variance.
 
     Notes
     -----
-    A log weight b.x has sensitivity at most |x| times that of b, S = sqrt(radius**2 + 1) (R/N + 2 tol)/l2 in the
-    terms of `LogisticWeights`. For Laplace noise rho = S/epsilon must be below 1, else `fit` raises ValueError, and
-    the variance is finite below 1/2, else it warns (WeightsWarning). Its budget is that of one log weight; the number
-    of uses is told in a PrivacyWarning each time.
+    ``epsilon`` and ``delta`` of `fit` are the budget of one log weight. A log weight b.x has at most |x| times the
+    sensitivity of b. In the notation of `LogisticWeights`, this is S = sqrt(radius**2 + 1) (R/N + 2 tol)/l2. Laplace
+    noise has rho = S/epsilon.
 
     References
     ----------
-    Ghalebikesabi et al. (UAI 2022), appendix A.1, which charges one use.
+    Ghalebikesabi, Wilde, Jewson, Doucet, Vollmer & Holmes, Mitigating statistical bias within differentially private
+    synthetic data, UAI 2022, appendix A.1. The paper charges a single use.
+
+    Examples
+    --------
+    With 500 synthetic rows, the cost is 500 times the budget:
+
+    >>> import iwbayes as iw
+    >>> from iwbayes.curator.protocols import PublicFacts
+    >>> facts = PublicFacts(iw.Schema(iw.Real("x", 0, 1)), n_private=100, n_synthetic=500)
+    >>> iw.paper.OutputNoiseWeights().events(facts, epsilon=1.0)[0].count
+    500
     """
 
     l2: float = 0.1
@@ -59,7 +82,7 @@ class OutputNoiseWeights(Estimator):
         check_penalty(self.l2)
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
-        """Declare one use for every synthetic row."""
+        """Return one event with as many uses as there are synthetic rows."""
         return (self._event(*check_budget(epsilon, delta), count=facts.n_synthetic),)
 
     def _weigh(self, fit: OpenFit) -> Weights:
@@ -69,22 +92,23 @@ class OutputNoiseWeights(Estimator):
         change = sensitivity(row_change, facts.n_private, self.l2)
         change *= math.hypot(reach.radius, 1.0)
         if self.mechanism == "laplace":
-            rho, advice = change / epsilon, "Use a larger l2 or epsilon, or mechanism='gaussian'."
+            rho, advice = change / epsilon, "Pass a larger l2 or epsilon, or mechanism='gaussian'."
             if rho >= 1 - 1e-4:
                 raise ValueError(
-                    f"Laplace noise on log weights needs rho = sensitivity/epsilon below 1; got {rho:.3g}. {advice} "
-                    f"Nothing was charged."
+                    f"rho = sensitivity/epsilon must be below 1 for Laplace noise on log weights; got {rho:.3g}. "
+                    f"{advice} Nothing was charged."
                 )
             if rho >= 0.5:
                 warnings.warn(
-                    f"weights with Laplace noise have infinite variance from rho 0.5 on; rho is {rho:.2f}. {advice}",
+                    f"the weights have infinite variance, because rho of the Laplace noise is {rho:.2f} and should be "
+                    f"below 0.5. {advice}",
                     WeightsWarning,
                     stacklevel=3,
                 )
         warnings.warn(
-            f"releasing {facts.n_synthetic} noisy log weights costs {facts.n_synthetic} times the budget of one "
-            f"(epsilon {epsilon:g}, delta {delta:g}), and all of it is charged. Use TiltWeights or LogisticWeights to "
-            f"release weights at the cost of one.",
+            f"releasing {facts.n_synthetic} noisy log weights costs {facts.n_synthetic} times the budget of one log "
+            f"weight (epsilon {epsilon:g}, delta {delta:g}), and all of it is charged. Use TiltWeights or "
+            f"LogisticWeights, which charge the budget once.",
             PrivacyWarning,
             stacklevel=3,
         )

@@ -1,1 +1,1 @@
-"""Generators of synthetic rows behind one protocol (`iwbayes.curator.protocols.Generator`)."""
+"""Generators of synthetic rows. All implement the protocol `iwbayes.curator.protocols.Generator`."""

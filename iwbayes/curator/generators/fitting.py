@@ -1,4 +1,4 @@
-"""What all generators share: checks of settings, and the order check, charge, learn."""
+"""Shared base of all generators: check the settings, charge the ledger, then learn."""
 
 from __future__ import annotations
 
@@ -15,46 +15,65 @@ Fitted = TypeVar("Fitted")
 
 
 class LedgerFit(Generic[Fitted]):
-    """A generator that learns after everything is checked and charged, whatever it learns."""
+    """Base class of generators: `fit` checks everything, charges the ledger, and only then learns."""
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
-        """Declare the uses of the private rows that `fit` will charge."""
+        """Return the events that `fit` will charge to the ledger.
+
+        Parameters
+        ----------
+        facts : PublicFacts
+            Schema, number of rows and adjacency. No private row is needed.
+        epsilon : float
+            The generator's part of the budget, above 0.
+        delta : float, default 0.0
+            The generator's part of the budget, in [0, 1).
+
+        Returns
+        -------
+        tuple of Event
+            One event for each use of the private rows, in the order in which they are charged.
+        """
         raise NotImplementedError
 
     def _prepare(self) -> None:
-        """Raise an error where torch or a device is missing."""
+        """Raise an error if torch or the device is missing."""
 
     def _learn(self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float) -> Fitted:
-        """Learn from the private rows by noise from the account ``ledger``, which is charged."""
+        """Learn from the private rows. The charged account ``ledger`` provides the noise."""
         raise NotImplementedError
 
     def fit(self, private: PrivateTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0) -> Fitted:
-        """Learn from private rows, and register what was learned with the ledger.
+        """Learn from the private rows and register the fitted generator with the ledger.
 
         Parameters
         ----------
         private : PrivateTable
+            The private rows, with their schema.
         ledger : Ledger
-            Charged for everything before any noise is drawn.
-        epsilon, delta : float
-            The generator's part of the budget; delta above 0 where its noise is always Gaussian (see ``pure``).
+            Budget of these rows. The full cost is charged before any noise is drawn.
+        epsilon : float
+            The generator's part of the budget, above 0.
+        delta : float, default 0.0
+            The generator's part of the budget. It must be above 0 if the generator uses Gaussian noise only (its
+            ``pure`` is False).
 
         Returns
         -------
         FittedGenerator
-            A new, public object of this kind of generator; its ``sample`` draws rows.
+            A new, public object. Its ``sample`` method draws synthetic rows.
 
         Raises
         ------
         BudgetExceeded
-            When the part does not fit in the ledger; nothing is drawn.
+            If the cost does not fit in the ledger. No noise is drawn.
         ValueError
-            When the budget or the schema does not fit the settings, or table and ledger do not protect the same;
-            nothing is charged.
+            If the budget or the schema does not fit the settings, or if the table and the ledger protect different
+            units (rows or users). Nothing is charged.
         ImportError
-            Without torch, where the generator trains in it.
+            If the generator trains in torch and torch is not installed.
         RuntimeError
-            When a training diverged; what was charged stays charged.
+            If the training diverged. The charge stays in the ledger.
         """
         self._prepare()
         facts = PublicFacts.of(private, None, ledger)
@@ -68,7 +87,10 @@ class LedgerFit(Generic[Fitted]):
 
 
 def check_whole(settings: object, **least: int) -> None:
-    """Refuse settings that are not whole numbers (or tuples of some) of at least these; None passes as a default."""
+    """Raise ValueError for settings that are not integers (or tuples of integers) of at least the given minimum.
+
+    None passes if it is the default.
+    """
     for name, smallest in least.items():
         value, optional = getattr(settings, name), getattr(type(settings), name, 0) is None
         parts = value if isinstance(value, tuple) else (value,)
@@ -80,7 +102,7 @@ def check_whole(settings: object, **least: int) -> None:
 
 
 def check_positive(settings: object, *names: str) -> None:
-    """Refuse settings that are not positive and finite; None passes as a default."""
+    """Raise ValueError for settings that are not positive and finite. None passes if it is the default."""
     for name in names:
         value = getattr(settings, name)
         if not (value is None and getattr(type(settings), name) is None) and not 0 < value < math.inf:
@@ -88,7 +110,7 @@ def check_positive(settings: object, *names: str) -> None:
 
 
 def check_sample_size(n: int) -> int:
-    """Return the number of rows to draw; ValueError when it is none."""
+    """Return the number of rows to draw. Raise ValueError if it is not an integer of at least 1."""
     if not is_whole(n) or n < 1:
         raise ValueError(f"n must be a whole number of at least 1; got {n!r}.")
     return int(n)

@@ -221,7 +221,7 @@ def test_the_ratio_is_public_registered_and_travels(tables):
     assert copied.fingerprint() == ratio.fingerprint()
     np.testing.assert_array_equal(copied.log_ratios(private), ratio.log_ratios(private))
     assert ratio.log_ratio(private).shape == (300,)
-    with pytest.raises(ValueError, match="another schema"):
+    with pytest.raises(ValueError, match="schema under which the log ratio was learned; its schema differs"):
         ratio.log_ratio(iw.SyntheticTable(pd.DataFrame({"x": [0.1]}), iw.Schema(SCHEMA["x"])))
     assert "array" not in repr(ratio) and "NeuralRatio" in repr(ratio)
 

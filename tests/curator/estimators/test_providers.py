@@ -64,7 +64,7 @@ def test_a_discriminator_is_free_when_and_only_when_the_ledger_holds_its_trainin
     private, synthetic = mixed_tables()
     gan = Ratio()
     ledger = iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(1))
-    with pytest.raises(ValueError, match="holds no training of exactly this discriminator"):
+    with pytest.raises(ValueError, match="contains no training of exactly this discriminator"):
         iw.paper.DiscriminatorWeights(gan).fit(private, synthetic, ledger, epsilon=1.0)
     ledger._register(gan.fingerprint())  # as the training loop does when its charged steps are done
     weights = iw.paper.DiscriminatorWeights(gan).fit(private, synthetic, ledger, epsilon=1.0)
@@ -83,7 +83,7 @@ def test_a_logistic_ratio_serves_as_a_discriminator_under_its_own_ledger_only():
     weights = iw.paper.DiscriminatorWeights(ratio).fit(private, synthetic, ledger, epsilon=1.0)
     np.testing.assert_array_equal(weights.log_weights[0], ratio.log_ratio(synthetic))
     assert ledger.spent == spent
-    with pytest.raises(ValueError, match="holds no training"):
+    with pytest.raises(ValueError, match="contains no training"):
         fit(iw.paper.DiscriminatorWeights(ratio), private, synthetic)
 
 
@@ -264,7 +264,7 @@ def test_a_base_of_several_draws_is_averaged():
 def test_a_base_of_another_length_or_kind_is_refused():
     private, synthetic = mixed_tables()
     ledger = iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(1))
-    with pytest.raises(ValueError, match="3 weights for 900"):
+    with pytest.raises(ValueError, match="it has 3 weights for 900 rows"):
         iw.TiltWeights(base=iw.Weights(np.zeros(3), "outside")).fit(private, synthetic, ledger, epsilon=1.0, delta=1e-6)
     assert ledger.events == ()
     for base in (iw.paper.LogisticWeights, "LogReg"):

@@ -182,7 +182,9 @@ def test_a_clip_that_is_left_out_is_a_defect_before_noise_is_drawn(monkeypatch):
 
     monkeypatch.setattr(ScoreMap, "clip", unclipped)
     account = ledger()
-    with pytest.raises(RuntimeError, match="pass their bound. This is a defect: nothing was drawn"):
+    with pytest.raises(
+        RuntimeError, match="exceed their bound. This is a bug in iwbayes; please report it. No noise was drawn"
+    ):
         iw.StagedTilt([iw.model(FORMULA)]).fit(private, synthetic, account, epsilon=1.0, delta=1e-6)
 
 
@@ -252,7 +254,7 @@ def test_rows_that_are_all_alike_cost_nothing_and_stay_as_they_are():
     [
         ("y ~ x", TypeError, "models must be a list of models"),
         ([], TypeError, "models must be a list of models"),
-        (["y ~ x"], TypeError, r"models must hold models, as iwbayes.model\('y ~ x'\); got str"),
+        (["y ~ x"], TypeError, r"models must contain models, such as iwbayes.model\('y ~ x'\); got str"),
     ],
 )
 def test_what_are_no_models(models, error, why):

@@ -232,7 +232,7 @@ def test_a_workload_may_be_an_iterator_and_is_refused_where_it_is_too_large():
     wide = iw.Schema(*(iw.Binary(f"c{i:02d}") for i in range(60)))
     assert max(map(len, iw.AIM()._candidates(wide).columns)) == 2
     for workload in (4, [list(wide.names)]):
-        with pytest.raises(ValueError, match="sets of columns with their subsets; 20000 are the most"):
+        with pytest.raises(ValueError, match="at most 20000 sets of columns, counting subsets; got"):
             iw.AIM(workload).events(PublicFacts(wide, 1000, 0), epsilon=1.0, delta=1e-6)
 
 
@@ -323,11 +323,14 @@ def test_rounds_depend_on_public_numbers_only_and_grow_with_the_signal():
     ("settings", "match"),
     [
         ({"workload": 0}, "workload must be a whole number of at least 1"),
-        ({"workload": "age"}, "workload must be a number of columns, or a list of lists"),
-        ({"workload": ["age"]}, "workload must be a number of columns, or a list of lists"),
-        ({"workload": [1, 2]}, "workload must be a number of columns, or a list of lists"),
+        ({"workload": "age"}, "workload must be a number of columns, or a list of formulas and lists of column names"),
+        (
+            {"workload": ["age"]},
+            "workload must be a number of columns, or a list of formulas and lists of column names",
+        ),
+        ({"workload": [1, 2]}, "workload must be a number of columns, or a list of formulas and lists of column names"),
         ({"workload": 2.5}, "workload must be a whole number"),
-        ({"workload": []}, "workload must be a number of columns, or a list of lists"),
+        ({"workload": []}, "workload must be a number of columns, or a list of formulas and lists of column names"),
         ({"rounds": 0}, "rounds must be a whole number of at least 1"),
         ({"max_cells": 0.5}, "max_cells must be a whole number"),
     ],

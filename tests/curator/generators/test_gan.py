@@ -449,11 +449,11 @@ def test_levels_may_be_given(private):
     # the caller had a part in these rows: no ledger takes them for the generator's alone
     assert table.source is None and fitted.sample(5, random_seed=1).source == fitted.fingerprint()
     np.testing.assert_array_equal(table.frame["y"], wanted)
-    with pytest.raises(ValueError, match="one level a row, 500 in all; got 3"):
+    with pytest.raises(ValueError, match="one level per row, so 500 levels; got 3"):
         fitted.sample(500, condition=[0, 1, 1])
     with pytest.raises(ValueError, match="outside its declared"):
         fitted.sample(2, condition=[0, 7])
-    with pytest.raises(ValueError, match="without a condition"):
+    with pytest.raises(ValueError, match="must be None, because this GAN was trained without one"):
         quick(iw.paper.GAN).fit(private, free(), **BUDGET).sample(2, condition=[0, 1])
 
 
@@ -626,7 +626,7 @@ def test_the_discriminator_weights_are_free_under_the_same_ledger_and_no_other(p
     changed = replace(fitted, trained=fitted.trained._replace(discriminator=moved))
     with pytest.raises(ValueError, match="no training of exactly this discriminator"):
         iw.paper.DiscriminatorWeights(changed).fit(private, synthetic, ledger, **BUDGET)
-    with pytest.raises(ValueError, match="another schema"):
+    with pytest.raises(ValueError, match="schema under which the log ratio was learned; its schema differs"):
         fitted.log_ratio(iw.SyntheticTable(pd.DataFrame({"x": [0.1]}), iw.Schema(SCHEMA["x"])))
 
 

@@ -31,7 +31,7 @@ from iwbayes.curator.generators.mixture.noisy_tables import (
     TableBudgets,
     gathers_at_bounds,
     group_codes,
-    smoothed_laws,
+    positive_distributions,
 )
 from iwbayes.curator.generators.tables.bins import ColumnBins, draw_codes
 from iwbayes.curator.privacy.accounting import gaussian_multiplier
@@ -227,7 +227,7 @@ def problem(n=500, n_components=3, seed=7, pairs=True):
     counts = grouping.count_pairs(codes)
     distribution = GaussianDistribution(3.0, 1)
     noisy = Noisy(counts + rng.normal(0, 3.0, len(counts)), distribution) if pairs else None
-    centers = smoothed_laws(np.split(columns, grouping.code_starts[1:-1]), n)
+    centers = positive_distributions(np.split(columns, grouping.code_starts[1:-1]), n)
     measured = MeasuredCounts(Noisy(columns, distribution), noisy, centers)
     layout = Layout(tuple(family_of(b, "poisson") for b in bins), n_components)
     return Objective(layout, grouping, n), measured, codes
@@ -591,7 +591,7 @@ def test_degenerate_tables_are_fitted(case, epsilon):
         ({"random_seed": -1}, "random_seed must be a whole number of at least 0"),
         ({"method": "exact"}, r"method must be one of \['moments', 'variational'\]"),
         ({"integers": "float"}, "integers must be one of"),
-        ({"columns_share": 1.0}, "columns_share must be between 0 and 1"),
+        ({"columns_share": 1.0}, "columns_share must be above 0 and below 1"),
         ({"steps": 0}, "steps must be a whole number"),
         ({"clip_norm": 0.0}, "clip_norm must be between"),
         ({"learning_rate": 0.0}, "learning_rate must be positive"),
@@ -608,7 +608,7 @@ def test_wrong_settings_are_refused(settings, match):
 @every_family
 def test_the_densities_of_the_variational_route_are_those_of_the_laws(family):
     torch = pytest.importorskip("torch")
-    from iwbayes.curator.generators.mixture.variational import encode, log_law
+    from iwbayes.curator.generators.mixture.variational import encode, log_density
 
     column = family.bins.column
     if isinstance(family, NormalFamily | PoissonFamily) and any(family.atoms):
@@ -627,7 +627,7 @@ def test_the_densities_of_the_variational_route_are_those_of_the_laws(family):
         values = fine.bins.values(codes, np.random.default_rng(0))
         exact = fine.distribution(theta)[0]
     cells = encode(pd.DataFrame({column.name: values}), [family])
-    found = log_law(family, torch.from_numpy(theta), torch.from_numpy(cells[:, 0])).numpy().T
+    found = log_density(family, torch.from_numpy(theta), torch.from_numpy(cells[:, 0])).numpy().T
     assert_allclose(np.exp(found), exact, rtol=1e-6, atol=1e-12)
 
 

@@ -1,1 +1,1 @@
-"""TiltWeights, the default, and its parts."""
+"""TiltWeights (the default weight estimator), StagedTilt, and their parts."""

@@ -1,4 +1,4 @@
-"""The arithmetic of a tilt: an exact sum of bounded rows, and the weights that move its mean to a target."""
+"""Arithmetic of a tilt: an exact sum of bounded rows, and weights that move a weighted mean to a target."""
 
 from __future__ import annotations
 
@@ -13,25 +13,48 @@ from iwbayes._threads import one_blas_thread
 from iwbayes.arrays import Array
 from iwbayes.features.bounded import BoundedFeatures
 
-#: Grid steps of a row's bound: rows are rounded toward zero to it, and summed in integers. A row's squares then
-#: sum to less than 2**63 in 2**11 features, so that its norm is verified without overflow.
+#: Number of grid steps in a row's bound. Rows are rounded toward zero to this grid and summed as integers. With up to
+#: 2**11 features, the squares of a row sum to less than 2**63, so its norm can be checked without overflow.
 STEPS_PER_BOUND = 2**24
-_DEFECT = "a row's features pass their bound. This is a defect: nothing was drawn."
+_DEFECT = (
+    "the features of a private row exceed their bound. This is a bug in iwbayes; please report it. No noise was drawn."
+)
 
 
 def integer_total(
     phi: Array, features: BoundedFeatures, step: float, adjacency: str, rows_per_user: int = 1
 ) -> tuple[NDArray[np.int64], float]:
-    """Sum bounded rows (from ``features.transform``, shape (row, k)) in exact integer arithmetic.
+    """Sum bounded rows in exact integer arithmetic.
 
-    Each row is rounded toward zero to multiples of ``step`` and its norm is verified in integers, so the
-    sensitivity is exact whatever floating-point arithmetic did before. ``adjacency`` ("replace-one" or "zero-out") may
-    happen to ``rows_per_user`` rows at once; under "replace-one" they may appear or vanish too. Return the total (k,)
-    and its sensitivity in the norm of ``features.order``, both in steps.
+    Each row is rounded toward zero to multiples of ``step``, and its norm is checked in integers. The sensitivity is
+    therefore exact, whatever rounding happened in floating-point arithmetic before.
+
+    Parameters
+    ----------
+    phi : ndarray, shape (row, k)
+        Rows from ``features.transform``.
+    features : BoundedFeatures
+        Bound and norm of the rows.
+    step : float
+        Step of the grid.
+    adjacency : {"replace-one", "zero-out"}
+        Change of a row in a neighbouring table. Under "replace-one" rows may also appear or vanish.
+    rows_per_user : int
+        Number of rows that may change together.
+
+    Returns
+    -------
+    ndarray of int, shape (k,), and float
+        The total, and its sensitivity in the norm of ``features.order``. Both are in steps.
+
+    Raises
+    ------
+    RuntimeError
+        If a row exceeds its bound, which would be a bug.
     """
     limit = math.ceil(features.bound / step) + 1
     high = math.ceil(features.flag_height / step) if features.flag else 0
-    if not (np.abs(phi) <= 2 * features.bound).all():  # NaN fails it too, before anything becomes an integer
+    if not (np.abs(phi) <= 2 * features.bound).all():  # NaN fails this check too, before the conversion to integers
         raise RuntimeError(_DEFECT)
     whole = np.trunc(phi / step).astype(np.int64)
     if features.flag:
@@ -49,24 +72,36 @@ def integer_total(
 def tilt(
     phi: Array, target: Array, noise_covariance: Array, n_private: int, *, base: Array | None = None
 ) -> tuple[Array, Array]:
-    """Log weights of the regularised exponential tilt of rows to a noisy mean.
+    """Compute the regularised exponential tilt of rows to a noisy mean.
 
-    Theory: docs/theory.md#the-tilt.
+    It minimises log sum_i exp(base_i + phi_i b) - b.target + b'S b/2 with S = noise covariance + Cov(phi)/N, by
+    Newton's method with a line search. The problem is strictly convex. Theory: docs/theory.md#the-tilt.
 
-    Minimises log sum_i exp(base_i + phi_i b) - b.target + b'S b/2, S = noise covariance + Cov(phi)/N, by Newton's
-    method with a line search; the problem is strictly convex. ``phi`` has shape (row, k); ``base``, shape (row,), are
-    log shares of the rows before the tilt, with sum one on the natural scale, equal by default, under which mean and
-    covariance of phi are taken.
+    Parameters
+    ----------
+    phi : ndarray, shape (row, k)
+        Features of the rows.
+    target : ndarray, shape (k,)
+        Noisy mean.
+    noise_covariance : ndarray, shape (k, k)
+        Covariance of the noise in ``target``.
+    n_private : int
+        Public number of private rows, N.
+    base : ndarray, shape (row,), optional
+        Log shares of the rows before the tilt; the shares sum to one. Equal by default. Cov(phi) is computed with these
+        shares.
 
-    Return the log weights, shape (row,), of mean one and with those of the base, and the coefficients b, shape (k,):
-    log weights are base + phi b, up to a constant.
+    Returns
+    -------
+    ndarray, shape (row,), and ndarray, shape (k,)
+        Log weights and coefficients b. The log weights are base + phi b plus a constant, and the weights have mean one.
     """
     base = np.full(len(phi), -math.log(len(phi))) if base is None else base
     with one_blas_thread():
         start = np.exp(base)
         center = start @ phi
-        spread = (phi * start[:, None]).T @ phi - np.outer(center, center)
-        ridge = noise_covariance + spread / n_private
+        covariance = (phi * start[:, None]).T @ phi - np.outer(center, center)
+        ridge = noise_covariance + covariance / n_private
         b = np.zeros(phi.shape[1])
 
         def objective(b: Array) -> tuple[float, Array]:
@@ -83,7 +118,7 @@ def tilt(
             step = cho_solve(cho_factor(hessian), gradient)
             decrement = float(gradient @ step)
             if decrement < 1e-12:
-                # Newton's last step squares this error; further ones would only chase the objective's rounding
+                # the last Newton step squares this error; further steps would only follow rounding errors
                 return objective(b - step)[1], b - step
             for length in 0.5 ** np.arange(34):
                 new, trial = objective(b - length * step)

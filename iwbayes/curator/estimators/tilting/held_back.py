@@ -1,4 +1,4 @@
-"""Features that a tilt holds back: their private mean, which it does not use, tells how far its rows are off."""
+"""Features for the held-back test: a tilt does not use their noisy mean, which measures the misfit of its weights."""
 
 from __future__ import annotations
 
@@ -12,21 +12,34 @@ from iwbayes.features.terms import ordered_terms, raw_terms
 from iwbayes.features.unmeasured import LEFT, next_terms, residual_whitener
 from iwbayes.tables import SyntheticTable
 
-#: How many features are held back.
+#: Number of held-back features.
 HELD_BACK = 8
-#: Largest number of synthetic rows to design by.
+#: Largest number of synthetic rows that are used to design them.
 _MOST_ROWS = 20_000
-#: Norms below this are rounding: the root mean square of the norms is the root of the number of directions.
+#: Norms below this are rounding errors. The root mean square of the norms is the square root of the number of features.
 _ROUNDING = 1e-6
 
 
 def held_back_features(synthetic: SyntheticTable, features: FeatureMap, shares: Array) -> FeatureMap | None:
-    """Features beyond those of a tilt, from the synthetic rows (public): residuals of products on its terms.
+    """Design features that a tilt does not use: residuals of products of columns, given the tilt's terms.
 
-    They are at most `HELD_BACK`, without flag: random directions of the residuals, of variance one over the rows under
-    ``shares``, their weights before the tilt, and uncorrelated with each other and with the tilt's terms. The bound is
-    the 95 % quantile of their norms, leaving out rows where nothing is left of any product. None where that is so in
-    all rows.
+    They are random directions of these residuals, at most `HELD_BACK`, without a flag for clipped rows. With the
+    weights of the rows before the tilt, ``shares``, they have variance one and are uncorrelated with each other and
+    with the tilt's terms. The bound is the 95 % quantile of their norms over the rows with non-zero residuals. Only
+    public synthetic rows are used.
+
+    Parameters
+    ----------
+    synthetic : SyntheticTable
+    features : FeatureMap
+        Features of the tilt.
+    shares : ndarray, shape (row,)
+        Weights of the synthetic rows before the tilt, with sum one.
+
+    Returns
+    -------
+    FeatureMap or None
+        None if no product has non-zero residuals in any row.
     """
     schema = synthetic.schema
     own, more = raw_terms(schema, features.terms), next_terms(schema, features.terms)
@@ -37,7 +50,7 @@ def held_back_features(synthetic: SyntheticTable, features: FeatureMap, shares: 
     rows = np.arange(len(synthetic))
     if len(rows) > _MOST_ROWS:
         rows = np.sort(rng.choice(rows, _MOST_ROWS, replace=False))
-        if not shares[rows].sum() > 0.01 * _MOST_ROWS / len(shares):  # a few rows carry the weights
+        if not shares[rows].sum() > 0.01 * _MOST_ROWS / len(shares):  # a few other rows have most of the weight
             rows = np.sort(np.argsort(shares)[-_MOST_ROWS:])
     share = shares[rows] / shares[rows].sum()
     frame = synthetic.frame.iloc[rows]

@@ -1,4 +1,4 @@
-"""Tilt: what tilts of the synthetic rows share, the noisy mean of bounded features over the private rows."""
+"""Tilt: shared base of the tilts. It measures the noisy mean of bounded features over the private rows."""
 
 from __future__ import annotations
 
@@ -22,10 +22,21 @@ Features = TypeVar("Features", bound=FeatureMap | ScoreMap, covariant=True)
 
 
 class TiltDesign(NamedTuple, Generic[Features]):
-    """Public choices of a tilt: the feature map, the noise of its mean, and what the terms are called.
+    """Public choices of a tilt.
 
-    ``noise_over_spread`` is sqrt(k) times ``noise_sd``: the noise of the mean in units of the synthetic spread. Of a
-    tilt in stages both are those of all stages together.
+    Parameters
+    ----------
+    features : FeatureMap or ScoreMap
+        The k features to measure.
+    noise_sd : float
+        Standard deviation of the noise in each coordinate of the mean. For a staged tilt it is that of all stages
+        combined.
+    noise_over_spread : float
+        Noise ratio: sqrt(k) times ``noise_sd``, because the synthetic features have standard deviation one.
+    terms : str
+        Name of the features, for display.
+    stage_noise_sd : tuple of float
+        Noise standard deviation of each stage; empty without stages.
     """
 
     features: Features
@@ -36,10 +47,10 @@ class TiltDesign(NamedTuple, Generic[Features]):
 
 
 class Tilt(Estimator):
-    """An estimator that measures means of bounded features."""
+    """Base class of estimators that measure means of bounded features."""
 
     def _noise_of(self, features: FeatureMap | ScoreMap, facts: PublicFacts, epsilon: float, delta: float) -> Any:
-        """Distribution of the noise in the mean of features over the private rows."""
+        """Return the distribution of the noise in the mean of the features over the private rows."""
         reach = facts.rows_per_user * features.diameter(facts.row_adjacency) / facts.n_private
         return self._noise(reach, features.dim, epsilon=epsilon, delta=delta)
 
@@ -53,16 +64,19 @@ class Tilt(Estimator):
         delta: float,
         label: str,
     ) -> Measurement:
-        """Noisy mean of bounded features over the private rows, summed exactly block by block."""
+        """Measure the noisy mean of bounded features over the private rows. Sums are exact, block by block."""
         facts = fit.facts
         step = power_of_two_below(features.bound / STEPS_PER_BOUND)
 
         def total_of(block: pd.DataFrame) -> tuple[NDArray[np.int64], float]:
             rows = None
-            with suppress(Exception):  # what a model's scores say when they fail may hold a private value
+            with suppress(Exception):  # the error message of a model's scores may contain a private value
                 rows = features.transform(block)
             if rows is None:
-                raise RuntimeError("the features of private rows failed. Use other models: this stage drew no noise.")
+                raise RuntimeError(
+                    "the features of private rows failed: they cannot be computed for some row. Pass other models. No "
+                    "noise was drawn in this step."
+                )
             return integer_total(rows, features, step, facts.row_adjacency, facts.rows_per_user)
 
         n, totals = facts.n_private, list(fit.private.map_blocks(total_of))

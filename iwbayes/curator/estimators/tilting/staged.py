@@ -1,4 +1,4 @@
-"""StagedTilt: a tilt to the mean scores of named models, in stages that each begin where the one before has ended."""
+"""StagedTilt: a tilt to the mean scores of named models, in stages. Each stage starts from the previous weights."""
 
 from __future__ import annotations
 
@@ -27,45 +27,55 @@ from iwbayes.statement import Event
 from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights
 
-#: Parts of the privacy of a staged tilt (of mu squared) that its stages take: most for the last, which the weights rest
-#: on. The choice is from trials on ten real populations; `benchmarks/populations.py` shows what it gives on others.
+#: Share of each stage in the squared privacy parameter mu. The last stage determines the weights and gets most. The
+#: shares were chosen on ten real populations; `benchmarks/populations.py` shows results for other populations.
 STAGES = (0.05, 0.10, 0.20, 0.65)
-#: So many of the first stages measure the columns as well that the models read: how many rows have a level is in no
-#: score, and where the rows are wrong about it (five times too many of a rare one) every later step has a wrong length.
+#: Number of stages, the first ones, that also measure the means of the columns that the models use. Scores do not
+#: contain the frequency of a level. If it is far off (say, five times too high), later steps have the wrong length.
 COLUMN_STAGES = 2
-#: The clip bound is as large as leaves the noise of a mean below this part of the sampling error of the private rows,
-#: between these multiples of the 95 % quantile of the synthetic norms.
+#: The clip bound is as large as possible while the noise of a mean is below `NOISE_PART` times the sampling error of
+#: the private rows. `BOUND_RANGE` limits it, in multiples of the 95 % quantile of the synthetic norms.
 NOISE_PART, BOUND_RANGE = 0.5, (1.1, 2.5)
 
-#: What a model raises that cannot be fitted. Where it cannot, rows that are made and paid for are not lost for it.
+#: Errors of a model that cannot be fitted. It is then left out, because the synthetic rows have already been charged.
 _NO_MODE = (ValueError, RuntimeError, TypeError, NotImplementedError, np.linalg.LinAlgError)
 
 
 @dataclass(frozen=True)
 class StagedTilt(Tilt):
-    """Weights that tilt the synthetic rows to the noisy mean scores of the models that a release is made for.
+    """Weights that tilt the synthetic rows to the noisy mean scores of named models, in four stages.
 
-    Each stage fits the models to the synthetic rows, with the weights that the stages before have given them, and
-    measures the mean of the scores at these modes over the private rows: p numbers for p parameters. The scores are
-    whitened by the weighted synthetic rows and clipped; the weights of the stage are a tilt to the noisy mean, with
-    those before as base. The error of a mode shrinks from stage to stage as in Newton's method, and the last stage has
-    most of the budget. What a stage measures is combined with what the stages before it say of the same means.
-    The first two stages measure the means of the columns that the models read as well: no score tells how many rows
-    have a level.
+    Each stage has three steps:
+
+    1. Fit the models to the synthetic rows, with the weights of the previous stages.
+    2. Measure the mean of the models' scores at these modes over the private rows, with noise. This gives p numbers for
+       p parameters. The scores are whitened by the weighted synthetic rows, and clipped.
+    3. Tilt the weights of the previous stage to the noisy mean, combined with the measurements of previous stages.
+
+    The error of a mode decreases from stage to stage, as in Newton's method. The last stage has most of the budget. The
+    first two stages also measure the means of the columns that the models use, because scores do not contain the
+    frequency of a level.
 
     Parameters
     ----------
     models : sequence of ScoreModel
-        See `iwbayes.model`. Scores of several models stand side by side.
+        Models from `iwbayes.model`. The scores of all models are measured together.
+
+    Raises
+    ------
+    TypeError
+        If ``models`` is not a list of models.
+    ValueError
+        From `events` and `fit`, if a model does not fit the columns of the schema. Nothing is charged.
 
     Notes
     -----
-    The number of stages and the noise multiplier of each are fixed (5, 10, 20 and 65 % of the squared privacy parameter
-    mu), and all stages are charged before the first noise is drawn. Bound and functions of a stage follow from
-    synthetic rows and released numbers only. A row's scores are a function of this row alone. Rows whose scores are no
-    numbers are zeros, and count as clipped.
+    The four stages use fixed shares of the squared privacy parameter mu: 5, 10, 20 and 65 %. All stages are charged
+    before the first noise is drawn. The clip bound and the scores of a stage depend only on synthetic rows and released
+    numbers. The scores of a private row depend on this row only. If they are not finite, they are replaced by zeros,
+    and the row counts as clipped.
 
-    Where none of the models has a mode a stage measures the columns themselves, as `TiltWeights` does.
+    If no model has a mode in a stage, the stage measures the columns instead, as `TiltWeights` does.
 
     Theory: docs/theory.md#in-stages.
 
@@ -86,31 +96,33 @@ class StagedTilt(Tilt):
     def __post_init__(self) -> None:
         models = self.models
         if isinstance(models, str) or not isinstance(models, Sequence) or not models:
-            raise TypeError(f"models must be a list of models, as [iwbayes.model('y ~ x')]; got {models!r:.60}.")
+            raise TypeError(f"models must be a list of models, such as [iwbayes.model('y ~ x')]; got {models!r:.60}.")
         for model in models:
             if not isinstance(model, ScoreModel):
-                raise TypeError(f"models must hold models, as iwbayes.model('y ~ x'); got {type(model).__name__}.")
+                raise TypeError(
+                    f"models must contain models, such as iwbayes.model('y ~ x'); got {type(model).__name__}."
+                )
         object.__setattr__(self, "models", tuple(models))
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
-        """Declare the uses of the private rows that `fit` will charge; refuse models that the schema cannot carry."""
+        """Return the events that `fit` will charge. Raise ValueError if a model does not fit the schema."""
         self.check(facts.schema)
         parts = self.parts(epsilon=epsilon, delta=delta)
         return tuple(self._event(*part, self._label(stage)) for stage, part in enumerate(parts))
 
     def check(self, schema: Schema) -> None:
-        """Refuse models that the columns cannot carry."""
+        """Raise ValueError if a model does not fit the columns of the schema."""
         for model in self.models:
             model.check(schema)
 
     def parts(self, *, epsilon: float, delta: float) -> list[Budget]:
-        """Budgets of the stages, which cost as much as the whole together."""
+        """Return the budgets of the stages. Together they cost as much as the whole budget."""
         return gaussian_parts(*check_budget(epsilon, delta), STAGES)
 
     def planned(
         self, reference: SyntheticTable, facts: PublicFacts, *, epsilon: float, delta: float
     ) -> TiltDesign[FeatureMap | ScoreMap]:
-        """Features and noise that a release with this budget has where its synthetic rows are like these."""
+        """Return the features and noise of a release with this budget, if its synthetic rows are like ``reference``."""
         shares = np.full(len(reference), 1 / len(reference))
         budgets, fitters = self.parts(epsilon=epsilon, delta=delta), self.fitters(reference)
         first, last = (self.whitened(reference, facts, shares, fitters, stage) for stage in (0, COLUMN_STAGES))
@@ -120,11 +132,11 @@ class StagedTilt(Tilt):
         ]
         designs = [features for features in found if features is not None]
         if not designs:
-            raise ValueError("the columns of the schema do not vary: there is nothing to measure.")
+            raise ValueError("the columns of the schema must vary, because otherwise there is nothing to measure.")
         sds = [self._noise_sd(features, facts, budget) for features, budget in zip(designs, budgets, strict=True)]
-        noise_sd = sum(sd**-2 for sd in sds) ** -0.5  # of all stages together
-        over_spread = noise_sd * math.sqrt(designs[-1].n_coordinates)
-        return TiltDesign(designs[-1], noise_sd, over_spread, f"scores of {self._named}", tuple(sds))
+        noise_sd = sum(sd**-2 for sd in sds) ** -0.5  # of all stages combined
+        noise_ratio = noise_sd * math.sqrt(designs[-1].n_coordinates)
+        return TiltDesign(designs[-1], noise_sd, noise_ratio, f"scores of {self._named}", tuple(sds))
 
     @property
     def _named(self) -> str:
@@ -137,7 +149,7 @@ class StagedTilt(Tilt):
         return f"{self.label}, stage {stage + 1}"
 
     def fitters(self, synthetic: SyntheticTable) -> list[Callable[[Array], RowScores]]:
-        """Functions from weights of the synthetic rows to the scores of each model that can be fitted to them."""
+        """Return, for each model that can be fitted, a function from weights of the synthetic rows to scores."""
         found = []
         for model in self.models:
             with suppress(*_NO_MODE):
@@ -152,10 +164,13 @@ class StagedTilt(Tilt):
         fitters: Sequence[Callable[[Array], RowScores]],
         stage: int,
     ) -> ScoreMap | None:
-        """Scores of all models that have a mode under shares (row,) of synthetic rows; None where none has."""
+        """Return whitened scores of all models that have a mode, or None if no model has one.
+
+        ``shares`` are the weights of the synthetic rows, shape (row,), with sum one.
+        """
         scores: list[RowScores] = []
         for fit in fitters:
-            with suppress(*_NO_MODE):  # after a stage there may be one
+            with suppress(*_NO_MODE):  # a model without a mode may have one after the next stage
                 scores.append(fit(shares * facts.n_private))
         if stage < COLUMN_STAGES:
             scores += ColumnScores.read_by(scores, synthetic.schema)
@@ -166,10 +181,11 @@ class StagedTilt(Tilt):
     def design(
         self, scores: ScoreMap | None, synthetic: SyntheticTable, facts: PublicFacts, shares: Array, budget: Budget
     ) -> FeatureMap | ScoreMap | None:
-        """Features of a stage from public quantities: synthetic rows, their shares (row,), N and the stage's budget.
+        """Choose the features of a stage from public quantities: synthetic rows, their shares, N and the budget.
 
-        Without scores, those of the columns, since the rows are made and paid for. None where nothing can be measured:
-        all rows are alike, or the columns are too many.
+        ``shares`` has shape (row,). If ``scores`` is None, the columns are measured instead, because the synthetic rows
+        have already been charged. Return None if nothing can be measured: all synthetic rows are equal, or there are
+        too many columns.
         """
         if not FeatureMap.varies(synthetic, "linear", shares):
             return None
@@ -192,7 +208,7 @@ class StagedTilt(Tilt):
             if features is None:
                 break
             if scores is None or (measurement is not None and isinstance(measurement.features, FeatureMap)):
-                known = math.inf  # the stages before have measured other columns
+                known = math.inf  # previous stages measured different columns
             found = self._measure(fit, ledger, features, MEAN_OF_FEATURES, *budget, self._label(stage))
             columns = found.tilt_columns
             assert found.features is not None  # noqa: S101 - they were measured
@@ -208,15 +224,26 @@ class StagedTilt(Tilt):
 
 
 def combined(found: Measurement, before: Array, known: float) -> tuple[Measurement, float]:
-    """Combine what a stage has measured with what those before it say of the same means, and how well they know it.
+    """Combine the measurement of a stage with the estimates of the same means from previous stages.
 
-    Theory: docs/theory.md#in-stages.
+    The previous estimates may have errors beyond noise, because the previous stage used a different mode and a
+    different bound. The weight of the new measurement therefore depends on the difference to the previous estimates
+    (James and Stein's estimate of its mean square). It is at least the weight from the two noise variances. Theory:
+    docs/theory.md#in-stages.
 
-    ``before`` (k,) are the means under the weights so far, and ``known`` is the variance of the noise in them, inf
-    where nothing was measured yet. They may be wrong by more than noise, since the stage before began at another mode
-    and clipped at another bound: the new measurement counts for as much as the gap between the two says (James and
-    Stein's estimate of its mean square), and at least for what its noise is worth beside theirs. Return the measurement
-    of the combined means, and the variance of the noise in these.
+    Parameters
+    ----------
+    found : Measurement
+        New measurement.
+    before : ndarray, shape (k,)
+        Means under the weights of the previous stages.
+    known : float
+        Variance of the noise in ``before``; inf if nothing has been measured yet.
+
+    Returns
+    -------
+    Measurement, float
+        The combined measurement, and the variance of its noise.
     """
     columns = found.tilt_columns
     own = float(found.noise.covariance[0, 0])

@@ -1,4 +1,4 @@
-"""TiltWeights: exponential tilt of the synthetic rows to one noisy mean of bounded features. The default."""
+"""TiltWeights, the default: exponential tilt of the synthetic rows to a noisy mean of bounded features."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ from iwbayes.statement import Event
 from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights, kish_ess
 
-#: The clip bound lies between these multiples of the 95 % quantile of the synthetic norms: as large as it may be while
-#: the noise of a mean stays below the sampling error of the private rows.
+#: The clip bound is as large as possible while the noise of a mean is below the sampling error of the private rows.
+#: These limits are multiples of the 95 % quantile of the synthetic norms.
 CLIP_RANGE = (0.9, 1.5)
-#: Part of the tilt's privacy (of mu squared, for Gaussian noise) that a test of fit takes: it makes the noise of the
-#: tilt 4 % larger. There is one where epsilon times the number of private rows is at least this, or else its own noise
-#: would hide what it looks for, and that of the tilt be larger than it.
+#: Share of the held-back test in the tilt's squared privacy parameter mu. It makes the noise of the tilt 4 % larger.
+#: With "auto" there is a test only if epsilon times the number of private rows is at least `TEST_FROM`. With less, the
+#: noise of the test would hide a misfit.
 TEST_SHARE, TEST_FROM = 0.08, 1000.0
-#: Columns that encode to more features than this are wide, as images are: weights in so many directions would end on a
-#: few rows. Their leading principal directions are measured, so many at most.
+#: A table is wide, such as images, if its columns encode to more than `WIDE` features. A tilt in so many directions
+#: would put all weight on few rows, so at most `MOST_DIRECTIONS` leading principal directions are measured.
 WIDE, MOST_DIRECTIONS = 256, 64
-#: Effective rows that the weights of a wide table keep at least, as a share of those before the tilt.
+#: Smallest effective number of rows of a wide table, as a share of the effective number before the tilt.
 LEAST_ESS = 0.2
 _OPTIONS = {"auto": TERMS, "quadratic": ("quadratic",), "linear": ("linear",)}
 
 
 class TiltParts(NamedTuple):
-    """How a budget is split between the tilt, the estimator of its base and the test of fit, at the tilt's delta.
+    """Split of a budget between the tilt, the estimator of its base, and the held-back test (at the tilt's delta).
 
-    The epsilon of the test is zero where there is none, or where it costs nothing.
+    ``test_epsilon`` is 0 if there is no test, or if it costs nothing.
     """
 
     epsilon: float
@@ -66,61 +66,74 @@ class TiltParts(NamedTuple):
 
 @dataclass(frozen=True)
 class TiltWeights(Tilt):
-    """Weights exp(b.phi(x)) that tilt the synthetic rows to a noisy mean of private features.
+    """Weights exp(b.phi(x)) that tilt the synthetic rows to a noisy mean of features of the private rows.
 
-    The private rows enter through one bounded mean, m = mean phi(z) + noise, and nothing else; b minimises
-    log mean_synthetic exp(b.phi) - b.m + b'S b/2 with S = Cov(noise) + Cov_synthetic(phi)/N, which is the
-    mode of b under a standard normal prior in units of the synthetic spread. The features are public
-    functions of the schema and the synthetic rows (see `FeatureMap`).
+    The tilt uses the private rows only in one noisy mean of bounded features, m = mean phi(z) + noise. The coefficients
+    b minimise log mean_synthetic exp(b.phi) - b.m + b'S b/2 with S = Cov(noise) + Cov_synthetic(phi)/N. This is the
+    mode of b under a standard normal prior, if the features have standard deviation one over the synthetic rows. The
+    features are public functions of the schema and the synthetic rows (see `FeatureMap`).
 
-    Where users own up to tau rows, the sum of their features moves by tau times a row's change, and it is divided by
-    the number of rows that was released with noise.
-
-    With a ``base`` the weights are w0 exp(b.phi(x)), w0 its weights, by which moments of the synthetic rows and the
-    whitening are weighted too. The tilt then corrects what the base leaves. Calibration holds as without one.
+    With a ``base``, the weights are w0 exp(b.phi(x)), where w0 are the weights of the base. The tilt corrects the
+    remaining error of the base, and the features are whitened with the weights w0. Intervals can be calibrated with and
+    without a base.
 
     Parameters
     ----------
-    mechanism : {"gaussian", "cube"}
-        Gaussian noise needs delta above 0 and composes best; cube noise is pure epsilon and best up to about
-        50 features.
-    features : {"auto", "linear", "quadratic"}
-        "auto" takes all columns, squares and products, and drops products, then squares, until the noise
-        in the mean is below the synthetic spread: sensitivity sqrt(k) sigma(epsilon, delta)/N at most 0.5. It looks
-        at public quantities only. A model whose scores use what was dropped is not calibrated, and told so.
-    base : WeightEstimator, Weights or None
-        An estimator is fitted with its part of the budget first. Weights that are given are of the same synthetic
-        rows; when they are not of this ledger's making, the ledger notes that their cost was not declared.
-    base_share : float
-        Part of epsilon for a base that is an estimator, in (0, 1); its delta is half, where both need one. The two are
-        priced jointly.
-    for_models : sequence of str
-        Formulas of the regressions that will be fitted, such as ``["y ~ a + b"]``. The features are then the span of
-        their scores, to second order, and nothing else: response, predictors, products of the two, and, up to the same
-        noise, squares and products among predictors. Fewer features have less noise each: the columns that
-        no model uses cost nothing. Only with ``features="auto"``.
-    test_of_fit : {"auto", True, False}
-        Whether to measure a few products of features that the tilt does not use: how far the weighted rows are from
-        these tells an analyst how far they are from the private rows where the tilt does not pull them, and
-        calibrated intervals hold it. "auto" does where the tilt's epsilon times the number of private rows, over the
-        rows that a user may own, is 1000 or more. It takes 8 % of the tilt's squared privacy parameter, so that the
-        tilt's own noise is 4 % larger. Gaussian noise only. Where the synthetic rows leave nothing of any product,
-        nothing is measured.
+    mechanism : {"gaussian", "cube"}, default "gaussian"
+        Noise mechanism. Gaussian noise needs a delta above 0 and composes best. Cube noise (K-norm noise for the
+        L-infinity norm) is pure epsilon, and works best for up to about 50 features.
+    features : {"auto", "linear", "quadratic"}, default "auto"
+        Features to measure: "linear" uses the columns, "quadratic" also their squares and products. "auto" starts with
+        all of these. It drops products, then squares, until the noise ratio, sensitivity times
+        sqrt(k) sigma(epsilon, delta)/N, is at most 0.5. The choice depends on public quantities only. Analyses whose
+        scores use dropped features are reported as not calibrated.
+    base : WeightEstimator, Weights or None, default None
+        Weights before the tilt. An estimator is fitted first, with its part of the budget. Weights must belong to the
+        same synthetic rows; if this ledger has not registered them, it notes that their privacy cost was not declared.
+    base_share : float, default 0.5
+        Share of epsilon, in (0, 1), for a base that is an estimator. It gets half of delta if both need one. The costs
+        of base and tilt are computed jointly.
+    for_models : sequence of str, default ()
+        Formulas of the regressions that analysts will fit, such as ``["y ~ a + b"]``. The features are then only the
+        terms of their scores, to second order: response, predictors, products of response and predictors and, if the
+        noise ratio allows, squares and products of predictors. Fewer features have less noise each. Columns that no
+        model uses are not measured and cost nothing. It needs ``features="auto"``.
+    test_of_fit : {"auto", True, False}, default "auto"
+        Whether to run a held-back test: it measures a few products of features that the tilt does not use. Analysts
+        compare them with the weighted rows, to see how far the weighted rows are from the private rows in directions
+        that the tilt does not correct. Calibrated intervals account for this misfit. "auto" runs the test if the tilt's
+        epsilon times the number of private rows, divided by the rows per user, is at least 1000. The test uses 8 % of
+        the tilt's squared privacy parameter mu, which makes the tilt's noise 4 % larger. It needs Gaussian noise.
+        Nothing is measured if no product varies beyond the tilt's features.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a setting has the wrong type or is outside its range.
+    ValueError
+        From `events` and `fit`, if a formula cannot be measured or the columns encode to too many features. From `fit`,
+        if given base weights belong to a different number of rows. Nothing is charged.
 
     Notes
     -----
-    Where the columns encode to more than 256 features, as those of images do, the 64 leading principal directions of
-    the synthetic rows are measured, or fewer where the noise is too large, and nothing tests the fit. The tilt uses as
-    many of them as leave a fifth of the rows in effect, so that it steps aside where the synthetic rows are far off.
-    Where it does not use all, its weights carry no measurement, and no fit is calibrated.
+    Wide tables. If the columns encode to more than 256 features, as images do, the 64 leading principal directions of
+    the synthetic rows are measured, or fewer if the noise is too large. There is no held-back test. The tilt uses as
+    many directions as possible while the effective number of rows is at least a fifth of that before the tilt. If the
+    synthetic rows are far from the private ones, it may use none. If it does not use all, the weights contain no
+    measurement, and intervals are not calibrated.
 
-    With ``for_models`` terms are columns, interactions and polynomials of numeric columns (degree 3 at most):
-    ``I(a**2)``, ``poly(a, 2)``, ``center(a)``, ``C(g)``, and ``np.log1p(a)`` of a column that is declared with that
-    transform. Others are refused by `events` and `fit` before anything is charged.
+    Formulas. With ``for_models``, terms may be columns, interactions, and polynomials of numeric columns up to degree
+    3: ``I(a**2)``, ``poly(a, 2)``, ``center(a)``, ``C(g)``, and ``np.log1p(a)`` of a column that is declared with that
+    transform. `events` and `fit` refuse other terms before anything is charged.
 
-    The weights carry the measurement: feature map, noisy mean, its noise distribution and N. Where all synthetic rows
-    are alike (in those to which a base gives weight) nothing is measured or charged, and the weights are equal, or the
-    base's. `fit` raises ValueError when given base weights are of another number of rows.
+    Users with up to tau rows. The sum of their features changes by up to tau times the change of one row. It is divided
+    by the released, noisy number of rows.
+
+    The weights contain the measurement: feature map, noisy mean, distribution of its noise, and N. If all synthetic
+    rows are equal (counting only rows with positive base weights), nothing is measured or charged. The weights are then
+    equal, or those of the base.
+
+    Theory: docs/theory.md#the-tilt.
 
     Examples
     --------
@@ -146,37 +159,43 @@ class TiltWeights(Tilt):
         if base is not None and not (isinstance(base, Weights) or is_weight_estimator(base)):
             raise TypeError(f"base must be Weights, a weight estimator or None; got {type(base).__name__}.")
         if not 0 < self.base_share < 1:
-            raise ValueError(f"base_share must be in (0, 1), the base's part of epsilon; got {self.base_share!r}.")
+            raise ValueError(f"base_share, the base's share of epsilon, must be in (0, 1); got {self.base_share!r}.")
         if not isinstance(self.test_of_fit, bool) and self.test_of_fit != "auto":
             raise ValueError(f"test_of_fit must be True, False or 'auto'; got {self.test_of_fit!r}.")
         if self.test_of_fit is True and self.mechanism != "gaussian":
-            raise ValueError("test_of_fit needs mechanism='gaussian': pure noise leaves too little for it.")
+            raise ValueError(
+                f"test_of_fit=True needs mechanism='gaussian', because other noise is too large for it; got "
+                f"mechanism={self.mechanism!r}. Pass test_of_fit='auto'."
+            )
         object.__setattr__(self, "for_models", check_formulas(self.for_models))
         if self.for_models and self.features != "auto":
-            raise ValueError(f"for_models chooses the features; got features={self.features!r} too. Leave it 'auto'.")
+            raise ValueError(
+                f"features must be 'auto' with for_models, which chooses the features; got {self.features!r}. "
+                f"Leave it 'auto'."
+            )
 
     @property
     def pure(self) -> bool:
-        """Whether the noise is pure epsilon, so that `fit` takes delta 0."""
+        """Whether `fit` accepts delta 0, because the noise of tilt and base is pure epsilon."""
         return super().pure and (not isinstance(self.base, WeightEstimator) or self.base.pure)
 
     @property
     def reads_blocks(self) -> bool:
-        """Whether private rows are read block by block: the tilt's are, and the base's where it says so."""
+        """Whether private rows are read block by block. The tilt does so; a base estimator may not."""
         return not isinstance(self.base, WeightEstimator) or reads_blocks(self.base)
 
     @property
     def needs_generator(self) -> bool:
-        """Whether the base waits for a fitted generator."""
+        """Whether the base waits for a fitted generator, as ``DiscriminatorWeights()`` does."""
         return isinstance(self.base, GeneratorsEstimator) and self.base.needs_generator
 
     def with_generator(self, fitted: LogRatio) -> TiltWeights:
-        """Hand a fitted generator to the base that waits for one."""
+        """Return the estimator with a fitted generator for its base, or unchanged if the base needs none."""
         base = self.base
         return replace(self, base=base.with_generator(fitted)) if isinstance(base, GeneratorsEstimator) else self
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
-        """Declare the uses of the private rows that `fit` will charge; refuse models that the schema cannot carry."""
+        """Return the events that `fit` will charge. Raise ValueError if the features cannot be measured."""
         self.options(facts.schema)
         parts = self.parts(facts, epsilon=epsilon, delta=delta)
         own: tuple[Event, ...] = (self._event(parts.epsilon, parts.delta),)
@@ -187,7 +206,7 @@ class TiltWeights(Tilt):
         return (*self.base.events(facts, epsilon=parts.base_epsilon, delta=parts.base_delta), *own)
 
     def parts(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> TiltParts:
-        """Split a budget between base, tilt and test of fit; parts are as large as their joint price allows."""
+        """Split a budget between base, tilt and held-back test, as large as their joint cost allows."""
         parts = self._two_parts(facts, epsilon, delta)
         enough = parts.epsilon * facts.n_private >= TEST_FROM * facts.rows_per_user
         wanted = self.test_of_fit is True or (self.test_of_fit == "auto" and self.mechanism == "gaussian" and enough)
@@ -202,7 +221,7 @@ class TiltWeights(Tilt):
         if not test > 0:
             return parts
         rest = gaussian_epsilon(multiplier / math.sqrt(1 - TEST_SHARE), parts.delta)
-        for shrink in (0.0, *np.geomspace(1e-12, 1e-3, 10)):  # the two are rounded up: together they may pass the whole
+        for shrink in (0.0, *np.geomspace(1e-12, 1e-3, 10)):  # both are rounded up, so their sum may exceed the budget
             tilt = (1 - shrink) * rest
             events = [self._event(part, parts.delta) for part in (tilt, test)]
             if price(events, parts.delta)[0] <= parts.epsilon:
@@ -210,7 +229,7 @@ class TiltWeights(Tilt):
         return parts
 
     def _two_parts(self, facts: PublicFacts, epsilon: float, delta: float) -> TiltParts:
-        """Parts of the tilt, with its test of fit, and of the base."""
+        """Split a budget between the base and the tilt (including its held-back test)."""
         epsilon, delta = check_budget(epsilon, delta)
         own_delta = delta if self.mechanism == "gaussian" else 0.0
         base = self.base
@@ -232,9 +251,9 @@ class TiltWeights(Tilt):
         return TiltParts((1 - share) * t * epsilon, own_delta, share * t * epsilon, base_delta)
 
     def options(self, schema: Schema) -> list[tuple[str, Terms]]:
-        """List sets of raw terms to choose from, from the richest to the poorest, each with its name.
+        """List the possible sets of raw terms with their names, the largest set first.
 
-        ValueError when none is small enough, or a formula of `for_models` cannot be measured.
+        ValueError if no set is small enough, or if a formula of ``for_models`` cannot be measured.
         """
         if self.for_models:
             return list(model_options(tuple(self.for_models), schema))
@@ -242,7 +261,7 @@ class TiltWeights(Tilt):
         if not options:
             fewer = "use features='linear', " if self.features == "quadratic" else ""
             raise ValueError(
-                f"the columns encode to more than {MAX_RAW_TERMS} features, which a tilt cannot carry. "
+                f"the columns must encode to at most {MAX_RAW_TERMS} features for a tilt; they encode to more. "
                 f"Merge levels, leave columns out, {fewer}or name your models by for_models."
             )
         return list(options)
@@ -256,14 +275,25 @@ class TiltWeights(Tilt):
         delta: float,
         shares: Array | None = None,
     ) -> TiltDesign[FeatureMap]:
-        """Choose features and clip bound from public quantities: synthetic rows, N and the tilt's own budget.
+        """Choose features and clip bound from public quantities: synthetic rows, N and the tilt's budget.
 
-        ``shares`` are the weights of the base, shape (row,), with sum one; equal by default.
+        Parameters
+        ----------
+        synthetic : SyntheticTable
+        facts : PublicFacts
+        epsilon, delta : float
+            Budget of the tilt, without base and held-back test.
+        shares : ndarray, shape (row,), optional
+            Weights of the base, with sum one. Equal by default.
+
+        Returns
+        -------
+        TiltDesign
         """
         order = math.inf if self.mechanism == "cube" else 2
         options = self.options(synthetic.schema)
         if self.for_models and not FeatureMap.varies(synthetic, options[0][1], shares):
-            # the rows are made and paid for: measure what there is, which tells the analyst that it is not enough
+            # the synthetic rows have already been charged, so measure the columns: analyses are not calibrated then
             options = [("linear, since no term of the models varies over the synthetic rows", "linear")]
         most: list[int | None] = [None]
         if self._is_wide(synthetic.schema):
@@ -278,18 +308,18 @@ class TiltWeights(Tilt):
         clip = float(np.clip(1 / (design.noise_sd * math.sqrt(facts.n_private)), *CLIP_RANGE))
         widened = design.features.with_bound(clip * design.features.bound)
         if widened.never_clips:
-            # rows cannot be longer than this, so that there is no share of clipped rows to release either
+            # no row is ever clipped, so the flag that counts clipped rows is not needed
             widened = replace(widened, bound=widened.reach, flag=False)
         return self._with_noise(widened, facts, epsilon, delta, name)
 
     def _is_wide(self, schema: Schema) -> bool:
-        """Whether the columns encode to so many features that only principal directions of them are measured."""
+        """Return whether the columns encode to so many features that only principal directions are measured."""
         return not self.for_models and count_raw_terms(schema, "linear") > WIDE
 
     def planned(
         self, reference: SyntheticTable, facts: PublicFacts, *, epsilon: float, delta: float
     ) -> TiltDesign[FeatureMap]:
-        """Features and noise that a release with this budget has where its synthetic rows are like these."""
+        """Return the features and noise of a release with this budget, if its synthetic rows are like ``reference``."""
         own = self.parts(facts, epsilon=epsilon, delta=delta)
         return self.design(reference, facts, epsilon=own.epsilon, delta=own.delta)
 
@@ -302,7 +332,10 @@ class TiltWeights(Tilt):
     def _before(self, fit: OpenFit) -> None:
         n = len(fit.synthetic)
         if isinstance(self.base, Weights) and len(self.base) != n:
-            raise ValueError(f"base has {len(self.base)} weights for {n} synthetic rows; they must agree.")
+            raise ValueError(
+                f"base must have one weight per synthetic row; it has {len(self.base)} weights for {n} rows. Pass "
+                f"the weights of these rows."
+            )
 
     def _weigh(self, fit: OpenFit) -> Weights:
         synthetic, facts = fit.synthetic, fit.facts
@@ -310,7 +343,7 @@ class TiltWeights(Tilt):
         base, name = self._base(fit, ledger, parts)
         shares = np.exp(base)
         if not FeatureMap.varies(synthetic, "linear", shares):
-            # nothing can move them; what the rows have cost is not lost for it
+            # no weights can change the mean of equal rows; return them, because they have already been charged
             return Weights(base, f"TiltWeights(nothing, since all synthetic rows are alike{name})")
         design = self.design(synthetic, facts, epsilon=parts.epsilon, delta=parts.delta, shares=shares)
         held_back = held_back_features(synthetic, design.features, shares) if parts.test_epsilon else None
@@ -327,7 +360,7 @@ class TiltWeights(Tilt):
         while self._is_wide(synthetic.schema) and kish_ess(log_weights) < LEAST_ESS * kish_ess(base):
             n_used = n_used * 3 // 4
             used = slice(0, n_used)
-            log_weights = base  # where no direction is left
+            log_weights = base  # the result if no direction is left
             if n_used:
                 log_weights, _ = tilt(phi[:, used], target[used], noise[used, used], facts.n_private, base=base)
         if n_used < phi.shape[1]:
@@ -337,13 +370,13 @@ class TiltWeights(Tilt):
         return Weights(log_weights, f"TiltWeights({design.terms}{models}{name})", measurement=measurement)
 
     def _base(self, fit: OpenFit, ledger: Ledger, parts: TiltParts) -> tuple[Array, str]:
-        """Log shares of the synthetic rows before the tilt, shape (row,), and where they come from."""
+        """Return log shares of the synthetic rows before the tilt, shape (row,), and a label of their method."""
         base = self.base
         if base is None:
             return np.full(len(fit.synthetic), -math.log(len(fit.synthetic))), ""
         if not isinstance(base, Weights):
             base = base.fit(fit.private, fit.synthetic, ledger, epsilon=parts.base_epsilon, delta=parts.base_delta)
         if not ledger.holds(base.source):
-            ledger.note("The tilt's base weights come from outside and what their making cost was not declared.")
+            ledger.note("The tilt's base weights come from outside, and their privacy cost was not declared.")
         draws = base.log_weights - logsumexp(base.log_weights, axis=1, keepdims=True)
         return logsumexp(draws, axis=0) - math.log(base.n_draws), f" on {base.method}"

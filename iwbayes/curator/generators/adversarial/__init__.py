@@ -1,1 +1,1 @@
-"""Adversarial generators: GAN, CGAN and their private forms."""
+"""Adversarial generators: GAN, CGAN, and their private versions DPGAN and DPCGAN."""

@@ -1,4 +1,4 @@
-"""Architecture of adversarial generators: heads that draw columns of their own kind, layers and training settings."""
+"""Architecture of adversarial generators: an output head for each kind of column, layers, and training settings."""
 
 from __future__ import annotations
 
@@ -20,23 +20,27 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 
-#: Whole numbers with at most this many values are drawn as levels, so that rows lie on the grid that private rows have.
+#: Integer columns with at most this many values are drawn as levels, so that synthetic values are exact integers.
 MOST_VALUES = 32
-#: Temperature of the Gumbel softmax through which levels are differentiated.
+#: Temperature of the Gumbel softmax, which makes the choice of a level differentiable.
 TEMPERATURE = 0.7
-#: Share of missing cells before training, where a column may have them.
+#: Share of missing cells before training, for columns that may have missing cells.
 MISSING_START = 0.1
 
 
 @dataclass(frozen=True)
 class Block:
-    """One softmax: the features that it sets, to which values, shape (choice, feature), and its logits at the start."""
+    """One softmax of a generator: it chooses values for some encoded features.
+
+    ``indices`` are the features that it sets. ``values`` are the feature values of each choice, shape (choice,
+    feature). ``bias`` are the logits before training, shape (choice,).
+    """
 
     indices: tuple[int, ...]
     values: Array = field(repr=False)
     bias: Array = field(repr=False)
-    #: Feature of a number that the last choice, a missing cell, sets to zero.
-    beside: int | None = None
+    #: Numeric feature that is set to zero if the last choice (a missing cell) is drawn; None if there is none.
+    number: int | None = None
 
     @property
     def size(self) -> int:
@@ -44,16 +48,16 @@ class Block:
         return len(self.values)
 
 
-def _block(column: Column, values: Array, start: int, beside: int | None = None) -> Block:
-    """Choose among rows of features; the last of them is a missing cell where the column has any."""
+def _block(column: Column, values: Array, start: int, number: int | None = None) -> Block:
+    """Make the softmax of a column. If the column may have missing cells, its last choice is the missing cell."""
     bias = np.zeros(len(values))
     if column.missing:
         bias[-1] = math.log(MISSING_START / (1 - MISSING_START) * (len(values) - 1))
-    return Block(tuple(range(start, start + values.shape[1])), values, bias, beside)
+    return Block(tuple(range(start, start + values.shape[1])), values, bias, number)
 
 
 def _choices(column: Column) -> Array | None:
-    """Encode each value of a column with few of them, shape (choice, feature); None for other numbers."""
+    """Encode each value of a column with few values, shape (choice, feature). Return None for other columns."""
     if isinstance(column, _Levels):
         codes = np.arange(len(column.levels) + int(column.missing))
         return column.encode(column.from_codes(np.where(codes == len(column.levels), -1, codes)))
@@ -67,10 +71,11 @@ def _choices(column: Column) -> Array | None:
 
 @dataclass(frozen=True)
 class Heads:
-    """From a generator's raw outputs to rows of exactly the form that `Schema.encode` gives, column by column.
+    """Convert a generator's raw outputs to encoded rows, in the format of `Schema.encode`.
 
-    Numbers are tanh(raw)/2, levels (and whole numbers with few values) a straight-through Gumbel softmax, missing
-    cells one more level or, beside a number, a softmax of two. The condition, a column of levels, is not drawn.
+    A number is tanh(raw)/2. A level (or an integer with few values) is drawn by a straight-through Gumbel softmax. A
+    missing cell is one more level of a column of levels; a numeric column has a separate softmax of two choices for
+    it. The condition, a column of levels, is given and not drawn.
     """
 
     schema: Schema
@@ -81,12 +86,13 @@ class Heads:
             return
         if self.condition not in self.schema.names or not isinstance(self.schema[self.condition], _Levels):
             raise ValueError(
-                f"condition must name a Binary or Categorical column of the schema; got {self.condition!r}. It has "
-                f"{[column.name for column in self.schema if isinstance(column, _Levels)]}."
+                f"condition must name a Binary or Categorical column of the schema; got {self.condition!r}. "
+                f"Choose one of {[column.name for column in self.schema if isinstance(column, _Levels)]}."
             )
         if len(self.schema) == 1:
             raise ValueError(
-                "a conditional generator needs a column beside its condition. Use BayesNet for one column."
+                "a conditional generator needs at least one column in addition to its condition; the schema has "
+                "no other column. Use BayesNet for a single column."
             )
 
     @cached_property
@@ -96,34 +102,34 @@ class Heads:
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:
-        """Indices of the features that are numbers from tanh, in the encoded row."""
+        """Indices, in the encoded row, of the features that are drawn as numbers."""
         return tuple(self._starts[c.name] for c in self.schema if _choices(c) is None)
 
     @cached_property
     def _softmaxes(self) -> dict[str, Block]:
-        """By column, its softmax of levels, of few numbers, or of whether a number is missing."""
+        """Softmax of each column that has one: over its levels, its few values, or whether a number is missing."""
         found = {}
         for column in self.schema:
             choices, start = _choices(column), self._starts[column.name]
             if choices is not None:
                 found[column.name] = _block(column, choices, start)
             elif column.missing:
-                found[column.name] = _block(column, np.array([[0.0], [1.0]]), start + 1, beside=start)
+                found[column.name] = _block(column, np.array([[0.0], [1.0]]), start + 1, number=start)
         return found
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
-        """Every softmax that is drawn, in the order of its raw outputs."""
+        """All drawn softmaxes, in the order of their raw outputs."""
         return tuple(block for name, block in self._softmaxes.items() if name != self.condition)
 
     @property
     def n_given(self) -> int:
-        """Number of levels of the condition, missing cells among them; 0 without a condition."""
+        """Number of levels of the condition, counting missing cells as a level; 0 without a condition."""
         return 0 if self.condition is None else self._softmaxes[self.condition].size
 
     @property
     def n_logits(self) -> int:
-        """Number of raw outputs that are logits, and of Gumbel draws a row."""
+        """Number of raw outputs that are logits; a row needs as many Gumbel draws."""
         return sum(block.size for block in self.blocks)
 
     @property
@@ -133,12 +139,12 @@ class Heads:
 
     @cached_property
     def start_bias(self) -> Array:
-        """Raw outputs before training, shape (raw,): numbers in the middle, levels even, few missing cells."""
+        """Raw outputs before training, shape (raw,): mid-range numbers, equally likely levels, few missing cells."""
         return np.concatenate([np.zeros(len(self.numbers)), *(block.bias for block in self.blocks)])
 
     @cached_property
     def _table(self) -> tuple[Array, Array]:
-        """Of every choice, the condition's last: the features, and the numbers that it sets to zero."""
+        """Features that each choice sets, and numbers that it sets to zero. The condition's choices come last."""
         blocks = self.blocks if self.condition is None else (*self.blocks, self._softmaxes[self.condition])
         table = np.zeros((sum(block.size for block in blocks), self.schema.n_features))
         zeroed = np.zeros((len(table), len(self.numbers)))
@@ -146,8 +152,8 @@ class Heads:
         for block in blocks:
             table[row : row + block.size, block.indices] = block.values
             row += block.size
-            if block.beside is not None:
-                zeroed[row - 1, self.numbers.index(block.beside)] = 1.0
+            if block.number is not None:
+                zeroed[row - 1, self.numbers.index(block.number)] = 1.0
         return table[:, self._others], zeroed
 
     @cached_property
@@ -156,7 +162,11 @@ class Heads:
         return sorted(set(range(self.schema.n_features)) - set(self.numbers))
 
     def rows(self, raw: Tensor, gumbel: Tensor, given: Tensor | None = None) -> Tensor:
-        """Make encoded rows from raw outputs, standard Gumbel draws of the logits, and one-hot levels if given."""
+        """Make encoded rows, shape (row, feature).
+
+        ``raw`` has shape (row, raw), ``gumbel`` holds standard Gumbel draws, shape (row, logit). ``given`` are one-hot
+        levels of the condition, shape (row, level), for a conditional generator.
+        """
         torch = import_torch("a generator network")
         noisy_logits = raw[:, len(self.numbers) :] + gumbel
         sizes = [block.size for block in self.blocks]
@@ -166,7 +176,7 @@ class Heads:
 
         scaled = torch.tanh(raw[:, : len(self.numbers)]) / 2
         if not chosen:
-            return scaled  # numbers alone stand in the schema's order
+            return scaled  # without choices, the numbers already follow the schema's order
         choices = torch.cat(chosen, dim=1)
         table, zeroed = (torch.as_tensor(t, dtype=raw.dtype, device=raw.device) for t in self._table)
         if zeroed.any():
@@ -176,7 +186,7 @@ class Heads:
 
 
 def _straight_through(noisy_logits: Tensor) -> Tensor:
-    """One-hot of the largest, with the gradient of a softmax (Jang, Gu & Poole, ICLR 2017)."""
+    """Return the one-hot vector of the largest logit, with a softmax's gradient (Jang, Gu & Poole, ICLR 2017)."""
     torch = import_torch("a generator network")
     soft = torch.softmax(noisy_logits / TEMPERATURE, dim=1)
     hard = torch.nn.functional.one_hot(noisy_logits.argmax(dim=1), noisy_logits.shape[1]).to(soft.dtype)
@@ -185,7 +195,10 @@ def _straight_through(noisy_logits: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Architecture:
-    """What fixes the shape of a generator, from ``latent`` normal draws, and of its discriminator: public widths."""
+    """Public sizes of a generator and its discriminator.
+
+    ``latent`` is the number of normal draws per row. ``generator`` and ``discriminator`` are widths of hidden layers.
+    """
 
     heads: Heads
     latent: int
@@ -194,7 +207,10 @@ class Architecture:
     image_shape: tuple[int, int] | None = None
 
     def draw(self, module: Module, n: int, generator: TorchGenerator, codes: IntArray | None = None) -> Tensor:
-        """Draw n encoded rows, given ``codes`` of the condition; ``generator`` (on the CPU) is all their randomness."""
+        """Draw n encoded rows, shape (n, feature).
+
+        ``codes`` are levels of the condition, shape (n,). All randomness comes from ``generator``, on the CPU.
+        """
         torch = import_torch("a generator network")
         parameter, given = next(module.parameters()), None
         if codes is not None:
@@ -208,7 +224,7 @@ class Architecture:
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """Public numbers of one training; see the parameters of `GAN`."""
+    """Public settings of one training; see the parameters of `GAN`."""
 
     loss: str
     steps: int

@@ -1,4 +1,4 @@
-"""What all adversarial generators share: settings, events, training under a ledger."""
+"""Shared base of the adversarial generators: settings, events, and training under a ledger."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ from iwbayes.tables import PrivateTable
 
 _LOSSES = ("logistic", "wasserstein")
 _OPTIMIZERS = ("momentum", "adam")
-#: Expected private rows in a step where the chance is left open: all rows of small tables.
+#: Expected private rows in a step if ``sampling_probability`` is None; smaller tables use all rows in each step.
 ROWS_A_STEP = {False: 2048, True: 512}
-#: Defaults for tables, and for images.
+#: Defaults for tables (False) and for images (True).
 STEPS = {False: 600, True: 1000}
 GENERATOR_RATE = {False: 1e-2, True: 5e-3}
 GENERATOR_HIDDEN = {False: (64, 64), True: (32, 16, 8)}
 DISCRIMINATOR_HIDDEN = {False: (32,), True: (16, 32)}
 BATCH_SIZE = {False: 1024, True: 128}
-#: Least dimension of the latent draws, for tables and for images.
+#: Smallest dimension of the latent draws.
 LATENT = {False: 8, True: 32}
-#: What private steps tell (see `_trust`), for each encoded column, that lets the generator move at its full rate.
+#: Information of the private steps per encoded feature (see `_trust`) at which the generator uses its full rate.
 TOLD_PER_FEATURE = 1000
-#: Fewest expected rows of a level of the condition, so that every level can be drawn.
+#: Smallest count of a level of the condition, so that every level can be drawn.
 LEAST_COUNT = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
-    """The settings and the fit that all four generators share."""
+    """Settings and `fit` of the four adversarial generators; see `GAN` for the parameters."""
 
     mechanism: ClassVar[str] = "none"
 
@@ -85,42 +85,45 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
                 object.__setattr__(self, name, tuple(value))
         shape = self.image_shape
         if shape is not None and len(shape) != 2:
-            raise ValueError(f"image_shape must be a height and a width; got {shape!r}.")
+            raise ValueError(f"image_shape must be (height, width); got {shape!r}. Pass for example (28, 28).")
         check_whole(
             self, steps=1, discriminator_steps=1, batch_size=1, latent=1, generator_hidden=1, discriminator_hidden=1,
             image_shape=1, random_seed=0,
         )  # fmt: skip
         if shape is not None and min(shape) < 2 ** len(self._widths[1]):
-            raise ValueError(f"image_shape must have sides of at least {2 ** len(self._widths[1])}; got {shape!r}.")
+            raise ValueError(
+                f"image_shape must have sides of at least {2 ** len(self._widths[1])} pixels, because each "
+                f"discriminator layer halves the image; got {shape!r}. Pass fewer discriminator_hidden layers."
+            )
         check_positive(self, "generator_rate", "discriminator_rate", "weight_clip")
         if not 0 <= self.gradient_penalty < math.inf:
             raise ValueError(f"gradient_penalty must be at least 0 and finite; got {self.gradient_penalty!r}.")
         if not 0 < self.frozen_share < 1:
-            raise ValueError(f"frozen_share must be between 0 and 1; got {self.frozen_share!r}.")
+            raise ValueError(f"frozen_share must be above 0 and below 1; got {self.frozen_share!r}.")
         if not 0 <= self.averaged_share <= 1:
             raise ValueError(
-                f"averaged_share must be between 0 and 1; got {self.averaged_share!r}. 0 releases the last generator."
+                f"averaged_share must be between 0 and 1; got {self.averaged_share!r}. Pass 0 to release the last step."
             )
-        _ = self._steps(1000)  # refuses wrong steps, sampling probabilities and clip norms
+        _ = self._steps(1000)  # raises for invalid steps, sampling probabilities and clip norms
         if self._settings.frozen_steps + self.discriminator_steps > self._settings.steps:
             raise ValueError(
-                f"steps must hold {self.discriminator_steps} of the discriminator for a step of the generator beside "
-                f"the frozen share; got {self._settings.steps}. Take more steps."
+                f"steps must leave at least discriminator_steps={self.discriminator_steps} steps before the frozen "
+                f"share, so that the generator moves once; got steps={self._settings.steps}. Pass a larger steps."
             )
 
     @property
     def label(self) -> str:
-        """Name in the statement."""
+        """Name of the generator in the release's statement."""
         return type(self).__name__
 
     @property
     def pure(self) -> bool:
-        """Whether `fit` takes delta 0: never with noise, which is Gaussian."""
+        """Whether `fit` accepts delta 0. This is False for private generators, because their noise is Gaussian."""
         return self.mechanism == "none"
 
     @property
     def gives_log_ratio(self) -> bool:
-        """Whether the fitted generator has a log ratio: a Wasserstein critic gives none."""
+        """Whether the fitted generator has a log ratio. It has none with ``loss="wasserstein"``."""
         return self.loss == "logistic"
 
     @property
@@ -155,32 +158,32 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
         )
 
     def _steps(self, n_private: int) -> PrivateSteps:
-        """Private steps for a public number of rows."""
+        """Return the settings of the private steps, given the public number of rows."""
         rate = self.sampling_probability
         if rate is None:
             rate = min(1.0, ROWS_A_STEP[self._images] / max(n_private, 1))
         return PrivateSteps(self._settings.steps, rate, getattr(self, "clip_norm", None), self.mechanism)
 
     def _architecture(self, schema: Schema) -> Architecture:
-        """Networks for a schema; ValueError when condition or image do not fit it."""
+        """Return the network sizes for a schema. Raise ValueError if the condition or the image does not fit it."""
         heads, shape = Heads(schema, self._condition), self.image_shape
         if shape is not None:
             pixels = list(schema)[: math.prod(shape)]
             if len(pixels) < math.prod(shape) or not all(isinstance(c, Real) and not c.missing for c in pixels):
                 raise ValueError(
-                    f"image_shape {shape} needs {math.prod(shape)} Real columns without missing cells, first in the "
-                    f"schema. Put the pixels first, row by row."
+                    f"image_shape {shape} needs {math.prod(shape)} Real columns without missing cells as the first "
+                    f"columns of the schema. Put the pixels first, row by row."
                 )
         latent = self.latent or max(LATENT[self._images], 0 if shape else min(len(heads.numbers), 64))
         return Architecture(heads, int(latent), *self._widths, shape)
 
     def _split(self, epsilon: float) -> tuple[float, float]:
-        """Epsilon of the condition's distribution and of the training."""
+        """Split epsilon between the counts of the condition and the training."""
         share = getattr(self, "condition_share", 0.0) if self._condition is not None else 0.0
         return share * epsilon, epsilon - share * epsilon
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
-        """Declare the uses of the private rows that `fit` will charge."""
+        """Return the events that `fit` will charge to the ledger."""
         epsilon, delta = check_budget(epsilon, delta)
         _ = self._architecture(facts.schema)
         distribution, training = self._split(epsilon)
@@ -221,10 +224,10 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
         return kind(self.label, architecture, distribution, trained)
 
     def _trust(self, facts: PublicFacts, event: Event) -> float:
-        """Part of the generator's rate that the private steps are worth, from public quantities.
+        """Return a factor in (0, 1] for the generator's learning rate, from public quantities.
 
-        T steps that see q N rows each under noise of multiplier sigma tell T (q N/sigma)**2, the squared size of a mean
-        over its noise where all rows pull one way.
+        T steps with q N expected rows each and noise multiplier sigma carry information T (q N/sigma)**2. This is the
+        squared signal-to-noise ratio of the summed gradient if all rows have the same gradient.
         """
         if event.noise_multiplier is None:
             return 1.0
@@ -236,7 +239,7 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
 def condition_distribution(
     private: PrivateTable, condition: str, ledger: Ledger, facts: PublicFacts, event: Event
 ) -> Array:
-    """Distribution of the condition from noisy counts, missing cells last."""
+    """Measure noisy counts of the condition's levels and return their shares, shape (level,), missing cells last."""
     levels = ColumnBins(facts.schema[condition], None)
     counts = np.bincount(levels.codes(private.frame[condition]), minlength=levels.size)
     if event.mechanism == "none":

@@ -1,4 +1,4 @@
-"""Fitted adversarial generators: public parameters that draw rows, and the discriminator's log ratio."""
+"""Fitted adversarial generators: they draw rows, and their discriminators give a log ratio."""
 
 from __future__ import annotations
 
@@ -24,15 +24,24 @@ from iwbayes.tables import PrivateTable, SyntheticTable
 if TYPE_CHECKING:
     from iwbayes.curator.generators.adversarial.training import Trained
 
-#: Rows at a time when a table is drawn or a ratio evaluated.
+#: Number of rows that are drawn or evaluated at a time.
 _ROWS = 2**12
 
 
 @dataclass(frozen=True, eq=False)
 class _Fitted:
-    """A trained generator: public, nothing private is kept.
+    """A trained generator. It is public: it keeps nothing private.
 
-    ``name`` is that of its settings, ``distribution`` the released one of the condition's levels, missing cells last.
+    Parameters
+    ----------
+    name : str
+        Name of the generator's class, for example "DPGAN".
+    architecture : Architecture
+        Schema and network sizes.
+    distribution : ndarray, shape (level,), or None
+        Released shares of the condition's levels, missing cells last; None without a condition.
+    trained : Trained
+        Parameters of both networks.
     """
 
     name: str
@@ -42,12 +51,12 @@ class _Fitted:
 
     @property
     def schema(self) -> Schema:
-        """Schema of the rows."""
+        """Schema of the drawn rows."""
         return self.architecture.heads.schema
 
     @property
     def condition(self) -> str | None:
-        """Column that rows are drawn for, or None."""
+        """Name of the condition column, or None."""
         return self.architecture.heads.condition
 
     def sample(
@@ -60,17 +69,24 @@ class _Fitted:
         n : int
             Number of rows, at least 1.
         random_seed : int or numpy.random.Generator, optional
-            Seeds the sampling; it costs no privacy.
+            Seed of the sampling. Sampling costs no privacy. None (the default) uses fresh entropy.
         condition : array_like, shape (n,), optional
-            Level of the condition column for each row; None draws them by their released distribution. Given levels are
-            in the rows as they are: private ones would be published. The rows then count as outside ones.
+            Level of the condition column for each row. None (the default) draws levels from the released
+            distribution. The rows contain the given levels unchanged, so never pass private ones: they would be
+            published. A release treats such rows as coming from outside the ledger.
+
+        Returns
+        -------
+        SyntheticTable
+            The n rows, under the generator's schema.
 
         Raises
         ------
         ValueError
-            When n is below 1, the condition has another length or undeclared levels, or the generator has none.
+            If n is below 1, if the condition has a different length or undeclared levels, or if the generator was
+            trained without a condition.
         ImportError
-            Without torch.
+            If torch is not installed.
         """
         n = check_sample_size(n)
         torch = import_torch(self.name)
@@ -91,21 +107,24 @@ class _Fitted:
         return table._from_source(self.fingerprint() if condition is None else None)
 
     def _codes(self, n: int, condition: ArrayLike | None, rng: np.random.Generator) -> IntArray | None:
-        """Codes of the condition, missing cells as the last; None for a generator without one."""
+        """Return codes of the condition, shape (n,), missing cells last; None for a generator without a condition."""
         if self.condition is None or self.distribution is None:
             if condition is not None:
-                raise ValueError(f"this {self.name} was trained without a condition. Leave it out, or train a CGAN.")
+                raise ValueError(
+                    f"condition must be None, because this {self.name} was trained without one. Leave it out, or fit "
+                    f"a CGAN or DPCGAN."
+                )
             return None
         if condition is None:
             return rng.choice(len(self.distribution), size=n, p=self.distribution)
         column = self.schema[self.condition]
         values = pd.Series(np.asarray(condition), name=column.name)
         if len(values) != n:
-            raise ValueError(f"condition must have one level a row, {n} in all; got {len(values)}.")
+            raise ValueError(f"condition must have one level per row, so {n} levels; got {len(values)}.")
         return ColumnBins(column, None).codes(column.conform(values))
 
     def fingerprint(self) -> str:
-        """Digest of everything that rows and log ratios depend on."""
+        """Return a digest of everything that the rows and log ratios depend on."""
         spec = self.architecture
         shape = spec.latent, spec.generator, spec.discriminator, spec.image_shape, spec.heads.condition
         parts: list[Any] = [self.trained.center, self.trained.scale]
@@ -116,26 +135,51 @@ class _Fitted:
 
 
 class FittedGAN(_Fitted):
-    """A generator and the discriminator of exactly its rows, from logistic losses; see `_Fitted` for its fields.
+    """A generator and the discriminator that was trained on its final rows, with the logistic loss.
 
-    It has a log ratio: with both classes normalised, the discriminator's logit estimates log p_private/p_synthetic.
+    It has a log ratio: because both classes have the same total weight, the discriminator's logit estimates
+    log p_private(x)/p_synthetic(x).
+
+    Parameters
+    ----------
+    name : str
+        Name of the generator's class, for example "DPGAN".
+    architecture : Architecture
+        Schema and network sizes.
+    distribution : ndarray, shape (level,), or None
+        Released shares of the condition's levels, missing cells last; None without a condition.
+    trained : Trained
+        Parameters of both networks.
     """
 
     def log_ratio(self, table: PrivateTable | SyntheticTable) -> Array:
-        """Log ratio of each row, natural logs, shape (row,).
+        """Return the estimated log ratio log p_private(x)/p_synthetic(x) of each row.
+
+        Parameters
+        ----------
+        table : PrivateTable or SyntheticTable
+            Rows under the schema of the training.
+
+        Returns
+        -------
+        ndarray, shape (row,)
+            Natural logs.
 
         Raises
         ------
         ValueError
-            When the table has another schema.
+            If the table has a different schema.
         ImportError
-            Without torch.
+            If torch is not installed.
         """
         torch = import_torch(self.name)
         from iwbayes.curator.generators.adversarial.networks import make_discriminator
 
         if table.schema != self.schema:
-            raise ValueError("the log ratio was learned under another schema. Give it rows under that one.")
+            raise ValueError(
+                "the table must have the schema under which the log ratio was learned; its schema differs. Pass a "
+                "table with that schema."
+            )
         rng, trained = np.random.default_rng(0), self.trained
         module = make_discriminator(self.architecture, rng, trained.center, trained.scale).double()
         put_parameters(module, trained.discriminator)
@@ -146,17 +190,29 @@ class FittedGAN(_Fitted):
 
 
 class _NoLogOdds(AttributeError, TypeError):
-    """Both at once: the object has no such attribute, and asking for a log ratio is the wrong type of question."""
+    """Both an AttributeError and a TypeError: `hasattr` is False, and callers that check types catch it as well."""
 
 
 class FittedWassersteinGAN(_Fitted):
-    """A generator trained against a Wasserstein critic, which has no log odds; see `_Fitted` for its fields."""
+    """A generator that was trained against a Wasserstein critic. It has no log ratio.
+
+    Parameters
+    ----------
+    name : str
+        Name of the generator's class, for example "DPGAN".
+    architecture : Architecture
+        Schema and network sizes.
+    distribution : ndarray, shape (level,), or None
+        Released shares of the condition's levels, missing cells last; None without a condition.
+    trained : Trained
+        Parameters of both networks.
+    """
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Refuse what it does not have, and say why where that is a log ratio."""
+        """Raise AttributeError, with an explanation if the attribute is ``log_ratio``."""
         if name == "log_ratio":
             raise _NoLogOdds(
-                "a Wasserstein critic has no log odds, so that there is no log ratio. Train with loss='logistic', or "
-                "use NeuralWeights or TiltWeights with this generator."
+                "a Wasserstein critic has no log odds, so this generator has no log ratio. Train with "
+                "loss='logistic', or use NeuralWeights or TiltWeights with this generator."
             )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""GAN, CGAN, DPGAN, DPCGAN: generators trained against a discriminator that alone sees private rows."""
+"""GAN, CGAN, DPGAN, DPCGAN: generators that are trained against a discriminator. Only it reads private rows."""
 
 from __future__ import annotations
 
@@ -13,72 +13,85 @@ __all__ = ["CGAN", "DPCGAN", "DPGAN", "FittedGAN", "FittedWassersteinGAN", "GAN"
 
 @dataclass(frozen=True, kw_only=True)
 class GAN(Adversarial):
-    """Generator trained against a discriminator, without privacy, for comparison with `DPGAN`.
+    """Generator trained against a discriminator, without privacy. Use it to compare with `DPGAN`.
 
-    A network draws rows from normal noise; a discriminator learns to tell private rows from these, and the generator
-    follows its slope. Numbers are tanh/2 within the public bounds, levels and missing cells a straight-through Gumbel
-    softmax, so that rows are always rows of the schema. Before training the columns are independent and about uniform.
-    At the end the generator stands still, as the mean of its last iterates, and the discriminator is trained for
-    exactly this one.
+    The generator, a network, turns normal noise into rows. The discriminator learns to tell private rows from
+    generated ones, and the generator learns from the discriminator's gradient. Numbers are drawn as tanh/2, scaled to
+    their public bounds. Levels and missing cells are drawn by a straight-through Gumbel softmax. All drawn rows
+    therefore conform to the schema. Before training, the columns are independent and about uniform.
+
+    At the end the generator is frozen at the average of its last parameters. The discriminator is then trained
+    further on rows of exactly this generator.
 
     Parameters
     ----------
-    loss : {"logistic", "wasserstein"}
-        With the logistic loss, both classes normalised, the discriminator's logit estimates the log ratio of private
-        to synthetic rows, and the generator descends its mean of -logit. A Wasserstein critic with clipped weights
-        has no log ratio.
-    steps : int or None
-        Steps of the discriminator. None takes 600, and 1000 for images.
-    discriminator_steps : int
-        Steps of the discriminator for each step of the generator, which reads no private row and costs nothing.
-    frozen_share : float
-        Part of the steps that the discriminator has at the end, when the generator stands still.
-    averaged_share : float
-        Part of the generator's steps, the last ones, whose weights are averaged: the released generator is their mean,
-        which circles less than any of them. 0 releases the last one.
-    sampling_probability : float or None
-        Chance of each private row to be in a step. None takes all rows of small tables, and as many as make 2048 rows
-        (512 for images) in the mean of larger ones.
-    batch_size : int or None
-        Synthetic rows a step. None takes 1024, and 128 for images.
-    generator_hidden, discriminator_hidden : tuple of int, optional
-        Widths of the hidden layers: (64, 64) and (32,). For images channels: (32, 16, 8), between which the image is
-        enlarged twice, and (16, 32), after each of which it is halved.
-    latent : int or None
-        Dimension of the normal noise. None takes one for each number (8 at least, 64 at most), and 32 for images.
-    image_shape : tuple of int, optional
-        Height and width of an image. So many Real columns, pixels row by row, must come first in the schema; other
-        columns may follow.
-    generator_rate : float or None
-        Learning rate of the generator's Adam; it falls to zero while the generator moves. None takes 0.01, and 0.005
-        for images. It is smaller where private steps tell little: a generator that follows noise ends worse.
-    discriminator_rate : float or None
-        Learning rate of the discriminator. None takes, with momentum, the rate at which the noise of 100 steps moves a
-        logit by about 1, or the largest stable one if that is smaller; with Adam 0.002.
-    discriminator_optimizer : {"momentum", "adam"} or None
-        How the discriminator descends along its noisy gradients: with momentum 0.9, or by Adam, which steps alike in
-        every parameter, however large its gradients and the noise are. None takes Adam for images under the logistic
-        loss, where it kept the game from falling apart, and momentum otherwise.
-    gradient_penalty : float
-        Of the discriminator's squared slope at synthetic rows, while the generator moves, under the logistic loss. It
-        keeps the game from circling (Mescheder et al. 2018, R2).
-    weight_clip : float
-        Bound on every parameter of a Wasserstein critic.
-    device : str
-        Where torch trains, "cpu" or "cuda", for example; the private rows are put there as a whole. Synthetic rows
+    loss : {"logistic", "wasserstein"}, default "logistic"
+        With the logistic loss, private and synthetic rows get the same total weight. The discriminator's logit then
+        estimates the log ratio of private to synthetic rows, and the generator minimises the mean of -logit. With
+        "wasserstein", the discriminator is a critic with clipped parameters, and there is no log ratio.
+    steps : int or None, default None
+        Number of discriminator steps. None uses 600 for tables and 1000 for images.
+    discriminator_steps : int, default 5
+        Discriminator steps for each generator step. Generator steps read no private row and cost nothing.
+    frozen_share : float, default 0.2
+        Share of the discriminator steps, in (0, 1), that follow after the generator is frozen.
+    averaged_share : float, default 0.5
+        Share of the generator steps, in [0, 1], whose parameters are averaged. The released generator has the average
+        of the last steps' parameters, which is more stable than any single step. 0 releases the last step.
+    sampling_probability : float or None, default None
+        Probability, in (0, 1], that a private row is used in a step. None uses about 2048 expected rows per step (512
+        for images), or all rows of smaller tables.
+    batch_size : int or None, default None
+        Number of synthetic rows per step. None uses 1024 for tables and 128 for images.
+    generator_hidden, discriminator_hidden : tuple of int or None, default None
+        Widths of the hidden layers. None uses (64, 64) and (32,). For images these are numbers of channels, by default
+        (32, 16, 8) and (16, 32). The generator doubles the image size between two layers; the discriminator halves it
+        after each layer.
+    latent : int or None, default None
+        Number of normal draws per row. None uses one for each numeric feature, at least 8 and at most 64; and 32 for
+        images.
+    image_shape : tuple of int or None, default None
+        Height and width of an image, in pixels. The pixels, row by row, must be the first columns of the schema, as
+        Real columns without missing cells. Further columns may follow. None is for tables.
+    generator_rate : float or None, default None
+        Learning rate of the generator's Adam optimiser. It decreases to zero until the generator is frozen. None uses
+        0.01 for tables and 0.005 for images. The rate is reduced if the private steps carry little information, because
+        a generator that learns from noise gets worse.
+    discriminator_rate : float or None, default None
+        Learning rate of the discriminator. None uses 0.002 with Adam. With momentum it uses the rate at which the noise
+        of 100 steps moves a logit by about 1, or the largest stable rate if that is smaller.
+    discriminator_optimizer : {"momentum", "adam"} or None, default None
+        Gradient descent with momentum 0.9, or Adam, which rescales the noisy gradient of each parameter. None uses Adam
+        for images with the logistic loss, because training with momentum failed there, and momentum otherwise.
+    gradient_penalty : float, default 1.0
+        Factor, at least 0, of the penalty on the discriminator's squared gradient at synthetic rows (R2 of Mescheder et
+        al. 2018). It keeps the two networks from circling. It applies until the generator is frozen, and only with the
+        logistic loss.
+    weight_clip : float, default 0.5
+        Bound on the absolute value of each parameter of a Wasserstein critic.
+    device : str, default "cpu"
+        Torch device for the training, for example "cpu" or "cuda". All private rows are copied to it. Synthetic rows
         are always drawn on the CPU.
-    random_seed : int or None
-        Of initial parameters and latent draws, which are public; never of privacy noise. None takes fresh entropy.
-    progressbar : bool
-        Show the steps where the error stream is a terminal.
+    random_seed : int or None, default None
+        Seed of the initial parameters and the latent draws, which are public. It never seeds privacy noise. None uses
+        fresh entropy.
+    progressbar : bool, default True
+        Show a progress bar if standard error is a terminal.
+
+    Raises
+    ------
+    ValueError
+        If a setting is outside its range.
 
     Notes
     -----
-    It costs an infinite epsilon: only ``Ledger(math.inf, ...)`` takes it, and no statement under it is certified.
+    Fitting costs an infinite epsilon. Only ``Ledger(math.inf, ...)`` accepts it, and its statement is not certified.
 
     References
     ----------
-    Goodfellow et al. (NeurIPS 2014); Arjovsky et al. (ICML 2017); Mescheder et al. (ICML 2018).
+    Goodfellow et al., Generative adversarial nets, NeurIPS 2014. Arjovsky, Chintala & Bottou, Wasserstein generative
+    adversarial networks, ICML 2017. Mescheder, Geiger & Nowozin, Which training methods for GANs do actually converge?,
+    ICML 2018.
 
     Examples
     --------
@@ -89,13 +102,39 @@ class GAN(Adversarial):
 
 @dataclass(frozen=True, kw_only=True)
 class CGAN(Adversarial):
-    """Class-conditional generator without privacy (Mirza & Osindero 2014): see `GAN` for the other parameters.
+    """Generator of rows given the level of one column, without privacy. See `GAN` for the other parameters.
+
+    The generator draws the other columns given a level of the condition. The discriminator sees complete rows. When
+    the fitted generator draws rows, the levels follow the exact private shares, or the levels passed to its ``sample``
+    method.
 
     Parameters
     ----------
     condition : str
-        A Binary or Categorical column, missing cells one more level where declared. The generator draws rows for its
-        levels, the discriminator sees whole rows. Levels follow the private counts, or what `sample` is told.
+        Name of a Binary or Categorical column. Missing cells are one more level if the column may have them.
+
+    Raises
+    ------
+    ValueError
+        If a setting is outside its range. `events` and `fit` raise it if the schema has no such column.
+
+    Notes
+    -----
+    Fitting costs an infinite epsilon. Only ``Ledger(math.inf, ...)`` accepts it, and its statement is not certified.
+
+    References
+    ----------
+    Mirza & Osindero, Conditional generative adversarial nets (2014), arXiv:1411.1784.
+
+    Examples
+    --------
+    The cost is an infinite epsilon, both for the counts of the condition and for the training:
+
+    >>> import iwbayes as iw
+    >>> from iwbayes.curator.protocols import PublicFacts
+    >>> facts = PublicFacts(iw.Schema(iw.Real("x", 0, 1), iw.Binary("y")), n_private=1000, n_synthetic=1000)
+    >>> [event.epsilon for event in CGAN(condition="y").events(facts, epsilon=1.0)]
+    [inf, inf]
     """
 
     condition: str
@@ -103,27 +142,34 @@ class CGAN(Adversarial):
 
 @dataclass(frozen=True, kw_only=True)
 class DPGAN(Adversarial):
-    """Generator whose discriminator is trained by private gradient steps (Xie et al. 2018): see `GAN` for parameters.
+    """Generator whose discriminator is trained by private gradient steps. See `GAN` for the other parameters.
 
-    Private rows enter through clipped noisy gradients of the discriminator only (`PrivateSteps`); what the generator
-    learns from it is post-processing. The gradients of synthetic rows are public: their mean is subtracted from each
-    private gradient before clipping, and the clip norm follows them.
+    Private rows are used only in clipped, noisy gradients of the discriminator (see `PrivateSteps`). The generator
+    learns from the discriminator, which is post-processing and costs nothing. Gradients at synthetic rows are public:
+    their mean is subtracted from each private gradient before clipping, and the default clip norm is computed from
+    them.
 
     Parameters
     ----------
-    clip_norm : float or None
-        Bound on the norm of a private row's gradient less the synthetic mean. None takes, in each step, the 70 %
-        quantile of the synthetic rows' own.
+    clip_norm : float or None, default None
+        Bound on the L2 norm of a private row's gradient minus the mean gradient of synthetic rows. None uses, in each
+        step, the 70 % quantile of this norm over the synthetic rows.
+
+    Raises
+    ------
+    ValueError
+        If a setting is outside its range.
 
     Notes
     -----
-    The published algorithm has ``loss="wasserstein"``; the logistic loss is the default since its discriminator gives
-    weights too (`DiscriminatorWeights`). All steps are charged before the first as one event; the noise is
-    floating-point and is recorded so.
+    The published algorithm uses ``loss="wasserstein"``. The logistic loss is the default here, because its
+    discriminator also gives weights (`DiscriminatorWeights`). All steps are charged as one event before the first step.
+    The noise is drawn in floating-point arithmetic, and the statement says so.
 
     References
     ----------
-    Xie et al., "Differentially private generative adversarial network" (2018); Abadi et al. (CCS 2016).
+    Xie, Lin, Wang, Wang & Zhou, Differentially private generative adversarial network (2018), arXiv:1802.06739. Abadi
+    et al., Deep learning with differential privacy, CCS 2016.
 
     Examples
     --------
@@ -141,24 +187,34 @@ class DPGAN(Adversarial):
 
 @dataclass(frozen=True, kw_only=True)
 class DPCGAN(Adversarial):
-    """Class-conditional generator with private steps (Torkzadehmahani et al. 2019): see `GAN`, `CGAN` and `DPGAN`.
+    """Generator of rows given the level of one column, trained by private gradient steps.
+
+    It combines `CGAN` and `DPGAN`. See `GAN` for the other parameters.
 
     Parameters
     ----------
     condition : str
-        A Binary or Categorical column, missing cells one more level where declared.
-    condition_share : float
-        Part of epsilon that measures the counts of its levels, by which rows are drawn, with Laplace noise.
-    clip_norm : float or None
-        As in `DPGAN`.
+        Name of a Binary or Categorical column. Missing cells are one more level if the column may have them.
+    condition_share : float, default 0.1
+        Share of epsilon, in (0, 1), for the counts of the condition's levels, which are released with Laplace noise.
+        Drawn levels follow these noisy counts.
+    clip_norm : float or None, default None
+        Bound on the L2 norm of a private row's gradient minus the mean gradient of synthetic rows. None uses, in each
+        step, the 70 % quantile of this norm over the synthetic rows.
+
+    Raises
+    ------
+    ValueError
+        If a setting is outside its range. `events` and `fit` raise it if the schema has no such column.
 
     Notes
     -----
-    The published algorithm clips the gradients of synthetic rows too; here they are public and need no clipping.
+    The published algorithm clips the gradients of synthetic rows too. Here they are public and need no clipping.
 
     References
     ----------
-    Torkzadehmahani et al., "DP-CGAN" (CVPR workshops 2019).
+    Torkzadehmahani, Kairouz & Paten, DP-CGAN: differentially private synthetic data and label generation, CVPR
+    workshops 2019.
 
     Examples
     --------
@@ -178,4 +234,4 @@ class DPCGAN(Adversarial):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.condition_share < 1:
-            raise ValueError(f"condition_share must be between 0 and 1; got {self.condition_share!r}.")
+            raise ValueError(f"condition_share must be above 0 and below 1; got {self.condition_share!r}.")

@@ -1,4 +1,4 @@
-"""Torch modules of adversarial generators: for tables, and for images with columns beside them."""
+"""Torch modules of adversarial generators: for tables, and for images with further columns."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from torch.nn.functional import silu
 from iwbayes.arrays import Array
 from iwbayes.curator.generators.adversarial.architecture import Architecture
 
-#: Standard deviation of a number before tanh/2 at the start: the start is then close to uniform within the bounds.
+#: Initial standard deviation of a number before tanh/2. Numbers are then close to uniform within their bounds.
 START_SPREAD = 0.9
-#: Output of a discriminator's hidden layers beside its linear part, times the root of the last width.
+#: Factor of the hidden layers' output, added to a discriminator's linear part; it is divided by sqrt(last width).
 HIDDEN_GAIN = 2.0
-#: A level of the condition beside the latent draws of an image, of which there are many: else it would be lost.
+#: Factor of the condition's one-hot levels in an image generator: they must not drown among many latent draws.
 LEVEL_GAIN = 4.0
-#: Standard deviation of hidden biases at the start.
+#: Initial standard deviation of hidden biases.
 BIAS_SCALE = 0.5
 
 
 def _skip(n_numbers: int, n_raw: int, latent: int) -> Array:
-    """Weights from latent draws to raw outputs at the start: each number has a draw, as far as there are enough."""
+    """Return initial weights, shape (raw, latent): one latent draw for each number, if there are enough draws."""
     weight = np.zeros((n_raw, latent))
     own = np.arange(min(n_numbers, latent))
     weight[own, own] = START_SPREAD
-    for index in range(latent, n_numbers):  # fewer draws than numbers: neighbours share two of them
+    for index in range(latent, n_numbers):  # more numbers than draws: the remaining numbers mix two draws each
         weight[index, [index % latent, (index + 1) % latent]] = START_SPREAD / math.sqrt(2)
     return weight
 
 
-# without initial values: torch would draw them from its global state
+# skip torch's initialisation, because it would use torch's global random state
 linear, convolution = (partial(nn.utils.skip_init, kind) for kind in (nn.Linear, nn.Conv2d))
 
 
@@ -44,7 +44,7 @@ def _layers(sizes: list[int]) -> nn.ModuleList:
 
 
 class _Generator(nn.Module):
-    """Numbers and logits from a perceptron beside a linear part."""
+    """Generator of tables: a perceptron plus a linear part give the raw outputs."""
 
     def __init__(self, spec: Architecture) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class _Generator(nn.Module):
 
 
 class _Discriminator(nn.Module):
-    """Linear in the standardised row plus a perceptron; zero at the start."""
+    """Discriminator of tables: linear in the standardised row, plus a perceptron. It is zero before training."""
 
     center: Tensor
     scale: Tensor
@@ -91,7 +91,7 @@ class _Discriminator(nn.Module):
 
 
 def _enlarged(h: Tensor, size: tuple[int, int]) -> Tensor:
-    """Enlarge by the nearest pixel; where each pixel becomes four this is `interpolate` in half its time."""
+    """Enlarge an image by copying the nearest pixel. If each pixel becomes four, this is faster than `interpolate`."""
     height, width = h.shape[2:]
     if size != (2 * height, 2 * width):
         return nn.functional.interpolate(h, size=size, mode="nearest")
@@ -99,7 +99,7 @@ def _enlarged(h: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 class _ImageGenerator(nn.Module):
-    """Pixels from a small grid of channels, twice enlarged and smoothed; columns beside them from a perceptron."""
+    """Generator of images: enlarge and smooth a small grid of channels. A perceptron draws the other columns."""
 
     def __init__(self, spec: Architecture) -> None:
         super().__init__()
@@ -107,16 +107,16 @@ class _ImageGenerator(nn.Module):
         height, width = spec.image_shape or (0, 0)
         channels = spec.generator
         self.grid = [(math.ceil(height / 2**k), math.ceil(width / 2**k)) for k in range(len(channels) - 1, -1, -1)]
-        beside = spec.heads.n_raw - height * width
+        n_other = spec.heads.n_raw - height * width
         inputs = spec.latent + spec.heads.n_given
         self.first = linear(inputs, channels[0] * math.prod(self.grid[0]))
         self.smooth = nn.ModuleList(
             convolution(*pair, 3, padding=1) for pair in zip(channels, channels[1:], strict=False)
         )
         self.pixels = convolution(channels[-1], 1, 3, padding=1)
-        self.others = nn.ModuleList([linear(inputs, 64), linear(64, beside)]) if beside else None
-        beside_bias = spec.heads.start_bias[height * width :]
-        self.start = {"pixels.bias": 0.0, "others.1.weight": 0.0, "others.1.bias": beside_bias}
+        self.others = nn.ModuleList([linear(inputs, 64), linear(64, n_other)]) if n_other else None
+        other_bias = spec.heads.start_bias[height * width :]
+        self.start = {"pixels.bias": 0.0, "others.1.weight": 0.0, "others.1.bias": other_bias}
 
     def forward(self, latent: Tensor, gumbel: Tensor, given: Tensor | None = None) -> Tensor:
         x = latent if given is None else torch.cat([latent, LEVEL_GAIN * given], dim=1)
@@ -130,9 +130,10 @@ class _ImageGenerator(nn.Module):
 
 
 class _ImageDiscriminator(nn.Module):
-    """Strided convolutions whose channels other columns shift, and a linear part on top; zero at the start.
+    """Discriminator of images: strided convolutions, then a linear layer. It is zero before training.
 
-    The top has the products of image and other columns too (the projection of Miyato and Koyama, ICLR 2018).
+    The other columns shift the channels of each convolution. The last layer also has products of the image features
+    and the other columns (the projection discriminator of Miyato & Koyama, ICLR 2018).
     """
 
     center: Tensor
@@ -170,19 +171,19 @@ class _ImageDiscriminator(nn.Module):
 
 
 def make_generator(architecture: Architecture, rng: np.random.Generator) -> Module:
-    """Make a generator whose columns start independent, numbers about uniform, levels even."""
+    """Make a generator. Before training its columns are independent, numbers about uniform, levels equally likely."""
     kind = _Generator if architecture.image_shape is None else _ImageGenerator
     return _initialised(kind(architecture), rng)
 
 
 def make_discriminator(architecture: Architecture, rng: np.random.Generator, center: Array, scale: Array) -> Module:
-    """Make a discriminator that is zero everywhere, of rows standardised by public constants."""
+    """Make a discriminator that is zero everywhere. It standardises rows by public constants, shape (feature,)."""
     kind = _Discriminator if architecture.image_shape is None else _ImageDiscriminator
     return _initialised(kind(architecture, center, scale), rng)
 
 
 def _initialised(module: Any, rng: np.random.Generator) -> Module:
-    """Give a module its starting parameters from numpy: torch would draw them from its global state."""
+    """Draw a module's initial parameters from ``rng``, because torch would use its global random state."""
     with torch.no_grad():
         for name, value in module.named_parameters():
             scale = BIAS_SCALE if value.ndim == 1 else 1 / math.sqrt(math.prod(value.shape[1:]))

@@ -1,4 +1,4 @@
-"""Training of a generator against a discriminator that alone sees private rows."""
+"""Training of a generator against a discriminator. Only the discriminator reads private rows."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ from iwbayes.curator.training.dpsgd import PrivateGradients
 from iwbayes.curator.training.parameters import Average, put_parameters
 from iwbayes.curator.training.row_gradients import reference_gradients
 
-#: Momentum of the discriminator's descent.
+#: Momentum of the discriminator's gradient descent.
 MOMENTUM = 0.9
-#: Decay of the means that Adam keeps of gradients, and of their squares: the generator's and the discriminator's.
+#: Adam's decay rates of its averages of gradients and squared gradients, for both networks.
 BETAS = (0.5, 0.99)
-#: Rate of a column's own location and scale, in units of the generator's: they have far to go, and are easy to learn.
+#: Learning rate of a column's location and scale, as a multiple of the generator's rate, because they move furthest.
 OWN_SPEED = 4.0
-#: Share of the frozen part's last steps whose parameters of the discriminator are averaged.
+#: Share of the frozen steps, the last ones, over which the discriminator's parameters are averaged.
 AVERAGED_SHARE = 0.5
-#: Learning rate of a discriminator's Adam, whatever the noise: Adam divides by the size of the noisy gradients.
+#: Adam's learning rate for a discriminator. It does not depend on the noise, because Adam rescales the gradients.
 ADAM_RATE = 2e-3
-#: Noise in a logit, in natural logs, that the default learning rate lets `WINDOW` steps gather.
+#: With the default learning rate, the noise of `WINDOW` steps moves a logit by about this much (natural logs).
 NOISE_TARGET = 1.0
-#: Steps after which a discriminator should have forgotten an earlier generator.
+#: Number of steps after which a discriminator should have forgotten an earlier generator.
 WINDOW = 100
-#: Largest learning rate times squared gradient norm of a discriminator; see `NeuralWeights`.
+#: Largest product of learning rate and squared gradient norm of a discriminator; see `NeuralWeights`.
 STEP_LIMIT = 2.0
-#: Features vary by at least this much when a discriminator standardises them, so that rare levels stay bounded.
+#: Smallest standard deviation used to standardise a feature, so that rare levels do not become huge.
 LEAST_SPREAD = 0.05
-#: Rows from which the standardisation is taken.
+#: Number of generated rows from which the constants of the standardisation are computed.
 START_ROWS = 4096
 
 
 class Losses(NamedTuple):
-    """Losses by logits: the discriminator's of private and of synthetic rows, the generator's of synthetic rows."""
+    """Losses as functions of logits: the discriminator's for private and for synthetic rows, and the generator's."""
 
     private: Callable[[Tensor], Tensor]
     synthetic: Callable[[Tensor], Tensor]
     generator: Callable[[Tensor], Tensor]
 
 
-#: Losses by name: logistic (Goodfellow et al. 2014) or Wasserstein (Arjovsky et al. 2017). With logits f =
-#: log p_private/p_synthetic the generator's mean of -f is the divergence KL(synthetic, private). Its gradient does not
-#: vanish where rows are easily told apart, and it trained more evenly here than log(1 + exp(-f)).
+#: Losses by name: logistic (Goodfellow et al. 2014) or Wasserstein (Arjovsky et al. 2017). If the logits f equal
+#: log p_private/p_synthetic, the generator's loss mean(-f) is the divergence KL(synthetic, private). Its gradient does
+#: not vanish for rows that are easy to tell apart, and training was more stable than with log(1 + exp(-f)).
 LOSSES = {
     "logistic": Losses(lambda f: softplus(-f), softplus, lambda f: -f),
     "wasserstein": Losses(lambda f: -f, lambda f: f, lambda f: -f),
@@ -60,7 +60,7 @@ LOSSES = {
 
 
 class Trained(NamedTuple):
-    """What a training leaves: parameters by torch's names, and the discriminator's standardisation."""
+    """Result of a training: parameters by torch's names, and the constants that standardise the rows."""
 
     generator: dict[str, Array]
     discriminator: dict[str, Array]
@@ -69,9 +69,11 @@ class Trained(NamedTuple):
 
 
 class Training:
-    """One training: discriminator steps on private rows, generator steps between them, a frozen generator at the end.
+    """One training of a generator and a discriminator.
 
-    Initial parameters and latent draws, from ``rng``, are public, and so is the distribution of the condition.
+    Discriminator steps read private rows; generator steps come between them. At the end the generator is frozen, and
+    the discriminator trains alone. Initial parameters and latent draws (from ``rng``) are public. So are the shares of
+    the condition's levels, ``distribution``.
     """
 
     def __init__(
@@ -93,7 +95,7 @@ class Training:
         self._discriminator = make_discriminator(architecture, rng, self._center, self._scale).to(device)
 
     def _rows(self, n: int) -> Tensor:
-        """Rows of the generator as it is, differentiable in its parameters."""
+        """Draw rows from the current generator, differentiable in its parameters."""
         shares = self._distribution
         codes = None if shares is None else self._rng.choice(len(shares), size=n, p=shares)
         return self._architecture.draw(self._generator, n, self._source, codes)
@@ -103,7 +105,7 @@ class Training:
             return self._rows(self._settings.batch_size if n is None else n)
 
     def run(self, gradients: PrivateGradients, advance: Callable[[], None]) -> Trained:
-        """Take all charged steps, ``advance`` after each; RuntimeError when the training diverged."""
+        """Take all charged steps and call ``advance`` after each. Raise RuntimeError if the training diverged."""
         settings = self._settings
         descent = self._descent(gradients)
         adam = torch.optim.Adam(self._groups(), betas=BETAS)
@@ -117,19 +119,19 @@ class Training:
             if turn >= rounds - max(1, math.ceil(settings.averaged_share * rounds)):
                 average.add()
         put_parameters(self._generator, average.parameters())
-        released = {  # in the precision that the network has
+        released = {  # read back from the network, so in its precision
             name: value.detach().cpu().numpy().astype(np.float64) for name, value in self._generator.named_parameters()
         }
         discriminator = self._settle(gradients, descent, advance)
         return Trained(released, discriminator, self._center, self._scale)
 
     def _settle(self, gradients: PrivateGradients, descent: Any, advance: Callable[[], None]) -> dict[str, Array]:
-        """Train the discriminator of the released generator with the steps that are left, and average it."""
+        """Train the discriminator on the frozen generator's rows with the remaining steps. Return its averages."""
         average, left = Average(self._discriminator), gradients.left
         (group,) = descent.param_groups
         rate = group["lr"]
         for step in range(left):
-            group["lr"] = rate * (1 - step / left)  # nothing moves any more, and less of the noise stays
+            group["lr"] = rate * (1 - step / left)  # the generator is fixed, and smaller steps keep less noise
             self._discriminate(gradients, descent, 0.0)
             advance()
             if step >= left - math.ceil(AVERAGED_SHARE * left):
@@ -137,7 +139,7 @@ class Training:
         return average.parameters()
 
     def _discriminate(self, gradients: PrivateGradients, descent: Any, penalty: float) -> None:
-        """Take a private step of the discriminator; the generator's rows are its public loss and its reference."""
+        """Take a private step of the discriminator. Generated rows give its public loss and its clip norm."""
         batch = self._batch()
         public_loss = partial(self._public_loss, batch=batch, penalty=penalty)
         gradients.descend(self._discriminator, descent, self._private_loss, public_loss, (batch,))
@@ -150,9 +152,10 @@ class Training:
         return self._losses.private(network(rows))
 
     def _public_loss(self, network: Module, batch: Tensor, penalty: float) -> Tensor:
-        """Mean loss of synthetic rows and, against circling, half their squared slope (Mescheder et al. 2018, R2).
+        """Return the mean loss of synthetic rows plus a gradient penalty (R2 of Mescheder et al. 2018).
 
-        It reads no private row, as a penalty on the slope at these would.
+        The penalty is ``penalty``/2 times the mean squared gradient. It keeps the two networks from circling. It is
+        computed at synthetic rows, so it reads no private row.
         """
         if penalty == 0 or self._settings.loss == "wasserstein":
             return self._losses.synthetic(network(batch)).mean()
@@ -160,12 +163,12 @@ class Training:
         return self._losses.synthetic(logits).mean() + penalty / 2 * steepness
 
     def _generate(self, adam: Any, rate: float) -> None:
-        """Take a step of the generator, which reads the discriminator and nothing private."""
+        """Take a step of the generator. It uses the discriminator and no private row."""
         loss = self._losses.generator(self._discriminator(self._rows(self._settings.batch_size))).mean()
         if not math.isfinite(float(loss.detach())):
             raise RuntimeError(
-                "the training diverged: the discriminator's logits of synthetic rows are not finite. Lower the "
-                "learning rates, or leave them to the default; what was charged stays charged."
+                "the training diverged: the discriminator's logits of synthetic rows are not finite. Pass smaller "
+                "learning rates, or leave them at their defaults. What was charged stays charged."
             )
         for group in adam.param_groups:
             group["lr"] = group["speed"] * rate
@@ -174,7 +177,7 @@ class Training:
         adam.step()
 
     def _groups(self) -> list[dict[str, Any]]:
-        """Parameters of the generator with their speeds: those of each column alone, and those of the network."""
+        """Group the generator's parameters by learning rate: those of single columns, and those of the network."""
         named = dict(self._generator.named_parameters())
         own = [value for name, value in named.items() if name.startswith("skip")]
         rest = [value for name, value in named.items() if not name.startswith("skip")]
@@ -191,7 +194,7 @@ class Training:
         return torch.optim.SGD(parameters, lr=rate, momentum=MOMENTUM)
 
     def _rate(self, gradients: PrivateGradients) -> float:
-        """Learning rate with momentum, from public quantities; see `NeuralWeights`."""
+        """Return the default learning rate for momentum, from public quantities; see `NeuralWeights`."""
         _, norm = reference_gradients(self._discriminator, self._private_loss, (self._batch(),))
         noise, window = gradients.noise_sd(norm), min(WINDOW, self._settings.steps)
         most = NOISE_TARGET / (2 * norm * noise * math.sqrt(window)) if noise > 0 else math.inf
@@ -199,7 +202,7 @@ class Training:
 
 
 def squared_slope(network: Module, rows: Tensor, scale: Array) -> tuple[Tensor, Tensor]:
-    """Logits of rows, and the mean of their squared gradient in the standardised row."""
+    """Return the logits of rows, shape (row,), and the mean squared norm of their gradient in standardised rows."""
     rows = rows.clone().requires_grad_()
     logits = network(rows)
     (slope,) = torch.autograd.grad(logits.sum(), rows, create_graph=True)

@@ -1,1 +1,1 @@
-"""AIM: a graphical model of marginals that are chosen where it fits badly."""
+"""AIM and MST: graphical models that are fitted to selected noisy marginals."""

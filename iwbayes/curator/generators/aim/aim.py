@@ -35,14 +35,15 @@ from iwbayes.schema import Schema
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable
 
-#: Parts of the budget (of the squared privacy parameter mu) that measure the columns one by one, at least, and that
-#: select. With R rounds the columns have 2/(R + 2) where this is more: a few rounds tell little of each column.
+#: Shares of the budget (of the squared privacy parameter mu) for single columns, at least, and for all selections.
+#: With R rounds, single columns get 2/(R + 2) if this is more, because few rounds measure each column rarely.
 COLUMNS_SHARE, SELECTION_SHARE = 0.15, 0.1
-#: Rounds at most, where none are given.
+#: Largest default number of rounds.
 MOST_ROUNDS = 40
-#: Sets of columns that are candidates at most; sets of three by default, where there are no more than so many.
+#: Largest number of candidate sets, and largest number for which sets of three columns are the default.
 MOST_CANDIDATES, _MOST_OF_THREE = 20_000, 5_000
-#: Candidates of a round at most that no clique of the junction tree has: those of others are drawn without the rows.
+#: Largest number of candidates of a round that no clique of the junction tree contains. A random subset is used if
+#: there are more; it does not depend on the private rows.
 _MOST_APART = 300
 
 
@@ -57,50 +58,75 @@ class _Shares(NamedTuple):
 
 @dataclass(frozen=True)
 class AIM(LedgerFit[FittedNetwork]):
-    """Marginals that are measured where the rows so far fit them worst, and one distribution that fits them all.
+    """Graphical model of marginals that are selected round by round (AIM).
 
-    Each column is measured by itself first, and numeric ones are grouped, as in `BayesNet`. In each round the
-    exponential mechanism selects a marginal of the workload whose counts are far from those of the distribution so far,
-    its counts are measured, and a log-linear distribution is fitted to all that was measured (free).
+    First, the counts of each single column are measured, and the bins of numeric columns are grouped, as in `BayesNet`.
+    Each round then has three steps:
+
+    1. The exponential mechanism selects a marginal of the workload that the current distribution fits badly.
+    2. The counts of this marginal are measured with noise.
+    3. A log-linear distribution is fitted to all noisy counts so far. This is post-processing and costs nothing.
 
     Parameters
     ----------
     workload : int or sequence, optional
-        Sets of columns whose joint counts matter: all of so many columns; or a list of sets of names, and of formulas
-        of regressions such as ``"y ~ a + b"``, whose scores hold the response with each predictor and the predictors
-        by twos. Their subsets are candidates as well. By default all of three columns, of two where there are more
-        than 30 columns.
+        Sets of columns whose joint counts the synthetic rows should reproduce. An integer k means all sets of k
+        columns. A sequence contains lists of column names, and formulas of regressions such as ``"y ~ a + b"``. A
+        formula means the sets of columns that its scores multiply: the response with each predictor, and pairs of
+        predictors. Subsets of these sets are candidates too. None (the default) means all sets of three columns, or of
+        two if there are more than 30 columns.
     rounds : int, optional
-        Marginals that are measured. By default from the number of rows, the budget and the number of columns.
-    max_bins : int
-        Most equal-width bins of a numeric column (a bound is one more).
-    max_cells : int
-        Most cells of the cliques of a junction tree, which carries the distribution of many columns.
+        Number of rounds, so of marginals to measure. None (the default) chooses it from the number of rows, the number
+        of columns and the budget.
+    max_bins : int, default 128
+        Largest number of equal-width bins of a numeric column between its bounds, at least 2.
+    max_cells : int, default 2_000_000
+        Largest number of cells of all cliques of the junction tree together. It limits memory and time if there are
+        too many columns for a joint table.
+
+    Raises
+    ------
+    ValueError
+        If a setting is outside its range. `events` and `fit` raise it if the workload names unknown columns, or has
+        more than 20,000 sets with their subsets.
+    ImportError
+        From `events` and `fit`, if the columns may have more than 100,000 cells together and the package mbi
+        (Private-PGM) is not installed.
 
     Notes
     -----
-    Score of a candidate r with n_r cells in a round whose counts have mean absolute noise s: w_r (|c_r - t_r|_1 - s
-    n_r), with c_r the counts, t_r the rounded counts of the distribution so far, which are public, and w_r the sum over
-    sets of the workload of how many columns r shares with each (McKenna et al. 2022, algorithm 3). All are integers.
-    Where t_r is counted in rows that are drawn from the distribution, their expected error is taken off as well.
-    Replacing a row changes c_r by at most 2 in L1, turning it into a null row by 1, and up to tau rows of a user by tau
-    times as much: the score by at most max w_r times that.
+    Score. In a round whose counts have mean absolute noise s, a candidate r with n_r cells has the score
+    w_r (|c_r - t_r|_1 - s n_r). Here c_r are the private counts, and t_r the rounded, public counts of the current
+    distribution. The weight w_r is the sum, over the sets of the workload, of the number of columns that r shares with
+    the set (McKenna et al. 2022, algorithm 3). Scores are integers. If t_r is estimated from rows drawn from the
+    distribution, their expected error is subtracted too. Replacing a row changes c_r by at most 2 in L1, zeroing it by
+    1, and replacing up to tau rows of a user by 2 tau. The score changes by at most max w_r times that.
 
-    Differences to the paper: number of rounds and noise are fixed before the first charge, so that one joint price
-    holds for all; the distribution is estimated by relaxed maximum entropy, which leaves cells that noise hides as the
-    rest of the distribution says; selection is by permute-and-flip.
+    Differences to the paper: the number of rounds and the noise are fixed before the first charge, so that all events
+    are accounted for jointly. The distribution is estimated by relaxed maximum entropy: in cells that the noise hides
+    it follows the other measurements. Selection uses permute-and-flip.
+
+    References
+    ----------
+    McKenna, Mullins, Sheldon & Miklau, AIM: an adaptive and iterative mechanism for differentially private synthetic
+    data, Proceedings of the VLDB Endowment 15(11), 2022.
 
     Examples
     --------
-    >>> AIM(workload=2).workload
-    2
+    >>> import pandas as pd
+    >>> import iwbayes as iw
+    >>> schema = iw.Schema(iw.Binary("ill"), iw.Integer("age", 0, 99))
+    >>> private = iw.PrivateTable(pd.DataFrame({"ill": [0, 1] * 50, "age": range(100)}), schema)
+    >>> fitted = iw.AIM(workload=2).fit(private, iw.Ledger(1.0, 1e-6), epsilon=1.0, delta=1e-6)
+    >>> len(fitted.sample(20, random_seed=1))
+    20
     """
 
-    #: It works in pure epsilon. Not a ClassVar: `Generator` asks for an attribute of instances.
+    #: It accepts delta 0. Not a ClassVar, because the protocol `Generator` declares an instance attribute.
     pure = True
-    #: With a delta above 0 it is better: many counts need less Gaussian noise, and compose well.
+    #: A delta above 0 gives better results, because Gaussian noise on many counts is smaller.
     prefers_delta: ClassVar[bool] = True
-    #: Private rows are read block by block; one code a cell is kept.
+    #: Private rows are read block by block; one code per cell is kept in memory.
     reads_blocks: ClassVar[bool] = True
 
     workload: int | Sequence[str | Sequence[str]] | None = None
@@ -125,13 +151,13 @@ class AIM(LedgerFit[FittedNetwork]):
         )
         if not sets or len(sets) < len(parts) or () in sets:
             raise ValueError(
-                "workload must be a number of columns, or a list of lists of names and of formulas, as "
+                "workload must be a number of columns, or a list of formulas and lists of column names, such as "
                 f"[['age', 'sex'], 'ill ~ age']; got {given!r:.60}."
             )
         object.__setattr__(self, "workload", sets)
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
-        """Declare the uses of the private rows that `fit` will charge; refuse what it cannot do, before anything is."""
+        """Return the events that `fit` will charge. Raise an error if the workload or the columns are too large."""
         epsilon, delta = check_budget(epsilon, delta)
         self._candidates(facts.schema)
         shares = self._shares(facts, epsilon, delta)
@@ -146,7 +172,7 @@ class AIM(LedgerFit[FittedNetwork]):
         )
 
     def _shares(self, facts: PublicFacts, epsilon: float, delta: float) -> _Shares:
-        """Split the budget: with Gaussian noise such that the joint price of all is just within it."""
+        """Split the budget. With delta above 0, the shares are scaled up so that their joint cost uses the budget."""
         n_columns, n_rounds = len(facts.schema), self.rounds or default_rounds(facts, epsilon, delta)
         split = partial(_split, delta=delta, n_rounds=n_rounds)
         if delta == 0:
@@ -154,7 +180,7 @@ class AIM(LedgerFit[FittedNetwork]):
         return split(_scale(n_columns, n_rounds, epsilon, delta) * epsilon)
 
     def _candidates(self, schema: Schema) -> Candidates:
-        """List the sets of columns that may be measured; ValueError for unknown names and for too many sets."""
+        """List the sets of columns that may be measured. Raise ValueError for unknown names or too many sets."""
         n = len(schema)
         if self.workload is None or isinstance(self.workload, int):
             three = sum(math.comb(n, k) for k in (1, 2, 3)) <= _MOST_OF_THREE
@@ -165,7 +191,8 @@ class AIM(LedgerFit[FittedNetwork]):
             named = {name for names in self.workload if not isinstance(names, str) for name in names}
             if absent := sorted(named - set(schema.names)):
                 raise ValueError(
-                    f"the schema has no columns {absent}, which the workload names; it has {list(schema.names)}."
+                    f"workload must name columns of the schema; the schema has no columns {absent}. Choose from "
+                    f"{list(schema.names)}."
                 )
             sets = []
             for part in self.workload:
@@ -177,8 +204,8 @@ class AIM(LedgerFit[FittedNetwork]):
             number, uses = sum(2 ** len(part) for part in sets), [sum(c in part for part in sets) for c in range(n)]
         if number > MOST_CANDIDATES:
             raise ValueError(
-                f"the workload has {number} sets of columns with their subsets; {MOST_CANDIDATES} are the most. "
-                "Use workload=2, or name the sets that matter."
+                f"workload must have at most {MOST_CANDIDATES} sets of columns, counting subsets; got {number}. "
+                "Pass workload=2, or list only the sets that matter."
             )
         found = {part for full in sets for k in range(1, degree + 1) for part in combinations(full, k)}
         columns = tuple(sorted(found, key=lambda part: (len(part), part)))
@@ -199,12 +226,12 @@ class AIM(LedgerFit[FittedNetwork]):
     def _rounds(
         self, coded: CodedRows, ledger: Ledger, facts: PublicFacts, shares: _Shares, pull: float
     ) -> Distribution:
-        """Select, measure and estimate, round after round."""
+        """Run all rounds: select, measure and estimate. Return the last distribution."""
         sizes, n = tuple(g.size for g in coded.groups), facts.n_private
         measured = [NoisyMarginal((c,), *found) for c, found in sorted(coded.measured.items())]
         potentials, current = estimate(measured, n, engine(sizes, measured), prior_rows=pull)
         noise = mean_noise(facts, 1, *shares.round)
-        most_cells = 2 * n / noise  # beyond it, noise is all that is measured
+        most_cells = 2 * n / noise  # larger tables would contain little except noise
         candidates = self._candidates(facts.schema).within(sizes, most_cells)
         sensitivity = max(candidates.weights) * count_moves(facts) * facts.rows_per_user
         counts_of = Counter(coded.rows)
@@ -227,14 +254,14 @@ class AIM(LedgerFit[FittedNetwork]):
     def _allowed(
         self, candidates: Candidates, sizes: Sequence[int], measured: Sequence[NoisyMarginal], k: int
     ) -> list[int]:
-        """Candidates of round k, with which the distribution stays small enough; those of one column always are."""
+        """Return indices of the candidates of round k with which the junction tree stays within ``max_cells``."""
         if is_joint(sizes):
             return list(range(len(candidates.columns)))
         known = [part.columns for part in measured]
         carried = Structure.of(sizes, known)
         inside = [i for i, columns in enumerate(candidates.columns) if carried.clique_of(columns)]
         apart = sorted(set(range(len(candidates.columns))) - set(inside))
-        if len(apart) > _MOST_APART:  # a fixed seed: which ones it is does not follow from the rows
+        if len(apart) > _MOST_APART:  # the seed is fixed, so the subset does not depend on the private rows
             apart = sorted(np.random.default_rng(k).choice(apart, _MOST_APART, replace=False).tolist())
         return inside + [
             i for i in apart if Structure.of(sizes, [*known, candidates.columns[i]]).n_cells <= self.max_cells
@@ -242,18 +269,18 @@ class AIM(LedgerFit[FittedNetwork]):
 
 
 def _most_groups(facts: PublicFacts, shares: _Shares) -> int:
-    """Most groups of bins of a numeric column, such that a table of two is useful in a round."""
+    """Return the largest number of groups of a numeric column for which a table of two columns is useful."""
     return most_groups(facts, 1, shares.round)
 
 
 def default_rounds(facts: PublicFacts, epsilon: float, delta: float) -> int:
-    """Choose the number of rounds by public numbers: more for many rows, a large budget and many columns."""
+    """Choose the number of rounds from public numbers: more for many rows, many columns and a large budget."""
     signal = 1.5 * math.sqrt(facts.n_private * mu_of(epsilon, delta)) / 8
     return int(np.clip(round(signal * math.sqrt(len(facts.schema) / 6)), 2, min(4 * len(facts.schema), MOST_ROUNDS)))
 
 
 def _split(epsilon: float, delta: float, n_rounds: int) -> _Shares:
-    """Shares of a budget before its joint price is known."""
+    """Split a budget by the shares, before it is scaled to its joint cost."""
     single = max(COLUMNS_SHARE, 2 / (n_rounds + 2))
     one = (1 - single - SELECTION_SHARE) / n_rounds
     if delta == 0:
@@ -267,6 +294,6 @@ def _split(epsilon: float, delta: float, n_rounds: int) -> _Shares:
 
 @lru_cache(maxsize=256)
 def _scale(n_columns: int, n_rounds: int, epsilon: float, delta: float) -> float:
-    """How many times the budget may be called what the events together cost."""
+    """Return the largest factor of the budget for which all events together cost at most the budget."""
     events = AIM()._events
     return largest_scale(lambda t: events(_split(t * epsilon, delta, n_rounds), n_columns), epsilon, delta)

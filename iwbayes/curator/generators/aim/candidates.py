@@ -1,4 +1,4 @@
-"""Sets of columns whose counts may be measured: their scores, and their exact counts."""
+"""Candidate sets of columns that may be measured: their scores and their exact counts."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from iwbayes.features.formulas import model_terms
 from iwbayes.features.terms import feature_owners
 from iwbayes.schema import Schema
 
-#: Cells of candidates whose exact counts are kept from round to round.
+#: Largest number of cells of the exact counts that are kept between rounds.
 _KEPT_CELLS = 2**24
-#: Scores beyond it, which no table comes near, are cut: integers of 64 bits hold them.
+#: Scores are clipped to this absolute value, so that they fit in 64-bit integers. Real tables do not reach it.
 _LARGEST_SCORE = 2**60
 
 
 class Candidates(NamedTuple):
-    """Sets of columns that may be measured, with their weights: how many columns they share with those that matter."""
+    """Sets of columns that may be measured, with their weights. See `AIM` for the weights."""
 
     columns: tuple[Columns, ...]
     weights: tuple[int, ...]
 
     def within(self, sizes: Sequence[int], most_cells: float) -> Candidates:
-        """Return those with at most so many cells, and all single columns."""
+        """Return the candidates with at most ``most_cells`` cells, and all single columns."""
         kept = [
             (columns, weight)
             for columns, weight in zip(*self, strict=True)
@@ -38,9 +38,11 @@ class Candidates(NamedTuple):
         return Candidates(*(tuple(part) for part in zip(*kept, strict=True)))
 
     def score(self, index: int, counts: Codes, expected: Array, noise: float, error: float = 0.0) -> int:
-        """Integer score of a candidate; see `AIM` for its sensitivity.
+        """Return the integer score of a candidate; see `AIM` for its sensitivity.
 
-        ``expected`` counts are public, ``error`` is their own expected distance from the distribution's.
+        ``counts`` are the private counts. ``expected`` are public counts of the current distribution, and ``error`` is
+        their expected absolute error if they are estimated from drawn rows. ``noise`` is the mean absolute noise of a
+        cell.
         """
         public = np.rint(expected.ravel()).astype(np.int64)
         found = self.weights[index] * (int(np.abs(counts - public).sum()) - round(noise * len(counts) + error))
@@ -48,7 +50,7 @@ class Candidates(NamedTuple):
 
 
 def scored(formula: str, schema: Schema) -> list[Columns]:
-    """List sets of columns that a regression's scores multiply, to second order, less those within others.
+    """List the sets of columns that a regression's scores multiply, to second order, without subsets of others.
 
     ValueError for a formula that cannot be measured; see `model_terms`.
     """
@@ -58,14 +60,14 @@ def scored(formula: str, schema: Schema) -> list[Columns]:
 
 
 class Counter:
-    """Exact counts of the private rows in the cells of some columns, kept as long as there are not too many."""
+    """Exact counts of the private rows by sets of columns. Counts are kept up to a limit of cells."""
 
     def __init__(self, rows: RowCodes) -> None:
         self._rows, self._left = rows, _KEPT_CELLS
         self._kept: dict[Columns, Codes] = {}
 
     def __call__(self, columns: Columns) -> Codes:
-        """Count, or take what is kept."""
+        """Return the exact counts of a set of columns, shape (cell,)."""
         if columns in self._kept:
             return self._kept[columns]
         (counts,) = self._rows.count([columns])

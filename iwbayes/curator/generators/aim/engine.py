@@ -1,4 +1,4 @@
-"""Where the distribution of all columns is kept: a joint table or a junction tree, and over how many groups of bins."""
+"""Choice of the representation of a distribution: a joint table or a junction tree, and the number of groups."""
 
 from __future__ import annotations
 
@@ -16,41 +16,44 @@ from iwbayes.curator.privacy.accounting import gaussian_multiplier
 from iwbayes.curator.privacy.mechanisms import Budget
 from iwbayes.curator.protocols import PublicFacts
 
-#: Cells and columns of a joint table at most; beyond it a junction tree carries the distribution.
+#: Largest number of cells and of columns of a joint table. Larger distributions use a junction tree.
 JOINT_CELLS, JOINT_COLUMNS = 100_000, 32
-#: Groups of bins of a numeric column at most.
+#: Largest number of groups of bins of a numeric column.
 MOST_GROUPS = 32
-#: Usefulness of the bins of single columns and of tables: mean count of a cell over its mean absolute noise.
+#: Required ratio of a cell's mean count to its mean absolute noise, for bins of single columns and for tables.
 BINS_THETA, THETA = 1.5, 8.0
-#: Rows that the pull towards the uniform distribution is worth, over the square root of the number of rows and mu.
+#: Weight of the shrinkage towards the uniform distribution, in rows, divided by mu and the square root of the rows.
 _PRIOR_PULL = 2.0
 
 
 def is_joint(sizes: Sequence[int]) -> bool:
-    """Whether a joint table of columns of these sizes is small enough."""
+    """Return whether a joint table of columns with these numbers of codes is small enough."""
     return math.prod(sizes) <= JOINT_CELLS and len(sizes) <= JOINT_COLUMNS
 
 
 def engine(sizes: Sequence[int], measured: Sequence[NoisyMarginal]) -> Callable[[Potentials], Distribution]:
-    """Joint table where it is small, else the junction tree of what was measured."""
+    """Return a function from potentials to a distribution: a joint table if it is small, else a junction tree."""
     if is_joint(sizes):
         return partial(Joint.of, sizes=sizes)
     return partial(Tree.of, structure=Structure.of(sizes, [part.columns for part in measured]))
 
 
 def most_groups(facts: PublicFacts, n_tables: int, budget: Budget) -> int:
-    """Most groups of bins of a numeric column, such that a table of two, measured with so many, is useful."""
+    """Return the largest number of groups of a numeric column for which a table of two columns is useful.
+
+    ``n_tables`` tables share the budget.
+    """
     return int(np.clip(math.sqrt(useful_cells(facts, n_tables, budget, THETA)), 2, MOST_GROUPS))
 
 
 def prior_rows(facts: PublicFacts, epsilon: float, delta: float) -> float:
-    """Rows that the pull of `estimate` towards the uniform distribution is worth."""
+    """Return the weight of `estimate`'s shrinkage towards the uniform distribution, in rows."""
     return _PRIOR_PULL * math.sqrt(facts.n_private) * mu_of(epsilon, delta)
 
 
 def check_engine(facts: PublicFacts, max_bins: int, n_groups: int) -> None:
-    """ImportError where the columns may have too many cells for a joint table, and mbi is not there."""
-    # a table whose users' rows are not bounded yet may get more groups when they are
+    """Raise ImportError if the columns may have too many cells for a joint table and mbi is not installed."""
+    # with users, the number of groups may grow once their rows are bounded
     groups = MOST_GROUPS if facts.n_users is not None else n_groups
     bins = [ColumnBins.of(column, max_bins) for column in facts.schema]
     sizes = [min(groups, b.n_present) + b.column.missing if is_numeric(b.column) else b.size for b in bins]
@@ -59,5 +62,5 @@ def check_engine(facts: PublicFacts, max_bins: int, n_groups: int) -> None:
 
 
 def mu_of(epsilon: float, delta: float) -> float:
-    """Budget as that of a Gaussian mechanism, about; of pure epsilon a quarter."""
+    """Return the approximate privacy parameter mu of a Gaussian mechanism with this budget. Pure: epsilon/4."""
     return 1 / gaussian_multiplier(epsilon, delta) if delta > 0 else epsilon / 4

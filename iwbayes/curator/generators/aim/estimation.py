@@ -1,4 +1,4 @@
-"""The distribution of all columns that noisy marginals tell of: a log-linear model by relaxed maximum entropy."""
+"""Estimate the distribution of all columns from noisy marginals: a log-linear model by relaxed maximum entropy."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from iwbayes.arrays import Array
 from iwbayes.curator.generators.tables.network import Node
 
 Columns = tuple[int, ...]
-#: Numbers added to the log probability of a row, an axis for each of its columns, which are in increasing order.
+#: Terms of the log probability of a row, by sets of columns in increasing order. Each array has one axis per column.
 Potentials = Mapping[Columns, Array]
 
-#: Largest relaxation of the noise of a single column: its counts are many times larger than their noise.
+#: Largest relaxation for single columns, because their counts are much larger than their noise.
 _SINGLE_SHARE = 1e-3
-#: Steps of the optimiser at most, and the relative gain that ends it.
+#: Largest number of optimiser steps, and the relative gain at which the optimiser stops.
 _STEPS, _GAIN = 100, 1e-9
 
 
 class NoisyMarginal(NamedTuple):
-    """Noisy counts of some columns, and the variance of their noise, both with an axis for each column."""
+    """Noisy counts of a set of columns and the variances of their noise. Both arrays have one axis per column."""
 
     columns: Columns
     counts: Array
@@ -32,34 +32,34 @@ class NoisyMarginal(NamedTuple):
 
 
 class Distribution(Protocol):
-    """A log-linear distribution p(x), proportional to the exponential of a sum of potentials."""
+    """A log-linear distribution: p(x) is proportional to the exponential of a sum of potentials."""
 
     @property
     def log_sum(self) -> float:
-        """Log of the sum that the exponentials are divided by."""
+        """Log of the normalising constant."""
 
     def marginal(self, columns: Columns) -> Array:
-        """Probabilities of the cells of some columns, in increasing order, an axis for each."""
+        """Return the probabilities of a set of columns (in increasing order), with one axis per column."""
 
     def error(self, columns: Columns, marginal: Array) -> float:
-        """Sum of the expected absolute errors of what `marginal` has returned; 0 where it is exact."""
+        """Return the sum of the expected absolute errors of a result of `marginal`; 0 if it is exact."""
 
     def network(self) -> tuple[tuple[Node, ...], tuple[Array, ...]]:
-        """Columns in an order to draw them in, and their conditional tables (parent code, column code)."""
+        """Return the columns in drawing order, and their conditional tables, shape (parent code, column code)."""
 
 
 @dataclass(frozen=True)
 class Joint:
-    """A distribution by its joint table: for as many cells as fit in memory."""
+    """A distribution that is stored as a joint table."""
 
     log_sum: float
     table: Array
 
     @classmethod
     def of(cls, potentials: Potentials, sizes: Sequence[int]) -> Joint:
-        """Add the potentials up over all cells of columns of these sizes."""
+        """Make the joint table of columns with these numbers of codes, from potentials."""
         total = np.zeros((1,) * len(sizes))
-        # small ones first, so that few sums are over all cells
+        # small potentials first, so that few sums run over all cells
         for columns, potential in sorted(potentials.items(), key=lambda item: item[1].size):
             total = total + potential.reshape([size if index in columns else 1 for index, size in enumerate(sizes)])
         largest = float(np.max(total))
@@ -68,21 +68,24 @@ class Joint:
         return cls(largest + math.log(whole), weights / whole)
 
     def marginal(self, columns: Columns) -> Array:
-        """Probabilities of the cells of some columns, in increasing order, an axis for each."""
+        """Return the probabilities of a set of columns (in increasing order), with one axis per column."""
         return np.asarray(self.table.sum(axis=tuple(axis for axis in range(self.table.ndim) if axis not in columns)))
 
     def error(self, columns: Columns, marginal: Array) -> float:
-        """Nothing: the marginals are exact."""
+        """Return 0, because the marginals are exact."""
         return 0.0
 
     def network(self) -> tuple[tuple[Node, ...], tuple[Array, ...]]:
-        """Each column given all before it."""
+        """Return each column given all columns before it."""
         nodes = tuple(Node(column, tuple(range(column))) for column in range(self.table.ndim))
         return nodes, tuple(conditional(self.marginal(node.members)) for node in nodes)
 
 
 def conditional(table: Array) -> Array:
-    """Conditional distributions of the last axis, shape (parent code, column code); even where a parent has no mass."""
+    """Return conditional distributions of the last axis, shape (parent code, column code).
+
+    They are uniform for a parent code without probability.
+    """
     flat = table.reshape(-1, table.shape[-1]) + np.finfo(float).tiny
     return np.asarray(flat / flat.sum(axis=1, keepdims=True))
 
@@ -109,18 +112,41 @@ def estimate(
     *,
     prior_rows: float,
 ) -> tuple[dict[Columns, Array], Distribution]:
-    r"""Potentials of the distribution that noisy counts of ``total`` rows tell of, and the distribution.
+    r"""Estimate the distribution of ``total`` rows from noisy counts, by relaxed maximum entropy.
 
-    It minimises N KL(p | uniform) + sum_c (N p_c - y_c)**2 / (2 r_c v_c), with y_c the noisy counts of marginal c, v_c
-    the variance of their noise and r_c the relaxation: ``prior_rows``/N, and less for single columns. Noise then moves
-    cells with few rows by less than those with many (relaxed maximum entropy; Dudik, Phillips & Schapire, JMLR 2007).
-    The dual in the potentials u, minimise N log_sum(u) - sum u_c y_c + sum r_c v_c u_c**2 / 2, is smooth and strictly
-    convex. ``start`` are potentials to begin with.
+    Parameters
+    ----------
+    measured : sequence of NoisyMarginal
+        Noisy counts.
+    total : float
+        Public number of rows, N.
+    distribution_of : callable
+        Function from potentials to a `Distribution`.
+    start : mapping, optional
+        Potentials to start from.
+    prior_rows : float
+        Weight of the shrinkage towards the uniform distribution, in rows.
+
+    Returns
+    -------
+    dict, Distribution
+        Potentials of the estimate, and the estimate.
+
+    Notes
+    -----
+    The estimate p minimises N KL(p | uniform) + sum_c (N p_c - y_c)**2 / (2 r_c v_c). Here y_c are the noisy counts of
+    marginal c, v_c the variances of their noise, and r_c the relaxation: ``prior_rows``/N, or less for single columns.
+    Noise then moves cells with few rows by less than cells with many rows. The dual problem in the potentials u is to
+    minimise N log_sum(u) - sum u_c y_c + sum r_c v_c u_c**2 / 2. It is smooth and strictly convex.
+
+    References
+    ----------
+    Dudik, Phillips & Schapire, Maximum entropy density estimation with generalized regularization, JMLR 8, 2007.
     """
     parts = combined(measured, total)
     relaxed = prior_rows / total
     ridges = [p.variance * (relaxed if len(p.columns) > 1 else min(_SINGLE_SHARE, relaxed)) for p in parts]
-    # about the curvature, so that all potentials are on one scale
+    # approximate curvatures, so that all scaled potentials have similar sizes
     scales = [1 / np.sqrt(np.maximum(p.counts, 0) + r + 0.5) for p, r in zip(parts, ridges, strict=True)]
     ends = np.cumsum([p.counts.size for p in parts])[:-1]
 

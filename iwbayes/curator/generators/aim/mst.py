@@ -1,4 +1,4 @@
-"""MST: the tables of all columns and of a spanning tree of pairs (McKenna, Miklau & Sheldon, JPC 2021)."""
+"""MST: a graphical model of single columns and a spanning tree of pairs (McKenna, Miklau & Sheldon, JPC 2021)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from iwbayes.curator.protocols import PublicFacts
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable
 
-#: Parts of the budget (of the squared privacy parameter mu) that measure the columns one by one, and that select.
+#: Shares of the budget (of the squared privacy parameter mu) for single columns and for all selections.
 COLUMNS_SHARE, SELECTION_SHARE = 0.15, 0.1
 
 
@@ -38,36 +38,49 @@ class _Shares(NamedTuple):
 
 @dataclass(frozen=True)
 class MST(LedgerFit[FittedNetwork]):
-    """The table of each column and of the pairs along a tree, and one distribution that fits them all.
+    """Graphical model of single columns and of a spanning tree of pairs of columns (MST).
 
-    Each column is measured by itself first, and numeric ones are grouped, as in `BayesNet`. Then one pair of columns
-    after another is selected by the exponential mechanism: one that depends, and that joins columns which no chain of
-    pairs has joined yet. The pairs are a spanning tree in the end, and their tables are measured together. A log-linear
-    distribution is fitted to all tables (free).
+    Fitting has three steps:
+
+    1. Measure the counts of each single column, and group the bins of numeric columns, as in `BayesNet`.
+    2. Select pairs of columns, one after the other, by the exponential mechanism. A pair scores high if its columns are
+       strongly dependent. Each pair must connect columns that earlier pairs do not connect yet, so that the pairs
+       become a spanning tree.
+    3. Measure the tables of all selected pairs together, and fit a log-linear distribution to all noisy tables. The
+       fit is post-processing and costs nothing.
 
     Parameters
     ----------
-    max_bins : int
-        Most equal-width bins of a numeric column (a bound is one more).
+    max_bins : int, default 128
+        Largest number of equal-width bins of a numeric column between its bounds, at least 2.
+
+    Raises
+    ------
+    ValueError
+        If a setting is outside its range.
+    ImportError
+        From `events` and `fit`, if the columns may have more than 100,000 cells together and the package mbi
+        (Private-PGM) is not installed.
 
     Notes
     -----
-    Score of a pair r with n_r cells: |c_r - t_r|_1 - s n_r, with c_r the counts, t_r the rounded counts under
-    independence by the noisy counts of the two columns, which are public, and s the mean absolute noise of a cell when
-    the pairs are measured. All are integers. Replacing a row changes c_r by at most 2 in L1, turning it into a null row
-    by 1, and up to tau rows of a user by tau times as much: the score by at most that.
+    Score. A pair r with n_r cells has the score |c_r - t_r|_1 - s n_r. Here c_r are the private counts, and t_r the
+    rounded, public counts under independence, from the noisy counts of the two columns. s is the mean absolute noise of
+    a cell when the pairs are measured. Scores are integers. Replacing a row changes c_r by at most 2 in L1, zeroing it
+    by 1, and replacing up to tau rows of a user by 2 tau. The score changes by at most that.
 
-    A pair whose table would be noise and little else is no candidate. Where only such pairs could join two parts, the
-    parts stay independent, and single columns are selected by the same score and measured again in their place.
+    A pair is not a candidate if its table would contain little except noise. If only such pairs could connect two
+    parts of the tree, the parts stay independent. A single column is then selected by the same score and measured again
+    instead.
 
-    Differences to the paper: the expected noise is taken off the scores; bins of numeric columns are grouped; selection
-    is by permute-and-flip; the distribution is estimated by relaxed maximum entropy, as in `AIM`; one joint price holds
-    for all.
+    Differences to the paper: the expected noise is subtracted from the scores. The bins of numeric columns are grouped.
+    Selection uses permute-and-flip. The distribution is estimated by relaxed maximum entropy, as in `AIM`. All events
+    are accounted for jointly.
 
     References
     ----------
-    McKenna, Miklau & Sheldon (2021). Winning the NIST contest: a scalable and general approach to differentially
-    private synthetic data. Journal of Privacy and Confidentiality 11(3).
+    McKenna, Miklau & Sheldon, Winning the NIST contest: a scalable and general approach to differentially private
+    synthetic data, Journal of Privacy and Confidentiality 11(3), 2021.
 
     Examples
     --------
@@ -80,11 +93,11 @@ class MST(LedgerFit[FittedNetwork]):
     20
     """
 
-    #: It works in pure epsilon. Not a ClassVar: `Generator` asks for an attribute of instances.
+    #: It accepts delta 0. Not a ClassVar, because the protocol `Generator` declares an instance attribute.
     pure = True
-    #: With a delta above 0 it is better: many counts need less Gaussian noise, and compose well.
+    #: A delta above 0 gives better results, because Gaussian noise on many counts is smaller.
     prefers_delta: ClassVar[bool] = True
-    #: Private rows are read block by block; one code a cell is kept.
+    #: Private rows are read block by block; one code per cell is kept in memory.
     reads_blocks: ClassVar[bool] = True
 
     max_bins: int = 128
@@ -93,7 +106,7 @@ class MST(LedgerFit[FittedNetwork]):
         check_whole(self, max_bins=2)
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
-        """Declare the uses of the private rows that `fit` will charge; refuse what it cannot do, before anything is."""
+        """Return the events that `fit` will charge. Raise ImportError if mbi is needed and not installed."""
         epsilon, delta = check_budget(epsilon, delta)
         shares = _shares(len(facts.schema), epsilon, delta)
         check_engine(facts, self.max_bins, _most_groups(facts, shares))
@@ -126,11 +139,11 @@ class MST(LedgerFit[FittedNetwork]):
 def _tree(
     coded: CodedRows, independent: Distribution, ledger: Ledger, facts: PublicFacts, shares: _Shares
 ) -> list[Columns]:
-    """Select pairs until all columns are joined; single columns where the noise allows no further pair."""
+    """Select pairs until all columns are connected, or single columns if the noise allows no further pair."""
     sizes, n = [g.size for g in coded.groups], facts.n_private
     noise = mean_noise(facts, len(sizes) - 1, *shares.pairs)
     every = [columns for k in (1, 2) for columns in combinations(range(len(sizes)), k)]
-    # beyond so many cells, noise is all that is measured
+    # larger tables would contain little except noise
     candidates = Candidates(tuple(every), (1,) * len(every)).within(sizes, min(2 * n / noise, MAX_CELLS))
     alone = [independent.marginal((column,)) for column in range(len(sizes))]
     counts = coded.rows.count(candidates.columns)
@@ -154,12 +167,12 @@ def _tree(
 
 
 def _shares(n_columns: int, epsilon: float, delta: float) -> _Shares:
-    """Split the budget: with Gaussian noise such that the joint price of all is just within it."""
+    """Split the budget. With delta above 0, the shares are scaled up so that their joint cost uses the budget."""
     return _split(n_columns, (_scale(n_columns, epsilon, delta) if delta > 0 else 1.0) * epsilon, delta)
 
 
 def _split(n_columns: int, epsilon: float, delta: float) -> _Shares:
-    """Shares of a budget before its joint price is known; all of it is the column's where there is one."""
+    """Split a budget by the shares, before it is scaled to its joint cost. A single column gets all of it."""
     n_pairs = n_columns - 1
     if n_pairs == 0:
         columns = gaussian_parts(epsilon, delta, (1.0,))[0] if delta > 0 else Budget(epsilon, 0.0)
@@ -176,7 +189,7 @@ def _split(n_columns: int, epsilon: float, delta: float) -> _Shares:
 
 @lru_cache(maxsize=256)
 def _scale(n_columns: int, epsilon: float, delta: float) -> float:
-    """How many times the budget may be called what the events together cost."""
+    """Return the largest factor of the budget for which all events together cost at most the budget."""
     return largest_scale(lambda t: _events(_split(n_columns, t * epsilon, delta), n_columns), epsilon, delta)
 
 
@@ -192,7 +205,7 @@ def _events(shares: _Shares, n_columns: int) -> tuple[Event, ...]:
 
 
 def _most_groups(facts: PublicFacts, shares: _Shares) -> int:
-    """Most groups of bins of a numeric column, such that a table of two is useful."""
+    """Return the largest number of groups of a numeric column for which a table of two columns is useful."""
     n_pairs = len(facts.schema) - 1
     budget = shares.pairs if n_pairs else shares.columns
     return most_groups(facts, max(n_pairs, 1), budget)

@@ -1,7 +1,7 @@
-"""A log-linear distribution by a junction tree, which mbi (Private-PGM) makes: for columns beyond a joint table.
+"""Log-linear distributions on a junction tree, for columns with too many cells for a joint table.
 
-Messages are passed in numpy: mbi compiles each tree anew, which takes seconds where a pass takes a millisecond, and
-hundreds of compiled trees exhaust the memory maps of a process.
+The package mbi (Private-PGM) makes the junction tree. Messages are passed in numpy, because mbi compiles every tree
+again: this takes seconds instead of a millisecond, and hundreds of compiled trees exhaust a process's memory maps.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from iwbayes.curator.generators.aim.estimation import Columns, Potentials, condi
 from iwbayes.curator.generators.tables.counts import Codes
 from iwbayes.curator.generators.tables.network import Node, count_table, draw_network
 
-#: Rows that marginals of columns in different cliques are counted in: exact ones take minutes.
+#: Number of drawn rows from which marginals across cliques are counted. Exact ones would take minutes.
 _DRAWN = 200_000
 
 
 @cache
 def require_mbi() -> Any:
-    """Import mbi, which speaks of settings of JAX that do not matter here; ImportError with the remedy without it."""
+    """Import mbi. Ignore its warnings about JAX. Raise ImportError with the remedy if mbi is not installed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             import mbi
         except ImportError as error:
             raise ImportError(
-                "AIM and MST need the package mbi where all columns together may have more than 100,000 cells. Install "
-                "it (pip install 'iwbayes[aim]'), or use fewer columns or a smaller max_bins."
+                "AIM and MST need the package mbi, because the columns may have more than 100,000 cells together. "
+                "Install it with: pip install 'iwbayes[aim]', or pass fewer columns or a smaller max_bins."
             ) from error
     return mbi
 
 
 @dataclass(frozen=True)
 class Structure:
-    """A junction tree over columns of these sizes; by value the same for the same cliques."""
+    """A junction tree over columns with these numbers of codes. Trees with the same cliques compare equal."""
 
     sizes: tuple[int, ...]
     cliques: tuple[Columns, ...]
 
     @classmethod
     def of(cls, sizes: Sequence[int], columns: Iterable[Columns]) -> Structure:
-        """Junction tree that carries potentials of these columns; each column is in some clique."""
+        """Make a junction tree whose cliques contain the given sets of columns, and every single column."""
         domain = _domain(tuple(sizes))
         wanted = sorted({_names(c) for c in columns} | {_names((index,)) for index in range(len(sizes))})
         tree, _ = require_mbi().junction_tree.make_junction_tree(domain, wanted)
@@ -62,31 +62,31 @@ class Structure:
 
     @cached_property
     def order(self) -> tuple[Columns, ...]:
-        """Cliques, each after the one that it shares its columns of earlier cliques with."""
+        """Cliques in depth-first order. A clique shares columns with earlier cliques only through its parent."""
         import networkx
 
         return tuple(_columns(clique) for clique in networkx.dfs_preorder_nodes(self.tree))
 
     @cached_property
     def messages(self) -> tuple[tuple[Columns, Columns], ...]:
-        """Senders and receivers of messages, each after those that its sender waits for."""
+        """Pairs of sender and receiver, in an order in which every sender has received its messages before."""
         order = require_mbi().junction_tree.message_passing_order(self.tree)
         return tuple((_columns(sender), _columns(receiver)) for sender, receiver in order)
 
     @cached_property
     def roots(self) -> tuple[Columns, ...]:
-        """One clique of each connected part of the tree."""
+        """One clique of each connected component of the tree."""
         import networkx
 
         return tuple(_columns(next(iter(part))) for part in networkx.connected_components(self.tree))
 
     @property
     def n_cells(self) -> int:
-        """Cells of all cliques together."""
+        """Number of cells of all cliques together."""
         return sum(math.prod(self.sizes[index] for index in clique) for clique in self.cliques)
 
     def clique_of(self, columns: Columns) -> Columns | None:
-        """Return the smallest clique that has all of some columns, if any has."""
+        """Return the smallest clique that contains all the columns, or None."""
         found = [clique for clique in self.cliques if set(columns) <= set(clique)]
         return min(found, key=lambda clique: math.prod(self.sizes[index] for index in clique)) if found else None
 
@@ -106,7 +106,7 @@ def _domain(sizes: tuple[int, ...]) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """A distribution by the marginals of the cliques of a junction tree."""
+    """A distribution that is stored as the marginals of the cliques of a junction tree."""
 
     structure: Structure
     log_sum: float
@@ -114,7 +114,7 @@ class Tree:
 
     @classmethod
     def of(cls, potentials: Potentials, structure: Structure) -> Tree:
-        """Pass messages between the cliques, each of which takes the potentials of its columns."""
+        """Make the distribution from potentials, by passing messages between the cliques."""
         sums = {clique: np.zeros([structure.sizes[index] for index in clique]) for clique in structure.cliques}
         for columns, potential in potentials.items():
             clique = structure.clique_of(columns)
@@ -127,9 +127,9 @@ class Tree:
         return cls(structure, sum(wholes[root] for root in structure.roots), tables)
 
     def marginal(self, columns: Columns) -> Array:
-        """Probabilities of the cells of some columns, in increasing order, an axis for each.
+        """Return the probabilities of a set of columns (in increasing order), with one axis per column.
 
-        Exact where a clique has them all, else from many drawn rows.
+        They are exact if a clique contains the columns. Otherwise they are estimated from many drawn rows.
         """
         clique = self.structure.clique_of(columns)
         if clique is not None:
@@ -139,18 +139,18 @@ class Tree:
         return (counts / len(self._drawn)).reshape([self.structure.sizes[index] for index in columns])
 
     def error(self, columns: Columns, marginal: Array) -> float:
-        """Sum of the expected absolute errors of a marginal of drawn rows; 0 where a clique has the columns."""
+        """Return the sum of the expected absolute errors of a marginal; 0 if a clique contains the columns."""
         if self.structure.clique_of(columns) is not None:
             return 0.0
         return float(np.sqrt(2 * marginal * (1 - marginal) / (math.pi * _DRAWN)).sum())
 
     @cached_property
     def _drawn(self) -> Codes:
-        """Codes of rows from this distribution, by a fixed seed: it is public, and so are they."""
+        """Codes of rows drawn from this public distribution, with a fixed seed."""
         return draw_network(*self.network(), self.structure.sizes, _DRAWN, np.random.default_rng(0), strata=True)
 
     def network(self) -> tuple[tuple[Node, ...], tuple[Array, ...]]:
-        """Columns along the tree, each given those of its clique that come before."""
+        """Return the columns along the tree, each given the earlier columns of its clique."""
         nodes: list[Node] = []
         tables = []
         for clique in self.structure.order:
@@ -165,7 +165,7 @@ class Tree:
 
 
 def _beliefs(sums: dict[Columns, Array], structure: Structure) -> dict[Columns, Array]:
-    """Log probabilities of the cells of each clique, up to a constant, by messages along the tree (Shafer & Shenoy)."""
+    """Return log probabilities of each clique's cells, up to a constant, by Shafer-Shenoy message passing."""
     received: dict[Columns, dict[Columns, Array]] = {clique: {} for clique in structure.cliques}
     for sender, receiver in structure.messages:
         belief = sums[sender]

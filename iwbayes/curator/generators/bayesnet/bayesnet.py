@@ -32,9 +32,9 @@ from iwbayes.schema import Schema
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable
 
-#: Usefulness that is asked of the bins of single columns, as a share of ``theta``: their sums average the noise out.
+#: Usefulness of the bins of single columns, as a share of ``theta``. It may be lower, because smoothing averages noise.
 BINS_THETA = 0.75
-#: Rows of a column's own distribution that each parent code begins with, in standard deviations of a cell's noise.
+#: Size of the Dirichlet prior of each parent code, in rows per standard deviation of a cell's noise.
 PRIOR_ROWS = 0.5
 
 
@@ -48,60 +48,85 @@ class _Shares(NamedTuple):
 
 @dataclass(frozen=True)
 class BayesNet(LedgerFit["FittedNetwork"]):
-    """PrivBayes for mixed columns under a public schema.
+    """Bayesian network of noisy tables (PrivBayes), for numeric and categorical columns under a public schema.
 
-    Three steps. Each numeric column's distribution is measured over bins of equal width, and each bound by itself,
-    where zeros and clipped values gather. A smooth density is put through these counts, and neighbouring bins are
-    grouped to about equal mass (post-processing, free). One column after another enters the network with the parents
-    that the exponential mechanism selects by the score R. Each column's table with its parents is measured over the
-    groups, and all tables and bins are brought to agree on every column's distribution (free). Sampling draws groups
-    along the network, then a bin by the smooth distribution, then a value uniformly within the bin.
+    Fitting has three steps:
+
+    1. Measure the distribution of each numeric column over equal-width bins. Each bound is a separate bin, because
+       zeros and clipped values often equal a bound. The noisy counts are smoothed, and neighbouring bins are grouped
+       to about equal mass. Smoothing and grouping are post-processing and cost nothing.
+    2. Build the network. The exponential mechanism selects the next column and its parents by the score R (see Notes).
+    3. Measure the table of each column and its parents, over the groups. All tables and bins are then adjusted to
+       agree on the distribution of every column, which costs nothing.
+
+    The fitted network draws a row column by column: first a group given the parents' groups, then a bin within the
+    group, then a uniform value within the bin.
 
     Parameters
     ----------
-    max_parents : int
-        Most parents of a column.
-    max_bins : int
-        Most equal-width bins of a numeric column (a bound is one more), and most groups of bins.
-    theta : float
-        Usefulness: a table is considered when the mean count of a cell is at least ``theta`` times its mean absolute
-        noise (Zhang et al., section 4.3). It sizes bins (at three quarters of it), groups and parent sets.
-    bins_share, structure_share : float
-        Parts of epsilon that measure the numeric columns' own distributions and select the structure; the rest
-        measures the tables. With ``delta`` above 0, the Gaussian noise of bins and tables shares one guarantee: their
-        parts are then of its inverse variance.
+    max_parents : int, default 2
+        Largest number of parents of a column. 0 makes all columns independent.
+    max_bins : int, default 128
+        Largest number of equal-width bins of a numeric column between its bounds, at least 2. It also limits the
+        groups of bins.
+    theta : float, default 2.0
+        Usefulness of a table. A table is considered if its mean count per cell is at least ``theta`` times the mean
+        absolute noise of a cell (Zhang et al., section 4.3, who use 4). It determines the number of bins (with three
+        quarters of its value), of groups and of parents.
+    bins_share : float, default 0.25
+        Share of epsilon for the distributions of the numeric columns (step 1).
+    structure_share : float, default 0.1
+        Share of epsilon for the selection of the network (step 2). The rest of epsilon measures the tables (step 3).
+
+    Raises
+    ------
+    ValueError
+        If a setting is outside its range, or if the shares leave nothing for the tables.
 
     Notes
     -----
-    Score. For a column X and parents P with N rows (public), R = |Pr[X,P] - Pr[X] Pr[P]|_1 / 2 in [0, 1]. Replacing one
-    row changes each of the empirical distributions Pr[X,P], Pr[X] and Pr[P] by at most 2/N in L1. Write p q for the
-    product. |p'q' - p q|_1 <= |p'|_1 |q' - q|_1 + |p' - p|_1 |q|_1 <= 4/N, so R changes by at most (2/N + 4/N)/2 = 3/N.
-    Turning a row into a null row, which counts nowhere, changes each distribution by 1/N and R by at most 1.5/N (the
-    distributions then sum to at most one). The code works with the integer sum |N c(x,p) - c(x) c(p)| = 2 N**2 R,
-    whose sensitivities are 6N and 3N.
+    Budget. With ``delta`` above 0, bins and tables together are one Gaussian release. The shares then divide its
+    inverse noise variance.
 
-    Tables. A row stands in one cell of each table: replacing it changes the counts of a table by 2 in L1 and those of d
-    tables by sqrt(2d) in L2; nulling it by 1 and sqrt(d). Noise is Laplace, or Gaussian when ``delta`` is above 0:
-    less of it where there are many columns. Conditional distributions are posterior means under a Dirichlet prior worth
-    half a standard deviation of a cell's noise in rows: a small cell that noise hides keeps some rows, which weights
-    can then raise.
+    Score. For a column X with parents P and N rows (public), R = |Pr[X,P] - Pr[X] Pr[P]|_1 / 2, in [0, 1]. Replacing
+    one row changes each of the empirical distributions Pr[X,P], Pr[X] and Pr[P] by at most 2/N in L1. For products p q
+    of distributions, |p'q' - p q|_1 <= |p'|_1 |q' - q|_1 + |p' - p|_1 |q|_1 <= 4/N. So R changes by at most
+    (2/N + 4/N)/2 = 3/N. Zeroing a row (it then counts nowhere) changes each distribution by 1/N and R by at most
+    1.5/N, because the distributions then sum to at most one. The code uses the integer score
+    sum |N c(x,p) - c(x) c(p)| = 2 N**2 R, with c the counts. Its sensitivities are 6N and 3N.
 
-    Users who own up to tau rows. The number of rows is private and at most K = U tau, U the number of users: with K in
-    place of N the distributions sum to at most one and change by at most 2 tau/K, so the integer scores
-    sum |K c(x,p) - c(x) c(p)| change by at most 6 K tau. Counts change by tau times as much as for one row. Sizes of
-    bins, groups and tables follow the released, noisy number of rows.
+    Tables. A row is counted in one cell of each table. Replacing it changes the counts of one table by 2 in L1, and of
+    d tables by sqrt(2d) in L2. Zeroing it changes them by 1 and sqrt(d). The noise is Laplace, or Gaussian if ``delta``
+    is above 0; Gaussian noise is smaller if there are many columns. Conditional distributions are posterior means
+    under a Dirichlet prior. The prior is worth as many rows as half a standard deviation of a cell's noise. A small
+    cell that the noise hides thus keeps some rows, and weights can raise them later.
+
+    Users with up to tau rows. The number of rows is private and at most K = U tau, with U the number of users. With K
+    instead of N the distributions sum to at most one and change by at most 2 tau/K. The integer scores
+    sum |K c(x,p) - c(x) c(p)| thus change by at most 6 K tau. Counts change by tau times the change for one row. The
+    numbers of bins, groups and table cells depend on the released, noisy number of rows.
+
+    References
+    ----------
+    Zhang, Cormode, Procopiuc, Srivastava & Xiao, PrivBayes: private data release via Bayesian networks, ACM
+    Transactions on Database Systems 42(4), 2017.
 
     Examples
     --------
-    >>> BayesNet(max_parents=1).max_parents
-    1
+    >>> import pandas as pd
+    >>> import iwbayes as iw
+    >>> schema = iw.Schema(iw.Binary("ill"), iw.Integer("age", 0, 99))
+    >>> private = iw.PrivateTable(pd.DataFrame({"ill": [0, 1] * 50, "age": range(100)}), schema)
+    >>> fitted = iw.BayesNet(max_parents=1).fit(private, iw.Ledger(1.0, 1e-6), epsilon=1.0, delta=1e-6)
+    >>> len(fitted.sample(20, random_seed=1))
+    20
     """
 
-    #: It works in pure epsilon. Not a ClassVar: `Generator` asks for an attribute of instances.
+    #: It accepts delta 0. Not a ClassVar, because the protocol `Generator` declares an instance attribute.
     pure = True
-    #: With a delta above 0 it is better: Gaussian counts need less noise, and compose well.
+    #: A delta above 0 gives better results, because Gaussian noise on many counts is smaller.
     prefers_delta: ClassVar[bool] = True
-    #: Private rows are read block by block, and counted anew where they are not in memory.
+    #: Private rows are read block by block, and read again for each count if they are not in memory.
     reads_blocks: ClassVar[bool] = True
 
     max_parents: int = 2
@@ -113,15 +138,15 @@ class BayesNet(LedgerFit["FittedNetwork"]):
     def __post_init__(self) -> None:
         check_whole(self, max_parents=0, max_bins=2)
         if not (math.isfinite(self.theta) and self.theta > 0):
-            raise ValueError(f"theta must be positive; got {self.theta!r}. The paper uses 4, the default is 2.")
+            raise ValueError(f"theta must be positive; got {self.theta!r}. Pass for example 2, the default.")
         if not (min(self.bins_share, self.structure_share) > 0 and self.bins_share + self.structure_share < 1):
             raise ValueError(
-                f"bins_share and structure_share must be above 0 and leave a rest for the tables; "
-                f"got {self.bins_share!r} and {self.structure_share!r}."
+                f"bins_share and structure_share must be above 0, with a sum below 1 that leaves budget for the "
+                f"tables; got {self.bins_share!r} and {self.structure_share!r}."
             )
 
     def _shares(self, schema: Schema, epsilon: float, delta: float) -> _Shares:
-        """Split the budget over the steps that the schema has."""
+        """Split the budget between bins, selection and tables. Steps that the schema does not need get nothing."""
         n_select = len(schema) - 1 if self.max_parents > 0 else 0
         structure = self.structure_share * epsilon if n_select else 0.0
         bins = self.bins_share * epsilon if any(map(is_numeric, schema)) else 0.0
@@ -134,7 +159,7 @@ class BayesNet(LedgerFit["FittedNetwork"]):
         return _Shares(own, selection, tables)
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
-        """Declare the uses of the private rows that `fit` will charge."""
+        """Return the events that `fit` will charge to the ledger."""
         schema = facts.schema
         epsilon, delta = check_budget(epsilon, delta)
         if self.max_parents > 0:
@@ -202,9 +227,10 @@ class BayesNet(LedgerFit["FittedNetwork"]):
 def parent_sets(
     placed: Sequence[int], sizes: Sequence[int], size: int, max_parents: int, cells: float
 ) -> list[tuple[int, ...]]:
-    """List the parent sets among placed columns whose table has at most ``cells`` cells, or the empty one.
+    """List the useful parent sets of a column with ``size`` codes, among the ``placed`` columns.
 
-    A set in a larger useful one is left out (Zhang et al., algorithm 5): R cannot fall when a parent is added.
+    A set is useful if its table has at most ``cells`` cells. Subsets of useful sets are left out, because R never
+    decreases when a parent is added (Zhang et al., algorithm 5). If no set is useful, the empty set is listed.
     """
     useful: list[tuple[int, ...]] = []
     for count in range(min(max_parents, len(placed)), 0, -1):
@@ -216,18 +242,18 @@ def parent_sets(
 
 
 def check_rows(n: int) -> None:
-    """ValueError for more rows than the scores of a structure can count."""
+    """Raise ValueError if there are too many rows for scores in 64-bit integers."""
     if n > 2**30:
         raise ValueError(
-            f"scores of more than 2**30 rows pass 64-bit integers; there may be {n}. Fit on fewer rows, or use "
-            "BayesNet(max_parents=0)."
+            f"BayesNet needs at most 2**30 rows, so that its integer scores fit in 64 bits; there may be {n}. "
+            "Fit it on fewer rows, or pass max_parents=0."
         )
 
 
 def structure_scores(tables: Iterable[Codes], sizes: Sequence[int], candidates: Sequence[Node], n: int) -> list[int]:
-    """Integer scores 2 n**2 R of candidates by their tables, n at least the number of rows.
+    """Compute the integer scores 2 n**2 R of candidates from their tables. n is at least the number of rows.
 
-    See `BayesNet` for their sensitivity.
+    See `BayesNet` for the sensitivity.
     """
     check_rows(n)
     scores = []
@@ -239,11 +265,11 @@ def structure_scores(tables: Iterable[Codes], sizes: Sequence[int], candidates: 
 
 
 def conditional_table(noisy: Array, size: int, total: float, prior: float) -> Array:
-    """Conditional distributions, shape (parent code, column code): posterior means under a Dirichlet prior.
+    """Return conditional distributions, shape (parent code, column code), as posterior means under Dirichlet priors.
 
-    The prior of each parent code is worth ``prior`` rows, above 0, of the column's own distribution, in which each
-    value has a row more. A small cell that noise has hidden keeps some mass, and a parent without any takes the
-    column's own distribution.
+    The prior of each parent code is worth ``prior`` rows, above 0. Its mean is the column's marginal distribution with
+    one row added to each value. A small cell that the noise hides thus keeps some probability. A parent code without
+    rows gets the marginal distribution.
     """
     table = project_nonnegative(noisy, total).reshape(-1, size)
     own = (table.sum(axis=0) + 1) / (total + size)

@@ -1,1 +1,1 @@
-"""Mixture: a private mixture of products."""
+"""Mixture: a private mixture of products of distributions."""

@@ -1,10 +1,12 @@
-"""Distributions of a column within a component: of levels, truncated normal and Poisson, with atoms at the bounds.
+"""Distributions of a column within a component: levels, truncated normal and Poisson, with atoms at the bounds.
 
-A family maps unconstrained parameters, shape (component, parameter), to the distribution over the column's public codes
-and back-propagates gradients through it; it also draws values and holds the prior. Families of one `kind` have the same
-`distribution`, `prior` and `penalty`, and are computed at once. Whatever lies in an interval is parametrised by a
-logistic function, so that every prior but that of a spread is a Dirichlet (or beta) distribution on the natural scale;
-on the logit scale, Jacobian included, its log density is the sum of pseudo-counts times log shares.
+A family maps unconstrained parameters, shape (component, parameter), to a distribution over the column's public codes,
+and back-propagates gradients through this map. It also draws values and defines the prior. Families with the same
+`kind` share `distribution`, `prior` and `penalty`, and are computed together.
+
+Parameters with values in an interval are on the logit scale. All priors are Dirichlet (or beta) distributions on the
+natural scale, except the priors of standard deviations. On the logit scale, with the Jacobian, the log density of a
+Dirichlet distribution is the sum of pseudo-counts times log shares.
 """
 
 from __future__ import annotations
@@ -24,94 +26,97 @@ from iwbayes.arrays import Array
 from iwbayes.curator.generators.tables.bins import Codes, ColumnBins, draw_codes
 from iwbayes.schema.columns import Real, _Levels, _Whole
 
-#: From the gradient in the distribution (component, code) to that in the parameters (component, parameter).
+#: Map from gradients by probabilities (component, code) to gradients by parameters (component, parameter).
 Pull = Callable[[Array], Array]
 
-#: Pseudo-counts of a component's levels, all together: a weak pull towards the column's own distribution.
+#: Sum of the pseudo-counts of a component's levels: weak shrinkage towards the column's marginal distribution.
 LEVEL_COUNTS = 4.0
-#: Logits stay within this bound: beyond it nothing changes, and nothing overflows.
+#: Bound on the absolute value of logits. Larger logits change nothing and could overflow.
 LARGEST_LOGIT = 30.0
-#: Whole numbers with at most this many values are treated as levels.
+#: Integer columns with at most this many values are treated as levels.
 FEW_VALUES = 10
-#: Widest range of whole numbers with a Poisson distribution: its values are listed one by one.
+#: Largest range of an integer column with a Poisson distribution, whose probabilities are listed one by one.
 POISSON_RANGE = 1000
 #: Smallest standard deviation of a truncated normal, as a share of the width of the bounds.
 LEAST_SD = 1e-3
-#: Prior of the log standard deviation (of its part above the smallest), as a share of the width of the bounds.
+#: Prior mean and standard deviation of log(sd - LEAST_SD), with sd as a share of the width of the bounds.
 LOG_SD_MEAN, LOG_SD_SD = math.log(0.2), 1.0
-#: Log standard deviations stay below this: the distribution is then uniform.
+#: Upper bound of log standard deviations. The distribution is then uniform.
 LARGEST_LOG_SD = 2.0
 
 
 def jitter(counts: Array, rng: np.random.Generator | None) -> Array:
-    """Gamma draws with these means: shares that maximise sum g log share then follow the Dirichlet distribution."""
+    """Draw gamma variables g with these means, or return the means without ``rng``.
+
+    The shares that maximise sum g log share then follow the Dirichlet distribution.
+    """
     return counts if rng is None else np.maximum(rng.gamma(counts), 1e-12)
 
 
 def dirichlet_penalty(logits: Array, counts: Array) -> tuple[float, Array]:
-    """Minus sum of counts times log softmax, and its gradient; both arguments have shape (component, choice)."""
+    """Return minus the sum of counts times log softmax, and its gradient. Arguments have shape (component, choice)."""
     logs = log_softmax(logits, axis=1)
     return -float(np.sum(counts * logs)), counts.sum(axis=1, keepdims=True) * np.exp(logs) - counts
 
 
 @dataclass(frozen=True)
 class LevelFamily:
-    """Any distribution over the codes, the one for missing cells among them; parameters are logits."""
+    """Any distribution over the codes, including the one for missing cells. The parameters are logits."""
 
     bins: ColumnBins
 
     @property
     def kind(self) -> tuple[str | int, ...]:
-        """What families that are computed at once have in common: the number of codes."""
+        """Key of families that are computed together: the same number of codes."""
         return "levels", self.bins.size
 
     @property
     def n_parameters(self) -> int:
-        """One logit a code."""
+        """Number of parameters: one logit per code."""
         return self.bins.size
 
     @property
     def limits(self) -> Array:
-        """Largest value of each parameter, all of them logits; the smallest is minus `LARGEST_LOGIT`."""
+        """Upper bound of each parameter. The lower bound is minus `LARGEST_LOGIT`."""
         return np.full(self.n_parameters, LARGEST_LOGIT)
 
     def distribution(self, theta: Array) -> tuple[Array, Pull]:
-        """Softmax of the logits, shape (component, code), and its back-propagation."""
+        """Return the probabilities, shape (component, code), and their back-propagation."""
         distribution = softmax(theta, axis=1)
         return distribution, lambda grad: distribution * (grad - np.sum(distribution * grad, axis=1, keepdims=True))
 
     def prior(self, center: Array, n_components: int, rng: np.random.Generator | None) -> Array:
-        """Pseudo-counts of each code, with ``rng`` one prior draw of them; see `penalty`."""
+        """Return pseudo-counts of each code, shape (component, code), or one random draw of them; see `penalty`."""
         return jitter(np.tile(LEVEL_COUNTS * center, (n_components, 1)), rng)
 
     def penalty(self, theta: Array, prior: Array) -> tuple[float, Array]:
-        """Minus the Dirichlet log density on the logit scale up to a constant, and its gradient."""
+        """Return minus the Dirichlet log density on the logit scale, up to a constant, and its gradient."""
         return dirichlet_penalty(theta, prior)
 
     def start(self, center: Array, n_components: int, rng: np.random.Generator) -> Array:
-        """Logits of the column's own distribution, jittered."""
+        """Return starting values: logits of the column's marginal distribution plus random noise."""
         logits = np.log(center) + rng.normal(0.0, 1.0, (n_components, len(center)))
         return logits - logits.mean(axis=1, keepdims=True)
 
     def draw(self, theta: Array, component: Codes, rng: np.random.Generator) -> pd.Series:
-        """Draw codes, then values."""
+        """Draw one value per row, given each row's component."""
         return self.bins.values(draw_codes(softmax(theta, axis=1), component, rng), rng)
 
     def natural(self, theta: Array) -> dict[str, Array]:
-        """Shares of the codes, the one for missing cells last."""
+        """Return the shares of the codes; the one for missing cells is last."""
         return {"shares": softmax(theta, axis=-1)}
 
 
 @dataclass(frozen=True)
 class _NumericFamily:
-    """What numeric families share: a cell is missing, at a bound where values gather, or follows the distribution.
+    """Shared part of numeric families. A cell follows the distribution, equals a bound (an atom), or is missing.
 
-    The first parameters are the logits of these outcomes, in the order: distribution, lower bound, upper bound,
-    missing; there are none where the distribution is the only outcome. ``atoms`` says whether the lower and the
-    upper bound have a share of their own.
+    ``atoms`` says whether the lower and the upper bound are atoms, with separate probabilities. The first parameters
+    are the logits of these outcomes, in the order: distribution, lower bound, upper bound, missing. There are no such
+    logits if the distribution is the only outcome.
     """
 
-    #: Number of parameters of the distribution: a location, and for two parameters the log of a spread.
+    #: Number of parameters of the distribution: a location and, if there are two, the log of a standard deviation.
     n_own: ClassVar[int]
 
     bins: ColumnBins
@@ -134,13 +139,13 @@ class _NumericFamily:
 
     @property
     def kind(self) -> tuple[str | int, ...]:
-        """Distribution and outcomes, and what fixes the bins: for whole numbers the width of the bounds."""
+        """Key of families that are computed together: the same distribution, outcomes and bins."""
         width = self.column.upper - self.column.lower if isinstance(self.column, _Whole) else 0
         return type(self).__name__, *self.atoms, self.column.missing, self.bins.n_present, width
 
     @cached_property
     def _others(self) -> list[tuple[int, float, str]]:
-        """Code, value and name of the outcomes other than the distribution."""
+        """Code, value and name of each outcome except the distribution."""
         known = (
             (0, float(self.column.lower), "at_lower"),
             (self.bins.n_present - 1, float(self.column.upper), "at_upper"),
@@ -154,19 +159,19 @@ class _NumericFamily:
 
     @property
     def n_outcomes(self) -> int:
-        """Number of logits of outcomes."""
+        """Number of logits of the outcomes."""
         return len(self._codes) + 1 if self._codes else 0
 
     def _present(self, theta: Array) -> tuple[Array, Pull]:
-        """Distribution over the bins, shape (component, bin), from its own parameters."""
+        """Return the distribution's probabilities of the bins, shape (component, bin), and their back-propagation."""
         raise NotImplementedError
 
     def _numbers(self, theta: Array, component: Codes, rng: np.random.Generator) -> Array:
-        """Draw from the distribution, on the column's own scale."""
+        """Draw one value per row from the distribution, on the column's scale."""
         raise NotImplementedError
 
     def _own(self, theta: Array) -> dict[str, Array]:
-        """Parameters of the distribution in the column's own terms."""
+        """Return the parameters of the distribution on the column's transformed scale."""
         raise NotImplementedError
 
     @property
@@ -175,12 +180,12 @@ class _NumericFamily:
 
     @property
     def limits(self) -> Array:
-        """The log of a spread comes last."""
+        """Upper bound of each parameter. The log of a standard deviation is last."""
         logits = np.full(self.n_parameters, LARGEST_LOGIT)
         return np.append(logits[1:], LARGEST_LOG_SD) if self.n_own == 2 else logits
 
     def distribution(self, theta: Array) -> tuple[Array, Pull]:
-        """Distribution over the bins, with the outcomes' shares added at their codes."""
+        """Return the probabilities of the codes, with the shares of atoms and missing cells, and back-propagation."""
         present, pull_present = self._present(theta[:, self.n_outcomes :])
         if not self._codes:
             return present, pull_present
@@ -198,12 +203,12 @@ class _NumericFamily:
         return distribution, pull
 
     def _outcomes(self, center: Array) -> Array:
-        """Released shares of the outcomes."""
+        """Return the released shares of the outcomes."""
         others = center[self._codes]
         return np.append(max(1 - others.sum(), 1e-6), others)
 
     def prior(self, center: Array, n_components: int, rng: np.random.Generator | None) -> Array:
-        """Pseudo-counts of the outcomes and of the location, and the mean of the log spread."""
+        """Return pseudo-counts of the outcomes and the location, and the prior mean of the log standard deviation."""
         parts = [jitter(np.ones((n_components, 2)), rng)]
         if self._codes:
             parts.insert(0, jitter(np.tile(LEVEL_COUNTS * self._outcomes(center), (n_components, 1)), rng))
@@ -213,7 +218,10 @@ class _NumericFamily:
         return np.hstack(parts)
 
     def penalty(self, theta: Array, prior: Array) -> tuple[float, Array]:
-        """Log density: Dirichlet of the outcomes, beta of the location, normal of the log standard deviation."""
+        """Return minus the log prior density, up to a constant, and its gradient.
+
+        The outcomes have a Dirichlet prior, the location a beta prior, and the log standard deviation a normal prior.
+        """
         n, grad, total = self.n_outcomes, np.empty_like(theta), 0.0
         if n:
             total, grad[:, :n] = dirichlet_penalty(theta[:, :n], prior[:, :n])
@@ -226,7 +234,7 @@ class _NumericFamily:
         return total, grad
 
     def start(self, center: Array, n_components: int, rng: np.random.Generator) -> Array:
-        """Locations from the column's own distribution, common spreads and outcomes."""
+        """Return starting values: random locations from the marginal distribution, equal other parameters."""
         edges = self._unit_edges
         bins = draw_codes(center[None, : self.bins.n_present], np.zeros(n_components, dtype=np.int64), rng)
         location = edges[bins] + (edges[bins + 1] - edges[bins]) * rng.random(n_components)
@@ -238,7 +246,7 @@ class _NumericFamily:
         return np.hstack(parts)
 
     def draw(self, theta: Array, component: Codes, rng: np.random.Generator) -> pd.Series:
-        """Draw from the distribution, then put the other outcomes where they are drawn."""
+        """Draw one value per row, given each row's component."""
         numbers = self._numbers(theta[:, self.n_outcomes :], component, rng)
         if self._codes:
             outcome = draw_codes(softmax(theta[:, : self.n_outcomes], axis=1), component, rng)
@@ -247,7 +255,7 @@ class _NumericFamily:
         return self.column.conform(pd.Series(numbers, name=self.column.name))
 
     def natural(self, theta: Array) -> dict[str, Array]:
-        """Own parameters, and the shares of the other outcomes where there are some."""
+        """Return the parameters of the distribution, and the shares of atoms and missing cells if there are any."""
         found = self._own(theta[..., self.n_outcomes :])
         if not self._codes:
             return found
@@ -257,16 +265,17 @@ class _NumericFamily:
 
 @dataclass(frozen=True)
 class NormalFamily(_NumericFamily):
-    """Normal distribution truncated to the bounds, on the column's transformed scale; whole numbers are rounded.
+    """Normal distribution truncated to the bounds, on the column's transformed scale. Integers are rounded.
 
-    Parameters are the logit of the mode (uniform prior) and the log of the standard deviation above `LEAST_SD` (normal
-    prior), both in units of the bounds. A mode within the bounds keeps the normalising constant away from zero.
+    The parameters are the logit of the mode (uniform prior) and log(sd - `LEAST_SD`) (normal prior). Mode and standard
+    deviation are in units of the width of the bounds. The mode is within the bounds, so that the normalising constant
+    is never close to zero.
     """
 
     n_own: ClassVar[int] = 2
 
     def index(self, numbers: Array) -> Array:
-        """Place of values between the outer edges of the bins, in [0, 1]."""
+        """Return the position of values between the outer edges of the bins, in [0, 1]."""
         numbers = self.column._forward(numbers) if isinstance(self.column, Real) else numbers
         return (numbers - self.edges[0]) / (self.edges[-1] - self.edges[0])
 
@@ -280,7 +289,7 @@ class NormalFamily(_NumericFamily):
         distribution = mass / total
 
         def slope(of_z: Array) -> Array:
-            """Differentiate the distribution, given the derivatives of the edges' places z."""
+            """Differentiate the probabilities, given the derivatives of the standardised edges z."""
             ends = density * of_z
             return (np.diff(ends) - distribution * (ends[:, -1:] - ends[:, :1])) / total
 
@@ -301,13 +310,16 @@ class NormalFamily(_NumericFamily):
 
 @dataclass(frozen=True)
 class PoissonFamily(_NumericFamily):
-    """Truncated Poisson distribution above the lower bound, by the logit of its rate over the range (uniform prior)."""
+    """Truncated Poisson distribution of the value above the lower bound.
+
+    The parameter is the logit of the rate divided by the range (uniform prior).
+    """
 
     n_own: ClassVar[int] = 1
 
     @property
     def lowest(self) -> int:
-        """The lower bound, from which values are counted."""
+        """Lower bound of the column, from which values are counted."""
         return int(self.column.lower)
 
     @property
@@ -316,14 +328,14 @@ class PoissonFamily(_NumericFamily):
         return int(self.column.upper - self.column.lower)
 
     def probabilities(self, theta: Array) -> Array:
-        """Distribution of the value above the lower bound, shape (component, value)."""
+        """Return the probabilities of the values above the lower bound, shape (component, value)."""
         value = np.arange(self.width + 1)
         log_rate = math.log(self.width) + log_expit(theta[:, -1:])
         return softmax(value * log_rate - gammaln(value + 1), axis=1)
 
     def _present(self, theta: Array) -> tuple[Array, Pull]:
         distribution, value = self.probabilities(theta), np.arange(self.width + 1)
-        # an integer's bins begin half a unit below their first value
+        # bins of integers start half a unit below their first value
         first = np.ceil(self.edges[:-1] - self.lowest).astype(np.int64)
         by_rate = distribution * (value - distribution @ value[:, None]) * (1 - expit(theta[:, -1:]))
         slope = np.add.reduceat(by_rate, first, axis=1)
@@ -337,20 +349,23 @@ class PoissonFamily(_NumericFamily):
 
 
 def normal_parameters(theta: Array) -> tuple[Array, Array]:
-    """Mode and standard deviation in units of the bounds' width, from the last two parameters."""
+    """Return mode and standard deviation, in units of the width of the bounds, from the last two parameters."""
     return expit(theta[..., -2]), LEAST_SD + np.exp(theta[..., -1])
 
 
 def interval_mass(z: Array) -> Array:
-    """Return the standard normal mass between neighbouring points, shape (..., point - 1), exact in both tails."""
+    """Return the standard normal probability between neighbouring points, shape (..., point - 1).
+
+    It is accurate in both tails.
+    """
     tail = ndtr(-np.abs(z))
-    # tails are on either side of the mode in one interval at most
+    # at most one interval contains the mode
     across = (z[..., :-1] < 0) & (z[..., 1:] > 0)
     return np.where(across, 1 - tail[..., :-1] - tail[..., 1:], np.abs(np.diff(tail)))
 
 
 def truncated_normal(mode: Array, sd: Array, uniform: Array) -> Array:
-    """Inverse distribution function of normal distributions truncated to [0, 1], with modes within it."""
+    """Return quantiles of normal distributions truncated to [0, 1]. The modes are within [0, 1]."""
     low, high = ndtr(-mode / sd), ndtr((1 - mode) / sd)
     return np.clip(mode + sd * ndtri(low + uniform * (high - low)), 0.0, 1.0)
 
@@ -360,7 +375,7 @@ ColumnFamily = LevelFamily | NormalFamily | PoissonFamily
 
 
 def family_of(bins: ColumnBins, integers: str, atoms: tuple[bool, bool] = (False, False)) -> ColumnFamily:
-    """Distribution of a column within a component; see `Mixture`."""
+    """Choose the distribution of a column within a component; see `Mixture`."""
     column = bins.column
     if isinstance(column, _Levels):
         return LevelFamily(bins)

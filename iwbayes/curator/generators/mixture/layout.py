@@ -1,4 +1,4 @@
-"""Where the parameters of a mixture of products stand in one vector, and their prior."""
+"""Layout of the parameters of a mixture of products in one vector, and their prior."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from scipy.special import log_softmax
 from iwbayes.arrays import Array
 from iwbayes.curator.generators.mixture.column_distributions import LARGEST_LOGIT, ColumnFamily, jitter
 
-#: Pseudo-counts of the weights, each: uniform on the simplex.
+#: Pseudo-count of each component's weight: the prior is uniform on the simplex.
 WEIGHT_COUNTS = 1.0
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Order of the parameters in one vector: logits of the weights, then a stack for the columns of each kind."""
+    """Order of the parameters in one vector: logits of the components' weights, then one stack per kind of column."""
 
     families: tuple[ColumnFamily, ...]
     n_components: int
 
     @cached_property
     def stacks(self) -> list[tuple[ColumnFamily, list[int]]]:
-        """Indices of the columns of one kind, and the family of the first of them."""
+        """Family of the first column of each kind, and the indices of all columns of this kind."""
         indices: dict[tuple[str | int, ...], list[int]] = {}
         for index, family in enumerate(self.families):
             indices.setdefault(family.kind, []).append(index)
@@ -34,11 +34,11 @@ class Layout:
 
     @cached_property
     def size(self) -> int:
-        """Length of the vector."""
+        """Number of parameters."""
         return self.n_components * (1 + sum(family.n_parameters for family in self.families))
 
     def split(self, vector: Array) -> tuple[Array, list[Array]]:
-        """Logits of the weights, and each stack's parameters, shape (..., column, component, parameter)."""
+        """Return the logits of the weights, and each stack's parameters, shape (..., column, component, parameter)."""
         sizes = [len(columns) * self.n_components * family.n_parameters for family, columns in self.stacks]
         ends = np.cumsum([self.n_components, *sizes[:-1]])
         first, *rest = np.split(vector, ends, axis=-1)
@@ -48,7 +48,7 @@ class Layout:
         ]
 
     def by_column(self, stacks: Sequence[Array]) -> list[Array]:
-        """Parts of each column, shape (..., component, anything), from those of the stacks."""
+        """Return the part of each column, shape (..., component, anything), from the stacks."""
         found = {
             index: stack[..., within, :, :]
             for stack, (_, columns) in zip(stacks, self.stacks, strict=True)
@@ -57,40 +57,40 @@ class Layout:
         return [found[index] for index in range(len(self.families))]
 
     def stacked(self, parts: Sequence[Array]) -> list[Array]:
-        """Inverse of `by_column` for parts of shape (component, anything)."""
+        """Invert `by_column`, for parts of shape (component, anything)."""
         return [np.stack([parts[index] for index in columns]) for _, columns in self.stacks]
 
     def join(self, weights: Array, stacks: Sequence[Array]) -> Array:
-        """Inverse of `split`."""
+        """Invert `split`."""
         return np.concatenate([weights.ravel(), *(stack.ravel() for stack in stacks)])
 
     def bounds(self) -> Array:
-        """Limits of each parameter, shape (parameter, 2)."""
+        """Return lower and upper bounds of the parameters, shape (parameter, 2)."""
         limits = [np.tile(family.limits, (len(columns), self.n_components, 1)) for family, columns in self.stacks]
         upper = self.join(np.full(self.n_components, LARGEST_LOGIT), limits)
         return np.column_stack([np.full(self.size, -LARGEST_LOGIT), upper])
 
 
 def as_rows(stack: Array) -> Array:
-    """All components of all columns of a stack as rows: the families' functions treat rows apart."""
+    """Reshape a stack so that each component of each column is one row; the families treat rows separately."""
     return stack.reshape(-1, stack.shape[-1])
 
 
 class Prior(NamedTuple):
-    """Pseudo-counts of the weights and each stack's own prior quantities (see `ColumnFamily.prior`)."""
+    """Pseudo-counts of the weights, and the prior quantities of each stack (see `ColumnFamily.prior`)."""
 
     weights: Array
     stacks: list[Array]
 
     @classmethod
     def of(cls, layout: Layout, centers: Sequence[Array], rng: np.random.Generator | None = None) -> Prior:
-        """Build the prior itself, or with ``rng`` one draw whose maximiser follows the prior."""
+        """Build the prior or, with ``rng``, a randomised one whose maximiser is a draw from the prior."""
         weights = jitter(np.full(layout.n_components, WEIGHT_COUNTS), rng)
         parts = [f.prior(c, layout.n_components, rng) for f, c in zip(layout.families, centers, strict=True)]
         return cls(weights, layout.stacked(parts))
 
     def penalty(self, layout: Layout, vector: Array) -> tuple[float, Array]:
-        """Minus the log prior density up to a constant, and its gradient."""
+        """Return minus the log prior density, up to a constant, and its gradient."""
         logits, stacks = layout.split(vector)
         logs = log_softmax(logits)
         total = -float(self.weights @ logs)

@@ -29,81 +29,104 @@ from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable, SyntheticTable
 
 INTEGER_DISTRIBUTIONS = ("normal", "poisson")
-#: Expected rows in a private step; all where there are fewer.
+#: Expected number of rows in a private step. Smaller tables use all rows.
 ROWS_A_STEP = 512
-#: Components by default, below so many rows and from there on.
+#: Default numbers of components: below `MANY_ROWS` rows, and from there on.
 COMPONENTS, MANY_ROWS = (10, 20), 10_000
 METHODS = ("moments", "variational")
 
 
 @dataclass(frozen=True)
 class Mixture(LedgerFit["FittedMixture"]):
-    """Mixture of products of simple distributions, fitted in a Bayesian way to private rows.
+    """Bayesian mixture of products of simple distributions.
 
-    A row belongs to a component k with probability w_k; given k its columns are independent: a normal distribution
-    truncated to the bounds for a real column (on its transformed scale), any distribution for levels, a rounded normal
-    or a Poisson distribution for whole numbers, and a probability to be missing. Priors are public and weak.
+    A row belongs to component k with probability w_k. Given k, its columns are independent. A real column has a normal
+    distribution truncated to the bounds, on its transformed scale. Levels have any distribution. Integers have a
+    rounded normal or a Poisson distribution. A column with missing cells also has a probability of being missing. The
+    priors are public and weak.
 
     Parameters
     ----------
-    n_components : int or None
-        None takes 10, and 20 from 10,000 rows on. Components that are not needed get little weight.
-    n_draws : int
-        Posterior draws that are kept: each can make one synthetic table.
-    method : {"moments", "variational"}
-        "moments" releases noisy tables of all columns and of all pairs of columns and fits the mixture to them; see
-        Notes. "variational" is the paper's inference by private gradient steps; it needs torch and a delta above 0.
-    max_bins : int
-        Most bins of a numeric column, for "moments".
-    columns_share : float
-        Part of epsilon that measures the columns' own tables, for "moments".
-    integers : {"normal", "poisson"}
-        For whole numbers of more than 10 values (fewer are levels): a truncated normal distribution, rounded; or the
-        paper's Poisson distribution of the value above the lower bound, truncated at the upper one. The root of its
-        mean is too small a standard deviation for most columns: on Adult Poisson doubles the error. Bounds more than
-        1,000 apart take the normal all the same.
-    starts : int
-        Random starts of the search for the best fit, for "moments".
-    steps : int
-    clip_norm : float
-        Of a row's gradient.
-    learning_rate : float
-        These three are for "variational"; a step takes 512 rows on average.
-    random_seed : int or None
-        Of starts and draws, which are public; never of privacy noise. None takes fresh entropy.
-    progressbar : bool
-        Show the draws where the error stream is a terminal.
+    n_components : int or None, default None
+        Number of components. None uses 10, or 20 for tables of at least 10,000 rows. Components that are not needed
+        get small weights.
+    n_draws : int, default 20
+        Number of posterior draws to keep. Each draw can make one synthetic table.
+    method : {"moments", "variational"}, default "moments"
+        "moments" releases noisy tables of all columns and of all pairs of columns, and fits the mixture to them (see
+        Notes). "variational" is the paper's variational inference by private gradient steps. It needs torch and a
+        delta above 0.
+    max_bins : int, default 64
+        Largest number of bins of a numeric column between its bounds, at least 2. Only for "moments".
+    columns_share : float, default 0.3
+        Share of epsilon, in (0, 1), for the tables of single columns. Pairs of columns get the rest. Only for
+        "moments".
+    integers : {"normal", "poisson"}, default "normal"
+        Distribution of integer columns with more than 10 values (columns with fewer values are levels). "normal" is a
+        truncated normal distribution, rounded. "poisson" is the paper's choice: a Poisson distribution of the value
+        above the lower bound, truncated at the upper bound. Its standard deviation, the square root of its mean, is too
+        small for most columns: on the Adult data it doubles the error. Columns with a range above 1,000 always use the
+        normal distribution.
+    starts : int, default 2
+        Number of random starts of the search for the best fit. Only for "moments".
+    steps : int, default 1000
+        Number of private gradient steps, with 512 expected rows each. Only for "variational".
+    clip_norm : float, default 3.0
+        Bound on the L2 norm of a row's gradient. Only for "variational".
+    learning_rate : float, default 0.03
+        Learning rate of Adam. Only for "variational".
+    random_seed : int or None, default None
+        Seed of the starts and the draws, which are public. It never seeds privacy noise. None uses fresh entropy.
+    progressbar : bool, default True
+        Show a progress bar if standard error is a terminal.
+
+    Raises
+    ------
+    ValueError
+        If a setting is outside its range.
+    ImportError
+        From `fit` with ``method="variational"``, if torch is not installed.
 
     Notes
     -----
-    Tables. All columns' own tables are measured at once over equal-width bins, the bounds being bins of their own; a
-    bound where values clearly gather gets a share of its own in each component. Then all pairs' are measured at once,
-    over groups of bins of about equal released mass, with as many groups as leave a cell more than its noise (and not
-    at all where two groups would not: columns are then about independent). A row stands in one cell of each table:
-    replacing it moves the counts of T tables by 2T in L1 and sqrt(2T) in L2; nulling it by half of it and sqrt(T);
-    where users own up to tau rows, tau times as much. Noise is Laplace's, or Gaussian when ``delta`` is above 0.
+    Tables. First the tables of all single columns are measured together, over equal-width bins. Each bound is a
+    separate bin. A bound with a clear spike becomes an atom, with a separate probability in each component. Then the
+    tables of all pairs are measured together, over groups of bins with about equal released mass. The number of groups
+    is chosen so that a cell's mean count exceeds its noise. Pairs are not measured if even two groups per column are
+    too many; the columns are then about independent.
 
-    Posterior. Each count is normal around N times the mixture's probability of its cell, with the variance of sampling
-    and of the released noise. Draws are randomised maxima a posteriori, which account for the sampling of the N rows,
-    the noise and the prior (see `posterior_draws`). How three or more columns depend on each other comes from the
-    mixture's form alone.
+    Sensitivity. A row is counted in one cell of each table. Replacing it changes the counts of T tables by 2T in L1 and
+    by sqrt(2T) in L2. Zeroing it changes them by T and sqrt(T). Users with up to tau rows change them by tau times as
+    much. The noise is Laplace, or Gaussian if ``delta`` is above 0.
 
-    Variational inference. The paper's mean-field normal distribution does not account for the noise of its own steps,
-    so that its draws are too alike, and it needs far more rows for the same accuracy (``benchmarks/mixture.py``): it is
-    here for comparison.
+    Posterior. Each count is normal, with N times the mixture's probability of its cell as mean. Its variance is that of
+    sampling plus that of the released noise. Posterior draws are randomised maxima a posteriori. They account for the
+    sampling of the N rows, the noise and the prior (see `posterior_draws`). Dependence between three or more columns
+    follows only from the form of the mixture.
+
+    Variational inference. The paper's mean-field normal distribution does not account for the noise of the gradient
+    steps, so its draws vary too little. It also needs far more rows for the same accuracy (``benchmarks/mixture.py``).
+    It is included for comparison.
 
     References
     ----------
-    Jälkö, Lagerspetz, Haukka, Tarkoma, Honkela & Kaski (2021, Patterns; arXiv 1912.04439): the model, variational
-    inference under privacy, and synthetic tables as draws of the posterior predictive distribution.
+    Jälkö, Lagerspetz, Haukka, Tarkoma, Honkela & Kaski, Privacy-preserving data sharing via probabilistic modeling,
+    Patterns 2(7), 2021, arXiv:1912.04439 (the model, private variational inference, and synthetic tables as draws from
+    the posterior predictive distribution).
 
     Examples
     --------
-    >>> Mixture(n_components=5).n_draws
-    20
+    >>> import pandas as pd
+    >>> import iwbayes as iw
+    >>> schema = iw.Schema(iw.Binary("ill"), iw.Integer("age", 0, 99))
+    >>> private = iw.PrivateTable(pd.DataFrame({"ill": [0, 1] * 50, "age": range(100)}), schema)
+    >>> mixture = iw.Mixture(n_components=2, n_draws=3, progressbar=False, random_seed=1)
+    >>> fitted = mixture.fit(private, iw.Ledger(1.0, 1e-6), epsilon=1.0, delta=1e-6)
+    >>> [len(table) for table in fitted.sample_tables(20, 3, random_seed=1)]
+    [20, 20, 20]
     """
 
-    #: With a delta above 0 it is better: Gaussian counts need less noise, and compose well.
+    #: A delta above 0 gives better results, because Gaussian noise on many counts is smaller.
     prefers_delta: ClassVar[bool] = True
 
     n_components: int | None = None
@@ -126,27 +149,28 @@ class Mixture(LedgerFit["FittedMixture"]):
                 raise ValueError(f"{name} must be one of {list(known)}; got {getattr(self, name)!r}.")
         if not 0 < self.columns_share < 1:
             raise ValueError(
-                f"columns_share must be between 0 and 1, so that pairs get a part; got {self.columns_share!r}."
+                f"columns_share must be above 0 and below 1, so that pairs of columns get a share; "
+                f"got {self.columns_share!r}."
             )
         check_positive(self, "learning_rate")
-        self._steps(1)  # refuses wrong clip norms
+        self._steps(1)  # raises for invalid clip norms
 
     def _steps(self, n_private: int) -> PrivateSteps:
-        """Return the steps of "variational"; a user is in one with the chance that a row would have."""
+        """Return the steps of "variational". A user is sampled with the probability that a single row would have."""
         return PrivateSteps(self.steps, min(1.0, ROWS_A_STEP / max(n_private, 1)), self.clip_norm)
 
     @property
     def reads_blocks(self) -> bool:
-        """Whether private rows are read block by block: noisy tables are; private steps need all rows at hand."""
+        """Whether private rows are read block by block. With "variational" all rows must be in memory."""
         return self.method == "moments"
 
     @property
     def pure(self) -> bool:
-        """Whether `fit` works in pure epsilon; with a delta above 0 counts get Gaussian noise."""
+        """Whether `fit` accepts delta 0. With delta above 0, counts get Gaussian noise."""
         return self.method == "moments"
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
-        """Declare the uses of the private rows that `fit` will charge."""
+        """Return the events that `fit` will charge to the ledger."""
         epsilon, delta = check_budget(epsilon, delta)
         if self.method == "variational":
             steps = self._steps(facts.n_private)
@@ -188,15 +212,16 @@ class Mixture(LedgerFit["FittedMixture"]):
 
 @dataclass(frozen=True, eq=False)
 class FittedMixture:
-    """Posterior draws of a mixture of products: public, nothing private is kept.
+    """Posterior draws of a mixture of products. It is public: it keeps nothing private.
 
     Parameters
     ----------
     schema : Schema
+        Schema of the drawn rows.
     layout : Layout
-        The columns' distributions, and where their parameters stand in a draw.
+        Distributions of the columns, and the positions of their parameters in a draw.
     draws : ndarray, shape (draw, parameter)
-        Unconstrained parameters.
+        Posterior draws of the unconstrained parameters.
     """
 
     schema: Schema
@@ -217,21 +242,32 @@ class FittedMixture:
     def parameters(self) -> dict[str, dict[str, Array]]:
         """Parameters of each column's distribution by name, each (draw, component) or (draw, component, level).
 
-        Locations and spreads of truncated normal distributions are those of the distribution before truncation, on the
-        column's transformed scale.
+        Modes and standard deviations of truncated normal distributions are those before truncation, on the column's
+        transformed scale.
         """
         blocks = self.layout.by_column(self.layout.split(self.draws)[1])
         return {f.bins.column.name: f.natural(block) for f, block in zip(self.layout.families, blocks, strict=True)}
 
     def sample(self, n: int, *, random_seed: int | np.random.Generator | None = None) -> SyntheticTable:
-        """Draw synthetic rows, all from one posterior draw.
+        """Draw synthetic rows, all from one posterior draw that is chosen at random.
 
         Parameters
         ----------
         n : int
             Number of rows, at least 1.
         random_seed : int or numpy.random.Generator, optional
-            Chooses the posterior draw and seeds the sampling; it costs no privacy.
+            Seed of the choice of a posterior draw and of the sampling. Sampling costs no privacy. None (the default)
+            uses fresh entropy.
+
+        Returns
+        -------
+        SyntheticTable
+            The n rows, under the schema of the mixture.
+
+        Raises
+        ------
+        ValueError
+            If n is not an integer of at least 1.
         """
         n, rng = check_sample_size(n), np.random.default_rng(random_seed)
         return self._table(n, int(rng.integers(self.n_draws)), rng)
@@ -239,21 +275,35 @@ class FittedMixture:
     def sample_tables(
         self, n: int, m: int, *, random_seed: int | np.random.Generator | None = None
     ) -> list[SyntheticTable]:
-        """Draw m synthetic tables of n rows, each from another posterior draw.
+        """Draw m synthetic tables of n rows, each from a different posterior draw.
 
-        An analysis that is done on each table and combined (Raghunathan, Reiter & Rubin 2003) accounts for the sampling
-        of the private rows and for the privacy noise.
+        Analyse each table and combine the results by the rules of Raghunathan, Reiter & Rubin (2003). The combined
+        result accounts for the sampling of the private rows and for the privacy noise.
+
+        Parameters
+        ----------
+        n : int
+            Number of rows of each table, at least 1.
+        m : int
+            Number of tables, from 1 to the number of posterior draws.
+        random_seed : int or numpy.random.Generator, optional
+            Seed of the choice of posterior draws and of the sampling. None (the default) uses fresh entropy.
+
+        Returns
+        -------
+        list of SyntheticTable
+            The m tables.
 
         Raises
         ------
         ValueError
-            When m is not between 1 and the number of posterior draws.
+            If n is below 1, or if m is not between 1 and the number of posterior draws.
         """
         n, rng = check_sample_size(n), np.random.default_rng(random_seed)
         if not is_whole(m) or not 1 <= m <= self.n_draws:
             raise ValueError(
                 f"m must be a whole number from 1 to {self.n_draws}, the number of posterior draws; got {m!r}. "
-                f"Fit with a larger n_draws for more tables."
+                f"Fit the Mixture with a larger n_draws to get more tables."
             )
         return [self._table(n, int(draw), rng) for draw in rng.choice(self.n_draws, m, replace=False)]
 
@@ -267,12 +317,12 @@ class FittedMixture:
         return SyntheticTable(pd.DataFrame(columns), self.schema, origin="Mixture")._from_source(self.fingerprint())
 
     def __repr__(self) -> str:
-        """Show the sizes and each column's distribution."""
+        """Show the numbers of components and draws, and each column's distribution."""
         names = ", ".join(f"{f.bins.column.name}: {type(f).__name__[:-6].lower()}" for f in self.layout.families)
         return f"FittedMixture({self.layout.n_components} components, {self.n_draws} draws; {names})"
 
     def fingerprint(self) -> str:
-        """Digest of the schema, the columns' distributions and the posterior draws."""
+        """Return a digest of the schema, the columns' distributions and the posterior draws."""
         distributions = [f.kind for f in self.layout.families]
         edges = [f.bins.edges for f in self.layout.families if f.bins.edges is not None]
         columns = self.schema.to_toml(), Schema(*(f.bins.column for f in self.layout.families)).to_toml()

@@ -1,8 +1,8 @@
-"""Fit of a mixture of products to noisy tables that are public: no private row is touched here.
+"""Fit a mixture of products to noisy, public tables. This module reads no private row.
 
-The tables are all columns' own and, over coarser groups of codes, all pairs'. Let w be the weights and q_kc the
-distribution of column c in component k: the table of a column has mean N sum_k w_k q_kc, that of a pair N sum_k w_k
-q_kc q_kd'.
+There is one table for each column and, over coarser groups of codes, one for each pair of columns. Let w be the
+weights of the components and q_kc the distribution of column c in component k. The mean of column c's table is
+N sum_k w_k q_kc. The mean of the table of columns c and d is N sum_k w_k q_kc q_kd'.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ from iwbayes.curator.generators.tables.bins import draw_codes
 from iwbayes.curator.privacy.mechanisms import Noisy
 from iwbayes.measurement import GaussianDistribution
 
-#: Most iterations of a search: from a random start, from the best of them, and for a draw from the best fit.
+#: Largest numbers of iterations: from a random start, from the best of these, and for each posterior draw.
 ITERATIONS = (500, 1000, 150)
-#: Relative change of the objective at which a search ends; what is left of it is far below one.
+#: Relative change of the objective at which a search stops. The remaining change is far below one.
 TOLERANCE = 1e-7
-#: Without tables of pairs: prior of a cell's share, that of independent columns give or take this part of it.
+#: Prior standard deviation of a pair's cell, as a share of its mean under independence, if pairs are not measured.
 DEPENDENCE = 0.5
 
 
 @dataclass(frozen=True)
 class Objective:
-    """Minus the log posterior density of a mixture given noisy tables of n rows.
+    """Minus the log posterior density of a mixture, given noisy tables of n rows.
 
-    Each cell's count has the model's mean and a known variance: that of sampling n rows plus that of the noise.
-    Sampling errors of overlapping tables are taken as independent here; `posterior_draws` does not rely on it.
+    The count of a cell has the mean of the mixture and a known variance: that of sampling n rows plus that of the
+    noise. Sampling errors of overlapping tables are treated as independent here. `posterior_draws` does not rely on
+    this.
     """
 
     layout: Layout
@@ -45,7 +46,7 @@ class Objective:
     n: int
 
     def components(self, vector: Array) -> tuple[Array, Array, list[Pull]]:
-        """Weights, the columns' distributions side by side, shape (component, all codes), and the stacks' pulls."""
+        """Return the weights (component,), all columns' distributions (component, all codes), and the stacks' pulls."""
         logits, stacks = self.layout.split(vector)
         distributions, pulls = [], []
         for (family, columns), stack in zip(self.layout.stacks, stacks, strict=True):
@@ -55,34 +56,34 @@ class Objective:
         return softmax(logits), np.hstack(self.layout.by_column(distributions)), pulls
 
     def shares(self, vector: Array) -> Tables:
-        """Return the expected shares of all cells (see `Tables`)."""
+        """Return the expected shares of the cells of all tables."""
         weights, distributions, _ = self.components(vector)
         grouped = distributions @ self.grouping.matrix
         return Tables(weights @ distributions, (grouped.T * weights) @ grouped)
 
     def misfit(self, vector: Array, counts: Tables, precision: Tables) -> tuple[float, Array]:
-        """Half the weighted squares of counts less their means, and the gradient."""
+        """Return half the weighted sum of squared differences between counts and their means, and its gradient."""
         weights, distributions, pulls = self.components(vector)
         away = self.n * (weights @ distributions) - counts.columns
         slope = precision.columns * away
         total = 0.5 * float(slope @ away)
-        by_law = self.n * np.multiply.outer(weights, slope)
+        by_distribution = self.n * np.multiply.outer(weights, slope)
         by_weight = self.n * (distributions @ slope)
         if len(self.layout.families) > 1:
             grouped = distributions @ self.grouping.matrix
             off = self.n * ((grouped.T * weights) @ grouped) - counts.pairs
             slopes = precision.pairs * off
-            # the symmetric matrix holds each pair's table twice
+            # the symmetric matrix contains each pair's table twice
             total += 0.25 * float(np.vdot(slopes, off))
             back = self.n * (grouped @ slopes)
-            by_law += (weights[:, None] * back)[:, self.grouping.flat]
+            by_distribution += (weights[:, None] * back)[:, self.grouping.flat]
             by_weight += 0.5 * np.sum(grouped * back, axis=1)
-        parts = self.layout.stacked(np.split(by_law, self.grouping.code_starts[1:-1], axis=1))
+        parts = self.layout.stacked(np.split(by_distribution, self.grouping.code_starts[1:-1], axis=1))
         grads = [pull(as_rows(part)) for pull, part in zip(pulls, parts, strict=True)]
         return total, self.layout.join(weights * (by_weight - weights @ by_weight), grads)
 
     def minimise(self, start: Array, targets: Targets, prior: Prior, *, iterations: int) -> tuple[Array, float]:
-        """Minimise misfit plus penalty by L-BFGS; the parameters and the value reached."""
+        """Minimise misfit plus penalty by L-BFGS. Return the parameters and the smallest value."""
 
         def value_and_grad(vector: Array) -> tuple[float, Array]:
             misfit, slope = self.misfit(vector, *targets)
@@ -95,7 +96,7 @@ class Objective:
         return found.x, float(found.fun)
 
     def simulated(self, vector: Array, rng: np.random.Generator) -> Tables:
-        """Tables of N rows drawn from the mixture, all of the same rows."""
+        """Draw n rows from the mixture and count them in all tables."""
         weights, distributions, _ = self.components(vector)
         component = draw_codes(weights[None], np.zeros(self.n, dtype=np.int64), rng)
         parts = np.split(distributions, self.grouping.code_starts[1:-1], axis=1)
@@ -104,7 +105,7 @@ class Objective:
 
 
 class Targets(NamedTuple):
-    """Counts that a fit aims at, and one over their variances."""
+    """Counts to fit, and the inverses of their variances."""
 
     counts: Tables
     precision: Tables
@@ -118,9 +119,10 @@ class Targets(NamedTuple):
         simulated: Tables | None = None,
         rng: np.random.Generator | None = None,
     ) -> Targets:
-        """Released counts, plus a draw of their errors where counts ``simulated`` from the shares are given.
+        """Return the released counts. If ``simulated`` counts are given, add a random draw of the counts' errors.
 
-        The sampling variance, by the expected ``shares``, is one at least: nearly empty cells weigh no more than that.
+        The sampling variance follows from the expected ``shares``. It is at least 1, which limits the weight of nearly
+        empty cells.
         """
         grouping, n = objective.grouping, objective.n
         indices = grouping.indices
@@ -143,13 +145,13 @@ class Targets(NamedTuple):
 
 
 def _noise(released: Noisy, rng: np.random.Generator) -> Array:
-    """Simulate the noise of released counts; it protects nothing and comes from a public generator."""
+    """Simulate the noise of released counts. It protects nothing, so it comes from a public generator."""
     draw = rng.normal if isinstance(released.distribution, GaussianDistribution) else rng.laplace
     return draw(0.0, released.distribution.scale, len(released.value))
 
 
 def best_fit(objective: Objective, measured: MeasuredCounts, rng: np.random.Generator, *, starts: int) -> Array:
-    """Maximum a posteriori estimate: the best of several random starts, then once more at its own variances."""
+    """Return the maximum a posteriori estimate: the best of several starts, refitted with its own variances."""
     layout = objective.layout
     prior = Prior.of(layout, measured.centers)
     columns = np.concatenate(measured.centers)
@@ -174,12 +176,13 @@ def posterior_draws(
     starts: int,
     advance: Callable[[], None] = lambda: None,
 ) -> Array:
-    """Draws of the parameters that reflect the prior, the sampling of N rows and the noise, shape (draw, parameter).
+    """Draw parameters, shape (draw, parameter), that reflect the prior, the sampling of N rows and the noise.
 
-    Randomised maximum a posteriori: each draw refits counts to which were added the sampling error of N rows simulated
-    from the best fit (in all tables at once, so that their overlap counts), fresh noise of the released distribution,
-    and a draw of the prior's own quantities. In a linear Gaussian model with the full covariance such draws follow the
-    posterior exactly (Bardsley et al., SIAM J. Sci. Comput. 2014); without any data they follow the prior.
+    The method is randomised maximum a posteriori. Each draw refits the counts after three random changes. The first is
+    the sampling error of N rows, simulated from the best fit and counted in all tables, so that overlaps are accounted
+    for. The second is fresh noise from the released distribution. The third is a random draw of the prior quantities.
+    In a linear Gaussian model with the full covariance, such draws follow the posterior exactly (Bardsley et al., SIAM
+    J. Sci. Comput. 2014). Without data they follow the prior.
     """
     with one_blas_thread():
         best = best_fit(objective, measured, rng, starts=starts)

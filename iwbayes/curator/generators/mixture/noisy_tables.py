@@ -1,4 +1,4 @@
-"""What a mixture's moment route reads of the private rows: noisy tables of all columns and of all pairs of them."""
+"""Noisy tables of all columns and of all pairs of columns: all that `Mixture(method="moments")` reads."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from iwbayes.curator.protocols import PublicFacts
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable
 
-#: Cells of a column's table, and of a pair's, hold on average this many times the mean absolute noise, or are wider.
+#: Required ratio of a cell's mean count to its mean absolute noise, for single columns and for pairs.
 BIN_SIGNAL, CELL_SIGNAL = 4.0, 1.0
-#: Pairs are measured where cells of two groups a column hold on average this many times the mean absolute noise.
+#: Pairs are measured only if two groups per column reach this ratio.
 LEAST_SIGNAL = 1.0
-#: Fewest bins of a numeric column (fewer when ``max_bins`` says so), and most groups of a column in tables of pairs.
+#: Smallest number of bins of a numeric column (unless ``max_bins`` is smaller), and largest number of groups in pairs.
 LEAST_BINS, MAX_GROUPS = 8, 24
 
 
 class Tables(NamedTuple):
-    """Counts, or their standard weights: of all columns, and of all pairs as one symmetric matrix of blocks."""
+    """Counts (or weights of counts) of all columns, and of all pairs as blocks of one symmetric matrix."""
 
     columns: Array
     pairs: Array
@@ -41,7 +41,7 @@ class Tables(NamedTuple):
 
 @dataclass(frozen=True)
 class Grouping:
-    """Groups of the codes of each column in tables of pairs, counted from 0 without gaps."""
+    """Groups of each column's codes in tables of pairs, numbered from 0 without gaps."""
 
     of: tuple[Codes, ...]
 
@@ -52,35 +52,35 @@ class Grouping:
 
     @cached_property
     def code_starts(self) -> IntArray:
-        """Where each column's codes begin among all columns', and where the last one's end."""
+        """Index of each column's first code among the codes of all columns, and the total number of codes."""
         return np.concatenate([[0], np.cumsum([len(groups) for groups in self.of])])
 
     @cached_property
     def starts(self) -> IntArray:
-        """Where each column's groups begin among all columns', and where the last one's end."""
+        """Index of each column's first group among the groups of all columns, and the total number of groups."""
         return np.concatenate([[0], np.cumsum(self.sizes)])
 
     @cached_property
     def flat(self) -> Codes:
-        """Group of each column's code among all columns' groups, shape (all codes,)."""
+        """Group of each code among the groups of all columns, shape (all codes,)."""
         return np.concatenate([groups + start for groups, start in zip(self.of, self.starts, strict=False)])
 
     @cached_property
     def matrix(self) -> csr_array:
-        """Indicator of code and group, shape (all codes, all groups)."""
+        """Indicator matrix of the group of each code, shape (all codes, all groups)."""
         n_codes = len(self.flat)
         return csr_array((np.ones(n_codes), (np.arange(n_codes), self.flat)), shape=(n_codes, self.starts[-1]))
 
     @cached_property
     def indices(self) -> tuple[IntArray, IntArray]:
-        """Rows and columns, in the matrix of pairs, of the cells of all pairs' tables in their order."""
+        """Row and column indices, in the matrix of pairs, of the cells of all pairs' tables in order."""
         groups = np.split(np.arange(self.starts[-1]), self.starts[1:-1])
         cells = [np.stack(np.meshgrid(*pair, indexing="ij")).reshape(2, -1) for pair in combinations(groups, 2)]
         rows, columns = np.concatenate([np.zeros((2, 0), dtype=np.int64), *cells], axis=1)
         return rows, columns
 
     def count_pairs(self, codes: Codes) -> Codes:
-        """Exact counts of all pairs of columns over their groups, one table after the other."""
+        """Return exact counts of all pairs of columns over their groups, with the tables concatenated."""
         grouped = np.column_stack([groups[codes[:, index]] for index, groups in enumerate(self.of)])
         tables = [np.zeros(0, dtype=np.int64)]
         for first, second in combinations(range(len(self.sizes)), 2):
@@ -89,20 +89,20 @@ class Grouping:
         return np.concatenate(tables)
 
     def count_columns(self, codes: Codes) -> Codes:
-        """Exact counts of all columns, one after the other."""
+        """Return exact counts of all columns, concatenated."""
         return np.bincount((codes + self.code_starts[:-1]).ravel(), minlength=self.code_starts[-1])
 
     def tables(self, columns: NDArray[Any], pairs: NDArray[Any]) -> Tables:
-        """Tables in the form of the objective; the matrix is zero within a column's own block."""
+        """Arrange counts as `Tables`. The matrix is zero in the diagonal blocks of single columns."""
         matrix = np.zeros((self.starts[-1], self.starts[-1]))
         matrix[self.indices] = pairs
         return Tables(np.asarray(columns, dtype=np.float64), matrix + matrix.T)
 
 
 class MeasuredCounts(NamedTuple):
-    """What was released: noisy counts of all columns, one after the other, of all pairs, and positive distributions.
+    """Released quantities: noisy counts of all columns (concatenated) and pairs, and positive marginal distributions.
 
-    Pairs are in the order of `Grouping.indices`, or None where they were not measured.
+    Pairs are in the order of `Grouping.indices`, or None if they were not measured.
     """
 
     columns: Noisy
@@ -112,7 +112,7 @@ class MeasuredCounts(NamedTuple):
 
 @dataclass(frozen=True)
 class CountBudget:
-    """The price of several tables of the same rows together, measured at once; Laplace noise where delta is 0."""
+    """Budget of several tables of the same rows, measured together. The noise is Laplace if delta is 0."""
 
     label: str
     n_tables: int
@@ -120,32 +120,32 @@ class CountBudget:
     delta: float
 
     def mean_noise(self, facts: PublicFacts) -> float:
-        """Mean absolute noise of a cell."""
+        """Return the mean absolute noise of a cell."""
         return mean_noise(facts, self.n_tables, self.epsilon, self.delta)
 
     def measure(self, counts: Codes, ledger: Ledger, facts: PublicFacts) -> Noisy:
-        """Charge, then draw: noisy counts of all tables, and the distribution of their noise."""
+        """Charge the ledger, then return noisy counts of all tables and the distribution of their noise."""
         return noisy_counts(counts, self.n_tables, ledger, self.label, facts, epsilon=self.epsilon, delta=self.delta)
 
 
 class TableBudgets(NamedTuple):
-    """Budgets of the tables of columns, and of those of pairs where they are measured."""
+    """Budgets of the tables of columns and of pairs; None if pairs are not measured."""
 
     columns: CountBudget
     pairs: CountBudget | None
 
     def events(self) -> tuple[Event, ...]:
-        """Declare all uses of the rows."""
+        """Return the events of all tables."""
         return tuple(noise_event(b.label, b.epsilon, b.delta) for b in self if b is not None)
 
     @classmethod
     def of(cls, facts: PublicFacts, epsilon: float, delta: float, columns_share: float) -> TableBudgets:
-        """Split the budget by public quantities; pairs are left out where even two groups a column would be noise."""
+        """Split the budget by public quantities. Pairs get nothing if even two groups per column are too noisy."""
         n = len(facts.schema)
         alone = cls(CountBudget("Mixture columns", n, epsilon, delta), None)
         if n == 1:
             return alone
-        # pure budgets add up; two Gaussians share one guarantee
+        # pure budgets add up; two Gaussian mechanisms compose more tightly
         shares = (columns_share, 1 - columns_share)
         parts = gaussian_parts(epsilon, delta, shares) if delta > 0 else [Budget(s * epsilon, 0.0) for s in shares]
         pairs = CountBudget("Mixture pairs", n * (n - 1) // 2, *parts[1])
@@ -157,13 +157,13 @@ class TableBudgets(NamedTuple):
 def release(
     private: PrivateTable, ledger: Ledger, facts: PublicFacts, budgets: TableBudgets, max_bins: int
 ) -> tuple[tuple[ColumnBins, ...], Grouping, MeasuredCounts]:
-    """Measure the tables of all columns, group their codes by released mass, and measure the tables of all pairs."""
+    """Measure the tables of all columns, group their codes by released mass, and then measure the tables of pairs."""
     useful = facts.n_private / (BIN_SIGNAL * budgets.columns.mean_noise(facts))
     n_bins = int(np.clip(useful, min(LEAST_BINS, max_bins), max_bins))
     bins = tuple(ColumnBins.of(column, n_bins) for column in facts.schema)
     single = Grouping(tuple(np.arange(b.size) for b in bins))
     columns = budgets.columns.measure(private.sum_blocks(partial(_columns, bins, single)), ledger, facts)
-    centers = smoothed_laws(np.split(columns.value, single.code_starts[1:-1]), facts.n_private)
+    centers = positive_distributions(np.split(columns.value, single.code_starts[1:-1]), facts.n_private)
     n_groups = MAX_GROUPS
     if budgets.pairs is not None:
         useful = facts.n_private / (CELL_SIGNAL * budgets.pairs.mean_noise(facts))
@@ -176,22 +176,25 @@ def release(
 
 
 def _codes(bins: Sequence[ColumnBins], block: pd.DataFrame) -> Codes:
-    """Codes of a block of canonical rows, shape (row, column)."""
+    """Return codes of a block of canonical rows, shape (row, column)."""
     return np.column_stack([b.codes(block[b.column.name]) for b in bins]).astype(np.int64)
 
 
 def _columns(bins: Sequence[ColumnBins], grouping: Grouping, block: pd.DataFrame) -> Codes:
-    """Count a block in the tables of all columns."""
+    """Count the rows of a block in the tables of all columns."""
     return grouping.count_columns(_codes(bins, block))
 
 
 def _pairs(bins: Sequence[ColumnBins], grouping: Grouping, block: pd.DataFrame) -> Codes:
-    """Count a block in the tables of all pairs."""
+    """Count the rows of a block in the tables of all pairs."""
     return grouping.count_pairs(_codes(bins, block))
 
 
 def group_codes(bins: ColumnBins, distribution: Array, n_groups: int) -> Codes:
-    """Group bins of numbers to about equal mass, or the rarest levels, for tables of pairs; not the missing cells."""
+    """Group the codes of a column for tables of pairs: bins to about equal mass, or the rarest levels to one group.
+
+    The code for missing cells stays a separate group.
+    """
     if bins.n_present <= n_groups:
         return np.arange(bins.size)
     if is_numeric(bins.column):
@@ -204,9 +207,10 @@ def group_codes(bins: ColumnBins, distribution: Array, n_groups: int) -> Codes:
 
 
 def gathers_at_bounds(bins: ColumnBins, counts: Array, variance: float) -> tuple[bool, bool]:
-    """Whether the values of a numeric column clearly gather at its lower and upper bound, by released counts.
+    """Return whether a numeric column has a spike at its lower and at its upper bound, by released counts.
 
-    A bound must have twice its neighbour's density, and pass it by `CLEARLY` deviations of noise and sampling.
+    At a spike, the density is more than twice that of the neighbouring bin, and the excess is more than `CLEARLY`
+    standard deviations of noise and sampling.
     """
     if bins.edges is None or bins.n_present < 3:
         return False, False
@@ -219,7 +223,7 @@ def gathers_at_bounds(bins: ColumnBins, counts: Array, variance: float) -> tuple
     return found[0], found[1]
 
 
-def smoothed_laws(noisy: Sequence[Array], total: float) -> tuple[Array, ...]:
-    """Positive distributions near noisy counts: the nearest non-negative ones of that sum, plus half a count each."""
+def positive_distributions(noisy: Sequence[Array], total: float) -> tuple[Array, ...]:
+    """Return positive distributions close to noisy counts: the closest non-negative counts plus one half each."""
     counts = [project_nonnegative(part, total) + 0.5 for part in noisy]
     return tuple(part / part.sum() for part in counts)

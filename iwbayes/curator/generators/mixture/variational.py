@@ -1,4 +1,4 @@
-"""Variational inference of a mixture of products by private gradient steps (Jälkö, Dikmen & Honkela, UAI 2017)."""
+"""Variational inference for a mixture of products by private gradient steps (Jälkö, Dikmen & Honkela, UAI 2017)."""
 
 from __future__ import annotations
 
@@ -35,18 +35,19 @@ from iwbayes.tables import PrivateTable
 
 #: Prior standard deviation of logits.
 LOGIT_SD = 1.5
-#: Standard deviation of the variational distribution at the start.
+#: Initial standard deviation of the variational distribution.
 START_SD = 0.1
-#: Share of the last steps whose parameters are averaged.
+#: Share of the steps, the last ones, over which the parameters are averaged.
 AVERAGED_SHARE = 0.3
 #: Smallest probability of a cell within a component.
 LEAST_MASS = 1e-30
 
 
 def encode(frame: pd.DataFrame, families: Sequence[ColumnFamily]) -> Array:
-    """Rows as numbers, shape (row, column); -1 where a number is missing.
+    """Convert rows to numbers, shape (row, column).
 
-    Levels are codes, values of a Poisson distribution are counted from the lower bound, other numbers lie in [0, 1].
+    Levels become codes. Values with a Poisson distribution are counted from the lower bound. Other numbers are scaled
+    to [0, 1]. A missing number is -1.
     """
     columns = []
     for family in families:
@@ -60,8 +61,8 @@ def encode(frame: pd.DataFrame, families: Sequence[ColumnFamily]) -> Array:
     return np.column_stack(columns)
 
 
-def log_law(family: ColumnFamily, theta: Tensor, cell: Tensor) -> Tensor:
-    """Log density of a column's cells (see `encode`) within components, shape (row, component)."""
+def log_density(family: ColumnFamily, theta: Tensor, cell: Tensor) -> Tensor:
+    """Return the log density of a column's cells (see `encode`) in each component, shape (row, component)."""
     if isinstance(family, LevelFamily):
         return torch.log_softmax(theta, dim=1).T[cell.long()]
     n = family.n_outcomes
@@ -94,13 +95,13 @@ def _log_poisson(family: PoissonFamily, theta: Tensor, value: Tensor) -> Tensor:
 
 
 def prior_of(layout: Layout) -> tuple[Array, Array]:
-    """Means and standard deviations of the independent normal priors of all parameters."""
-    spread = layout.bounds()[:, 1] == LARGEST_LOG_SD
-    return np.where(spread, LOG_SD_MEAN, 0.0), np.where(spread, LOG_SD_SD, LOGIT_SD)
+    """Return means and standard deviations of the independent normal priors of all parameters."""
+    is_log_sd = layout.bounds()[:, 1] == LARGEST_LOG_SD
+    return np.where(is_log_sd, LOG_SD_MEAN, 0.0), np.where(is_log_sd, LOG_SD_SD, LOGIT_SD)
 
 
 def start_of(layout: Layout, rng: np.random.Generator) -> Array:
-    """Means at the start: places spread over the bounds, everything else about even."""
+    """Return initial means: locations spread over the bounds, all other parameters close to their prior means."""
     mean = prior_of(layout)[0] + rng.normal(0.0, 0.1, layout.size)
     logits, stacks = layout.split(mean)
     for (family, _), stack in zip(layout.stacks, stacks, strict=True):
@@ -112,7 +113,7 @@ def start_of(layout: Layout, rng: np.random.Generator) -> Array:
 
 
 class MeanField(torch.nn.Module):
-    """Mean-field normal distribution of the parameters; gives rows' log densities at the ones of standard draws."""
+    """Mean-field normal distribution of the parameters. Its forward pass returns log densities of rows at one draw."""
 
     def __init__(self, layout: Layout, rng: np.random.Generator) -> None:
         super().__init__()
@@ -121,7 +122,7 @@ class MeanField(torch.nn.Module):
         self.log_sd = torch.nn.Parameter(torch.full((layout.size,), math.log(START_SD), dtype=torch.float64))
 
     def forward(self, rows: Tensor, standard: Tensor) -> Tensor:
-        """Log density of each row, shape (row,)."""
+        """Return the log density of each row, shape (row,), at the parameters given by ``standard`` normal draws."""
         vector = (self.mean + torch.exp(self.log_sd) * standard).clamp(-LARGEST_LOGIT, LARGEST_LOGIT)
         k = self.layout.n_components
         total, at = torch.log_softmax(vector[:k], dim=0), k
@@ -129,7 +130,7 @@ class MeanField(torch.nn.Module):
             for column in columns:
                 size = k * family.n_parameters
                 theta = vector[at : at + size].reshape(k, -1)
-                total = total + log_law(self.layout.families[column], theta, rows[:, column])
+                total = total + log_density(self.layout.families[column], theta, rows[:, column])
                 at += size
         return torch.logsumexp(total, dim=-1)
 
@@ -147,11 +148,12 @@ def fit_variational(
     delta: float,
     learning_rate: float,
 ) -> tuple[Array, Array]:
-    """Charge all steps, then train the variational distribution; its means and standard deviations.
+    """Charge all steps, then train the variational distribution. Return its means and standard deviations.
 
-    Each step takes one draw of the parameters and descends the negative evidence lower bound over N: minus the mean
-    log density of the private rows (clipped row by row, with noise) plus the divergence from the prior over N, which
-    is public. The mean over the last steps is released. It does not account for the noise of the steps.
+    Each step draws the parameters once and takes a gradient step on the negative evidence lower bound divided by N.
+    This is minus the mean log density of the private rows, plus the divergence from the prior divided by N. Gradients
+    of private rows are clipped row by row and get noise; the divergence is public. The average over the last steps is
+    released. It does not account for the noise of the steps.
     """
     rows = torch.from_numpy(encode(private.frame, layout.families))
     gradients = steps.charge(

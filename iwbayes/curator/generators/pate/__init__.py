@@ -1,1 +1,1 @@
-"""PATEGAN: a generator trained against noisy votes of teachers."""
+"""PATEGAN: a generator that learns from noisy votes of teachers."""

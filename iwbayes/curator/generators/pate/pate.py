@@ -1,4 +1,4 @@
-"""PATEGAN: a generator trained against a student of noisy votes (PATE-GAN; Jordon et al., ICLR 2019)."""
+"""PATEGAN: a generator trained against a student that learns from noisy votes (PATE-GAN; Jordon et al., ICLR 2019)."""
 
 from __future__ import annotations
 
@@ -21,23 +21,34 @@ from iwbayes.curator.training.row_gradients import import_torch
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable
 
-#: Rows (or users) of a teacher, and teachers at most, where their number is left open.
+#: Defaults: rows (or users) per teacher, and largest number of teachers.
 ROWS_PER_TEACHER, MOST_TEACHERS = 5, 1000
-#: Least dimension of the latent draws.
+#: Smallest dimension of the latent draws.
 LATENT = 8
-#: Votes for each encoded column, in units of a vote whose noise is as large as all teachers, that let the generator
-#: move at its full rate.
+#: Votes per encoded feature at which the generator uses its full rate. One unit is a vote whose noise has standard
+#: deviation 1 in the share of teachers.
 VOTES_PER_FEATURE = 5000
-#: Rounding that a composition of many events may lose against the noise of one.
+#: Relative increase of the noise that covers the rounding errors in the composition of many events.
 _MARGIN = 1e-12
 
 
 class FittedPATEGAN(FittedGAN):
-    """A generator and the student of exactly its rows: public, nothing private is kept.
+    """A generator and the student that was trained on its final rows. It is public: it keeps nothing private.
 
-    ``log_ratio`` is the logit of the student's estimate of the share of teachers that call a row real. It orders rows,
-    but is no calibrated log ratio: its scale tells how sure the vote is, which depends on how many rows a teacher has,
-    and its sign may be off. Take weights from it as rough ones.
+    ``log_ratio`` is the logit of the student's estimate of the share of teachers that call a row real. It orders the
+    rows, but it is not a calibrated log ratio. Its scale depends on how certain the votes are, and so on the number of
+    rows per teacher, and its sign may be wrong. Weights from it are rough.
+
+    Parameters
+    ----------
+    name : str
+        "PATEGAN".
+    architecture : Architecture
+        Schema and network sizes.
+    distribution : None
+        A PATEGAN has no condition.
+    trained : Trained
+        Parameters of the generator and the student.
     """
 
 
@@ -45,54 +56,70 @@ class FittedPATEGAN(FittedGAN):
 class PATEGAN(LedgerFit["FittedPATEGAN"]):
     """GAN whose discriminator, the student, learns from noisy votes of teachers instead of private rows.
 
-    The private rows are split at random among teachers, small classifiers of own private rows against generated ones.
-    They vote on generated rows; the student is trained on the noisy shares of votes, the generator against the
-    student. Neither sees a private row, and nothing of a teacher leaves but noisy votes.
+    The private rows are split at random between teachers. A teacher is a small classifier that learns to tell its
+    private rows from generated rows. The teachers vote on generated rows, and the student learns from the noisy shares
+    of votes. The generator learns from the student. Generator and student never read a private row, and only noisy
+    votes of the teachers are released.
 
     Parameters
     ----------
-    teachers : int or None
-        More of them drown the noise, each knows less. None takes one for 5 rows (or users), between 2 and 1000.
-    rounds : int
-        Of teachers, votes, student and generator in turn.
-    votes : int
-        Generated rows that are voted on in a round. The noise of a vote grows with the root of all votes, so that their
-        number hardly matters.
-    batch_size : int
-        Generated rows a step of teachers and of the generator.
-    teacher_steps, student_steps : int
-        Steps a round.
-    generator_hidden, student_hidden : tuple of int
-        Widths of hidden layers.
-    teacher_hidden : int
-        Width of a teacher's one hidden layer.
-    latent : int or None
-        Dimension of the normal draws that the generator starts from; None takes the number of numeric columns, at
+    teachers : int or None, default None
+        Number of teachers, at least 2. With more teachers the noise in a share of votes is smaller, but each teacher
+        has fewer rows. None uses one teacher for every 5 rows (or users), between 2 and 1000.
+    rounds : int, default 100
+        Number of rounds, at least 4. Each round trains the teachers, asks for votes, and trains student and generator.
+    votes : int, default 256
+        Number of generated rows to vote on in each round. The noise of a vote grows with the square root of the total
+        number of votes, so this setting matters little.
+    batch_size : int, default 256
+        Number of generated rows per step of the teachers and of the generator.
+    teacher_steps, student_steps : int, default 5 and 10
+        Training steps in each round.
+    generator_hidden, student_hidden : tuple of int, default (64, 64) and (32,)
+        Widths of the hidden layers.
+    teacher_hidden : int, default 8
+        Width of a teacher's single hidden layer.
+    latent : int or None, default None
+        Number of normal draws per row, from which the generator makes it. None uses one for each numeric feature, at
         least 8 and at most 64.
-    generator_rate, student_rate : float
-        Learning rates of Adam. The generator's is smaller in proportion where votes do not tell enough: T votes with
-        noise of standard deviation s in the share of teachers tell as much as T/s**2 votes with noise of one, and 5000
-        of these for each encoded column are enough. A generator that follows noise ends worse than it started.
-    random_seed : int or None
-        Of initial parameters and generated rows, which are public; never of privacy noise. None takes fresh entropy.
-    progressbar : bool
-        Show the rounds where the error stream is a terminal.
+    generator_rate, student_rate : float, default 0.003 and 0.01
+        Learning rates of Adam. The generator's rate is reduced if the votes carry little information, because a
+        generator that learns from noise gets worse (see Notes).
+    random_seed : int or None, default None
+        Seed of the initial parameters and the generated rows, which are public. It never seeds privacy noise. None uses
+        fresh entropy.
+    progressbar : bool, default True
+        Show a progress bar if standard error is a terminal.
+
+    Raises
+    ------
+    ValueError
+        If a setting is outside its range. `events` and `fit` raise it if there are more teachers than rows (or users).
 
     Notes
     -----
-    Sensitivity. A row belongs to one teacher, and so do all rows of a user: which one is drawn without looking at a
-    value. Neighbours therefore differ in one teacher at most, in whatever way, and the number of teachers that call a
-    generated row real by at most 1, whatever ``rows_per_user`` is and whether a row is replaced or nulled. With T votes
-    in all, each gets Gaussian noise of sqrt(T) times the standard deviation of one mechanism with (epsilon, delta);
-    votes are asked adaptively, and together they cost exactly (epsilon, delta). All are charged before training. There
-    is no data-dependent term: a clear majority costs as much as a narrow one.
+    Sensitivity. Each row belongs to one teacher, and so do all rows of a user. The assignment is random and does not
+    depend on any value. Neighbouring tables thus differ in the rows of at most one teacher, and the number of teachers
+    that call a generated row real changes by at most 1. This is true for any ``rows_per_user``, and for replaced and
+    zeroed rows.
 
-    Unlike the published version the student gets the noisy share itself, not the noisy majority: it has the same cost
-    and tells more. The teachers' own loss is never shown, and a teacher whose training fails votes against every row.
+    Privacy cost. Each of T votes in total gets Gaussian noise. Its standard deviation is sqrt(T) times that of a single
+    Gaussian mechanism at (epsilon, delta). The rows to vote on are chosen adaptively, and all votes together cost
+    exactly (epsilon, delta). They are charged before training. The cost does not depend on the data: a clear majority
+    costs as much as a narrow one.
+
+    Learning rate of the generator. T votes with noise of standard deviation s in the share of teachers carry as much
+    information as T/s**2 votes with noise of standard deviation 1. If there are fewer than 5000 such votes per encoded
+    feature, the rate is reduced in proportion.
+
+    The published version gives the student the noisy majority. Here it gets the noisy share, which costs the same and
+    carries more information. The teachers' losses are never released, and a teacher whose training fails votes against
+    every row.
 
     References
     ----------
-    Jordon, Yoon & van der Schaar (ICLR 2019), algorithm 1; Papernot et al. (ICLR 2018), Gaussian noise on votes.
+    Jordon, Yoon & van der Schaar, PATE-GAN: generating synthetic data with differential privacy guarantees, ICLR 2019,
+    algorithm 1. Papernot et al., Scalable private learning with PATE, ICLR 2018 (Gaussian noise on votes).
 
     Examples
     --------
@@ -105,9 +132,9 @@ class PATEGAN(LedgerFit["FittedPATEGAN"]):
 
     #: Name of the event in the statement.
     label: ClassVar[str] = "PATEGAN votes"
-    #: It never takes delta 0: the noise is Gaussian.
+    #: It needs a delta above 0, because the noise is Gaussian.
     pure = False
-    #: The fitted generator has a log ratio: its student's.
+    #: The fitted generator has a log ratio, from its student.
     gives_log_ratio: ClassVar[bool] = True
 
     teachers: int | None = None
@@ -135,9 +162,12 @@ class PATEGAN(LedgerFit["FittedPATEGAN"]):
         check_positive(self, "generator_rate", "student_rate")
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
-        """Declare all votes as one event of many uses; there are at least as many rows (users) as teachers."""
+        """Return the event that `fit` will charge to the ledger: all votes, as one event with many uses.
+
+        ValueError if there are more teachers than rows (or users).
+        """
         epsilon, delta = check_budget(epsilon, delta)
-        self._n_teachers(facts)  # refuses too many
+        self._n_teachers(facts)  # raises if there are too many
         count = int(self.rounds * self.votes)
         multiplier = math.sqrt(count) * gaussian_multiplier(epsilon, delta) * (1 + _MARGIN)
         own = max(gaussian_epsilon(multiplier, delta / count), sys.float_info.min)
@@ -155,7 +185,7 @@ class PATEGAN(LedgerFit["FittedPATEGAN"]):
         (event,) = self.events(facts, epsilon=epsilon, delta=delta)
         noise, rng = ledger.charge(event), np.random.default_rng(self.random_seed)
         n_teachers, n_owners = self._n_teachers(facts), facts.n_users or facts.n_private
-        # the generator moves the less, the less all votes together tell
+        # the less information all votes carry together, the slower the generator learns
         told = event.count * (n_teachers / (event.noise_multiplier or 1.0)) ** 2
         trust = min(1.0, told / (VOTES_PER_FEATURE * facts.schema.n_features))
         settings = PATETrainingSettings(
@@ -172,7 +202,7 @@ class PATEGAN(LedgerFit["FittedPATEGAN"]):
         architecture = Architecture(heads, int(latent), self.generator_hidden, self.student_hidden)
         with one_torch_thread(), progress(self.progressbar, "training PATEGAN", self.rounds) as advance:
             training = PATETraining(architecture, settings, rng)
-            # each teacher has about as many rows or, with users, all rows of as many users
+            # teachers have about equal numbers of rows or, with users, of users (with all their rows)
             teacher = assign(noise.permutation(n_owners), n_teachers, private.users)
             most = math.ceil(n_owners / n_teachers) * facts.rows_per_user
             rows = (facts.schema.encode(private.frame) - training.center) / training.scale
@@ -187,5 +217,7 @@ class PATEGAN(LedgerFit["FittedPATEGAN"]):
         found = min(max(2, owners // ROWS_PER_TEACHER), MOST_TEACHERS) if self.teachers is None else int(self.teachers)
         if found > owners:
             kind = "rows" if facts.n_users is None else "users"
-            raise ValueError(f"{found} teachers need at least as many {kind}; there are {owners}. Take fewer teachers.")
+            raise ValueError(
+                f"teachers must be at most the number of {kind}, {owners}; got {found}. Pass fewer teachers."
+            )
         return found

@@ -1,4 +1,4 @@
-"""Teachers of PATE-GAN: classifiers of disjoint private rows, of which nothing leaves but noisy counts of votes."""
+"""Teachers of PATE-GAN: classifiers that learn from disjoint private rows and release only noisy counts of votes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from iwbayes.arrays import Array, IntArray
 from iwbayes.curator.privacy.mechanisms import LEAST_STEPS
 from iwbayes.curator.privacy.noise import NoiseSource
 
-#: Ridge penalty of a teacher, against the mean loss of its few rows.
+#: Ridge penalty of a teacher, relative to the mean loss of its rows.
 PENALTY = 0.02
 LEARNING_RATE = 0.02
 
 
 def assign(order: IntArray, n_teachers: int, users: IntArray | None) -> IntArray:
-    """Teacher of each row, from a random order of rows, or of users, that no value had a part in.
+    """Assign each row to a teacher, shape (row,). ``order`` is a random permutation of the rows (or of the users).
 
-    All rows of a user go to one teacher, and the same number of rows (users) to each, give or take one.
+    It must not depend on any value. All rows of a user go to one teacher. The numbers of rows (or users) per teacher
+    differ by at most one.
     """
     teacher = np.empty(len(order), dtype=np.int64)
     teacher[order] = np.arange(len(order)) % n_teachers
@@ -30,14 +31,29 @@ def assign(order: IntArray, n_teachers: int, users: IntArray | None) -> IntArray
 
 
 class Teachers:
-    """Classifiers of private against generated rows, each of its own private rows, trained side by side.
+    """Classifiers of private against generated rows. Each has different private rows, and all are trained in parallel.
 
-    Each is linear in the row, standardised by public constants, plus a small perceptron, ``hidden`` wide. The tensors
-    of all teachers have the teacher as their first dimension and no operation mixes it, and their shapes (``size``
-    bounds the rows of one teacher) and initial parameters (from ``rng``) are public: what one teacher learns depends on
-    its own private rows and on public values alone.
+    A teacher is linear in the standardised row plus a small perceptron of width ``hidden``. All tensors have the
+    teacher as first dimension, and no operation mixes teachers. The tensors' shapes and initial parameters are public.
+    A teacher therefore depends only on its private rows and on public values.
 
-    It holds private rows: it prints nothing of them, and is neither copied nor pickled. Ask `NoisyVotes`.
+    The object contains private rows. It never prints them, and it cannot be copied or pickled. Use `NoisyVotes` to
+    release votes.
+
+    Parameters
+    ----------
+    rows : ndarray, shape (row, feature)
+        Private rows, standardised by public constants.
+    teacher : ndarray of int, shape (row,)
+        Teacher of each row.
+    n_teachers : int
+        Number of teachers.
+    size : int
+        Public bound on the number of rows of one teacher.
+    hidden : int
+        Width of the hidden layer.
+    rng : numpy.random.Generator
+        Source of the initial parameters.
     """
 
     __slots__ = ("_optimizer", "_parameters", "_rows", "_shares", "n")
@@ -48,7 +64,10 @@ class Teachers:
         self.n = n_teachers
         counts = np.bincount(teacher, minlength=n_teachers)
         if np.max(counts) > size:
-            raise RuntimeError("a teacher has more rows than their public bound. This is a defect; nothing was asked.")
+            raise RuntimeError(
+                "a teacher has more rows than the public bound allows. This is a bug in iwbayes; please report it. "
+                "No vote was released."
+            )
         d = rows.shape[1]
         own, shares = np.zeros((n_teachers, size, d), dtype=np.float32), np.zeros((n_teachers, size), dtype=np.float32)
         by_teacher = np.argsort(teacher, kind="stable")
@@ -69,7 +88,7 @@ class Teachers:
         self._optimizer = torch.optim.Adam(list(self._parameters.values()), lr=LEARNING_RATE)
 
     def _logits(self, rows: Tensor) -> Tensor:
-        """Logit of each teacher for each row, shape (teacher, row); ``rows`` of shape (teacher or 1, row, feature)."""
+        """Return logits, shape (teacher, row), for ``rows`` of shape (teacher or 1, row, feature)."""
         part = self._parameters
         rows = rows.expand(self.n, -1, -1)
         inner = silu(torch.baddbmm(part["shift"], rows, part["inner"]))
@@ -77,9 +96,10 @@ class Teachers:
         return outer.squeeze(-1)
 
     def learn(self, generated: Tensor, steps: int) -> None:
-        """Take steps against generated rows, which all teachers share; each loss has both classes normalised.
+        """Train all teachers for some steps against the same generated rows, shape (row, feature).
 
-        The sum over teachers is differentiated, in which no term of one teacher holds a parameter of another.
+        In each teacher's loss, private and generated rows have the same total weight. The sum of the losses is
+        differentiated. Each term contains the parameters of only one teacher.
         """
         for _ in range(steps):
             self._optimizer.zero_grad()
@@ -91,9 +111,9 @@ class Teachers:
             self._optimizer.step()
 
     def _count(self, rows: Tensor) -> IntArray:
-        """Exact, private number of teachers that call each row real, shape (row,); see `NoisyVotes`.
+        """Return the exact, private number of teachers that call each row real, shape (row,). Use `NoisyVotes`.
 
-        A teacher whose training failed calls nothing real: an error would tell.
+        A teacher whose training failed calls no row real. An error would reveal something about its private rows.
         """
         with torch.no_grad():
             votes = (self._logits(rows[None]) > 0).sum(dim=0)
@@ -103,22 +123,31 @@ class Teachers:
         return f"Teachers({self.n})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("Teachers hold private rows; they cannot be copied.")
+        raise TypeError("Teachers cannot be copied or pickled, because they contain private rows.")
 
 
 class NoisyVotes:
-    """The only way to the teachers' votes: counts with Gaussian noise, as many as were charged.
+    """Release the teachers' votes with Gaussian noise, at most as many as were charged.
 
-    A row (a user) belongs to one teacher, so that neighbours differ in one teacher, in whatever way, and the count of
-    votes for a generated row by at most 1, for any number of rows a user. The ledger handed out ``noise`` against the
-    charge of all votes; ``scale`` is its standard deviation in votes, ``left`` the number of votes that are charged.
+    Each row (or user) belongs to one teacher. Neighbouring tables thus differ in one teacher, and the count of votes
+    for a generated row changes by at most 1, for any number of rows per user.
+
+    Parameters
+    ----------
+    teachers : Teachers
+    noise : NoiseSource
+        Source that the ledger returned for the charge of all votes.
+    scale : float
+        Standard deviation of the noise, in votes.
+    left : int
+        Number of charged votes.
     """
 
     __slots__ = ("_grid", "_noise", "_scale", "_teachers", "left")
 
     def __init__(self, teachers: Teachers, noise: NoiseSource, scale: float, left: int) -> None:
         self._teachers, self._noise, self._scale, self.left = teachers, noise, scale, left
-        # a grid so fine that the discrete noise is as good as continuous: see `mechanisms.gaussian`
+        # the grid is so fine that discrete noise is nearly continuous: see `mechanisms.gaussian`
         self._grid = 2 ** max(0, math.ceil(math.log2(LEAST_STEPS / scale)))
 
     @property
@@ -127,9 +156,15 @@ class NoisyVotes:
         return self._scale / self._teachers.n
 
     def ask(self, rows: Tensor) -> Array:
-        """Noisy share of the teachers that call each row real, one charged vote a row; public."""
+        """Return the noisy share of teachers that call each row real, shape (row,). It uses one charged vote per row.
+
+        The result is public.
+        """
         if len(rows) > self.left:
-            raise RuntimeError(f"{self.left} of the charged votes are left; {len(rows)} were asked for.")
+            raise RuntimeError(
+                f"the number of rows must be at most the number of charged votes that are left, {self.left}; "
+                f"got {len(rows)}."
+            )
         self.left -= len(rows)
         noisy = self._noise.gaussian(self._grid * self._teachers._count(rows), self._grid * self._scale)
         return noisy / (self._grid * self._teachers.n)
@@ -138,4 +173,6 @@ class NoisyVotes:
         return f"NoisyVotes({self.left} left)"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("NoisyVotes hold private rows and a count of charged votes; they cannot be copied.")
+        raise TypeError(
+            "NoisyVotes cannot be copied or pickled, because they contain private rows and the number of votes left."
+        )

@@ -1,4 +1,4 @@
-"""Training of PATE-GAN: a generator against a student that knows private rows from noisy votes alone."""
+"""Training of PATE-GAN: a generator against a student that learns only from noisy votes on generated rows."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from iwbayes.curator.generators.adversarial.training import (
 from iwbayes.curator.generators.pate.teachers import NoisyVotes, Teachers
 from iwbayes.curator.training.parameters import Average, put_parameters
 
-#: Prior standard deviation of the student's parameters: noisy votes are shrunk as much as they deserve.
+#: Prior standard deviation of the student's parameters. The prior shrinks the student more if the votes are noisier.
 PRIOR_SCALE = 1.0
-#: Weight of the student's squared gradient over generated rows while the generator moves: it keeps them from circling.
+#: Penalty on the student's squared gradient at generated rows. It keeps student and generator from circling.
 SLOPE_PENALTY = 0.1
-#: Share of the rounds at the end in which the generator no longer moves and the student settles.
+#: Share of the rounds, the last ones, in which the generator is frozen and only the student is trained.
 FROZEN_SHARE = 0.2
-#: Share of the rounds whose votes the student remembers.
+#: Share of the rounds, the most recent ones, whose votes the student learns from.
 MEMORY_SHARE = 0.2
-#: Teachers start with this many times the steps of a round.
+#: In the first round, teachers take this many times the usual number of steps.
 FIRST_STEPS = 20
 
 
 @dataclass(frozen=True)
 class PATETrainingSettings:
-    """Public numbers of one training; see the parameters of `PATEGAN`."""
+    """Public settings of one training; see the parameters of `PATEGAN`."""
 
     rounds: int
     votes: int
@@ -51,14 +51,17 @@ class PATETrainingSettings:
 
 
 class PATETraining:
-    """One training: teachers, votes, student (the discriminator) and generator in turn, from a public ``rng``."""
+    """One training: in each round train the teachers, ask for votes, and train the student and the generator.
+
+    The student is the discriminator. ``rng`` is public; it draws initial parameters and generated rows.
+    """
 
     def __init__(self, architecture: Architecture, settings: PATETrainingSettings, rng: np.random.Generator) -> None:
         self._architecture, self._settings = architecture, settings
         self._source = torch.Generator().manual_seed(int(rng.integers(2**62)))
         self._generator = make_generator(architecture, rng)
         start = self._batch(START_ROWS).double().numpy()
-        #: Constants that standardise rows, shape (feature,): public, from the generator before training.
+        #: Public constants that standardise rows, shape (feature,), from rows of the untrained generator.
         self.center, self.scale = start.mean(axis=0), np.maximum(start.std(axis=0), LEAST_SPREAD)
         self._student: Any = make_discriminator(architecture, rng, self.center, self.scale)
 
@@ -70,7 +73,7 @@ class PATETraining:
         return (rows - self._student.center) / self._student.scale
 
     def run(self, teachers: Teachers, votes: NoisyVotes, advance: Callable[[], None]) -> Trained:
-        """Spend all votes, ``advance`` after each round; RuntimeError when student or generator diverged."""
+        """Run all rounds and call ``advance`` after each. Raise RuntimeError if student or generator diverged."""
         settings, rounds = self._settings, self._settings.rounds
         remembered, frozen = max(1, round(MEMORY_SHARE * rounds)), math.ceil(FROZEN_SHARE * rounds)
         moving = rounds - frozen
@@ -82,7 +85,7 @@ class PATETraining:
             steps = settings.teacher_steps * (1 if turn else FIRST_STEPS)
             teachers.learn(self._standardised(self._batch(settings.batch_size)), steps)
             asked = self._batch(settings.votes)
-            # nothing else is asked of the teachers
+            # this is the only use of the teachers
             shares = torch.from_numpy(votes.ask(self._standardised(asked)).astype(np.float32))
             memory = [*memory, (asked, shares)][-remembered:]
             self._learn(learner, memory, votes.noise_sd, SLOPE_PENALTY if turn < moving else 0.0)
@@ -92,7 +95,7 @@ class PATETraining:
                     average.add()
             if turn == moving - 1:
                 put_parameters(self._generator, average.parameters())
-                memory = []  # votes on rows of another generator
+                memory = []  # these votes were on rows of earlier generators
             if turn >= rounds - math.ceil(AVERAGED_SHARE * frozen):
                 settled.add()
             advance()
@@ -101,9 +104,9 @@ class PATETraining:
     def _learn(self, learner: Any, memory: list[tuple[Tensor, Tensor]], noise_sd: float, slope_penalty: float) -> None:
         """Move the student towards the noisy shares of votes of the last rounds.
 
-        Its loss log(1 + exp(f)) - share f is linear in the share, so that noise in it, beyond [0, 1] too, leaves the
-        minimiser unbiased. The penalty is that of a normal prior of standard deviation `PRIOR_SCALE` when a label
-        has the variance of the noise beside that of a fair coin.
+        The loss log(1 + exp(f)) - share f is linear in the share. Noise in the share, even outside [0, 1], therefore
+        does not bias the loss. The ridge penalty is that of a normal prior with standard deviation `PRIOR_SCALE`, if
+        the variance of a label is the noise variance plus that of a fair coin.
         """
         rows, shares = (torch.cat(parts) for parts in zip(*memory, strict=True))
         penalty = (1 + 4 * noise_sd**2) / (PRIOR_SCALE**2 * len(rows))
@@ -116,14 +119,14 @@ class PATETraining:
                 loss = loss + slope_penalty / 2 * squared_slope(self._student, memory[-1][0], self.scale)[1]
             if not math.isfinite(loss.item()):
                 raise RuntimeError(
-                    "the training diverged: the student's loss is not finite. Lower the learning rates, or leave them "
-                    "to the default; what was charged stays charged."
+                    "the training diverged: the student's loss is not finite. Pass smaller learning rates, or leave "
+                    "them at their defaults. What was charged stays charged."
                 )
             loss.backward()
             learner.step()
 
     def _generate(self, adam: Any, rate: float) -> None:
-        """One step of the generator, which reads the student alone."""
+        """Take a step of the generator. It uses the student and no private row."""
         for group in adam.param_groups:
             group["lr"] = rate
         adam.zero_grad(set_to_none=True)

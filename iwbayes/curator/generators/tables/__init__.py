@@ -1,1 +1,1 @@
-"""What table-based generators share: bins, noisy counts, consistency, smoothing."""
+"""Shared parts of table-based generators: bins, noisy counts, consistency, smoothing."""

@@ -1,4 +1,4 @@
-"""Public discretisation of a schema's columns, and back: what table-based generators work on."""
+"""Public discretisation of the columns of a schema: values to codes of bins, and codes back to values."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from iwbayes.curator.generators.tables.counts import Codes, NoisyCounts
 from iwbayes.curator.generators.tables.smoothing import LEAST_BINS, smoothed_counts
 from iwbayes.schema.columns import Column, Real, _Levels, _Numeric, _Whole
 
-#: Standard deviations of noise above which values count as gathered at a bound.
+#: A bound counts as a spike if its count exceeds the expected one by this many standard deviations of the noise.
 CLEARLY = 3.0
 
 
 @dataclass(frozen=True)
 class ColumnBins:
-    """Codes of one column: levels, whole numbers or equal-width bins, and a last code for missing cells.
+    """Codes of one column: levels, integers or equal-width bins, and a last code for missing cells.
 
-    Each bound of a numeric column is a bin of its own, since values gather there; a real column's has no width.
-    ``edges`` are on the column's transformed scale (bins are right-open, the last one closed); None for levels.
+    Each bound of a numeric column is a separate bin, because many values often equal a bound. The bound of a real
+    column is a bin of width zero. ``edges`` are on the column's transformed scale, or None for levels. Bins are
+    right-open, except the last one, which is closed.
     """
 
     column: Column
@@ -30,7 +31,10 @@ class ColumnBins:
 
     @classmethod
     def of(cls, column: Column, n_bins: int) -> ColumnBins:
-        """Equal-width bins between the public bounds, and the bounds; whole numbers where there are not more."""
+        """Make ``n_bins`` equal-width bins between the public bounds, plus one bin for each bound.
+
+        An integer column with at most ``n_bins`` values between its bounds gets one bin for each value.
+        """
         if isinstance(column, _Whole):
             within = column.upper - column.lower - 1
             count = max(min(within, n_bins), 1)
@@ -44,26 +48,26 @@ class ColumnBins:
 
     @property
     def n_present(self) -> int:
-        """Number of codes of present cells."""
+        """Number of codes without the one for missing cells."""
         if self.edges is not None:
             return len(self.edges) - 1
-        assert isinstance(self.column, _Levels)  # noqa: S101 - `of` leaves edges out for levels only
+        assert isinstance(self.column, _Levels)  # noqa: S101 - `of` sets edges to None only for levels
         return len(self.column.levels)
 
     @property
     def size(self) -> int:
-        """Number of codes, the one for missing cells among them."""
+        """Number of codes, with the one for missing cells."""
         return self.n_present + int(self.column.missing)
 
     @property
     def even_law(self) -> Array:
-        """Probabilities of the codes when values fill the range evenly; a missing cell is as likely as a bin."""
+        """Probabilities of the codes if values are uniform over the range. A missing cell is as likely as a bin."""
         present = np.ones(self.n_present) if self.edges is None else np.diff(self.edges) / np.diff(self.edges).mean()
         distribution = np.append(present, 1.0) if self.column.missing else present
         return distribution / distribution.sum()
 
     def codes(self, values: pd.Series) -> Codes:
-        """Canonical values to codes, shape (row,)."""
+        """Convert canonical values to codes, shape (row,)."""
         if self.edges is None:
             assert isinstance(self.column, _Levels)  # noqa: S101 - as above
             codes = self.column.codes(values)
@@ -77,7 +81,7 @@ class ColumnBins:
         return np.where(np.isnan(numbers), self.n_present, codes)
 
     def values(self, codes: Codes, rng: np.random.Generator) -> pd.Series:
-        """Codes to canonical values, uniform within a bin (on the transformed scale)."""
+        """Convert codes to canonical values, drawn uniformly within each bin on the transformed scale."""
         absent = codes >= self.n_present
         if self.edges is None:
             assert isinstance(self.column, _Levels)  # noqa: S101 - as above
@@ -93,9 +97,11 @@ class ColumnBins:
         return self.column.conform(pd.Series(np.where(absent, np.nan, numbers), name=self.column.name))
 
     def without_doubtful_bounds(self, noisy: NoisyCounts) -> Array:
-        """Noisy counts in which a bound has the density of its neighbour, unless it stands `CLEARLY` above it.
+        """Return noisy counts, shape (bin,), with the counts of doubtful bounds replaced.
 
-        Where nothing gathers, its bin would add nothing but noise. Single whole numbers stay as they are.
+        A bound gets the density of its neighbouring bin, unless its count is higher by `CLEARLY` standard deviations
+        of the noise. Without such a spike, the bound's separate bin would only add noise. Bins of single integers keep
+        their counts.
         """
         assert self.edges is not None  # noqa: S101 - numeric columns have edges
         value, widths = noisy.value.copy(), np.diff(self.edges)
@@ -106,7 +112,7 @@ class ColumnBins:
         return value
 
     def smoothed(self, counts: Array, variance: float, total: float) -> Array:
-        """Put a smooth density through counts of about ``total`` rows; bounds of no width and missing cells stay."""
+        """Smooth the counts of about ``total`` rows. Bounds of width zero and missing cells keep their counts."""
         assert self.edges is not None  # noqa: S101 - numeric columns have edges
         widths = np.diff(self.edges)
         wide = np.flatnonzero(widths > 0)
@@ -119,7 +125,11 @@ class ColumnBins:
 
 @dataclass(frozen=True)
 class Groups:
-    """Groups of neighbouring bins, counted from 0 without gaps, and the share of each bin within its group."""
+    """Groups of neighbouring bins.
+
+    ``of`` is the group of each bin, shape (bin,), numbered from 0 without gaps. ``distribution`` is the share of each
+    bin within its group, shape (bin,).
+    """
 
     of: Codes
     distribution: Array
@@ -130,12 +140,12 @@ class Groups:
         return int(self.of[-1]) + 1
 
     def sums(self, values: Array) -> Array:
-        """Sum a number of each bin over its group, shape (group,)."""
+        """Sum the values of the bins, shape (bin,), within each group; shape (group,)."""
         return np.bincount(self.of, values).astype(np.float64)
 
     @classmethod
     def by_mass(cls, mass: Array, n_groups: int, missing: bool) -> Groups:
-        """Neighbouring bins in groups of about equal (noisy) mass; a last code for missing cells stays alone."""
+        """Group neighbouring bins to about equal noisy mass. A last code for missing cells is a separate group."""
         present = mass[:-1] if missing else mass
         total = max(float(present.sum()), 1e-300)
         middle = (np.cumsum(present) - present / 2) / total
@@ -147,7 +157,7 @@ class Groups:
         return cls(group, filled / np.bincount(group, filled)[group])
 
     def bins(self, group: Codes, rng: np.random.Generator) -> Codes:
-        """Draw a bin within each row's group by the distribution of the groups."""
+        """Draw a bin within each row's group, by the shares of the bins in the group."""
         ends = np.cumsum(self.distribution)
         starts = np.concatenate([[0.0], ends])[np.searchsorted(self.of, np.arange(self.size))]
         indices = np.searchsorted(ends, starts[group] + rng.random(len(group)) * (1 - 1e-12), side="right")
@@ -155,26 +165,27 @@ class Groups:
 
 
 def is_numeric(column: Column) -> bool:
-    """Whether the column has bins with an order (numbers and dates)."""
+    """Return whether the column has ordered bins (numbers and dates)."""
     return isinstance(column, _Numeric)
 
 
 def draw_codes(distributions: Array, given: Codes, rng: np.random.Generator, *, strata: bool = False) -> Codes:
-    """Draw one code a row, by inversion, from the distribution (a row of ``distributions``) that is given for it.
+    """Draw one code per row, by inversion. Row i follows the distribution ``distributions[given[i]]``.
 
-    With ``strata`` the rows of each distribution share the unit interval: each draws from its own part, so that codes
-    come about as often as they are likely, and each row's own law stays what it is.
+    With ``strata``, the rows of one distribution use stratified uniform numbers: each row draws from a different part
+    of the unit interval. Counts of codes are then close to their expectations, and each row still follows its
+    distribution.
     """
     cumulative = np.cumsum(distributions, axis=1)
     cumulative /= cumulative[:, -1:]
-    # one sorted list for all distributions: the k-th lives on [k, k + 1)
+    # one sorted list for all distributions: the k-th occupies [k, k + 1)
     edges = (cumulative + np.arange(len(distributions))[:, None]).ravel()
     indices = np.searchsorted(edges, given + _uniform(given, rng, strata), side="right")
     return np.minimum(indices - given * distributions.shape[1], distributions.shape[1] - 1)
 
 
 def _uniform(given: Codes, rng: np.random.Generator, strata: bool) -> Array:
-    """Uniform numbers (row,); with strata one in each of n equal parts of (0, 1), for the n rows of each code."""
+    """Draw uniform numbers, shape (row,). With strata, the n rows of each code get one in each n-th part of (0, 1)."""
     jitter = rng.random(len(given))
     if not strata:
         return jitter

@@ -1,4 +1,4 @@
-"""Private rows as codes of groups of bins: each column's own counts are measured first, and size its groups."""
+"""Code private rows by groups of bins. The noisy counts of each single column determine its groups."""
 
 from __future__ import annotations
 
@@ -17,33 +17,36 @@ from iwbayes.curator.protocols import PublicFacts
 from iwbayes.schema.columns import Column, _Whole
 from iwbayes.tables import PrivateTable
 
-#: Cells of one table at most; beyond it memory, not privacy, is the limit.
+#: Largest number of cells of a table. It limits memory; privacy limits most tables earlier.
 MAX_CELLS = 2_000_000
 
 
-#: Times more whole numbers than useful bins that still are bins of their own.
+#: An integer column keeps one bin for each value if it has at most this many times the useful number of bins.
 WHOLE_NUMBERS = 4
 
 
 class CodedRows(NamedTuple):
-    """Codes of the private rows (private), and what was released of the columns one by one."""
+    """Codes of the private rows (private), and the released counts of single columns."""
 
     bins: tuple[ColumnBins, ...]
     rows: RowCodes
     groups: tuple[Groups, ...]
-    measured: dict[int, tuple[Array, Array]]  # of a column: released counts (group,) and the variance of their noise
+    measured: dict[int, tuple[Array, Array]]  # by column: released counts and their noise variances, both (group,)
 
 
 def useful_cells(facts: PublicFacts, n_tables: int, budget: Budget, theta: float) -> float:
-    """Most cells of a useful table: mean count n/cells at least theta times the mean absolute noise."""
+    """Return the largest number of cells of a useful table.
+
+    A table is useful if its mean count, n/cells, is at least theta times the mean absolute noise.
+    """
     return min(facts.n_private / (theta * mean_noise(facts, n_tables, *budget)), MAX_CELLS)
 
 
 def number_of_bins(column: Column, useful: float, max_bins: int) -> int:
-    """Equal-width bins of a column of which about ``useful`` rise out of the noise; public.
+    """Return the number of equal-width bins of a column, if about ``useful`` bins exceed the noise. It is public.
 
-    Whole numbers are bins of their own even where `WHOLE_NUMBERS` times fewer bins would be useful: many rows may share
-    one of them (40 hours a week), and a bin of two numbers would give half of these rows to its neighbour.
+    Integers keep one bin for each value, even if there are up to `WHOLE_NUMBERS` times the useful number. Many rows may
+    share one integer (such as 40 hours per week). A bin of two integers would give half of these rows the wrong value.
     """
     if isinstance(column, _Whole) and column.upper - column.lower - 1 <= min(WHOLE_NUMBERS * useful, max_bins):
         return max_bins
@@ -63,12 +66,33 @@ def coded_rows(
     n_groups: int,
     keep: bool,
 ) -> CodedRows:
-    """Measure the counts of some columns by ``budget``, all numeric ones among them, and group the bins by mass.
+    """Measure the counts of some columns, group their bins by mass, and code the private rows.
 
-    Codes are kept in memory, or else made anew from the rows by each count.
+    Parameters
+    ----------
+    private : PrivateTable
+    ledger : Ledger
+        Account that is charged for the counts.
+    facts : PublicFacts
+    budget : Budget
+        Epsilon and delta of the counts of all ``columns`` together.
+    label : str
+        Name of the charge in the statement.
+    columns : sequence of int
+        Indices of the columns to measure. All numeric columns must be among them.
+    max_bins : int
+        Largest number of equal-width bins of a numeric column.
+    theta : float
+        The number of bins is chosen so that the counts are useful in the sense of `useful_cells`.
+    n_groups : int
+        Largest number of groups of bins of a numeric column.
+    keep : bool
+        Whether to keep the codes in memory. Otherwise each count codes the rows again.
 
-    Numeric columns have so many bins that these counts are useful by ``theta`` (see `useful_cells`), and at most
-    ``n_groups`` groups. A smooth density is put through the noisy counts of the bins, free of charge.
+    Notes
+    -----
+    The noisy counts of numeric columns are smoothed before their bins are grouped. This is post-processing and costs
+    nothing.
     """
     schema = facts.schema
     numeric = any(is_numeric(column) for column in schema)
@@ -86,7 +110,7 @@ def coded_rows(
                 smooth = bins[index].smoothed(value, part.variance, facts.n_private)
                 mass = project_nonnegative(smooth, facts.n_private)
                 groups[index] = Groups.by_mass(mass, n_groups, bins[index].column.missing)
-            # a bound that was left out counts as noisy as the others: its group may hold nothing else
+            # a replaced bound keeps its noise variance, because its group may contain no other bin
             measured[index] = groups[index].sums(value), part.variance * groups[index].sums(np.ones(len(value)))
     rows.group(groups)
     return CodedRows(bins, rows, tuple(groups), measured)

@@ -1,4 +1,4 @@
-"""Exact counts of private rows in tables of some columns: from codes in memory, or by passes over the blocks."""
+"""Exact counts of private rows in tables of columns, from codes in memory or by passes over blocks of rows."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from iwbayes.curator.generators.tables.counts import Codes
 from iwbayes.curator.generators.tables.network import count_table
 from iwbayes.tables import PrivateTable
 
-#: Most cells that one pass over the blocks counts: it holds about ten such tables.
+#: Largest number of cells that one pass over the blocks counts. A pass needs about ten times that memory.
 PASS_CELLS = 2**22
-#: Most cells of the tables that are remembered, and most tables that are looked through for them.
+#: Largest number of cells of all remembered tables, and of tables that `RowCodes.remember` considers.
 KEPT_CELLS, KEPT_TABLES = 2**24, 20_000
 
 
 class RowCodes:
-    """Codes of the private rows, as bins or groups of bins; private, and so are all counts of them.
+    """Codes of the private rows, as bins or groups of bins. The codes and all counts are private.
 
     Parameters
     ----------
     private : PrivateTable
     bins : sequence of ColumnBins
+        Bins of each column of the schema.
     keep : bool
-        Keep one code a cell in memory. Else every count reads the rows again, block by block, and memory does not grow
-        with their number.
+        Whether to keep one code per cell in memory. Otherwise each count reads the rows again, block by block, and
+        memory does not grow with the number of rows.
     """
 
     def __init__(self, private: PrivateTable, bins: Sequence[ColumnBins], *, keep: bool) -> None:
@@ -42,16 +43,17 @@ class RowCodes:
         self._kept = np.concatenate(list(private.map_blocks(coded))) if keep else None
 
     def group(self, groups: Sequence[Groups]) -> None:
-        """Take the groups of the bins for the bins, once."""
+        """Replace the codes of bins by codes of groups. Call it once."""
         self._groups, self._sizes = tuple(groups), [g.size for g in groups]
         if self._kept is not None:
             for index, group in enumerate(groups):
-                self._kept[:, index] = group.of[self._kept[:, index]]  # there are no more groups than bins
+                self._kept[:, index] = group.of[self._kept[:, index]]  # fits the type: there are fewer groups than bins
 
     def remember(self, n_columns: int, most_cells: float) -> None:
-        """Count the largest tables of so many columns and cells at most, few passes for all: others are sums of them.
+        """Count the largest tables of at most ``n_columns`` columns and ``most_cells`` cells, and remember them.
 
-        Where codes are kept in memory there is nothing to be gained.
+        Smaller tables are then sums of remembered ones and need no pass over the rows. If the codes are in memory,
+        nothing is remembered, because counting is fast.
         """
         n = len(self._sizes)
         if self._kept is not None or sum(math.comb(n, k) for k in range(1, n_columns + 1)) > KEPT_TABLES:
@@ -68,15 +70,15 @@ class RowCodes:
         self._remembered.update(zip(chosen, list(self.count(chosen)), strict=True))
 
     def count(self, tables: Sequence[tuple[int, ...]]) -> Iterator[Codes]:
-        """Yield the counts of the rows in the cells of each of some sets of columns, flat with the last fastest."""
+        """Yield the exact counts of each set of columns, shape (cell,); the last column varies fastest."""
         counted: dict[tuple[int, ...], Codes] = {}
-        for place, columns in enumerate(tables):
+        for index, columns in enumerate(tables):
             if self._kept is not None:
                 yield count_table(self._kept, self._sizes, columns)
                 continue
             table = self._margin(columns)
             if table is None and columns not in counted:
-                counted = self._pass([c for c in tables[place:] if not self._covers(c)])
+                counted = self._pass([c for c in tables[index:] if not self._covers(c)])
             yield counted[columns] if table is None else table
 
     def _cells(self, columns: Sequence[int]) -> int:
@@ -86,7 +88,7 @@ class RowCodes:
         return any(set(columns) <= set(known) for known in self._remembered)
 
     def _margin(self, columns: tuple[int, ...]) -> Codes | None:
-        """Sum a remembered table over the columns that are not asked for; None where there is none."""
+        """Sum a remembered table over its other columns. Return None if no remembered table has all ``columns``."""
         known = min((k for k in self._remembered if set(columns) <= set(k)), key=self._cells, default=None)
         if known is None:
             return None
@@ -96,7 +98,7 @@ class RowCodes:
         return np.ascontiguousarray(table.transpose([left.index(c) for c in columns])).reshape(-1)
 
     def _pass(self, tables: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], Codes]:
-        """Count the first tables in one pass over the blocks: one at least, and as many as have few enough cells."""
+        """Count the first tables in one pass over the blocks: as many as fit in `PASS_CELLS`, at least one."""
         ends = np.cumsum([self._cells(columns) for columns in tables])
         n = max(1, int(np.searchsorted(ends, PASS_CELLS, side="right")))
         function = partial(_counted, bins=self._bins, groups=self._groups, sizes=self._sizes, tables=tables[:n])
@@ -105,7 +107,7 @@ class RowCodes:
 
 
 def _coded(block: pd.DataFrame, *, bins: Sequence[ColumnBins], groups: Sequence[Groups] | None) -> Codes:
-    """Codes of a block of canonical rows, shape (row, column), in as few bytes as they need."""
+    """Return codes of a block of canonical rows, shape (row, column), in the smallest integer type."""
     codes = [b.codes(block[b.column.name]) for b in bins]
     if groups is not None:
         codes = [group.of[part] for group, part in zip(groups, codes, strict=True)]
@@ -121,6 +123,6 @@ def _counted(
     sizes: Sequence[int],
     tables: Sequence[tuple[int, ...]],
 ) -> Codes:
-    """Count a block in all tables, one after the other."""
+    """Count the rows of a block in all tables, concatenated."""
     codes = _coded(block, bins=bins, groups=groups)
     return np.concatenate([count_table(codes, sizes, columns) for columns in tables])

@@ -1,4 +1,4 @@
-"""Noisy counts of several tables of the same rows: price, noise, and the (free) way back to counts that agree."""
+"""Noisy counts of several tables of the same rows: their privacy cost, their noise, and (free) consistency."""
 
 from __future__ import annotations
 
@@ -27,19 +27,22 @@ class NoisyCounts(NamedTuple):
 
 
 def count_moves(facts: PublicFacts) -> int:
-    """Cells of one table of counts that a changed row moves by one: the one it leaves and the one it enters."""
+    """Return how many cells of one table change by one if one row changes.
+
+    A replaced row leaves one cell and enters another, so 2. A zeroed row leaves one cell, so 1.
+    """
     return 2 if facts.row_adjacency == "replace-one" else 1
 
 
 def count_event(label: str, epsilon: float, delta: float, n_tables: int) -> Event:
-    """Declare what `measure_counts` charges for so many tables."""
+    """Return the event that `measure_counts` charges for ``n_tables`` tables."""
     if delta > 0:
         return noise_event(label, epsilon, delta)
     return Event(label, "laplace", epsilon / n_tables, count=n_tables)
 
 
 def noise_scale(facts: PublicFacts, n_tables: int, epsilon: float, delta: float) -> float:
-    """Return the standard deviation of Gaussian noise of a cell, or the scale of Laplace noise when delta is 0."""
+    """Return the standard deviation of a cell's Gaussian noise, or the scale of Laplace noise if delta is 0."""
     moves = count_moves(facts)
     if delta > 0:
         return facts.rows_per_user * gaussian_multiplier(epsilon, delta) * math.sqrt(moves * n_tables)
@@ -47,17 +50,18 @@ def noise_scale(facts: PublicFacts, n_tables: int, epsilon: float, delta: float)
 
 
 def mean_noise(facts: PublicFacts, n_tables: int, epsilon: float, delta: float) -> float:
-    """Mean absolute noise of a cell."""
+    """Return the mean absolute noise of a cell."""
     return noise_scale(facts, n_tables, epsilon, delta) * (math.sqrt(2 / math.pi) if delta > 0 else 1.0)
 
 
 def noisy_counts(
     counts: Codes, n_tables: int, ledger: Ledger, label: str, facts: PublicFacts, *, epsilon: float, delta: float
 ) -> Noisy:
-    """Charge, then draw: counts of several tables of the same rows, one after the other, with one vector of noise.
+    """Charge the ledger, then add one noise vector to the concatenated counts of ``n_tables`` tables.
 
-    A replaced row leaves one cell of each table and enters another; a nulled one leaves one. The sensitivity is that of
-    all tables together, in L2 for Gaussian noise and in L1 for Laplace's, and is multiplied by the rows per user.
+    All tables count the same rows. A replaced row leaves one cell of each table and enters another; a zeroed row only
+    leaves one. The sensitivity is that of all tables together: in L2 for Gaussian noise, in L1 for Laplace noise. It is
+    multiplied by the rows per user.
     """
     settings: dict[str, Any] = {"epsilon": epsilon, "ledger": ledger, "label": label, "grid": 1.0}
     rows, moved = facts.rows_per_user, count_moves(facts) * n_tables
@@ -69,10 +73,10 @@ def noisy_counts(
 def measure_counts(
     counts: Sequence[Codes], ledger: Ledger, label: str, facts: PublicFacts, *, epsilon: float, delta: float
 ) -> list[NoisyCounts]:
-    """Noisy counts of several tables of the same rows, charged by `count_event` before the noise is drawn.
+    """Release noisy counts of several tables of the same rows. The charge is that of `count_event`.
 
-    Epsilon and delta are of all tables together: Laplace noise with epsilon/tables for each or, with delta above 0, one
-    Gaussian for all.
+    ``epsilon`` and ``delta`` are the budget of all tables together. With delta 0, each table gets Laplace noise at
+    epsilon/n_tables. With delta above 0, one Gaussian mechanism releases all tables.
     """
     n_tables = len(counts)
     variance = noise_scale(facts, n_tables, epsilon, delta) ** 2 * (1 if delta > 0 else 2)
@@ -86,7 +90,7 @@ def measure_counts(
 
 
 def project_nonnegative(noisy: Array, total: float) -> Array:
-    """Nearest non-negative vector (in L2) with the given positive sum."""
+    """Return the closest non-negative vector (in L2) with the given positive sum."""
     ordered = np.sort(noisy)[::-1]
     shift = (np.cumsum(ordered) - total) / np.arange(1, len(noisy) + 1)
     last = int(np.nonzero(ordered > shift)[0][-1])
@@ -94,21 +98,21 @@ def project_nonnegative(noisy: Array, total: float) -> Array:
 
 
 def combine(estimates: Sequence[tuple[Array, Array | float]]) -> Array:
-    """Mean of independent estimates of the same counts, each with its variance, weighted by the inverse variances."""
+    """Return the mean of independent (estimate, variance) pairs of the same counts, by inverse-variance weights."""
     weights = [1 / np.asarray(variance) for _, variance in estimates]
     return np.asarray(sum(w * value for w, (value, _) in zip(weights, estimates, strict=True)) / sum(weights))
 
 
 def other_axes(table: Array, axis: int) -> tuple[int, ...]:
-    """All axes of a table but one."""
+    """Return all axes of a table except one."""
     return tuple(a for a in range(table.ndim) if a != axis)
 
 
 def with_marginals(table: Array, marginals: Sequence[Array]) -> Array:
-    """Nearest table (in L2) with the given one-way marginals, which have one sum.
+    """Return the closest table (in L2) with the given one-way marginals, which must have equal sums.
 
-    Each marginal's gap is spread evenly over its cells. Projections onto the marginals of two axes commute, since they
-    share the total alone, so that one round is exact.
+    The difference to each marginal is spread evenly over the cells. The projections onto the marginals of two axes
+    commute, because they share only the total. One pass is therefore exact.
     """
     for axis, marginal in enumerate(marginals):
         others = other_axes(table, axis)
@@ -124,12 +128,28 @@ def consistent_tables(
     measured: Mapping[int, tuple[Array, Array]],
     total: float,
 ) -> list[Array]:
-    """Give all tables the same one-way marginals (after Hay et al., VLDB 2010, and Qardaji et al., SIGMOD 2014).
+    """Make all tables agree on their one-way marginals (after Hay et al., VLDB 2010; Qardaji et al., SIGMOD 2014).
 
-    Tables are flat, the last of their columns fastest. ``measured`` maps a column to released counts of it alone, and
-    their variance. A column's counts are the mean of these and of all tables that hold it, weighted by the inverse
-    variances and projected on non-negative counts with the public total; each table is then moved to the nearest one
-    with these counts. Cells may be negative.
+    First, the counts of each column are estimated: the inverse-variance weighted mean of its released counts and of
+    the marginals of all tables that contain it, projected to non-negative counts with the public total. Each table is
+    then replaced by the closest table with these marginals. Its cells may be negative.
+
+    Parameters
+    ----------
+    tables : sequence of NoisyCounts
+        Flat tables; the last column of a table varies fastest.
+    columns : sequence of tuple of int
+        Columns of each table.
+    sizes : sequence of int
+        Number of codes of each column.
+    measured : mapping of int to (ndarray, ndarray)
+        Released counts of single columns and their noise variances, both of shape (code,).
+    total : float
+        Public number of rows.
+
+    Returns
+    -------
+    list of ndarray, each of shape (cell,)
     """
     shaped = [part.value.reshape([sizes[c] for c in members]) for part, members in zip(tables, columns, strict=True)]
     estimates: dict[int, list[tuple[Array, Array | float]]] = {c: [found] for c, found in measured.items()}

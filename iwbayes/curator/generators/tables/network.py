@@ -1,4 +1,4 @@
-"""A network of tables: columns one after the other, each drawn from a table given columns before it."""
+"""Networks of conditional tables: each column is drawn given some of the columns that were drawn before it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from iwbayes.curator.generators.tables.counts import Codes
 from iwbayes.schema import Schema
 from iwbayes.tables import SyntheticTable
 
-#: Rows that are counted at once: one code of eight bytes for each cell of a table is held.
+#: Number of rows that are counted at a time. Counting needs eight bytes of memory per row.
 COUNTED_ROWS = 2**20
 
 
 class Node(NamedTuple):
-    """One column of the network and the columns that it is drawn from."""
+    """One column of the network and its parents, the columns that it is drawn given."""
 
     column: int
     parents: tuple[int, ...]
@@ -36,20 +36,25 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True)
 class FittedNetwork:
-    """A network and its noisy conditional tables: public, nothing private is kept.
+    """A fitted network of noisy conditional tables. It is public: it keeps nothing private.
 
     Parameters
     ----------
     name : str
-        Of the generator.
+        Name of the generator, for example "BayesNet".
     schema : Schema
-    bins, groups : tuple of ColumnBins and of Groups
+        Schema of the drawn rows.
+    bins : tuple of ColumnBins
+        Bins of each column.
+    groups : tuple of Groups
+        Groups of the bins of each column.
     nodes : tuple of Node
-        In the order of sampling.
+        The columns in the order of sampling, each with its parents.
     tables : tuple of ndarray, shape (parent code, column code)
-        Rows sum to one.
-    strata : bool
-        Whether rows are drawn in strata, so that tables of counts are nearer to the network's than of independent rows.
+        Conditional probabilities of each node; rows sum to one.
+    strata : bool, default False
+        Whether to draw rows by stratified sampling. Counts of the drawn rows are then closer to the network's
+        probabilities than counts of independent rows.
     """
 
     name: str
@@ -68,7 +73,17 @@ class FittedNetwork:
         n : int
             Number of rows, at least 1.
         random_seed : int or numpy.random.Generator, optional
-            Seeds the sampling; it costs no privacy.
+            Seed of the sampling. Sampling costs no privacy. None (the default) uses fresh entropy.
+
+        Returns
+        -------
+        SyntheticTable
+            The n rows, under the network's schema.
+
+        Raises
+        ------
+        ValueError
+            If n is not an integer of at least 1.
         """
         n, rng = check_sample_size(n), np.random.default_rng(random_seed)
         sizes = [g.size for g in self.groups]
@@ -80,7 +95,7 @@ class FittedNetwork:
         return SyntheticTable(pd.DataFrame(columns), self.schema, origin=self.name)._from_source(self.fingerprint())
 
     def fingerprint(self) -> str:
-        """Digest of the network, its bins and its tables."""
+        """Return a digest of the network, its bins and its tables."""
         edges = [b.edges for b in self.bins if b.edges is not None]
         shares = [part for g in self.groups for part in (g.of, g.distribution)]
         columns = self.schema.to_toml(), Schema(*(b.column for b in self.bins)).to_toml()
@@ -103,7 +118,7 @@ def draw_network(
     *,
     strata: bool = False,
 ) -> Codes:
-    """Draw codes of all columns, shape (n, column), by conditional tables (parent code, column code)."""
+    """Draw codes of all columns, shape (n, column), from conditional tables of shape (parent code, column code)."""
     codes = np.zeros((n, len(sizes)), dtype=np.int64)
     for node, table in zip(nodes, tables, strict=True):
         codes[:, node.column] = draw_codes(table, flat_codes(codes, sizes, node.parents), rng, strata=strata)
@@ -111,7 +126,10 @@ def draw_network(
 
 
 def flat_codes(codes: Codes, sizes: Sequence[int], columns: Sequence[int]) -> Codes:
-    """One code for several columns, the last fastest; zeros when there are none."""
+    """Combine the codes of several columns into one, shape (row,); the last column varies fastest.
+
+    Without columns, all codes are 0.
+    """
     flat = np.zeros(len(codes), dtype=np.int64)
     for column in columns:
         flat = flat * sizes[column] + codes[:, column]
@@ -119,9 +137,12 @@ def flat_codes(codes: Codes, sizes: Sequence[int], columns: Sequence[int]) -> Co
 
 
 def count_table(codes: Codes, sizes: Sequence[int], columns: Sequence[int]) -> Codes:
-    """Exact counts of the rows (row, column) in the cells of some columns, flat with the last fastest."""
+    """Count rows of codes, shape (row, column), in the cells of some columns, shape (cell,).
+
+    The last column varies fastest.
+    """
     total = np.zeros(math.prod(sizes[c] for c in columns), dtype=np.int64)
-    # in parts: codes of eight bytes for all rows at once would be more than what is kept of these
+    # in parts, because eight-byte codes of all rows would need more memory than the stored small integers
     for part in row_blocks(len(codes), COUNTED_ROWS):
         total += np.bincount(flat_codes(codes[part], sizes, columns), minlength=len(total))
     return total

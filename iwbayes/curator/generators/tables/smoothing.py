@@ -1,4 +1,4 @@
-"""Smooth distribution of a numeric column from noisy counts of its bins: post-processing of released numbers, free."""
+"""Smooth the noisy counts of a numeric column's bins. This post-processes released numbers and costs nothing."""
 
 from __future__ import annotations
 
@@ -10,42 +10,65 @@ from scipy.ndimage import median_filter
 
 from iwbayes.arrays import Array, BoolArray
 
-#: Fewer bins than this stay as they are: each of them is well measured, or a whole number by itself.
+#: Columns with fewer bins are not smoothed: each bin is well measured, or is a single integer.
 LEAST_BINS = 12
-#: Third differences of a log density: those of a normal one vanish, so that the penalty leaves its tails alone.
+#: The penalty is on third differences of the log density. They vanish for a normal density, which keeps its tails.
 _ORDER = 3
-#: A bin that stands out of the smooth distribution by so many standard deviations holds something special.
+#: A bin is special if it exceeds the smooth density by this many standard deviations.
 _SPECIAL = 3.0
-#: Special bins at most, as a share: half are where a column's values lie on a lattice twice as wide as the bins.
+#: Largest share of special bins. It is half if a column's values lie on a lattice twice as wide as the bins.
 _MOST_SPECIAL = 0.5
-#: Neighbours on each side whose median first tells which bins are special: no fit is drawn to a bin that is left out.
+#: Number of neighbours on each side. Their median finds the first special bins, before they can distort a fit.
 _NEIGHBOURS = 5
-#: Fits at most, until no more bins are special.
+#: Largest number of fits. Fits stop earlier if no further bin is special.
 _FITS = 6
-#: From stiff to loose; the counts choose among them.
+#: Candidate penalties, from stiff to loose. The marginal likelihood chooses among them.
 _PENALTIES = 10.0 ** np.arange(7, -3, -1)
-#: Newton's method: steps, largest change of a log density in one, relative gain that ends it, damping.
+#: Newton's method: steps, largest change of the log density per step, relative gain at which it stops, damping.
 _STEPS, _LONGEST, _GAIN, _DAMPING, _MOST_DAMPING = 60, 2.0, 1e-8, 1e-6, 1e8
 _RIDGE = 1e-9
 
 
 def smoothed_counts(noisy: Array, variance: float, widths: Array, total: float) -> Array:
-    """Estimate the exact counts of neighbouring bins from noisy ones, by a smooth density through them.
+    """Estimate the exact counts of neighbouring bins from noisy counts, by a smooth density.
 
-    Where bins are finer than the noise allows, the nearest non-negative counts spread noise over empty bins, and tails
-    become several times too heavy. There are at least `LEAST_BINS` counts of about ``total`` rows, with one variance of
-    the noise; widths are positive, in any unit. The sum of what is returned is not fixed.
+    If bins are finer than the noise allows, simple projection to non-negative counts spreads noise over empty bins,
+    and tails become several times too heavy. Smoothing avoids this.
 
-    The log density f minimises sum_j (n_j - w_j exp f_j)**2 / (2 v_j) + penalty |D f|**2 / 2, with D the third
-    differences and v_j the variance of noise and sampling together. The penalty is the one of largest marginal
-    likelihood by Laplace's method. A bin further than 3 standard deviations from the fit is special: it keeps its
-    count as it was released, and does not enter the next fit; at first, one so far above the median density of its
-    neighbours. (Penalty on the log density: Good & Gaskins, Biometrika 1971; difference penalties: Eilers & Marx,
-    Statistical Science 1996.)
+    Parameters
+    ----------
+    noisy : ndarray, shape (bin,)
+        Noisy counts of at least `LEAST_BINS` bins.
+    variance : float
+        Variance of the noise of each count.
+    widths : ndarray, shape (bin,)
+        Positive widths of the bins, in any unit.
+    total : float
+        Approximate number of rows.
 
-    The rows' own counts scatter about the smooth m_j = w_j exp f_j with variance m_j. What is returned is their best
-    linear estimate given the noisy count, m_j + m_j/(m_j + noise) (n_j - m_j): the smooth count where noise is large,
-    the released one where it is small.
+    Returns
+    -------
+    ndarray, shape (bin,)
+        Non-negative counts. Their sum may differ from ``total``.
+
+    Notes
+    -----
+    The log density f minimises sum_j (n_j - w_j exp f_j)**2 / (2 v_j) + penalty |D f|**2 / 2. Here n_j are the noisy
+    counts, w_j the widths, D the third differences, and v_j the variance of noise and sampling together. The penalty
+    maximises the marginal likelihood, by Laplace's method.
+
+    A bin is special if its count is more than 3 standard deviations from the fit. It keeps its released count and is
+    left out of the next fit. Before the first fit, a bin is special if it is that far above the median density of its
+    neighbours.
+
+    The exact counts vary around m_j = w_j exp f_j with variance m_j. The result is their best linear estimate given
+    the noisy count, m_j + m_j/(m_j + variance) (n_j - m_j). It is close to the smooth count if the noise is large, and
+    close to the released count if the noise is small.
+
+    References
+    ----------
+    Good & Gaskins, Biometrika 1971 (penalty on the log density). Eilers & Marx, Statistical Science 1996 (difference
+    penalties).
     """
     widths = widths / widths.mean()
     special = _spikes(noisy, variance, widths)
@@ -61,17 +84,17 @@ def smoothed_counts(noisy: Array, variance: float, widths: Array, total: float) 
 
 
 def _spikes(noisy: Array, variance: float, widths: Array) -> BoolArray:
-    """Find bins that stand out of those beside them; none where more than half of all would."""
-    beside = np.ones(2 * _NEIGHBOURS + 1, dtype=bool)
-    beside[_NEIGHBOURS] = False
-    usual = np.maximum(median_filter(noisy / widths, footprint=beside, mode="mirror"), 0.0) * widths
-    error = variance * (1 + np.pi / 2 / beside.sum()) + usual  # the variance of a median is pi/2 times that of a mean
+    """Find bins with higher density than their neighbours. Return no bin if more than half would be found."""
+    others = np.ones(2 * _NEIGHBOURS + 1, dtype=bool)
+    others[_NEIGHBOURS] = False
+    usual = np.maximum(median_filter(noisy / widths, footprint=others, mode="mirror"), 0.0) * widths
+    error = variance * (1 + np.pi / 2 / others.sum()) + usual  # the variance of a median is pi/2 times that of a mean
     found = noisy - usual > _SPECIAL * np.sqrt(error)
     return found if found.sum() <= _MOST_SPECIAL * len(noisy) else np.zeros_like(found)
 
 
 class _Counts(NamedTuple):
-    """Noisy counts, the variance of their noise, widths, and which of them are left out."""
+    """Noisy counts, the variance of their noise, widths of the bins, and flags of bins that a fit leaves out."""
 
     noisy: Array
     noise: float
@@ -83,7 +106,7 @@ class _Counts(NamedTuple):
 
 
 def _smooth(counts: _Counts, total: float) -> Array:
-    """Fit each penalty, from the stiffest on, and take the one of largest evidence; expected counts."""
+    """Fit with each penalty, the stiffest first. Return the expected counts of the fit with the largest evidence."""
     bands = _penalty_bands(len(counts.noisy))
     f = _normal_start(counts, total)
     best, chosen = -np.inf, f
@@ -95,7 +118,7 @@ def _smooth(counts: _Counts, total: float) -> Array:
 
 
 def _normal_start(counts: _Counts, total: float) -> Array:
-    """Log density of the normal distribution with the moments of the positive counts: all penalties leave it alone."""
+    """Return the log density of a normal distribution with the moments of the positive counts, to start from."""
     position = np.cumsum(counts.widths) - counts.widths / 2
     mass = np.maximum(counts.noisy, 0.0) + 1e-9 * max(total, 1.0)
     mass = mass / mass.sum()
@@ -105,9 +128,9 @@ def _normal_start(counts: _Counts, total: float) -> Array:
 
 
 def _fit(counts: _Counts, f: Array, penalty: float, bands: Array) -> tuple[Array, float]:
-    """Gauss-Newton with damping from f; the log density and the log evidence, up to a constant."""
+    """Run damped Gauss-Newton from f. Return the log density and the log evidence, up to a constant."""
     used = ~counts.special
-    variance = counts.noise + counts.mean(f)  # held while one penalty is fitted
+    variance = counts.noise + counts.mean(f)  # constant during the fit with one penalty
 
     def value(f: Array) -> float:
         residual = (counts.noisy - counts.mean(f))[used]
@@ -115,7 +138,7 @@ def _fit(counts: _Counts, f: Array, penalty: float, bands: Array) -> tuple[Array
 
     def curvature(f: Array, ridge: float) -> Array:
         found = penalty * bands
-        # rounding of the penalty must not make the matrix indefinite where the counts say nothing
+        # rounding of the penalty must not make the matrix indefinite at bins without information
         found[0] += np.where(used, np.square(counts.mean(f)) / variance, 0.0) + ridge + 1e-12 * penalty
         return np.asarray(cholesky_banded(found, lower=True))
 
@@ -141,18 +164,18 @@ def _fit(counts: _Counts, f: Array, penalty: float, bands: Array) -> tuple[Array
 
 
 def _penalty_bands(n: int) -> Array:
-    """D'D as the lower bands of a symmetric matrix, shape (4, n)."""
+    """Return D'D, for third differences D, as lower bands of a symmetric matrix, shape (4, n)."""
     stencil = np.diff(np.eye(_ORDER + 1), _ORDER, axis=0)[0]
     bands = np.zeros((_ORDER + 1, n))
     for k in range(_ORDER + 1):
         for s in range(_ORDER + 1 - k):
-            # a difference that begins at row i - s holds both row i and row i + k
+            # a difference that starts at row i - s contains both row i and row i + k
             bands[k, s : n - _ORDER + s] += stencil[s] * stencil[s + k]
     return bands
 
 
 def _times(bands: Array, f: Array) -> Array:
-    """Product of a symmetric matrix in lower bands and a vector."""
+    """Multiply a symmetric matrix, given by its lower bands, by a vector."""
     product = bands[0] * f
     for k in range(1, len(bands)):
         product[k:] += bands[k, :-k] * f[:-k]
