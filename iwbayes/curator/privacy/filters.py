@@ -147,7 +147,7 @@ class GaussianRule(Rule):
 
 @dataclass(frozen=True)
 class RenyiRule(Rule):
-    """Renyi divergence at one order; by default the order that admits most Gaussian noise. See this module for proof."""
+    """Renyi divergence at one order; by default the order that admits most Gaussian noise. Proof in this module."""
 
     order: float = 0.0
     name: ClassVar[str] = "renyi"
