@@ -28,7 +28,7 @@ def bound_contributions(
     """Keep at most tau rows per user and count them; tau is chosen privately from a public grid.
 
     Use this for user-level privacy, before `publish`. Generators and estimators then multiply every sensitivity by tau;
-    gradient steps sample users and clip the sum over a user's rows. A small tau drops rows, and a large tau costs noise.
+    gradient steps sample users and clip the sum over a user's rows. A small tau drops rows; a large tau adds noise.
 
     Parameters
     ----------
@@ -46,8 +46,8 @@ def bound_contributions(
         Number of users that may lose rows, at least 0. The default is 6 sqrt(p) sigma: p is the number of encoded
         columns, and sigma the noise multiplier of the ledger's whole budget (sqrt(p)/epsilon if its delta is 0). It
         balances noise and bias of the mean of p whitened columns, with rows clipped at 1.3 sqrt(p). At the default, one
-        more row per user adds about as much noise as it removes bias, if users with many rows are 0.4 standard
-        deviations away from the others.
+        more row per user adds noise and removes bias about equally, if users with many rows are 0.4 standard deviations
+        away from the others.
 
     Returns
     -------

@@ -70,7 +70,7 @@ class Plan:
     >>> import iwbayes as iw
     >>> found = iw.plan(iw.Schema(iw.Binary("y"), iw.Binary("x")), 2000, epsilon=1.0, delta=1e-6)
     >>> found.terms, found.n_features, found.advice
-    ('pairs', 3, '')
+    ('quadratic', 3, '')
     """
 
     epsilon_generator: float
@@ -210,8 +210,8 @@ def joint_events(
         for event in found:
             if event.mechanism == "none":
                 raise BudgetExceeded(
-                    f"{event.label}: without noise the cost is infinite; the budget is epsilon {epsilon:g}, and nothing "
-                    f"was drawn. For an experiment that protects nobody, fit generator and weights under "
+                    f"{event.label}: without noise the cost is infinite; the budget is epsilon {epsilon:g}, and "
+                    f"nothing was drawn. For an experiment that protects nobody, fit generator and weights under "
                     f"Ledger(math.inf, ...)."
                 )
         return found

@@ -140,8 +140,8 @@ class PrivateLogisticRegression:
 
     Sensitivity. A row's gradient is -z/(1 + exp(b.z)). Its norm is at most |z| <= r = sqrt(radius**2 + 1), with the
     radius of the centred encoded features. Replacing a row moves the sum of gradients by at most R = 2 r, because z and
-    -z are both possible. Turning it into a null row, which adds a constant, moves the sum by at most R = r. If users own
-    up to tau rows (``rows_per_user``), each of these rows is replaced (at most R), or appears or vanishes (at most
+    -z are both possible. Turning it into a null row, which adds a constant, moves the sum by at most R = r. If users
+    own up to tau rows (``rows_per_user``), each of these rows is replaced (at most R), or appears or vanishes (at most
     r <= R): together at most tau R. J is l2-strongly convex, so the minimiser moves by at most (tau R/N + 2 tol)/l2 in
     L2, whatever the other rows are; tol is the solver's tolerance. Objective perturbation needs R and the determinants
     of the Hessians; see `iwbayes.curator.estimators.logistic_loss.Perturbation`.
@@ -184,8 +184,8 @@ class PrivateLogisticRegression:
         names = tuple(self.features)
         if not names or len(set(names)) < len(names) or self.target in names:
             raise ValueError(
-                f"features must be distinct columns without the target, at least one; got {names!r}. Leave out features "
-                f"to use all other columns."
+                f"features must be distinct columns without the target, at least one; got {names!r}. Leave out "
+                f"features= to use all other columns."
             )
         object.__setattr__(self, "features", names)
 

@@ -101,7 +101,7 @@ def _models(data: Any, make_model: Callable[..., ScoreModel] | None) -> tuple[Sc
 
 
 def seeded(part: Any, seed: int) -> Any:
-    """Set `random_seed` in a generator or an estimator, and in its parts, where it is None."""
+    """Set every `random_seed` that is None in a generator or an estimator, and in its parts."""
     if not is_dataclass(part) or isinstance(part, type | SyntheticTable | Weights):
         return part
     own = {field.name: getattr(part, field.name) for field in fields(part) if field.init}

@@ -69,7 +69,7 @@ def test_a_wrong_user_column_is_refused_without_showing_it():
 def test_table_and_ledger_must_protect_the_same():
     private, plain = people(), iw.PrivateTable(wide_rows(30, np.random.default_rng(0)), MIXED_G)
     for table, ledger, words in (
-        (plain, user_ledger(), "names none"),
+        (plain, user_ledger(), "has no user column"),
         (private, user_ledger(), "bound_contributions"),
         (private, iw.Ledger(1.0, 1e-6), "replace-user"),
     ):
