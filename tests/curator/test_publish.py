@@ -249,7 +249,7 @@ WRONG = {
     "share 0": ({"share": 0.0}, ValueError, "share"),
     "share 1": ({"share": 1.0}, ValueError, "share"),
     "share NaN": ({"share": np.nan}, ValueError, "share"),
-    "ledger and noise": ({"noise": SeededNoise(1)}, ValueError, "ledger or noise"),
+    "ledger and noise": ({"noise": SeededNoise(1)}, ValueError, "both ledger= and noise="),
     "two adjacencies": ({"adjacency": "zero-out"}, ValueError, "adjacency"),
     "unknown adjacency": ({"adjacency": "add-remove"}, ValueError, "adjacency"),
     "no generator": ({"generator": object()}, TypeError, "generator"),

@@ -295,7 +295,7 @@ def test_what_differs_beside_the_noise_is_found(way: str, named: str):
     )
     assert not found.passed and found.epsilon == found.ratio == math.inf
     assert any(named in departure for departure in found.departures), found.departures
-    assert "told apart" in str(found) and f"differs: {found.departures[0]}"[:60] in str(found)
+    assert "FAILED: the outputs differ although" in str(found) and f"differs: {found.departures[0]}"[:60] in str(found)
 
 
 def test_a_scale_that_follows_the_rows_is_found(monkeypatch):
@@ -411,7 +411,7 @@ def test_tables_that_are_private_or_no_neighbours_are_refused():
         (
             {"weights": iw.paper.LogisticWeights(mechanism="objective")},
             ValueError,
-            "objective loses cannot be read off",
+            "does not show the loss of the mechanism 'objective'",
         ),
         ({"share": 2.0}, ValueError, "share must be"),
     ],
