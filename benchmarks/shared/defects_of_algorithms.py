@@ -260,7 +260,7 @@ plant(FILE, "steps: samples of a fixed size", "self._noise.poisson_sample(n, rat
 plant(FILE, "steps: rows of users clipped one by one", "else self._rows_of(chosen)",
        "else (self._rows_of(chosen)[0], None)",
        "curator/test_contribution.py::test_gradient_steps_sample_users_and_clip_their_sums")
-plant(FILE, "steps: an error shows what the loss said", "        except Exception:  # noqa: S110 - raised below, where the error with its private values is no longer at hand\n            pass\n",  # noqa: E501
+plant(FILE, "steps: an error shows what the loss said", "        except Exception:  # noqa: S110 - raised below, outside this block, so the private error is not chained\n            pass\n",  # noqa: E501
        "        except Exception as error:\n            raise RuntimeError(str(error)) from error\n",
        "curator/test_dpsgd.py::test_errors_and_printed_forms_hold_no_private_value")
 FILE = "curator/estimators/neural.py"

@@ -1,4 +1,4 @@
-"""Bound the rows that a person owns, so that what is released protects people and not single rows."""
+"""Bound the number of rows per person, so that a release protects people and not only single rows."""
 
 from __future__ import annotations
 
@@ -16,61 +16,65 @@ from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable
 from iwbayes.tables.owners import row_keys
 
-#: Places in the secret order that the rows' keys follow from: there are more than 2**1600 orders.
+#: Length of the secret order that gives the rows' keys; there are more than 2**1600 orders.
 _SECRET = 256
-#: Part of epsilon that chooses the bound; the rest counts the rows that are kept.
+#: Part of epsilon for choosing the bound; the rest counts the kept rows.
 CHOICE_SHARE = 0.5
 
 
 def bound_contributions(
     private: PrivateTable, ledger: Ledger, *, epsilon: float, grid: Sequence[int], threshold: int | None = None
 ) -> PrivateTable:
-    """Keep at most tau rows of each user, tau chosen privately from a public grid, and count what is kept.
+    """Keep at most tau rows per user and count them; tau is chosen privately from a public grid.
 
-    Every sensitivity of what is fitted to the result is tau times that of one row; gradient steps sample users and
-    clip the sum over a user's rows. A small tau drops rows, a large one costs noise.
+    Use this for user-level privacy, before `publish`. Generators and estimators then multiply every sensitivity by tau;
+    gradient steps sample users and clip the sum over a user's rows. A small tau drops rows; a large tau adds noise.
 
     Parameters
     ----------
     private : PrivateTable
-        With a user column.
+        Table with a user column.
     ledger : Ledger
-        With adjacency "replace-user"; it is charged before any noise is drawn.
+        Ledger with adjacency "replace-user"; it is charged before any noise is drawn.
     epsilon : float
-        Half of it chooses tau, half counts the rows; all of it counts when the grid has one value. Pure.
+        Pure epsilon, above 0. Half of it chooses tau, and half counts the rows. If the grid has one value, all of it
+        counts the rows.
     grid : sequence of int
-        Candidates for tau, increasing, at least 1, chosen without looking at the rows. The largest is taken when none
-        does.
+        Increasing candidates for tau, at least 1, chosen without looking at the rows. If no candidate meets the
+        threshold, tau is the largest one.
     threshold : int, optional
-        Number of users that may lose rows. By default 6 sqrt(p) sigma, p the number of encoded columns and sigma the
-        noise multiplier of the ledger's whole budget (sqrt(p)/epsilon where its delta is 0): about where one more row
-        for everybody adds as much noise to the mean of p whitened columns, of which rows are clipped at 1.3 sqrt(p), as
-        it takes away in bias, when those who own many rows are .4 standard deviations away from the others.
+        Number of users that may lose rows, at least 0. The default is 6 sqrt(p) sigma: p is the number of encoded
+        columns, and sigma the noise multiplier of the ledger's whole budget (sqrt(p)/epsilon if its delta is 0). It
+        balances noise and bias of the mean of p whitened columns, with rows clipped at 1.3 sqrt(p). At the default, one
+        more row per user adds noise and removes bias about equally, if users with many rows are 0.4 standard deviations
+        away from the others.
 
     Returns
     -------
     PrivateTable
-        The kept rows, in memory grouped by user, those of each in a secret order; ``rows_per_user`` is tau,
-        ``n_private`` the noisy number of rows, at least one and at most tau for each user.
+        The kept rows, in memory grouped by user, and the rows of each user in a secret order. ``rows_per_user`` is tau.
+        ``n_private`` is the noisy number of rows, between 1 and tau for each user.
 
     Raises
     ------
     BudgetExceeded
-        When epsilon does not fit in the ledger; nothing is drawn.
+        If epsilon does not fit in the ledger; nothing is drawn.
+    TypeError
+        If an argument is not a `PrivateTable` or a `Ledger`; nothing is charged.
     ValueError
-        When the table has no users or is bounded already, the ledger does not protect users, or the grid or the
-        threshold are none; nothing is charged.
+        If the table has no users or is bounded already, the ledger does not protect users, or epsilon, grid or
+        threshold are not valid; nothing is charged.
 
     Notes
     -----
-    Tau is the first t of the grid with #{users with more than t rows} + Laplace(2/e) <= threshold + Laplace(2/e), e its
-    part of epsilon. Replacing a user who owns k rows by one who owns k' changes the numbers for the t between k and k'
-    by one, all in the same direction, so that the queries are monotone (see `above_threshold`). Each row has a secret
-    random key (see `row_keys`), and those of a user with the smallest keys are kept, over all partitions of a Dask
-    frame together: which ones follows from that user's rows alone. Replacing a user changes their number by at most
-    tau. The number of users is public.
+    Tau is the first t of the grid with #{users with more than t rows} + Laplace(2/e) <= threshold + Laplace(2/e), where
+    e is its part of epsilon. Replacing a user with k rows by one with k' rows changes the counts for the t between k
+    and k' by one, all in the same direction, so the queries are monotone (see `above_threshold`). Each row has a secret
+    random key (see `row_keys`). Each user keeps the rows with the smallest keys, over all partitions of a Dask frame
+    together; which rows these are depends on this user's rows only. Replacing a user changes the number of kept rows by
+    at most tau. The number of users is public.
 
-    What is published of the result protects people; calibrated intervals for it are out of scope, see `publish_users`.
+    Releases of the result protect people. Calibrated intervals for them are out of scope, see `publish_users`.
 
     References
     ----------
@@ -110,7 +114,7 @@ def bound_contributions(
 
 
 def bounding_events(epsilon: float, n_candidates: int) -> tuple[Event, ...]:
-    """List what `bound_contributions` will charge for a grid of so many candidates."""
+    """Return the events that `bound_contributions` will charge for a grid with this number of candidates."""
     if n_candidates == 1:
         return (Event("number of rows", "laplace", epsilon),)
     choice = Event("bound on contributions", "above-threshold", CHOICE_SHARE * epsilon)
@@ -118,15 +122,20 @@ def bounding_events(epsilon: float, n_candidates: int) -> tuple[Event, ...]:
 
 
 def check_bounding(private: PrivateTable, ledger: Ledger, grid: Sequence[int]) -> list[int]:
-    """Refuse a table without users, a ledger of rows, or no grid; return the grid as numbers."""
+    """Check table, ledger and grid before anything is charged; return the grid as int."""
     if not isinstance(private, PrivateTable):
-        raise TypeError(f"bound_contributions takes a PrivateTable; got {type(private).__name__}.")
+        raise TypeError(
+            f"bound_contributions takes a PrivateTable; got {type(private).__name__}. Use PrivateTable(frame, schema, "
+            f"user=...)."
+        )
     if not private.of_users:
-        raise ValueError("the table names no users. Use PrivateTable(frame, schema, user=...).")
+        raise ValueError("the table has no user column. Use PrivateTable(frame, schema, user=...).")
     if private.rows_per_user is not None:
-        raise ValueError("contributions are bounded already. Start from the table as it was read.")
+        raise ValueError("contributions of this table are bounded already. Pass the original table.")
     if not isinstance(ledger, Ledger):
-        raise TypeError(f"ledger must be an iwbayes.Ledger; got {type(ledger).__name__}.")
+        raise TypeError(
+            f"ledger must be an iwbayes.Ledger; got {type(ledger).__name__}. Use Ledger(..., adjacency='replace-user')."
+        )
     if ledger.adjacency != "replace-user":
         raise ValueError(
             f"under {ledger.adjacency!r} a ledger protects single rows. Use Ledger(..., adjacency='replace-user')."
@@ -135,16 +144,18 @@ def check_bounding(private: PrivateTable, ledger: Ledger, grid: Sequence[int]) -
 
 
 def check_grid(grid: Sequence[int]) -> list[int]:
-    """Return candidates for the bound as numbers; refuse what is no grid."""
+    """Return the candidates for the bound as int, or raise ValueError if they are not a valid grid."""
     candidates = list(grid)
     whole = all(isinstance(t, int | np.integer) and not isinstance(t, bool) and t >= 1 for t in candidates)
     if not candidates or not whole or any(b <= a for a, b in zip(candidates, candidates[1:], strict=False)):
-        raise ValueError(f"grid must be increasing whole numbers of at least 1; got {candidates!r}.")
+        raise ValueError(
+            f"grid must be increasing whole numbers of at least 1; got {candidates!r}. Pass for example (1, 2, 4, 8)."
+        )
     return [int(t) for t in candidates]
 
 
 def _default_threshold(private: PrivateTable, ledger: Ledger) -> int:
-    """Choose how many users may lose rows, from public quantities (see `bound_contributions`)."""
+    """Return how many users may lose rows, from public quantities (see `bound_contributions`)."""
     p, epsilon, delta = private.schema.n_features, ledger.epsilon, ledger.delta
     if math.isinf(epsilon):
         return 0

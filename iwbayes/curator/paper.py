@@ -15,8 +15,8 @@ from iwbayes.curator.estimators.logistic import LogisticWeights
 from iwbayes.curator.estimators.neural import NeuralWeights
 from iwbayes.curator.protocols import WeightEstimator
 
-#: From the paper's names to configured estimators; call an entry to get one, and give keywords to change its settings.
-#: "True" takes the known log ratio and "Discriminator" the fitted network. "LogReg" and "MLP" add no noise and
+#: Maps the paper's names to configured estimators. Call an entry to get one; pass keywords to change its settings.
+#: "True" takes the known log ratio, and "Discriminator" the fitted network. "LogReg" and "MLP" add no noise and
 #: need a ledger with an infinite budget. "BetaNoised" and "BetaDebiased" are charged at their true cost.
 PAPER_METHODS: Mapping[str, Callable[..., WeightEstimator]] = MappingProxyType(
     {

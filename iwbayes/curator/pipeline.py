@@ -1,4 +1,4 @@
-"""What a release does with the private rows: a generator and an estimator, each with a budget, run and replayed."""
+"""The steps of a release that use private rows: a generator and an estimator, each with a budget, to run or replay."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from iwbayes.weights import Weights
 
 
 class Made(NamedTuple):
-    """What a run has made: the fitted generator, its rows, and their weights."""
+    """Result of a run: the fitted generator, its rows, and their weights."""
 
     fitted: FittedGenerator
     synthetic: SyntheticTable
@@ -29,7 +29,7 @@ class Made(NamedTuple):
 class Pipeline:
     """A generator and a weight estimator, the budget of each, and the number of synthetic rows.
 
-    `generator_epsilon` and `weights_epsilon` are nominal: what `publish` found to be within the budget together.
+    `generator_epsilon` and `weights_epsilon` are nominal: `publish` chooses them so that both fit in the joint budget.
     """
 
     generator: Generator
@@ -46,7 +46,7 @@ class Pipeline:
         sampler: np.random.Generator,
         step: Callable[[str], None] = lambda stage: None,
     ) -> Made:
-        """Fit both on private rows, from an account that pays for them; `step` is told what begins."""
+        """Fit both on private rows with noise from a charged account; call `step` with the name of each stage."""
         step("fitting the generator")
         own = own_delta(self.generator, self.delta)
         fitted = self.generator.fit(private, account, epsilon=self.generator_epsilon, delta=own)
@@ -60,7 +60,7 @@ class Pipeline:
         return Made(fitted, synthetic, weighted)
 
     def to_data(self) -> dict[str, Any]:
-        """All but the number of rows, as plain JSON values; None for a part that is no plain data."""
+        """Return everything except the number of rows as plain JSON values; None for a part that is not plain data."""
         return {
             "generator": None if isinstance(self.generator, GivenTable) else to_data(self.generator),
             "weights": to_data(self.weights),
@@ -73,16 +73,19 @@ class Pipeline:
     def from_data(
         cls, data: dict[str, Any], synthetic: SyntheticTable, make_model: Callable[..., ScoreModel] | None = None
     ) -> Pipeline:
-        """Return what `to_data` wrote; rows whose generator is no plain data are the given ones, as they are.
+        """Return the pipeline that `to_data` wrote; if its generator is not plain data, it uses the given rows.
 
-        `make_model` makes the models that it was made for from their plain data. ValueError where the data are none
-        that `to_data` writes.
+        `make_model` creates the models of the release from their plain data. Raise ValueError if `to_data` cannot have
+        written the data.
         """
         numbers = [data.get(name) for name in ("generator_epsilon", "weights_epsilon", "delta")]
         if not all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers):
-            raise ValueError("the settings of the release hold no budget of its parts.")
+            raise ValueError("the settings of the release contain no budget for generator and weights.")
         if data.get("weights") is None:
-            raise ValueError("the settings of its weights are no plain data: they were given, or hold a function.")
+            raise ValueError(
+                "the settings of the release's weights are not plain data: the weights were given, or contain a "
+                "function."
+            )
         kept = data.get("generator")
         generator = GivenTable(synthetic, ()) if kept is None else from_data(kept)
         own, rest, delta = (float(number) for number in numbers if number is not None)

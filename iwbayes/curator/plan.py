@@ -1,4 +1,4 @@
-"""plan(): what a release will measure and with how much noise, without any private row."""
+"""plan(): the features that a release will measure, and their noise, from public facts alone."""
 
 from __future__ import annotations
 
@@ -41,26 +41,36 @@ _PLAN_ROWS = 4096
 
 @dataclass(frozen=True, repr=False)
 class Plan:
-    """What a release would look like, from public quantities only.
+    """Expected noise and features of a release, from public quantities only.
 
     Parameters
     ----------
     epsilon_generator, epsilon_weights : float
-        Nominal epsilon of either part after joint calibration.
+        Nominal epsilon of each part after joint calibration.
     events : tuple of Event
+        Uses of the private rows that the release will charge.
     terms : str
         Feature terms that the tilt is expected to keep.
     n_features : int
+        Number of measured features.
     noise_sd : float
         Standard deviation of the noise in each coordinate of the features' mean.
     noise_over_spread : float
-        Noise against the synthetic spread over all features; above 0.5 not even the fewest features are within it. As
-        a rule a small table's release has a larger one, since its rows spread less than uniform ones. A fit's kappa is
-        another number, of one parameter, with a limit of its own.
+        The noise ratio: the noise divided by the synthetic standard deviation, over all features. Less is better. Above
+        0.5, even the smallest set of features is too noisy. The release of a small table usually has a larger noise
+        ratio, because its rows vary less than uniform ones. A fit's kappa is a different number: it is for one
+        parameter, and has a separate limit.
     epsilon, delta : float
         Budget of both parts together.
-    stage_noise_sd : tuple of float
-        ``noise_sd`` of each stage where the tilt is measured in stages, the last one included; else empty.
+    stage_noise_sd : tuple of float, default ()
+        ``noise_sd`` of each stage, the last one included, if the tilt is measured in stages; otherwise empty.
+
+    Examples
+    --------
+    >>> import iwbayes as iw
+    >>> found = iw.plan(iw.Schema(iw.Binary("y"), iw.Binary("x")), 2000, epsilon=1.0, delta=1e-6)
+    >>> found.terms, found.n_features, found.advice
+    ('quadratic', 3, '')
     """
 
     epsilon_generator: float
@@ -75,7 +85,7 @@ class Plan:
     stage_noise_sd: tuple[float, ...] = ()
 
     def __str__(self) -> str:
-        """Say the plan in words."""
+        """Show the plan as text."""
         title, facts = self._facts()
         lines = [title, *(f"  {name}: {value}" for name, value in facts)]
         return wrapped("\n".join([*lines, f"  {self.advice}"] if self.advice else lines))
@@ -83,18 +93,18 @@ class Plan:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """Show the same in a notebook."""
+        """Show the plan as a table in a notebook."""
         title, facts = self._facts()
         return html_table(title, ("", "value"), facts, notes=[self.advice] if self.advice else [])
 
     def _facts(self) -> tuple[str, list[tuple[str, str]]]:
-        """Return its budget, and names and values for reading."""
+        """Return a title with the budget, and pairs of a name and a value."""
         facts = [
-            ("generator", f"epsilon {self.epsilon_generator:.4g} on its own"),
-            ("weights", f"epsilon {self.epsilon_weights:.4g} on their own"),
+            ("generator", f"epsilon {self.epsilon_generator:.4g} alone"),
+            ("weights", f"epsilon {self.epsilon_weights:.4g} alone"),
             ("measured", f"{self.terms}{'' if self.stage_noise_sd else ' terms'}, {self.n_features} features"),
             ("noise", f"sd {self.noise_sd:.4g} in each feature"),
-            ("noise over spread", noise_in_words(self.noise_over_spread)),
+            ("noise ratio", noise_in_words(self.noise_over_spread)),
         ]
         if self.stage_noise_sd:
             sds = ", ".join(f"{sd:.3g}" for sd in self.stage_noise_sd)
@@ -103,12 +113,12 @@ class Plan:
 
     @property
     def warning(self) -> str:
-        """What to know before the budget is spent: its noise and the advice; empty where nothing is amiss."""
-        return f"noise over spread {noise_in_words(self.noise_over_spread)}. {self.advice}" if self.advice else ""
+        """Warning before the budget is spent: noise ratio and advice; empty if there is no advice."""
+        return f"noise ratio {noise_in_words(self.noise_over_spread)}. {self.advice}" if self.advice else ""
 
     @property
     def advice(self) -> str:
-        """What to do where few regressions will be calibrated; empty where nothing is amiss."""
+        """How to improve the plan if few regressions will be calibrated; otherwise empty."""
         return noise_advice(self.noise_over_spread, self.n_features, self.terms)
 
 
@@ -124,25 +134,28 @@ def plan(
     adjacency: Adjacency = "replace-one",
     rows_per_user: int = 1,
 ) -> Plan:
-    """Tell the expected noise and features of `publish` from public facts alone; see `iwbayes.plan`.
+    """Return the expected noise and features of `publish`, from public facts alone; see `iwbayes.plan`.
 
-    Features are built on rows drawn uniformly within the schema's bounds, since the synthetic rows do not
-    exist yet; the release itself builds them on its own synthetic rows, weighted by the tilt's base if there is one.
+    The features are built on rows drawn uniformly within the schema's bounds, because the synthetic rows do not exist
+    yet. The release builds them on its synthetic rows, weighted by the tilt's base if there is one.
     """
     generator = BayesNet() if generator is None else generator
     if not is_generator(generator):
-        raise TypeError(f"plan takes a generator that has settings only; got {type(generator).__name__}.")
+        raise TypeError(f"plan takes a generator with its settings; got {type(generator).__name__}. Pass BayesNet().")
     tilt = TiltWeights() if weights is None else weights
     epsilon, delta = check_budget(epsilon, delta)
     check_whole("n", n)
     check_share(share)
     if not isinstance(tilt, TiltWeights | StagedTilt):
         raise TypeError(
-            f"plan knows the noise of TiltWeights and StagedTilt only; got {type(tilt).__name__}. See its events()."
+            f"plan computes the noise of TiltWeights and StagedTilt only; got {type(tilt).__name__}. See its events()."
         )
     check_whole("rows_per_user", rows_per_user)
     if rows_per_user > 1 and adjacency != "replace-user":
-        raise ValueError(f"under {adjacency!r} everybody owns one row. Use adjacency='replace-user' for users.")
+        raise ValueError(
+            f"under {adjacency!r} every person owns one row; got rows_per_user={rows_per_user}. Use "
+            f"adjacency='replace-user' for users with several rows."
+        )
     facts = PublicFacts(schema, int(n), ROWS_PER_PRIVATE_ROW * int(n), adjacency, int(rows_per_user))
     events = joint_events(facts, generator, tilt, share, epsilon, delta)
     t = largest_scale(events, epsilon, delta, adjacency=adjacency)
@@ -165,7 +178,7 @@ def plan(
 
 
 def uniform_table(schema: Schema, n: int, *, random_seed: int | np.random.Generator | None = None) -> SyntheticTable:
-    """Rows drawn uniformly within the schema's bounds and levels: a public reference, no data."""
+    """Return rows drawn uniformly within the schema's bounds and levels: a public reference, not data."""
     from iwbayes.curator.generators.tables.bins import ColumnBins
 
     rng = np.random.default_rng(random_seed)
@@ -177,14 +190,17 @@ def uniform_table(schema: Schema, n: int, *, random_seed: int | np.random.Genera
 
 
 def own_delta(algorithm: Generator | WeightEstimator, delta: float) -> float:
-    """Return the delta that an algorithm takes: none where it is pure, unless it says that it is better with one."""
+    """Return the delta for an algorithm: 0 if it is pure, unless it has ``prefers_delta``."""
     return 0.0 if algorithm.pure and not getattr(algorithm, "prefers_delta", False) else delta
 
 
 def joint_events(
     facts: PublicFacts, generator: Generator, weights: WeightEstimator, share: float, epsilon: float, delta: float
 ) -> Callable[[float], tuple[Event, ...]]:
-    """Make the function from a multiple of the nominal budget to all events of a release; none may be without noise."""
+    """Return a function from a multiple of the nominal budget to all events of a release.
+
+    It raises `BudgetExceeded` if an event has no noise.
+    """
 
     def events(t: float) -> tuple[Event, ...]:
         found = generator.events(facts, epsilon=share * t * epsilon, delta=own_delta(generator, delta))
@@ -194,9 +210,9 @@ def joint_events(
         for event in found:
             if event.mechanism == "none":
                 raise BudgetExceeded(
-                    f"{event.label}: without noise the cost is infinite; the budget is epsilon {epsilon:g}. For an "
-                    f"experiment that protects nobody fit the parts yourself under Ledger(math.inf, ...); nothing was "
-                    f"drawn."
+                    f"{event.label}: without noise the cost is infinite; the budget is epsilon {epsilon:g}, and "
+                    f"nothing was drawn. For an experiment that protects nobody, fit generator and weights under "
+                    f"Ledger(math.inf, ...)."
                 )
         return found
 
@@ -204,44 +220,47 @@ def joint_events(
 
 
 def check_whole(name: str, value: int, least: int = 1) -> int:
-    """Return a whole number of at least ``least``; refuse all else."""
+    """Return ``value`` as int, or raise ValueError if it is not a whole number of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise ValueError(f"{name} must be a whole number of at least {least}; got {value!r}.")
     return int(value)
 
 
 def check_delta(delta: float, ledger: Ledger) -> None:
-    """Refuse a larger delta than that at which a ledger counts costs."""
+    """Raise BudgetExceeded if delta is larger than the ledger's."""
     if delta > ledger.delta:
         raise BudgetExceeded(
-            f"the release's delta must be at most that of the ledger, {ledger.delta:g}, at which its cost is counted: "
-            f"else it costs more epsilon than was asked for; got {delta:g}. Ask for less; nothing was drawn."
+            f"the release's delta must be at most the ledger's, {ledger.delta:g}; got {delta:g}. The ledger counts "
+            f"costs at its own delta, so the release would cost more epsilon than requested. Pass a smaller delta; "
+            f"nothing was drawn."
         )
 
 
 def check_share(share: float) -> None:
-    """Refuse a share that leaves nothing to the generator or to the weights."""
+    """Raise ValueError if a share leaves nothing for the generator or for the weights."""
     if not 0 < share < 1:
-        raise ValueError(f"share must be in (0, 1), the generator's part of epsilon; got {share!r}.")
+        raise ValueError(
+            f"share must be in (0, 1), the generator's part of epsilon; got {share!r}. Pass for example 0.3."
+        )
 
 
 @dataclass(frozen=True)
 class GivenTable:
-    """A table that was made elsewhere, in the place of a generator: what it is declared to have cost is charged."""
+    """A table that was made elsewhere, used instead of a generator; its declared cost is charged."""
 
     table: SyntheticTable
     owed: tuple[Event, ...]
 
     reads_blocks: ClassVar[bool] = True
-    #: A declared cost needs no delta of the release's.
+    #: A declared cost needs no part of the release's delta.
     pure = True
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
-        """Return what its making is declared to have cost."""
+        """Return the events of the table's declared cost."""
         return self.owed
 
     def fit(self, private: PrivateTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0) -> GivenTable:
-        """Let the ledger know the table."""
+        """Register the table in the ledger, and charge its declared cost."""
         admit(self.table, ledger)
         return self
 
@@ -254,11 +273,12 @@ class GivenTable:
 
 
 def warn_of_delta(delta: float, units: str, n: int, *, stacklevel: int = 3) -> None:
-    """Warn of a delta that allows to publish some rows as they are; the warning is the caller's caller's."""
+    """Warn if delta is so large that whole rows may be published; the warning points at the caller's caller."""
     if delta * n > 1:
         warnings.warn(
-            f"delta {delta:g} is above one in the number of {units} ({n}): {units} may be exposed whole with that "
-            f"chance. Use a delta well below {1 / n:.2g}, such as {10.0 ** (math.floor(-math.log10(n)) - 2):g}.",
+            f"delta {delta:g} is above one in the number of {units} ({n}): {units} may be exposed completely with that "
+            f"probability. Use a delta well below {1 / n:.2g}, such as "
+            f"{10.0 ** (math.floor(-math.log10(n)) - 2):g}.",
             PrivacyWarning,
             stacklevel=stacklevel,
         )
@@ -272,7 +292,7 @@ def warn_of_noise(
     delta: float,
     share: float,
 ) -> None:
-    """Warn where a plan expects that few regressions will be calibrated; before anything is charged."""
+    """Warn, before anything is charged, if the plan expects that few regressions will be calibrated."""
     if not isinstance(weights, TiltWeights | StagedTilt) or isinstance(generator, GivenTable):
         return
     about: dict[str, Any] = {"adjacency": facts.adjacency, "rows_per_user": facts.rows_per_user}
@@ -281,19 +301,19 @@ def warn_of_noise(
         warnings.simplefilter("ignore", PrivacyWarning)
         expected = plan(facts.schema, facts.n_private, **about)
     if expected.warning:
-        warnings.warn(expected.warning, CalibrationWarning, stacklevel=4)  # the caller's of `iwbayes.publish`
+        warnings.warn(expected.warning, CalibrationWarning, stacklevel=4)  # points at the caller of `iwbayes.publish`
 
 
 def check_algorithms(generator: Generator, weights: WeightEstimator, private: PrivateTable) -> None:
-    """Refuse what is no generator or no estimator, or does not fit the other or the table."""
+    """Raise unless generator and weights are of the right types, and work together and with the table."""
     for name, value, fits in (("generator", generator, is_generator), ("weights", weights, is_weight_estimator)):
         if not fits(value):
             got = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
             raise TypeError(f"{name} must have pure, events() and fit(); got {got}. Pass an instance.")
     if needs_generator(weights) and not getattr(generator, "gives_log_ratio", False):
         raise ValueError(
-            f"{type(weights).__name__} waits for the generator's own discriminator, and {type(generator).__name__} has "
-            f"none with log odds. Use a GAN with loss='logistic', or other weights."
+            f"{type(weights).__name__} needs the generator's discriminator, and {type(generator).__name__} has no "
+            f"discriminator with log odds. Use a GAN with loss='logistic', or different weights."
         )
     for algorithm in (generator, weights):
         check_rows_at_hand(algorithm, private)

@@ -1,4 +1,4 @@
-"""The progress displays of the curator's side: a bar of steps, and the name of the stage."""
+"""Progress displays of the curator's side: a bar of steps, and a bar with the name of the stage."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 
 @contextmanager
 def progress(show: bool, text: str, total: int) -> Iterator[Callable[[], None]]:
-    """Show what runs, its steps and the time left where the error stream is a terminal; call the result after a step.
+    """Show a bar with the steps and the time left, if the error stream is a terminal; call the result after each step.
 
-    No loss is shown: a loss of private rows is a private value.
+    The bar shows no loss, because a loss of private rows is a private value.
     """
     if not (show and sys.stderr.isatty()):
         yield lambda: None
@@ -29,10 +29,10 @@ def progress(show: bool, text: str, total: int) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def stages(show: bool, text: str, lengths: Mapping[str, float]) -> Iterator[Callable[[str], None]]:
-    """Show what is being done, for how long, and the time left; call the result with each stage that begins.
+    """Show the stage, the elapsed time and the time left; call the result with the name of each stage when it starts.
 
-    ``lengths`` names the stages in their order, and how long they take beside each other as a rule: the time left is as
-    rough. Before the first stage ``text`` is shown.
+    ``lengths`` maps the names of the stages, in order, to their usual relative durations; the time left is only as
+    accurate as these. The bar shows ``text`` before the first stage.
     """
     if not (show and sys.stderr.isatty()):
         yield lambda stage: None
@@ -47,7 +47,7 @@ def stages(show: bool, text: str, lengths: Mapping[str, float]) -> Iterator[Call
 
 
 def _display(*columns: Any) -> Any:
-    """Display on the error stream that disappears when it is done."""
+    """Return a display on the error stream that disappears at the end."""
     from rich.console import Console
     from rich.progress import Progress
 

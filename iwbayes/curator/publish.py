@@ -1,4 +1,4 @@
-"""publish(): declare the events, calibrate them jointly, run; publish_users() bounds the rows of each user before."""
+"""publish() declares the events, calibrates them jointly and runs; publish_users() first bounds the rows per user."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from iwbayes.release import Release
 from iwbayes.statement import RowAdjacency
 from iwbayes.tables import PrivateTable, SyntheticTable
 
-#: Stages of `publish`, and about how long they take beside each other with default settings.
+#: Stages of `publish`, and their relative durations with default settings, roughly.
 _STAGES = {
     "waiting for the ledger": 0,
     "calibrating the noise": 1,
@@ -45,7 +45,7 @@ _STAGES = {
     "sampling synthetic rows": 1,
     "weighting synthetic rows": 5,
 }
-#: Part of epsilon that bounds the rows of users.
+#: Default part of epsilon for bounding the rows per user.
 BOUND_SHARE = 0.1
 
 
@@ -64,7 +64,7 @@ def publish(
     random_seed: int | np.random.Generator | None = None,
     progressbar: bool = True,
 ) -> Release:
-    """Publish a synthetic table with private weights; see `iwbayes.publish`, which names models as well."""
+    """Publish a synthetic table with private weights; see `iwbayes.publish`, which also accepts models."""
     generator = BayesNet() if generator is None else generator
     if isinstance(generator, SyntheticTable):
         generator = GivenTable(generator, owed_events(generator, ledger if isinstance(ledger, Ledger) else None))
@@ -73,14 +73,14 @@ def publish(
     n = _check_arguments(private, generator, weights, n_synthetic, share, ledger, adjacency, noise, delta)
     sampler = np.random.default_rng(random_seed)
     units, number = ("users", private.n_users) if private.of_users else ("rows", private.n_private)
-    warn_of_delta(delta, units, number, stacklevel=4)  # it is the caller's of `iwbayes.publish`
+    warn_of_delta(delta, units, number, stacklevel=4)  # points at the caller of `iwbayes.publish`
     if ledger is None:
         ledger = Ledger(epsilon, delta, adjacency, noise=noise)
     facts = PublicFacts.of(private, None, ledger, n_synthetic=n)
     warn_of_noise(facts, generator, weights, epsilon, delta, share)
-    share = 0.0 if isinstance(generator, GivenTable) else share  # a table that exists takes no part of the budget
+    share = 0.0 if isinstance(generator, GivenTable) else share  # a given table needs no share of the budget
     if not weights.events(facts, epsilon=(1 - share) * epsilon, delta=own_delta(weights, delta)):
-        share = 1.0  # nor do weights that cost nothing
+        share = 1.0  # weights that cost nothing need no share either
     events = joint_events(facts, generator, weights, share, epsilon, delta)
     with stages(progressbar, "publishing", _STAGES) as step:
         step("waiting for the ledger")
@@ -119,48 +119,54 @@ def _check_arguments(
     noise: NoiseSource | None,
     delta: float,
 ) -> int:
-    """Refuse wrong arguments before anything is charged; return the number of synthetic rows."""
+    """Check all arguments before anything is charged, and return the number of synthetic rows."""
     if not isinstance(private, PrivateTable):
         raise TypeError(f"publish takes a PrivateTable; got {type(private).__name__}. Use PrivateTable(frame, schema).")
     check_algorithms(generator, weights, private)
     if ledger is not None and not isinstance(ledger, Ledger):
-        raise TypeError(f"ledger must be an iwbayes.Ledger; got {type(ledger).__name__}.")
+        raise TypeError(f"ledger must be an iwbayes.Ledger; got {type(ledger).__name__}. Pass Ledger(epsilon, delta).")
     if not isinstance(generator, GivenTable):
         check_n_synthetic(private, n_synthetic)
     if private.of_users and ledger is None:
-        raise ValueError("a table with users comes with the ledger that bounded their contributions. Pass ledger=.")
+        raise ValueError(
+            "a table with users needs the ledger that bounded their contributions; got none. Pass ledger=."
+        )
     n = ROWS_PER_PRIVATE_ROW * private.n_private if n_synthetic is None else n_synthetic
     if isinstance(generator, GivenTable):
         rows = len(generator.table)
         if generator.table.schema != private.schema:
-            raise ValueError("private and synthetic rows must share one schema. Make the table under it.")
+            raise ValueError(
+                "private and synthetic rows must share one schema. Build the synthetic table with the private schema."
+            )
         n = rows if n_synthetic is None else n_synthetic
         if n != rows:
-            raise ValueError(f"all {rows} rows of the given table are published; got n_synthetic={n!r}.")
+            raise ValueError(f"all {rows} rows of the given table are published; got n_synthetic={n!r}. Leave it out.")
     n = check_whole("n_synthetic", n)
     check_share(share)
     if ledger is None:
         return n
     if noise is not None:
-        raise ValueError("a given ledger has its own noise source; pass either ledger or noise.")
+        raise ValueError("a given ledger has its own noise source; got both ledger= and noise=. Leave out noise=.")
     check_ledger(ledger, adjacency, delta)
     return n
 
 
 def check_n_synthetic(private: PrivateTable, n_synthetic: int | None) -> None:
-    """Refuse to choose the number of synthetic rows by that of rows which are not in memory."""
+    """Raise ValueError if n_synthetic is missing for private rows that are not in memory."""
     if not private.in_memory and n_synthetic is None:
         raise ValueError(
-            "five synthetic rows for each private one, which are not in memory, may not fit there either. Give "
-            "n_synthetic."
+            "the default of five synthetic rows per private row may not fit in memory, because the private rows are in "
+            "a Dask frame. Pass n_synthetic."
         )
 
 
 def check_ledger(ledger: Ledger, adjacency: RowAdjacency, delta: float) -> None:
-    """Refuse a ledger that counts costs at a smaller delta, or protects something else than is asked for."""
+    """Raise if the ledger has a smaller delta than the release, or a different adjacency."""
     check_delta(delta, ledger)
     if adjacency != "replace-one" and adjacency != ledger.adjacency:
-        raise ValueError(f"the ledger's adjacency is {ledger.adjacency!r}; got adjacency={adjacency!r}.")
+        raise ValueError(
+            f"the ledger's adjacency is {ledger.adjacency!r}; got adjacency={adjacency!r}. Leave out adjacency=."
+        )
 
 
 def publish_users(
@@ -178,7 +184,7 @@ def publish_users(
     random_seed: int | np.random.Generator | None = None,
     progressbar: bool = True,
 ) -> Release:
-    """Bound the rows of each user, then publish; see `iwbayes.publish_users`."""
+    """Bound the number of rows per user, then publish; see `iwbayes.publish_users`."""
     epsilon, delta = check_budget(epsilon, delta)
     ledger = Ledger(epsilon, delta, "replace-user") if ledger is None else ledger
     grid = check_bounding(private, ledger, grid)
@@ -186,7 +192,7 @@ def publish_users(
     left = release_epsilon(epsilon, delta, len(grid), ledger, bound_share=bound_share)
     generator = BayesNet() if generator is None else generator
     estimator = TiltWeights() if weights is None else weights
-    # refuse what publish() would, while nothing is charged
+    # run the checks of publish() now, while nothing is charged
     check_algorithms(generator, estimator, private)
     check_share(share)
     check_n_synthetic(private, n_synthetic)
@@ -198,7 +204,7 @@ def publish_users(
     ledger.check_releases(bounding, [noise_event("release", left, delta)])
     bounded = bound_contributions(private, ledger, epsilon=bound_share * epsilon, grid=grid)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "noise over spread", CalibrationWarning)  # it was given above
+        warnings.filterwarnings("ignore", "noise ratio", CalibrationWarning)  # already shown above
         return publish(
             bounded,
             epsilon=left,
@@ -216,9 +222,12 @@ def publish_users(
 def release_epsilon(
     epsilon: float, delta: float, n_candidates: int, ledger: Ledger, *, bound_share: float = BOUND_SHARE
 ) -> float:
-    """Epsilon of both steps that is left to the release beside the bound, under a ledger's rule; charges nothing."""
+    """Return the part of epsilon left for the release after bounding, under a ledger's rule; charge nothing."""
     if not 0 < bound_share < 1:
-        raise ValueError(f"bound_share must be in (0, 1), the bound's part of epsilon; got {bound_share!r}.")
+        raise ValueError(
+            f"bound_share must be in (0, 1), the part of epsilon for bounding; got {bound_share!r}. Pass for example "
+            f"{BOUND_SHARE}."
+        )
     both = Ledger(epsilon, delta, "replace-user", rule=ledger.rule)
-    both.charge_release(*bounding_events(bound_share * epsilon, n_candidates))  # no noise is drawn here
+    both.charge_release(*bounding_events(bound_share * epsilon, n_candidates))  # a scratch ledger: no noise is drawn
     return min((1 - bound_share) * epsilon, both.left[0])

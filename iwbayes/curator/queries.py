@@ -1,4 +1,4 @@
-"""PrivateLogisticRegression: one regression straight on the private rows, to compare with inference on a release."""
+"""PrivateLogisticRegression: one regression on the private rows directly, to compare with inference on a release."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ MECHANISMS = ("objective", "gaussian", "none")
 
 @dataclass(frozen=True, eq=False)
 class FittedLogistic:
-    """A released logistic regression: public, it keeps nothing private.
+    """A released logistic regression. It is public, and contains nothing private.
 
     Parameters
     ----------
     target : Binary
-        The column whose second level is the success.
+        The response column; its second level is the success.
     features : Schema
-        The columns that the log odds depend on.
+        The predictor columns.
     coefficients : ndarray, shape (k,)
-        Of the centred encoded features and the constant 1, noise included.
+        Noisy coefficients of the centred encoded features and, last, of the constant 1.
     """
 
     target: Binary
@@ -57,84 +57,94 @@ class FittedLogistic:
         if coefficients.shape != (self.features.n_features + 1,):
             raise ValueError(
                 f"coefficients must have shape ({self.features.n_features + 1},), one for each feature and one for "
-                f"the constant; got {coefficients.shape}."
+                f"the constant; got {coefficients.shape}. Pass the coefficients of all features."
             )
         coefficients.setflags(write=False)
         object.__setattr__(self, "coefficients", coefficients)
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Names of the coefficients; the last is that of the constant, the log odds at the centre of the columns."""
+        """Names of the coefficients. The last is the constant: the log odds at the centre of the columns."""
         return (*self.features.feature_names, "Intercept")
 
     def log_odds(self, table: PrivateTable | SyntheticTable) -> Array:
-        """Log odds of the target's second level for each row, natural logs, shape (row,).
+        """Return the log odds of the target's second level for each row.
 
         Parameters
         ----------
         table : PrivateTable or SyntheticTable
-            With the feature columns as declared when the regression was fitted; other columns are not read.
+            Table with the feature columns, declared as for the fit; other columns are not read.
+
+        Returns
+        -------
+        ndarray, shape (row,)
+            Log odds, natural logs.
 
         Raises
         ------
         ValueError
-            When the table lacks a feature column or declares it otherwise.
+            If the table lacks a feature column, or declares it differently.
         """
         wrong = [c.name for c in self.features if c.name not in table.schema.names or table.schema[c.name] != c]
         if wrong:
             raise ValueError(
-                f"the table lacks the columns {wrong}, or declares them in another way than where the regression was "
-                f"fitted. Give it rows under that schema."
+                f"the table lacks the columns {wrong}, or declares them differently from the schema of the fit. Pass a "
+                f"table with that schema."
             )
         return design_of(self.features, table.frame, encoded_reach(self.features)) @ self.coefficients
 
     def predict_proba(self, table: PrivateTable | SyntheticTable) -> Array:
-        """Probability of the target's second level for each row, shape (row,); see `log_odds`."""
+        """Return the probability of the target's second level for each row, shape (row,); see `log_odds`."""
         return expit(self.log_odds(table))
 
     def fingerprint(self) -> str:
-        """Digest of columns and coefficients, by which a ledger knows it."""
+        """Return a digest of columns and coefficients, which a ledger registers (see `Ledger.holds`)."""
         columns = Schema(self.target, *self.features)
         return digest("FittedLogistic", columns.to_toml(), self.coefficients)
 
 
 @dataclass(frozen=True)
 class PrivateLogisticRegression:
-    """A private logistic regression of one binary column on others: the mechanism tailored to one question.
+    """Fit a private logistic regression of one binary column on others, directly on the private rows.
 
-    It answers a single question better than a synthetic table with weights can, at the price of a budget for each
-    question; a release answers any number at the price of one.
+    It answers one question better than a synthetic table with weights, but each question costs a separate budget. A
+    release answers any number of questions for one budget.
 
     Parameters
     ----------
     target : str
-        A `Binary` column; its second level is the success.
+        Name of a `Binary` column; its second level is the success.
     features : sequence of str, optional
-        Other columns; all of them by default.
-    l2 : float
-        Ridge penalty, above 0, on every coefficient, that of the constant too. Noise falls and shrinkage grows with
-        it.
+        Names of the predictor columns; by default all other columns.
+    l2 : float, default 0.01
+        Ridge penalty, above 0, on every coefficient, also on the constant. A larger penalty means less noise and more
+        shrinkage.
     mechanism : {"objective", "gaussian", "none"}
-        "objective" perturbs the objective by spherical noise (Chaudhuri et al. 2011): pure epsilon. "gaussian" adds
-        Gaussian noise to the coefficients and needs delta above 0. "none" adds no noise: its cost is infinite, and
-        only a ledger with an infinite budget takes it.
+        "objective" perturbs the objective by spherical noise (Chaudhuri et al. 2011), with pure epsilon. "gaussian"
+        adds Gaussian noise to the coefficients and needs delta above 0. "none" adds no noise: its cost is infinite, so
+        it needs a ledger with an infinite budget.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a setting is not valid.
 
     Notes
     -----
-    With x a row's centred encoded features and the constant 1, s = 1 for the target's second level and -1 for its
-    first, and z = s x, the coefficients minimise
+    Let x be a row's centred encoded features and the constant 1, s = 1 for the target's second level and -1 for its
+    first, and z = s x. The coefficients minimise
 
         J(b) = (1/N) sum log(1 + exp(-b.z)) + l2/2 |b|**2,
 
-    N the public number of rows. A row with a missing target has z = 0: it adds a constant.
+    where N is the public number of rows. A row with a missing target has z = 0, so it adds a constant.
 
-    Sensitivity. A row's gradient is -z/(1 + exp(b.z)), whose norm is at most |z| <= r = sqrt(radius**2 + 1), with the
-    radius of the centred encoded features. Replacing a row moves the sum of gradients by at most R = 2 r, since z and
-    -z are both possible; turning it into a null row, which adds a constant, by R = r. Where users own up to tau
-    rows (``rows_per_user``), each of these rows is replaced, or appears or vanishes, which moves the sum by r <= R:
-    together by at most tau R. J is l2-strongly convex, so the minimiser moves by at most (tau R/N + 2 tol)/l2 in L2,
-    tol the solver's tolerance, whatever the other rows are. Objective perturbation needs R and the determinants of
-    the Hessians; see `iwbayes.curator.estimators.logistic_loss.Perturbation`.
+    Sensitivity. A row's gradient is -z/(1 + exp(b.z)). Its norm is at most |z| <= r = sqrt(radius**2 + 1), with the
+    radius of the centred encoded features. Replacing a row moves the sum of gradients by at most R = 2 r, because z and
+    -z are both possible. Turning it into a null row, which adds a constant, moves the sum by at most R = r. If users
+    own up to tau rows (``rows_per_user``), each of these rows is replaced (at most R), or appears or vanishes (at most
+    r <= R): together at most tau R. J is l2-strongly convex, so the minimiser moves by at most (tau R/N + 2 tol)/l2 in
+    L2, whatever the other rows are; tol is the solver's tolerance. Objective perturbation needs R and the determinants
+    of the Hessians; see `iwbayes.curator.estimators.logistic_loss.Perturbation`.
 
     References
     ----------
@@ -143,9 +153,14 @@ class PrivateLogisticRegression:
     Examples
     --------
     >>> import iwbayes as iw
-    >>> facts = PublicFacts(iw.Schema(iw.Binary("y"), iw.Real("x", 0, 1)), n_private=1000, n_synthetic=0)
-    >>> PrivateLogisticRegression("y").events(facts, epsilon=1.0)[0].mechanism
-    'objective'
+    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
+    >>> private = iw.PrivateTable(people.frame, people.schema)
+    >>> ledger = iw.Ledger(1.0, 1e-6)
+    >>> fitted = iw.paper.PrivateLogisticRegression("y", ["x", "z"]).fit(private, ledger, epsilon=0.5)
+    >>> fitted.feature_names
+    ('x', 'z', 'Intercept')
+    >>> ledger.spent
+    (0.5, 0.0)
     """
 
     target: str
@@ -165,25 +180,39 @@ class PrivateLogisticRegression:
         if self.features is None:
             return
         if isinstance(self.features, str) or not all(isinstance(name, str) for name in self.features):
-            raise TypeError(f"features must be names of columns, in a list; got {self.features!r}.")
+            raise TypeError(f"features must be a list of column names; got {self.features!r}.")
         names = tuple(self.features)
         if not names or len(set(names)) < len(names) or self.target in names:
-            raise ValueError(f"features must be distinct columns other than the target, at least one; got {names!r}.")
+            raise ValueError(
+                f"features must be distinct columns without the target, at least one; got {names!r}. Leave out "
+                f"features= to use all other columns."
+            )
         object.__setattr__(self, "features", names)
 
     @property
     def pure(self) -> bool:
-        """Whether the noise is pure epsilon, so that `fit` takes delta 0."""
+        """Whether the mechanism satisfies pure epsilon, so that `fit` takes delta 0."""
         return self.mechanism != "gaussian"
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
-        """Declare the use of the private rows that `fit` will charge.
+        """Return the event that `fit` will charge, without reading private rows.
+
+        Parameters
+        ----------
+        facts : PublicFacts
+            Schema, number of rows and adjacency.
+        epsilon, delta : float
+            Budget of the regression; delta is used by "gaussian" only.
+
+        Returns
+        -------
+        tuple of Event
 
         Raises
         ------
         ValueError
-            When the schema lacks a column, the target is not binary, the budget is none, or what rounding takes of it
-            is too much.
+            If the schema lacks a column, the target is not binary, the budget is not valid, or rounding takes too large
+            a part of it.
         """
         epsilon, delta = check_budget(epsilon, delta)
         _, features = self._columns(facts.schema)
@@ -191,30 +220,32 @@ class PrivateLogisticRegression:
             return (Event(self.label, "none", math.inf),)
         if self.mechanism == "gaussian":
             return (Event(self.label, "gaussian", epsilon, delta, gaussian_multiplier(epsilon, delta)),)
-        self._perturbation(facts, encoded_reach(features), epsilon)  # refuses what rounding would spoil
+        self._perturbation(facts, encoded_reach(features), epsilon)  # raises if rounding takes too much of epsilon
         return (Event(self.label, "objective", epsilon),)
 
     def fit(self, private: PrivateTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0) -> FittedLogistic:
-        """Fit the regression under the ledger.
+        """Charge the ledger, then fit the regression.
 
         Parameters
         ----------
         private : PrivateTable
+            The private rows.
         ledger : Ledger
-            Charged before any noise is drawn.
+            Ledger to charge before any noise is drawn.
         epsilon, delta : float
-            This query's part of the budget.
+            Budget of this regression; delta is used by "gaussian" only.
 
         Returns
         -------
         FittedLogistic
+            The public result.
 
         Raises
         ------
         BudgetExceeded
-            When the part does not fit in the ledger; nothing is drawn.
+            If the budget does not fit in the ledger; nothing is drawn.
         ValueError
-            As `events`, and when table and ledger do not protect the same; nothing is charged.
+            As in `events`, or if table and ledger do not protect the same unit; nothing is charged.
         """
         facts = PublicFacts.of(private, None, ledger)
         events = self.events(facts, epsilon=epsilon, delta=delta)
@@ -241,20 +272,22 @@ class PrivateLogisticRegression:
         return fitted
 
     def _columns(self, schema: Schema) -> tuple[Binary, Schema]:
-        """Target and features of a schema."""
+        """Return the target column and the feature columns of a schema."""
         names = self.features or tuple(name for name in schema.names if name != self.target)
         absent = [name for name in (self.target, *names) if name not in schema.names]
         if absent:
-            raise ValueError(f"the schema has no columns {absent}; it has {list(schema.names)}.")
+            raise ValueError(f"the schema has no columns {absent}. Choose from {list(schema.names)}.")
         target = schema[self.target]
         if not isinstance(target, Binary):
             raise ValueError(f"target must be a Binary column; {self.target!r} is {type(target).__name__}.")
         if not names:
-            raise ValueError(f"the schema has no column beside the target {self.target!r} to regress it on.")
+            raise ValueError(
+                f"the schema has no predictor column besides the target {self.target!r}. Declare another column."
+            )
         return target, Schema(*(schema[name] for name in names))
 
     def _change(self, facts: PublicFacts, reach: Reach) -> float:
-        """Largest change R of the sum of gradients when one row changes."""
+        """Return the largest change R of the sum of gradients if one row changes."""
         return {"replace-one": 2.0, "zero-out": 1.0}[facts.row_adjacency] * math.hypot(reach.radius, 1.0)
 
     def _perturbation(self, facts: PublicFacts, reach: Reach, epsilon: float) -> Perturbation:

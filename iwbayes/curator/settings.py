@@ -1,4 +1,4 @@
-"""Settings of generators and estimators as plain data: a release keeps its own, so that anyone can replay it."""
+"""Settings of generators and estimators as plain data, which a release contains so that anyone can replay it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from iwbayes.features.scores import ScoreModel
 from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights
 
-#: Algorithms that a release can name, and their modules; nothing else is ever imported for a name in a file.
+#: Algorithms that a release can name, and their modules. A name in a file never imports any other module.
 _HOMES = {
     "AIM": "iwbayes.curator.generators.aim.aim",
     "MST": "iwbayes.curator.generators.aim.mst",
@@ -32,18 +32,19 @@ _HOMES = {
     "DiscriminatorWeights": "iwbayes.curator.estimators.fixed",
     "UniformWeights": "iwbayes.curator.estimators.fixed",
 }
-#: Key under which the name of an algorithm stands.
+#: Key of the name of an algorithm.
 NAME = "algorithm"
-#: Setting that holds models, which the analyst's side makes.
+#: Setting that contains models; the analyst's side creates them.
 MODELS = "models"
-#: Settings that say nothing of what is done with the rows; a release holds no seed.
+#: Settings that a release does not contain: they do not change the use of the rows, and a release has no seed.
 _LEFT_OUT = ("random_seed", "progressbar", "device")
 
 
 def to_data(algorithm: object) -> dict[str, Any] | None:
-    """Name and settings of a generator or an estimator, as plain JSON values.
+    """Return name and settings of a generator or an estimator as plain JSON values.
 
-    None where it is none of this package's, or holds what is no plain value: given weights, a network, a function.
+    Return None if the algorithm is not in this package, or if a setting is not a plain value: given weights, a network,
+    a function.
     """
     name = type(algorithm).__name__
     if name not in _HOMES or type(algorithm) is not _class(name) or not is_dataclass(algorithm):
@@ -64,14 +65,17 @@ def to_data(algorithm: object) -> dict[str, Any] | None:
 
 
 def from_data(data: Any, make_model: Callable[..., ScoreModel] | None = None) -> Any:
-    """Return the algorithm that `to_data` wrote; its own checks apply to its settings.
+    """Return the algorithm that `to_data` wrote; the algorithm checks its settings.
 
-    `make_model` makes a model from what its `to_data` says. ValueError where the data name no algorithm of this
-    package, or settings that it has not.
+    `make_model` creates a model from the data of its `to_data`. Raise ValueError if the data name an unknown algorithm
+    or an unknown setting.
     """
     name = data.get(NAME) if isinstance(data, dict) else None
     if not isinstance(name, str) or name not in _HOMES:
-        raise ValueError(f"{str(name)[:40]!r} is no algorithm whose settings a release can hold.")
+        raise ValueError(
+            f"{str(name)[:40]!r} is not an algorithm whose settings a release can contain. Upgrade iwbayes if the "
+            f"release is newer."
+        )
     kind = _class(name)
     known = {field.name for field in fields(kind)} - set(_LEFT_OUT)
     settings: dict[str, Any] = {}
@@ -92,12 +96,12 @@ def from_data(data: Any, make_model: Callable[..., ScoreModel] | None = None) ->
 
 def _models(data: Any, make_model: Callable[..., ScoreModel] | None) -> tuple[ScoreModel, ...]:
     if make_model is None or not isinstance(data, list):
-        raise ValueError("the models of the release cannot be made here.")
+        raise ValueError("the models of the release cannot be created here. Load the release with iwbayes.load().")
     return tuple(make_model(**one) for one in data)
 
 
 def seeded(part: Any, seed: int) -> Any:
-    """Give a `random_seed` to a generator or an estimator that has none yet, and to what it is built on."""
+    """Set every `random_seed` that is None in a generator or an estimator, and in its parts."""
     if not is_dataclass(part) or isinstance(part, type | SyntheticTable | Weights):
         return part
     own = {field.name: getattr(part, field.name) for field in fields(part) if field.init}
@@ -110,7 +114,7 @@ def seeded(part: Any, seed: int) -> Any:
 
 @cache
 def _class(name: str) -> type:
-    """Class of an algorithm; torch is loaded for those that train in it."""
+    """Return the class of an algorithm; this loads torch for the algorithms that train in it."""
     return getattr(import_module(_HOMES[name]), name)  # type: ignore[no-any-return]
 
 
@@ -121,5 +125,5 @@ def _is_plain(value: object) -> bool:
 
 
 def _lists(value: Any) -> Any:
-    """Tuples, and those in them, as lists."""
+    """Convert tuples to lists, also nested ones."""
     return [_lists(part) for part in value] if isinstance(value, list | tuple) else value

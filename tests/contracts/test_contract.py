@@ -493,7 +493,7 @@ def test_people_with_several_rows_are_protected_as_a_whole(entry, private, synth
     unbounded = PrivateTable(frame, SCHEMA, user="person")
     with pytest.raises(ValueError, match="bound_contributions"):
         run(entry, unbounded, synthetic, ledger)
-    with pytest.raises(ValueError, match="names none"):
+    with pytest.raises(ValueError, match="has no user column"):
         run(entry, private, synthetic, ledger)
     assert ledger.events == () and noise.draws == []
     bounded = bound_contributions(unbounded, ledger, epsilon=0.5, grid=[2])

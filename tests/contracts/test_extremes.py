@@ -49,7 +49,7 @@ def one_level(n, rng):
     return schema, pd.DataFrame({"z": "only", "k": 5, "x": rng.normal(size=n)})
 
 
-@pytest.mark.filterwarnings("error", "ignore:noise over spread")
+@pytest.mark.filterwarnings("error", "ignore:noise ratio")
 @pytest.mark.parametrize("epsilon", [pytest.param(1e-6, marks=pytest.mark.slow), *EPSILONS])
 @pytest.mark.parametrize("n", [1, 2, 50])
 @pytest.mark.parametrize("make", [one_column, mixed, constant, all_missing, unicode_names, one_level])

@@ -201,7 +201,7 @@ def test_a_leak_beside_the_noise_is_found(share: float):
     result = run(Leaky(share))
     assert result.observed == "the noisy values and the result"
     assert result.epsilon > 4 and not result.charge_holds
-    assert "is refuted as well" in str(result)
+    assert "refutes the charge too" in str(result)
 
 
 def test_a_scale_that_follows_the_rows_is_found():
@@ -224,7 +224,7 @@ def test_repeating_the_request_and_the_whole_fit_agree():
     case = TILT
     quick = case.run(n_runs=600)
     whole = case.run(n_runs=600, observe=lambda weights: weights.measurement.value)
-    assert quick.observed == "the noisy values" and whole.observed == "what observe() returned"
+    assert quick.observed == "the noisy values" and whole.observed == "the numbers from observe()"
     assert whole.passed and quick.passed
     # one law: the two bounds differ by the sampling of 300 runs on two tables each, sd 1.25 sqrt(2/300)
     assert abs(quick.mu - whole.mu) < 5 * 1.25 * math.sqrt(2 / 300) * math.sqrt(2)
@@ -275,7 +275,7 @@ def test_tables_that_are_no_neighbours_are_refused():
     for other, message in [
         (base, "differ in 0"),
         (rows((1.0, 0), (0.5, 1)), "differ in 2"),
-        (rows((np.nan, 1), (0.0, 0)), "at the same place"),
+        (rows((np.nan, 1), (0.0, 0)), "at the same index"),
         (rows((0.0, 0)), "same number of rows"),
         (synthetic_table([[0.0], [1.0]], real_schema(1)), "one schema"),
     ]:
@@ -295,7 +295,7 @@ def test_tables_that_are_no_neighbours_are_refused():
         ({"n_runs": True}, ValueError, "n_runs must be"),
         ({"confidence": 1.0}, ValueError, "confidence must be"),
         ({"adjacency": "add-one"}, ValueError, "adjacency must be"),
-        ({"synthetic": None}, ValueError, "Give them as synthetic="),
+        ({"synthetic": None}, ValueError, "Pass them as synthetic="),
         ({"synthetic": ONE_ROW[0].frame}, TypeError, "must be a SyntheticTable"),
         ({"algorithm": BayesNet()}, ValueError, "Leave synthetic= out"),
         ({"algorithm": TiltWeights}, TypeError, "algorithm must be"),
@@ -318,7 +318,7 @@ def test_a_generator_that_shows_nothing_asks_for_observe():
             return Released(private.frame.to_numpy()[0])
 
     first, second, _ = one_row([0.0], [1.0])
-    with pytest.raises(ValueError, match="Give observe="):
+    with pytest.raises(ValueError, match="Pass observe="):
         audit(Silent("none"), first, second, epsilon=1.0, n_runs=100)
     found = audit(Silent("none"), first, second, epsilon=1.0, n_runs=400, observe=lambda x: x.value, random_seed=1)
     assert not found.passed

@@ -69,7 +69,7 @@ def test_a_wrong_user_column_is_refused_without_showing_it():
 def test_table_and_ledger_must_protect_the_same():
     private, plain = people(), iw.PrivateTable(wide_rows(30, np.random.default_rng(0)), MIXED_G)
     for table, ledger, words in (
-        (plain, user_ledger(), "names none"),
+        (plain, user_ledger(), "has no user column"),
         (private, user_ledger(), "bound_contributions"),
         (private, iw.Ledger(1.0, 1e-6), "replace-user"),
     ):
@@ -257,7 +257,7 @@ def test_wrong_tables_and_ledgers_are_refused():
         iw.bound_contributions(people(), None, **options)
     with pytest.raises(ValueError, match="protects single rows"):
         iw.bound_contributions(people(), iw.Ledger(1.0, 0.0), **options)
-    with pytest.raises(ValueError, match="names no users"):
+    with pytest.raises(ValueError, match="has no user column"):
         iw.bound_contributions(
             iw.PrivateTable(wide_rows(3, np.random.default_rng(0)), MIXED_G), user_ledger(), **options
         )
@@ -479,7 +479,7 @@ def test_plan_knows_users():
     one = iw.plan(MIXED_G, 5000, **options)
     many = iw.plan(MIXED_G, 5000, **options, adjacency="replace-user", rows_per_user=4)
     assert many.noise_sd > 2 * one.noise_sd
-    with pytest.raises(ValueError, match="everybody owns one row"):
+    with pytest.raises(ValueError, match="every person owns one row"):
         iw.plan(MIXED_G, 5000, **options, rows_per_user=4)
     with pytest.raises(ValueError, match="whole number"):
         iw.plan(MIXED_G, 5000, **options, adjacency="replace-user", rows_per_user=0)
@@ -532,7 +532,7 @@ def test_publish_users_is_the_two_steps_within_one_budget():
         ({"weights": iw.paper.LogisticWeights(mechanism="none")}, "without noise the cost is infinite"),
         ({"for_models": ["nobody ~ cost"]}, "nobody"),
         ({"epsilon": 9.0}, "exceed|left|budget"),
-        ({"epsilon": 1.0, "delta": 1e-5}, "delta must be at most that of the ledger"),
+        ({"epsilon": 1.0, "delta": 1e-5}, "delta must be at most the ledger's"),
     ],
 )
 def test_publish_users_refuses_before_anything_is_charged(change, message):
@@ -545,5 +545,5 @@ def test_publish_users_refuses_before_anything_is_charged(change, message):
 
 def test_publish_users_needs_users():
     rows = iw.PrivateTable(pd.DataFrame({"ill": [0, 1] * 20}), iw.Schema(iw.Binary("ill")))
-    with pytest.raises(ValueError, match="names no users"):
+    with pytest.raises(ValueError, match="has no user column"):
         iw.publish_users(rows, epsilon=1.0, delta=1e-6, grid=[1])

@@ -245,7 +245,7 @@ def test_noise_is_drawn_once_a_step_and_no_step_is_taken_that_was_not_charged(to
     for left in (2, 1, 0):
         gradients.gradient(net, logistic_loss)
         assert gradients.left == left
-    with pytest.raises(RuntimeError, match="all 3 steps that were charged are taken"):
+    with pytest.raises(RuntimeError, match="all 3 charged steps are taken"):
         gradients.gradient(net, logistic_loss)
     assert len(noise.scales) == len(noise.rates) == 3 and len(ledger.events) == 1
 
@@ -428,9 +428,9 @@ def test_modules_that_mix_or_remember_rows_are_refused(torch):
         (Random(), "randomness"),
         (Remembering(), "'seen'"),
         (nn.Linear(3, 1).to(torch.bfloat16), "float32 or float64"),
-        (frozen, "parameters to train"),
+        (frozen, "parameters that require a gradient"),
         (nn.Linear(2, 1), "on rows of zeros it failed"),
-        (nn.Linear(3, 2), "one number a row"),
+        (nn.Linear(3, 2), "one number per row"),
     ]
     noise = ScriptedNoise()
     gradients = charged(torch, rows, noise=noise)

@@ -249,7 +249,7 @@ WRONG = {
     "share 0": ({"share": 0.0}, ValueError, "share"),
     "share 1": ({"share": 1.0}, ValueError, "share"),
     "share NaN": ({"share": np.nan}, ValueError, "share"),
-    "ledger and noise": ({"noise": SeededNoise(1)}, ValueError, "ledger or noise"),
+    "ledger and noise": ({"noise": SeededNoise(1)}, ValueError, "both ledger= and noise="),
     "two adjacencies": ({"adjacency": "zero-out"}, ValueError, "adjacency"),
     "unknown adjacency": ({"adjacency": "add-remove"}, ValueError, "adjacency"),
     "no generator": ({"generator": object()}, TypeError, "generator"),
@@ -361,7 +361,7 @@ def test_a_release_that_measures_too_little_says_so_before_it_charges(private):
             publish(private, epsilon=0.4, delta=1e-6, n_synthetic=300, ledger=ledger)
         assert ledger.events == ()
         publish(private, epsilon=0.9, delta=1e-6, n_synthetic=300, ledger=ledger, for_models=["insured ~ age"])
-    with pytest.warns(CalibrationWarning, match="noise over spread") as caught:
+    with pytest.warns(CalibrationWarning, match="noise ratio") as caught:
         publish(private, epsilon=0.4, delta=1e-6, n_synthetic=300, noise=SeededNoise(1))
     assert [warning.filename for warning in caught] == [__file__]
 
@@ -394,7 +394,7 @@ def test_the_plan_says_its_verdict():
     good = plan(SCHEMA, 10**6, epsilon=1.0, delta=1e-6)
     assert "within the target" in str(good) and good.advice == ""
     assert str(good).startswith("Plan of a release at epsilon 1 and delta 1e-06\n") and "quadratic terms" in str(good)
-    assert f"noise over spread: {good.noise_over_spread:.3g}, within" in str(good)
+    assert f"noise ratio: {good.noise_over_spread:.3g}, within" in str(good)
     poor = str(plan(SCHEMA, 50, epsilon=0.1, delta=1e-6))
     assert "ABOVE the target" in poor and "it takes more rows or a larger epsilon" in poor and "for_models" not in poor
 
@@ -454,6 +454,6 @@ def test_the_stages_are_shown_on_terminals_only(private, monkeypatch):
 
 def test_a_delta_above_the_ledgers_is_refused(private):
     ledger = Ledger(50.0, 1e-6)
-    with pytest.raises(BudgetExceeded, match="must be at most that of the ledger, 1e-06.*got 1e-05"):
+    with pytest.raises(BudgetExceeded, match="must be at most the ledger's, 1e-06.*got 1e-05"):
         publish(private, epsilon=1.0, delta=1e-5, n_synthetic=100, ledger=ledger, progressbar=False)
     assert ledger.statement().events == ()

@@ -298,7 +298,7 @@ def test_a_query_that_the_schema_or_the_budget_cannot_answer_charges_nothing(ask
 
 def test_a_target_alone_is_refused():
     alone = iw.PrivateTable(pd.DataFrame({"y": [0, 1]}), iw.Schema(iw.Binary("y")))
-    with pytest.raises(ValueError, match="no column beside the target"):
+    with pytest.raises(ValueError, match="no predictor column besides the target"):
         query().fit(alone, iw.Ledger(1.0, 0.0), epsilon=1.0)
 
 

@@ -224,7 +224,7 @@ def test_too_little_noise_or_too_small_a_charge_is_found(monkeypatch, plant, lab
     losses = {loss.event.label: loss.share for loss in found.losses}
     assert not found.passed and not found.departures
     assert found.ratio > 1.01 and losses[label] > 0.99 * share
-    assert "FAILED: more was lost than was charged." in str(found)
+    assert "FAILED: the loss exceeds the charge." in str(found)
 
 
 def test_a_pure_charge_that_forgets_a_move_is_found(monkeypatch):
@@ -295,7 +295,7 @@ def test_what_differs_beside_the_noise_is_found(way: str, named: str):
     )
     assert not found.passed and found.epsilon == found.ratio == math.inf
     assert any(named in departure for departure in found.departures), found.departures
-    assert "told apart" in str(found) and f"differs: {found.departures[0]}"[:60] in str(found)
+    assert "FAILED: the outputs differ although" in str(found) and f"differs: {found.departures[0]}"[:60] in str(found)
 
 
 def test_a_scale_that_follows_the_rows_is_found(monkeypatch):
@@ -384,7 +384,7 @@ def test_tables_that_are_private_or_no_neighbours_are_refused():
             run(*pair)
     with pytest.raises(ValueError, match="exactly one row"):
         run(first, gathered(50, 1, seed=2))
-    with pytest.raises(ValueError, match="lacks one row"):
+    with pytest.raises(ValueError, match="the first one without one row"):
         run(first, synthetic_table(first.frame.iloc[2:], first.schema), adjacency="zero-out")
     users = np.arange(50) // 2
     with pytest.raises(ValueError, match="rows of exactly one"):
@@ -397,17 +397,21 @@ def test_tables_that_are_private_or_no_neighbours_are_refused():
     ("settings", "error", "message"),
     [
         ({"epsilon": -1.0}, ValueError, "epsilon must be"),
-        ({"adjacency": "replace-user"}, ValueError, "For users pass users="),
-        ({"users": np.arange(300)}, ValueError, "bounds contributions first"),
-        ({"ledger": iw.Ledger(1.0, 1e-6)}, TypeError, "leave it out"),
+        ({"adjacency": "replace-user"}, ValueError, "Pass users= to audit user-level privacy"),
+        ({"users": np.arange(300)}, ValueError, "must bound contributions first"),
+        ({"ledger": iw.Ledger(1.0, 1e-6)}, TypeError, "the audit sets ledger itself"),
         ({"random_seed": np.random.default_rng(1)}, TypeError, "random_seed must be"),
-        ({"release": bounded_release(TAU, epsilon=0.01), "share": 0.5}, TypeError, "belong into release="),
+        (
+            {"release": bounded_release(TAU, epsilon=0.01), "share": 0.5},
+            TypeError,
+            "settings of publish have no effect",
+        ),
         ({"release": lambda private, ledger: 1}, TypeError, "must return a Release"),
-        ({"generator": iw.Mixture(2, 1, starts=1, progressbar=False)}, ValueError, "Give random_seed="),
+        ({"generator": iw.Mixture(2, 1, starts=1, progressbar=False)}, ValueError, "Pass random_seed="),
         (
             {"weights": iw.paper.LogisticWeights(mechanism="objective")},
             ValueError,
-            "objective loses cannot be read off",
+            "does not show the loss of the mechanism 'objective'",
         ),
         ({"share": 2.0}, ValueError, "share must be"),
     ],
@@ -423,7 +427,7 @@ def test_the_summary_fits_a_terminal_and_the_same_seed_gives_the_same_result():
     one, two = (run(first, without_first(first), adjacency="zero-out") for _ in range(2))
     assert str(one) == str(two) and one == two
     assert max(map(len, str(one).splitlines())) <= 88
-    for part in ("under zero-out", "BayesNet bins", "no proof", f"{one.ratio:.3f} of what is stated"):
+    for part in ("under zero-out", "BayesNet bins", "not a proof", f"{one.ratio:.3f} of the stated epsilon"):
         assert part in str(one)
     with pytest.raises(AttributeError):
         one.epsilon = 0.0

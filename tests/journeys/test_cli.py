@@ -112,7 +112,7 @@ def test_publish_without_a_ledger_says_so_and_nothing_else(folder, tmp_path):
     assert result.exit_code == 0 and result.stderr == ""
 
 
-@pytest.mark.filterwarnings("default:noise over spread")
+@pytest.mark.filterwarnings("default:noise ratio")
 def test_publish_tells_beforehand_that_few_models_will_be_calibrated(folder, tmp_path, monkeypatch):
     line = ("publish", folder / "t.csv", "-s", folder / "s.toml", "--delta", 1e-6, "-o", tmp_path / "r.iwb", "--json")
     result = run(*line, "--epsilon", 0.05, "--n-synthetic", 50)
@@ -135,7 +135,7 @@ def test_publish_tells_beforehand_that_few_models_will_be_calibrated(folder, tmp
     assert result.exit_code == 1 and result.stderr.splitlines()[0] == warned
 
 
-@pytest.mark.filterwarnings("default:noise over spread")
+@pytest.mark.filterwarnings("default:noise ratio")
 def test_publish_tells_beforehand_what_is_not_measured(folder, tmp_path):
     line = ("-o", tmp_path / "r.iwb", "--n-synthetic", 50, "--epsilon", 0.4)
     options = {"epsilon": 0.4, "delta": 1e-6}
@@ -415,7 +415,7 @@ def test_a_ledger_whose_release_could_not_be_saved_is_refused_before_it_is_charg
     assert own.events == ()
 
 
-@pytest.mark.filterwarnings("default:noise over spread")
+@pytest.mark.filterwarnings("default:noise ratio")
 def test_people_with_several_rows(folder, tmp_path):
     frame = pd.read_csv(folder / "t.csv")
     frame.assign(who=[f"p{place // 2}" for place in range(len(frame))]).to_csv(tmp_path / "u.csv", index=False)
@@ -435,7 +435,7 @@ def test_people_with_several_rows(folder, tmp_path):
     result = run("publish", *line, "-o", tmp_path / "s.iwb", *users, "--ledger", tmp_path / "small")
     warned, refused = result.stderr.splitlines()
     assert result.exit_code == 1 and refused.startswith("error: ") and "nothing was drawn" in refused
-    assert warned.startswith("warning: noise over spread ")
+    assert warned.startswith("warning: noise ratio ")
     assert "0 event(s)" in run("ledger", tmp_path / "small").stdout
 
 

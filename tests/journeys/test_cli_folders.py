@@ -15,7 +15,7 @@ from iwbayes.schema import Schema
 
 CANARY = "canary-8675309"
 # Dask's readers use what pandas 3.1 announces to remove
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame", "default:noise over spread")
+pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame", "default:noise ratio")
 
 
 def write(folder, frame, parts=3):

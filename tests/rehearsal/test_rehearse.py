@@ -149,7 +149,7 @@ def test_where_rows_came_from_outside_they_are_kept():
     [
         (replace(RELEASE, recipe=None), "does not hold the settings"),
         (replace(RELEASE, recipe={"settings": {"generator": None, "weights": None}}), "no budget of its parts"),
-        (replace(RELEASE, recipe={"settings": {**RELEASE.recipe["settings"], "weights": None}}), "no plain data"),
+        (replace(RELEASE, recipe={"settings": {**RELEASE.recipe["settings"], "weights": None}}), "not plain data"),
         (
             replace(RELEASE, recipe={"settings": {**RELEASE.recipe["settings"], "generator": {"algorithm": "os"}}}),
             "no algorithm",

@@ -113,7 +113,7 @@ def test_what_needs_rows_in_memory_is_refused_before_anything_is_charged():
         iw.publish(private, weights=iw.paper.LogisticWeights(), **options)
     with pytest.raises(ValueError, match="TiltWeights needs the private rows in memory"):
         iw.publish(private, weights=iw.TiltWeights(base=iw.paper.LogisticWeights()), **options)
-    with pytest.raises(ValueError, match="Give n_synthetic"):
+    with pytest.raises(ValueError, match="Pass n_synthetic"):
         iw.publish(private, **{**options, "n_synthetic": None})
     synthetic = iw.SyntheticTable(rows(), SCHEMA, already_spent=(0, 0))
     with pytest.raises(ValueError, match="LogisticWeights needs the private rows in memory"):

@@ -94,7 +94,7 @@ def test_table_and_ledger_must_protect_the_same_and_users_are_bounded_first():
         bounded = iw.bound_contributions(private, user_ledger(), epsilon=0.1, grid=[2])
         iw.publish(bounded, epsilon=1.0, delta=1e-6, n_synthetic=10)
     ledger = user_ledger()
-    with pytest.raises(ValueError, match="Give n_synthetic"):
+    with pytest.raises(ValueError, match="Pass n_synthetic"):
         iw.publish_users(private, epsilon=1.0, delta=1e-6, grid=[1, 2], ledger=ledger)
     with pytest.raises(ValueError, match="LogisticWeights needs the private rows in memory"):
         weights = iw.paper.LogisticWeights()

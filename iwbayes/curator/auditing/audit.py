@@ -1,22 +1,24 @@
-"""Audit a generator or a weight estimator: a lower bound of the epsilon that it really has, on two simulated tables.
+"""Audit a generator or a weight estimator: bound its true epsilon from below, on two simulated tables.
 
 For curators and reviewers. An algorithm that claims (epsilon, delta) must behave almost alike on two tables that
-differ in one row. `audit` runs it many times on both and looks for an event that is more probable on one of them than
-the claim allows. Such an event refutes the claim, up to a stated probability of error. Finding none proves nothing:
-other tables, or a sharper look, may find more. An audit finds the slip between a proof, in a docstring, and its code.
+differ in one row. `audit` runs it many times on both tables and looks for an event that is more probable on one of them
+than the claim allows. Such an event refutes the claim, up to a stated probability of error. If the audit finds none,
+this proves nothing: other tables, or a better statistic, may find one. An audit finds code that does not do what the
+proof in its docstring says.
 
-How to choose the tables. They are simulated, never private: the result depends on the rows without any noise. Let the
-row that differs stand at opposite extremes of the schema, as `opposite_corners` does; not always is that the worst
-pair. A logistic regression, for one, listens to a row the less, the better it already explains it: let synthetic rows
-make the differing row surprising, and no row hold the fit in place against it. Few rows and columns make runs fast, and
-a larger epsilon takes fewer runs.
+How to choose the tables. They are simulated, never private, because the result depends on the rows without any noise.
+Put the differing row at opposite extremes of the schema, as `opposite_corners` does. That is not always the worst pair.
+For example, a row hardly changes a logistic regression that explains it well. So choose synthetic rows that make the
+differing row surprising, and no other rows that oppose its effect on the fit. Few rows and columns make runs fast,
+and a larger epsilon needs fewer runs.
 
-What is observed. Where the charged event promises the noisy values themselves (Gaussian, Laplace, cube and spherical
-noise, selections, gradient steps), they are observed. So is the result, unless in 61 runs that were given another
-table's outcomes it followed from them alone: a rarer leak beside the noise takes ``observe=``. Where the noise is a
-secret of the algorithm (objective perturbation) only the result is observed. When a fit asks for noise once, that
-request alone is repeated on its values, which is much faster; otherwise the whole algorithm runs each time. Give an
-algorithm that draws public randomness a fixed ``random_seed``: else its result is no function of the noisy values.
+What the audit observes. If the charged event promises privacy for the noisy values themselves (Gaussian, Laplace, cube
+and spherical noise, selections, gradient steps), it observes them. It also observes the result, unless the result
+followed from the noisy values alone in 61 runs that were given another table's outcomes. To find a rarer leak around
+the noise, use ``observe=``. If the noise is a secret of the algorithm (objective perturbation), it observes the result
+only. If a fit requests noise once, the audit repeats only this request on its values, which is much faster; otherwise
+the whole algorithm runs each time. Set a fixed ``random_seed`` in an algorithm that draws public randomness; otherwise
+its result is not a function of the noisy values.
 
 References
 ----------
@@ -45,40 +47,53 @@ from iwbayes.schema import Schema
 from iwbayes.statement import ROW_ADJACENCIES, Event, RowAdjacency
 from iwbayes.tables import PrivateTable, SyntheticTable
 
-#: Fewest runs that can say anything.
+#: Smallest number of runs for which a bound above 0 is possible.
 LEAST_RUNS = 100
 
 
 @dataclass(frozen=True)
 class AuditResult:
-    """What an audit found.
+    """Result of `audit`: lower bounds of the privacy loss, and the claim to compare them with.
 
     Parameters
     ----------
     algorithm : str
-        What was audited, with its settings.
+        The audited algorithm, with its settings.
     epsilon : float
         Lower bound of the true epsilon at ``nominal_delta``.
     mu : float
-        Lower bound of the true mu of Gaussian differential privacy: of the distance between the two distributions in
-        standard deviations. With ``confidence`` both bounds hold together.
+        Lower bound of the true mu of Gaussian differential privacy: the distance between the two output distributions,
+        in standard deviations.
     confidence : float
+        Probability, at least, with which both bounds hold together; between 0 and 1.
     n_runs : int
-        On each of the two tables.
+        Number of runs on each of the two tables.
     nominal_epsilon, nominal_delta : float
-        The guarantee that was asked for.
+        The guarantee that the algorithm claims.
     nominal_mu : float or None
-        The mu of one Gaussian mechanism with that guarantee; None when not all charged noise is Gaussian.
+        The mu of one Gaussian mechanism with that guarantee; None if not all charged noise is Gaussian.
     charged_epsilon : float
-        What a ledger charges for a run at ``nominal_delta``; may be more than was asked for.
+        Epsilon that a ledger charges for a run at ``nominal_delta``; may be above ``nominal_epsilon``.
     charged_mu : float or None
-        The mu of all charged noise together; None when not all of it is Gaussian.
+        The mu of all charged noise together; None if not all of it is Gaussian.
     events : tuple of Event
-        What was charged.
+        The charged events of one run.
     adjacency : {"replace-one", "zero-out"}
+        Adjacency of the claim.
     observed : str
+        The output that the audit observed, for example "the noisy values".
     statistic : str
-        Of the event that gave ``epsilon``.
+        Name of the statistic whose event gave ``epsilon``.
+
+    Examples
+    --------
+    >>> import iwbayes as iw
+    >>> first, second = iw.validation.opposite_corners(iw.Schema(iw.Binary("y")), 10)
+    >>> found = iw.validation.audit(iw.BayesNet(), first, second, epsilon=1.0, n_runs=2000, random_seed=1)
+    >>> found.passed, found.charge_holds
+    (True, True)
+    >>> 0 < found.epsilon < found.nominal_epsilon
+    True
     """
 
     algorithm: str
@@ -98,27 +113,27 @@ class AuditResult:
 
     @property
     def passed(self) -> bool:
-        """Whether neither bound is above what was asked for; it proves nothing."""
+        """Whether neither bound is above the claimed guarantee. True does not prove the claim."""
         return self.epsilon <= self.nominal_epsilon and (self.nominal_mu is None or self.mu <= self.nominal_mu)
 
     @property
     def charge_holds(self) -> bool:
-        """Whether neither bound is above what was charged, so that a statement of the run stands unrefuted."""
+        """Whether neither bound is above the charge, so that the audit does not refute the ledger's statement."""
         return self.epsilon <= self.charged_epsilon and (self.charged_mu is None or self.mu <= self.charged_mu)
 
     def __str__(self) -> str:
-        """Say what was found, and what it means."""
+        """Show the bounds, the claim and the verdict."""
         n_events = sum(event.count for event in self.events)
         of_mu = "" if self.nominal_mu is None else f" (claimed: {self.nominal_mu:.4g})"
         if self.passed:
             verdict = [
-                "  Passed: nothing was found against the claim. That is no proof of it: other tables or a",
-                "  sharper statistic may find more.",
+                "  Passed: the audit does not refute the claim. This does not prove the claim: other",
+                "  tables or a better statistic may refute it.",
             ]
         else:
             verdict = [
-                f"  FAILED: the claim is refuted; a true one fails with probability {1 - self.confidence:.2g} at most.",
-                f"  What was charged {'stands unrefuted' if self.charge_holds else 'is refuted as well'}.",
+                f"  FAILED: the audit refutes the claim. A true claim fails with probability {1 - self.confidence:.2g}",
+                f"  at most. It {'does not refute the charge' if self.charge_holds else 'refutes the charge too'}.",
             ]
         lines = [
             f"Audit of {self.algorithm}",
@@ -126,7 +141,7 @@ class AuditResult:
             f"charged: epsilon {self.charged_epsilon:.4g}, {n_events} event(s)",
             f"  found: epsilon at least {self.epsilon:.4g}, mu at least {self.mu:.4g}{of_mu}, "
             f"with confidence {self.confidence:g}",
-            f"  from {self.n_runs} runs on each table, observing {self.observed}",
+            f"  {self.n_runs} runs on each table; observed: {self.observed}",
             *verdict,
         ]
         return wrapped("\n".join(lines))
@@ -152,41 +167,43 @@ def audit(
     Parameters
     ----------
     algorithm : Generator or WeightEstimator
-        Settings; `fit` is called on a fresh ledger without a limit each time.
+        The algorithm with its settings. Each run calls `fit` on a new ledger without a limit.
     first, second : SyntheticTable
-        Simulated rows that take the place of the private ones: one schema, the same number of rows, and exactly one
-        row differs, at the same place.
+        Simulated rows that replace the private ones: the same schema, the same number of rows, and exactly one row
+        that differs, at the same index.
     epsilon, delta : float
-        Passed to ``fit``: the guarantee to be refuted.
+        The claimed guarantee, passed to ``fit``; epsilon above 0, delta in [0, 1).
     synthetic : SyntheticTable, optional
-        The rows to weight; an estimator needs them, a generator takes none.
+        The rows to weight. A weight estimator needs them; a generator takes none.
     adjacency : {"replace-one", "zero-out"}
-        Of the ledger. No table holds a null row, so for "zero-out" the two tables are two steps apart, through the
-        table where the row is null, and the bounds are divided accordingly: a claim of (epsilon, delta) means
-        (2 epsilon, (1 + exp(epsilon)) delta) between them, one of mu means 2 mu.
-    n_runs : int
-        Runs on each table. A quarter fits statistics, a quarter chooses the event, half give the bound, which cannot
-        exceed about log(n_runs/20). Where the whole algorithm has to run each time, a few thousand do.
-    confidence : float
-        Chance, at least, that both bounds are below the truth.
-    noise : callable
-        From a seed to a noise source, so that another one, or a defective one, can be audited.
+        Adjacency of the ledger. No table contains a null row. So under "zero-out" the two tables are two steps apart,
+        through the table in which the row is null, and the bounds account for this: a claim of (epsilon, delta) means
+        (2 epsilon, (1 + exp(epsilon)) delta) between the tables, and a claim of mu means 2 mu.
+    n_runs : int, default 20_000
+        Runs on each table, at least 100. A quarter fits statistics, a quarter chooses the event, and half give the
+        bound, which cannot exceed about log(n_runs/20). A few thousand are enough if the whole algorithm has to run
+        each time.
+    confidence : float, default 0.999
+        Probability, at least, that both bounds are below the true values.
+    noise : callable, default SeededNoise
+        Function from a seed to a noise source. Pass another one to audit it.
     observe : callable, optional
-        From what ``fit`` returns to numbers. They are then all that is observed, and the whole algorithm runs each
-        time. What it sees has to be released: observing a secret refutes nothing.
+        Function from the result of ``fit`` to numbers. The audit then observes these numbers only, and the whole
+        algorithm runs each time. The numbers must be released ones: observing a secret refutes nothing.
     random_seed : int, optional
-        Of the noise. Reruns with the same seed give the same result.
+        Seed of the noise. The same seed gives the same result.
 
     Returns
     -------
     AuditResult
+        The bounds, and the claim to compare them with.
 
     Raises
     ------
     TypeError
-        When a table is private: what an audit returns depends on its rows without noise, and costs without limit.
+        If a table is private, because the result depends on its rows without noise, at unlimited cost.
     ValueError
-        When the tables are no neighbours, or a setting is out of range.
+        If the tables are not neighbours, or a setting is out of range.
 
     Examples
     --------
@@ -197,11 +214,11 @@ def audit(
     Audit of BayesNet(max_parents=2, max_bins=128, theta=2.0, bins_share=0.25, structure_share=0.1)
       claimed: epsilon 1 at delta 0 under replace-one; charged: epsilon 1, 1 event(s)
       found: epsilon at least 0.9..., mu at least 0.7..., with confidence 0.999
-      from 20000 runs on each table, observing the noisy values
-      Passed: nothing was found against the claim. That is no proof of it: other tables or a
-      sharper statistic may find more.
+      20000 runs on each table; observed: the noisy values
+      Passed: the audit does not refute the claim. This does not prove the claim: other
+      tables or a better statistic may refute it.
 
-    A source that draws too little noise is found out:
+    An audit detects a source that draws too little noise:
 
     >>> class Halved(iw.SeededNoise):
     ...     def laplace(self, values, scale):
@@ -247,21 +264,36 @@ def audit(
 
 
 def opposite_corners(schema: Schema, n: int) -> tuple[SyntheticTable, SyntheticTable]:
-    """Two tables to start an audit with: all rows at one corner of the schema, but for one at the opposite corner.
+    """Make two neighbouring tables for an audit, with one row at opposite corners of the schema.
 
-    Every row stands at the lower bounds and first levels; in the second table the first row stands at the upper
-    bounds and last levels. That is the largest change of a sum of linear features. It need not be the worst pair for
-    other algorithms: passing it shows no more than that.
+    Every row of the first table is at the lower bounds and first levels. In the second table the first row is at the
+    upper bounds and last levels instead. This is the largest change of a sum of linear features. It need not be the
+    worst pair for other algorithms, so an algorithm that passes on this pair may fail on another.
 
     Parameters
     ----------
     schema : Schema
+        Columns of both tables.
     n : int
-        Rows of each table, at least 1.
+        Number of rows of each table, at least 1.
 
     Returns
     -------
     first, second : SyntheticTable
+        The two tables; they differ in the first row.
+
+    Raises
+    ------
+    ValueError
+        If ``n`` is not a whole number of at least 1.
+
+    Examples
+    --------
+    >>> import iwbayes as iw
+    >>> schema = iw.Schema(iw.Real("age", 18, 90), iw.Binary("income"))
+    >>> first, second = iw.validation.opposite_corners(schema, 3)
+    >>> first.frame["age"].tolist(), second.frame["age"].tolist()
+    ([18.0, 18.0, 18.0], [90.0, 18.0, 18.0])
     """
     n = check_whole("n", n)
     columns: Iterable[Any] = schema  # of either kind
@@ -275,34 +307,39 @@ def opposite_corners(schema: Schema, n: int) -> tuple[SyntheticTable, SyntheticT
 def _check_algorithm(algorithm: object, synthetic: SyntheticTable | None) -> None:
     weighs = is_weight_estimator(algorithm)
     if not (weighs or is_generator(algorithm)):
-        raise TypeError(f"algorithm must be a generator or a weight estimator; got {algorithm!r}.")
+        raise TypeError(f"algorithm must be a generator or a weight estimator; got {algorithm!r}. Pass an instance.")
     if synthetic is not None and not isinstance(synthetic, SyntheticTable):
         raise TypeError(f"synthetic must be a SyntheticTable; got {type(synthetic).__name__}.")
     if weighs and synthetic is None:
-        raise ValueError(f"{type(algorithm).__name__} weights synthetic rows. Give them as synthetic=.")
+        raise ValueError(f"{type(algorithm).__name__} weights synthetic rows; got none. Pass them as synthetic=.")
     if not weighs and synthetic is not None:
-        raise ValueError(f"{type(algorithm).__name__} takes no synthetic rows. Leave synthetic= out.")
+        raise ValueError(f"{type(algorithm).__name__} takes no synthetic rows. Leave out synthetic=.")
 
 
 def check_neighbours(first: SyntheticTable, second: SyntheticTable) -> None:
-    """Refuse tables that are private, or do not differ in exactly one row."""
+    """Raise if a table is private, or if the tables do not differ in exactly one row."""
     check_simulated(first, second)
     if len(first) != len(second):
-        raise ValueError(f"neighbours have the same number of rows; got {len(first)} and {len(second)}.")
+        raise ValueError(
+            f"neighbours must have the same number of rows; got {len(first)} and {len(second)}. Replace a row instead."
+        )
     differing = len(first.frame.compare(second.frame))
     if differing != 1:
-        raise ValueError(f"neighbours differ in exactly one row, at the same place; these differ in {differing}.")
+        raise ValueError(
+            f"neighbours must differ in exactly one row, at the same index; these differ in {differing}. Try "
+            f"opposite_corners()."
+        )
 
 
 def check_simulated(*tables: Any) -> None:
-    """Refuse everything but simulated rows under one schema."""
+    """Raise unless all tables are simulated and the first and last share one schema."""
     for table in tables:
         if isinstance(table, PrivateTable):
             raise TypeError(
-                "an audit takes simulated tables only; got a PrivateTable. What it returns depends on the rows without "
-                "noise, and its many runs would cost an unbounded budget. Simulate rows under the same schema."
+                "an audit takes simulated tables only; got a PrivateTable. The result depends on the rows without "
+                "noise, and the many runs would need an unbounded budget. Simulate rows under the same schema."
             )
         if not isinstance(table, SyntheticTable):
             raise TypeError(f"an audit takes two SyntheticTables of simulated rows; got {type(table).__name__}.")
     if tables[0].schema != tables[-1].schema:
-        raise ValueError("the two tables must share one schema.")
+        raise ValueError("the two tables must share one schema. Build both with the same Schema.")

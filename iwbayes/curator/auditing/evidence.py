@@ -1,8 +1,8 @@
-"""What two samples of an observation prove about the privacy of what made them: lower bounds with a confidence.
+"""Lower bounds, with a confidence, of the privacy loss between two samples of an algorithm's output.
 
-A quarter of the runs fits statistics that tell the samples apart, a quarter chooses among them and their
-thresholds, and the other half is counted once: one event for epsilon and one for mu, both fixed before it is seen
-(Jagielski, Ullman & Oprea, NeurIPS 2020; Nasr et al., USENIX Security 2023).
+A quarter of the runs fits statistics that separate the samples. A quarter chooses among the statistics and their
+thresholds. The other half is counted once, for one event for epsilon and one for mu; both are fixed before this half is
+used (Jagielski, Ullman & Oprea, NeurIPS 2020; Nasr et al., USENIX Security 2023).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from iwbayes.arrays import Array
 
 Statistic = Callable[[Array], Array]
 
-#: Thresholds that are tried for a statistic, from the tails, where a threshold cuts off this many runs, to the middle.
+#: Number of thresholds to try for a statistic, from the tails to the middle; and the runs in the smallest tail.
 _N_THRESHOLDS, _LEAST_TAIL = 200, 20
-#: A tree looks through every column and costs more than it finds beyond this many.
+#: Largest number of columns for which a tree is fitted; a tree searches every column, and is slow for more.
 _TREE_WIDTH = 100
 
 
 class LowerBounds(NamedTuple):
-    """Lower bounds, and the statistic whose event gave that of epsilon."""
+    """Lower bounds of epsilon and mu, and the statistic whose event gave the bound of epsilon."""
 
     epsilon: float
     mu: float
@@ -40,9 +40,9 @@ class LowerBounds(NamedTuple):
 
 
 class _Attack(NamedTuple):
-    """An event {sign * statistic > threshold}, the bound that it reached where it was chosen, and on which sample.
+    """An event {sign * statistic > threshold}, and the bound that it gave on the runs that chose it.
 
-    ``swapped`` says that the event is more probable on the second sample.
+    ``swapped`` is True if the event is more probable on the second sample.
     """
 
     bound: float
@@ -62,12 +62,13 @@ def lower_bounds(
     centers: tuple[Array, Array] | None = None,
     seed: int = 0,
 ) -> LowerBounds:
-    """Lower bounds of epsilon (at delta) and of mu from independent runs on two tables; 0 where nothing was found.
+    """Return lower bounds of epsilon (at delta) and of mu from independent runs on two tables; 0 without evidence.
 
-    Samples have shape (run, k), with as many runs on either table. Both bounds hold together with probability
-    ``confidence``, whatever the seed of the tree. No bound is much above log(runs/20)/hops, however bad the leak.
-    ``hops``, 1 or 2, is how many neighbouring pairs lie between the two tables; the bounds are those of one pair.
-    ``centers``, shape (k,), are where the noise of either sample stands, if known and in one unit for all coordinates.
+    Samples have shape (run, k), with the same number of runs for both tables. Both bounds hold together with
+    probability ``confidence``, for any seed of the tree. A bound cannot be much above log(runs/20)/hops, however large
+    the leak is. ``hops``, 1 or 2, is the number of neighbouring pairs between the two tables; the bounds are for one
+    pair. ``centers``, shape (k,), are the centres of the noise of both samples, if known and in one unit for all
+    coordinates.
 
     Each of the two events needs a lower bound of p = P(event | first) and an upper one of q = P(event | second), by
     Clopper & Pearson at a quarter of 1 - confidence each. (epsilon, delta) over h hops means
@@ -96,14 +97,14 @@ def lower_bounds(
 
 
 def clopper_pearson(hits: NDArray, misses: NDArray, n: int, level: float) -> tuple[Array, Array]:
-    """Lower bound of the rate behind ``hits`` of n and upper bound of that behind ``misses``, each at ``level``."""
+    """Return a lower bound of the rate of ``hits`` and an upper bound of the rate of ``misses``, each at ``level``."""
     low = np.where(hits > 0, betaincinv(np.maximum(hits, 1), n - hits + 1, level), 0.0)
     high = np.where(misses < n, betainccinv(misses + 1, np.maximum(n - misses, 1), level), 1.0)
     return low, high
 
 
 def epsilon_bound(p: Array, q: Array, *, delta: float, hops: int = 1) -> Array:
-    """Smallest epsilon, not below 0, that allows the rates p and q over one hop or two (see `lower_bounds`)."""
+    """Return the smallest epsilon >= 0 that allows the rates p and q over one hop or two (see `lower_bounds`)."""
     excess = np.maximum(p - delta, 0.0)
     if hops == 1:
         ratio = excess / q
@@ -113,17 +114,17 @@ def epsilon_bound(p: Array, q: Array, *, delta: float, hops: int = 1) -> Array:
 
 
 def mu_bound(p: Array, q: Array, *, hops: int = 1) -> Array:
-    """Smallest mu of Gaussian privacy, not below 0, that allows the rates p and q over the given hops."""
+    """Return the smallest mu >= 0 of Gaussian privacy that allows the rates p and q over the given hops."""
     separation = np.where((p > 0) & (q < 1), ndtri(np.clip(p, 1e-300, 1.0)) - ndtri(np.clip(q, 1e-300, 1.0)), 0.0)
     return np.maximum(separation / hops, 0.0)
 
 
 def statistics(first: Array, second: Array, *, centers: tuple[Array, Array] | None, seed: int) -> dict[str, Statistic]:
-    """Scalar statistics that are large on the first sample and small on the second.
+    """Return scalar statistics that are large on the first sample and small on the second.
 
-    Between them they hold the likelihood ratio of Gaussian noise (linear), of Laplace noise (a sum of
-    |z - b| - |z - a| over coordinates), of spherical and cube noise (the same with the whole vector's norm), of noise
-    whose scale differs, and a tree for what none of them sees.
+    They include the likelihood ratios of Gaussian noise (linear), of Laplace noise (a sum of |z - b| - |z - a| over
+    coordinates), of spherical and cube noise (the same with the norm of the whole vector) and of noise whose scale
+    differs. A tree detects differences that none of these shows.
     """
     both = np.vstack([first, second])
     loc, spread = both.mean(axis=0), both.std(axis=0)
@@ -131,7 +132,7 @@ def statistics(first: Array, second: Array, *, centers: tuple[Array, Array] | No
     if not keep.any():
         return {"none": lambda z: np.zeros(len(z))}
     loc, spread = loc[keep], spread[keep]
-    if centers is not None:  # one mechanism in one unit: norms mean what they say
+    if centers is not None:  # all coordinates have one unit, so scale them together and keep the norms
         spread = np.full_like(spread, math.sqrt(float((spread**2).mean())))
 
     def standard(z: Array) -> Array:
@@ -163,7 +164,7 @@ def _choose(
     bounds: dict[str, Callable[[Array, Array], Array]],
     level: float,
 ) -> dict[str, _Attack]:
-    """Pick for each goal the event with the largest bound on these runs."""
+    """Return, for each goal, the event with the largest bound on these runs."""
     best: dict[str, _Attack] = {}
     tail = np.geomspace(min(_LEAST_TAIL / len(first), 0.5), 0.5, _N_THRESHOLDS // 2)
     shares = np.concatenate([tail, 1 - tail])
@@ -185,7 +186,7 @@ def _choose(
 
 
 def _linear(one: Array, two: Array) -> Statistic:
-    """Fisher's discriminant with a small ridge."""
+    """Return Fisher's discriminant with a small ridge."""
     centered = np.vstack([one - one.mean(axis=0), two - two.mean(axis=0)])
     within = centered.T @ centered / len(centered)
     ridge = 1e-3 * float(np.trace(within)) / len(within) + 1e-9
@@ -194,7 +195,7 @@ def _linear(one: Array, two: Array) -> Statistic:
 
 
 def _logistic(rows: Array, labels: NDArray, here: Array, there: Array) -> Statistic:
-    """Logistic regression on the coordinates and on their differences of distances to the two centres."""
+    """Return a logistic regression on the coordinates and on their differences of distances to the two centres."""
 
     def columns(z: Array) -> Array:
         return np.hstack([z, np.abs(z - there) - np.abs(z - here)])
@@ -210,7 +211,7 @@ def _distance(here: Array, there: Array, order: float) -> Statistic:
 
 
 def _spread(one: Array, two: Array) -> Statistic:
-    """Log likelihood ratio of independent normals with each sample's own means and variances."""
+    """Return the log likelihood ratio of independent normals with the means and variances of each sample."""
     distributions = [(sample.mean(axis=0), sample.var(axis=0) + 1e-12) for sample in (one, two)]
 
     def log_density(z: Array, distribution: tuple[Array, Array]) -> Array:

@@ -1,10 +1,10 @@
-"""What draws of noise lose between two tables, exactly: their values on either table in, mu or epsilon of each use out.
+"""Exact privacy loss of noise draws: from their values on two tables to the mu or epsilon of each use.
 
-The noise of a use is one distribution on the first table and the same distribution, moved, on the second. How far apart
-the two are is known exactly: Gaussian noise of standard deviation s that moves by d in L2 has mu = d/s; Laplace, cube
-and spherical noise of scale s that moves by d in L1, in the largest coordinate and in L2 have epsilon = d/s. A
-selection has finitely many outcomes, whose probabilities are computed on both tables: epsilon is the largest difference
-of their logarithms.
+The noise of a use has one distribution on the first table, and the same distribution, shifted, on the second. Their
+distance is known exactly. Gaussian noise of standard deviation s that shifts by d in L2 has mu = d/s. Laplace, cube and
+spherical noise of scale s that shifts by d in L1, in the largest coordinate and in L2 have epsilon = d/s. A selection
+has finitely many outcomes. Their probabilities are computed on both tables, and epsilon is the largest difference of
+their logarithms.
 """
 
 from __future__ import annotations
@@ -22,26 +22,27 @@ from iwbayes.curator.auditing.recorder import Draw
 from iwbayes.curator.privacy.accounting import gaussian_delta, gaussian_epsilon
 from iwbayes.statement import Event
 
-#: Noise whose distribution moves with what it is added to, and the norm in which it moves.
+#: Kinds of additive noise, and the norm that measures the shift of their distribution.
 _NORMS: dict[str, Callable[[Array], float]] = {
     "gaussian": lambda moved: float(np.linalg.norm(moved)),
     "laplace": lambda moved: math.fsum(np.abs(moved)),
     "cube": lambda moved: float(np.abs(moved).max(initial=0.0)),
     "spherical": lambda moved: float(np.linalg.norm(moved)),
 }
-#: Mechanisms whose loss can be read off their draws.
+#: Mechanisms whose loss follows exactly from their draws.
 EXACT = (*_NORMS, "exponential", "above-threshold")
-#: Scales of noise beyond its values that sums over a threshold's noise reach; what lies further is below rounding.
+#: Sums over a threshold's noise extend this many noise scales beyond the values; the rest is below rounding.
 _TAIL = 60
-#: Epsilon that stands for Gaussian noise of which delta alone pays for all.
+#: Epsilon of an event whose Gaussian noise is so large that delta alone covers the loss; an event needs one above 0.
 _LEAST_EPSILON = 1e-12
 
 
 @dataclass(frozen=True)
 class Loss:
-    """What one use of the private rows lost between two tables, and was charged: mu for Gaussian noise, else epsilon.
+    """Privacy loss of one use of the private rows between two tables, and its charge.
 
-    The event is what was charged for it, with a count of one.
+    ``found`` and ``charged`` are mu for Gaussian noise, else epsilon. ``event`` is the charged event, with a count
+    of one.
     """
 
     event: Event
@@ -50,16 +51,16 @@ class Loss:
 
     @property
     def measure(self) -> str:
-        """What is measured, "mu" or "epsilon"."""
+        """Unit of the loss, "mu" or "epsilon"."""
         return "mu" if self.event.mechanism == "gaussian" else "epsilon"
 
     @property
     def share(self) -> float:
-        """What was found, as a part of what was charged."""
+        """The loss divided by the charge."""
         return self.found / self.charged
 
     def as_event(self) -> Event | None:
-        """Return the event that charges what was found; None where nothing was."""
+        """Return an event that charges exactly this loss; None if the loss is 0."""
         if not self.found > 0:
             return None
         if self.measure == "epsilon":
@@ -71,32 +72,37 @@ class Loss:
 
 
 def claim(event: Event) -> float:
-    """Most that one use may lose by its charge: mu for Gaussian noise, else epsilon."""
+    """Return the largest loss that the charge of one use allows: mu for Gaussian noise, else epsilon."""
     return 1 / event.noise_multiplier if event.mechanism == "gaussian" else event.epsilon  # type: ignore[operator]
 
 
 def losses(events: Sequence[Event], first: Sequence[Draw], second: Sequence[Draw]) -> list[Loss]:
-    """Losses of all uses that one permit paid for, from its draws on either table: the same kinds, sizes and scales."""
+    """Return the losses of all uses that one permit covers, from its draws on both tables.
+
+    The draws on both tables have the same kinds, sizes and scales.
+    """
     found: list[Loss] = []
     pairs = list(zip(first, second, strict=True))
     for event in events:
         alone = replace(event, count=1)
-        if event.mechanism == "declared":  # what its maker says is taken for lost
+        if event.mechanism == "declared":  # the declared cost counts as the loss
             found += [Loss(alone, event.epsilon, event.epsilon)] * event.count
             continue
         found += [Loss(alone, lost, claim(alone)) for lost in _uses(event, pairs)]
     if pairs:
-        raise RuntimeError(f"{len(pairs)} draws belong to no event of their permit. This is a defect of the audit.")
+        raise RuntimeError(
+            f"{len(pairs)} draws belong to no event of their permit. This is a defect of iwbayes: please report it."
+        )
     return found
 
 
 def _uses(event: Event, pairs: list[tuple[Draw, Draw]]) -> list[float]:
-    """Losses of an event's uses, whose draws are taken from the front of the list."""
+    """Return the losses of an event's uses, and remove their draws from the front of the list."""
     method = {"exponential": "noisy_max", "above-threshold": "laplace"}.get(event.mechanism, event.mechanism)
     lost: list[float] = []
     while len(lost) < event.count:
         index = next((p for p, (draw, _) in enumerate(pairs) if draw.method == method), None)
-        if index is None:  # charged, and never drawn
+        if index is None:  # charged, but never drawn
             return lost
         one, two = pairs.pop(index)
         if event.mechanism == "exponential":
@@ -121,10 +127,10 @@ def _threshold_loss(first: tuple[Draw, Draw], second: tuple[Draw, Draw]) -> floa
 
 
 def selection(scores: NDArray[Any], scale: float) -> Array:
-    """Log probability that a candidate has the largest score after exponential noise, shape (candidate,).
+    """Return the log probability of each candidate to have the largest score after exponential noise.
 
-    With q_j = exp((s_j - max s)/scale), P(i) = q_i times the integral over u in [0, 1] of prod_{j != i} (1 - q_j u).
-    The integrand is a polynomial, of which Gauss-Legendre nodes give the exact integral.
+    The shape is (candidate,). With q_j = exp((s_j - max s)/scale), P(i) = q_i times the integral over u in [0, 1] of
+    prod_{j != i} (1 - q_j u). The integrand is a polynomial, so Gauss-Legendre nodes give the exact integral.
     """
     log_q = (scores - scores.max()) / float(scale)
     nodes, weights = np.polynomial.legendre.leggauss(len(scores) // 2 + 1)
@@ -134,9 +140,10 @@ def selection(scores: NDArray[Any], scale: float) -> Array:
 
 
 def first_reached(queries: NDArray[Any], threshold: int, *, scale: float, threshold_scale: float) -> Array:
-    """Log probability that each query is the first to reach a noisy threshold, and last that none does.
+    """Return the log probability of each query to be the first to reach a noisy threshold, shape (query + 1,).
 
-    All noise is discrete Laplace noise; see `iwbayes.curator.privacy.mechanisms.above_threshold`. Shape (query + 1,).
+    The last entry is for no query reaching it. All noise is discrete Laplace noise; see
+    `iwbayes.curator.privacy.mechanisms.above_threshold`.
     """
     far = int(np.abs(queries - threshold).max()) + math.ceil(_TAIL * max(scale, threshold_scale))
     z = np.arange(-far, far + 1)

@@ -1,18 +1,18 @@
-"""Audit a whole release: what `publish` loses between two simulated tables, exactly, by a replay of its noise.
+"""Audit a whole release: compute its exact privacy loss between two simulated tables, by replaying its noise.
 
-For curators and reviewers. `audit` bounds the epsilon of one algorithm from below, by many runs. A release is several
-uses of the private rows, each chosen after the ones before it, and two runs say all about it: the first is recorded,
-the second works on the other table and is handed the recorded outcomes in place of noise. Whatever is public (network,
-features, synthetic rows, events) is then the same in both. What is left of the difference between the tables is what
-noise was added to, and each use has lost exactly what `losses.py` says. The losses are priced as the ledger prices
-charges, and held against the statement.
+For curators and reviewers. `audit` bounds the epsilon of one algorithm from below, by many runs. A release consists of
+several uses of the private rows, each chosen after the ones before it. Two runs are enough to audit it. The first run
+is recorded. The second run works on the other table, and receives the recorded outcomes instead of noise. Everything
+public (network, features, synthetic rows, events) is then the same in both runs. Only the values to which noise is
+added differ, and `losses.py` computes the exact loss of each use from these values. The ledger's rules compute the cost
+of the losses, which is compared with the statement.
 
-All that is released must be the same, byte by byte: what differs has found its way past the noise. And the second run
-must ask for the same noise, in the same order, at the same scales: a scale that follows the rows tells of them.
+Both releases must be the same, byte by byte: a part that differs has escaped the noise. The second run must also
+request the same noise, in the same order, at the same scales, because a scale that depends on the rows reveals them.
 
-The noise source is taken at its word: whether it draws noise of the scale that it is asked for is for `audit` to see.
-An audit can refute a statement and never proves one. Uses compose by what they lose at worst after any outcomes: a loss
-beyond the charge is a defect whatever the outcomes were; a loss within it says that these tables found none.
+This audit trusts the noise source: use `audit` to check that it draws noise of the requested scale. An audit can refute
+a statement, but never prove it. Uses compose by their worst loss after any outcomes. So a loss above the charge is a
+defect, whatever the outcomes were; a loss within the charge only means that these tables show no defect.
 """
 
 from __future__ import annotations
@@ -37,25 +37,35 @@ from iwbayes.release import Release
 from iwbayes.statement import ROW_ADJACENCIES, Adjacency, PrivacyStatement
 from iwbayes.tables import PrivateTable, SyntheticTable
 
-#: Losses may pass charges by this relative amount, which is rounding.
+#: Relative amount by which losses may exceed charges, because of rounding.
 ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class ReleaseAudit:
-    """What a replay of a release found.
+    """Result of `audit_release`: the privacy loss of a release between two tables, and the statement that limits it.
 
     Parameters
     ----------
     epsilon : float
-        What was lost between the two tables, at the statement's delta; infinite where something else than noisy values
-        differs.
+        Privacy loss between the two tables, at the statement's delta; infinite if ``departures`` is not empty.
     statement : PrivacyStatement
-        Of the release: what it claims.
+        Statement of the release: the guarantee that it claims.
     losses : tuple of Loss
-        What each use has lost, and what was charged for it: mu for Gaussian noise, else epsilon.
-    departures : tuple of str
-        What differs on the second table although all outcomes of the noise are the same.
+        Loss and charge of each use of the private rows: mu for Gaussian noise, else epsilon.
+    departures : tuple of str, default ()
+        Parts of the second run that differ from the first, although all outcomes of the noise are the same.
+
+    Examples
+    --------
+    >>> import iwbayes as iw
+    >>> first, second = iw.validation.opposite_corners(iw.Schema(iw.Binary("y"), iw.Binary("z")), 50)
+    >>> settings = {"epsilon": 1.0, "delta": 1e-6, "n_synthetic": 100, "random_seed": 1}
+    >>> found = iw.validation.audit_release(first, second, **settings)
+    >>> found.passed, found.epsilon <= found.statement.epsilon, found.departures
+    (True, True, ())
+    >>> [loss.event.label for loss in found.losses]
+    ['BayesNet structure', 'BayesNet tables', 'TiltWeights']
     """
 
     epsilon: float
@@ -65,18 +75,18 @@ class ReleaseAudit:
 
     @property
     def ratio(self) -> float:
-        """What was lost over what is stated; near 1 where the tables are as bad as any."""
+        """Loss divided by the stated epsilon; close to 1 if these tables are a worst case."""
         stated = self.statement.epsilon
         return self.epsilon / stated if stated > 0 else math.inf if self.epsilon > 0 else 0.0
 
     @property
     def passed(self) -> bool:
-        """Whether no use lost more than its charge, nor all together, and nothing else differs; it proves nothing."""
+        """Whether no loss, single or joint, exceeds its charge, and nothing else differs. True is not a proof."""
         within = all(loss.share <= 1 + ROUNDING for loss in self.losses)
         return within and self.ratio <= 1 + ROUNDING and not self.departures
 
     def __str__(self) -> str:
-        """Say what was found, and what it means."""
+        """Show the losses, the statement and the verdict."""
         stated = self.statement
         rows = defaultdict(list)
         for loss in self.losses:
@@ -84,7 +94,7 @@ class ReleaseAudit:
         lines = [
             "Audit of a release by replay",
             f"  stated: epsilon {stated.epsilon:.4g} at delta {stated.delta:.3g} under {stated.adjacency}",
-            f"  lost between the two tables: epsilon {self.epsilon:.4g}, {self.ratio:.3f} of what is stated",
+            f"  lost between the two tables: epsilon {self.epsilon:.4g}, {self.ratio:.3f} of the stated epsilon",
             f"  {'use':<31}{'uses':>5}  {'':<8}{'charged':>10}{'lost':>10}{'share':>8}",
         ]
         for event, found in rows.items():
@@ -94,11 +104,11 @@ class ReleaseAudit:
             lines.append(f"  {label:<31}{len(found):>5}  {worst.measure:<8}{amounts}")
         lines += [f"  differs: {departure}"[:88] for departure in self.departures]
         if self.passed:
-            verdict = "Passed: no use lost more than was charged. That is no proof: other tables may\n  lose more."
+            verdict = "Passed: no use lost more than its charge. This is not a proof: other tables may\n  lose more."
         elif self.departures:
-            verdict = "FAILED: the tables are told apart although all outcomes of the noise are the same."
+            verdict = "FAILED: the outputs differ although all outcomes of the noise are the same."
         else:
-            verdict = "FAILED: more was lost than was charged."
+            verdict = "FAILED: the loss exceeds the charge."
         return "\n".join([*lines, f"  {verdict}"])
 
 
@@ -115,48 +125,51 @@ def audit_release(
     random_seed: int | None = None,
     **settings: Any,
 ) -> ReleaseAudit:
-    """Find what a whole release loses between two neighbouring simulated tables, exactly.
+    """Compute the exact privacy loss of a whole release between two neighbouring simulated tables.
 
     Parameters
     ----------
     first, second : SyntheticTable
-        Simulated rows that take the place of the private ones, under one schema. Under "replace-one" they differ in one
-        row, at the same place; under "zero-out" ``second`` lacks one row of ``first``, which is the null row. With
-        users all rows of one user differ; where that user owns more rows in one table, they stand last. ``second`` may
-        be a function of what was released on ``first``: an adversary chooses the worst row when the features are known.
+        Simulated rows that replace the private ones, under one schema. Under "replace-one" they differ in one row, at
+        the same index. Under "zero-out" ``second`` lacks one row of ``first``, which is the null row. With ``users``
+        all rows of one user differ; if this user owns more rows in one table, the additional rows are the last ones.
+        ``second`` may be a function of the release on ``first``: an adversary who knows the features chooses the worst
+        row.
     epsilon, delta : float
-        Budget of the release, or of the ledger of ``release``.
+        Budget of the release, or of the ledger that ``release`` gets; epsilon above 0, delta in [0, 1).
     adjacency : {"replace-one", "zero-out"}
-        Of the ledger; "replace-user" with users.
+        Adjacency of the ledger; always "replace-user" with ``users``.
     users : array_like, shape (row,), or a pair of them, optional
-        Owners of the rows, of both tables or of either.
+        Owner of each row: one array for both tables, or one for each.
     release : callable, optional
-        What is audited: from a private table and its ledger to a `Release`, or to several. By default `publish` with
-        the given settings. Users need it, since `bound_contributions` comes first.
-    noise : callable
-        From a seed to the noise source of the first run, which is taken to draw what it is asked for.
+        The release to audit: a function from a private table and its ledger to a `Release`, or to several. By default
+        `publish` with the given settings. Needed with ``users``, because `bound_contributions` comes first.
+    noise : callable, default SeededNoise
+        Function from a seed to the noise source of the first run. The audit assumes that it draws noise of the
+        requested scale.
     random_seed : int, optional
-        Of the noise, and of `publish`.
+        Seed of the noise and of `publish`.
     **settings
-        Of `publish`: ``n_synthetic``, ``generator``, ``weights``, ``share``.
+        Settings of `publish`: ``n_synthetic``, ``generator``, ``weights``, ``share``.
 
     Returns
     -------
     ReleaseAudit
+        The loss of each use and of all together, and the statement to compare them with.
 
     Raises
     ------
     TypeError
-        When a table is private: what an audit returns depends on its rows without noise.
+        If a table is private, because the result depends on its rows without noise.
     ValueError
-        When the tables are no neighbours; when the release draws public randomness without a seed; or when it adds
-        noise to gradient steps or to an objective, whose loss no replay shows: use `audit`.
+        If the tables are not neighbours; if the release draws public randomness without a seed; or if it adds noise to
+        gradient steps or to an objective, because a replay does not show their loss. Use `audit` for those.
 
     Notes
     -----
-    Secret orders of rows, by which `bound_contributions` keeps rows, are alike on both tables as far as these are:
-    whatever is averaged over secret randomness loses no more than at worst. Selections, and all else that is counted in
-    epsilon, count as what they lose at worst over their outcomes.
+    `bound_contributions` keeps rows by a secret order. The audit gives the rows that both tables share the same order:
+    an average over secret randomness loses no more than the worst case. Selections, and all other losses in units of
+    epsilon, count with their worst loss over the outcomes.
 
     Examples
     --------
@@ -165,18 +178,21 @@ def audit_release(
     >>> print(audit_release(first, second, epsilon=1.0, delta=1e-6, n_synthetic=100, random_seed=1))
     Audit of a release by replay
       stated: epsilon 0.9995 at delta 1e-06 under replace-one
-      lost between the two tables: epsilon 0.56..., 0.56... of what is stated
+      lost between the two tables: epsilon 0.56..., 0.56... of the stated epsilon
       use                             uses             charged      lost   share
       BayesNet structure                 1  epsilon    0.03885         0   0.000
       BayesNet tables                    1  mu         0.08882   0.08882   1.000
       TiltWeights                        1  mu          0.2161    0.107...   0.49...
-      Passed: no use lost more than was charged. That is no proof: other tables may
+      Passed: no use lost more than its charge. This is not a proof: other tables may
       lose more.
     """
     epsilon, delta = check_budget(epsilon, delta)
     owners = _owners(users)
     if adjacency not in ROW_ADJACENCIES and not (owners and adjacency == "replace-user"):
-        raise ValueError(f"adjacency must be one of {list(ROW_ADJACENCIES)}; got {adjacency!r}. For users pass users=.")
+        raise ValueError(
+            f"adjacency must be one of {list(ROW_ADJACENCIES)}; got {adjacency!r}. Pass users= to audit user-level "
+            f"privacy."
+        )
     adjacency = adjacency if owners is None else "replace-user"
     publisher = _publisher(release, owners, epsilon, delta, settings, random_seed)
     run = ReleaseRun(publisher, epsilon, delta, adjacency, noise)
@@ -190,12 +206,13 @@ def audit_release(
     for event in one.ledger.events:
         if event.mechanism not in (*EXACT, "declared"):
             raise ValueError(
-                f"{event.label}: what {event.mechanism} loses cannot be read off its draws. Use audit() for the part."
+                f"{event.label}: a replay does not show the loss of the mechanism {event.mechanism!r}. Use audit() for "
+                f"this algorithm."
             )
     if run.compare(one, _private(first, owners and owners[0], first), seed)[1]:
         raise ValueError(
-            "the same rows and the same outcomes of the noise gave another release: it draws public randomness of its "
-            "own. Give random_seed= to publish, generator and weights."
+            "the same rows and the same outcomes of the noise gave two different releases, because the release draws "
+            "public randomness without a seed. Pass random_seed= to publish, generator and weights."
         )
     found, departures = run.compare(one, _private(second, owners and owners[1], first), seed)
     lost = math.inf if departures else price_of_losses(one.ledger, found)
@@ -207,15 +224,20 @@ def _publisher(
 ) -> Publisher:
     for name in ("ledger", "private", "progressbar"):
         if name in settings:
-            raise TypeError(f"{name} is the audit's own; leave it out.")
+            raise TypeError(f"the audit sets {name} itself; got {name}=. Leave it out.")
     if release is not None:
         if settings:
-            raise TypeError(f"settings of publish belong into release=, which is given; got {sorted(settings)}.")
+            raise TypeError(
+                f"with release= the settings of publish have no effect; got {sorted(settings)}. Use them in release=."
+            )
         return release
     if users is not None:
-        raise ValueError("a release of users' rows bounds contributions first. Give both steps as release=.")
+        raise ValueError(
+            "a release with users must bound contributions first; got users= without release=. Pass a function that "
+            "calls bound_contributions and publish as release=."
+        )
     if isinstance(seed, np.random.Generator):
-        raise TypeError("random_seed must be a whole number: each run begins with it anew.")
+        raise TypeError("random_seed must be a whole number, because each run starts from it; got a Generator.")
     options = {**settings, "random_seed": 0 if seed is None else seed, "progressbar": False}
     return lambda private, ledger: publish(private, epsilon=epsilon, delta=delta, ledger=ledger, **options)
 
@@ -228,10 +250,10 @@ def _owners(users: Any) -> tuple[NDArray[Any], NDArray[Any]] | None:
 
 
 def _private(table: SyntheticTable, users: NDArray[Any] | None, first: SyntheticTable) -> PrivateTable:
-    """Put simulated rows in the place of private ones; a null row is left out, but for the number of rows."""
+    """Make a private table of simulated rows. A null row is left out, but counted in the number of rows."""
     if users is not None:
         if users.shape != (len(table),):
-            raise ValueError(f"users must have shape ({len(table)},), one a row; got {users.shape}.")
+            raise ValueError(f"users must have shape ({len(table)},), one owner per row; got {users.shape}.")
         name = "user"
         while name in table.schema.names:
             name += "_"
@@ -253,7 +275,10 @@ def _check_pair(first: SyntheticTable, second: SyntheticTable, adjacency: str, o
     if adjacency == "zero-out":
         index = next((p for p, rows in enumerate(zip(one, two, strict=False)) if rows[0] != rows[1]), len(two))
         if one[:index] + one[index + 1 :] != two:
-            raise ValueError("under 'zero-out' the second table lacks one row of the first, and is the same else.")
+            raise ValueError(
+                "under 'zero-out' the second table must be the first one without one row; these tables differ more. "
+                "Drop exactly one row."
+            )
         return
     shared = min(len(one), len(two))
     users = {user for side in owners for user in side[shared:]}
@@ -262,6 +287,6 @@ def _check_pair(first: SyntheticTable, second: SyntheticTable, adjacency: str, o
             users |= {owners[0][index], owners[1][index]}
     if len(users) != 1 or set(owners[0]) != set(owners[1]):
         raise ValueError(
-            "neighbours have the same users and differ in the rows of exactly one, at the same places or the last "
-            f"ones; these differ in those of {len(users)}."
+            "neighbours must have the same users and differ in the rows of exactly one user, at the same indices or at "
+            f"the end; these differ in the rows of {len(users)} user(s). Change the rows of one user only."
         )

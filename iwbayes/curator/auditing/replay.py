@@ -1,4 +1,4 @@
-"""Run a release, and run it again on another table with the first run's outcomes of noise: how releases are audited."""
+"""Run a release, and replay it on another table with the noise outcomes of the first run, to audit it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Publisher = Callable[[PrivateTable, Ledger], "Release | Sequence[Release]"]
 
 @dataclass(frozen=True)
 class Played:
-    """A run: what it released and warned of, its draws and its ledger."""
+    """One run: its releases, warnings, draws and ledger."""
 
     releases: tuple[Release, ...]
     warned: tuple[str, ...]
@@ -34,7 +34,7 @@ class Played:
 
 @dataclass(frozen=True)
 class ReleaseRun:
-    """A release with everything that its runs have in common."""
+    """The release to audit, with the settings that its runs share."""
 
     publish: Publisher
     epsilon: float
@@ -43,7 +43,7 @@ class ReleaseRun:
     noise: Callable[[int], NoiseSource]
 
     def play(self, private: PrivateTable, seed: int, script: Recorder | None = None) -> Played:
-        """Run once on a fresh ledger; a replay shows no warnings."""
+        """Run once on a new ledger; a replay shows no warnings."""
         source = cast(NoiseSource, _SameOrders(self.noise(seed), seed))
         recorder = Recorder(source, None if script is None else script.draws)
         ledger = RecordingLedger(self.epsilon, self.delta, self.adjacency, noise=recorder)
@@ -55,16 +55,19 @@ class ReleaseRun:
                 warnings.warn(str(warning.message), warning.category, stacklevel=3)
         releases = (made,) if isinstance(made, Release) else made
         if not (isinstance(releases, list | tuple) and releases and all(isinstance(r, Release) for r in releases)):
-            raise TypeError(f"release must return a Release, or several; got {type(made).__name__}.")
+            raise TypeError(
+                f"release must return a Release, or a list of them; got {type(made).__name__}. Return the result of "
+                f"publish."
+            )
         return Played(tuple(releases), tuple(str(warning.message) for warning in caught), recorder, ledger)
 
     def compare(self, one: Played, private: PrivateTable, seed: int) -> tuple[list[Loss], tuple[str, ...]]:
-        """Replay a run on another table: what each use lost, and what differs beside noisy values."""
+        """Replay a run on another table; return the loss of each use, and the other differences."""
         try:
             two = self.play(private, seed, one.recorder)
         except Departed as departed:
             return [], (str(departed),)
-        except Exception as error:  # a release that fails on one of two neighbours tells them apart
+        except Exception as error:  # a release that fails on one table only distinguishes the tables
             return [], (f"it fails with {type(error).__name__}: {error}",)
         off = _off_script(one.recorder, two.recorder)
         differing = (*([off] if off else []), *_differences(one, two))
@@ -72,13 +75,13 @@ class ReleaseRun:
 
 
 class _SameOrders:
-    """A source whose secret orders of rows come from a seed, and are alike on tables of nearly the same rows."""
+    """A source whose secret orders of rows come from a seed, so that two tables order shared rows alike."""
 
     def __init__(self, source: NoiseSource, seed: int) -> None:
         self._source, self._keys = source, np.random.default_rng([seed, 1])
 
     def permutation(self, n: int) -> NDArray[np.int64]:
-        """Order places by random keys: places that two tables share stand in the same order in both."""
+        """Order indices by random keys, so that indices in both tables have the same order in both."""
         return np.argsort(np.random.default_rng(self._keys.integers(2**63)).random(n))
 
     def __getattr__(self, name: str) -> Any:
@@ -86,9 +89,9 @@ class _SameOrders:
 
 
 def _off_script(one: Recorder, two: Recorder) -> str | None:
-    """Say where the replay asked for other noise than the first run."""
+    """Name the first difference between the noise requests of two runs; None if there is none."""
     if one.permits != two.permits:
-        return "what is charged"
+        return "the charged events"
     if len(one.draws) != len(two.draws):
         return f"it draws {len(two.draws)} times, not {len(one.draws)} times"
     for index, (left, right) in enumerate(zip(one.draws, two.draws, strict=True)):
@@ -98,7 +101,7 @@ def _off_script(one: Recorder, two: Recorder) -> str | None:
 
 
 def _all_losses(one: Played, two: Played) -> list[Loss]:
-    """Loss of each use, in the order of the charges; none of what was charged and never drawn."""
+    """Return the loss of each use, in the order of the charges; 0 for a charge without a draw."""
     found = defaultdict(list)
     for permit, events in enumerate(one.recorder.permits):
         draws = [[draw for draw in run.recorder.draws if draw.permit == permit] for run in (one, two)]
@@ -110,7 +113,7 @@ def _all_losses(one: Played, two: Played) -> list[Loss]:
 
 
 def _differences(one: Played, two: Played) -> list[str]:
-    """Name what is released and differs."""
+    """Name the released parts that differ."""
     found = [] if one.warned == two.warned else ["warnings"]
     if one.ledger.statement() != two.ledger.statement():
         found.append("the statement of the ledger")
@@ -124,7 +127,7 @@ def _differences(one: Played, two: Played) -> list[str]:
 
 
 def _parts(release: Release) -> dict[str, object]:
-    """Parts of a release by which a difference is named."""
+    """Return the named parts of a release, for comparison."""
     return {
         "synthetic rows": release.synthetic.fingerprint(),
         "weights": release.weights.fingerprint(),
@@ -135,7 +138,7 @@ def _parts(release: Release) -> dict[str, object]:
 
 
 def price_of_losses(ledger: Ledger, found: Sequence[Loss]) -> float:
-    """Epsilon that the ledger would state if what was lost had been charged."""
+    """Return the epsilon that the ledger would state if the losses had been charged."""
     lost: dict[Event, list[Event | None]] = defaultdict(list)
     for loss in found:
         lost[loss.event].append(loss.as_event())

@@ -1,4 +1,4 @@
-"""Run a fit many times on two tables and collect what each run releases: what audits work with."""
+"""Run a fit many times on two tables, and collect the released numbers of each run for an audit."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from iwbayes.statement import RowAdjacency
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.weights import Weights
 
-#: Draws that are independent over coordinates, so that many runs are one long draw.
+#: Kinds of noise that is independent over coordinates, so that one long draw replaces many runs.
 COORDINATEWISE = {"gaussian", "laplace", "floating_gaussian"}
-#: Runs of either table that are repeated on the other one, to see whether results follow from noisy values alone.
+#: Runs on each table that are replayed on the other, to check that results depend on noisy values only.
 REPLAYS = 30
-#: Numbers of a long draw, and numbers that are kept of one table's runs at most.
+#: Numbers in a long draw, and the largest number of values to keep from the runs on one table.
 _CHUNK, _MOST_NUMBERS = 2**21, 2 * 10**7
 _SAMPLE_ROWS = 200
 
 
 class Run(NamedTuple):
-    """One fit: what it returned, its draws, whether it worked on a random part of the rows, and its ledger."""
+    """One fit: its result, its draws, whether it sampled rows, and its ledger."""
 
     fitted: Any
     draws: list[Draw]
@@ -42,7 +42,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class Subject:
-    """An algorithm with everything that its runs have in common."""
+    """The algorithm to audit, with the settings that its runs share."""
 
     algorithm: Any
     synthetic: SyntheticTable | None
@@ -53,7 +53,7 @@ class Subject:
     observe: Callable[[Any], ArrayLike] | None
 
     def run(self, table: PrivateTable, seed: int, script: Sequence[Draw] | None = None) -> Run:
-        """Fit once on a fresh ledger without a limit."""
+        """Fit once on a new ledger without a limit."""
         recorder = Recorder(self.noise(seed), script)
         ledger = RecordingLedger(math.inf, self.delta, self.adjacency, noise=recorder)
         inputs = (table,) if self.synthetic is None else (table, self.synthetic)
@@ -62,7 +62,7 @@ class Subject:
 
 
 class Samples(NamedTuple):
-    """Observations of all runs, shape (run, k) for either table, and the ledger of one of them."""
+    """Observations of all runs, shape (run, k) for each table, and the ledger of one run."""
 
     first: Array
     second: Array
@@ -74,11 +74,11 @@ class Samples(NamedTuple):
 def rerun(
     subject: Subject, first: PrivateTable, second: PrivateTable, n_runs: int, seeds: np.random.SeedSequence
 ) -> Samples:
-    """Run on both tables and collect what is released.
+    """Run on both tables and collect the released numbers.
 
-    The first run shows its warnings, the others are silent. Given the outcomes of its draws, it is repeated on the
-    other table, and so are more runs, of both tables: where no result ever changes, it is taken for a function of the
-    outcomes, and they are what is released. Else both are.
+    The first run shows its warnings; the others are silent. This run, and more runs on both tables, are replayed on the
+    other table with the same outcomes of the noise. If no result ever changes, the result is assumed to be a function
+    of the outcomes, and only these are observed. Otherwise the result is observed too.
     """
     start = _seeds(seeds, 4 + 2 * REPLAYS)
     one = subject.run(first, start[0])
@@ -105,7 +105,7 @@ def _seeds(sequence: np.random.SeedSequence, n: int) -> list[int]:
 
 
 def _scripted(subject: Subject, table: PrivateTable, seed: int, other: Run) -> Run | None:
-    """Run given another run's outcomes; None when that was not enough to give that run's result."""
+    """Replay another run's outcomes; return None if the result differs from that run's."""
     try:
         run = subject.run(table, seed, other.draws)
     except Departed:
@@ -115,7 +115,7 @@ def _scripted(subject: Subject, table: PrivateTable, seed: int, other: Run) -> R
 
 
 def _same_result(left: Any, right: Any) -> bool:
-    """Whether two fitted objects are alike; unknown kinds count as different."""
+    """Tell whether two fitted objects are equal; objects of an unknown type count as different."""
     if isinstance(left, Weights):
         alike = np.array_equal(left.log_weights, right.log_weights)
         return alike and np.array_equal(result_of(left), result_of(right))
@@ -126,7 +126,7 @@ def _same_result(left: Any, right: Any) -> bool:
 
 
 def result_of(fitted: Any) -> Array:
-    """Released numbers of weights: their logarithms, and the measurements behind them where there are any."""
+    """Return the released numbers of weights: their logarithms, and their measurements if they have any."""
     own = fitted.measurement
     measured = [one for one in (own, None if own is None else own.held_back) if one is not None]
     values = [np.asarray(one.value, dtype=np.float64).ravel() for one in measured]
@@ -134,7 +134,7 @@ def result_of(fitted: Any) -> Array:
 
 
 def _asks_once(one: Run, two: Run) -> bool:
-    """Whether either fit asks for noise once, on values that nothing random came before."""
+    """Tell whether each fit requests noise exactly once, without sampling rows before."""
     if one.sampled or two.sampled or not len(one.draws) == len(two.draws) == 1:
         return False
     return one.draws[0].promised and one.draws[0].values.shape == two.draws[0].values.shape
@@ -143,13 +143,13 @@ def _asks_once(one: Run, two: Run) -> bool:
 def _check_size(width: int, n_runs: int) -> None:
     if width * n_runs > _MOST_NUMBERS:
         raise ValueError(
-            f"{n_runs} runs with {width} observed numbers each are too many to keep. Use fewer runs, smaller tables, "
-            f"or observe= to keep fewer numbers."
+            f"{n_runs} runs with {width} observed numbers each exceed the limit of {_MOST_NUMBERS} numbers. Use fewer "
+            f"runs, smaller tables, or observe= to keep fewer numbers."
         )
 
 
 def _repeat_request(subject: Subject, runs: tuple[Run, Run], n_runs: int, seeds: np.random.SeedSequence) -> Samples:
-    """Repeat the one request for noise of a fit, on the values that it came with."""
+    """Repeat the only noise request of each fit, on its recorded values."""
     draws = [run.draws[0] for run in runs]
     _check_size(len(draws[0].values), n_runs)
     first, second = (
@@ -161,7 +161,7 @@ def _repeat_request(subject: Subject, runs: tuple[Run, Run], n_runs: int, seeds:
 
 
 def _repeat(source: NoiseSource, draw: Draw, n_runs: int) -> Array:
-    """Outcomes of independent draws, shape (run, k)."""
+    """Return the outcomes of independent draws, shape (run, k)."""
     method, width = getattr(source, draw.method), len(draw.values)
     if draw.method not in COORDINATEWISE:
         drawn = np.array([method(draw.values, draw.scale) for _ in range(n_runs)])
@@ -182,7 +182,7 @@ def _repeat_fit(
     n_runs: int,
     seeds: np.random.SeedSequence,
 ) -> Samples:
-    """Repeat the whole fit; ``derived`` when its result is a function of the outcomes of its draws."""
+    """Repeat the whole fit; ``derived`` says that its result is a function of the outcomes of its draws."""
     look, observed = _view(subject, one, derived)
     _check_size(len(look(one)), n_runs)
     rows = [[look(subject.run(table, seed)) for seed in _seeds(seeds, n_runs)] for table in tables]
@@ -193,18 +193,19 @@ def _repeat_fit(
 
 
 def _view(subject: Subject, one: Run, derived: bool) -> tuple[Callable[[Run], Array], str]:
-    """Choose what is observed of a run, and name it."""
+    """Return the function that extracts the observed numbers of a run, and its name."""
     if subject.observe is not None:
         observe = subject.observe
-        return lambda run: np.asarray(observe(run.fitted), dtype=np.float64).ravel(), "what observe() returned"
+        return lambda run: np.asarray(observe(run.fitted), dtype=np.float64).ravel(), "the numbers from observe()"
     noisy = any(draw.promised for draw in one.draws)
     has_result = isinstance(one.fitted, Weights)
     if derived and noisy and (all(draw.promised for draw in one.draws) or not has_result):
         return _outcomes, "the noisy values"
     if not has_result:
         raise ValueError(
-            f"{type(subject.algorithm).__name__} does not show what it releases: its result is not a function of "
-            f"noisy values that its events promise. Give observe=, from what fit returns to released numbers."
+            f"the audit cannot see the output of {type(subject.algorithm).__name__}: its result is not a function of "
+            f"noisy values that its events promise. Pass observe=, a function from the result of fit to released "
+            f"numbers."
         )
     if noisy:
         return lambda run: np.concatenate([_outcomes(run), result_of(run.fitted)]), "the noisy values and the result"
@@ -217,7 +218,7 @@ def _outcomes(run: Run) -> Array:
 
 
 def _stack(rows: Sequence[Array], width: int) -> Array:
-    """Rows of unequal length, shape (run, width + 1): zeros fill them up, and the last column is the length."""
+    """Stack rows of unequal length, shape (run, width + 1): padded with zeros, and the length in the last column."""
     table = np.zeros((len(rows), width + 1))
     for index, row in enumerate(rows):
         table[index, : len(row)] = row

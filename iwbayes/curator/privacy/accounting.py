@@ -1,10 +1,10 @@
-"""What events cost together: privacy loss distributions of dp-accounting, and calibration on the safe side.
+"""Joint cost of events: privacy loss distributions (PLD) of dp-accounting, and calibration rounded to the safe side.
 
-PLD objects are composed, not dp-accounting events: Gaussians at their joint noise multiplier, private gradient
-steps as the Poisson-sampled Gaussian of the adjacency, every pure-epsilon mechanism as the worst mechanism with
-that epsilon. Gaussians beside a few pure events, as in most releases, have an exact price, which needs no grid of
-losses (and no import of dp-accounting, which takes half a second). Where basic composition is tighter (a single
-event, a pure budget) it is used; all are upper bounds.
+The functions here compose PLD objects, not dp-accounting events. Gaussian events enter at their joint noise multiplier,
+private gradient steps as the Poisson-sampled Gaussian of the adjacency, and a pure-epsilon mechanism as the worst
+mechanism with that epsilon. Gaussians with a few pure events, as in most releases, have an exact cost: it needs no grid
+of losses, and no import of dp-accounting, which takes half a second. If basic composition is tighter (a single event, a
+pure budget), it is used. All costs are upper bounds.
 """
 
 from __future__ import annotations
@@ -27,45 +27,45 @@ from iwbayes.statement import Event
 _RELATIONS = {
     "replace-one": "REPLACE_ONE",
     "zero-out": "REPLACE_SPECIAL",
-    # users are sampled and clipped as rows are otherwise
+    # users are sampled and clipped like rows
     "replace-user": "REPLACE_ONE",
 }
 #: Discretisation of the privacy loss, as a share of the budget's epsilon.
 INTERVAL_SHARE = 1e-4
-#: A search for noise starts with a discretisation so many times as coarse.
+#: A search for noise starts with a discretisation that is this many times coarser.
 COARSE = 20
-#: Points of a discretised privacy loss at most, so that a small epsilon beside a large delta costs no more memory.
+#: Largest number of points of a discretised privacy loss; it limits memory when epsilon is small and delta large.
 MAX_POINTS = 10**6
-#: More than sums of tails can lose by rounding, relatively.
+#: Bound of the relative rounding error of a sum of tail probabilities.
 SUM_ROUNDING = 1e-9
-#: Sums of pure losses at most that are added up exactly; beyond it they are rounded up to a grid.
+#: Largest number of sums of pure losses that are added exactly; above it they are rounded up to a grid.
 MAX_SUMS = 10**4
-#: Beyond it the privacy loss of a pure event overflows, and adding up is as good as anything.
+#: Above this epsilon the privacy loss of a pure event overflows, and basic composition is used.
 MAX_EPSILON = 500.0
-#: Gradient steps never get less noise than this, however little a budget asks for.
+#: Smallest noise multiplier of gradient steps, however large the budget is.
 LEAST_MULTIPLIER = 0.2
-#: Relative width at which the search for a scale of a release stops.
+#: Relative width at which the search for the scale of a release stops.
 SCALE_WIDTH = 2e-3
-#: Sums of binary fractions such as 0.3 + 0.7 may pass a budget by this relative amount.
+#: Relative amount by which sums may exceed a budget, because of rounding (0.3 + 0.7 in binary, for example).
 ROUNDING = 1e-12
 
 
 def check_budget(epsilon: float, delta: float, *, infinite: bool = False) -> tuple[float, float]:
-    """Return the pair as floats, or raise ValueError when it is no privacy budget.
+    """Return the pair as floats, or raise ValueError if it is not a privacy budget.
 
     ``infinite`` allows an infinite epsilon: a budget that protects nobody, for experiments.
     """
     epsilon, delta = float(epsilon), float(delta)
     if not (epsilon > 0 and (infinite or math.isfinite(epsilon))):
-        raise ValueError(f"epsilon must be positive and finite; got {epsilon!r}.")
+        raise ValueError(f"epsilon must be positive and finite; got {epsilon!r}. Pass for example 1.0.")
     if not 0 <= delta < 1:
-        raise ValueError(f"delta must be in [0, 1); got {delta!r}. Use well below 1/n, for example 1e-6.")
+        raise ValueError(f"delta must be in [0, 1); got {delta!r}. Pass a value well below 1/n, for example 1e-6.")
     return epsilon, delta
 
 
 @lru_cache(maxsize=16)
 def event_pld(event: Event, interval: float, adjacency: str) -> Any:
-    """Pessimistic privacy loss distribution of an event that is not Gaussian, on a grid of that interval."""
+    """Return the pessimistic privacy loss distribution of an event that is not Gaussian, on a grid of ``interval``."""
     from dp_accounting.pld import common, privacy_loss_distribution
     from dp_accounting.privacy_accountant import NeighboringRelation
 
@@ -85,21 +85,21 @@ def event_pld(event: Event, interval: float, adjacency: str) -> Any:
 
 
 def noise_event(label: str, epsilon: float, delta: float) -> Event:
-    """One vector with Gaussian noise of an (epsilon, delta) guarantee, or with Laplace noise where delta is 0."""
+    """Return the event of one noisy vector with this guarantee: Gaussian noise, or Laplace noise if delta is 0."""
     if delta > 0:
         return Event(label, "gaussian", float(epsilon), float(delta), gaussian_multiplier(epsilon, delta))
     return Event(label, "laplace", float(epsilon))
 
 
 def joint_multiplier(events: Sequence[Event]) -> float:
-    """Noise multiplier of one Gaussian mechanism that equals all given ones together: m**-2 adds up."""
+    """Return the noise multiplier of the one Gaussian mechanism that equals all given ones together: m**-2 adds up."""
     multiplier = math.fsum(e.count / e.noise_multiplier**2 for e in events if e.noise_multiplier) ** -0.5
     return multiplier if len(events) == 1 and events[0].count == 1 else math.nextafter(multiplier, 0.0)
 
 
 @lru_cache(maxsize=512)
 def _pld_epsilon(events: tuple[Event, ...], delta: float, interval: float, adjacency: str) -> float:
-    """Epsilon of the composed PLDs; events are public settings, so prices may be remembered."""
+    """Return the epsilon of the composed PLDs. Events are public settings, so the results may be cached."""
     gaussians = [event for event in events if event.mechanism == "gaussian"]
     others = [event for event in events if event.mechanism != "gaussian"]
     if not others:
@@ -114,15 +114,16 @@ def _pld_epsilon(events: tuple[Event, ...], delta: float, interval: float, adjac
         gaussian = privacy_loss_distribution.from_gaussian_mechanism
         plds.insert(0, gaussian(joint_multiplier(gaussians), 1.0, value_discretization_interval=interval))
     joint = reduce(lambda one, other: one.compose(other), plds)
-    with np.errstate(over="ignore"):  # losses of hundreds leave masses that overflow: infinity is a bound as well
+    with np.errstate(over="ignore"):  # losses of several hundred can overflow; infinity is still an upper bound
         return float(joint.get_epsilon_for_delta(delta))
 
 
 def _pure_losses(events: Sequence[Event]) -> tuple[Array, Array] | None:
-    """Joint privacy loss of pure events and its probabilities: sums of epsilons with random signs, exactly.
+    """Return the exact joint privacy loss of pure events and its probabilities: sums of epsilons with random signs.
 
-    Each is at worst randomised response (Kairouz, Oh & Viswanath, ICML 2015): its loss is epsilon with probability
-    1/(1 + exp(-epsilon)), else -epsilon. None where an event is not pure, or there are more sums than are quick to add.
+    The worst pure event is randomised response (Kairouz, Oh & Viswanath, ICML 2015): its loss is epsilon with
+    probability 1/(1 + exp(-epsilon)), else -epsilon. Return None if an event is not pure, or if there are more than
+    `MAX_SUMS` sums.
     """
     counts = Counter[float]()
     for event in events:
@@ -141,9 +142,9 @@ def _pure_losses(events: Sequence[Event]) -> tuple[Array, Array] | None:
 
 
 def _joint_epsilon(noise_multiplier: float, losses: Array, chances: Array, delta: float) -> float:
-    """Smallest epsilon at delta of a Gaussian mechanism beside pure events with these losses, rounded up.
+    """Return the smallest epsilon, at delta, of a Gaussian mechanism with pure events of these losses, rounded up.
 
-    The joint delta at epsilon is the mean of the Gaussian's delta at epsilon less a loss, exactly.
+    The joint delta at epsilon is exactly the mean, over the losses, of the Gaussian's delta at epsilon minus the loss.
     """
     half = 0.5 / noise_multiplier
 
@@ -166,26 +167,26 @@ def _joint_epsilon(noise_multiplier: float, losses: Array, chances: Array, delta
 
 @lru_cache(maxsize=512)
 def check_claim(event: Event, adjacency: str) -> None:
-    """Refuse an event whose Gaussian noise does not give the guarantee that basic composition would add up."""
+    """Raise ValueError if the Gaussian noise of an event does not give the (epsilon, delta) that the event claims."""
     if event.mechanism == "gaussian":
         exact = gaussian_delta(event.noise_multiplier, event.epsilon)  # type: ignore[arg-type]
         if exact > event.delta * (1 + 1e-6):
             raise ValueError(
                 f"{event.label}: Gaussian noise of multiplier {event.noise_multiplier:g} has delta {exact:.3g} at "
-                f"epsilon {event.epsilon:g}; the event claims {event.delta:.3g}. Use gaussian_multiplier()."
+                f"epsilon {event.epsilon:g}, but the event claims {event.delta:.3g}. Use gaussian_multiplier()."
             )
     if event.mechanism == "dp-sgd":
         found = _pld_epsilon((replace(event, count=1),), event.delta, INTERVAL_SHARE * event.epsilon, adjacency)
         if found > event.epsilon * (1 + ROUNDING):
             raise ValueError(
                 f"{event.label}: {event.steps} steps with noise multiplier {event.noise_multiplier:g} cost epsilon "
-                f"{found:.6g} at delta {event.delta:g} under {adjacency}; the event claims {event.epsilon:g}. "
+                f"{found:.6g} at delta {event.delta:g} under {adjacency}, but the event claims {event.epsilon:g}. "
                 f"Use dpsgd_multiplier()."
             )
 
 
 def _loss_range(events: Sequence[Event]) -> float:
-    """Width of the joint privacy loss: all of the pure events', sixteen standard deviations of the Gaussians'."""
+    """Return the width of the joint privacy loss: the pure events' full range plus 16 standard deviations."""
     gaussian = math.fsum(e.count / e.noise_multiplier**2 for e in events if e.mechanism == "gaussian")  # type: ignore[operator]
     other = math.fsum(e.count * e.epsilon for e in events if e.mechanism != "gaussian")
     return 2 * other + 16 * math.sqrt(gaussian)
@@ -194,14 +195,14 @@ def _loss_range(events: Sequence[Event]) -> float:
 def price(
     events: Sequence[Event], delta: float, *, scale: float = 1.0, adjacency: str = "replace-one"
 ) -> tuple[float, float]:
-    """Joint guarantee of all events.
+    """Return the joint guarantee (epsilon, delta) of all events.
 
     Theory: docs/theory.md#joint-pricing.
 
-    The smallest of the PLD's epsilon at ``delta`` and basic composition's (Gaussians one by one, or as one), with the
-    delta that goes with it; infinite if no finite epsilon holds at that delta, or an event has no noise. ``scale`` is a
-    typical epsilon, which sets the discretisation. Private gradient steps cost more when a row is replaced than when it
-    becomes a null row.
+    Epsilon is the smallest of the PLD's at ``delta`` and basic composition's (Gaussians one by one, or as one); delta
+    is the one for which it holds. Epsilon is infinite if no finite epsilon holds at that delta, or if an event has no
+    noise. ``scale`` is a typical epsilon, which sets the discretisation. Private gradient steps cost more when a row
+    is replaced than when it becomes a null row.
     """
     if not events:
         return 0.0, 0.0
@@ -214,7 +215,7 @@ def price(
     gaussians = [event for event in events if event.mechanism == "gaussian"]
     others = [event for event in events if event.mechanism != "gaussian"]
     if delta > 0 and gaussians and others and not any(event.delta for event in others):
-        # Gaussians are exactly one: adding it to the pure events rounds no privacy loss
+        # all Gaussians together are exactly one Gaussian, so adding it to the pure events rounds no privacy loss
         joint = gaussian_epsilon(joint_multiplier(gaussians), delta)
         best = min(best, (math.fsum(e.count * e.epsilon for e in others) + joint, delta))
     single = len(events) == 1 and events[0].count == 1
@@ -228,7 +229,7 @@ def price(
 
 
 def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
-    """Exact delta of the Gaussian mechanism (Balle & Wang 2018, theorem 8).
+    """Return the exact delta of the Gaussian mechanism (Balle & Wang 2018, theorem 8).
 
     Theory: docs/theory.md#joint-pricing.
 
@@ -240,7 +241,7 @@ def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
 
 
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
-    """Smallest epsilon of the Gaussian mechanism at a delta above 0, rounded up (inverse of `gaussian_delta`)."""
+    """Return the smallest epsilon of the Gaussian mechanism at delta > 0, rounded up; inverts `gaussian_delta`."""
     if gaussian_delta(noise_multiplier, 0.0) <= delta:
         return 0.0
     high = 1.0
@@ -254,14 +255,14 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
 
 @lru_cache(maxsize=1024)
 def gaussian_multiplier(epsilon: float, delta: float) -> float:
-    """Smallest standard deviation over L2 sensitivity of an (epsilon, delta) Gaussian mechanism.
+    """Return the smallest noise multiplier, standard deviation over L2 sensitivity, of an (epsilon, delta) Gaussian.
 
-    Analytic calibration (Balle & Wang 2018), rounded up until the exact delta is within ``delta``, which is above 0:
-    Gaussian noise has no pure guarantee.
+    Analytic calibration (Balle & Wang 2018), rounded up until the exact delta is at most ``delta``. Delta must be
+    above 0, because Gaussian noise has no pure guarantee.
     """
     epsilon, delta = check_budget(epsilon, delta)
     if delta == 0:
-        raise ValueError("Gaussian noise needs delta above 0; got 0. Give one, for example 1e-6, or use cube noise.")
+        raise ValueError("Gaussian noise needs delta above 0; got 0. Pass for example 1e-6, or use cube noise.")
 
     def excess(log_multiplier: float) -> float:
         return gaussian_delta(math.exp(log_multiplier), epsilon) - delta
@@ -281,16 +282,16 @@ def gaussian_multiplier(epsilon: float, delta: float) -> float:
 def dpsgd_multiplier(
     epsilon: float, delta: float, *, sampling_probability: float, steps: int, adjacency: str = "replace-one"
 ) -> float:
-    """Noise multiplier with which Poisson-sampled Gaussian steps satisfy (epsilon, delta) together; delta above 0.
+    """Return the noise multiplier with which all Poisson-sampled Gaussian steps together satisfy (epsilon, delta).
 
-    It is the standard deviation of a step's noise over the clip norm of one row's gradient, by the pessimistic PLD of
-    the Poisson-sampled Gaussian (Zhu, Dong & Wang, AISTATS 2022), which the ledger checks again; for a replaced row
-    dp-accounting's pair of mixtures at opposite clip norms. Rounding of the privacy loss asks for a little too much
-    noise rather than too little. The search ends on the side that the same PLD accepts, within one part in a thousand.
+    The multiplier is the standard deviation of a step's noise over the clip norm of one row's gradient; delta is above
+    0. It follows from the pessimistic PLD of the Poisson-sampled Gaussian (Zhu, Dong & Wang, AISTATS 2022), which the
+    ledger checks again. For a replaced row this is dp-accounting's pair of mixtures at opposite clip norms. Rounding of
+    the privacy loss only adds noise. The search returns a value that the same PLD accepts, within 0.1 % of the least.
     """
     epsilon, delta = check_budget(epsilon, delta)
     if delta == 0:
-        raise ValueError("private gradient steps need delta above 0; got 0. Give one, for example 1e-6.")
+        raise ValueError("private gradient steps need delta above 0; got 0. Pass for example 1e-6.")
 
     def cost(log_multiplier: float, coarseness: float = 1.0) -> float:
         settings = {"sampling_probability": float(sampling_probability), "steps": steps}
@@ -298,7 +299,7 @@ def dpsgd_multiplier(
         found = _pld_epsilon((event,), delta, coarseness * INTERVAL_SHARE * epsilon, adjacency)
         return math.log(max(found, 1e-300) / epsilon)
 
-    # so few rows are ever looked at that hardly any noise will do; pricing so little takes longest, hence more first
+    # if few rows are sampled, the least noise may be enough; its cost takes longest to compute, so try more noise first
     if cost(0.0, COARSE) <= 0 and cost(math.log(LEAST_MULTIPLIER), COARSE) <= 0:
         return LEAST_MULTIPLIER
     low = high = 0.0
@@ -307,7 +308,7 @@ def dpsgd_multiplier(
         low, step = low - step, 2 * step
     while cost(high, COARSE) > 0:
         high, step = high + step, 2 * step
-    # a coarse privacy loss comes near and gives the slope at little expense; the ledger's own decides
+    # the coarse privacy loss gives a close start and the slope at little cost; the ledger's own discretisation decides
     point = brentq(cost, low, high, args=(COARSE,), xtol=1e-3)
     slope = min((cost(point + 0.02, COARSE) - cost(point - 0.02, COARSE)) / 0.04, -0.1)
     low, high = -math.inf, math.inf
@@ -333,14 +334,14 @@ def largest_scale(
     adjacency: str = "replace-one",
     cost: Callable[[Sequence[Event]], float] | None = None,
 ) -> float:
-    """Largest t with the joint price of ``events(t)`` within (epsilon, delta).
+    """Return the largest t for which ``events(t)`` together cost at most (epsilon, delta).
 
-    Above 1 where joint pricing is tighter than adding up, below 1 where the events cost more than they are called. The
-    search returns the affordable end of an interval of relative width `SCALE_WIDTH`. The nominal epsilons of
-    ``events(t)`` are t times their shares; ``cost`` is from events to the epsilon that they cost together at delta, by
-    default their joint price.
+    t is above 1 if the joint cost is lower than the sum, and below 1 if the events cost more than their nominal
+    epsilons. The search returns the affordable end of an interval of relative width `SCALE_WIDTH`. The nominal
+    epsilons of ``events(t)`` are t times their shares. ``cost`` maps events to the epsilon that they cost together at
+    delta; by default it is their joint cost.
     """
-    found: dict[float, float] = {}  # log of price over budget
+    found: dict[float, float] = {}  # log of cost over budget
 
     def fits(t: float) -> bool:
         total = price(events(t), delta, scale=epsilon, adjacency=adjacency)[0] if cost is None else cost(events(t))
@@ -351,10 +352,12 @@ def largest_scale(
     while not fits(low):
         low, high = low / 2, low
         if low < 2**-20:
-            raise ValueError(f"the events cost more than epsilon={epsilon:g}, delta={delta:g} at any scale.")
+            raise ValueError(
+                f"the events cost more than epsilon={epsilon:g}, delta={delta:g} at any scale. Use a larger budget."
+            )
     start = low, high
     while True:
-        # where bisection would end if the price crossed the budget at the guess: both ends are tried
+        # bisection would end here if the cost equalled the budget at the guess: try both ends
         ends = _bisected(*start, _crossing(found, low, high))
         unknown = [t for t in ends if low < t <= high and t not in found]
         if not unknown or low == 64:
@@ -369,7 +372,7 @@ def largest_scale(
 
 
 def _bisected(low: float, high: float, root: float) -> tuple[float, float]:
-    """Last two ends of a bisection towards a known root."""
+    """Return the last two ends of a bisection towards a known root."""
     while high - low > SCALE_WIDTH * low:
         middle = (low + high) / 2
         low, high = (middle, high) if middle <= root else (low, middle)
@@ -377,12 +380,12 @@ def _bisected(low: float, high: float, root: float) -> tuple[float, float]:
 
 
 def _crossing(found: Mapping[float, float], low: float, high: float) -> float:
-    """Guess where the log of a price crosses zero in (low, high): by its values next to zero, or the middle."""
+    """Guess the zero of the log cost in (low, high): from its values closest to zero, or the middle."""
     first, *others = sorted(found, key=lambda t: abs(found[t]))
     if others:
         rise = found[others[0]] - found[first]
         step = -found[first] * (others[0] - first) / rise if math.isfinite(rise) and rise else math.nan
         guess = first + step
-    else:  # a price grows about as t does
+    else:  # a cost is about proportional to t
         guess = first * math.exp(min(-found[first], 9.0))
     return guess if low < guess < high else (low + high) / 2

@@ -1,4 +1,4 @@
-"""Tables and ratios that come from outside: what their makers declare is charged, what nobody declares is noted."""
+"""Tables from elsewhere: their declared cost is charged, and an undeclared cost is noted in the ledger."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from iwbayes.tables import SyntheticTable
 
 
 def owed_events(synthetic: SyntheticTable, ledger: Ledger | None) -> tuple[Event, ...]:
-    """List what the maker of an outside table says that it cost, unless it is nothing or this ledger has charged it."""
+    """Return the event of a table's declared cost; none if that is 0 or undeclared, or this ledger has charged it."""
     if ledger is not None and ledger.holds(synthetic.fingerprint()):
         return ()
     if synthetic.already_spent is None or synthetic.already_spent[0] == 0:
@@ -21,7 +21,7 @@ def owed_events(synthetic: SyntheticTable, ledger: Ledger | None) -> tuple[Event
 
 
 def admit(synthetic: SyntheticTable, ledger: Ledger) -> None:
-    """Charge what an outside table is declared to have cost, once; note a table of unknown cost."""
+    """Charge the declared cost of an outside table, once; note a table of unknown cost."""
     if ledger.holds(synthetic.source):
         return
     if synthetic.already_spent is None:

@@ -1,52 +1,51 @@
-r"""Privacy filters: what releases cost together when each was chosen after looking at the ones before it.
+r"""Privacy filters: the joint cost of releases that were each chosen after looking at the ones before.
 
-Within one release all events are fixed in advance, and their joint privacy loss distribution prices them exactly
-(`accounting`). Across releases that is wrong: settings may follow from what was released before, and
-composition of privacy loss distributions holds for settings fixed in advance only. A *filter* (Rogers et al., NeurIPS
-2016) is a rule by which a ledger accepts or refuses the next release such that whatever was chosen when, all accepted
-releases together satisfy the ledger's (epsilon, delta).
+Within one release all events are fixed in advance, and their joint privacy loss distribution gives their cost exactly
+(`accounting`). Across releases that cost is wrong, because settings may depend on earlier releases, and composition of
+privacy loss distributions holds only for settings fixed in advance. A *filter* (Rogers et al., NeurIPS 2016) is a rule
+by which a ledger accepts or refuses the next release. All accepted releases together satisfy the ledger's (epsilon,
+delta), however they were chosen.
 
-Each rule here prices a release once, when it is charged, by numbers that add up: `Cost`. It accepts a release while the
-sums stay within limits that were fixed when the ledger began. The rules and their proofs:
+Each rule here computes the `Cost` of a release once, when it is charged. Costs add up, and the rule accepts a release
+while the sums stay within limits that were fixed when the ledger was created. The rules and their proofs:
 
 *Gaussian differential privacy* (`GaussianRule`, "gdp"). The cost is mu squared. An event with Gaussian noise of
 multiplier m has mu = 1/m. A pure event of epsilon is dominated by the Gaussian with mu(epsilon) = 2 Phi^-1(1 / (1 +
-exp(-epsilon))): its trade-off function is piecewise linear with one kink, through which the convex curve of that
-Gaussian passes, and both curves end in (0, 1) and (1, 0), so that the Gaussian's lies below (Dong, Roth & Su, JRSS-B
+exp(-epsilon))). Its trade-off function is piecewise linear with one kink, and the convex curve of that Gaussian passes
+through the kink. Both curves end in (0, 1) and (1, 0), so the Gaussian's curve lies below (Dong, Roth & Su, JRSS-B
 2022, for the curves). *Proof of the filter*: let W be a Brownian motion, with drift 0 on one of the neighbouring
 tables and 1 on the other. An event with mu is a function of the increment of W over a time of mu squared and of
-independent randomness (Blackwell). Its start is known when the event is chosen, from earlier outcomes; so by the
-strong Markov property all events together are a function of W up to time M, the limit, whose sufficient statistic
-W(M) is that of one Gaussian mechanism of mu = sqrt(M). M is the one whose Gaussian mechanism satisfies the ledger's
-budget (Koskela, Tobaben & Honkela, ICLR 2023; Smith & Thakurta 2022).
+independent randomness (Blackwell). The start of the increment is known when the event is chosen, from earlier outcomes.
+So by the strong Markov property all events together are a function of W up to time M, the limit. Its sufficient
+statistic W(M) is the output of one Gaussian mechanism of mu = sqrt(M). M is chosen so that this mechanism satisfies the
+ledger's budget (Koskela, Tobaben & Honkela, ICLR 2023; Smith & Thakurta 2022).
 
-*Renyi* (`RenyiRule`, "renyi"). The cost is the Renyi divergence at one order, which is fixed when the ledger begins;
-private steps have one too. *Proof*: with L the likelihood ratio of what was released so far and rho its summed cost,
-L**order exp(-(order - 1) rho) is a supermartingale under the second table, so its mean stays at most 1 while rho is
-within the limit (Feldman & Zrnic, NeurIPS 2021).
+*Renyi* (`RenyiRule`, "renyi"). The cost is the Renyi divergence at one order, which is fixed when the ledger is
+created; private gradient steps have one too. *Proof*: let L be the likelihood ratio of all releases so far, and rho
+their summed cost. Then L**order exp(-(order - 1) rho) is a supermartingale under the second table, so its mean stays at
+most 1 while rho is within the limit (Feldman & Zrnic, NeurIPS 2021).
 
-*Basic composition* (`BasicRule`, "basic"). The cost is (epsilon, delta) of the release's own joint price. *Proof*: an
-(epsilon, delta) release shows everything with probability delta and else has a log likelihood ratio within epsilon;
-the probabilities and the ratios add up on every path (Rogers et al. 2016; Whitehouse et al., ICML 2023). The only
-rule for a ledger with delta 0.
+*Basic composition* (`BasicRule`, "basic"). The cost is (epsilon, delta) of the release's joint privacy loss
+distribution. *Proof*: an (epsilon, delta) release reveals everything with probability delta; otherwise its log
+likelihood ratio is within epsilon. The probabilities and the ratios add up on every path (Rogers et al. 2016;
+Whitehouse et al., ICML 2023). It is the only rule for a ledger with delta 0.
 
-Three things more hold under every rule, and take nothing of delta. *The opening*: what is charged before anything is
-counted by the rule may be counted by basic composition, (E, D) together; the rule then works with what is left,
-(epsilon - E, delta - D). Pure events are counted in the way that leaves more, and what the rule has no price for
-(private steps under "gdp", declared costs with a delta) can be charged in the opening only. In the opening everything
-is shown with probability at most D, and else its log likelihood ratio is within E on every path, so that whatever
-follows passes epsilon with at most the probability delta - D with which it passes epsilon - E by itself. That is no
-choice between two rules, which would need a part of delta for each: the limit of the rule is known when the opening
-ends, and stays.
+Three more statements hold under every rule, and use no delta. *The opening*: events charged before the rule counts
+anything may be counted by basic composition, (E, D) together. The rule then works with the rest, (epsilon - E,
+delta - D). Pure events are counted in the way that leaves more. Events for which the rule has no cost (private steps
+under "gdp", declared costs with a delta) can be charged in the opening only. The opening reveals everything with
+probability at most D; otherwise its log likelihood ratio is within E on every path. So the total exceeds epsilon only
+if the later releases exceed epsilon - E, which has a probability of at most delta - D. This is not a choice between two
+rules, which would need a part of delta for each: the limit of the rule is known when the opening ends, and is fixed.
 
-*Pure histories*: as long as all events are pure and their epsilons add up to at most the ledger's, the next pure
-event is accepted. On such a path the log likelihood ratio is within epsilon, so that it adds nothing to delta; all
-other paths are paths of the filter.
+*Pure histories*: while all events are pure and the sum of their epsilons is at most the ledger's, the next pure event
+is accepted. On such a path the log likelihood ratio is within epsilon, so it adds nothing to delta. All other paths are
+paths of the filter.
 
-*Releases fixed in advance*: the first release, or a plan that the ledger was begun with, has settings that no outcome
-has influenced. It is priced by its joint privacy loss distribution. Where it fits in the budget by that price but not
-by the rule, nothing else is ever accepted; where it fits by the rule, what follows is the filter's. Which of the two
-it is, is known before anything is drawn.
+*Releases fixed in advance*: no outcome has influenced the settings of the first release, or of a plan given when the
+ledger was created. So the joint privacy loss distribution gives their cost. If they fit in the budget by this cost but
+not by the rule, nothing else is ever accepted. If they fit by the rule, the filter covers later releases. Which case
+applies is known before anything is drawn.
 """
 
 from __future__ import annotations
@@ -63,27 +62,27 @@ from scipy.special import log_expit, logsumexp, ndtri_exp
 from iwbayes.curator.privacy.accounting import ROUNDING, check_budget, gaussian_epsilon, gaussian_multiplier, price
 from iwbayes.statement import Event
 
-#: Points a standard deviation of the integral that is the Renyi divergence of a private step, and how many of these
-#: beyond its means.
+#: Grid of the integral for the Renyi divergence of a private step: points per standard deviation, and standard
+#: deviations beyond the means.
 _POINTS, _TAILS = 20, 12.0
 
 
 class Cost(NamedTuple):
-    """What a release costs under a rule; costs add up."""
+    """Cost of a release under a rule; costs add up."""
 
     main: float
     delta: float = 0.0
 
 
 def total(costs: Iterable[Cost]) -> Cost:
-    """Sum of costs."""
+    """Return the sum of costs."""
     costs = list(costs)
     return Cost(math.fsum(c.main for c in costs), math.fsum(c.delta for c in costs))
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule by which a ledger prices releases, and the guarantee that all of them stay within; see this module."""
+    """A rule that gives the cost of releases, and the guarantee that limits their sum; see this module."""
 
     epsilon: float
     delta: float
@@ -91,35 +90,35 @@ class Rule:
 
     @property
     def limit(self) -> Cost:
-        """What all costs may add up to."""
+        """Largest sum of all costs."""
         raise NotImplementedError
 
     def cost(self, events: Sequence[Event], *, delta: float, adjacency: str) -> Cost:
-        """Price a release; infinite where the rule has no price."""
+        """Return the cost of a release; infinite if the rule has none."""
         raise NotImplementedError
 
     def epsilon_of(self, cost: Cost) -> float:
-        """Epsilon that a cost stands for, at the rule's delta."""
+        """Return the epsilon that a cost implies at the rule's delta."""
         return self.equivalent(cost, self.delta)
 
     def equivalent(self, cost: Cost, delta: float) -> float:
-        """Epsilon at delta of one Gaussian mechanism that costs as much; under "basic" the cost's own."""
+        """Return the epsilon, at ``delta``, of a Gaussian mechanism of equal cost; under "basic" the cost's epsilon."""
         raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
-        """Name and settings beside the budget, for the ledger's file."""
+        """Return name and settings, without the budget, for the ledger's file."""
         return {"name": self.name, **{k: v for k, v in asdict(self).items() if k not in ("epsilon", "delta")}}
 
 
 def accepts(rule: Rule, spent: Cost) -> bool:
-    """Whether costs are within the limit of a rule, but for rounding.
+    """Tell whether costs are within the limit of a rule, up to rounding.
 
     Theory: docs/theory.md#releases-that-are-chosen-after-looking.
     """
     if not rule.epsilon > 0 or rule.delta < 0:
         return False
     limit = rule.limit
-    # a noise multiplier is found to about 1e-12 of its size, or less where epsilon is tiny
+    # a noise multiplier is accurate to about 1e-12 of its size, and less so if epsilon is tiny
     slack = 10 * ROUNDING * max(1.0, 0.01 / rule.epsilon)
     return spent.main <= limit.main * (1 + slack) and spent.delta <= limit.delta * (1 + ROUNDING)
 
@@ -138,17 +137,17 @@ class GaussianRule(Rule):
         return Cost(math.inf if math.isinf(self.epsilon) else gaussian_multiplier(self.epsilon, self.delta) ** -2)
 
     def cost(self, events: Sequence[Event], *, delta: float, adjacency: str) -> Cost:
-        """Sum of the events' mu squared."""
+        """Return the sum of the events' mu squared."""
         return _sum_over(events, lambda mu: mu**2, lambda epsilon: pure_mu(epsilon) ** 2)
 
     def equivalent(self, cost: Cost, delta: float) -> float:
-        """Epsilon at delta of the Gaussian mechanism with that mu."""
+        """Return the epsilon, at ``delta``, of the Gaussian mechanism with that mu."""
         return _gaussian_epsilon(cost.main, delta)
 
 
 @dataclass(frozen=True)
 class RenyiRule(Rule):
-    """Renyi divergence at one order, by default the one at which most Gaussian noise fits; proof in this module."""
+    """Renyi divergence at one order; by default the order that admits most Gaussian noise. Proof in this module."""
 
     order: float = 0.0
     name: ClassVar[str] = "renyi"
@@ -160,10 +159,10 @@ class RenyiRule(Rule):
             gains = (epsilon - self._overhead(orders)) / orders
             object.__setattr__(self, "order", float(orders[int(np.argmax(gains))]))
         if not self.order > 1:
-            raise ValueError(f"a Renyi order must be above 1; got {self.order!r}.")
+            raise ValueError(f"a Renyi order must be above 1; got {self.order!r}. Use 0 for the default order.")
 
     def _overhead(self, order: Any) -> Any:
-        """Epsilon minus divergence at an order (Canonne, Kamath & Steinke 2020, proposition 12)."""
+        """Return epsilon minus divergence at an order (Canonne, Kamath & Steinke 2020, proposition 12)."""
         return np.log1p(-1 / order) - (math.log(self.delta) + np.log(order)) / (order - 1)
 
     @property
@@ -172,12 +171,12 @@ class RenyiRule(Rule):
         return Cost(max(self.epsilon - float(self._overhead(self.order)), 0.0) if self.delta > 0 else 0.0)
 
     def cost(self, events: Sequence[Event], *, delta: float, adjacency: str) -> Cost:
-        """Sum of the events' divergences."""
+        """Return the sum of the events' divergences."""
         steps = lambda event: _step_divergence(event, self.order, adjacency)  # noqa: E731
         return _sum_over(events, lambda mu: self.order * mu**2 / 2, self._pure, steps)
 
     def _pure(self, epsilon: float) -> float:
-        """Divergence of randomised response, the worst pure mechanism."""
+        """Return the divergence of randomised response, the worst pure mechanism."""
         bound = min(epsilon, self.order * epsilon**2 / 2)  # Bun & Steinke 2016
         if epsilon < 1e-4:
             return bound
@@ -186,13 +185,13 @@ class RenyiRule(Rule):
         return min(float(np.logaddexp(a * likely - b * rare, a * rare - b * likely)) / b * (1 + 1e-9), bound)
 
     def epsilon_of(self, cost: Cost) -> float:
-        """Epsilon that the divergence implies."""
+        """Return the epsilon that the divergence implies."""
         if cost.main == 0:
             return 0.0
         return max(cost.main + float(self._overhead(self.order)), 0.0) if self.delta > 0 else math.inf
 
     def equivalent(self, cost: Cost, delta: float) -> float:
-        """Epsilon at delta of the Gaussian mechanism with that divergence."""
+        """Return the epsilon, at ``delta``, of the Gaussian mechanism with that divergence."""
         return _gaussian_epsilon(2 * cost.main / self.order, delta)
 
 
@@ -208,11 +207,11 @@ class BasicRule(Rule):
         return Cost(self.epsilon, self.delta)
 
     def cost(self, events: Sequence[Event], *, delta: float, adjacency: str) -> Cost:
-        """Joint price of the release's events at the release's own delta."""
+        """Return the joint cost of the release's events at the release's delta."""
         return Cost(*price(events, delta, scale=self.epsilon, adjacency=adjacency))
 
     def epsilon_of(self, cost: Cost) -> float:
-        """Return the epsilon itself; infinite where the deltas pass the rule's."""
+        """Return the epsilon itself; infinite if the deltas exceed the rule's."""
         return cost.main if cost.delta <= self.delta * (1 + ROUNDING) else math.inf
 
     def equivalent(self, cost: Cost, delta: float) -> float:
@@ -224,7 +223,7 @@ RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (GaussianRule, Renyi
 
 
 def begin_rule(name: str | None, epsilon: float, delta: float) -> Rule:
-    """Rule of a new ledger: the named one, else the one under which releases with Gaussian noise cost least."""
+    """Return the rule of a new ledger: the named one, or the rule under which Gaussian releases cost least."""
     epsilon, delta = check_budget(epsilon, delta, infinite=True)
     if name is None:
         name = "gdp" if delta > 0 else "basic"
@@ -236,7 +235,7 @@ def begin_rule(name: str | None, epsilon: float, delta: float) -> Rule:
 
 
 def rule_from_dict(content: Mapping[str, Any], epsilon: float, delta: float) -> Rule:
-    """Inverse of ``Rule.to_dict``, for a ledger's budget."""
+    """Return the rule that ``Rule.to_dict`` wrote, for a ledger's budget."""
     settings = dict(content)
     rule = begin_rule(str(settings.pop("name")), epsilon, delta)
     return type(rule)(epsilon, delta, **{key: float(value) for key, value in settings.items()})  # type: ignore[call-arg]
@@ -248,7 +247,7 @@ def _sum_over(
     pure: Callable[[float], float],
     steps: Callable[[Event], float] | None = None,
 ) -> Cost:
-    """Sum of a rule's prices of events, by their mu, their epsilon or as private steps."""
+    """Add up a rule's costs of events, from their mu, from their epsilon or as private steps."""
     costs = []
     for event in events:
         if event.mechanism == "gaussian" and event.noise_multiplier is not None:
@@ -264,16 +263,16 @@ def _sum_over(
 
 
 def _gaussian_epsilon(mu_squared: float, delta: float) -> float:
-    """Epsilon of a Gaussian mechanism; infinite without noise or without delta, and nothing costs nothing."""
+    """Return the epsilon of a Gaussian mechanism: infinite without noise or without delta, 0 if mu is 0."""
     if mu_squared == 0:
         return 0.0
     return gaussian_epsilon(mu_squared**-0.5, delta) if mu_squared < math.inf and delta > 0 else math.inf
 
 
 def pure_mu(epsilon: float) -> float:
-    """Mu of the smallest Gaussian that dominates every pure mechanism: 2 Phi^-1(1 / (1 + exp(-epsilon))), rounded up.
+    """Return the least mu of a Gaussian that dominates every pure mechanism: 2 Phi^-1(1 / (1 + exp(-epsilon))).
 
-    It is at most epsilon sqrt(pi/2), and about that where epsilon is small.
+    It is rounded up. It is at most epsilon sqrt(pi/2), and close to this bound if epsilon is small.
     """
     if epsilon < 1e-3:
         return epsilon * math.sqrt(math.pi / 2)
@@ -281,14 +280,14 @@ def pure_mu(epsilon: float) -> float:
 
 
 def _step_divergence(event: Event, order: float, adjacency: str) -> float:
-    """Renyi divergence of all steps of a Poisson-sampled Gaussian, the larger of both directions.
+    """Return the Renyi divergence of all steps of a Poisson-sampled Gaussian, the larger of both directions.
 
-    One step is a pair of normal mixtures on a line: a row is sampled with probability q and moves the sum by the clip
-    norm, against nothing where it is a null row, against the opposite move where it is replaced (Zhu, Dong & Wang,
-    AISTATS 2022). The integral is a sum over an even grid; what its error might be is covered by one part in a million.
+    One step is a pair of normal mixtures on a line. A row is sampled with probability q and moves the sum by the clip
+    norm; on the other table it moves nothing if it is a null row, or moves it the opposite way if it is replaced (Zhu,
+    Dong & Wang, AISTATS 2022). The integral is a sum over an even grid; a relative margin of 1e-6 covers its error.
     """
     sd, q, order = float(event.noise_multiplier or 0.0), float(event.sampling_probability or 0.0), float(order)
-    # the integrand of order a between means m and m' peaks at most about a (m - m') beyond them
+    # the integrand of order a between means m and m' peaks at most about a (m - m') outside the means
     reach = 1 + 2 * order + _TAILS * sd
     z = np.linspace(-reach, reach, 1 + math.ceil(2 * _POINTS * reach / sd))
 

@@ -1,4 +1,4 @@
-"""Ledger: one budget, one adjacency, one noise source; it charges first and hands out noise only then."""
+"""Ledger: one budget, one adjacency, one noise source. It charges first, and only then hands out noise."""
 
 from __future__ import annotations
 
@@ -22,45 +22,49 @@ from iwbayes.statement import ADJACENCIES, Adjacency, Event, PrivacyStatement, c
 
 
 class Ledger:
-    """The privacy budget of one private table, and the only way to its noise.
+    """Keep the privacy budget of one private table, and hand out noise against charges only.
 
-    `charge` prices the new events, refuses when the budget would be passed, and only then hands out noise, for exactly
-    those events. A run that fails afterwards stays charged. A ledger lives as long as its object; one that outlasts the
-    program is opened with `Ledger.open`.
+    `charge` computes the cost of new events and refuses them if the budget would be exceeded. Only then does it hand
+    out noise, for exactly these events. A charge stays if the run fails afterwards. A ledger lives as long as its
+    Python object; use `Ledger.open` for one that is kept in a file.
 
     Parameters
     ----------
     epsilon, delta : float
-        The whole budget. ``math.inf`` is a budget that protects nobody: experiments without privacy need it, and no
-        statement under it is certified.
+        The whole budget: epsilon above 0, delta in [0, 1). An epsilon of ``math.inf`` protects nobody: experiments
+        without privacy need it, and no statement under it is certified.
     adjacency : {"replace-one", "zero-out", "replace-user"}
-        Neighbouring tables have the same public number of rows; one row differs ("replace-one"), or one row
-        is a null row in one of them ("zero-out"). Where people own several rows ("replace-user"; see
-        `bound_contributions`) neighbours have the same public number of users and all rows of one user differ.
+        What neighbouring tables are. They have the same public number of rows and one row's values differ
+        ("replace-one"), or one row is a null row in one of them ("zero-out"). With several rows per user
+        ("replace-user"; see `bound_contributions`), they have the same public number of users, and all rows of one
+        user differ.
     rule : {"gdp", "renyi", "basic"}, optional
-        The privacy filter by which releases are priced and accepted, so that settings may follow from what was released
-        before; see Notes. "gdp" by default, "basic" where delta is 0.
-    plan : sequence of (sequence of Event, or Plan)
-        Releases that are fixed now, in their order: they are priced together by their joint privacy loss distribution,
-        which takes less of the budget. Releases beside the plan are accepted as far as the rule allows.
+        The privacy filter that computes the cost of releases and accepts or refuses them, so that settings may depend
+        on earlier releases; see Notes. By default "gdp", or "basic" if delta is 0.
+    plan : sequence of (sequence of Event, or Plan), default ()
+        Releases that are fixed now, in this order. Their joint privacy loss distribution gives their cost, which is
+        lower than by the rule. Releases outside the plan are accepted as far as the rule allows.
     noise : NoiseSource, optional
-        `SystemNoise()` by default. With any other source nothing downstream is certified.
+        `SystemNoise()` by default. With any other source no statement is certified.
 
     Raises
     ------
     BudgetExceeded
-        When the plan does not fit in the budget.
+        If the plan does not fit in the budget.
+    TypeError, ValueError
+        If a setting is not valid.
 
     Notes
     -----
-    Events within one release are fixed before it begins, and are priced by their joint privacy loss distribution. For
-    releases that are chosen after looking at earlier ones that price is wrong: they are counted by the rule, Gaussian
-    differential privacy ("gdp"; costs least where most noise is Gaussian), Renyi divergence at one order ("renyi"; for
-    private steps) or basic composition ("basic"). A price is fixed when it is charged. For proofs see
+    The events of one release are fixed before it starts; their joint privacy loss distribution gives their cost. That
+    cost is wrong for releases that are chosen after looking at earlier ones, so the rule counts them: Gaussian
+    differential privacy ("gdp"; cheapest if most noise is Gaussian), Renyi divergence at one order ("renyi"; for
+    private gradient steps) or basic composition ("basic"). A cost is fixed when it is charged. For proofs see
     `iwbayes.curator.privacy.filters`.
 
     Examples
     --------
+    >>> from iwbayes.statement import Event
     >>> ledger = Ledger(epsilon=1.0, delta=1e-6)
     >>> _ = ledger.charge(Event("a count", "laplace", 0.25))
     >>> ledger.spent
@@ -68,7 +72,7 @@ class Ledger:
     >>> ledger.charge(Event("another", "laplace", 0.9))
     Traceback (most recent call last):
         ...
-    iwbayes.curator.privacy.ledger_record.BudgetExceeded: another: epsilon 0.9 asked, 0.75 of 1 left (gdp); ...
+    iwbayes.curator.privacy.ledger_record.BudgetExceeded: another: epsilon 0.9 requested, 0.75 of 1 left ...
     """
 
     def __init__(
@@ -103,23 +107,22 @@ class Ledger:
         plan: Sequence[Any] = (),
         noise: NoiseSource | None = None,
     ) -> Self:
-        """Open a ledger that is kept in a file, or begin one there.
+        """Open a ledger that is kept in a file, or create the file.
 
-        A charge is in the file, and on the disk, before noise is handed out, so no crash makes the file count too
-        little. The file is locked while it changes: processes that charge it at once cannot overspend together.
+        A charge is on the disk before noise is handed out, so a crash never makes the file count too little. The file
+        is locked while it changes, so processes that charge it at the same time cannot overspend together.
 
         Parameters
         ----------
         path : str or path
-            Of the ledger's file. A lock file stands beside it, ``.NAME.lock``; leave it there.
+            The ledger's file. Its lock file, ``.NAME.lock``, is in the same folder; leave it there.
         epsilon, delta : float, optional
-            The whole budget: needed to begin a ledger. The budget of an existing one does not change; given again
-            it must be the same.
+            The whole budget, needed to create a ledger. The budget of an existing ledger does not change; if you pass
+            it again, it must be the same.
         adjacency : {"replace-one", "zero-out", "replace-user"}, optional
-            As for epsilon and delta, but "replace-one" when a ledger begins.
+            "replace-one" by default for a new ledger. An existing one keeps its adjacency; a value must equal it.
         rule, plan
-            As in `Ledger`, for a ledger that begins. Those of an existing one do not change; given again they must be
-            the same.
+            As in `Ledger`, for a new ledger. An existing one keeps them; values that you pass must equal them.
         noise : NoiseSource, optional
             As in `Ledger`.
 
@@ -130,18 +133,18 @@ class Ledger:
         Raises
         ------
         LedgerError
-            When the file is damaged or no ledger, has another budget, rule or plan than the given one, or is gone while
-            its lock file stands there.
+            If the file is damaged or is not a ledger; has a different budget, adjacency, rule or plan; or is missing
+            although its lock file exists.
         FileNotFoundError
-            When there is no such file and no budget was given, or no such folder.
+            If the file does not exist and no budget is given, or the folder does not exist.
         OSError
-            When it cannot be read or, to begin it, written.
+            If the file cannot be read or, when new, written.
 
         Notes
         -----
-        A file of format 1 has no rule; it gets the default one, under which each of its events is counted alone. Where
-        that is more than its budget it says so, and accepts no charge. Restoring an older copy under-reports spending;
-        this cannot be detected. Charges that this object has seen and that are gone from the file are refused.
+        A file of format 1 gets the default rule, which counts each event alone. If that exceeds its budget, the ledger
+        says so and accepts no charge. Restoring an older copy under-reports spending; this cannot be detected, except
+        by a `Ledger` object that has seen charges which the copy lacks.
 
         Examples
         --------
@@ -153,14 +156,14 @@ class Ledger:
         Ledger(spent (0.25, 0) of (1, 1e-06), replace-one, rule gdp, 1 event(s))
         """
         file = LedgerFile(path)
-        begun = None
+        new = None
         if epsilon is not None or delta is not None:
             if epsilon is None or delta is None:
                 raise ValueError("a budget is both epsilon and delta; got one of them. Pass both.")
-            begun = cls(epsilon, delta, adjacency or "replace-one", rule=rule, plan=plan, noise=noise)._record
+            new = cls(epsilon, delta, adjacency or "replace-one", rule=rule, plan=plan, noise=noise)._record
         elif plan:
-            raise ValueError("a plan begins a ledger, with its budget. Pass epsilon and delta.")
-        record = file.begin(begun, adjacency, rule=rule)
+            raise ValueError("a plan needs the ledger's budget; got plan= alone. Pass epsilon and delta.")
+        record = file.begin(new, adjacency, rule=rule)
         ledger = cls(record.epsilon, record.delta, record.adjacency, noise=noise)
         ledger._record, ledger._file = record, file
         return ledger
@@ -177,53 +180,52 @@ class Ledger:
 
     @property
     def adjacency(self) -> Adjacency:
-        """Which tables are neighbours; it does not change."""
+        """The adjacency: what neighbouring tables are; it does not change."""
         return self._record.adjacency
 
     @property
     def rule(self) -> str:
-        """Privacy filter by which releases are priced; it does not change."""
+        """Name of the privacy filter that computes the cost of releases; it does not change."""
         return self._record.rule.name
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """What was charged, in order; of a ledger in a file also what other processes have charged."""
+        """All charged events, in order; for a ledger in a file also the charges of other processes."""
         return self._now().events
 
     @property
     def spent(self) -> tuple[float, float]:
-        """Guarantee (epsilon, delta) of everything charged; within the budget but for an overspent old file."""
+        """Guarantee (epsilon, delta) of all charges; within the budget, unless an old file is overspent."""
         return self._now().reported
 
     @property
     def left(self) -> tuple[float, float]:
-        """Guarantee (epsilon, delta) of the largest release with Gaussian noise that still fits; pure at delta 0."""
+        """Guarantee (epsilon, delta) of the largest Gaussian release that still fits; of a pure one if delta is 0."""
         return self._now().left
 
     def would_cost(self, *events: Event) -> float:
-        """Epsilon that would be spent after a release of these events; charges nothing."""
+        """Return the epsilon spent after a release of these events; charge nothing."""
         record = self._now()
         if not events:
             return record.spent[0]
         return replace(record, epsilon=math.inf).after(record.trial(events)).spent[0]
 
     def price_of_release(self, events: Sequence[Event], *, delta: float) -> float:
-        """Epsilon at delta that a release counts as; charges nothing.
+        """Return the epsilon, at ``delta``, that a release counts as; charge nothing.
 
-        Its joint price where it is fixed in advance; after other releases at least what its cost under the rule stands
-        for, so that a release of some epsilon takes no more of the ledger than one Gaussian mechanism of that epsilon.
+        It is the joint cost if the release is fixed in advance; else at least a Gaussian's with the same rule cost.
         """
         return self._now().price_of_release(events, delta)
 
     def check(self, *events: Event, delta: float | None = None) -> None:
-        """Raise `BudgetExceeded` when a release of these events does not fit; charges nothing.
+        """Raise `BudgetExceeded` if a release of these events does not fit; charge nothing.
 
         Parameters as in `charge_release`.
         """
         self._now().admit(events, delta)
 
     def check_releases(self, *releases: Sequence[Event]) -> None:
-        """Raise `BudgetExceeded` when releases do not fit one after the other; charges nothing."""
+        """Raise `BudgetExceeded` if releases, one after the other, do not fit; charge nothing."""
         record = self._now()
         for events in releases:
             record = record.after(record.admit(events))
@@ -234,47 +236,46 @@ class Ledger:
         Parameters
         ----------
         *events : Event
-            Fixed in advance. On what `charge_release` returned they are taken from that release.
+            Events fixed in advance. The account that `charge_release` returns takes them from its own release.
 
         Returns
         -------
         NoiseSource
-            A `Permit` for exactly these events: their count or steps of draws, and no more.
+            A `Permit` for exactly these events: as many draws as their counts or steps, and no more.
 
         Raises
         ------
         BudgetExceeded
-            When they do not fit in the budget; then nothing is charged.
+            If the events do not fit in the budget; nothing is charged.
         ValueError
-            When there is no event: noise is handed out against a charge only.
+            If there is no event, because only a charge gives noise.
         """
         if not events:
             raise ValueError("charge takes at least one event; got none.")
         return self.charge_release(*events).charge(*events)
 
     def charge_release(self, *events: Event, delta: float | None = None) -> Ledger:
-        """Check that a release fits, and return the account from which its parts take their noise.
+        """Check that a release fits, and return an account from which its parts take their noise.
 
-        All of its events are charged when the first of them is taken, before any noise is handed out.
+        All events are charged when the first one is taken, before any noise is handed out.
 
         Parameters
         ----------
         *events : Event
-            Of the whole release, fixed in advance; none for a release that uses no private row.
+            All events of the release, fixed in advance; none if it uses no private row.
         delta : float, optional
-            Of the release, at which the rule "basic" prices it: the largest delta of its events by default.
+            Delta at which the rule "basic" computes the cost; by default the largest delta of the events.
 
         Returns
         -------
         Ledger
-            The same ledger, whose `charge` and `charge_release` take from these events and from nothing else. What is
-            not taken after the first is charged all the same. Hold the ledger (`exclusive`) where others may charge it
-            before that.
+            The same ledger; its `charge` and `charge_release` take from these events only. Events that are never taken
+            are charged too, once one is. If others may charge the ledger before that, use `exclusive`.
 
         Raises
         ------
         BudgetExceeded
-            When they do not fit in the budget; then nothing is charged.
+            If the events do not fit in the budget; nothing is charged.
         """
         if events:
             self.check(*events, delta=delta)
@@ -286,31 +287,31 @@ class Ledger:
         return _Account(self, events, pay)
 
     def _hand_out(self, events: Sequence[Event]) -> NoiseSource:
-        """Noise for events that are charged."""
+        """Return noise for events that are charged."""
         return Permit(self._noise, events)
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Hold the ledger: what other threads charge, or processes where it is in a file, waits until this ends.
+        """Lock the ledger: other threads, and other processes if it is in a file, wait until this ends.
 
-        `publish` holds it from its price until the release is made, so that of two releases which do not both fit the
-        second is refused before anything of it is charged.
+        `publish` locks it from computing the cost until the release exists. If two releases do not fit together, the
+        second is then refused before any of it is charged.
         """
         with self._lock, nullcontext() if self._file is None else self._file.lock:
             yield
 
     def _now(self) -> LedgerRecord:
-        """Everything recorded so far, by whomever."""
+        """Return the current record, with the charges of other processes."""
         if self._file is not None:
             with self._lock:
                 self._record = self._file.read(since=self._record)
         return self._record
 
     def _change(self, change: Callable[[LedgerRecord], LedgerRecord]) -> None:
-        """Record a change, on the disk first where the ledger is in a file."""
+        """Record a change; on the disk first if the ledger is in a file."""
         with self.exclusive():
             before = self._now()
-            # whatever changes it, noise of this object's kind may be behind it
+            # any change may come from noise of this object's source, so the record notes its kind
             kind, source = noise_kind(self._noise), type(self._noise)
             noted = before.with_noise(kind)
             if kind == "unverified":
@@ -324,15 +325,15 @@ class Ledger:
             self._record = record
 
     def note(self, reason: str) -> None:
-        """Record why what follows cannot be certified."""
+        """Record a reason why later statements cannot be certified."""
         self._change(lambda record: record.noting(reason))
 
     def _register(self, fingerprint: str) -> None:
-        """Record a product of charged events and of nothing else, by a digest of its content (see `holds`)."""
+        """Record the digest of a product that depends on private rows through charged events only (see `holds`)."""
         self._change(lambda record: replace(record, products=record.products | {fingerprint}))
 
     def holds(self, fingerprint: str | None) -> bool:
-        """Whether exactly this content was registered as made by events that this ledger charged."""
+        """Tell whether this content was registered as a product of events that this ledger charged."""
         return fingerprint in self._now().products
 
     def statement(self) -> PrivacyStatement:
@@ -340,7 +341,7 @@ class Ledger:
         return self._now().statement(noise_kind(self._noise))
 
     def __repr__(self) -> str:
-        """Show the budget and what is spent of it."""
+        """Show the budget and how much of it is spent."""
         record = self._now()
         epsilon, delta = record.reported
         return (
@@ -350,7 +351,7 @@ class Ledger:
 
 
 class _Account(Ledger):
-    """A release of a ledger: what its parts charge is taken from it; see `Ledger.charge_release`."""
+    """Account of one release, from which its parts take their events; see `Ledger.charge_release`."""
 
     def __init__(self, ledger: Ledger, events: Sequence[Event], pay: Callable[[], None]) -> None:
         self._ledger, self._left, self._pay_once = ledger, Counter(count_uses(events)), pay
@@ -370,14 +371,16 @@ class _Account(Ledger):
         return self._ledger._hand_out(events)
 
     def check(self, *events: Event, delta: float | None = None) -> None:
-        """Raise `BudgetExceeded` when the release does not hold these events, or has no longer."""
+        """Raise `BudgetExceeded` unless these events are in the release and not taken yet."""
         missing = Counter(count_uses(events)) - self._left
         if missing:
             labels = ", ".join(dict.fromkeys(event.label for event in missing))
-            raise BudgetExceeded(f"{labels}: not among what is left of the charged release; nothing was drawn.")
+            raise BudgetExceeded(
+                f"{labels}: the charged release has no such event left. List it in charge_release; nothing was drawn."
+            )
 
     def check_releases(self, *releases: Sequence[Event]) -> None:
-        """Raise `BudgetExceeded` when the release does not hold all of these events."""
+        """Raise `BudgetExceeded` unless all of these events are left in the release."""
         self.check(*(event for events in releases for event in events))
 
     def charge(self, *events: Event) -> NoiseSource:
@@ -387,7 +390,7 @@ class _Account(Ledger):
         return self._hand_out(events)
 
     def charge_release(self, *events: Event, delta: float | None = None) -> Ledger:
-        """Take a part of the release, with an account of its own."""
+        """Take a part of the release, and return a separate account for it."""
         self._take(events)
         return _Account(self._ledger, events, self._pay_once)
 

@@ -1,4 +1,4 @@
-"""The file of a ledger: replaced as a whole and on the disk before noise is drawn, locked while it changes."""
+"""The file of a ledger: replaced as a whole, on the disk before noise is drawn, and locked while it changes."""
 
 from __future__ import annotations
 
@@ -24,86 +24,113 @@ FORMAT = "iwbayes-ledger"
 FORMAT_VERSION = 2
 #: Largest ledger file that is read, in bytes.
 MAX_BYTES = 64 * 2**20
-#: How long a process may take from making a ledger's lock file to holding it, in seconds: two begin one ledger at once.
+#: If two processes create one ledger at the same time: seconds that the other one may take to acquire its lock.
 _GRACE = 1.0
 
 
 class LedgerError(ValueError):
-    """A ledger's file cannot be used."""
+    """Raised when the file of a ledger cannot be used.
+
+    The file is damaged, missing or not a ledger; it has lost charges; or its budget, adjacency, rule or plan differs
+    from the given one. Nothing is charged, and no noise is drawn.
+
+    See Also
+    --------
+    Ledger.open : Open or create a ledger in a file.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import iwbayes as iw
+    >>> path = tempfile.mkdtemp() + "/people.ledger"
+    >>> _ = iw.Ledger.open(path, epsilon=1.0, delta=1e-6)
+    >>> try:
+    ...     _ = iw.Ledger.open(path, epsilon=5.0, delta=1e-6)
+    ... except iw.LedgerError as error:
+    ...     print(str(error).split(". ")[-1])
+    Leave out epsilon and delta to open it.
+    """
 
 
 class LedgerFile:
-    """Where a ledger is kept: whole records, replaced atomically under a lock."""
+    """The file of a ledger: a whole record, replaced atomically under a lock."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        # a link is followed, so that one ledger has one lock under every name
+        # symbolic links are resolved, so that a ledger has one lock under all of its names
         self.path = Path(path).resolve()
         self.lock_path = self.path.with_name(f".{self.path.name}.lock")
-        #: Within itself it is free. It ends with the process, however that ends.
+        #: Reentrant. The operating system releases it when the process ends, also after a crash.
         self.lock = FileLock(self.lock_path)
 
     def begin(self, record: LedgerRecord | None, adjacency: str | None, *, rule: str | None = None) -> LedgerRecord:
-        """Return what is in the file; where there is none, write the record of a new ledger, if it is given one."""
+        """Return the record in the file; if there is no file, first write the given record, if any."""
         if not self.path.exists():
             self._begin(record)
         found = self.read()
         if record is not None and (found.epsilon, found.delta) != (record.epsilon, record.delta):
             raise LedgerError(
                 f"{self.path} has a budget of epsilon {found.epsilon:g}, delta {found.delta:g}, which does not change; "
-                f"got {record.epsilon:g}, {record.delta:g}. Leave them out to open it."
+                f"got {record.epsilon:g}, {record.delta:g}. Leave out epsilon and delta to open it."
             )
         if adjacency is not None and found.adjacency != adjacency:
-            raise LedgerError(f"{self.path} protects under {found.adjacency!r}; got adjacency={adjacency!r}.")
+            raise LedgerError(
+                f"{self.path} has the adjacency {found.adjacency!r}, which does not change; got adjacency="
+                f"{adjacency!r}. Leave it out to open the ledger."
+            )
         if rule is not None and found.rule.name != rule:
             raise LedgerError(
-                f"{self.path} counts by the rule {found.rule.name!r}, which does not change; got {rule!r}."
+                f"{self.path} has the rule {found.rule.name!r}, which does not change; got rule={rule!r}. Leave it out "
+                f"to open the ledger."
             )
         if record is not None and record.plan and [c.events for c in found.plan] != [c.events for c in record.plan]:
-            raise LedgerError(f"{self.path} was begun with another plan, which does not change. Leave it out.")
+            raise LedgerError(
+                f"{self.path} was created with a different plan, which does not change. Leave out plan= to open it."
+            )
         return found
 
     def _begin(self, record: LedgerRecord | None) -> None:
-        """Write the record of a new ledger, unless its lock file tells that there was one, or another process does."""
+        """Write a new ledger's record, unless a lock file shows that it existed, or another process writes it."""
         stood, patience = self.lock_path.exists(), time.monotonic() + _GRACE
         if record is None and not stood:
             return
         if not self.path.parent.is_dir():
-            raise FileNotFoundError(f"the folder {self.path.parent} does not exist. Make it first.")
+            raise FileNotFoundError(f"the folder {self.path.parent} does not exist. Create it first.")
         while True:
             with self.lock:
                 if self.path.exists():
                     return
                 if not stood and record is not None:
                     return self.write(record, begins=True)
-            # who made the lock file may be about to take the lock, and then to write
+            # the process that created the lock file may be about to take the lock and write the ledger
             if time.monotonic() > patience:
                 break
             time.sleep(_GRACE / 50)
         raise LedgerError(
-            f"a ledger stood at {self.path} and is gone; its whole budget counts as spent. Restore it from a backup; "
-            f"if it never held anything, delete the lock file {self.lock_path} to begin anew."
+            f"the ledger {self.path} is missing, but its lock file exists: its whole budget counts as spent. Restore "
+            f"it from a backup. If nothing was ever charged to it, delete the lock file {self.lock_path} and create "
+            f"the ledger again."
         )
 
     def read(self, *, since: LedgerRecord | None = None) -> LedgerRecord:
-        """Read the record, in full or not at all; nothing of what was read before (``since``) may be gone."""
+        """Read the whole record, or raise; every charge of ``since``, an earlier read, must still be there."""
         try:
             with open(self.path, "rb") as file:
                 content = file.read(MAX_BYTES + 1)
         except FileNotFoundError:
             if since is not None:
                 raise LedgerError(
-                    f"{self.path} is gone. Put it back: without it nothing is charged or drawn."
+                    f"the ledger {self.path} is gone. Put it back: without it nothing is charged or drawn."
                 ) from None
             raise FileNotFoundError(
-                f"there is no ledger at {self.path}. Pass epsilon and delta, the whole budget, to begin one "
+                f"there is no ledger at {self.path}. Pass epsilon and delta, the whole budget, to create it "
                 "(iwbayes ledger PATH --epsilon E --delta D)."
             ) from None
         record = self._parse(content)
-        begun = attrgetter("epsilon", "delta", "adjacency", "rule", "plan")
-        if since and (begun(record) != begun(since) or record.charges[: len(since.charges)] != since.charges):
+        fixed = attrgetter("epsilon", "delta", "adjacency", "rule", "plan")
+        if since and (fixed(record) != fixed(since) or record.charges[: len(since.charges)] != since.charges):
             raise LedgerError(
-                f"{self.path} has lost charges, or is another ledger. Put the newest copy back: nothing is charged or "
-                f"drawn until then."
+                f"{self.path} has lost charges, or is a different ledger. Put the newest copy back: until then nothing "
+                f"is charged or drawn."
             )
         return record
 
@@ -113,28 +140,29 @@ class LedgerFile:
                 raise ValueError(f"it is larger than {MAX_BYTES} bytes")
             values = json.loads(content)
             if not isinstance(values, dict) or values.get("format") != FORMAT:
-                raise ValueError("it is no ledger")
+                raise ValueError("it is not a ledger")
             if values.get("format_version") not in (1, FORMAT_VERSION):
                 raise ValueError(f"its format version is above {FORMAT_VERSION}; upgrade iwbayes")
             if values.pop("sha256", None) != _digest(values):
-                raise ValueError("its checksum does not match, it is damaged or was edited")
+                raise ValueError("its checksum does not match, because it is damaged or was edited")
             return _from_dict(values)
-        except Exception as error:  # whatever is in the file, there is one failure
+        except Exception as error:  # any unreadable content gives the same kind of error
             problem = str(error)[:200].rstrip(".") if isinstance(error, ValueError) else type(error).__name__
             raise LedgerError(
-                f"{self.path} cannot be read as a ledger: {problem}. Put a copy back that has all charges; a ledger "
-                f"that is lost cannot be begun anew, its whole budget counts as spent."
+                f"{self.path} cannot be read as a ledger: {problem}. Put back a copy that has all charges. A lost "
+                f"ledger cannot be replaced by a new one, because its whole budget counts as spent."
             ) from None
 
     def write(self, record: LedgerRecord, *, begins: bool = False) -> None:
-        """Replace the file; once this returns the record is on the disk. Call it under the lock.
+        """Replace the file; the record is on the disk when this returns. The caller holds the lock.
 
-        Where it cannot be written the old file stays as it is.
+        If the record cannot be written, the old file stays as it is.
         """
-        # a second name (a hard link) would go on without this change
+        # a hard link would keep the old content, without this change
         if not begins and self.path.stat().st_nlink > 1:
             raise LedgerError(
-                f"{self.path} has more than one name (hard links). Remove the others: each would be its own ledger."
+                f"{self.path} has more than one name (hard links). Remove the other names, because each would become "
+                f"its own ledger."
             )
         values = _to_dict(record)
         content = json.dumps({**values, "sha256": _digest(values)}, indent=1) + "\n"
@@ -175,7 +203,7 @@ def _charge_from_dict(values: dict[str, Any]) -> Charge:
     if not events:
         raise ValueError("it has a charge without events")
     if not (values["planned"] is None or type(values["planned"]) is int):
-        raise ValueError("it has a charge without a place in its plan")
+        raise ValueError("it has a charge without a valid index in its plan")
     return Charge(events, _cost(values["cost"]), _cost(values["opening"]), values["planned"])
 
 
@@ -186,15 +214,15 @@ def _plain(cost: Cost) -> list[float | str]:
 def _cost(values: list[float | str]) -> Cost:
     main, delta = (math.inf if part == INFINITE else float(part) for part in values)
     if not (main >= 0 and delta >= 0):
-        raise ValueError("it has a charge without a price")
+        raise ValueError("it has a charge without a valid cost")
     return Cost(main, delta)
 
 
 def _from_dict(values: dict[str, Any]) -> LedgerRecord:
-    """Read either format; the first had no rule and did not say which events were one release, so each counts alone."""
+    """Read either format; format 1 had no rule and did not group events by release, so each event counts alone."""
     epsilon = math.inf if values["epsilon"] == INFINITE else values["epsilon"]
     if values["noise"] not in NOISE_KINDS or values["adjacency"] not in ADJACENCIES:
-        raise ValueError("its noise or adjacency is not known")
+        raise ValueError("its noise or adjacency is unknown")
     epsilon, delta = check_budget(epsilon, values["delta"], infinite=True)
     first = values["format_version"] == 1
     rule = begin_rule(None, epsilon, delta) if first else rule_from_dict(values["rule"], epsilon, delta)

@@ -1,4 +1,4 @@
-"""What a ledger knows, and what follows from it: what is spent, what is left, and whether the next release fits."""
+"""The record behind a ledger: its charges, how much is spent and left, and whether the next release fits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,28 @@ from iwbayes.statement import FLOATING_POINT, NOISE_KINDS, Adjacency, Event, Pri
 
 
 class BudgetExceeded(ValueError):  # noqa: N818 - the name users know
-    """The charge would pass the budget; nothing was charged and no noise was drawn."""
+    """Raised when a charge would exceed a privacy budget: nothing was charged, and no noise was drawn.
+
+    The message names the use of the private rows, the epsilon that it costs and the epsilon that is left.
+
+    See Also
+    --------
+    Ledger.check : Raise this error without charging anything.
+    Ledger.left : Guarantee of the largest release that still fits.
+
+    Examples
+    --------
+    >>> import iwbayes as iw
+    >>> from iwbayes.statement import Event
+    >>> ledger = iw.Ledger(epsilon=1.0, delta=1e-6)
+    >>> try:
+    ...     _ = ledger.charge(Event("a count", "laplace", 2.0))
+    ... except iw.BudgetExceeded as error:
+    ...     print(str(error).split(";")[0])
+    a count: epsilon 2 requested, 1 of 1 left (rule gdp)
+    >>> ledger.spent
+    (0.0, 0.0)
+    """
 
 
 NOTHING = Cost(0.0)
@@ -20,19 +41,19 @@ NOTHING = Cost(0.0)
 
 @dataclass(frozen=True)
 class Charge:
-    """One release, or one use, as it was charged; its events were fixed before any of them ran."""
+    """One charged release, or one use; its events were fixed before any of them ran."""
 
     events: tuple[Event, ...]
-    #: Price under the ledger's rule, fixed when it was charged; without what counts to the opening.
+    #: Cost under the ledger's rule, fixed when charged; without the events that count to the opening.
     cost: Cost
-    #: Price by basic composition of what counts to the opening (see `iwbayes.curator.privacy.filters`).
+    #: Cost, by basic composition, of the events that count to the opening (see `iwbayes.curator.privacy.filters`).
     opening: Cost = NOTHING
-    #: Which release of the ledger's plan it is.
+    #: Index of the release in the ledger's plan; None if it is not planned.
     planned: int | None = None
 
     @property
     def pure_epsilon(self) -> float:
-        """Sum of the epsilons; infinite where an event has a delta or no noise."""
+        """Sum of the epsilons; infinite if an event has a delta or no noise."""
         if any(event.delta or event.mechanism == "none" for event in self.events):
             return math.inf
         return math.fsum(event.count * event.epsilon for event in self.events)
@@ -40,47 +61,47 @@ class Charge:
 
 @dataclass(frozen=True)
 class LedgerRecord:
-    """All that a ledger knows: its budget, its rule, and what was charged and made. Public quantities only."""
+    """The content of a ledger: its budget, rule, charges and products. It contains public quantities only."""
 
     epsilon: float
     delta: float
     adjacency: Adjacency
     rule: Rule
-    #: Releases that were fixed when the ledger began.
+    #: Releases that were fixed when the ledger was created.
     plan: tuple[Charge, ...] = ()
     charges: tuple[Charge, ...] = ()
     #: The worst kind of noise used.
     noise: str = NOISE_KINDS[0]
-    #: Why what was made cannot be certified.
+    #: Reasons why products cannot be certified.
     notes: tuple[str, ...] = ()
-    #: Digests of what charged events alone have made.
+    #: Digests of products that depend on private rows through charged events only.
     products: frozenset[str] = frozenset()
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """What was charged, in order."""
+        """All charged events, in order."""
         return tuple(event for charge in self.charges for event in charge.events)
 
     @property
     def fixed_in_advance(self) -> bool:
-        """Whether no outcome can have influenced what was charged: it is one release, or the plan's."""
+        """Whether no outcome can have influenced the charges: there is one release, or all are planned."""
         return len(self.charges) <= 1 if not self.plan else all(c.planned is not None for c in self.charges)
 
     @property
     def overspent(self) -> bool:
-        """Whether more was charged than the rule accepts: so in files of format 1, which had none."""
+        """Whether the charges exceed the rule's limit; possible in files of format 1, which had no rule."""
         epsilon, delta = self.spent
         within = epsilon <= self.epsilon * (1 + 1e-9) and delta <= self.delta * (1 + 1e-9)
-        # at tiny budgets the rule allows for more rounding than that
+        # at tiny budgets the rule tolerates more rounding than 1e-9
         return not within and (self.fixed_in_advance or not self._accepts(self.charges))
 
     @property
     def spent(self) -> tuple[float, float]:
-        """Guarantee of everything charged.
+        """Guarantee (epsilon, delta) of all charges.
 
-        That of releases fixed in advance is their joint price; a plan is charged in its order, with what was skipped.
-        Else it is the rule's. Where releases were chosen after looking, it is the guarantee of the ledger that stops
-        before passing this number.
+        For releases fixed in advance it is their joint cost; a plan counts up to its last charged release, skipped
+        ones included. Otherwise the rule gives it. For releases chosen after looking at earlier ones, it is the
+        guarantee of a ledger that stops before it exceeds this epsilon.
         """
         if not self.charges:
             return 0.0, 0.0
@@ -98,13 +119,13 @@ class LedgerRecord:
 
     @property
     def reported(self) -> tuple[float, float]:
-        """What is spent, without what rounding adds to a budget that is used up."""
+        """Spent (epsilon, delta), cut at the budget when only rounding exceeds it."""
         epsilon, delta = self.spent
         return (epsilon, delta) if self.overspent else (min(epsilon, self.epsilon), min(delta, self.delta))
 
     @property
     def left(self) -> tuple[float, float]:
-        """Guarantee of the largest further release with Gaussian noise, or with pure noise where no delta is left."""
+        """Guarantee of the largest further release with Gaussian noise, or with pure noise if no delta is left."""
         if not (self.charges or self.plan):
             return self.epsilon, self.delta
         held = self._with_plan(self.charges)
@@ -118,21 +139,21 @@ class LedgerRecord:
         return rule.equivalent(Cost(max(rule.limit.main - rest.main, 0.0)), delta), delta
 
     def joint_price(self, events: Sequence[Event], delta: float | None = None) -> tuple[float, float]:
-        """Price events that were fixed in advance by their joint privacy loss distribution."""
+        """Compute the joint cost of events fixed in advance, from their privacy loss distribution."""
         delta = self.delta if delta is None else delta
         return price(tuple(events), delta, scale=self.epsilon, adjacency=self.adjacency)
 
     def price_of_release(self, events: Sequence[Event], delta: float) -> float:
-        """Epsilon at delta that a release counts as; see `Ledger.price_of_release`."""
+        """Return the epsilon, at ``delta``, that a release counts as; see `Ledger.price_of_release`."""
         own = self.joint_price(events, delta)[0]
         if not self.charges or self.plan:
             return own
         charge = self.trial(events, delta)
-        # as one Gaussian mechanism beside what counts to the opening
+        # one Gaussian mechanism, plus the events that count to the opening
         return max(own, charge.opening.main + self.rule.equivalent(charge.cost, delta)) if delta > 0 else own
 
     def trial(self, events: Sequence[Event], delta: float | None = None) -> Charge:
-        """Price a release as it would be charged, whether it fits or not; parameters as in `admit`."""
+        """Compute the charge of a release, whether it fits or not; parameters as in `admit`."""
         events = tuple(events)
         for event in events:
             check_claim(event, self.adjacency)
@@ -151,9 +172,9 @@ class LedgerRecord:
         return max(charge, other, key=self._room_after)
 
     def admit(self, events: Sequence[Event], delta: float | None = None) -> Charge:
-        """Price a release, all of it fixed in advance, and accept it, or raise `BudgetExceeded`.
+        """Return the charge of a release that is fixed in advance, or raise `BudgetExceeded`.
 
-        Basic composition prices it at ``delta``: by default, and at least, the largest of its events'.
+        Basic composition computes the cost at ``delta``; by default, and at least, the largest delta of the events.
         """
         charge = self.trial(events, delta)
         if math.isinf(self.epsilon) or charge.planned is not None:
@@ -172,11 +193,11 @@ class LedgerRecord:
         return replace(record, charges=(*self.charges, charge))
 
     def with_noise(self, kind: str) -> LedgerRecord:
-        """Return the record of noise that is of this kind, or worse."""
+        """Return the record with this kind of noise, or with its present kind if that is worse."""
         return replace(self, noise=max(self.noise, kind, key=NOISE_KINDS.index))
 
     def statement(self, noise: str) -> PrivacyStatement:
-        """Return the statement of all charges, with noise of a kind or worse."""
+        """Return the statement of all charges, for this kind of noise or a worse one."""
         record = self.with_noise(noise)
         if self.overspent:
             record = record.noting(f"The ledger is overspent under its rule {self.rule.name}.")
@@ -193,22 +214,25 @@ class LedgerRecord:
         )
 
     def noting(self, reason: str) -> LedgerRecord:
-        """Return the record with a reason why what was made cannot be certified."""
+        """Return the record with one more reason why products cannot be certified."""
         return replace(self, notes=tuple(dict.fromkeys((*self.notes, reason))))
 
     def planning(self, releases: Sequence[Sequence[Event]]) -> LedgerRecord:
-        """Return a new ledger's record with a plan, unless the joint price of all its releases is above the budget."""
+        """Return a new ledger's record with a plan; raise `BudgetExceeded` if its joint cost is above the budget."""
         charges = []
         for index, events in enumerate(releases):
             if not (events and all(isinstance(event, Event) for event in events)):
-                raise TypeError("plan takes releases: what plan() returns, or sequences of Event, none of them empty.")
+                raise TypeError(
+                    "each release of a plan must be a Plan, which iwbayes.plan() returns, or a sequence of Event with "
+                    f"at least one event; got {type(events).__name__} at index {index}."
+                )
             cost = self._rule_cost(events, max(event.delta for event in events))
             charges.append(replace(self.trial(events), cost=cost, opening=NOTHING, planned=index))
         together = self.joint_price([event for charge in charges for event in charge.events])[0]
         if not together <= self.epsilon * (1 + ROUNDING):
             raise BudgetExceeded(
-                f"The plan does not fit: its releases cost epsilon {together:.4g} of {self.epsilon:g} at delta "
-                f"{self.delta:g}."
+                f"The plan does not fit: its releases together cost epsilon {together:.4g} at delta {self.delta:g}, "
+                f"and the budget is {self.epsilon:g}. Plan smaller releases, or use a larger budget."
             )
         return replace(self, plan=tuple(charges))
 
@@ -216,22 +240,22 @@ class LedgerRecord:
         return self.rule.cost(events, delta=delta, adjacency=self.adjacency)
 
     def _room_after(self, charge: Charge) -> float:
-        """Return what the rule would have left after a charge."""
+        """Return the cost that the rule has left after a charge; minus infinity if the budget is exceeded."""
         _, rule, rest = self._counted((*self.charges, charge))
         return rule.limit.main - rest.main if rule.epsilon > 0 and rule.delta >= 0 else -math.inf
 
     def _with_plan(self, charges: Sequence[Charge]) -> tuple[Charge, ...]:
-        """Charges, and the planned releases that are still to come or were skipped."""
+        """Return the charges and the planned releases that have not been charged yet or were skipped."""
         done = {charge.planned for charge in charges}
         return (*charges, *(charge for index, charge in enumerate(self.plan) if index not in done))
 
     def _next_planned(self, events: Sequence[Event]) -> int | None:
-        """Index of the next planned release that these events are, or are more private than."""
+        """Return the index of the next planned release that these events equal, or are more private than."""
         first = 1 + max((c.planned for c in self.charges if c.planned is not None), default=-1)
         return next((k for k in range(first, len(self.plan)) if _covers(self.plan[k].events, events)), None)
 
     def _counted(self, charges: Sequence[Charge]) -> tuple[Cost, Rule, Cost]:
-        """Cost of the opening, the rule for what follows it, and the cost of that."""
+        """Return the cost of the opening, the rule for the remaining budget, and the cost under this rule."""
         opening = total(charge.opening for charge in charges)
         rule = replace(self.rule, epsilon=self.epsilon - opening.main, delta=self.delta - opening.delta)
         return opening, rule, total(charge.cost for charge in charges)
@@ -246,26 +270,37 @@ class LedgerRecord:
         return accepts(rule, rest)
 
     def _refusal(self, charge: Charge) -> str:
-        """One line of what is left; see `admit`."""
+        """Return the message of a refusal; see `admit`."""
         label = charge.events[0].label
         if any(event.mechanism == "none" for event in charge.events):
             return (
-                f"{label}: without noise the cost is infinite; nothing was drawn. For an experiment that protects "
-                f"nobody use Ledger(math.inf, ...)."
+                f"{label}: without noise the cost is infinite; nothing was drawn. Use Ledger(math.inf, ...) for an "
+                f"experiment that protects nobody."
             )
         name = self.rule.name
         if self.overspent:
-            return f"The ledger is overspent under its rule {name}: {self.spent[0]:.4g} of {self.epsilon:g}."
+            return (
+                f"The ledger is overspent under its rule {name}: {self.spent[0]:.4g} of {self.epsilon:g}. It accepts "
+                f"no further charge; nothing was drawn."
+            )
         epsilon, delta = self.left
         asked = self.joint_price(charge.events)[0]
         if math.isinf(charge.cost.main) and math.isfinite(asked) and epsilon > 0:
-            return f"{label}: the rule {name} of this ledger has no price for it now; nothing was drawn."
-        how = name + ("" if delta == self.delta else f", delta {delta:.2g}") + (", planned" if self.plan else "")
-        return f"{label}: epsilon {asked:.4g} asked, {epsilon:.4g} of {self.epsilon:g} left ({how}); nothing was drawn."
+            return (
+                f"{label}: the rule {name} of this ledger has no cost for this use after other releases; nothing was "
+                f"drawn. Charge it first, or use a ledger with another rule."
+            )
+        how = f"rule {name}" + ("" if delta == self.delta else f", delta {delta:.2g} left")
+        how += ", the rest of the plan set aside" if self.plan else ""
+        remedy = " Request less epsilon." if epsilon > 0 else ""
+        return (
+            f"{label}: epsilon {asked:.4g} requested, {epsilon:.4g} of {self.epsilon:g} left ({how}); nothing was "
+            f"drawn.{remedy}"
+        )
 
 
 def _covers(planned: Sequence[Event], events: Sequence[Event]) -> bool:
-    """Whether events are the planned ones, each as private as planned or more."""
+    """Tell whether events are the planned ones, each at least as private as planned."""
     wanted, found = count_uses(planned), count_uses(events)
     return len(wanted) == len(found) and all(
         _as_private(event, plan) and count <= wanted[plan]

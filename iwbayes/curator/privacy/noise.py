@@ -1,7 +1,7 @@
 """Noise sources. Privacy noise comes from `SystemNoise`; `SeededNoise` is for tests and demonstrations.
 
-Both work on integers: callers put their statistic on a grid, so that no floating-point bit of the noise can
-tell what it was added to (Mironov 2012). What a source adds is in units of that grid.
+Both work on integers. Callers put their statistic on a grid, so that no floating-point bit of the noise can reveal the
+value to which it was added (Mironov 2012). The noise is in units of that grid.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from iwbayes.arrays import Array, IntArray
 
 
 class NoiseSource(Protocol):
-    """What mechanisms ask of a source of noise."""
+    """Interface that sources of noise implement."""
 
     def gaussian(self, values: IntArray, scale: float) -> IntArray:
         """Add discrete Gaussian noise of standard deviation ``scale`` to each integer."""
@@ -40,13 +40,13 @@ class NoiseSource(Protocol):
         """Add floating-point normal noise of standard deviation ``scale`` to each coordinate."""
 
     def poisson_sample(self, n: int, rate: float) -> IntArray:
-        """Return indices among n rows, each taken independently with probability ``rate``; secret like noise."""
+        """Return the indices of sampled rows, each of n with probability ``rate``, independently; secret like noise."""
 
     def permutation(self, n: int) -> IntArray:
         """Return indices 0 to n - 1 in a random order; secret like noise."""
 
     def noisy_max(self, scores: IntArray, scale: float) -> int:
-        """Index of the largest score after exponential noise of that scale on each."""
+        """Return the index of the largest score after adding exponential noise of that scale to each."""
 
 
 @cache
@@ -62,12 +62,29 @@ def _opendp_vector(family: str, size: int, scale: float) -> Any:
 
 
 class SystemNoise:
-    """Hardened noise: OpenDP's exact discrete samplers, and exact integer arithmetic for the cube.
+    """Draw hardened noise: OpenDP's exact discrete samplers, and exact integer arithmetic for the cube.
 
-    OpenDP draws Gaussian and Laplace noise and the noisy maximum from OpenSSL's generator, which is inside its library
-    and seeded by the operating system. All else is made from the bytes of ``os.urandom``: no pseudo-random generator
-    stands between, so there is no state to seed, to copy in a fork or to find out. Spherical noise and the noise of
-    gradient steps have no hardened sampler: they are floating-point, and mechanisms that use them record it so.
+    This is the default source of a `Ledger`, and the only one whose releases can be certified. It has no settings.
+
+    Notes
+    -----
+    OpenDP draws Gaussian and Laplace noise and the noisy maximum. It uses OpenSSL's generator, which is part of its
+    library and seeded by the operating system. All other noise comes from the bytes of ``os.urandom`` directly. No
+    pseudo-random generator is involved there, so there is no state to seed, to copy in a fork or to discover. Spherical
+    noise and the noise of gradient steps have no hardened sampler: they are floating-point, and the ledger records so.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> noisy = SystemNoise().laplace(np.array([100, 200]), 2.0)
+    >>> noisy.shape, noisy.dtype
+    ((2,), dtype('int64'))
+
+    A ledger uses this source by default:
+
+    >>> import iwbayes as iw
+    >>> iw.Ledger(1.0, 1e-6, noise=SystemNoise()).statement().noise
+    'hardened'
     """
 
     __slots__ = ()
@@ -85,15 +102,15 @@ class SystemNoise:
         return np.array(measure(values.tolist()), dtype=np.int64)
 
     def cube(self, values: IntArray, scale: Fraction) -> IntArray:
-        """Add one exact draw of the integer cube distribution (see `integer_cube`)."""
+        """Add one exact draw from the integer cube distribution (see `integer_cube`)."""
         return values + np.array(integer_cube(len(values), scale, system_below), dtype=np.int64)
 
     def spherical(self, values: Array, scale: float) -> Array:
         """Add a floating-point vector with density proportional to exp(-|z|_2/scale).
 
-        With k coordinates it is scale * sqrt(c) * N(0, I_k), c the sum of k + 1 more squared standard normals: the
-        squared norm is then scale**2 times a product of chi-squares with k and k + 1 degrees of freedom, the square
-        of a Gamma(k) variable (duplication formula).
+        With k coordinates the noise is scale * sqrt(c) * N(0, I_k), where c is the sum of k + 1 more squared standard
+        normals. The squared norm is then scale**2 times a product of chi-squares with k and k + 1 degrees of freedom,
+        which is the square of a Gamma(k) variable (duplication formula).
         """
         dim = len(values)
         normal = _standard_normals(2 * dim + 1)
@@ -102,18 +119,18 @@ class SystemNoise:
     def floating_gaussian(self, values: Array, scale: float) -> Array:
         """Add floating-point normal noise of standard deviation ``scale`` to each coordinate.
 
-        By the inverse of the normal distribution function from 64 random bits a coordinate: the lowest for the sign, 63
-        for a tail probability. Both tails are alike and reach 9.1 standard deviations, beyond which a normal variable
-        falls with a probability of 2**-64.
+        Each coordinate inverts the normal distribution function at 64 random bits: the lowest bit gives the sign, the
+        other 63 a tail probability. Both tails are alike and reach 9.1 standard deviations. A normal variable falls
+        outside with probability 2**-64.
         """
         return values + scale * _standard_normals(len(values))
 
     def poisson_sample(self, n: int, rate: float) -> IntArray:
         """Take each row with probability ``rate``.
 
-        A row is taken when 80 random bits, read as a number, are below ``rate * 2**80``. That is exact for rates of
-        2**-27 or more. The threshold of smaller ones is rounded down, so that no row is taken more often than its
-        rate says. The first 16 bits settle nearly every row; the other 64 are drawn only where they do not.
+        A row is taken if 80 random bits, read as a number, are below ``rate * 2**80``. This is exact for rates of
+        2**-27 or more. For smaller rates the threshold is rounded down, so no row is taken more often than the rate
+        says. The first 16 bits decide nearly every row; the other 64 are drawn only for rows that are still undecided.
         """
         first, rest = divmod(math.floor(Fraction(float(rate)) * 2**80), 2**64)
         if first >= 2**16:
@@ -125,10 +142,10 @@ class SystemNoise:
         return np.flatnonzero(taken)
 
     def permutation(self, n: int) -> IntArray:
-        """Put 0 to n - 1 in an order that is exactly uniform over all orders.
+        """Return 0 to n - 1 in an order that is exactly uniform over all orders.
 
-        The order of n independent 64-bit keys, all drawn anew if any two agree. Keys that differ are exchangeable:
-        swapping two of them changes no probability, so each order of them is as likely as any other.
+        It is the order of n independent 64-bit keys. If any two keys agree, all are drawn again. Different keys are
+        exchangeable: swapping two of them changes no probability, so every order is equally likely.
         """
         while True:
             keys = _random_bits(n, np.uint64)
@@ -138,7 +155,7 @@ class SystemNoise:
                 return order
 
     def noisy_max(self, scores: IntArray, scale: float) -> int:
-        """OpenDP's noisy maximum with exponential noise (permute-and-flip)."""
+        """Return OpenDP's noisy maximum with exponential noise (permute-and-flip)."""
         from opendp import domains, measurements, measures, metrics, mod
 
         mod.enable_features("contrib")
@@ -152,11 +169,25 @@ class SystemNoise:
 
 
 class SeededNoise:
-    """Reproducible noise for tests and demonstrations. It protects nobody: the seed undoes it.
+    """Draw reproducible noise for tests and demonstrations. It protects nobody, because the seed reveals it.
 
     Parameters
     ----------
     seed : int
+        Seed of all draws; the same seed and calls give the same noise.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> SeededNoise(1).laplace(np.array([100, 200]), 2.0) - SeededNoise(1).laplace(np.array([0, 0]), 2.0)
+    array([100, 200])
+
+    A ledger with this source is never certified:
+
+    >>> import iwbayes as iw
+    >>> statement = iw.Ledger(1.0, 1e-6, noise=SeededNoise(1)).statement()
+    >>> statement.noise, statement.certified
+    ('seeded', False)
     """
 
     kind: ClassVar[str] = "seeded"
@@ -176,11 +207,11 @@ class SeededNoise:
         return values + first - second
 
     def cube(self, values: IntArray, scale: Fraction) -> IntArray:
-        """Add one exact draw of the integer cube distribution."""
+        """Add one exact draw from the integer cube distribution."""
         return values + np.array(integer_cube(len(values), scale, self._random.randrange), dtype=np.int64)
 
     def spherical(self, values: Array, scale: float) -> Array:
-        """Add a floating-point vector."""
+        """Add a floating-point vector with density proportional to exp(-|z|_2/scale)."""
         spread = math.sqrt(2 * scale**2 * self._rng.gamma((len(values) + 1) / 2))
         return values + spread * self._rng.standard_normal(len(values))
 
@@ -193,11 +224,11 @@ class SeededNoise:
         return np.flatnonzero(self._rng.random(n) < rate)
 
     def permutation(self, n: int) -> IntArray:
-        """Shuffle n places."""
+        """Shuffle the indices 0 to n - 1."""
         return self._rng.permutation(n)
 
     def noisy_max(self, scores: IntArray, scale: float) -> int:
-        """Index of the largest score after exponential noise."""
+        """Return the index of the largest score after adding exponential noise."""
         return int(np.argmax(scores + self._rng.exponential(scale, len(scores))))
 
     def __repr__(self) -> str:
@@ -208,8 +239,8 @@ class SeededNoise:
 def system_below(stop: int) -> int:
     """Draw a whole number from 0 to ``stop`` - 1, each equally likely, from the operating system's entropy.
 
-    Bits that make too large a number are drawn anew. ``random.SystemRandom`` reads the same bytes, but inherits how it
-    turns them into numbers from ``random.Random``, where whoever patches that class for a test would reach privacy
+    If the bits make too large a number, they are drawn again. ``random.SystemRandom`` reads the same bytes, but
+    inherits the conversion to numbers from ``random.Random``: a test that patches that class would change privacy
     noise.
     """
     if stop < 1:
@@ -230,7 +261,7 @@ def _random_bits(n: int, kind: type[np.unsignedinteger[Any]]) -> NDArray[Any]:
 def _standard_normals(n: int) -> Array:
     """Draw n standard normals (see `SystemNoise.floating_gaussian`).
 
-    The upper 63 bits are the index of a cell of width 2**-64 in (0, 1/2), whose middle is the tail probability.
+    The upper 63 bits are the index of a cell of width 2**-64 in (0, 1/2); its middle is the tail probability.
     """
     bits = _random_bits(n, np.uint64)
     distance = ndtri(((bits >> np.uint64(1)) + 0.5) * 2.0**-64)
@@ -241,10 +272,10 @@ def integer_cube(dim: int, scale: Fraction, below: Callable[[int], int]) -> list
     """Draw z in Z**dim with P(z) proportional to exp(-max_j |z_j| / scale), in exact integer arithmetic.
 
     ``below(n)`` draws a whole number from 0 to n - 1, each equally likely. exp(-m/scale) is a mixture over j >= m, so
-    z is uniform on {-j..j}**dim with P(j) proportional to (2j+1)**dim exp(-j/scale). j itself comes by rejection from
-    the sum of dim+1 geometric draws, whose P(j) is proportional to C(j+dim, dim) exp(-j/scale), accepted with
-    probability prod_i (2j+1)/(2j+2i), i = 1..dim. ``scale`` is in grid units: the finer the grid against dim, the fewer
-    rejections.
+    z is uniform on {-j..j}**dim with P(j) proportional to (2j+1)**dim exp(-j/scale). Rejection draws j: propose the sum
+    of dim+1 geometric draws, whose P(j) is proportional to C(j+dim, dim) exp(-j/scale), and accept it with probability
+    prod_i (2j+1)/(2j+2i), i = 1..dim. ``scale`` is in grid units; the larger it is compared with dim, the fewer
+    proposals are rejected.
     """
     while True:
         radius = sum(_geometric(scale, below) for _ in range(dim + 1))
@@ -255,7 +286,7 @@ def integer_cube(dim: int, scale: Fraction, below: Callable[[int], int]) -> list
 
 
 def _geometric(scale: Fraction, below: Callable[[int], int]) -> int:
-    """P(x) proportional to exp(-x/scale) on x >= 0, exactly (Canonne, Kamath & Steinke 2020, algorithm 2)."""
+    """Draw x >= 0 with P(x) proportional to exp(-x/scale), exactly (Canonne, Kamath & Steinke 2020, algorithm 2)."""
     s, t = scale.denominator, scale.numerator
     while True:
         u = below(t)
@@ -268,7 +299,7 @@ def _geometric(scale: Fraction, below: Callable[[int], int]) -> int:
 
 
 def _bernoulli_exp(numerator: int, denominator: int, below: Callable[[int], int]) -> bool:
-    """Exact Bernoulli(exp(-numerator/denominator)) for a ratio in [0, 1] (the same, algorithm 1)."""
+    """Draw Bernoulli(exp(-numerator/denominator)) exactly, for a ratio in [0, 1] (same paper, algorithm 1)."""
     k = 1
     while below(denominator * k) < numerator:
         k += 1

@@ -1,4 +1,4 @@
-"""Permit: what a ledger hands out against a charge, the draws of noise that were paid for and no more."""
+"""Permit: the noise source that a ledger hands out for a charge, limited to the draws that were charged."""
 
 from __future__ import annotations
 
@@ -14,12 +14,20 @@ from iwbayes.statement import Event
 
 
 class Permit:
-    """The noise of some events: each kind of draw as many times as the events say, from the ledger's source.
+    """Draw the noise of charged events from the ledger's source, each kind as often as the events say.
 
-    A Gaussian or Laplace event of one use pays for one vector; one of several uses pays for as many numbers, in one
-    call or more. A cube, spherical or exponential event pays for a vector or a choice a use, objective perturbation for
-    one vector, "above-threshold" for the noise of the threshold and that of the queries. Private steps pay for one
-    sample and one vector a step. Every permit allows one random order of rows, which adds noise to nothing.
+    A Gaussian or Laplace event of one use pays for one vector. An event of several uses pays for that many numbers, in
+    one or more calls. A cube, spherical or exponential event pays for one vector or one choice per use, objective
+    perturbation for one vector, and "above-threshold" for the noise of the threshold and of the queries. Private
+    gradient steps pay for one sample of rows and one vector per step. Every permit also allows one random order of
+    rows, which adds no noise.
+
+    Parameters
+    ----------
+    source : NoiseSource
+        The ledger's source.
+    events : sequence of Event
+        The charged events.
 
     Examples
     --------
@@ -31,7 +39,7 @@ class Permit:
     >>> permit.laplace(np.array([10]), 2.0)
     Traceback (most recent call last):
         ...
-    RuntimeError: a count: no laplace noise is left of what was charged. Charge it first.
+    RuntimeError: a count: all charged laplace draws are used. Charge another event first.
     """
 
     __slots__ = ("_each", "_label", "_left", "_lock", "_source")
@@ -48,12 +56,12 @@ class Permit:
                 self._each.add(event.mechanism)
 
     def _draw(self, method: str, *arguments: Any) -> Any:
-        """Count a draw and hand it on to the source, or refuse it before anything is drawn."""
+        """Count a draw and pass it to the source, or refuse it before anything is drawn."""
         draws = len(arguments[0]) if method in self._each else 1
         with self._lock:
             if draws > self._left[method]:
                 raise RuntimeError(
-                    f"{self._label}: no {method.replace('_', ' ')} noise is left of what was charged. Charge it first."
+                    f"{self._label}: all charged {method.replace('_', ' ')} draws are used. Charge another event first."
                 )
             self._left[method] -= draws
         return getattr(self._source, method)(*arguments)
@@ -68,16 +76,16 @@ class Permit:
     noisy_max = partialmethod(_draw, "noisy_max")
 
     def __repr__(self) -> str:
-        """Name what was charged."""
+        """Show the labels of the charged events."""
         return f"Permit({self._label})"
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be copied or pickled: a copy would draw twice."""
-        raise TypeError("a Permit counts draws that were charged; it cannot be copied.")
+        """Refuse copies and pickles, because a copy would draw the charged noise twice."""
+        raise TypeError("a Permit cannot be copied, because it counts the draws that were charged. Charge again.")
 
 
 def _draws(event: Event) -> dict[str, Any]:
-    """How often each method of a source may be used for an event."""
+    """Return how often each method of a source may be used for an event."""
     steps = (event.steps or 0) * event.count
     draws: dict[str, dict[str, Any]] = {
         "gaussian": {"gaussian": event.count},
@@ -95,15 +103,15 @@ def _draws(event: Event) -> dict[str, Any]:
 
 
 def noise_kind(source: object) -> str:
-    """Kind of a noise source by what it is, not by what it says: only `SystemNoise` itself is hardened.
+    """Return the kind of a noise source by its class, not by its ``kind``: only `SystemNoise` itself is hardened.
 
-    Raises TypeError when it is no noise source.
+    Raises TypeError if the object is not a noise source.
     """
     if type(source) is SystemNoise:
         return "hardened"
     draws = any(hasattr(type(source), name) for name in ("gaussian", "__getattr__"))
     if isinstance(source, type) or not draws:
         raise TypeError(
-            f"noise must be a noise source; got {type(source).__name__}. Leave it out, or use SystemNoise()."
+            f"noise must be a noise source; got {type(source).__name__}. Leave it out, or pass SystemNoise()."
         )
     return "seeded" if isinstance(source, SeededNoise) else "unverified"

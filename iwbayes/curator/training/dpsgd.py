@@ -1,6 +1,6 @@
-"""Private training steps: Poisson-sampled rows, clipped per-example gradients, noise in every step, paid in advance.
+"""Private gradient steps: Poisson-sampled rows, clipped per-example gradients, noise in every step, charged in advance.
 
-For any torch module and any loss of the private rows (Abadi et al., CCS 2016; Ghalebikesabi et al., UAI 2022,
+They work for any torch module and any loss of the private rows (Abadi et al., CCS 2016; Ghalebikesabi et al., UAI 2022,
 Algorithm 1, corrected: see `PrivateGradients.gradient`). torch is imported on first use.
 """
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from iwbayes.curator.training.row_gradients import RowLoss
 
-    #: From the network to one number that reads public values only.
+    #: Function from the network to one number, which reads public values only.
     PublicLoss = Callable[[Module], Tensor]
 
 _MECHANISMS = ("dp-sgd", "none")
@@ -49,12 +49,19 @@ _MECHANISMS = ("dp-sgd", "none")
 class PrivateSteps:
     """Settings of private gradient steps, all public.
 
-    ``sampling_probability`` in (0, 1] is the chance of each private row to be in a step; of each user with all rows,
-    where rows have owners. ``clip_norm`` is the largest L2 norm of a row's gradient, between 1e-6 and 1e6; of the sum
-    over a user's rows, where rows have owners. It is the sensitivity of a step's sum to a null row; a replaced row
-    moves it by twice as much, which the accountant knows. None clips each step at a quantile of the norms that public
-    reference rows have then (see `PrivateGradients.gradient`), times the mean number of rows that a user owns.
-    ``mechanism`` is "dp-sgd", or "none", which neither clips nor adds noise: its cost is infinite.
+    Parameters
+    ----------
+    steps : int
+        Number of steps, at least 1.
+    sampling_probability : float, default 1.0
+        Probability, in (0, 1], of each private row to be in a step. If rows have owners: of each user, with all rows.
+    clip_norm : float, optional
+        Largest L2 norm of a row's gradient, between 1e-6 and 1e6. If rows have owners: of the sum over a user's rows.
+        It is the sensitivity of a step's sum to a null row; a replaced row moves the sum by twice as much, which the
+        accounting includes. None sets it in each step, from the gradients of public reference rows (see
+        `PrivateGradients.gradient`), times the mean number of rows per user.
+    mechanism : {"dp-sgd", "none"}
+        "none" neither clips nor adds noise: its cost is infinite.
 
     Examples
     --------
@@ -79,15 +86,15 @@ class PrivateSteps:
         if self.clip_norm is not None and not CLIP_RANGE[0] <= self.clip_norm <= CLIP_RANGE[1]:
             raise ValueError(
                 f"clip_norm must be between {CLIP_RANGE[0]:g} and {CLIP_RANGE[1]:g}; got {self.clip_norm!r}. "
-                f"Rescale the loss if its gradients are outside."
+                f"Rescale the loss if its gradients are outside this range."
             )
         if self.mechanism not in _MECHANISMS:
             raise ValueError(f"mechanism must be one of {list(_MECHANISMS)}; got {self.mechanism!r}.")
 
     def event(self, label: str, *, epsilon: float, delta: float, adjacency: str = "replace-one") -> Event:
-        """Event of all steps together, with the smallest noise that meets (epsilon, delta).
+        """Return the event of all steps together, with the smallest noise that satisfies (epsilon, delta).
 
-        Raises ValueError when delta is 0: Gaussian noise has no pure guarantee.
+        Raises ValueError if delta is 0, because Gaussian noise has no pure guarantee.
         """
         epsilon, delta = check_budget(epsilon, delta)
         if self.mechanism == "none":
@@ -107,35 +114,38 @@ class PrivateSteps:
         users: NDArray[np.int64] | None = None,
         n_private: int | None = None,
     ) -> PrivateGradients:
-        """Charge the ledger once for all steps and return what takes them.
+        """Charge the ledger once for all steps, and return the object that takes them.
 
-        ``rows`` are one tensor or several (features and labels, say) with the private rows along their first
-        dimension. They stay where they are; a step moves its rows to the network's device. Under a ledger that
-        protects users, ``users`` are the owners of the rows (`PrivateTable.users`): a step then samples users,
-        and clips the sum of the gradients of each one's rows. ``n_private`` is the public number of rows, by
-        which sums are divided; with users the number of rows is private.
+        ``rows`` are one or more tensors (features and labels, for example) with the private rows along their first
+        dimension. They stay on their device; a step moves its rows to the network's device. If the ledger protects
+        users, ``users`` are the owners of the rows (`PrivateTable.users`): a step then samples users, and clips the sum
+        of the gradients of each user's rows. ``n_private`` is the public number of rows, which divides the sums. With
+        users the exact number of rows is private, so ``n_private`` is the released one.
 
-        Raises BudgetExceeded when the steps do not fit in the ledger, and ValueError when rows, owners and what the
-        ledger protects do not fit together; nothing is charged then.
+        Raises BudgetExceeded if the steps do not fit in the ledger, and ValueError if rows, owners and the ledger's
+        adjacency do not match. Nothing is charged then.
         """
         import_torch("private training")
         if not rows or len({len(part) for part in rows}) != 1 or len(rows[0]) == 0:
-            raise ValueError("rows must be tensors with the same number of rows, at least one.")
+            raise ValueError("rows must be tensors with the same number of rows, at least one. Check their lengths.")
         if (users is not None) != (ledger.adjacency == "replace-user"):
-            raise ValueError(f"under {ledger.adjacency!r} rows have owners or none; give users= where they have.")
+            raise ValueError(
+                f"users= is needed under 'replace-user', and only there; the ledger's adjacency is "
+                f"{ledger.adjacency!r}, and users is {'given' if users is not None else 'missing'}."
+            )
         if users is not None and (n_private is None or len(users) != len(rows[0]) or np.min(np.bincount(users)) == 0):
             raise ValueError(
-                "with users every row has an owner, owners count from 0 without gaps, and n_private is the released "
-                "number of rows. Use PrivateTable.users."
+                "with users= every row needs an owner, numbered from 0 without gaps, and n_private must be the "
+                "released number of rows. Use PrivateTable.users and PrivateTable.n_private."
             )
         event = self.event(label, epsilon=epsilon, delta=delta, adjacency=ledger.adjacency)
         return PrivateGradients(self, ledger, event, tuple(rows), users, n_private)
 
 
 class PrivateGradients:
-    """Noisy gradients of private rows, all charged when this is made (see `PrivateSteps.charge`).
+    """Noisy gradients of private rows, all charged when this object is created (see `PrivateSteps.charge`).
 
-    It holds the private rows: it prints nothing of them, and is neither copied nor pickled.
+    It contains the private rows. It never prints them, and cannot be copied or pickled.
     """
 
     __slots__ = tuple("_event _left _lock _n_private _n_units _noise _probed _rows _rows_of _settings".split())
@@ -153,49 +163,48 @@ class PrivateGradients:
         self._left, self._lock = int(settings.steps), threading.Lock()
         self._n_private = len(rows[0]) if n_private is None else int(n_private)
         self._rows_of = None if users is None else rows_of_users(users)
-        #: Public number of what is sampled: rows, or users.
+        #: Public number of the sampled units: rows, or users.
         self._n_units = len(rows[0]) if users is None else int(np.max(users)) + 1
         self._probed: weakref.WeakSet[Module] = weakref.WeakSet()
         self._noise = ledger.charge(event)
 
     @property
     def left(self) -> int:
-        """Number of steps that are charged and not yet taken."""
+        """Number of charged steps that are not taken yet."""
         return self._left
 
     def noise_sd(self, clip_norm: float) -> float:
         """Return the standard deviation of a step's noise in each coordinate of the gradient; 0 without noise.
 
-        ``clip_norm`` counts where the settings leave the clip norm open.
+        ``clip_norm`` is used only if the settings have none.
         """
         clip_norm = clip_norm if self._settings.clip_norm is None else self._settings.clip_norm
         divisor = self._settings.sampling_probability * self._n_private
         return (self._event.noise_multiplier or 0.0) * clip_norm / divisor
 
     def gradient(self, network: Module, loss: RowLoss, reference: Sequence[Tensor] | None = None) -> dict[str, Tensor]:
-        """Take one step: a noisy estimate of the gradient of the mean loss of the private rows, by parameter.
+        """Take one step: return a noisy gradient of the private rows' mean loss, by parameter name.
 
-        [sum over a Poisson sample of clip(g_i) + noise]/(q N), g_i the gradient of a row or the sum over a
-        user's rows, with noise of standard deviation noise multiplier times clip norm in each coordinate,
-        whatever the sample, the empty one included; the divisor is fixed and the size of the sample stays
-        secret. A row with a non-finite gradient counts as zero.
+        The estimate is [sum over a Poisson sample of clip(g_i) + noise]/(q N), where g_i is the gradient of a row, or
+        the sum over a user's rows. The standard deviation of the noise in each coordinate is the noise multiplier times
+        the clip norm. Every step has noise, also one with an empty sample. The divisor is fixed, and the size of the
+        sample stays secret. A row with a non-finite gradient counts as zero.
 
-        ``network`` is any module that treats rows apart (see `check_module`), and ``loss(network, *rows)``
-        gives one loss a row, shape (row,). It may use anything public beside the rows, and calls ``network`` as
-        the module is called.
+        ``network`` is any module that treats rows separately (see `check_module`). ``loss(network, *rows)`` returns one
+        loss per row, shape (row,). It may use public values too, and calls ``network`` like the module.
 
-        ``reference`` are public rows in the form of the private ones, on any device: synthetic rows, say. With
-        them the mean c of their gradients is subtracted from each private one before clipping and added to the
-        result, so that what the rows have in common passes without clipping and noise: the step is then c +
-        [sum of clip(g_i - c) + noise]/(q N). The clip norm may be left to them too.
+        ``reference`` are public rows in the same form as the private ones, on any device; synthetic rows, for example.
+        The mean c of their gradients is subtracted from each private gradient before clipping and added to the result.
+        So the part that the rows have in common needs no clipping and no noise: the step is c + [sum of
+        clip(g_i - c) + noise]/(q N). If the settings have no clip norm, the reference rows give it.
 
-        What is bounded: the clipped gradient of a row, as the device computed it, has a norm of at most the
-        clip norm, and their sum is exact (see `clipped_sum`). What is not: rounding inside the network may
-        depend on a row's index in its chunk, the noise is floating-point, and the time of a step grows with its
-        sample. Hence the ledger's mark.
+        Bounded: the clipped gradient of a row, as the device computed it, has a norm of at most the clip norm, and
+        their sum is exact (see `clipped_sum`). Not bounded: rounding inside the network may depend on a row's index in
+        its chunk, the noise is floating-point, and the time of a step grows with its sample. The ledger therefore
+        records floating-point noise.
 
-        Raises RuntimeError when all charged steps are taken, or the loss of private rows fails (its own message
-        is withheld), and ValueError when the module or the loss cannot be differentiated row by row.
+        Raises RuntimeError if all charged steps are taken, or if the loss of private rows fails (its message is
+        withheld), and ValueError if the module or the loss cannot be differentiated row by row.
         """
         if network not in self._probed:
             check_module(network)
@@ -204,7 +213,7 @@ class PrivateGradients:
         clip_norm, center = self._bounds(network, loss, reference)
         with self._lock:
             if self._left == 0:
-                raise RuntimeError(f"all {self._settings.steps} steps that were charged are taken. Charge more first.")
+                raise RuntimeError(f"all {self._settings.steps} charged steps are taken. Charge more steps first.")
             self._left -= 1
         rate = self._settings.sampling_probability
         n = self._n_units
@@ -217,11 +226,11 @@ class PrivateGradients:
                 flat = plain_sum(network, loss, self._rows, indices)
             else:
                 flat = clipped_sum(network, loss, self._rows, indices, clip_norm=clip_norm, center=center, **units)
-        except Exception:  # noqa: S110 - raised below, where the error with its private values is no longer at hand
+        except Exception:  # noqa: S110 - raised below, outside this block, so the private error is not chained
             pass
         if flat is None:
             raise RuntimeError(
-                "the loss of the private rows failed; the error is withheld since it may hold private values. "
+                "the loss of the private rows failed; the error is withheld, because it may contain private values. "
                 "Try the loss on synthetic rows."
             )
         if self._event.noise_multiplier is not None:
@@ -234,13 +243,15 @@ class PrivateGradients:
     def _bounds(
         self, network: Module, loss: RowLoss, reference: Sequence[Tensor] | None
     ) -> tuple[float, list[Tensor] | None]:
-        """Clip norm and center of a step, from public values."""
+        """Return the clip norm and the center of a step, from public values."""
         if self._event.noise_multiplier is None:
             return math.inf, None
         clip_norm = self._settings.clip_norm
         if reference is None:
             if clip_norm is None:
-                raise ValueError("without a clip_norm a step needs reference rows, which are public. Give either.")
+                raise ValueError(
+                    "a step needs a clip_norm or public reference rows; got neither. Set clip_norm, or pass reference=."
+                )
             return clip_norm, None
         center, typical = reference_gradients(network, loss, reference)
         typical *= max(1.0, self._n_private / self._n_units)  # a user's rows add up
@@ -254,10 +265,10 @@ class PrivateGradients:
         public_loss: PublicLoss | None = None,
         reference: Sequence[Tensor] | None = None,
     ) -> None:
-        """Take one step of the optimizer along the noisy gradient plus that of a public loss.
+        """Take one step of the optimizer along the noisy gradient plus the gradient of a public loss.
 
-        Loss and reference are as in `gradient`. ``public_loss(network)`` gives one number; it must read public
-        values only, and gets neither clipping nor noise.
+        Loss and reference are as in `gradient`. ``public_loss(network)`` returns one number. It must read public values
+        only, because its gradient is neither clipped nor noisy.
         """
         private = self.gradient(network, loss, reference)
         network.zero_grad(set_to_none=True)
@@ -268,16 +279,19 @@ class PrivateGradients:
         optimizer.step()
 
     def __repr__(self) -> str:
-        """Show the steps only."""
+        """Show the number of steps only."""
         return f"PrivateGradients({self._left} of {self._settings.steps} steps left)"
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be copied or pickled: a copy would take the charged steps twice."""
-        raise TypeError("PrivateGradients hold private rows and a count of charged steps; they cannot be copied.")
+        """Refuse copies and pickles, because a copy would take the charged steps twice."""
+        raise TypeError(
+            "PrivateGradients cannot be copied, because it contains private rows and counts charged steps. Charge more "
+            "steps instead."
+        )
 
 
 def rows_of_users(users: NDArray[np.int64]) -> Callable[[NDArray[np.int64]], tuple[NDArray[Any], NDArray[Any]]]:
-    """Make the function from some users to indices of their rows, a user's side by side, and the owner of each."""
+    """Return a function from users to the indices of their rows, grouped by user, and the owner of each row."""
     order, counts = np.argsort(users, kind="stable"), np.bincount(users)
     starts = np.cumsum(counts) - counts
 

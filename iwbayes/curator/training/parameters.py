@@ -1,4 +1,4 @@
-"""What every training in torch needs beside its steps: a device that works, and averages of parameters."""
+"""Helpers for training in torch: check a device, set parameters, and average them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def is_whole(value: Any) -> bool:
-    """Whether a setting is a whole number; True and False are none."""
+    """Tell whether a setting is a whole number; True and False are not."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def working_device(name: str) -> Any:
-    """Check a device by putting something on it; ValueError when torch cannot."""
+    """Return a torch device after creating a tensor on it; raise ValueError if torch cannot."""
     torch = import_torch("private training")
     try:
         return torch.empty(0, device=name).device
@@ -29,7 +29,7 @@ def working_device(name: str) -> Any:
 
 
 def put_parameters(network: Module, parameters: dict[str, Array]) -> None:
-    """Put parameters, by torch's names, into a network."""
+    """Copy parameters, by torch's names, into a network."""
     torch = import_torch("a network")
     with torch.no_grad():
         for name, value in network.named_parameters():
@@ -45,18 +45,18 @@ class Average:
         self._mean: dict[str, Tensor] = {}
 
     def add(self) -> None:
-        """Take in the parameters as they are now."""
+        """Add the current parameters to the mean."""
         self._count += 1
         for name, value in self._network.named_parameters():
             now, mean = value.detach().double(), self._mean.get(name)
             self._mean[name] = now if mean is None else mean + (now - mean) / self._count
 
     def parameters(self) -> dict[str, Array]:
-        """Return them as arrays; RuntimeError when they are not finite, which may be told: they are public."""
+        """Return the mean parameters as arrays; raise RuntimeError if they are not finite (they are public)."""
         found = {name: np.asarray(value.cpu().numpy()) for name, value in self._mean.items()}
         if not all(np.isfinite(value).all() for value in found.values()):
             raise RuntimeError(
-                "the training diverged: the parameters are no longer finite. Lower the learning rate, or leave it to "
-                "the default; what was charged stays charged."
+                "the training diverged: the parameters are not finite. Use a smaller learning rate, or the default. "
+                "The cost stays charged."
             )
         return found

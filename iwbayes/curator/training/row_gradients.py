@@ -1,6 +1,6 @@
-"""Gradients of single rows, clipped and summed exactly: the arithmetic under private steps, without noise.
+"""Gradients of single rows, clipped and summed exactly: the arithmetic of private gradient steps, without noise.
 
-Everything here that reads private rows is private itself.
+Results of functions here that read private rows are private too.
 """
 
 from __future__ import annotations
@@ -17,28 +17,27 @@ if TYPE_CHECKING:
     from torch import device as Device  # noqa: N812
     from torch.nn import Module, Parameter
 
-    #: From the network and the tensors of some rows to one loss a row, shape (row,).
+    #: Function from the network and the tensors of some rows to one loss per row, shape (row,).
     RowLoss = Callable[..., Tensor]
 
-#: Bytes of per-example gradients at a time; what is held beside them is about three times as much. Larger chunks are
-#: no faster: they leave the caches.
+#: Bytes of per-example gradients in a chunk on the CPU; temporary memory is about three times as much. Larger chunks do
+#: not fit in the caches, and are not faster.
 CHUNK_BYTES = 2**24
-#: The same on other devices, where few large chunks are faster.
+#: The same on other devices; few large chunks are faster there.
 DEVICE_CHUNK_BYTES = 2**28
-#: Without a clip norm of the user's, rows are clipped at this quantile of the reference rows' gradient norms, taken
-#: over this many of them.
+#: If the user sets no clip norm, it is this quantile of the gradient norms of this many reference rows.
 CLIP_QUANTILE = 0.7
 REFERENCE_ROWS = 256
-#: Range of clip norms: within it no rounding to the grid of the sum leaves the range of float32.
+#: Range of clip norms in which rounding to the grid of the sum stays in the range of float32.
 CLIP_RANGE = (1e-6, 1e6)
-#: Rows at a time where gradients are not taken row by row.
+#: Rows in a chunk if gradients are not computed row by row.
 CHUNK_ROWS = 2**13
-#: Clipping stops short of the clip norm by this share, which covers every rounding between norm and sum.
+#: Clipping reduces the clip norm by this share, which covers every rounding between norm and sum.
 MARGIN = 2.0**-20
 
 
 def import_torch(user: str) -> Any:
-    """Return torch, or raise ImportError that says who needs it and how to install it."""
+    """Return torch, or raise an ImportError that names its user and says how to install it."""
     try:
         import torch
     except ImportError:
@@ -47,35 +46,39 @@ def import_torch(user: str) -> Any:
 
 
 def trainable(network: Module) -> dict[str, Parameter]:
-    """Parameters that require a gradient, by name, in the module's order."""
+    """Return the parameters that require a gradient, by name, in the module's order."""
     return {name: value for name, value in network.named_parameters() if value.requires_grad}
 
 
 def check_module(network: Module) -> None:
-    """Refuse a module that cannot be trained row by row with ValueError.
+    """Raise ValueError if a module cannot be trained row by row.
 
-    Layers that mix rows (batch normalisation) are refused, since no clipping of a row's gradient bounds what the row
-    does to the others' through the batch's moments; and random ones (dropout), which draw from torch's global state.
+    This refuses layers that mix rows (batch normalisation): a row changes the gradients of others through the batch's
+    moments, so clipping its own gradient does not bound its effect. It also refuses random layers (dropout), which draw
+    from torch's global state.
     """
     torch = import_torch("private training")
     nn = torch.nn
     for name, module in network.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             raise ValueError(
-                f"the layer {name!r} ({type(module).__name__}) mixes the rows of a batch, so that no clipping bounds "
-                f"what one row changes. Use LayerNorm or GroupNorm."
+                f"the layer {name!r} ({type(module).__name__}) mixes the rows of a batch, so clipping does not bound "
+                f"the effect of one row. Use LayerNorm or GroupNorm."
             )
         if isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats:
             raise ValueError(f"the layer {name!r} keeps running statistics of the rows. Use track_running_stats=False.")
         if isinstance(module, nn.modules.dropout._DropoutNd | nn.RReLU) and module.training:
             raise ValueError(
-                f"the layer {name!r} ({type(module).__name__}) is random, and the noise of private steps "
-                f"regularises already. Leave it out, or put it in eval mode."
+                f"the layer {name!r} ({type(module).__name__}) is random, which private steps do not support; their "
+                f"noise already regularises. Leave it out, or put it in eval mode."
             )
     parameters = trainable(network)
     kinds = {value.dtype for value in parameters.values()}
     if not parameters or len({value.device for value in parameters.values()}) > 1:
-        raise ValueError("a network needs parameters to train, all on one device. Move it with network.to(device).")
+        raise ValueError(
+            "a network must have parameters that require a gradient, all on one device. Move it with "
+            "network.to(device)."
+        )
     if not kinds <= {torch.float32, torch.float64}:
         raise ValueError(f"parameters must be float32 or float64; got {sorted(map(str, kinds))}. Use network.float().")
 
@@ -91,19 +94,20 @@ def clipped_sum(
     owners: NDArray[np.int64] | None = None,
     n_units: int | None = None,
 ) -> NDArray[np.float64]:
-    """Sum of the clipped gradients of some rows, or of some users, flat: private until noise is added.
+    """Return the flat sum of the clipped gradients of some rows, or of some users; private until noise is added.
 
-    ``indices`` are the rows to sum over and ``center`` a public gradient, a tensor a parameter, that is subtracted
-    from each row's before clipping. With ``owners`` of the indices, those of one owner side by side, the sum of the
-    gradients of an owner's rows is clipped; without them every row is a unit of its own. ``n_units`` is the public
-    number of rows, or of users, in the table; that of ``rows`` without it.
+    ``indices`` are the rows to sum over. ``center`` is a public gradient, one tensor for each parameter, which is
+    subtracted from each row's gradient before clipping. ``owners`` are the owners of the indices, with the rows of one
+    owner next to each other: the sum of the gradients of an owner's rows is then clipped. Without owners every row is a
+    separate unit. ``n_units`` is the public number of rows, or of users, in the table; by default the length of
+    ``rows``.
 
-    All is float64, whatever the parameters are. A unit's gradient g with a non-finite norm becomes zero. Any other
-    is multiplied by min(1, (1 - 2**-20) C/|g|) and rounded toward zero to a grid of 2**-53 times C and the number
-    of units, both rounded up to powers of two. Norm and scaling round by less than 2**-20, and rounding toward zero
-    shortens: the norm on the grid is at most C. The multiples of the grid are summed in float64, where every
-    partial sum is a whole number below 2**53: the sum is exact, in any order and on any device. A replaced unit
-    hence moves it by 2C at most, a null unit by C.
+    All arithmetic is in float64, whatever the parameters are. A unit's gradient g with a non-finite norm becomes zero.
+    Any other g is multiplied by min(1, (1 - 2**-20) C/|g|) and rounded toward zero to a grid. The grid is 2**-53 times
+    C and the number of units, both rounded up to powers of two. Norm and scaling round by less than 2**-20, and
+    rounding toward zero shortens, so the norm on the grid is at most C. The multiples of the grid are summed in
+    float64, where every partial sum is a whole number below 2**53. So the sum is exact, in any order and on any device.
+    A replaced unit moves it by 2C at most, a null unit by C.
     """
     torch = import_torch("private training")
     n_units = len(rows[0]) if n_units is None else n_units
@@ -131,7 +135,7 @@ def _unit_gradients(
     center: Sequence[Tensor] | None,
     owners: NDArray[np.int64] | None,
 ) -> Iterator[Tensor]:
-    """Gradients of rows, or summed over the rows of each owner, some at a time; the memory is used again."""
+    """Yield gradients of rows, or their sums over the rows of each owner, in chunks that share their memory."""
     torch = import_torch("private training")
     if owners is None:
         yield from _row_gradients(network, loss, rows, indices, center)
@@ -140,7 +144,7 @@ def _unit_gradients(
     ends = np.append(starts[1:], len(owners))
     size, first = _rows_at_a_time(network), 0
     while first < len(starts):
-        # whole users at a time: as many as fit in a chunk, one at least
+        # a chunk has whole users: as many as fit, and at least one
         last = max(first + 1, int(np.searchsorted(ends, starts[first] + size, side="right")))
         group = torch.from_numpy(np.repeat(np.arange(last - first), (ends - starts)[first:last]))
         total, seen = torch.zeros(()), 0
@@ -154,11 +158,11 @@ def _unit_gradients(
 
 
 def reference_gradients(network: Module, loss: RowLoss, reference: Sequence[Tensor]) -> tuple[list[Tensor], float]:
-    """Mean gradient of public rows, a tensor a parameter, and the clip norm that they suggest.
+    """Return the mean gradient of public rows, one tensor for each parameter, and the clip norm that they suggest.
 
-    That is the 70 % quantile of the first 256 rows' distances from the mean, within `CLIP_RANGE`. Clipping more
-    rows than the usual few costs less in bias than a larger clip norm costs in noise. RuntimeError when the network
-    diverged: its gradients of public rows are no longer finite.
+    The clip norm is the 70 % quantile of the first 256 rows' distances from the mean, within `CLIP_RANGE`. It clips
+    more rows than usual: the bias costs less than the noise of a larger clip norm. Raise RuntimeError if the gradients
+    of public rows are not finite, because the network diverged.
     """
     torch = import_torch("private training")
     indices = np.arange(len(reference[0]))
@@ -169,8 +173,8 @@ def reference_gradients(network: Module, loss: RowLoss, reference: Sequence[Tens
     clip_norm = float(torch.quantile(norms, CLIP_QUANTILE))
     if not math.isfinite(clip_norm):
         raise RuntimeError(
-            "the network diverged: its gradients of public rows are not finite. Lower the learning rate; what was "
-            "charged stays charged."
+            "the network diverged: its gradients of public rows are not finite. Use a smaller learning rate. The "
+            "cost stays charged."
         )
     return center, float(np.clip(clip_norm, *CLIP_RANGE))
 
@@ -180,7 +184,7 @@ def _size(network: Module) -> int:
 
 
 def _rows_at_a_time(network: Module) -> int:
-    """Rows whose gradients are held at a time: by the memory that they take, one at least."""
+    """Return the number of rows in a chunk, from the memory that their gradients need; at least one."""
     values = list(trainable(network).values())
     room = CHUNK_BYTES if values[0].device.type == "cpu" else DEVICE_CHUNK_BYTES
     return max(1, room // sum(value.numel() * value.element_size() for value in values))
@@ -189,7 +193,7 @@ def _rows_at_a_time(network: Module) -> int:
 def plain_sum(
     network: Module, loss: RowLoss, rows: Sequence[Tensor], indices: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Sum of gradients without clipping, for training that protects nobody."""
+    """Return the sum of gradients without clipping, for training that protects nobody."""
     torch = import_torch("private training")
     parameters = list(trainable(network).values())
     total = torch.zeros(_size(network), dtype=torch.float64, device=parameters[0].device)
@@ -215,14 +219,14 @@ def _row_gradients(
     indices: NDArray[np.int64],
     center: Sequence[Tensor] | None = None,
 ) -> Iterator[Tensor]:
-    """Gradients of single rows less a public one, some rows at a time, shape (row, parameter), in float64.
+    """Yield gradients of single rows minus a public one, in chunks of shape (row, parameter), in float64.
 
-    The memory of what is yielded is used again for the next rows.
+    All chunks share one array, so use a chunk before you request the next one.
     """
     torch = import_torch("private training")
     parameters = {name: value.detach() for name, value in trainable(network).items()}
     state = {**dict(network.named_parameters()), **dict(network.named_buffers())}
-    # copies: whatever a forward pass does to a buffer is thrown away with them
+    # copies, so that a forward pass cannot change the buffers
     fixed = {name: value.detach().clone() for name, value in state.items() if name not in parameters}
 
     def row_loss(free: dict[str, Tensor], *row: Tensor) -> Tensor:
@@ -231,7 +235,7 @@ def _row_gradients(
 
         return loss(bound, *(part.unsqueeze(0) for part in row)).reshape(())
 
-    # randomness="error", torch's default, refuses random layers that check_module does not know
+    # randomness="error", torch's default, refuses random layers that check_module does not list
     each = torch.func.vmap(torch.func.grad(row_loss), in_dims=(None, *(0 for _ in rows)))
     device = next(iter(parameters.values())).device
     size = min(_rows_at_a_time(network), max(1, len(indices)))
@@ -245,7 +249,7 @@ def _row_gradients(
 
 
 def probe(network: Module, loss: RowLoss, rows: Sequence[Tensor]) -> None:
-    """Try the loss on two rows of zeros, which are public, so that its errors can be shown."""
+    """Try the loss on two rows of zeros: they are public, so its errors can be shown."""
     device = next(iter(trainable(network).values())).device
     zeros = [part.new_zeros((2, *part.shape[1:])).to(device) for part in rows]
     before = {name: value.detach().clone() for name, value in network.named_buffers()}
@@ -255,18 +259,18 @@ def probe(network: Module, loss: RowLoss, rows: Sequence[Tensor]) -> None:
         loss(network, *zeros).reshape(2)
     except Exception as error:
         raise ValueError(
-            f"the loss must give one number a row, differentiable row by row; on rows of zeros it failed: {error}"
+            f"the loss must return one number per row, differentiable row by row; on rows of zeros it failed: {error}"
         ) from error
     for name, value in network.named_buffers():
         if name not in before or not value.equal(before[name]):
             raise ValueError(
-                f"the network changes its buffer {name!r} when it is called: private rows would leave traces there. "
-                f"Use layers without running statistics, or eval mode."
+                f"the network changes its buffer {name!r} when it is called, and the buffer would keep information on "
+                f"private rows. Use layers without running statistics, or eval mode."
             )
 
 
 def unflatten(network: Module, flat: NDArray[np.float64]) -> dict[str, Tensor]:
-    """Cut a flat gradient into tensors like the trainable parameters, by name."""
+    """Split a flat gradient into tensors shaped like the trainable parameters, by name."""
     torch = import_torch("private training")
     parameters = trainable(network)
     ends = np.cumsum([value.numel() for value in parameters.values()])[:-1]

@@ -213,7 +213,7 @@ def test_private_steps_have_a_price_under_renyi_and_basic_and_in_the_opening_of_
         ledger.charge(gaussian(0.3, 2e-7))
         assert 0.5 < ledger.spent[0] < 2.0 and ledger.left[0] > 0.1
         if rule == "gdp":
-            with pytest.raises(iw.BudgetExceeded, match="no price for it now; nothing was drawn"):
+            with pytest.raises(iw.BudgetExceeded, match="no cost for this use after other releases; nothing was drawn"):
                 ledger.charge(steps)
         elif rule == "renyi":
             ledger.charge(steps)
@@ -283,7 +283,7 @@ def test_a_plan_costs_its_joint_price_and_nothing_else_fits_beside_it():
     ledger = iw.Ledger(together, 1e-6, plan=releases)
     ledger.charge(*releases[0])
     assert ledger.spent == price(releases[0], 1e-6, scale=together)
-    with pytest.raises(iw.BudgetExceeded, match="planned"):
+    with pytest.raises(iw.BudgetExceeded, match="the rest of the plan set aside"):
         ledger.charge(gaussian(0.81, 1e-6, "t"), pure(0.3))
     ledger.charge(gaussian(0.7, 1e-6, "t"), pure(0.3))  # more private than planned
     assert ledger.spent[0] == pytest.approx(together, rel=2e-3) and ledger.statement().rule == "fixed"
@@ -373,9 +373,9 @@ def test_planned_releases_are_published_as_planned(tmp_path):
     together = price([event for plan in plans for event in plan.events], 1e-6, scale=1.2)
     assert iw.Ledger.open(path).spent == together
     assert len(iw.Ledger.open(path, epsilon=1.2, delta=1e-6, plan=plans).events) == len(ledger.events)
-    with pytest.raises(iw.LedgerError, match="another plan"):
+    with pytest.raises(iw.LedgerError, match="a different plan"):
         iw.Ledger.open(path, epsilon=1.2, delta=1e-6, plan=plans[:1])
-    with pytest.raises(ValueError, match="begins a ledger"):
+    with pytest.raises(ValueError, match="needs the ledger's budget"):
         iw.Ledger.open(path, plan=plans)
 
 

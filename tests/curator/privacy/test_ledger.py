@@ -103,7 +103,9 @@ def test_what_does_not_fit_is_told_in_one_line_with_what_is_left():
     ledger.charge(Event("before", "laplace", 0.5))
     with pytest.raises(iw.BudgetExceeded) as caught:
         ledger.charge(*[Event("tables", "laplace", 0.25)] * 3, Event("scores", "laplace", 0.25))
-    assert str(caught.value) == "tables: epsilon 1 asked, 0.5 of 1 left (basic); nothing was drawn."
+    assert str(caught.value) == (
+        "tables: epsilon 1 requested, 0.5 of 1 left (rule basic); nothing was drawn. Request less epsilon."
+    )
 
 
 def test_check_and_would_cost_charge_nothing():
@@ -524,17 +526,17 @@ def test_a_release_is_taken_once_and_nothing_else_is_taken_from_it():
     account = ledger.charge_release(*parts)
     assert ledger.events == ()  # before the first noise
     for wrong in (Event("a", "laplace", 0.125), Event("c", "cube", 0.25), Event("a", "laplace", 0.25, count=3)):
-        with pytest.raises(iw.BudgetExceeded, match="not among what is left"):
+        with pytest.raises(iw.BudgetExceeded, match="charged release has no such event left"):
             account.charge(wrong)
-        with pytest.raises(iw.BudgetExceeded, match="not among what is left"):
+        with pytest.raises(iw.BudgetExceeded, match="charged release has no such event left"):
             account.charge_release(wrong)
     part = account.charge_release(parts[1])
     once = Event("a", "laplace", 0.25)
     for own, event in ((account, once), (account, once), (part, parts[1])):
         own.charge(event)
-        with pytest.raises(iw.BudgetExceeded, match="not among what is left"):
+        with pytest.raises(iw.BudgetExceeded, match="charged release has no such event left"):
             own.charge(parts[1])
-    with pytest.raises(iw.BudgetExceeded, match="not among what is left"):
+    with pytest.raises(iw.BudgetExceeded, match="charged release has no such event left"):
         account.charge(once)
     assert ledger.events == parts
 

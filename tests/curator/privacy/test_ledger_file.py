@@ -77,7 +77,7 @@ def test_a_budget_begins_a_ledger_and_never_changes(path):
     for other in ({"epsilon": 2.0}, {"delta": 1e-5}):
         with pytest.raises(iw.LedgerError, match="does not change"):
             begin(path, **other)
-    with pytest.raises(iw.LedgerError, match="protects under 'replace-one'"):
+    with pytest.raises(iw.LedgerError, match="has the adjacency 'replace-one', which does not change"):
         iw.Ledger.open(path, adjacency="zero-out")
 
 

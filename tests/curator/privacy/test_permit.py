@@ -52,7 +52,7 @@ def test_a_charge_pays_for_exactly_its_draws(mechanism):
         permit = iw.Ledger(10.0, 1e-5, noise=SeededNoise(1)).charge(event)
         for _ in range({**paid, "permutation": 1}.get(method, 0)):
             call(permit)
-        with pytest.raises(RuntimeError, match="use: no .* is left of what was charged"):
+        with pytest.raises(RuntimeError, match="use: all charged .* draws are used"):
             call(permit)
 
 
