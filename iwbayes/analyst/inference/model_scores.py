@@ -260,7 +260,7 @@ def _is_known(op: Any) -> bool:
 
 
 def trial_rows(schema: Schema) -> SyntheticTable:
-    """Return a few rows of a schema, spread evenly over bounds and levels, with a missing cell in columns that allow it."""
+    """Return a few rows of a schema, spread evenly over bounds and levels; some columns have a missing cell."""
     rng, columns = np.random.default_rng(0), dict[str, Any]()
     for column in schema:
         if isinstance(column, Binary | Categorical):
