@@ -227,17 +227,18 @@ def log_likelihood(idata: ArvizObject, weighted: pm.Model, *, progressbar: bool 
 
     Examples
     --------
-    >>> import arviz as az
     >>> import numpy as np
     >>> import pymc as pm
     >>> from iwbayes import log_likelihood, reweight
     >>> with pm.Model() as model:
     ...     mu = pm.Normal("mu")
     ...     y = pm.Normal("y", mu, observed=[0.0, 1.0])
-    >>> weighted = reweight(model, np.array([1.0, 3.0]))
-    >>> idata = az.from_dict({"posterior": {"mu": np.array([[0.0, 0.5]])}})  # doctest: +SKIP
-    >>> found = log_likelihood(idata, weighted)  # doctest: +SKIP
-    >>> found["log_likelihood_weighted"]["y"] / found["log_likelihood"]["y"]  # doctest: +SKIP
+    >>> weighted = reweight(model, np.array([1.0, 3.0]), total=10)
+    >>> settings = {"draws": 20, "tune": 20, "chains": 1, "progressbar": False, "compute_convergence_checks": False}
+    >>> idata = log_likelihood(pm.sample(model=weighted, random_seed=1, **settings), weighted)
+    >>> ratio = idata["log_likelihood_weighted"]["y"] / idata["log_likelihood"]["y"]
+    >>> ratio.mean(("chain", "draw")).values.round(2).tolist()
+    [2.5, 7.5]
     """
     if not has_group(idata, "posterior"):
         raise ValueError("the ArviZ object has no posterior group. Sample the model first.")
