@@ -1,1 +1,1 @@
-"""The analyst's side: it sees a release only, and never imports the curator's side."""
+"""Analyst side: it uses releases only, and never imports the curator side."""

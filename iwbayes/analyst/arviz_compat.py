@@ -1,7 +1,7 @@
-"""Every difference between ArviZ 0.23 (``InferenceData``) and ArviZ 1 (``DataTree``), in one place.
+"""All differences between ArviZ 0.23 (``InferenceData``) and ArviZ 1 (``DataTree``).
 
-The rest of the package handles posteriors as named groups, each an :class:`xarray.Dataset` with the
-dimensions ``chain`` and ``draw``, through the functions below and never asks which ArviZ is installed.
+The rest of the package treats posteriors as named groups, each an :class:`xarray.Dataset` with the dimensions ``chain``
+and ``draw``. It uses the functions below and does not need to know which ArviZ is installed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ ArvizObject: TypeAlias = Any
 
 _LEGACY = int(version("arviz").split(".")[0]) < 1
 
-# The two versions have different signatures, so that no type checker can see both. ArviZ 1 takes as long to import as
-# PyMC, which does without it, and its summaries stand in a package that does without Matplotlib.
+# The two versions have different signatures, so no type checker can check both. ArviZ 1 is loaded lazily because its
+# import takes as long as PyMC's. Its summaries are in arviz_stats, which does not import Matplotlib.
 _az: Any = lazy_loader.load("arviz")
 _stats: Any = _az if _LEGACY else lazy_loader.load("arviz_stats")
 
@@ -34,10 +34,10 @@ _DIAGNOSTICS = ["mcse_mean", "mcse_sd", "ess_bulk", "ess_tail", "r_hat"]
 
 
 def make(groups: Mapping[str, xr.Dataset], attrs: Mapping[str, Any] | None = None) -> ArvizObject:
-    """Build the installed ArviZ's container from datasets by group name; `attrs` are those of the container itself.
+    """Build the installed ArviZ's container from datasets by group name; `attrs` are attributes of the container.
 
-    The datasets are shared, not copied; one without data variables is left out, as ArviZ 0.23 can not hold it.
-    TypeError if a group is not a dataset.
+    The datasets are shared, not copied. A dataset without data variables is left out, because ArviZ 0.23 cannot store
+    it. TypeError if a group is not a dataset.
     """
     for name, dataset in groups.items():
         if not isinstance(dataset, xr.Dataset):
@@ -51,7 +51,7 @@ def make(groups: Mapping[str, xr.Dataset], attrs: Mapping[str, Any] | None = Non
 
 
 def group_names(idata: ArvizObject) -> list[str]:
-    """Names of all groups, warm-up groups included."""
+    """Return the names of all groups, including warm-up groups."""
     if isinstance(idata, xr.DataTree):
         return list(idata.children)
     if hasattr(idata, "_groups_all"):
@@ -62,7 +62,7 @@ def group_names(idata: ArvizObject) -> list[str]:
 
 
 def has_group(idata: ArvizObject, name: str) -> bool:
-    """Whether the ArviZ object has a group of this name."""
+    """Return whether the ArviZ object has a group of this name."""
     return name in group_names(idata)
 
 
@@ -76,13 +76,13 @@ def group(idata: ArvizObject, name: str) -> xr.Dataset:
 
 
 def with_groups(idata: ArvizObject, groups: Mapping[str, xr.Dataset]) -> ArvizObject:
-    """Return a new ArviZ object with groups added or replaced, the others shared; the given object stays as it is."""
+    """Return a new ArviZ object with groups added or replaced and the others shared; the argument is not changed."""
     kept = {name: group(idata, name) for name in group_names(idata)}
     return make({**kept, **groups}, idata.attrs)
 
 
 def _storable(dataset: xr.Dataset) -> xr.Dataset:
-    """Copy of a dataset whose attributes netCDF can hold: no booleans, None or empty lists."""
+    """Copy a dataset and make its attributes storable in netCDF: no booleans, None or empty lists."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, bool | np.bool_):
@@ -97,7 +97,7 @@ def _storable(dataset: xr.Dataset) -> xr.Dataset:
 
 
 def scalars(posterior: xr.Dataset) -> dict[str, np.ndarray]:
-    """Draws of each scalar of a posterior, by its name: ``b``, ``c[level]``, ``d[level, other]``."""
+    """Return the draws of each scalar of a posterior by name: ``b``, ``c[level]``, ``d[level, other]``."""
     found = {}
     for name, variable in posterior.data_vars.items():
         dims = [dim for dim in variable.dims if dim not in ("chain", "draw")]
@@ -110,10 +110,9 @@ def scalars(posterior: xr.Dataset) -> dict[str, np.ndarray]:
 
 
 def save(idata: ArvizObject, path: str | os.PathLike[str]) -> None:
-    """Write an ArviZ object to one netCDF-4 file, in full or not at all, replacing the file if it exists.
+    """Write an ArviZ object to one netCDF-4 file, completely or not at all, replacing the file if it exists.
 
-    Attributes that netCDF can not hold are stored as their nearest kin: booleans as 0 or 1, None and empty
-    lists as the empty string.
+    Attributes that netCDF cannot store are converted: booleans to 0 or 1, None and empty lists to the empty string.
     """
     storable = with_groups(idata, {name: _storable(group(idata, name)) for name in group_names(idata)})
     path = Path(path)
@@ -126,9 +125,9 @@ def save(idata: ArvizObject, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> ArvizObject:
-    """Read an ArviZ object from a netCDF-4 file, wholly into memory, and close the file."""
+    """Read an ArviZ object from a netCDF-4 file into memory, and close the file."""
     if not os.path.exists(path):
-        raise FileNotFoundError(f"no such file: {os.fspath(path)}.")
+        raise FileNotFoundError(f"no such file: {os.fspath(path)}. Check the path.")
     if _LEGACY:
         with _az.rc_context({"data.load": "eager"}):
             return _az.from_netcdf(os.fspath(path))
@@ -138,11 +137,11 @@ def load(path: str | os.PathLike[str]) -> ArvizObject:
 def summary(
     idata: ArvizObject, var_names: list[str] | None = None, *, group: str = "posterior", prob: float = 0.9
 ) -> pd.DataFrame:
-    """Summarise each scalar of a group, with the same columns on either ArviZ.
+    """Summarise each scalar of a group, with the same columns for both ArviZ versions.
 
-    Unrounded; one row a scalar (``b[0]``, ``c[level]``), columns ``mean``, ``sd``, ``eti90_lb``, ``eti90_ub`` (the
-    number is the percentage of `prob`, in (0, 1)), ``mcse_mean``, ``mcse_sd``, ``ess_bulk``, ``ess_tail`` and ``r_hat``
-    (NaN with a single chain).
+    Values are not rounded. There is one row per scalar (``b[0]``, ``c[level]``). The columns are ``mean``, ``sd``,
+    ``eti90_lb``, ``eti90_ub`` (the number is `prob`, in (0, 1), in percent), ``mcse_mean``, ``mcse_sd``, ``ess_bulk``,
+    ``ess_tail`` and ``r_hat`` (NaN with a single chain).
     """
     if not 0 < prob < 1:
         raise ValueError(f"prob must be in (0, 1); got {prob}. Use 0.9 for a 90 % interval.")
@@ -154,7 +153,7 @@ def summary(
         table = _stats.summary(idata, var_names, group=group, round_to="none", stat_funcs=functions)
     else:
         table = _stats.summary(idata, var_names, group=group, round_to="none", ci_kind="eti", ci_prob=prob)
-        # ArviZ truncates the percentage in the labels of its columns to an integer.
+        # ArviZ truncates the percentage in its column names to an integer.
         bounds = [name for name in table.columns if name.startswith("eti")]
         table = table.rename(columns=dict(zip(bounds, [lower, upper], strict=True)))
     table = pd.DataFrame(table).reindex(columns=["mean", "sd", lower, upper, *_DIAGNOSTICS])
@@ -162,19 +161,19 @@ def summary(
 
 
 def rhat_ess(idata: ArvizObject, var_names: list[str] | None = None, *, group: str = "posterior") -> pd.DataFrame:
-    """Convergence diagnostics of each scalar of a group (Vehtari et al., Bayesian Analysis 16, 2021), one a row.
+    """Return convergence diagnostics, one row per scalar of a group (Vehtari et al., Bayesian Analysis 16, 2021).
 
-    Columns ``r_hat`` (NaN with a single chain), ``ess_bulk`` and ``ess_tail``.
+    The columns are ``r_hat`` (NaN with a single chain), ``ess_bulk`` and ``ess_tail``.
     """
     table = _stats.summary(idata, var_names, group=group, kind="diagnostics", round_to="none")
     return pd.DataFrame(table)[["r_hat", "ess_bulk", "ess_tail"]].astype(float)
 
 
 def plot_pit(values: Mapping[str, np.ndarray], *, prob: float = 0.99) -> np.ndarray:
-    """Draw ArviZ's plot of probability integral transforms: their distribution less the uniform one, one axes a panel.
+    """Draw ArviZ's plot of probability integral transforms: their ECDF minus the uniform one, in one axes per panel.
 
-    `values` (replication,) are numbers between 0 and 1 by the name of a panel; `prob` is the probability of the
-    simultaneous band in which uniform numbers stay.
+    `values` maps the name of each panel to numbers between 0 and 1, shape (replication,). `prob` is the probability
+    that uniform numbers stay within the simultaneous band.
     """
     if not _LEGACY:
         group = xr.Dataset({name: ("sample", np.asarray(own)) for name, own in values.items()})

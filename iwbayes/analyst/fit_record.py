@@ -1,4 +1,4 @@
-"""What a fit records of its weights, by name and digest, and the checks that read it."""
+"""Record of the weights that a fit used, by name and digest, and checks against it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import xarray as xr
 from iwbayes.release import Release
 from iwbayes.weights import Weights
 
-# attributes by which a result of fit is known
+# attributes that identify a result of fit
 _RECORDED = {"formula", "family"}
 
 
 def recorded_weights(weights: Weights | None) -> str:
-    """Name under which a result of :func:`~iwbayes.fit` records its weights: estimator and steps; None are uniform."""
+    """Return the name that :func:`~iwbayes.fit` records for weights: estimator and steps; None is uniform."""
     return "uniform" if weights is None else " > ".join((weights.method, *weights.steps))
 
 
 def weights_digest(weights: Weights | None) -> str:
-    """Digest of the shares of rows under weights, by which a result of :func:`~iwbayes.fit` knows its own."""
+    """Return a digest of the rows' shares under weights; :func:`~iwbayes.fit` records it to recognise its weights."""
     if weights is None:
         return ""
     log_weights = weights.log_weights - weights.log_weights.max(axis=1, keepdims=True)
@@ -32,7 +32,7 @@ def weights_digest(weights: Weights | None) -> str:
 def fit_attributes(
     release: Release, weights: Weights | None, *, formula: str, family: str, method: str, total: float, calibrated: bool
 ) -> dict[str, Any]:
-    """Return what the posterior of a fit records of itself; `weights` None are uniform ones."""
+    """Return the attributes of the posterior of a fit; `weights` None are uniform weights."""
     return {
         "formula": formula,
         "family": family,
@@ -49,9 +49,9 @@ def fit_attributes(
 
 
 def check_recorded_weights(posterior: xr.Dataset, release: Release) -> None:
-    """Refuse results of :func:`~iwbayes.fit` with other weights than the release's, by the name and digest it recorded.
+    """Raise if a result of :func:`~iwbayes.fit` used different weights from the release's, by name and digest.
 
-    A `posterior` without the attributes that fit gives it passes.
+    A `posterior` without the attributes of a fit passes.
     """
     weights, recorded = release.weights, posterior.attrs.get("weights")
     if recorded is None or not _RECORDED <= set(posterior.attrs):
@@ -63,13 +63,13 @@ def check_recorded_weights(posterior: xr.Dataset, release: Release) -> None:
         digest = posterior.attrs.get("weights_digest")
         if weights.n_draws == 1 or digest is None or digest == weights_digest(weights):
             return
-        # each draw of the posterior belongs to one of its own weights
+        # each draw of the posterior belongs to one of the weight draws of the fit
         raise ValueError(
-            f"the posterior was drawn under other draws of {own!r} than the release's. Pass the "
-            "weights of the fit: draw them by noise_aware_weights first, and give them to both."
+            f"the posterior was drawn under different weight draws of {own!r} from the release's. Draw the weights "
+            "with noise_aware_weights once, and pass the same weights to the fit and in the release."
         )
-    values = f"Weights(np.zeros({len(weights)}), 'uniform')" if recorded == "uniform" else "those of the fit"
+    values = f"Weights(np.zeros({len(weights)}), 'uniform')" if recorded == "uniform" else "the weights of the fit"
     raise ValueError(
-        f"the weights of the release must be those of the fit; they are {own!r} and the fit's {recorded!r}. Pass "
+        f"the weights of the release must be those of the fit. They are {own!r}; the fit used {recorded!r}. Pass "
         f"dataclasses.replace(release, weights=...) with {values}, or the release that was fitted."
     )

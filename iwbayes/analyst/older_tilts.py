@@ -8,20 +8,20 @@ from scipy.special import softmax
 from iwbayes._threads import one_blas_thread
 from iwbayes.arrays import Array
 
-# Log weights that lie so close to a linear function of the features have no other base than equal shares.
+# Largest deviation of log weights from a linear function of the features that still means a base of equal shares.
 _LINEAR = 1e-7
 
 
 def recover_coefficients(log_weights: Array, phi: Array, value: Array, noise: Array, n_private: float) -> Array:
     """Split the released log weights (row,) of a tilt into its base and b.phi, and return b, shape (k,).
 
-    All rows have positive weights; `value` (k,) is the released noisy mean and `noise` (k, k) the covariance of its
-    noise. RuntimeError where the equation for b was not solved.
+    All rows have positive weights. `value` (k,) is the released noisy mean, and `noise` (k, k) the covariance of its
+    noise. RuntimeError if the equation for b was not solved.
 
-    Log weights that are linear in phi started from equal shares. Else b solves the equation that made it, the
-    stationarity of ``log sum_i w0_i exp(b.phi_i) - b.m~ + b'S b/2`` with ``S = Sigma + Cov_w0(phi)/N``: S b = m~ - m,
-    with m the released weighted mean and w0 = w exp(-b.phi) put in. Whatever is left of the error moves the centre of
-    the prior of b, and nothing else, since base and tilt always multiply to the released weights.
+    Log weights that are linear in phi come from a base of equal shares. Otherwise b solves the equation that produced
+    it, the stationarity of ``log sum_i w0_i exp(b.phi_i) - b.m~ + b'S b/2`` with ``S = Sigma + Cov_w0(phi)/N``:
+    S b = m~ - m, with m the released weighted mean and w0 = w exp(-b.phi) inserted. Any remaining error only moves the
+    centre of the prior of b, because base and tilt always multiply to the released weights.
     """
     with one_blas_thread():
         away = phi - phi.mean(axis=0)
@@ -35,7 +35,7 @@ def recover_coefficients(log_weights: Array, phi: Array, value: Array, noise: Ar
 def _solve(log_weights: Array, phi: Array, value: Array, noise: Array, n_private: float) -> Array:
     """Solve S(b) b = m~ - m for b by Newton's method; the step is halved until the residual falls."""
     target = value - softmax(log_weights) @ phi
-    inverse = np.linalg.inv(noise + np.eye(len(value)) / n_private)  # features are whitened under the base
+    inverse = np.linalg.inv(noise + np.eye(len(value)) / n_private)  # features are whitened with base weights
 
     def residual(b: Array) -> tuple[Array, Array, Array]:
         share = softmax(log_weights - phi @ b)
@@ -50,7 +50,7 @@ def _solve(log_weights: Array, phi: Array, value: Array, noise: Array, n_private
         size = float(np.linalg.norm(found))
         if size < 1e-11 * (1 + float(np.linalg.norm(b))):
             return b
-        weighted = away * (share * (1 - away @ b))[:, None]  # Cov less its derivative along b
+        weighted = away * (share * (1 - away @ b))[:, None]  # Cov minus its derivative along b
         slope = inverse @ (noise + (weighted.T @ away) / n_private)
         step = np.linalg.lstsq(slope, found, rcond=None)[0]
         for halvings in range(40):
@@ -64,6 +64,6 @@ def _solve(log_weights: Array, phi: Array, value: Array, noise: Array, n_private
                 return b
             break
     raise RuntimeError(
-        "the base of the tilt was not found: the released weights are not those of a tilt to the released mean. Ask "
-        "for a release with unchanged tilt weights."
+        "the base of the tilt was not found: the released weights do not match a tilt to the released mean. Request a "
+        "release with unchanged tilt weights."
     )

@@ -1,4 +1,4 @@
-"""ReleasedTilt: all that a release says of its tilt, as arrays that are computed once a call."""
+"""ReleasedTilt: the tilt of a release, as arrays that are computed once per call."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from iwbayes.weights import HARMLESS_STEPS, Weights
 FEATURE_CUT = 1e-4
 #: Prior standard deviation of the tilt's coefficients.
 TAU = 1.0
-#: How the method of noise-aware weights begins; that of the weights they come from follows.
+#: Start of the method name of noise-aware weights; the method of the original weights follows.
 NOISE_AWARE = "noise-aware "
-#: Names of terms that a reason quotes.
+#: Number of terms that a reason names.
 _QUOTED = 3
 
 
 @dataclass(frozen=True, eq=False)
 class HeldBack:
-    """A tilt's test of fit: features (row, l) that it does not use, and their noisy mean over the private rows."""
+    """Held-back test of a tilt: features (row, l) that it does not use, and their noisy mean over the private rows."""
 
     features: Array
     value: Array
@@ -41,25 +41,25 @@ class HeldBack:
 
 @dataclass(frozen=True, eq=False)
 class ReleasedTilt:
-    """What a release says of the tilt that made its weights."""
+    """The tilt that made the weights of a release."""
 
     features: Array  # (row, k): phi, the tilt's features of the synthetic rows
     noise: Array  # (k, k): Sigma, the covariance of the noise of `value`
     value: Array  # (k,): the released noisy mean of the features over the private rows
-    clipped: NDArray[np.bool_] | None = None  # (row,): rows that the feature map clips, where it says so
+    clipped: NDArray[np.bool_] | None = None  # (row,): rows that the feature map clips, if it has this flag
     held_back: HeldBack | None = None
-    weights: Weights | None = None  # as they were released
-    feature_map: FeatureMap | None = None  # behind `features`
+    weights: Weights | None = None  # as released
+    feature_map: FeatureMap | None = None  # the map to `features`
     n_private: int = 0  # N, the number of private rows
     coefficients: Array | None = None  # (k,): the tilt's b; None in releases of formats 1 to 3
     row_error: float = np.nan  # of the rows before the first of several stages
-    least_error: float = UNTESTED  # of the rows where nothing was measured
-    models: tuple[str, ...] = ()  # formulas that the release was made for, as its publisher wrote them
+    least_error: float = UNTESTED  # of the rows in unmeasured directions
+    models: tuple[str, ...] = ()  # formulas that the release was made for, as written by its publisher
     schema: Schema | None = None  # of the rows
 
     @classmethod
     def of(cls, release: Release) -> ReleasedTilt | None:
-        """Read it from a release; None where its weights are no tilt's with its measurement."""
+        """Read the tilt from a release; None if its weights do not come from a tilt with its measurement."""
         measurement = release.weights.measurement
         if measurement is None or measurement.name != MEAN_OF_FEATURES or measurement.features is None:
             return None
@@ -86,14 +86,15 @@ class ReleasedTilt:
 
     @classmethod
     def behind(cls, weights: Array, release: Release) -> ReleasedTilt | None:
-        """Read it where the formulas for a tilt hold for these weights (row,); else None. See `applies_to`."""
+        """Read the tilt if its formulas apply to these weights (row,), see `applies_to`; None otherwise."""
         tilt = cls.of(release)
         return tilt if tilt is not None and tilt.applies_to(weights) else None
 
     def applies_to(self, weights: Array) -> bool:
-        """Whether weights (row,), on any scale, are those that this tilt made.
+        """Return whether weights (row,), on any scale, are those of this tilt.
 
-        They are when they have the shares of the released ones, a single draw that no post-processing has changed.
+        They are if they have the shares of the released weights, a single draw without any post-processing that changes
+        it.
         """
         own = self.weights
         if own is None or own.n_draws > 1 or set(own.steps) - set(HARMLESS_STEPS):
@@ -104,10 +105,10 @@ class ReleasedTilt:
     def base_and_coefficients(self) -> tuple[Array, Array]:
         """Log shares of the rows before the tilt, shape (row,), and its coefficients b, shape (k,).
 
-        The base is ``w / exp(b.phi)``; rows of weight zero have none (-inf). RuntimeError where the release does not
-        store b and the equation for it was not solved.
+        The base is ``w / exp(b.phi)``; it is -inf for rows of weight zero. RuntimeError if the release does not store b
+        and the equation for b was not solved.
         """
-        assert self.weights is not None  # noqa: S101 - tilts of releases have them
+        assert self.weights is not None  # noqa: S101 - the tilt of a release has weights
         log_weights = self.weights.log_weights[0]
         kept = np.isfinite(log_weights)
         b = self.coefficients
@@ -117,18 +118,19 @@ class ReleasedTilt:
         return base - logsumexp(base[kept]), b
 
     def unmeasured(self, formula: str) -> str | None:
-        """Say why a regression is not one whose scores the tilt has measured; None where it is.
+        """Return a sentence on the statistics of a regression that the tilt did not measure; None if there are none.
 
-        Moments that were not measured come from the generator alone. The noise in them is unknown, and intervals that
-        depend on them can be far too narrow. The sentence names what is missing, terms of the first order before
-        others, and the next step. `formula` is as `fit` takes it; ``"y ~ a + b"`` for the response and the columns that
-        a model of another kind uses. None too for a formula with terms that are no polynomials, where the release was
-        made for no model in particular.
+        Statistics that were not measured come from the generator alone. Their noise is unknown, and intervals that
+        depend on them can be far too narrow. The sentence names the missing terms, first-order terms first, and the
+        next step. `formula` is the formula of :func:`~iwbayes.fit`; for other kinds of models use ``"y ~ a + b"`` with
+        the response and the columns in the model. The result is also None for a formula with terms that are not
+        polynomials, if the release was made for no particular model.
 
-        Asked for are response, predictors and their products with the response, with each other and with themselves:
-        the scores to second order. What is measured is read from the feature map itself, not from what the publisher
-        wrote beside it. Terms are compared as polynomials of the columns. Features are clipped and directions in which
-        the synthetic rows hardly vary are dropped, so that a model inside may still have a large kappa.
+        The statistics of a regression are the response, the predictors, and the products of the predictors with the
+        response, with each other and with themselves: the scores to second order. The measured features are read from
+        the feature map itself, not from the publisher's description. Terms are compared as polynomials of the columns.
+        Features are clipped, and directions in which the synthetic rows hardly vary are dropped, so a model may still
+        have a large kappa although all of its terms were measured.
         """
         features = self.feature_map
         if features is None:
@@ -137,7 +139,7 @@ class ReleasedTilt:
         try:
             model = model_terms(formula, features.schema)
         except ValueError as error:
-            return None if named else f"the release was made for other models, and cannot be for this one: {error}"
+            return None if named else f"the release was made for other models, and cannot measure this one: {error}"
         measured = frozenset(raw_terms(features.schema, features.terms))
         absent = ordered_terms(model.core - measured) or ordered_terms(model.second_order - measured)
         if not absent:
@@ -146,23 +148,26 @@ class ReleasedTilt:
         more = f" and {len(names) - _QUOTED} more" if len(names) > _QUOTED else ""
         of_the_budget = not named and model.core <= measured
         ask = "more private rows or a larger epsilon" if of_the_budget else f"for_models=[{formula!r}]"
-        return f"the release did not measure {', '.join(names[:_QUOTED])}{more}. Ask for a release with {ask}."
+        return (
+            f"the release did not measure {', '.join(names[:_QUOTED])}{more}, and the interval may be too narrow. "
+            f"Request a release with {ask}."
+        )
 
     def _beside_models(self, formula: str) -> str | None:
-        """Say that the scores of a regression are not those that were measured; None where they are, or unknown."""
+        """Return a sentence if the scores of a regression differ from the measured ones; else, or if unknown, None."""
         if self.schema is None or not self.models:
             return None
         asked = _spans(formula, self.schema)
         if asked is not None and any(_spans(model, self.schema) == asked for model in self.models):
             return None
         return (
-            f"the release measured the scores of {'; '.join(self.models)} and of no other model. Ask for a release "
-            f"with for_models=[{formula!r}]."
+            f"the release measured the scores of {'; '.join(self.models)} only, and the interval may be too narrow. "
+            f"Request a release with for_models=[{formula!r}]."
         )
 
 
 def _spans(formula: str, schema: Schema) -> tuple[Span, Span] | None:
-    """Return what response and predictors of a regression span; None where its formula is none of columns."""
+    """Return what response and predictors of a regression span; None if its formula does not use columns only."""
     try:
         terms = model_terms(formula, schema)
     except (TypeError, ValueError):
@@ -176,12 +181,12 @@ def _models_of(release: Release) -> tuple[str, ...]:
 
 
 def has_shares_of(weights: Array, released: Weights) -> bool:
-    """Whether weights (row,) on any scale are the released ones, averaged over their draws."""
+    """Return whether weights (row,), on any scale, are the released ones, averaged over their draws."""
     return np.allclose(weights / np.mean(weights), released.values, rtol=1e-6, atol=1e-9)
 
 
 def is_noise_aware(weights: Any, release: Release) -> bool:
-    """Whether weights are unchanged draws of `noise_aware_weights` for the measurement of this release."""
+    """Return whether weights are unchanged weight draws of `noise_aware_weights` for this release's measurement."""
     if not (isinstance(weights, Weights) and weights.n_draws > 1 and weights.method.startswith(NOISE_AWARE)):
         return False
     own, other = weights.measurement, release.weights.measurement

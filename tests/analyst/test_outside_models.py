@@ -51,7 +51,7 @@ def test_models_inside(made_for, fitted):
 )
 def test_models_outside_are_told_with_what_is_missing(made_for, fitted, absent):
     reason = unmeasured(release_for(made_for), fitted)
-    assert f"the release did not measure {absent}. Ask for" in reason
+    assert f"the release did not measure {absent}, and the interval may be too narrow. Request" in reason
     assert f"for_models=[{fitted!r}]" in reason and reason.endswith(".")
 
 
@@ -60,7 +60,10 @@ def test_what_the_budget_left_out_is_told():
     rich, middle, poor = (unmeasured(release_for(formula, level=level), formula) for level in range(3))
     assert rich is None
     for reason, absent in ((middle, "x:k"), (poor, "x^2, x:k, y^2 and 1 more")):
-        assert reason.endswith(f"measure {absent}. Ask for a release with more private rows or a larger epsilon.")
+        assert reason.endswith(
+            f"measure {absent}, and the interval may be too narrow. "
+            "Request a release with more private rows or a larger epsilon."
+        )
     # of another model it is not the budget
     assert "with for_models=['y ~ x + g']" in unmeasured(release_for(formula, level=2), "y ~ x + g")
 
@@ -68,13 +71,16 @@ def test_what_the_budget_left_out_is_told():
 @pytest.mark.parametrize("formula", ["z ~ np.exp(x)", "z ~ nobody", "nonsense"])
 def test_what_cannot_be_measured_is_outside(formula):
     reason = unmeasured(release_for("z ~ x"), formula)
-    assert "made for other models, and cannot be for this one" in reason
+    assert "made for other models, and cannot measure this one" in reason
 
 
 def test_what_releases_for_no_model_in_particular_have_measured():
     formula = "z ~ x + k"
     reason = unmeasured(make_release(features="linear"), formula)
-    assert reason == f"the release did not measure x:z, k:z. Ask for a release with for_models=[{formula!r}]."
+    assert reason == (
+        "the release did not measure x:z, k:z, and the interval may be too narrow. Request a release with "
+        f"for_models=[{formula!r}]."
+    )
     assert "x:z, k:z" in unmeasured(make_release(features="squares"), formula)
     rich = make_release(features="quadratic", n=2000)
     for inside in (formula, "y ~ x + k + g", "g ~ x + z"):
@@ -98,5 +104,5 @@ def test_through_publish_and_a_file(tmp_path):
     for found in (release, back):
         assert unmeasured(found, "y ~ x") is None
         said = unmeasured(found, "y ~ x + z")
-        assert "measured the scores of y ~ x and of no other model" in said and "for_models=['y ~ x + z']" in said
+        assert "measured the scores of y ~ x only" in said and "for_models=['y ~ x + z']" in said
         assert np.isfinite(found.weights.log_weights).all()

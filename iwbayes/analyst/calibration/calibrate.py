@@ -1,9 +1,9 @@
 """Calibrate the posterior of a weighted PyMC model: intervals that account for the noise in the weights.
 
-The draws of the weighted posterior treat the released weights as exact. Here they are moved linearly, in PyMC's
-unconstrained space, to the mean and covariance of calibrated likelihood times prior (`sandwich`), and mapped back
-through the transforms (Shaby 2014; Williams and Savitsky 2021). Where the prior has parameters of its own
-(hierarchical models), that product is sampled instead (`Hierarchy`).
+The draws of the weighted posterior treat the released weights as exact. Calibration moves these draws linearly, in
+PyMC's unconstrained space, to the mean and covariance of calibrated likelihood times prior (`sandwich`), and maps them
+back through the transforms (Shaby 2014; Williams and Savitsky 2021). If the prior has its own parameters (hierarchical
+models), the product is sampled instead (`Hierarchy`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from iwbayes.analyst.inference.model_posterior import ModelPosterior
 
-#: Groups that were computed from the uncalibrated draws and would contradict the calibrated ones.
+#: Groups that were computed from the uncalibrated draws and do not match the calibrated ones.
 STALE_GROUPS = (
     "log_likelihood",
     "log_likelihood_weighted",
@@ -79,74 +79,85 @@ def calibrate(
     Parameters
     ----------
     idata : arviz.InferenceData or xarray.DataTree
-        Draws from `weighted_model`. It is not changed.
+        Draws from `weighted_model`, with a ``posterior`` group. It is not changed.
     weighted_model : pymc.Model
-        From :func:`~iwbayes.reweight`, with the weights of `release`. Their total does not matter to the calibrated
-        likelihood; the prior counts once.
+        The model that :func:`~iwbayes.reweight` returned, with the weights of `release`. The total of its weights does
+        not change the calibrated likelihood, and the prior counts once.
     release : Release
         The release whose synthetic rows the model observes, in their order.
     rehearsals : Rehearsals, optional
-        Of this release, from :func:`~iwbayes.rehearse`: standard deviations are then those of the model's estimates
-        over the rehearsals, and correlations the formula's. The model must hold its data as columns of the release, or
-        functions of one column each, so that it can be put on other rows.
-    method : {"auto", "laplace", "nuts"}
-        How to sample where sampling is needed: by a t proposal at the mode and Pareto smoothed importance weights, by
-        PyMC's NUTS, or by the second where k-hat of the first is 0.7 or more. Needed are the posteriors under each of
-        several draws of the weights, and the calibrated posterior of hierarchical models.
+        Rehearsals of this release, from :func:`~iwbayes.rehearse`. The standard deviations then come from the model's
+        estimates over the rehearsals, and the correlations from the formula. The model must contain its data as columns
+        of the release, or as functions of one column each, because it is evaluated on the rows of each rehearsal.
+    method : {"auto", "laplace", "nuts"}, default "auto"
+        How to sample if sampling is needed: under several weight draws, and for hierarchical models. "laplace" uses a
+        Student-t proposal at the mode with Pareto-smoothed importance weights, "nuts" uses PyMC's NUTS. "auto" uses
+        "laplace", and switches to "nuts" if k-hat is 0.7 or more.
     random_seed : int, numpy.random.Generator or None
-        For the same; nothing is random with a single draw of the weights and a prior without hyperparameters.
+        Seed of the same sampling. With a single weight draw and a prior without hyperparameters, nothing is random.
     sampler : dict, optional
         More arguments of ``pymc.sample`` for NUTS, such as ``{"tune": 500}``; see :func:`~iwbayes.fit`. The model's log
-        density is compiled once for all draws of the weights.
+        density is compiled once for all weight draws.
 
     Returns
     -------
     arviz.InferenceData or xarray.DataTree
-        A new object: ``posterior`` calibrated, with deterministics recomputed; ``calibration`` added (see
-        `calibration_record`); pointwise log likelihoods, predictions and ``log_prior`` dropped, since they
-        belong to the uncalibrated draws; every other group as it was. Where draws were sampled, ``sample_stats`` is
-        theirs: for weights with several draws ``weight_draw`` says which of them is behind each draw; ``pareto_k``
-        among its attributes is that of importance sampling (the worst, of several).
+        A new object. ``posterior`` contains the calibrated draws, with deterministics recomputed. The group
+        ``calibration`` is added (see `calibration_record`). Pointwise log likelihoods, predictions and ``log_prior``
+        are dropped, because they belong to the uncalibrated draws. All other groups stay as they were.
+
+        If draws were sampled, ``sample_stats`` belongs to the new draws. With several weight draws, its variable
+        ``weight_draw`` gives the index of the weight draw behind each posterior draw. Its attribute ``pareto_k`` is the
+        k-hat of importance sampling (the largest one, if there are several).
 
     Raises
     ------
     TypeError, ValueError
-        `method` or `sampler` is none of those above; the draws are calibrated already, lack a free variable or are
-        fewer than the parameters; the model has no weighted likelihood, another number of rows than the release,
-        discrete variables, or free variables that grow with the rows; its curvature is not positive definite. All
-        but the last before anything is compiled.
+        If `method` or `sampler` is not one of the above; if the draws are calibrated already, lack a free variable or
+        are no more than the parameters; if the model has no weighted likelihood, a different number of rows from the
+        release, discrete variables, or free variables that grow with the rows; if the curvature of the likelihood is
+        not positive definite. Only this last check needs a compiled model; the others come first.
     RuntimeError
-        The mode was not found, or with method="laplace" k-hat is 0.7 or more.
+        If the mode was not found, or if k-hat is 0.7 or more with method="laplace".
 
     Warns
     -----
     CalibrationWarning
-        Outside the domain in which calibration was shown to hold, with the number, its threshold and the next step;
-        in particular when the noise distribution of the weights is not known and the row sandwich alone is used.
+        If the fit is outside the domain in which calibrated intervals cover as often as they claim. The message states
+        the number, its threshold and the next step. One case is an unknown noise distribution of the weights: then only
+        the row sandwich is used.
 
     Notes
     -----
-    Weights of a tilt: ``Cov(theta) = J^-1 (sum p_i^2 r_i r_i' + C P_b C') J^-1`` with r_i the scores less their
-    regression on the tilt's features and P_b the posterior covariance of the tilt's coefficients. Other weights:
-    r_i = s_i without the second term. The prior is put back unchanged. See
+    For weights of a tilt, ``Cov(theta) = J^-1 (sum p_i^2 r_i r_i' + C P_b C') J^-1``. Here r_i are the scores less
+    their regression on the tilt's features, and P_b is the posterior covariance of the tilt's coefficients. For other
+    weights r_i = s_i, and there is no second term. The prior is put back unchanged. See
     :func:`~iwbayes.analyst.calibration.sandwich.calibrate_normal`.
 
-    A model with the average of several draws of the weights stands for all of them: the result is the mixture, in
-    equal parts, of the posteriors under each draw, calibrated by the row sandwich each. Its covariance is the mean
-    of theirs plus the covariance of their means. The draws of `idata` give the start only. Such a mixture holds the
-    noise of the weights as far as their draws differ by it, so that the verdict stays "not calibrated". There are
-    as many draws as in `idata`; where these are fewer than the draws of the weights, only so many of the latter,
-    chosen at random, occur. Draws of :func:`~iwbayes.noise_aware_weights` are mixed as they are instead, by no
-    sandwich, and hold all of the noise; the total of the weights must then be that of the private rows.
+    **Several weight draws.** If the model uses the average of several weight draws, the result is a mixture, in equal
+    parts, of the posteriors under each weight draw. Each part is calibrated by the row sandwich. The covariance of the
+    mixture is the mean of the parts' covariances plus the covariance of their means. The draws of `idata` serve as a
+    starting point only. This mixture includes the noise of the weights only as far as the weight draws differ because
+    of it, so the verdict is "not calibrated".
 
-    The likelihood is approximated by a normal at its mode. That is poor for parameters with few rows; the record's
-    ``skew`` says by how much mean and mode differ.
+    The result has as many draws as `idata`. If there are more weight draws than that, a random choice of them is used.
+    Weight draws of :func:`~iwbayes.noise_aware_weights` include all of the noise. Their posteriors are therefore mixed
+    without a sandwich, and the weights must sum to the number of private rows.
 
-    Hyperparameters, which no row's likelihood contains, are as far from normal as they like. With a single draw of the
-    weights, the likelihood of the other parameters is calibrated at their mode given the means of these, and its
-    product with the prior is sampled. The draws of `idata` give the start, ``skew`` and ``nonquadraticity`` only. The
-    latter is the standard deviation over them of the log likelihood less its quadratic approximation: large
-    where group effects are not centred, since the rows then inform a curved combination of parameters only.
+    **Normal approximation.** The likelihood is approximated by a normal at its mode. The approximation is poor for
+    parameters with few rows; the record's ``skew`` is the distance of mean and mode.
+
+    **Hyperparameters** appear in no row's likelihood, and their posterior may be far from normal. With a single weight
+    draw, the likelihood of the other parameters is calibrated at their mode, given the posterior means of the
+    hyperparameters. Its product with the prior is then sampled. The draws of `idata` provide the starting point,
+    ``skew`` and ``nonquadraticity`` only. ``nonquadraticity`` is the standard deviation, over these draws, of the
+    difference between the log likelihood and its quadratic approximation. It is large if group effects are not centred,
+    because the rows then inform only a curved combination of parameters.
+
+    References
+    ----------
+    Shaby (2014), "The open-faced sandwich adjustment for MCMC using estimating functions". Williams and Savitsky
+    (2021), "Uncertainty estimation for pseudo-Bayesian inference under complex sampling".
 
     Examples
     --------
@@ -198,10 +209,10 @@ def _rehearsed(
     settings: SamplingSettings,
     rng: np.random.Generator,
 ) -> tuple[Array, xr.Dataset, xr.Dataset | None]:
-    """Draws (sample, p) of the posterior whose standard deviations are those of rehearsals, record and statistics."""
+    """Return draws (sample, p) whose standard deviations come from rehearsals, their record and statistics."""
     if not has_shares_of(terms.weights, release.weights):
         raise ValueError(
-            "rehearsals repeat what was published, and the model has other weights than the release. Use "
+            "rehearsals repeat the release with its own weights, but the model has different weights. Use "
             "reweight(model, release)."
         )
     center = draws.mean(axis=0)
@@ -225,7 +236,7 @@ def _rehearsed(
 def _mixed(
     terms: ModelPosterior, draws: Array, release: Release, settings: SamplingSettings, rng: np.random.Generator
 ) -> tuple[Array, xr.Dataset, xr.Dataset]:
-    """Draws (sample, p) from the mixture over the draws of the weights, its record and statistics."""
+    """Return draws (sample, p) from the mixture over the weight draws, with record and statistics."""
     total, values = float(terms.weights.sum()), release.weights.draw_values
     pooled = is_noise_aware(release.weights, release)
     if pooled:
@@ -250,7 +261,7 @@ def _single(
     settings: SamplingSettings,
     rng: np.random.Generator,
 ) -> tuple[Array, xr.Dataset, xr.Dataset | None]:
-    """Draws (sample, p) moved to the calibrated posterior, or sampled from it, its record and statistics."""
+    """Return draws (sample, p), moved to the calibrated posterior or sampled from it, with record and statistics."""
     from iwbayes.analyst.weighting.release_rows import formula_of
 
     tilt, unmeasured = ReleasedTilt.of(release), None
@@ -277,9 +288,9 @@ def _single(
 
 
 def _checked_posterior(idata: arviz_compat.ArvizObject) -> xr.Dataset:
-    """Return the posterior with its dimensions in order."""
+    """Return the posterior with its dimensions in order; ValueError if it cannot be calibrated."""
     if arviz_compat.has_group(idata, "calibration"):
-        raise ValueError("these draws are calibrated already. Calibrate the draws of the weighted model, once.")
+        raise ValueError("these draws are calibrated already. Pass the draws of the weighted model itself.")
     if not arviz_compat.has_group(idata, "posterior"):
         raise ValueError("the ArviZ object has no posterior group. Sample the weighted model first.")
     posterior = arviz_compat.group(idata, "posterior")
@@ -290,10 +301,10 @@ def _checked_posterior(idata: arviz_compat.ArvizObject) -> xr.Dataset:
 
 
 def check_model(model: pm.Model, release: Release, shapes: Mapping[str, tuple[int, ...]] | None = None) -> None:
-    """Refuse a model that cannot be calibrated, before anything is compiled; `shapes` are those of its free variables.
+    """Raise unless a model can be calibrated, before anything is compiled; `shapes` are those of its free variables.
 
-    Without them they are those of the initial point. ValueError where its rows are not weighted or not those of the
-    release, or where it has discrete variables or one that grows with the rows.
+    Without `shapes`, the shapes of the initial point are used. ValueError if the model's rows are not weighted or do
+    not match the release, or if it has discrete variables or a free variable that grows with the rows.
     """
     from iwbayes.analyst.weighting.release_rows import check_weighted_rows
 
@@ -307,24 +318,26 @@ def check_model(model: pm.Model, release: Release, shapes: Mapping[str, tuple[in
     for name, shape in shapes.items():
         if grows_with_rows(name, shape, len(release.synthetic)):
             raise ValueError(
-                f"the free variable {name!r} ({int(np.prod(shape))} values) grows with the rows: it has no normal "
-                "limit that a sandwich could describe. Marginalise row-level effects out, or drop rows with missing "
-                "values by giving them weight zero."
+                f"the free variable {name!r} ({int(np.prod(shape))} values) grows with the rows, so its posterior has "
+                "no normal limit that a sandwich covariance could describe. Marginalise row-level effects out, or "
+                "exclude rows with missing values by giving them weight zero."
             )
 
 
 def _check_variables(model: pm.Model, posterior: xr.Dataset) -> None:
-    """Check that the draws hold the free variables and no others."""
+    """Raise unless the draws contain all free variables of the model, and no unknown variables."""
     free = {rv.name for rv in model.free_RVs}
     absent, unknown = free - set(posterior.data_vars), set(map(str, posterior.data_vars)) - set(model.named_vars)
     if absent:
         raise ValueError(f"the posterior lacks the free variables {sorted(absent)}. Sample without var_names.")
     if unknown:
-        raise ValueError(f"the model has no variables {sorted(unknown)} of the posterior. Pass the model of the draws.")
+        raise ValueError(
+            f"the posterior has variables {sorted(unknown)} that the model lacks. Pass the model of these draws."
+        )
 
 
 def _replace_draws(posterior: xr.Dataset, values: dict[str, Array]) -> xr.Dataset:
-    """Put new values into the variables of a posterior; coordinates and attributes stay."""
+    """Return a posterior with new values in its variables; coordinates and attributes stay."""
     shape = (posterior.sizes["chain"], posterior.sizes["draw"])
     new = {}
     for name, old in posterior.data_vars.items():

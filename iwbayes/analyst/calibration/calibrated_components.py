@@ -1,4 +1,4 @@
-"""Calibrated posteriors under draws of the weights: the sandwich of each component, their mixture and its record."""
+"""Calibrated posteriors under weight draws: the sandwich of each component, their mixture and its record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from iwbayes.release import Release
 
 
 def likelihood_terms(posterior: WeightedPosterior, mode: Mode) -> LikelihoodTerms:
-    """Differentiate the rows of a posterior at its mode."""
+    """Evaluate scores and curvature of a posterior at its mode."""
     total = posterior.weights.sum()
     return LikelihoodTerms(
         mode.theta,
@@ -34,10 +34,10 @@ def likelihood_terms(posterior: WeightedPosterior, mode: Mode) -> LikelihoodTerm
 def calibrate_components(
     components: Sequence[Component], assignment: ComponentAssignment, release: Release, formula: str | None = None
 ) -> tuple[Array, xr.Dataset]:
-    """Move the draws under each draw of the weights to its own calibrated posterior, and mix them.
+    """Move the draws under each weight draw to the calibrated posterior of that weight draw, and mix them.
 
-    Returns draws (chain, draw, p) and their record. The `formula` of a regression names the terms that the release did
-    not measure.
+    Returns draws (chain, draw, p) and their record. The `formula` of a regression lets the record name the terms that
+    the release did not measure.
     """
     tilt = ReleasedTilt.of(release)
     applies = tilt is not None and len(components) == 1 and tilt.applies_to(components[0].posterior.weights)
@@ -68,20 +68,20 @@ def pool_draws(
     at_mode: ModeReference | None,
     formula: str | None = None,
 ) -> tuple[Array, xr.Dataset]:
-    """Mix the draws under noise-aware weights as they are; else as `calibrate_components`.
+    """Mix the draws under noise-aware weights without moving them, and return the mixture with its record.
 
-    `at_mode` is the sandwich at the mode under the averaged weights, from `reference_at`; None where there is no mode.
+    `at_mode` is the sandwich at the mode under the averaged weights, from `reference_at`; None if there is no mode.
     """
     tilt, n_parts = ReleasedTilt.of(release), len(each)
-    assert tilt is not None  # noqa: S101 - noise-aware weights have one behind them
+    assert tilt is not None  # noqa: S101 - noise-aware weights come from a tilt
     theta = assignment.take([draws.theta for draws in each])
     flat, part, unmeasured = theta.reshape(-1, theta.shape[-1]), assignment.part.ravel(), _unmeasured(tilt, formula)
     return theta, pool_record(names, flat, part, release, tilt, n_parts=n_parts, at_mode=at_mode, unmeasured=unmeasured)
 
 
 def reference_at(posterior: WeightedPosterior, mode: Mode, release: Release) -> ModeReference:
-    """Evaluate the sandwich of a posterior under averaged weights at its mode."""
-    # without the second order: draws follow the tilt's coefficients to every order
+    """Evaluate the sandwich at the mode of a posterior under averaged weights."""
+    # without the second-order term, because the draws follow the tilt's coefficients to every order
     terms = replace(likelihood_terms(posterior, mode), gradients_at=None)
     tilt = ReleasedTilt.of(release)
     normal = calibrate_normal(terms, prior=posterior.prior, n_private=release.n_private, tilt=tilt)
@@ -94,5 +94,5 @@ def reference_at(posterior: WeightedPosterior, mode: Mode, release: Release) -> 
 
 
 def _unmeasured(tilt: ReleasedTilt | None, formula: str | None) -> str | None:
-    """Say which terms of a formula the release did not measure."""
+    """Return a sentence on the terms of a formula that the release did not measure; None if there are none."""
     return None if tilt is None or formula is None else tilt.unmeasured(formula)

@@ -1,9 +1,9 @@
-"""Calibrated posteriors of models whose prior has parameters of its own, by sampling instead of moving draws.
+"""Calibrated posteriors of models whose prior has its own parameters: sampled, instead of moved draws.
 
-Hyperparameters (the mean and the scale of groups' effects) appear in no row's likelihood. A normal at the joint mode
-says little of them: the mode of a scale is not where its mass is, and may not exist. The calibrated likelihood is a
-normal in the other parameters only, and cheap, so that its product with the prior can be sampled as it is; no row is
-looked at again.
+Hyperparameters, such as the mean and the scale of group effects, appear in no row's likelihood. A normal at the joint
+mode describes them poorly: the mode of a scale is far from most of its mass, and may not exist. The calibrated
+likelihood is a normal in the other parameters only. It is cheap to evaluate because it needs no rows, so its product
+with the exact prior can be sampled.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 # Draws at which the likelihood is compared with its Taylor polynomial.
 _COMPARED = 200
-# Proposals for each draw: they look at no row, and the tails of scales need many.
+# Proposals for each draw. They are cheap because no row is evaluated, and the tails of scales need many.
 _PROPOSALS = 16
-# The posterior of group effects narrows where their scale is small: a sampler needs short steps there, which cost
-# little without rows.
+# The posterior of group effects narrows where their scale is small. A sampler needs short steps there, and these cost
+# little because no row is evaluated.
 _TARGET_ACCEPT = 0.95
 
 
 def nonquadraticity(terms: ModelPosterior, mode: Array, curvature: Array, draws: Array) -> float:
-    """Compute how far the weighted log likelihood is from quadratic where the posterior is.
+    """Return how far the weighted log likelihood is from quadratic over the posterior.
 
-    The standard deviation over draws (sample, p) of the weighted posterior, at most 200 of them and evenly spaced, of
-    the log likelihood less its second-order Taylor polynomial at the mode, of which `curvature` is minus the Hessian.
-    Infinite where the likelihood is not finite at a draw.
+    It is the standard deviation, over draws (sample, p) of the weighted posterior, of the difference between the log
+    likelihood and its second-order Taylor polynomial at the mode. `curvature` is minus the Hessian there. At most 200
+    draws are used, evenly spaced. The result is infinite if the likelihood is not finite at a draw.
     """
     used = draws[np.linspace(0, len(draws) - 1, min(_COMPARED, len(draws))).astype(int)]
     away = used - mode
@@ -49,9 +49,9 @@ def nonquadraticity(terms: ModelPosterior, mode: Array, curvature: Array, draws:
 
 
 class GivenOthers(WeightedPosterior):
-    """Weighted posterior of the parameters that the rows inform, given all others.
+    """Weighted posterior of the parameters that the rows inform, given fixed values of all others.
 
-    `at` (p,) holds the others, and `informed` (p,) says which are not held.
+    `at` (p,) contains the fixed values, and `informed` (p,) marks the parameters that are not fixed.
     """
 
     def __init__(self, terms: ModelPosterior, at: Array, informed: NDArray[np.bool_]) -> None:
@@ -60,53 +60,53 @@ class GivenOthers(WeightedPosterior):
         self.weights, self.cost, self.dims, self.coords = terms.weights, terms.cost, terms.dims, terms.coords
 
     def whole(self, part: Array) -> Array:
-        """Points (..., p) of the model, from the informed parameters."""
+        """Return points (..., p) in all parameters of the model, from values of the informed ones."""
         theta = np.broadcast_to(self.at, (*part.shape[:-1], len(self.at))).copy()
         theta[..., self.informed] = part
         return theta
 
     def with_weights(self, weights: Array) -> GivenOthers:
-        """Return the same posterior under other weights (row,)."""
+        """Return the same posterior under different weights (row,)."""
         return GivenOthers(self.terms.with_weights(weights), self.at, self.informed)
 
     def on_rows(self, table: SyntheticTable, weights: Array) -> GivenOthers:
-        """Return the same model on other rows and their weights (row,), the others held as here."""
+        """Return the same model on different rows with their weights (row,), with the same fixed values."""
         return GivenOthers(self.terms.on_rows(table, weights), self.at, self.informed)
 
     def scores(self, theta: Array) -> Array:
-        """Gradient of each row's unweighted log likelihood, shape (row, p)."""
+        """Return the gradient of each row's unweighted log likelihood, shape (row, p)."""
         return self.terms.scores(self.whole(theta))[:, self.informed]
 
     def gradients_at(self, rows: NDArray[np.intp], shares: Array, thetas: Array) -> Array:
-        """Gradients (draw, p) of mean log likelihoods."""
+        """Return the gradients (draw, p) of weighted mean log likelihoods."""
         return self.terms.gradients_at(rows, shares, self.whole(thetas))[:, self.informed]
 
     def prior(self, theta: Array) -> tuple[Array, Array]:
-        """Gradient and Hessian of the prior of the informed parameters."""
+        """Return the gradient and the Hessian of the log prior of the informed parameters."""
         gradient, hessian = self.terms.prior(self.whole(theta))
         return gradient[self.informed], hessian[np.ix_(self.informed, self.informed)]
 
     def log_densities(self, theta: Array) -> Array:
-        """Log density, shape (sample,), at points (sample, p)."""
+        """Return the log density, shape (sample,), at points (sample, p)."""
         return self.terms.log_densities(self.whole(theta))
 
     def gradient(self, theta: Array) -> tuple[float, Array]:
-        """Log density and its gradient (p,)."""
+        """Return the log density and its gradient (p,)."""
         value, gradient = self.terms.gradient(self.whole(theta))
         return value, gradient[self.informed]
 
     def constrain(self, theta: Array) -> dict[str, Array]:
-        """Values by name of points (sample, p), the others as they are held."""
+        """Return the values by variable name at points (sample, p), with the others fixed."""
         return self.terms.constrain(self.whole(theta))
 
     def mode(self, start: Array | None = None) -> Mode:
-        """Maximise the log density over the informed parameters, from where they are by default."""
+        """Maximise the log density over the informed parameters, starting from `at` by default."""
         found = self.terms.mode(self.at if start is None else self.whole(start), self.informed)
         both = np.ix_(self.informed, self.informed)
         return Mode(found.theta[self.informed], found.precision[both], found.curvature[both])
 
     def placed(self, values: Array) -> Array:
-        """Values (..., p) of every parameter, from those of the informed ones: NaN for the others."""
+        """Return values (..., p) for every parameter, from those of the informed ones: NaN for the others."""
         found = np.full((*np.shape(values)[:-1], len(self.at)), np.nan)
         found[..., self.informed] = values
         return found
@@ -114,10 +114,10 @@ class GivenOthers(WeightedPosterior):
 
 @dataclass(frozen=True, eq=False)
 class Hierarchy:
-    """A weighted posterior around which the likelihood of some parameters is calibrated, the others held.
+    """A weighted posterior whose likelihood is calibrated in some parameters, given fixed values of the others.
 
-    `mode` is that of the parameters informed by the likelihood, given the others, and `normal` their calibrated
-    likelihood and posterior there.
+    `mode` is the mode of the parameters that the likelihood informs, and `normal` their calibrated likelihood and
+    posterior there.
     """
 
     given: GivenOthers
@@ -126,19 +126,19 @@ class Hierarchy:
 
     @property
     def center(self) -> Array:
-        """The mode, with the parameters that are held, shape (p,)."""
+        """The mode, together with the fixed values of the other parameters, shape (p,)."""
         return self.given.whole(self.mode.theta)
 
     @property
     def curvature(self) -> Array:
-        """Minus the Hessian (p, p) of the weighted log likelihood at the mode: zero where no row informs."""
+        """Minus the Hessian (p, p) of the weighted log likelihood at the mode; zero for parameters no row informs."""
         inside = self.given.informed
         whole = np.zeros((len(inside), len(inside)))
         whole[np.ix_(inside, inside)] = self.mode.curvature
         return whole
 
     def for_record(self, normal: CalibratedNormal) -> CalibratedNormal:
-        """Return a normal of the informed parameters with a place for every one: NaN for those that are held."""
+        """Extend a normal of the informed parameters to all parameters: NaN for the fixed ones."""
         given = self.given
         both, p = np.ix_(given.informed, given.informed), len(given.informed)
         one: dict[str, Any] = {}
@@ -152,7 +152,7 @@ class Hierarchy:
         return replace(normal, marginals={}, mode=self.center, prior_directions=normal.prior_directions + held, **one)
 
     def facts(self, draws: Array) -> dict[str, Any]:
-        """Return what a record says of a hierarchy alone; draws (sample, p) are those of the weighted posterior."""
+        """Return the facts that only the record of a hierarchy has, from weighted posterior draws (sample, p)."""
         terms, center = self.given.terms, self.center
         return {
             "nonquadraticity": nonquadraticity(terms, center, self.curvature, draws),
@@ -163,8 +163,8 @@ class Hierarchy:
     def sample(self, draws: Array, settings: SamplingSettings, rng: np.random.Generator) -> tuple[Array, xr.Dataset]:
         """Draw (sample, p) from calibrated likelihood times prior, first chain first, with group sample_stats.
 
-        `draws` (sample, p) of the weighted posterior say where to look; "auto" takes NUTS where k-hat of importance
-        sampling is too large, and "laplace" raises RuntimeError there.
+        `draws` (sample, p) of the weighted posterior provide the starting point. Method "auto" uses NUTS if k-hat of
+        importance sampling is too large; method "laplace" raises RuntimeError in that case.
         """
         terms, informed, curvature = self.given.terms, self.given.informed, self.curvature
         mean, precision = self.given.whole(self.normal.likelihood_mean), np.zeros_like(curvature)
@@ -172,7 +172,7 @@ class Hierarchy:
         density = _CalibratedDensity(terms, mean, precision)
         settings = replace(settings, sampler={"target_accept": _TARGET_ACCEPT, **settings.sampler})
         n = _PROPOSALS * settings.chains * settings.draws
-        # center and precision of the weighted draws after their likelihood is exchanged for the calibrated one
+        # center and precision of the weighted draws, with their likelihood replaced by the calibrated one
         center = draws.mean(axis=0)
         own = np.linalg.inv(np.atleast_2d(np.cov(draws, rowvar=False)))
         shape = np.asarray(own - curvature + precision, dtype=np.float64)
@@ -184,7 +184,7 @@ class Hierarchy:
 
 
 class _CalibratedDensity(LogDensity):
-    """Prior of a model times a normal likelihood, which says nothing along directions of zero precision."""
+    """Prior of a model times a normal likelihood, which is flat along directions of zero precision."""
 
     def __init__(self, terms: ModelPosterior, mean: Array, precision: Array) -> None:
         self._terms, self._mean, self._precision = terms, mean, precision

@@ -1,4 +1,4 @@
-"""What single rows do to an estimate: their effective number, the largest shift by one, and whether scores vary."""
+"""Influence of single rows: effective number of rows, largest shift of an estimate, and variance of the scores."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from iwbayes.arrays import Array, row_blocks
 
 
 def likelihood_ess(bread: Array, meat: Meat) -> float:
-    """``tr(J^-1 sum p_i s_i s_i') / tr(J^-1 sum p_i^2 s_i s_i')``, in rows.
+    """Return ``tr(J^-1 sum p_i s_i s_i') / tr(J^-1 sum p_i^2 s_i s_i')``, an effective number of rows.
 
-    How many rows of equal weight would give the mean score the same variance, in a trace form of Ghalebikesabi et al.
-    2022, B.5.1. It is the number of rows for equal weights and Kish's effective sample size for weights independent of
-    the scores, and it does not depend on the parametrisation.
+    This many rows of equal weight would give the mean score the same variance. It is a trace form of Ghalebikesabi et
+    al. 2022, B.5.1. With equal weights it is the number of rows. With weights that are independent of the scores it is
+    Kish's effective sample size. It does not depend on the parametrisation.
 
     Theory: docs/theory.md#pareto-k-and-effective-sample-sizes.
     """
@@ -23,11 +23,13 @@ def likelihood_ess(bread: Array, meat: Meat) -> float:
 
 
 def dfbetas(scores: Array, shares: Array, bread: Array, meat: Meat, tilt: ReleasedTilt | None) -> Array:
-    """``max_i |p_i J^-1 r_i| / sd``: how far a single row moves each estimate, in its standard deviations, shape (p,).
+    """Return ``max_i |p_i J^-1 r_i| / sd``: the largest shift of each estimate by a single row, shape (p,).
 
-    The largest DFBETAS of Belsley, Kuh & Welsch (1980) over the rows, with what the tilt leaves of a score, since it
-    follows the sampled rows. Unlike k-hat of the weights it asks what they do to an estimate, and it means something
-    where they take few distinct values. Its squares sum over the rows to the share of the variance that they make.
+    The unit is the estimate's standard deviation. This is the largest DFBETAS of Belsley, Kuh & Welsch (1980) over the
+    rows. It uses the residual r of a score on the tilt's features, because the tilt follows the sampled rows. In
+    contrast to k-hat of the weights, it measures the effect of the weights on an estimate, and it remains meaningful if
+    the weights take few distinct values. The squares sum over the rows to the share of the variance that they
+    contribute.
 
     Theory: docs/theory.md#pareto-k-and-effective-sample-sizes.
     """
@@ -43,11 +45,12 @@ def dfbetas(scores: Array, shares: Array, bread: Array, meat: Meat, tilt: Releas
 
 
 def variation(information: Array, bread: Array) -> Array:
-    """``J^-1 I J^-1 / J^-1``, entry by entry of the diagonal: variance of the scores over what J expects, shape (p,).
+    """Return the diagonal of ``J^-1 I J^-1`` over that of ``J^-1``, shape (p,).
 
-    It is one where the model is right. It is near zero where the likelihood has no mode of its own, and a prior alone
-    keeps the estimate finite: of the rows with a level all have the same outcome (separation), or an outcome does not
-    occur at all. Scores then hardly vary, and the sandwich takes an estimate for known that nobody knows.
+    It is the variance of the scores over the variance that J implies. It is 1 if the model is right. It is near zero if
+    the likelihood itself has no mode and only the prior keeps the estimate finite: all rows of a level have the same
+    outcome (separation), or an outcome does not occur. Scores then hardly vary, and the sandwich treats an unknown
+    parameter as known.
 
     Theory: docs/theory.md#pareto-k-and-effective-sample-sizes.
     """

@@ -1,4 +1,4 @@
-"""Kappa, the noise ratio of a parameter, and the share of its influence function that the release has measured."""
+"""Kappa, the noise ratio of a parameter, and the explained share: how much of its influence the release measured."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from numpy.typing import NDArray
 from iwbayes.analyst.calibration.moments import TiltMoments
 from iwbayes.arrays import Array
 
-#: Below this share of a parameter's variance the tilt has no pull on it.
+#: Below this share of a parameter's variance, the tilt counts as having no effect on the parameter.
 _NO_PULL = 1e-12
 
 
 def kappa(tilt: TiltMoments, bread: Array, information: Array) -> Array:
-    """Privacy noise against the spread of one private row in the tilt's pull on each parameter, shape (p,).
+    """Return the ratio of privacy noise to the effect of one private row on each parameter by the tilt, shape (p,).
 
-    ``sqrt(c Sigma_zeta c' / c H c')``, c a row of ``J^-1 C H^+``; zero where the tilt has no pull. `bread` is J^-1 and
-    `information` ``sum p_i s_i s_i'``, both (p, p).
+    ``sqrt(c Sigma_zeta c' / c H c')``, with c a row of ``J^-1 C H^+``; zero if the tilt has no effect on the parameter.
+    `bread` is J^-1 and `information` is ``sum p_i s_i s_i'``, both (p, p).
 
     Theory: docs/theory.md#kappa-and-what-explained-means.
     """
@@ -35,11 +35,11 @@ def kappa_overall(tilt: TiltMoments) -> float:
 
 
 def explained_share(tilt: TiltMoments, bread: Array, information: Array) -> Array:
-    """Share of the variance of each parameter's influence function that the features span, shape (p,).
+    """Return the share of the variance of each parameter's influence function that the features span, shape (p,).
 
     Theory: docs/theory.md#kappa-and-what-explained-means.
 
-    NaN for parameters that no row informs; arguments as of `kappa`.
+    NaN for parameters that no row informs; the arguments are those of `kappa`.
     """
     spanned, total, acts = _spanned(tilt, bread, information)
     found = np.divide(spanned, total, out=np.where(total > 0, 0.0, np.nan), where=acts)
@@ -47,7 +47,7 @@ def explained_share(tilt: TiltMoments, bread: Array, information: Array) -> Arra
 
 
 def _spanned(tilt: TiltMoments, bread: Array, information: Array) -> tuple[Array, Array, NDArray[np.bool_]]:
-    """Variance of the influence functions that the features span, all of it, and where the tilt acts at all."""
+    """Return the spanned variance of the influence functions, the whole variance, and whether the tilt acts."""
     pull = bread @ tilt.slope
     spanned = (pull**2) @ tilt.h
     total = np.einsum("ij,jk,ik->i", bread, information, bread)

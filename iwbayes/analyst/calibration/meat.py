@@ -1,8 +1,9 @@
 """The meat of the sandwich, the covariance of the mean score: a sum of five named terms.
 
-``row_meat + moment_meat + misfit_meat + second_order_meat + rehearsed_meat``. Calibration, loo, ppc and effects use the
-same sum, but for the last two terms: they follow how an estimate bends with the released moments, and how far the
-estimates of rehearsals are from it. Weighted means of fixed numbers, of which the others are made, do not bend.
+``row_meat + moment_meat + misfit_meat + second_order_meat + rehearsed_meat``. Calibration, loo, ppc and the averages of
+quantities use the same sum. The last two terms apply to estimates only: how an estimate bends with the released
+moments, and how far estimates in rehearsals are from it. The other methods use weighted means of fixed numbers, which
+do not bend.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ class Meat:
     """Covariance of the weighted mean of scores, term by term, each (p, p)."""
 
     row_meat: Array  # sum p_i^2 r_i r_i': the synthetic rows are a sample
-    moment_meat: Array  # C P_b C': the private rows are one, and their moments have noise
-    #: What the rows miss where no moment pulls them: delta^2 times the variance that the features leave of the scores.
+    moment_meat: Array  # C P_b C': the private rows are a sample too, and their moments have noise
+    #: The error of the rows in unmeasured directions: delta^2 times the residual variance of scores on the features.
     misfit_meat: Array
     second_order_meat: Array  # how an estimate bends with the moments; see `second_order_covariance`
-    rehearsed_meat: Array  # what rehearsals say beside the other terms; it may be negative
+    rehearsed_meat: Array  # what rehearsals add to the other terms; it may be negative
     scores: ScoreMoments
     tilt: TiltMoments | None
     misfit: float  # delta, the root of `unmeasured_variance`; NaN without a tilt
@@ -44,8 +45,8 @@ class Meat:
     ) -> Meat:
         """Evaluate the first three terms from scores (row, p) and shares (row,), which sum to one.
 
-        Without a tilt it is the row sandwich: r = s without the other terms. `tau` is the prior standard deviation of
-        the tilt's coefficients; `misfit` is delta where it is known already, since it does not depend on the scores.
+        Without a tilt it is the row sandwich: r = s, without the other terms. `tau` is the prior standard deviation of
+        the tilt's coefficients. Pass `misfit`, delta, if it is known already; it does not depend on the scores.
 
         Theory: docs/theory.md#the-sandwich-with-the-noise-in-it.
         """
@@ -58,7 +59,7 @@ class Meat:
     def of_other_scores(
         self, scores: Array, shares: Array, tilt: ReleasedTilt | None, n_private: float, *, tau: float = TAU
     ) -> Meat:
-        """Return the first three terms for other scores (row, q) of the same rows, whose features have the same H."""
+        """Return the first three terms for different scores (row, q) of the same rows, with the same H."""
         moments = None if tilt is None or self.tilt is None else self.tilt.with_scores(scores, shares, tilt)
         return self._of(scores, shares, tilt, moments, n_private, tau, self.misfit)
 
@@ -82,7 +83,7 @@ class Meat:
 
     @property
     def of_scores(self) -> Array:
-        """Sum of the first three terms, which any scores have."""
+        """Sum of the first three terms, which apply to any scores."""
         return self.row_meat + self.moment_meat + self.misfit_meat
 
     @property
@@ -92,5 +93,5 @@ class Meat:
 
     @property
     def unmeasured(self) -> Array:
-        """Variance that the tilt's features leave of the scores; all of it without a tilt."""
+        """Residual covariance of the scores on the tilt's features; the whole covariance without a tilt."""
         return self.scores.information if self.tilt is None else self.tilt.unspanned(self.scores.information)

@@ -1,4 +1,4 @@
-"""How far the weighted rows are from the private ones where no moment pulls them: what was measured tells."""
+"""Error of the weighted rows in directions that no released moment corrects, estimated from the measured ones."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ from iwbayes.arrays import Array
 from iwbayes.measurement import error_before_tilt, mean_excess
 from iwbayes.release import Release
 
-#: Held-back features of which the tilt's own leave less than this share are left out.
+#: Held-back features are left out if the tilt's features leave less than this share of their variance unexplained.
 _LEFT = 1e-6
-#: Where a release tests its fit, the mean square error of its rows where nobody looks is the mean of what the test says
-#: and of this part of the generator's error in the measured directions, which the tilt has since moved. On ten real
-#: populations the error itself was 0.4 of the latter (middle half 0.2 to 0.7), and 0.6 of it without products.
+#: The mean square error of the rows in unmeasured directions, if the release has a held-back test, is the mean of two
+#: numbers: the result of that test, and this part of the generator's error in the measured directions, before the tilt
+#: moved the rows. On ten real populations the error itself was 0.4 of the generator's error (middle half 0.2 to 0.7),
+#: and 0.6 of it without products.
 TILTED_PART = 0.5
 
 
 def misfit_variance(tilt: ReleasedTilt, shares: Array, n_private: float) -> float:
-    """Mean square of what the weighted rows miss of features of variance one that the tilt does not pull.
+    """Return the mean square error of the weighted rows in features of variance one that the tilt does not use.
 
-    With residuals r of the held-back features on the tilt's, S their weighted covariance and d their private mean less
-    the weighted one, it is the mean over directions of ``d' S^-1 d`` less what noise, the sampling of private rows and
-    that of synthetic rows make it by themselves. It is not negative: zero where the tilt's features leave nothing of
-    the others, and NaN without a held-back test.
+    Let r be the residuals of the held-back features on the tilt's features, S their weighted covariance, and d their
+    private mean less the weighted mean. The estimate is the mean over directions of ``d' S^-1 d``, less the part that
+    is due to noise, to sampling of the private rows and to sampling of the synthetic rows. It is never negative. It is
+    zero if the tilt's features span the held-back ones, and NaN without a held-back test.
 
     Theory: docs/theory.md#the-sandwich-with-the-noise-in-it.
 
-    Where the log ratio of private and weighted rows is a random function beside the tilt's features, with mean square
-    delta^2 in each direction of variance one, delta^2 is estimated by this, and the mean of a score misses by a
-    variance of delta^2 times the score's own residual variance. The held-back features stand in the place of the
-    scores of `tilt_moments`.
+    The model behind it: the log ratio of private and weighted rows is a random function in addition to the tilt's
+    features, with mean square delta^2 in each direction of variance one. This function estimates delta^2. The error of
+    a mean score then has a variance of delta^2 times the score's own residual variance. In the call of `tilt_moments`,
+    the held-back features take the role of the scores.
     """
     test = tilt.held_back
     if test is None:
@@ -49,12 +50,16 @@ def misfit_variance(tilt: ReleasedTilt, shares: Array, n_private: float) -> floa
 
 
 def unmeasured_variance(tilt: ReleasedTilt, shares: Array, n_private: float) -> float:
-    """Mean square error of the weighted rows in a direction of variance one that the tilt does not pull.
+    """Return the mean square error of the weighted rows in a direction of variance one that the tilt does not use.
 
-    By the test of fit, where there is one (`misfit_variance`). Of a tilt in stages, by the error of the rows before the
-    first stage in the scores of its models, of which later stages leave no more than what is clipped; private rows
-    differ by one in N there. Else nobody looked, and it is `generator_error`, how wrong the rows were where somebody
-    did. Both are at least what has to be assumed (`Measurement.least_error`). NaN where the tilt is of no release.
+    The estimate comes from the first of these that is available:
+
+    1. the held-back test of the release (`misfit_variance`);
+    2. for a tilt in stages, the error of the rows before the first stage in the scores of its models, plus 1/N for the
+       sampling of the private rows; later stages correct these directions except for clipped parts;
+    3. the error of the generator in the measured directions (`generator_error`).
+
+    The last two are at least the assumed error `Measurement.least_error`. NaN if the tilt belongs to no release.
     """
     tested = misfit_variance(tilt, shares, n_private)
     if not np.isnan(tested) or tilt.weights is None:
@@ -65,13 +70,12 @@ def unmeasured_variance(tilt: ReleasedTilt, shares: Array, n_private: float) -> 
 
 
 def generator_error(tilt: ReleasedTilt, n_private: float) -> float:
-    """Mean square error of the rows before their tilt, in directions of variance one of the features that it measured.
+    """Return the mean square error of the rows before their tilt, in measured directions of variance one.
 
     Theory: docs/theory.md#the-sandwich-with-the-noise-in-it.
 
-    How wrong the generator was where somebody looked: the released moments less those of the rows under their base
-    weights, as in `misfit_variance`, less what noise and sampling make them differ by. It may be negative. NaN where
-    the base is not known.
+    It compares the released moments with those of the rows under their base weights, as in `misfit_variance`, and
+    subtracts the part that is due to noise and sampling. It may be negative. NaN if the base weights are unknown.
     """
     try:
         base, _ = tilt.base_and_coefficients
@@ -81,11 +85,11 @@ def generator_error(tilt: ReleasedTilt, n_private: float) -> float:
 
 
 def row_error(release: Release) -> float:
-    """Mean square error of the weighted rows in an unmeasured direction of variance one, as far as a release tells.
+    """Return the mean square error of the weighted rows in an unmeasured direction of variance one.
 
-    It is learned from directions that were measured: those of the test of fit after the tilt, where there is one, and
-    the tilt's own before it, in its first stage where it has several. It may be negative by chance; NaN where nothing
-    was measured.
+    It is estimated from the measured directions: from those of the held-back test after the tilt, if there is one, and
+    from the tilt's own before the tilt (before the first stage, if there are several). It may be negative by chance;
+    NaN if nothing was measured.
     """
     tilt = ReleasedTilt.of(release)
     if tilt is None:

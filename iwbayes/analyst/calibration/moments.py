@@ -1,4 +1,4 @@
-"""Second moments of scores and tilt features over the weighted rows, in blocks: what the meat is made of.
+"""Second moments of scores and tilt features over the weighted rows, in blocks: the ingredients of the meat.
 
 Notation: p_i = w_i / sum w, s_i the score of row i centred at its weighted mean, phi_i the tilt's features,
 mu and H their weighted mean and covariance, C the weighted covariance of s and phi.
@@ -13,7 +13,7 @@ import numpy as np
 from iwbayes.analyst.released_tilt import FEATURE_CUT, ReleasedTilt
 from iwbayes.arrays import Array, row_blocks, symmetric
 
-#: Numbers held by one block of rows: 2^22 float64 are 32 MiB.
+#: Size of one block of rows, in numbers: 2^22 float64 are 32 MiB.
 BLOCK_NUMBERS = 2**22
 
 
@@ -42,7 +42,7 @@ class TiltMoments:
         return (self.cross @ self.basis) / self.h
 
     def with_scores(self, scores: Array, shares: Array, tilt: ReleasedTilt) -> TiltMoments:
-        """Return the same with C of other scores (row, q) of the same rows."""
+        """Return the same moments with C for different scores (row, q) of the same rows."""
         mean_score, cross = shares @ scores, np.zeros((scores.shape[1], len(self.center)))
         for rows in row_blocks(len(shares), BLOCK_NUMBERS // sum(cross.shape)):
             weighted = (tilt.features[rows] - self.center) * shares[rows, None]
@@ -50,26 +50,26 @@ class TiltMoments:
         return replace(self, cross=cross)
 
     def moment_covariance(self, n_private: float, tau: float) -> Array:
-        """Return C P_b C', shape (p, p): what the estimation of the tilt adds to the meat.
+        """Return C P_b C', shape (p, p): the part of the meat that comes from estimating the tilt.
 
         Theory: docs/theory.md#the-sandwich-with-the-noise-in-it.
 
         P_b = (H S_m^-1 H + I/tau^2)^-1 is computed as a/(1 + a/tau^2) in the eigenvectors of
-        H^-1 S_m H^-1 = diag(a), which needs no inverse of S_m. Along cut directions the moments say nothing
-        of b, so that P_b is tau^2 there, its limit as H vanishes. By Cauchy and Schwarz that adds at most
-        FEATURE_CUT h_max tau^2 in units of the scores' variance; the residual scores keep these directions
-        too, so that cutting errs on the side of wider intervals in both parts.
+        H^-1 S_m H^-1 = diag(a), which needs no inverse of S_m. Along cut directions the moments carry no information
+        about b. P_b is therefore tau^2 there, its limit as H vanishes. By Cauchy and Schwarz this adds at most
+        FEATURE_CUT h_max tau^2 in units of the scores' variance. The residual scores keep these directions too.
+        Cutting therefore makes intervals wider in both parts, never narrower.
         """
         half = self.cross @ self.coefficient_root(n_private, tau)
         cut = self.cross - self.cross @ self.basis @ self.basis.T
         return half @ half.T + tau**2 * (cut @ cut.T)
 
     def unspanned(self, information: Array) -> Array:
-        """Return what the kept features leave of the scores' covariance `information`, both (p, p)."""
+        """Return the residual of the scores' covariance `information` on the kept features, both (p, p)."""
         return symmetric(information - (self.slope * self.h) @ self.slope.T)
 
     def coefficient_root(self, n_private: float, tau: float) -> Array:
-        """Return R (k, q), P_b = R R' in the kept directions: see `moment_covariance`."""
+        """Return R (k, q) with P_b = R R' in the kept directions; see `moment_covariance`."""
         # S_m = H/N + Sigma_zeta, so that H^-1 S_m H^-1 = H^-1/N + H^-1 Sigma_zeta H^-1
         spread = np.diag(1.0 / (self.h * n_private)) + self.noise / np.outer(self.h, self.h)
         a, vectors = np.linalg.eigh(symmetric(spread))
@@ -81,9 +81,9 @@ class TiltMoments:
 class ScoreMoments:
     """Weighted second moments of the centred scores, each (p, p).
 
-    `information` is ``sum p_i s_i s_i'``, `squared` ``sum p_i^2 s_i s_i'`` and `residual` ``sum p_i^2 r_i r_i'`` with
-    r_i = s_i - C H^+ (phi_i - mu): what is left of a score when the tilt follows the sampled rows. Without a tilt r =
-    s.
+    `information` is ``sum p_i s_i s_i'``, `squared` ``sum p_i^2 s_i s_i'`` and `residual` ``sum p_i^2 r_i r_i'``.
+    The residual r_i = s_i - C H^+ (phi_i - mu) is the part of a score that remains when the tilt follows the sampled
+    rows. Without a tilt r = s.
     """
 
     information: Array
@@ -94,7 +94,7 @@ class ScoreMoments:
 def tilt_moments(scores: Array, shares: Array, tilt: ReleasedTilt | None) -> TiltMoments | None:
     """Accumulate mu, C and H over blocks of rows and cut H; None without a tilt. Shares (row,) sum to one.
 
-    ValueError for features of another number of rows, or that are not finite or do not vary.
+    ValueError if the features have a different number of rows, are not finite or do not vary.
     """
     if tilt is None:
         return None
@@ -102,8 +102,8 @@ def tilt_moments(scores: Array, shares: Array, tilt: ReleasedTilt | None) -> Til
     k, p = len(noise), scores.shape[1]
     if np.shape(phi) != (len(shares), k):
         raise ValueError(
-            "the tilt must have one row of features for each score and one for each row of its noise, shape "
-            f"({len(shares)}, {k}); got {np.shape(phi)}."
+            "the tilt must have one row of features per score and one column of features per row of its noise, shape "
+            f"({len(shares)}, {k}); got {np.shape(phi)}. Pass the tilt of the release whose rows the model observes."
         )
     mean_score = shares @ scores
     offset, first, second, cross = np.zeros(k), np.zeros(k), np.zeros((k, k)), np.zeros((p, k))
@@ -118,10 +118,10 @@ def tilt_moments(scores: Array, shares: Array, tilt: ReleasedTilt | None) -> Til
         cross += (scores[rows] - mean_score).T @ weighted
     covariance = symmetric(second - np.outer(first, first))
     if not (np.isfinite(covariance).all() and np.isfinite(noise).all()):
-        raise ValueError("the tilt's features and their noise must be finite; check the release's features.")
+        raise ValueError("the tilt's features and their noise must be finite. Check the release's features.")
     values, vectors = np.linalg.eigh(covariance)
     if not values[-1] > 0:
-        raise ValueError("the tilt's features must vary over the weighted rows; check the release's weights.")
+        raise ValueError("the tilt's features must vary over the weighted rows. Check the release's weights.")
     kept = values > FEATURE_CUT * values[-1]
     basis = vectors[:, kept]
     return TiltMoments(offset + first, basis, values[kept], cross, basis.T @ noise @ basis)

@@ -1,4 +1,4 @@
-"""Mixtures of calibrated posteriors, one for each draw of the weights: their draws, mean and total covariance."""
+"""Mixtures of calibrated posteriors, one for each weight draw: their draws, mean and total covariance."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from iwbayes.arrays import Array
 def map_parts(
     parts: Sequence[Array], modes: Sequence[Array], precisions: Sequence[Array], normals: Sequence[CalibratedNormal]
 ) -> list[Array]:
-    """Move the draws (sample, p) of each part to its own calibrated normal; see `map_draws`.
+    """Move the draws (sample, p) of each part to the calibrated normal of that part; see `map_draws`.
 
-    `modes` and `precisions` are those of each part's posterior; the precisions are not used for a single part. A part
-    may have fewer draws than there are parameters: the covariance of the draws is therefore estimated from all of them
-    together, each in units of the curvature at the mode of its own part.
+    `modes` and `precisions` belong to each part's posterior; with a single part the precisions are not used. A part may
+    have fewer draws than there are parameters. The covariance is therefore estimated from the draws of all parts
+    together, each in units of the curvature at the mode of its part.
     """
     if len(parts) == 1:
         covariances = [np.atleast_2d(np.cov(parts[0], rowvar=False))]
@@ -36,7 +36,7 @@ def map_parts(
 
 
 def with_marginals(draws: Array, normal: CalibratedNormal) -> Array:
-    """Give draws (sample, p) the marginals of the parameters that no normal fits; ranks stay as they are."""
+    """Give draws (sample, p) the marginals of the parameters that are far from normal; their ranks stay the same."""
     if not normal.marginals:
         return draws
     draws = draws.copy()
@@ -46,11 +46,11 @@ def with_marginals(draws: Array, normal: CalibratedNormal) -> Array:
 
 
 def pool_normals(normals: Sequence[CalibratedNormal]) -> tuple[CalibratedNormal, Array]:
-    """Mean and covariance of an equal mixture of calibrated posteriors, one a draw of the weights.
+    """Return the mean and covariance of an equal mixture of calibrated posteriors, one per weight draw.
 
-    The mean of the means, and the mean of the covariances plus the covariance of the means (divisor: their number, as
-    it is that of the mixture); with the standard deviation (p,) of the means over the draws. A single normal is
-    returned as it is, with NaN.
+    The mean is the mean of the means. The covariance is the mean of the covariances plus the covariance of the means,
+    with their number as divisor, because it describes the mixture. Also returns the standard deviation (p,) of the
+    means over the weight draws. A single normal is returned unchanged, with NaN.
     """
     first = normals[0]
     if len(normals) == 1:
@@ -83,7 +83,7 @@ def pool_normals(normals: Sequence[CalibratedNormal]) -> tuple[CalibratedNormal,
 
 
 def total_covariance(means: Sequence[Array], covariances: Sequence[Array]) -> tuple[Array, Array]:
-    """Mean and covariance of an equal mixture: the mean of the covariances plus the covariance of the means.
+    """Return the mean and covariance of an equal mixture: mean of the covariances plus covariance of the means.
 
     Theory: docs/theory.md#why-plug-in-weights-give-intervals-that-are-too-narrow.
     """

@@ -1,4 +1,4 @@
-"""The record of a calibration: what moved by how much, and whether it was inside its domain."""
+"""Record of a calibration: how much each parameter moved, and whether the fit was inside the domain of calibration."""
 
 from __future__ import annotations
 
@@ -36,23 +36,24 @@ from iwbayes.display import wrapped
 from iwbayes.release import Release
 from iwbayes.weights import Weights
 
-#: Largest ratio of a parameter's spread by the variance of its scores to that by their curvature. A 90 % interval of
-#: the model alone covers 86 % at this value.
+#: Largest ratio of a parameter's standard deviation by the variance of its scores to that by their curvature. At this
+#: value, a 90 % interval of the model alone covers 86 %.
 DISPERSION_LIMIT = 1.1
 _UNKNOWN = (
-    "this model has no scores at a mode, so that we cannot check whether the release measured the statistics it relies "
-    "on. Compare with fit() or calibrate() of a simpler model of the same columns, whose record says so."
+    "this model has no scores at a mode, so we cannot check whether the release measured the statistics it relies on. "
+    "Its intervals may be too narrow. Compare with fit() or calibrate() of a simpler model of the same columns, whose "
+    "record contains this check."
 )
 _FEW_DRAWS = (
-    "too few weight draws to estimate their variance. Take more, with n_draws, and at least as many draws of the "
-    "posterior."
+    "there are too few weight draws to estimate how much estimates vary between them, and intervals may be too narrow. "
+    "Use more weight draws (n_draws), and at least as many draws of the posterior."
 )
 NAN = float("nan")
-#: Variable of a posterior with the draws of what is not calibrated.
+#: Variable of a posterior that repeats the draws of the scalars that are not calibrated.
 NOT_CALIBRATED = "not_calibrated"
-#: Parameters that a reason names.
+#: Number of parameters that a reason names.
 _NAMED = 3
-#: Lines of a warning, and its last words.
+#: Most lines of a warning, and its last words.
 _WARNING_LINES, _SEE = 3, "See diagnose(release, idata)."
 
 
@@ -69,29 +70,34 @@ def calibration_record(
     informed: np.ndarray | None = None,
     linked: np.ndarray | None = None,
 ) -> xr.Dataset:
-    """Describe a calibration: what moved by how much, and whether it was inside its domain.
+    """Describe a calibration: how much each parameter moved, and whether it was inside the domain of calibration.
 
-    There is one normal for each draw of the weights; `names` are flat names of the p unconstrained parameters, whose
-    draws before and after have shape (..., p). `unmeasured` comes from `ReleasedTilt.unmeasured`. `nonquadraticity`
-    is known where calibrated likelihood times prior was sampled. `informed` (p,) tells the parameters that the
-    likelihood depends on; all by default. `linked` (p, p) tells which parameters the prior ties to each other.
+    There is one normal for each weight draw. `names` are flat names of the p unconstrained parameters; their draws
+    before and after calibration have shape (..., p). `unmeasured` comes from `ReleasedTilt.unmeasured`.
+    `nonquadraticity` is known if calibrated likelihood times prior was sampled. `informed` (p,) marks the parameters
+    that the likelihood depends on; all by default. `linked` (p, p) marks the pairs of parameters that the prior
+    connects.
 
     Returns
     -------
     xarray.Dataset
-        Dimension ``parameter``; variables ``calibrated``, whether nothing that bounds the domain is beyond its limit
-        for this parameter; ``kappa``, ``explained``, ``second_order`` (share of the variance that is of second order in
-        the weights), ``misfit_share`` (share that is due to what the rows miss), ``dfbetas`` (how far a single row
-        moves the estimate, in standard deviations), ``variation`` (of the scores, over what the curvature expects) and
-        ``skew``, all NaN for hyperparameters; ``mean_weighted``,
-        ``sd_weighted``,
-        ``mean_calibrated``, ``sd_calibrated`` (unconstrained), ``sd_between`` (of the calibrated means over draws of
-        the weights, and part of ``sd_calibrated``; NaN for a single draw). Attributes: ``method`` ("tilt" or "row
-        sandwich"), ``weight_draws`` (their number), ``verdict`` ("calibrated", "calibrated in part" or "not
-        calibrated"), ``reasons`` (text, one a line, empty where there is none), ``kappa_max``, ``explained_min``,
-        ``second_order_max``, ``misfit_share_max``, ``dfbetas_max``, ``variation_min``, ``misfit``, ``kappa0``, ``skew``
-        (the largest), ``nonquadraticity``, ``likelihood_ess``, ``cut_directions``, ``prior_directions``, ``pareto_k``,
-        ``ess``, ``n_private``, ``n_synthetic``, ``clipped_private``, ``clipped_synthetic``.
+        Dimension ``parameter``. Variables:
+
+        - ``calibrated``: whether all checks of this parameter are inside their limits;
+        - ``kappa``, ``explained``, ``dfbetas`` (how far a single row moves the estimate, in standard deviations),
+          ``variation`` (variance of the scores over the variance that the curvature implies) and ``skew``;
+        - ``second_order`` (share of the variance that is of second order in the weights) and ``misfit_share`` (share
+          that is due to the misfit of the rows); all NaN for hyperparameters, like those above;
+        - ``mean_weighted``, ``sd_weighted``, ``mean_calibrated``, ``sd_calibrated``, in unconstrained space;
+        - ``sd_between``: standard deviation of the calibrated means over weight draws, a part of ``sd_calibrated``; NaN
+          for a single weight draw.
+
+        Attributes: ``method`` ("tilt" or "row sandwich"), ``weight_draws`` (their number), ``verdict`` ("calibrated",
+        "calibrated in part" or "not calibrated"), ``reasons`` (text, one per line, empty if there are none),
+        ``kappa_max``, ``explained_min``, ``second_order_max``, ``misfit_share_max``, ``dfbetas_max``,
+        ``variation_min``, ``misfit``, ``kappa0``, ``skew`` (the largest), ``nonquadraticity``, ``likelihood_ess``,
+        ``cut_directions``, ``prior_directions``, ``pareto_k``, ``ess``, ``n_private``, ``n_synthetic``,
+        ``clipped_private``, ``clipped_synthetic``.
     """
     normals = [normals] if isinstance(normals, CalibratedNormal) else list(normals)
     normal, between = pool_normals(normals)
@@ -104,7 +110,7 @@ def calibration_record(
     facts["second_order_max"] = -smallest_known(-normal.second_order)
     known = np.ones(len(names), dtype=bool) if informed is None else informed
     skew = np.abs(columns["mean_weighted"] - normal.mode) / columns["sd_weighted"]
-    columns["skew"] = np.where(known, skew, NAN)  # no normal stands for the others
+    columns["skew"] = np.where(known, skew, NAN)  # the other parameters are not approximated by a normal
     facts["skew"], facts["nonquadraticity"] = float(np.nanmax(columns["skew"])), nonquadraticity
     if tilted:
         of_all = [*weight_checks(facts), nonquadraticity_check(facts["nonquadraticity"])]
@@ -116,30 +122,34 @@ def calibration_record(
 
 
 def _why_row_sandwich(release: Release, tilt: ReleasedTilt | None, n_draws: int) -> str:
-    """Say why the noise of the weights is not in the intervals, or not all of it."""
+    """Return the reason why intervals leave out the noise of the weights, or a part of it."""
     if n_draws > 1:
         return (
-            f"the intervals hold the noise of the weights only as far as their {n_draws} draws differ by it (row "
-            "sandwich of each draw, and the spread between them): what the draws share, such as shrinkage and the "
-            "private rows' own sampling, is left out. Ask for a release with tilt weights."
+            f"the intervals include the noise of the weights only as far as the {n_draws} weight draws differ because "
+            "of it (row sandwich of each, and the variance between them). They leave out shrinkage and the sampling "
+            "of the private rows, which all weight draws share, so they may be too narrow. Request a release with "
+            "tilt weights."
         )
     own = release.weights
     if tilt is None and own.n_draws == 1:
-        why = f"calibration does not know the noise of {own.method} weights. Ask for a release with tilt weights."
+        why = (
+            f"the noise distribution of {own.method} weights is unknown, so intervals may be too narrow. Request a "
+            "release with tilt weights."
+        )
     else:
         why = (
-            "the model's weights are not those that were released, or post-processing changed them. Use "
-            "reweight(model, release.weights, total=release.n_private)."
+            "the model's weights are not the released ones, or post-processing changed them, so intervals may be too "
+            "narrow. Use reweight(model, release.weights, total=release.n_private)."
         )
-    return "the noise of the weights is left out of the intervals (row sandwich only): " + why
+    return "the intervals leave out the noise of the weights (row sandwich only): " + why
 
 
 @dataclass(frozen=True, eq=False)
 class ModeReference:
-    """What the sandwich says of a pooled posterior, at its mode under the averaged weights.
+    """Sandwich of a pooled posterior, evaluated at its mode under the averaged weights.
 
-    `dispersion` (p,) is the standard deviation of each parameter by the variance of the scores, over that by their
-    curvature; the prior counts in both. One where the model is right.
+    `dispersion` (p,) is a ratio of standard deviations of each parameter: by the variance of the scores, over that by
+    their curvature. The prior counts in both. The ratio is 1 if the model is right.
     """
 
     normal: CalibratedNormal
@@ -157,20 +167,23 @@ def pool_record(
     at_mode: ModeReference | None,
     unmeasured: str | None = None,
 ) -> xr.Dataset:
-    """Describe a mixture over noise-aware weights: draws (sample, p), and the `part` (sample,) of it that each is from.
+    """Describe a mixture over noise-aware weights: draws (sample, p), and the `part` (sample,) each one belongs to.
 
-    `at_mode` is None where the posterior has no mode, or rows no scores; for `unmeasured` see `calibration_record`.
+    `at_mode` is None if the posterior has no mode, or if rows have no scores; for `unmeasured` see
+    `calibration_record`.
 
     Returns
     -------
     xarray.Dataset
-        As `calibration_record`, with method "pool". ``mean_weighted`` and ``mean_calibrated`` are equal;
-        ``sd_weighted`` is the spread within draws of the weights, ``sd_between`` that of the means over them, and
-        ``sd_calibrated`` that of all. ``dispersion`` is added (see `ModeReference`) and, as an attribute, its maximum;
-        ``kappa_bound`` bounds kappa of any parameter; ``misfit_share`` is the share of the sandwich's variance: the
-        draws do not hold it. Without a reference ``kappa``, ``explained``, ``misfit_share`` and ``dispersion`` are not
-        known (NaN), ``kappa_max`` is the bound, and the verdict is "not calibrated".
-        ``weight_draws_used`` counts the draws of the weights that are behind a draw of the posterior.
+        As `calibration_record`, with method "pool" and these differences. ``mean_weighted`` and ``mean_calibrated`` are
+        equal. ``sd_weighted`` is the standard deviation within weight draws, ``sd_between`` that of the means over
+        weight draws, and ``sd_calibrated`` that of all draws. ``misfit_share`` is the share of the sandwich's variance,
+        because the draws do not include the misfit.
+
+        Added are the variable ``dispersion`` (see `ModeReference`) and the attributes ``dispersion_max``,
+        ``kappa_bound``, an upper bound of kappa of any parameter, and ``weight_draws_used``, the number of weight draws
+        behind the draws of the posterior. Without a reference, ``kappa``, ``explained``, ``misfit_share`` and
+        ``dispersion`` are unknown (NaN), ``kappa_max`` is the bound, and the verdict is "not calibrated".
     """
     within, between = _spreads(draws, part)
     normal = None if at_mode is None else at_mode.normal
@@ -184,27 +197,27 @@ def pool_record(
         facts |= {"pareto_k": float(averaged.pareto_k), "ess": float(averaged.ess)}
     kept = shares > 0
     rows = TiltPosterior(tilt.features[kept], np.log(shares[kept]), tilt.value, tilt.noise)
-    facts["kappa_bound"] = rows.largest_kappa(np.zeros(len(tilt.value)))  # of any parameter of any model
+    facts["kappa_bound"] = rows.largest_kappa(np.zeros(len(tilt.value)))  # over all parameters of all models
     facts["kappa_max"] = facts["kappa_bound"] if normal is None else float(np.max(normal.kappa))
     facts["weight_draws_used"] = len(np.unique(part))
     facts["dispersion_max"] = float(np.max(columns["dispersion"]))
-    facts["skew"] = facts["nonquadraticity"] = NAN  # no normal stands for anything here
+    facts["skew"] = facts["nonquadraticity"] = NAN  # a pool uses no normal approximation
     of_all = [above("weight_draws", facts["weight_draws_used"], WEIGHT_DRAWS_LIMIT, _FEW_DRAWS), *weight_checks(facts)]
     if normal is None:
         bound = kappa_check(facts["kappa_bound"], "kappa (at most, of any parameter)")
         of_all = [Check("explained", "unknown", "", "fail", _UNKNOWN), bound, *of_all]
-    # the limit of kappa is the sandwich's, as long as no study supports another
+    # kappa has the limit of the sandwich because no study has established a different one for pools
     of_each = parameter_checks(unmeasured, pooled=True) | {"dispersion": _dispersion_check}
     verdict = judge(names, columns, of_each, of_all, np.ones(len(names), dtype=bool))
     return dataset(names, columns, {"method": "pool", "weight_draws": n_parts} | facts, normal, *verdict)
 
 
 def _dispersion_check(value: float) -> Check:
-    """Spread of a parameter by the variance of its scores against that by their curvature."""
+    """Check a parameter's standard deviation by the variance of its scores against that by their curvature."""
     advice = (
-        "the rows vary more than the model says, and the pooled posterior is as narrow as the model's own. Use "
-        "calibrate() (or calibrate='formula'), whose intervals do not rest on the model's spread, or a model with "
-        "overdispersion."
+        "the rows vary more than the model assumes, so intervals of this pooled posterior are too narrow. Use "
+        "calibrate() (or calibrate='formula'), whose intervals do not rely on the variance that the model assumes, or "
+        "a model with overdispersion."
     )
     return below("dispersion", value, DISPERSION_LIMIT, advice)
 
@@ -217,11 +230,11 @@ def judge(
     informed: NDArray[np.bool_],
     linked: NDArray[np.bool_] | None = None,
 ) -> tuple[NDArray[np.bool_], list[str]]:
-    """Which parameters (p,) are inside the domain, and why the others are not, the worst reason first.
+    """Return which parameters (p,) are inside the domain, and why the others are not, the worst reason first.
 
-    `of_each` judges values of each parameter, by the name of their column, and `of_all` are judgements of all. What no
-    row informs, a hyperparameter, is inside where all are that its prior is `linked` to (p, p), through others of its
-    kind as well.
+    `of_each` judges the values of each parameter, by the name of their column; `of_all` are judgements of the whole
+    fit. A hyperparameter, which no row informs, is inside if all parameters are inside to which its prior is `linked`
+    (p, p), directly or through other hyperparameters.
     """
     good = np.ones(len(names), dtype=bool)
     reasons = [(check.badness, check.reason) for check in of_all if check.verdict == "fail"]
@@ -245,7 +258,7 @@ def judge(
 
 
 def _list(names: Sequence[str], n_all: int) -> str:
-    """Name some parameters, few at most; of a transformed one without PyMC's ending, as in ``sigma_log__``."""
+    """Join a few parameter names, without PyMC's ending of transformed parameters, as in ``sigma_log__``."""
     names = [re.sub(r"_[a-z]+__(?=\[|$)", "", name) for name in names]
     if len(names) == n_all > 1:
         return "all parameters"
@@ -254,14 +267,14 @@ def _list(names: Sequence[str], n_all: int) -> str:
 
 
 def _spreads(draws: Array, part: NDArray[np.intp]) -> tuple[Array, Array]:
-    """Return standard deviations within and between parts, by the analysis of variance; NaN with one draw a part."""
+    """Return standard deviations within and between parts, by analysis of variance; NaN with one draw per part."""
     labels, number = np.unique(part, return_inverse=True)
     counts = np.bincount(number).astype(np.float64)
     if len(labels) < 2 or len(draws) <= len(labels):
         return np.full(draws.shape[1], NAN), np.full(draws.shape[1], NAN)
     means = np.stack([draws[number == k].mean(axis=0) for k in range(len(labels))])
     within = np.square(draws - means[number]).sum(axis=0) / (len(draws) - len(labels))
-    # the means of the parts vary by chance as well
+    # the means of the parts also vary by chance
     between = means.var(axis=0, ddof=1) - within * np.mean(1 / counts)
     return np.sqrt(within), np.sqrt(np.maximum(between, 0.0))
 
@@ -275,7 +288,7 @@ def described(
     after: Array,
     between: Array,
 ) -> tuple[dict[str, Array], dict[str, float]]:
-    """Columns of a record, with those of its `own` kind, and the worst of the known values over the parameters."""
+    """Return the columns of a record, including its `own` ones, and the worst of the known values of some columns."""
     of_normal = ("kappa", "explained", "misfit_share", "dfbetas", "variation", "score_ratio")
     columns = {name: np.full(len(names), NAN) if normal is None else getattr(normal, name) for name in of_normal} | own
     columns |= {
@@ -303,7 +316,7 @@ def dataset(
     calibrated: NDArray[np.bool_],
     reasons: list[str],
 ) -> xr.Dataset:
-    """Put a record together."""
+    """Build the record from its parts."""
     verdict = "calibrated" if calibrated.all() else "calibrated in part" if calibrated.any() else "not calibrated"
     attrs = {**facts, "verdict": verdict, "reasons": "\n".join(reasons)}
     for name in ("kappa0", "misfit", "likelihood_ess"):
@@ -318,10 +331,11 @@ def dataset(
 def mark_uncalibrated(
     posterior: xr.Dataset, record: xr.Dataset, made_of: Mapping[str, Collection[str]] | None = None
 ) -> xr.Dataset:
-    """Add the draws of scalars that are not calibrated a second time, as variable ``not_calibrated``.
+    """Add the variable ``not_calibrated``: a second copy of the draws of the scalars that are not calibrated.
 
-    Summaries and plots of the posterior then name them. `made_of` has, for each deterministic variable, the free ones
-    that it is computed from; those with a number a row are left out. Nothing is added where all is calibrated.
+    Summaries and plots of the posterior then name these scalars. `made_of` maps each deterministic variable to the free
+    variables that it is computed from. Deterministics with one value per row are left out. Nothing is added if all
+    parameters are calibrated.
     """
     names = [str(name) for name in record["parameter"].to_numpy()]
     homes = [_variable_of(name, posterior) for name in names]
@@ -337,7 +351,7 @@ def mark_uncalibrated(
     found: dict[str, Array] = {}
     for home in [*wanted, *made]:
         flat = arviz_compat.scalars(posterior[[home]])
-        # an axis of a transformed variable, such as a simplex, may have another length
+        # an axis of a transformed variable, such as a simplex, may have a different length
         whole = home in made or homes.count(home) != len(flat) or not wanted[home] <= flat.keys()
         found |= {name: draws for name, draws in flat.items() if whole or name in wanted[home]}
     if not found:
@@ -349,7 +363,7 @@ def mark_uncalibrated(
 
 
 def summary_with_stars(idata: arviz_compat.ArvizObject) -> pd.DataFrame:
-    """Summary of a posterior, in which a star follows the names of scalars that are not calibrated where others are."""
+    """Summarise a posterior; if only some scalars are calibrated, a star follows the names of the others."""
     table, prefix = arviz_compat.summary(idata), f"{NOT_CALIBRATED}["
     marked = {name.removeprefix(prefix)[:-1] for name in table.index if name.startswith(prefix)}
     table = table[[not name.startswith(prefix) for name in table.index]]
@@ -357,7 +371,7 @@ def summary_with_stars(idata: arviz_compat.ArvizObject) -> pd.DataFrame:
 
 
 def _variable_of(name: str, posterior: xr.Dataset) -> str | None:
-    """Variable of a posterior that a parameter's name belongs to; ``sigma_log__`` is PyMC's name of a transform."""
+    """Return the posterior variable that a parameter belongs to; ``sigma_log__`` is PyMC's name of a transform."""
     base = name.split("[")[0]
     if base in posterior:
         return base
@@ -366,7 +380,7 @@ def _variable_of(name: str, posterior: xr.Dataset) -> str | None:
 
 
 def warn_outside_domain(record: xr.Dataset, *, stacklevel: int = 3) -> None:
-    """Issue a CalibrationWarning of three lines at most where some parameters of a record are not calibrated."""
+    """Issue a CalibrationWarning of at most three lines if some parameters of a record are not calibrated."""
     if record.attrs["verdict"] == "calibrated":
         return
     good = record["calibrated"].to_numpy()

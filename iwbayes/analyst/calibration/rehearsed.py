@@ -1,7 +1,7 @@
-"""What rehearsals say of an estimate: how far those of the replays are from it, and how often the formula was right.
+"""Calibration by rehearsals: how far estimates from replays are from the release's, and how often the formula covered.
 
-Notation: theta^ the estimate of a release and theta*_b that of rehearsal b, both modes of the weighted likelihood with
-one weak prior whose effect a Newton step removes; D_b = theta*_b - theta^.
+Notation: theta^ is the estimate of a release and theta*_b that of rehearsal b. Both are modes of the weighted
+likelihood with the same weak prior, whose effect a Newton step removes. D_b = theta*_b - theta^.
 """
 
 from __future__ import annotations
@@ -36,17 +36,20 @@ from iwbayes.arrays import Array
 from iwbayes.rehearsals import LEAST, Rehearsals
 from iwbayes.release import Release
 
-#: Level at which intervals of the formula are compared with rehearsals, and its quantile of a normal.
+#: Level at which intervals of the formula are compared with rehearsals, and its quantile in a normal distribution.
 LEVEL, _QUANTILE = 0.9, 1.6448536269514722
-_FEW = f"too few rehearsals to tell a spread from. Make at least {LEAST}, 40 by default: rehearse(release)."
+_FEW = (
+    "there are too few rehearsals to estimate a standard deviation, and intervals may be too narrow. Use at least "
+    f"{LEAST}, or the default of 40: rehearse(release)."
+)
 _NOTHING = (
-    "the weights hold no measurement, so that nobody knows how far the rows are from the private ones where no "
-    "rehearsal looks. Ask for a release with tilt weights, the default."
+    "the weights have no measurement, so the error of the rows in directions that no rehearsal shows is unknown, and "
+    "intervals may be too narrow. Request a release with tilt weights, the default."
 )
 
 
 class Refit(NamedTuple):
-    """Estimate (p,) of one rehearsal, and the formula's standard deviation of it."""
+    """Estimate (p,) in one rehearsal, and its standard deviation by the formula."""
 
     theta: Array
     sd: Array
@@ -59,12 +62,12 @@ class Rehearsed:
     Parameters
     ----------
     deviations : ndarray, shape (rehearsal, p)
-        D_b; NaN where the refit failed.
+        D_b; NaN if the refit failed.
     formula_sd : ndarray, shape (rehearsal, p)
-        What the formula says of the standard deviation in that rehearsal.
+        Standard deviation by the formula in that rehearsal.
     unrehearsed : float
-        As of `Rehearsals`: mean square error of the release's rows in an unmeasured direction of variance one that the
-        replays do not show. NaN where nothing was measured.
+        As in `Rehearsals`: mean square error of the release's rows in an unmeasured direction of variance one. The
+        replays do not show this error. NaN if nothing was measured.
     """
 
     deviations: Array
@@ -73,34 +76,34 @@ class Rehearsed:
 
     @property
     def succeeded(self) -> NDArray[np.bool_]:
-        """Which refits did not fail, shape (rehearsal,)."""
+        """Whether each refit succeeded, shape (rehearsal,)."""
         return np.asarray(np.isfinite(self.deviations).any(axis=1))
 
     @property
     def failed_share(self) -> float:
-        """Share of the refits that failed."""
+        """Share of refits that failed."""
         return float(np.mean(~self.succeeded))
 
     @property
     def degrees_of_freedom(self) -> int:
-        """Refits that did not fail: the mean of D_b is not subtracted."""
+        """Number of refits that succeeded. The mean of D_b is not subtracted, so no degree of freedom is lost."""
         return int(self.succeeded.sum())
 
     @property
     def coverage(self) -> Array:
-        """Share of rehearsals, (p,), in which the formula's interval holds the value that was rehearsed.
+        """Share of rehearsals, (p,), in which the formula's interval covers the rehearsed value.
 
-        Refits that failed count as outside.
+        Failed refits count as misses.
         """
         inside = (np.abs(self.deviations) <= _QUANTILE * self.formula_sd).mean(axis=0)
         return np.where(np.isnan(self.deviations).all(axis=0), np.nan, inside)
 
     @property
     def spread(self) -> Spread:
-        """Variances (p,) of D_b about zero, and of what rehearsals cannot see.
+        """Variances (p,) of D_b about zero, and of the error that rehearsals cannot show.
 
-        The t quantile of few rehearsals is left to the draws. Where refits failed the variance is that whose interval
-        would have held so much less: the failed ones count as outside.
+        The t quantile of few rehearsals is left to the draws. If refits failed, the variance is increased as if each
+        failed refit were a miss.
         """
         variance = np.mean(np.square(self.deviations[self.succeeded]), axis=0)
         level = min(LEVEL / (1 - self.failed_share), 1 - 1e-3)
@@ -110,25 +113,25 @@ class Rehearsed:
 
     @property
     def normal_spread(self) -> Spread:
-        """The same for draws of a normal: its interval of `LEVEL` is then as long as that of the t distribution."""
+        """The same for normal draws: the interval at `LEVEL` is then as long as that of the t distribution."""
         tails = stdtrit(self.degrees_of_freedom, (1 + LEVEL) / 2) / _QUANTILE
         return Spread(*(part * tails**2 for part in self.spread))
 
 
 def rehearse_estimates(posterior: WeightedPosterior, mode: Mode, release: Release, rehearsals: Rehearsals) -> Rehearsed:
-    """Fit a model to each rehearsal; `mode` is that of its posterior under the release's weights.
+    """Fit a model to each rehearsal; `mode` is the mode of its posterior under the release's weights.
 
     Theory: docs/theory.md#rehearsals.
 
-    ValueError where the rehearsals are not those of the release, or so many refits fail that nothing can be said.
+    ValueError if the rehearsals do not belong to the release, or if fewer than two refits succeed.
     """
     rehearsals.check(release)
     start = posterior.mode(mode.theta)
-    # that of the likelihood alone; what else a calibrated normal says is not asked
+    # estimate of the likelihood alone; the other parts of a calibrated normal are not needed
     alone = replace(likelihood_terms(posterior, start), gradients_at=None, scores_at=None)
     own = calibrate_normal(alone, prior=posterior.prior, n_private=release.n_private)
     found: list[Refit | None] = []
-    # the next replay is read, and its features computed, while the model is fitted to this one
+    # while the model is fitted to one replay, the next one is read and its features are computed
     with one_blas_thread(), ThreadPoolExecutor(1) as ahead:
         following = ahead.submit(_read, rehearsals, 0)
         for index in range(len(rehearsals)):
@@ -139,8 +142,8 @@ def rehearse_estimates(posterior: WeightedPosterior, mode: Mode, release: Releas
     done = [one for one in found if one is not None]
     if len(done) < 2:
         raise ValueError(
-            f"the model could be fitted to {len(done)} of {len(found)} rehearsals. Use a simpler model, or ask for a "
-            "release with more private rows or a larger epsilon."
+            f"the model must be fitted to at least 2 rehearsals; it could be fitted to {len(done)} of {len(found)}. "
+            "Use a simpler model, or request a release with more private rows or a larger epsilon."
         )
     gap = np.full(len(start.theta), np.nan)
     deviations = np.stack([gap if one is None else one.theta - own.likelihood_mean for one in found])
@@ -153,7 +156,7 @@ def _read(rehearsals: Rehearsals, index: int) -> tuple[Release, ReleasedTilt | N
 
 
 def _refit(posterior: WeightedPosterior, start: Array, replay: Release, tilt: ReleasedTilt | None) -> Refit | None:
-    """Fit the model to a replay; None where that fails."""
+    """Fit the model to a replay; None if that fails."""
     values = replay.weights.values
     try:
         other = posterior.on_rows(replay.synthetic, values * (posterior.weights.sum() / values.sum()))
@@ -168,7 +171,7 @@ def _refit(posterior: WeightedPosterior, start: Array, replay: Release, tilt: Re
 def rehearsed_normals(
     posterior: WeightedPosterior, mode: Mode, release: Release, spread: Spread
 ) -> tuple[CalibratedNormal, CalibratedNormal]:
-    """Calibrated posteriors at the mode of a posterior, by the formula alone and with the spread of rehearsals.
+    """Return calibrated posteriors at the mode, by the formula alone and with the variances of rehearsals.
 
     Theory: docs/theory.md#rehearsals.
     """
@@ -189,10 +192,10 @@ def rehearsed_draws(
     rng: np.random.Generator,
     formula: str | None = None,
 ) -> tuple[Array, xr.Dataset]:
-    """Move draws to the posterior whose standard deviations are those of rehearsals, and describe it.
+    """Move draws to the posterior whose standard deviations come from rehearsals, and describe it.
 
-    `draws` (sample, p) are those of the weighted posterior with this mode. Returns as many, with the tails of a t
-    distribution, and their record. Correlations are the formula's.
+    `draws` (sample, p) belong to the weighted posterior with this mode. Returns the same number of draws, with the
+    tails of a t distribution, and their record. Correlations come from the formula.
     """
     found = rehearse_estimates(posterior.with_weak_prior(), mode, release, rehearsals)
     formula_alone, normal = rehearsed_normals(posterior, mode, release, found.spread)
@@ -219,22 +222,26 @@ def rehearsal_record(
     informed: NDArray[np.bool_] | None = None,
     linked: NDArray[np.bool_] | None = None,
 ) -> xr.Dataset:
-    """Describe intervals by rehearsals: draws (sample, p) before and after, and what made their width.
+    """Describe intervals by rehearsals: draws (sample, p) before and after, and the sources of their width.
 
     The last three arguments are those of `calibration_record`.
 
     Returns
     -------
     xarray.Dataset
-        As `calibration_record`, with method "rehearsals". Added are ``rehearsed_coverage``, the share of rehearsals in
-        which the formula's 90 % interval held the value that was rehearsed, and its standard error
-        ``rehearsed_coverage_se``; ``deviation``, the estimate of each rehearsal less the release's (rehearsal,
-        parameter), NaN where the model could not be fitted; ``sd_rehearsed`` and ``sd_formula`` of the estimate, before
-        the prior, and ``length_ratio``, the one over the other; and
-        ``unrehearsed_share``, the share of the variance that stands for what the release did not measure and no
-        rehearsal can see. As attributes ``n_rehearsals``, ``failed_refits`` (share), ``unrehearsed`` (standard
-        deviation of the rows' error in an unmeasured direction of variance one), ``rehearsed_coverage_min``, and
-        ``unmeasured``, which names what was not measured (empty where all was).
+        As `calibration_record`, with method "rehearsals". Added variables:
+
+        - ``rehearsed_coverage``: share of rehearsals in which the formula's 90 % interval covers the rehearsed value,
+          with its standard error ``rehearsed_coverage_se``;
+        - ``deviation`` (rehearsal, parameter): estimate of each rehearsal less the release's, NaN if the refit failed;
+        - ``sd_rehearsed``, ``sd_formula``: standard deviations of the estimate before the prior, and their ratio
+          ``length_ratio``;
+        - ``unrehearsed_share``: share of the variance that allows for features that the release did not measure and no
+          rehearsal can show.
+
+        Added attributes: ``n_rehearsals``, ``failed_refits`` (share), ``unrehearsed`` (standard deviation of the rows'
+        error in an unmeasured direction of variance one), ``rehearsed_coverage_min``, and ``unmeasured``, a sentence
+        that names the features the release did not measure (empty if it measured all of them).
     """
     tilt, n = ReleasedTilt.of(release), len(found.deviations)
     known = np.ones(len(names), dtype=bool) if informed is None else informed
@@ -250,7 +257,7 @@ def rehearsal_record(
         "length_ratio": np.divide(sds[0], sds[1], out=np.full(len(names), np.nan), where=sds[1] > 0),
         "unrehearsed_share": normal.unrehearsed_share,
         "score_ratio": normal.score_ratio,
-        "skew": np.where(known, skew, np.nan),  # no normal stands for the others
+        "skew": np.where(known, skew, np.nan),  # the other parameters are not approximated by a normal
     }
     none = np.full(len(names), np.nan)
     columns, worst = described(names, formula_alone, own, before.mean(axis=0), before.std(axis=0, ddof=1), after, none)

@@ -1,4 +1,4 @@
-"""From a model to a calibrated posterior in one call: weights, NUTS, calibration."""
+"""Sample a calibrated posterior in one call: weights, NUTS, calibration."""
 
 from __future__ import annotations
 
@@ -23,33 +23,35 @@ def sample(
     Parameters
     ----------
     model : pymc.Model
-        Unweighted, built on ``release.synthetic.frame``. It is not changed.
+        The model without weights, built on ``release.synthetic.frame``. It is not changed.
     release : Release
+        The release with synthetic rows and their weights.
     random_seed : int, numpy.random.Generator or None
-        Of the sampler, and of the calibration where it draws.
+        Seed of the sampler, and of the calibration if it samples.
     **options
         More arguments of ``pymc.sample``, such as ``draws``, ``chains`` or ``nuts_sampler``.
 
     Returns
     -------
     arviz.InferenceData or xarray.DataTree
-        As `calibrate` returns it.
+        The calibrated posterior with its record, as :func:`~iwbayes.calibrate` returns it.
 
     Raises
     ------
     TypeError, ValueError
-        See `reweight` and `calibrate`. All but a curvature that is not positive definite is refused before sampling.
+        See :func:`~iwbayes.reweight` and :func:`~iwbayes.calibrate`. All errors are raised before sampling, except that
+        of a curvature that is not positive definite.
 
     Warns
     -----
     CalibrationWarning
-        See `calibrate`.
+        If the fit is outside the domain of calibration; see :func:`~iwbayes.calibrate`.
 
     Notes
     -----
-    The same as ``weighted = reweight(model, release)``, ``idata = pymc.sample(model=weighted, ...)`` and
-    ``calibrate(idata, weighted, release)``, which is the way where the model is needed afterwards: for predictions, for
-    `loo`, and for draws that are not calibrated.
+    This is the same as ``weighted = reweight(model, release)``, ``idata = pymc.sample(model=weighted, ...)`` and
+    ``calibrate(idata, weighted, release)``. Use the three steps if you need the weighted model afterwards: for
+    predictions, for :func:`~iwbayes.loo`, or for draws that are not calibrated.
 
     Examples
     --------

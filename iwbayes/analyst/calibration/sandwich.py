@@ -1,12 +1,12 @@
-"""Sandwich covariance of a weighted posterior mode, with the noise of tilt weights: arrays only.
+"""Sandwich covariance at the mode of a weighted posterior, with the noise of tilt weights: arrays only.
 
-The weighted posterior alone has the covariance J^-1/N, which takes the weights as exact. Here the likelihood
-gets the covariance of its estimating equation instead, and the prior is put back unchanged, in three steps:
+The covariance of the weighted posterior alone is J^-1/N, which treats the weights as exact. Here the likelihood gets
+the covariance of its estimating equation instead, and the prior is put back unchanged, in three steps:
 
-1. the meat V (`Meat`), which adds the noise of the released moments, what the rows miss where no moment pulls them, and
-   what the moments' uncertainty adds in second order;
-2. the calibrated likelihood ``N(theta_L, J^-1 V J^-1)``, on the directions that the rows inform;
-3. the mode and the curvature of that likelihood times the prior.
+1. the meat V (`Meat`) adds the noise of the released moments, the misfit of the rows in unmeasured directions, and the
+   second-order effect of the moments' uncertainty;
+2. the calibrated likelihood is ``N(theta_L, J^-1 V J^-1)``, on the directions that the rows inform;
+3. the posterior is described by the mode and the curvature of this likelihood times the prior.
 
 Notation: p_i = w_i / sum w, s_i the gradient of log f(x_i | theta), phi_i the tilt's features, mu and H their
 weighted mean and covariance, C the weighted covariance of s and phi, J = -sum p_i Hessian log f(x_i | theta).
@@ -32,7 +32,8 @@ from iwbayes.arrays import Array, symmetric
 
 Prior = Callable[[Array], tuple[Array, Array]]
 
-#: Directions in which scores vary less than this, in units of the posterior precision, are the prior's alone.
+#: Directions in which scores vary less than this, in units of the posterior precision, count as informed by the prior
+#: alone.
 SCORE_CUT = 1e-10
 
 
@@ -47,15 +48,15 @@ class LikelihoodTerms:
     scores: Array  # (row, p), gradient of each row's unweighted log likelihood
     curvature: Array  # (p, p), J = -sum p_i Hessian log f(x_i | theta): of the weighted mean, not of the sum
     shares: Array  # (row,)
-    gradients_at: GradientsAt | None = None  # gives calibration the second order in the noise of the moments
-    scores_at: Callable[[Array], Array] | None = None  # scores at other theta; gives it marginals by the score equation
+    gradients_at: GradientsAt | None = None  # enables the second-order term in the noise of the moments
+    scores_at: Callable[[Array], Array] | None = None  # scores at other theta; enables marginals by the score equation
 
     def __post_init__(self) -> None:
         """Check shapes and values, and scale the shares."""
         for name in ("theta", "scores", "curvature", "shares"):
             array = np.asarray(getattr(self, name), dtype=np.float64)
             if not np.isfinite(array).all():
-                raise ValueError(f"{name} must be finite; check the model's density at its mode.")
+                raise ValueError(f"{name} must be finite. Check the model's density at its mode.")
             object.__setattr__(self, name, array)
         p, m = self.theta.size, self.shares.size
         found = (self.theta.shape, self.scores.shape, self.curvature.shape, self.shares.shape)
@@ -66,7 +67,7 @@ class LikelihoodTerms:
             )
         total = self.shares.sum()
         if (self.shares < 0).any() or total <= 0:
-            raise ValueError("shares must not be negative and must have a positive sum; give weights, not logs.")
+            raise ValueError("shares must not be negative and must have a positive sum. Pass weights, not their logs.")
         object.__setattr__(self, "shares", self.shares / total)
 
 
@@ -77,25 +78,25 @@ class CalibratedNormal:
     Parameters
     ----------
     mode : ndarray, shape (p,)
-        Mode of the weighted posterior: where the terms were evaluated.
+        Mode of the weighted posterior, where the terms were evaluated.
     mean, covariance : ndarray, shapes (p,) and (p, p)
-        Mode and inverse curvature of calibrated likelihood times prior.
+        Mode and inverse curvature of the calibrated likelihood times the prior.
     likelihood_mean, likelihood_covariance : ndarray, shapes (p,) and (p, p)
-        ``theta_L`` and ``Sigma_L = J^-1 V J^-1`` on the directions that the rows inform: all of them unless
-        `prior_directions` > 0; along the others the covariance is infinite and zero is stored.
+        ``theta_L`` and ``Sigma_L = J^-1 V J^-1`` on the directions that the rows inform. These are all directions
+        unless `prior_directions` > 0; along the others the covariance is infinite, and zero is stored.
     uncalibrated_covariance : ndarray, shape (p, p)
-        ``(n_private J + prior precision)^-1``: what the weighted posterior alone claims.
+        ``(n_private J + prior precision)^-1``: the covariance of the weighted posterior alone.
     kappa, kappa0 : ndarray, shape (p,), and float
         See `kappa` and `kappa_overall`; NaN without features.
     explained : ndarray, shape (p,)
-        Share of the variance of each parameter's influence function that the features span: at 1 the released
-        moments alone fix the parameter, whatever the shape of the density ratio. NaN without features, and for
+        Share of the variance of each parameter's influence function that the features span. At 1 the released moments
+        alone determine the parameter, whatever the shape of the density ratio. NaN without features, and for
         parameters that the prior alone informs.
     second_order : ndarray, shape (p,)
         Share of the calibrated likelihood's variance that is of second order in the noise of the moments. NaN
         without features or `gradients_at`, and for parameters that the prior alone informs.
     misfit : float
-        Root mean square of what the weighted rows miss of features of variance one that the tilt does not use; see
+        Root mean square error of the weighted rows in features of variance one that the tilt does not use; see
         `unmeasured_variance`. NaN without features.
     misfit_share : ndarray, shape (p,)
         Share of the calibrated likelihood's variance that is due to that misfit. NaN without features, and for
@@ -107,18 +108,18 @@ class CalibratedNormal:
     variation : ndarray, shape (p,)
         See `variation`; NaN for parameters that the prior alone informs.
     unrehearsed_share : ndarray, shape (p,)
-        Share of the calibrated likelihood's variance that rehearsals do not see: what the release did not measure. NaN
-        without rehearsals.
+        Share of the calibrated likelihood's variance that rehearsals do not show, due to features that the release did
+        not measure. NaN without rehearsals.
     score_ratio : ndarray, shape (p,)
-        How many times longer than the normal's a 90 % interval by the score equation is: 1 where the normal fits,
-        infinite where nothing bounds the parameter. NaN without a tilt or `scores_at`, and for parameters that the
-        prior alone informs.
+        Ratio of the length of a 90 % interval by the score equation to that of the normal: 1 if the normal is adequate,
+        infinite if nothing bounds the parameter. NaN without a tilt or `scores_at`, and for parameters that the prior
+        alone informs.
     cut_directions : int
-        Directions of phi that were cut because the weighted rows hardly vary there.
+        Number of directions of phi that were cut because the weighted rows hardly vary there.
     prior_directions : int
-        Directions of theta along which no row's score varies; the prior alone informs them (hyperparameters).
+        Number of directions of theta in which no row's score varies; the prior alone informs them (hyperparameters).
     marginals : mapping of int to ScoreMarginal
-        Distributions, by the score equation, of the parameters that no normal fits.
+        Distributions, by the score equation, of the parameters that are far from normal.
     """
 
     mode: Array
@@ -146,21 +147,21 @@ class CalibratedNormal:
     def likelihood_precision(self) -> Array:
         """Inverse of `likelihood_covariance` on the directions that the rows inform, zero along the others, (p, p).
 
-        The informed directions are those at right angles to the others in the metric of the weighted posterior's
-        precision. Rows and columns of parameters that appear in no row's likelihood are zero.
+        The informed directions are orthogonal to the others in the metric of the weighted posterior's precision. Rows
+        and columns of parameters that appear in no row's likelihood are zero.
         """
         root = np.linalg.cholesky(self.uncalibrated_covariance)
         whitened = np.linalg.solve(root, np.linalg.solve(root, self.likelihood_covariance).T)
         values, vectors = np.linalg.eigh(symmetric(whitened))
         back = np.linalg.solve(root.T, vectors[:, self.prior_directions :])
-        # a variance of zero is a parameter known exactly, as in `_posterior`
+        # a variance of zero means that a parameter is known exactly, as in `_posterior`
         return symmetric((back / np.maximum(values[self.prior_directions :], 1e-14 * values[-1])) @ back.T)
 
 
 class Spread(NamedTuple):
-    """What rehearsals say of an estimate: its variance about the truth (p,), and what they cannot see.
+    """Variances by rehearsals: of an estimate about the truth (p,), and of the error that rehearsals cannot show.
 
-    `unrehearsed` is the mean square error of the rows in an unmeasured direction of variance one, to be added.
+    `unrehearsed` is the mean square error of the rows in an unmeasured direction of variance one; it must be added.
     """
 
     variance: Array
@@ -180,22 +181,23 @@ def calibrate_normal(
 
     Theory: docs/theory.md#the-sandwich-with-the-noise-in-it.
 
-    ``terms`` hold the scores and the curvature at the mode of the weighted posterior; ``prior`` maps theta (p,) to the
-    gradient (p,) and the Hessian (p, p) of the log prior in unconstrained space; ``tau`` is the prior standard
-    deviation of the tilt's coefficients. Without a tilt it is the row sandwich, for weights whose noise distribution is
-    unknown: the noise of the weights is then left out. With a ``spread``, standard deviations are those of rehearsals
-    and correlations the formula's: a few dozen rehearsals do not tell a covariance of many parameters.
+    ``terms`` contain the scores and the curvature at the mode of the weighted posterior. ``prior`` maps theta (p,) to
+    the gradient (p,) and the Hessian (p, p) of the log prior in unconstrained space. ``tau`` is the prior standard
+    deviation of the tilt's coefficients. Without a tilt the result is the row sandwich, for weights whose noise
+    distribution is unknown; it leaves out the noise of the weights. With a ``spread``, standard deviations come from
+    rehearsals and correlations from the formula, because a few dozen rehearsals cannot estimate a covariance of many
+    parameters.
 
-    Raises ValueError for a tilt of other rows, a curvature that is not positive definite, and a posterior that is not
-    concave at the calibrated mode; RuntimeError where the search for that mode did not converge.
+    ValueError for a tilt of different rows, a curvature that is not positive definite, and a posterior that is not
+    concave at the calibrated mode; RuntimeError if the search for that mode did not converge.
 
-    Every direction is judged in the metric of the weighted posterior's precision, so that the result is
-    equivariant under linear reparametrisation. One Newton step leads from the mode to the maximum of the
-    likelihood. The scores are centred in the meat.
+    Every direction is measured in the metric of the weighted posterior's precision, so the result is equivariant under
+    linear reparametrisation. One Newton step leads from the mode to the maximum of the likelihood. The scores are
+    centred in the meat.
 
-    The formula takes an estimate for linear in the moments. Their noise can be so large that it is not: intervals
-    are then too narrow. What an estimate bends is added to V where the terms have `gradients_at`. Where they have
-    `scores_at`, parameters that no normal fits get `marginals` by the score equation; see `ScoreEquation`.
+    The formula treats an estimate as linear in the moments. If their noise is so large that this fails, intervals would
+    be too narrow. If the terms have `gradients_at`, the second-order term is therefore added to V. If they have
+    `scores_at`, parameters that are far from normal get `marginals` by the score equation; see `ScoreEquation`.
     """
     for name, value in (("n_private", n_private), ("tau", tau)):
         if not value > 0:
@@ -217,7 +219,7 @@ def calibrate_normal(
                 theta, scores, shares, tilt.features, moments, terms.gradients_at, n_private=n_private, tau=tau,
                 basis=informed, inner=inner, covariance=half @ meat.total @ half.T,
             )  # fmt: skip
-            outward = terms.curvature @ informed  # takes a covariance of estimates to one of scores
+            outward = terms.curvature @ informed  # maps a covariance of estimates to one of scores
             meat = replace(meat, second_order_meat=outward @ of_estimates @ outward.T)
             second = _share(meat.second_order_meat, bread, meat)
         missed, of_formula = unknown, meat
@@ -258,7 +260,7 @@ def calibrate_normal(
 
 
 def _rehearsed(meat: Meat, bread: Array, curvature: Array, spread: Spread) -> tuple[Meat, Array]:
-    """Meat with the standard deviations of rehearsals, and the share (p,) of the variances that they do not see."""
+    """Return the meat with the standard deviations of rehearsals, and the share (p,) of variance they do not show."""
     formula = bread @ meat.total @ bread
     missed = spread.unrehearsed * np.diag(bread @ meat.unmeasured @ bread)
     own, wanted = np.diag(formula), spread.variance + missed
@@ -269,41 +271,41 @@ def _rehearsed(meat: Meat, bread: Array, curvature: Array, spread: Spread) -> tu
 
 
 def _share(part: Array, bread: Array, meat: Meat) -> Array:
-    """Share of each parameter's variance that is due to a part of the meat; NaN where the rows do not inform it."""
+    """Return the share of each parameter's variance due to a part of the meat; NaN if no row informs the parameter."""
     own, total = (np.einsum("ij,jk,ik->i", bread, middle, bread) for middle in (part, meat.total))
     return np.divide(own, total, out=np.full(len(own), np.nan), where=total > 0)
 
 
 def _informed_basis(precision: Array, information: Array, n: float) -> tuple[Array, int]:
-    """Return T (p, p), theta = mode + T v, and how many of its first columns no row's score informs.
+    """Return T (p, p), with theta = mode + T v, and how many of its first columns no row's score informs.
 
-    T whitens the weighted posterior's precision and is turned to the eigenvectors of the scores' information.
+    T whitens the weighted posterior's precision and is rotated to the eigenvectors of the scores' information.
     """
     scale = np.sqrt(np.maximum(np.diag(precision), 0.0))
-    scale[scale == 0] = 1.0  # a diagonal that is not positive shows in the eigenvalues
+    scale[scale == 0] = 1.0  # a diagonal entry that is not positive appears in the eigenvalues
     values = np.linalg.eigvalsh(precision / np.outer(scale, scale))
     if not values[0] > DEFINITE * values[-1]:
         raise ValueError(
-            "the curvature J of the weighted log likelihood plus the prior's must be positive definite at "
-            f"the mode; its smallest eigenvalue, on a unit diagonal, is {values[0]:.1e}. Drop collinear or "
-            "redundant terms or give them proper priors."
+            "the curvature of the weighted log likelihood plus that of the prior must be positive definite at the "
+            f"mode; its smallest eigenvalue, on a unit diagonal, is {values[0]:.1e}. Drop collinear or redundant "
+            "terms, or give them proper priors."
         )
     whiten = np.linalg.inv(np.linalg.cholesky(precision)).T
     informed, vectors = np.linalg.eigh(symmetric(n * whiten.T @ information @ whiten))
     if not informed[-1] > SCORE_CUT:
-        raise ValueError("the scores must vary over the weighted rows; check the weights and the observed values.")
+        raise ValueError("the scores must vary over the weighted rows. Check the weights and the observed values.")
     return whiten @ vectors, int((informed <= SCORE_CUT).sum())
 
 
 def _inner_curvature(curvature: Array, informed: Array) -> Array:
-    """J on the informed directions, checked."""
+    """Return J on the informed directions; ValueError if it is not positive definite."""
     inner = symmetric(informed.T @ curvature @ informed)
     values = np.linalg.eigvalsh(inner)
     if not values[0] > DEFINITE * abs(values[-1]):
         raise ValueError(
-            "the curvature J of the weighted log likelihood must be positive definite where the rows inform "
-            f"the parameters; its smallest relative eigenvalue is {values[0] / abs(values[-1]):.1e}. The mode "
-            "is at an edge or in a flat part of the likelihood: tighten the prior or change the parameters."
+            "the curvature of the weighted log likelihood must be positive definite in the directions that the rows "
+            f"inform; its smallest relative eigenvalue is {values[0] / abs(values[-1]):.1e}. The mode is at an edge or "
+            "in a flat part of the likelihood. Use tighter priors or a different parametrisation."
         )
     return inner
 
@@ -311,15 +313,15 @@ def _inner_curvature(curvature: Array, informed: Array) -> Array:
 def _posterior(
     prior: Prior, origin: Array, basis: Array, n_prior: int, inner: Array, meat: Array, mean_score: Array
 ) -> tuple[Array, Array]:
-    """Maximise calibrated likelihood times prior by damped Newton in v, theta = origin + basis v."""
+    """Maximise calibrated likelihood times prior by a damped Newton method in v, with theta = origin + basis v."""
     informed = basis[:, n_prior:]
     half = np.linalg.solve(inner, informed.T)
     values, vectors = np.linalg.eigh(symmetric(half @ meat @ half.T))
     if not values[-1] > 0:
-        raise ValueError("the weighted scores must have a positive variance; check the weights and the noise.")
+        raise ValueError("the weighted scores must have a positive variance. Check the weights and the noise.")
     center, likelihood = np.zeros(len(basis)), np.zeros_like(basis)
     center[n_prior:] = half @ mean_score
-    # a variance of zero is a parameter known exactly: a floor far below any posterior spread stands for it
+    # a variance of zero means that a parameter is known exactly: use a floor far below any posterior variance
     likelihood[n_prior:, n_prior:] = (vectors / np.maximum(values, 1e-14 * values[-1])) @ vectors.T
 
     def derivatives(v: Array) -> tuple[Array, Array]:
@@ -333,8 +335,8 @@ def _posterior(
     values, vectors = np.linalg.eigh(symmetric(curvature))
     if not values[0] > 1e-14 * values[-1]:
         raise ValueError(
-            "the calibrated posterior must be concave at its mode; the smallest relative eigenvalue of its "
-            f"precision is {values[0] / values[-1]:.1e}. Give proper priors to what the rows do not inform."
+            "the calibrated posterior must be concave at its mode; the smallest relative eigenvalue of its precision "
+            f"is {values[0] / values[-1]:.1e}. Give proper priors to the parameters that the rows do not inform."
         )
     axes = basis @ vectors
     return origin + basis @ v, symmetric((axes / values) @ axes.T)
@@ -343,21 +345,21 @@ def _posterior(
 def _newton(derivatives: Callable[[Array], tuple[Array, Array]], v: Array) -> tuple[Array, Array]:
     """Find a zero of the gradient uphill; return it and the negative Hessian there.
 
-    The step is halved until the objective does not fall steeply at its end, which needs gradients only.
+    The step is halved until the objective does not fall steeply at its end. This check needs gradients only.
     """
     gradient, curvature = derivatives(v)
     for _ in range(200):
         values, vectors = np.linalg.eigh(symmetric(curvature))
         size = np.maximum(np.abs(values), 1e-14 * np.abs(values).max())
         step = vectors @ ((vectors.T @ gradient) / size)
-        slope = gradient @ step  # squared Newton decrement: the distance to go in standard deviations
+        slope = gradient @ step  # squared Newton decrement: squared distance to the mode in standard deviations
         if slope < 1e-16:
             return v, curvature
         for halvings in range(60):
             new = v + step * 0.5**halvings
             try:
                 gradient, curvature = derivatives(new)
-            except ValueError:  # PyMC's densities refuse parameters at an edge, such as a scale that underflows
+            except ValueError:  # PyMC's densities reject parameters at an edge, such as a scale that underflows
                 continue
             finite = np.isfinite(gradient).all() and np.isfinite(curvature).all()
             if finite and gradient @ step >= -0.5 * slope:
@@ -366,6 +368,6 @@ def _newton(derivatives: Callable[[Array], tuple[Array, Array]], v: Array) -> tu
         else:
             break
     raise RuntimeError(
-        "the mode of the calibrated posterior was not found; check the prior's gradient and Hessian, or "
-        "tighten the priors of the parameters that the rows hardly inform."
+        "the mode of the calibrated posterior was not found. Check the gradient and the Hessian of the prior, or use "
+        "tighter priors for the parameters that the rows hardly inform."
     )

@@ -1,10 +1,11 @@
-"""Intervals that invert a score test, for parameters whose estimate is not linear in what was measured.
+"""Intervals that invert a score test, for parameters whose estimate is not linear in the measured moments.
 
-The sandwich takes an estimate to be linear in the released moments. It is not where the noise is large against a count:
-if a level has 20 rows and the noise of its count is 30, the estimate of its coefficient can be anything. The score
-itself stays linear in the moments. So each value of the parameter is tested: is the weighted score at this value, with
-that of the prior, small against its standard deviation at this value? The values that are not rejected are the interval
-(Fieller 1954; Kleibergen 2005, Econometrica 73). Where the rows tell nothing, the prior's own interval remains.
+The sandwich treats an estimate as linear in the released moments. This fails if the noise is large compared with a
+count: if a level has 20 rows and the noise of its count is 30, the estimate of its coefficient can be anything. The
+score itself remains linear in the moments. So each value of the parameter is tested: is the weighted score at this
+value, plus that of the prior, small compared with its standard deviation at this value? The values that are not
+rejected form the interval (Fieller 1954; Kleibergen 2005, Econometrica 73). If the rows carry no information, the
+interval of the prior remains.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ from iwbayes.analyst.calibration.meat import Meat
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.arrays import Array
 
-#: Parameters that at least so many private rows inform, or such a share of them, keep the normal. Their counts are
-#: seldom lost in the noise, and there the test lengthens intervals that cover (wages, N 2,000 at epsilon 0.3, by
-#: rehearsals: 60 times the private rows' own length instead of 15).
+#: Parameters that at least this many private rows inform, or this share of them, keep the normal. Their counts are
+#: seldom smaller than the noise, and the test lengthens intervals that cover already. Example: with rehearsals of wages
+#: (N 2,000, epsilon 0.3), intervals were 60 times as long as from the private rows with the test, and 15 without it.
 FEW_ROWS, RARE = 300.0, 0.03
 #: End of a 90 % interval of a normal, in standard deviations.
 _END = 1.6448536269514722
-#: The normal is kept where the score test rejects both ends of its interval at this level; 1.64 is full agreement.
+#: The normal is kept if the score test rejects both ends of its interval at this level; 1.64 is full agreement.
 _LEAST_LEVEL = 1.35
-#: Scores beyond it are not computed with: their squares and sums stay numbers.
+#: Larger scores are not used in computations, so that squares and sums stay finite.
 _LARGEST_SCORE = 1e100
-#: Numbers of one batch of projected scores.
+#: Size of one batch of projected scores, in numbers.
 _BATCH = 2**24
-#: Level at which a distribution ends, and how often the search for its ends is widened fourfold.
+#: Level at which a distribution ends, and how often the range of the search for its ends is multiplied by four.
 _NOTHING, _WIDENINGS = 4.0, 5
-#: Level that tests of some values on both sides must reach at least, for a distribution to have ends.
+#: Level that tests must reach on both sides for a distribution to have ends.
 _LEAST_REACHED = 2.0
 #: Points of the first search, in standard deviations of the normal, and number of points of a distribution.
 _FIRST, _POINTS = np.r_[-np.geomspace(0.25, 8, 16)[::-1], 0, np.geomspace(0.25, 8, 16)], 81
@@ -43,23 +44,23 @@ _FIRST, _POINTS = np.r_[-np.geomspace(0.25, 8, 16)[::-1], 0, np.geomspace(0.25, 
 
 @dataclass(frozen=True, eq=False)
 class ScoreMarginal:
-    """Distribution of one parameter: values (m,), and what share of it lies below each, (m,)."""
+    """Distribution of one parameter: values (m,), and its cumulative probability at each, (m,)."""
 
     values: Array
     below: Array
 
     def quantiles(self, levels: Array) -> Array:
-        """Values below which these shares lie."""
+        """Return the quantiles at these levels."""
         return np.interp(levels, self.below, self.values)
 
     def applied(self, draws: Array) -> Array:
-        """Give draws (sample,) of another distribution this one; their order stays."""
+        """Give draws (sample,) this distribution and keep their order."""
         ranks = np.argsort(np.argsort(draws, kind="stable"), kind="stable")
         return self.quantiles((ranks + 0.5) / len(draws))
 
 
 class _Path(NamedTuple):
-    """One parameter's way through a center (p,): a step of one moves it by one, the others by the `direction` (p,)."""
+    """Path of one parameter through a center (p,): per unit step it moves by one, the others by `direction` (p,)."""
 
     parameter: int
     direction: Array
@@ -68,7 +69,7 @@ class _Path(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ScoreEquation:
-    """Tests of parameter values by the weighted mean of the scores there.
+    """Tests of parameter values by the weighted mean of the scores at each value.
 
     `scores` (row, p) are those at the mode of the weighted posterior, `scores_at` maps any theta (p,) to them, and
     `prior` to gradient and Hessian of the log prior. `shares` (row,) sum to one. `meat` is the covariance of the mean
@@ -90,11 +91,11 @@ class ScoreEquation:
     def marginals(
         self, mean: Array, covariance: Array, informed: NDArray[np.bool_]
     ) -> tuple[Array, Mapping[int, ScoreMarginal]]:
-        """Return the length of each 90 % interval over the normal's, shape (p,), and the marginals that differ.
+        """Return the ratio of each 90 % interval's length to the normal's, shape (p,), and the marginals that differ.
 
-        `mean` (p,) and `covariance` (p, p) are those of the normal. The ratio is 1 where the normal is kept, infinite
-        where neither the scores nor the prior bound a parameter, and NaN where no row informs it (`informed`, (p,)).
-        No interval is shorter than the normal's, which also holds what is of second order in the noise.
+        `mean` (p,) and `covariance` (p, p) belong to the normal. The ratio is 1 if the normal is kept, infinite if
+        neither the scores nor the prior bound a parameter, and NaN if no row informs it (`informed`, (p,)). No interval
+        is shorter than the normal's, because the normal also includes the second-order noise.
 
         Theory: docs/theory.md#intervals-that-invert-a-score-test.
         """
@@ -122,7 +123,7 @@ class ScoreEquation:
         return ratio, found
 
     def _marginal(self, mean: Array, path: _Path) -> ScoreMarginal | None:
-        """Distribution of one parameter; None where on one side no value is rejected."""
+        """Return the distribution of one parameter; None if no value is rejected on one side."""
         for widening in range(_WIDENINGS):
             steps = _FIRST * path.sd * 4**widening
             [levels] = self._levels(mean, [(path, steps)])
@@ -131,19 +132,19 @@ class ScoreEquation:
                 break
         if reached < _LEAST_REACHED:
             return None
-        end = min(_NOTHING, 0.98 * reached)  # what lies beyond is put there
+        end = min(_NOTHING, 0.98 * reached)  # probability beyond the end is placed at the end
         low, high = steps[np.flatnonzero(levels < -end)[-1]], steps[np.flatnonzero(levels > end)[0]]
         near = _NOTHING * path.sd
         grid = np.union1d(np.linspace(min(low, -near), max(high, near), _POINTS), np.linspace(-near, near, _POINTS))
         [levels] = self._levels(mean, [(path, grid)])
-        # no tail is shorter than the normal's; where levels are not monotone, the longer tail counts
+        # no tail is shorter than the normal's; if levels are not monotone, the longer tail counts
         left = np.maximum(np.maximum.accumulate(levels), grid / path.sd)
         right = np.minimum(np.minimum.accumulate(levels[::-1])[::-1], grid / path.sd)
         below = ndtr(np.where(grid < 0, np.minimum(left, 0.0), np.maximum(right, 0.0)))
         return ScoreMarginal(mean[path.parameter] + grid, below)
 
     def _levels(self, center: Array, wanted: Sequence[tuple[_Path, Array]]) -> list[Array]:
-        """Test statistics of increasing steps (t,) along each path: standard normal at the true value, and rising."""
+        """Return test statistics at increasing steps (t,) along each path: standard normal at the true value."""
         found: list[Array] = []
         batch: list[tuple[_Path, Array]] = []
         most = max(1, _BATCH // len(self.shares))
@@ -163,7 +164,7 @@ class ScoreEquation:
                     columns.append(self.scores_at(theta) @ path.direction)
                     slopes.append(self.prior(theta)[0] @ path.direction)
         scores, of_prior = np.column_stack(columns), np.array(slopes)
-        # where numbers overflow, as for a scale near zero, the value is far beyond all that is believable
+        # if numbers overflow, as for a scale near zero, the value is far outside any credible range
         good = (np.max(np.abs(np.nan_to_num(scores, nan=np.inf)), axis=0) < _LARGEST_SCORE) & np.isfinite(of_prior)
         scores[:, ~good] = 0.0
         meat = self.meat.of_other_scores(scores, self.shares, self.tilt, self.n_private, tau=self.tau).of_scores
@@ -173,7 +174,7 @@ class ScoreEquation:
             d = path.direction
             precision = max(0.0, -float(d @ hessian @ d))
             # weighted by curvature over variance, both scores add up to those of likelihood times prior
-            # second order is known at the mode alone: it takes the same share of the variance elsewhere
+            # the second-order term is known at the mode only: elsewhere it takes the same share of the variance
             own, whole = (float(d @ each @ d) for each in (self.meat.of_scores, self.meat.total))
             scale = max(1.0, whole / own) if own > 0 else 1.0
             variance, at_mode = np.diag(meat)[part] * scale, own * scale
@@ -185,7 +186,7 @@ class ScoreEquation:
         return found
 
     def _rows_behind(self, direction: Array) -> float:
-        """Private rows that inform a parameter, in effect: those of a rare level are few."""
+        """Return the effective number of private rows that inform a parameter; it is small for rare levels."""
         away = self.scores @ direction
         squares = np.square(away - self.shares @ away)
         fourth = float(self.shares @ np.square(squares))

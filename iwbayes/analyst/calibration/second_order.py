@@ -1,8 +1,8 @@
-"""What the sandwich's linear terms leave out: how an estimate bends with the released moments.
+"""Second-order term of the sandwich: how an estimate bends with the released moments.
 
-The sandwich takes an estimate for linear in the noise of the moments. Where that is large it is not: the tilt bends
-with the moments, and the estimate bends with the tilt. The quadratic term of both is found by differences: draws of
-the noise, in opposite pairs and made small, and for each the tilt and the estimate to second order.
+The sandwich treats an estimate as linear in the noise of the moments. This fails if the noise is large: the tilt bends
+with the moments, and the estimate bends with the tilt. The quadratic term of both is found by finite differences:
+noise is drawn in pairs of opposite sign and made small, and tilt and estimate are evaluated to second order for each.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from scipy.special import softmax
 from iwbayes.analyst.calibration.moments import TiltMoments
 from iwbayes.arrays import Array, symmetric
 
-#: From places of rows (n,), shares (draw, n) of them that sum to one, and parameters (draw, p) to the gradients
-#: (draw, p) of the weighted mean log likelihoods.
+#: From indices of rows (n,), shares (draw, n) of these rows, which sum to one, and parameters (draw, p) to the
+#: gradients (draw, p) of the weighted mean log likelihoods.
 GradientsAt: TypeAlias = Callable[[NDArray[np.intp], Array, Array], Array]
 
-#: Pairs of opposite draws. The quadratic term is a correction, of some hundredths of the variance where all is well: it
+#: Pairs of opposite draws. The quadratic term is a correction of a few hundredths of the variance if all is well, so it
 #: need not be exact.
 _PAIRS = 32
-#: Draws are made this much smaller for the differences, whose fourth-order error is then a hundredth.
+#: Factor by which draws are shrunk for the differences; the fourth-order error is then a hundredth.
 _SMALL = 0.1
-#: Newton steps after the first: one is enough at the maximum of the likelihood, a second away from it.
+#: Newton steps after the first one: one is enough at the maximum of the likelihood, a second one away from it.
 _STEPS = 2
-#: Rows that are looked at, at most, chosen at random: all differences are taken over the same ones.
+#: Most rows that are used, chosen at random. All differences use the same rows.
 _MOST_ROWS = 10_000
-#: Largest quadratic term of a draw, in standard deviations of one direction: beyond it terms of higher order rule.
+#: Largest quadratic term of a draw, in standard deviations of one direction. Beyond it, higher-order terms dominate.
 _LARGEST = 3.0
 
 
@@ -48,20 +48,20 @@ def second_order_covariance(
     inner: Array,
     covariance: Array,
 ) -> Array:
-    """Second moment (r, r) of the quadratic term of an estimate in the noise of the moments, in coordinates of `basis`.
+    """Return the second moment (r, r) of an estimate's quadratic term in the moment noise, in coordinates of `basis`.
 
-    Positive semidefinite. The draws are the same in every call: nothing here is random.
+    It is positive semidefinite. Every call uses the same draws, so the result is not random.
 
     Theory: docs/theory.md#the-sandwich-with-the-noise-in-it.
 
     ``theta`` (p,) is the mode, with the rows' ``scores`` (row, p) and ``shares`` (row,). The tilt has features ``phi``
-    (row, k) with the moments ``tilt``. ``basis`` (p, r) holds the directions that the rows inform, ``inner`` (r, r) the
-    curvature of the mean log likelihood there, and ``covariance`` (r, r) that of the estimate by linear terms.
+    (row, k) with the moments ``tilt``. ``basis`` (p, r) contains the directions that the rows inform, ``inner`` (r, r)
+    the curvature of the mean log likelihood there, and ``covariance`` (r, r) that of the estimate by linear terms.
 
-    A draw of the moments moves the tilt's coefficients by b = b1 + b2, where b1 has the covariance P_b of the linear
-    terms and b2 = -(H + S_m)^-1 (mean(b1) - mu - H b1) is what the mean of the tilted rows bends. Newton
-    steps with the curvature at hand find the estimate under the new weights: each takes it one order further.
-    In the mean of the results of b1 and -b1, less the result without a draw, linear terms cancel, wherever the
+    A draw of the moments moves the tilt's coefficients by b = b1 + b2. Here b1 has the covariance P_b of the linear
+    terms, and b2 = -(H + S_m)^-1 (mean(b1) - mu - H b1) corrects for the nonlinearity of the tilted mean. Newton steps
+    with the curvature at the mode find the estimate under the new weights; each step adds one order. The results of b1
+    and -b1 are averaged and the result without a draw is subtracted. Linear terms then cancel, at whichever point the
     derivatives were taken.
     """
     rng = np.random.default_rng(0)
@@ -71,7 +71,7 @@ def second_order_covariance(
     share = shares[rows] / shares[rows].sum()
     features = (phi[rows] - tilt.center) @ tilt.basis
     features = features - share @ features
-    # the symmetric root: eigenvectors of features that vary alike may turn with the last digits
+    # the symmetric root, because eigenvectors of features that vary alike may rotate with rounding errors
     left, size, _ = np.linalg.svd(tilt.coefficient_root(n_private, tau), full_matrices=False)
     half = rng.standard_normal((_PAIRS, len(left)))
     half *= (3 / np.mean(half**4, axis=0)) ** 0.25  # squares of quadratic terms are fourth powers
@@ -97,6 +97,6 @@ def second_order_covariance(
 
 
 def _tilted(share: Array, features: Array, coefficients: Array) -> Array:
-    """Shares (draw, row) of tilted rows; rows of weight zero keep it."""
+    """Return shares (draw, row) of tilted rows; rows of weight zero keep weight zero."""
     with np.errstate(divide="ignore"):
         return np.asarray(softmax(np.log(share) + coefficients @ features.T, axis=1))

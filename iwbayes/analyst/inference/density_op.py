@@ -1,4 +1,4 @@
-"""A PyTensor operation that asks a Python function for a log density and its gradient."""
+"""A PyTensor operation that calls a Python function for a log density and its gradient."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from iwbayes.arrays import Array
 
 
 class DensityOp(Op):
-    """Log density of a vector by `function`, theta (p,) -> (log density, gradient (p,)); it may change between runs."""
+    """Log density of a vector by `function`, theta (p,) -> (log density, gradient (p,)).
+
+    The function may be replaced between runs.
+    """
 
     def __init__(self) -> None:
         self.function: Callable[[Array], tuple[float, Array]]
 
     def make_node(self, *inputs: Any) -> Apply:
-        """Apply to a vector: the log density, and its gradient, which only the derivative looks at."""
+        """Apply to a vector; the outputs are the log density and its gradient, which `pullback` uses."""
         return Apply(self, [pt.as_tensor_variable(theta) for theta in inputs], [pt.dscalar(), pt.dvector()])
 
     def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:

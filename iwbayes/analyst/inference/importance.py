@@ -1,10 +1,10 @@
 """Posterior draws without a sampler: a Student-t proposal at the mode and Pareto-smoothed importance weights.
 
-The draws are exact up to the Monte Carlo error of importance sampling, which the Pareto shape k-hat of the
-importance ratios measures (Vehtari et al., JMLR 2024). Where it reaches 0.7, as at a skewed posterior of a level
-that hardly has events, the proposal takes the moments of its own weighted draws, and fresh proposals are made, a few
-times (Cappe et al., Statistics and Computing 2008; weights tempered as in Koblents & Miguez, same journal 2015).
-Where that does not help either, the caller has to sample by other means.
+The draws are exact up to the Monte Carlo error of importance sampling. The Pareto shape k-hat of the importance ratios
+measures this error (Vehtari et al., JMLR 2024). k-hat can reach 0.7 if the posterior is skewed, for example because a
+level has hardly any events. The proposal then takes the mean and covariance of its weighted draws, and new proposals
+are made, for several rounds (Cappe et al., Statistics and Computing 2008; weights tempered as in Koblents & Miguez,
+same journal 2015). If this does not help, the caller must use a different sampler.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ from iwbayes.weights import psislw, systematic_indices
 #: Largest k-hat at which the draws are used.
 K_HAT_LIMIT = 0.7
 
-# Degrees of freedom of the proposal: tails heavier than the posterior's, with little loss in its bulk.
+# Degrees of freedom of the proposal: its tails are heavier than the posterior's, and its bulk is similar.
 _PROPOSAL_DOF = 7.0
-# Rounds in which a proposal that does not suit takes the moments of its draws, and the k-hat below which they end. It
-# is well below the limit: such a proposal has learned from few draws, and the best of several k-hats is small by luck.
+# Rounds in which a poor proposal takes the moments of its weighted draws, and the k-hat below which they end. This
+# k-hat is well below the limit because such a proposal was adapted to few draws, and the best of several k-hats is too
+# small.
 _ROUNDS, _K_HAT_OF_ROUNDS = 8, 0.5
-# Effective proposals a parameter from which the moments are taken; weights that leave fewer are tempered to these.
+# Effective proposals per parameter for estimating the moments; weights that leave fewer are tempered to this number.
 _LEARNING_ESS, _LEAST_POWER = 20, 1e-6
-# Proposals a draw, and their smallest number, below which k-hat says little.
+# Proposals per draw, and their smallest number; with fewer proposals k-hat is unreliable.
 _PROPOSALS_PER_DRAW, _LEAST_PROPOSALS = 4, 250
-#: Draws for which a proposal that has to learn gets as many tries as it would for so many draws.
+#: Number of draws that determines how many proposals an adapted proposal gets.
 ADAPTING_DRAWS = 4000
-#: What to do where the posterior under one of several draws of the weights has no mode that can be found.
+#: Advice if the posterior under one of several weight draws has no mode that can be found.
 OF_A_DRAW = (
-    "Weights with nearly all of their sum on a few rows can leave a posterior without a usable mode: look at the "
-    "weights of that draw, and temper them (weights.temper) or leave the draw out."
+    "If a few rows have nearly all of the weight, a posterior may have no usable mode. Look at the weights of that "
+    "draw, and temper them (weights.temper) or leave the draw out."
 )
-#: Evaluations row x proposal that a fit spends before it takes fewer proposals (about a second).
+#: Evaluations, row x proposal, that a fit may use before it reduces the proposals (about a second).
 WORK_LIMIT = 4e8
 
 
@@ -45,8 +46,8 @@ WORK_LIMIT = 4e8
 class ImportanceDraws:
     """Equally weighted draws `theta` (draw, p) in random order, with their `log_density` up to a constant.
 
-    `pareto_k` is the shape of the tail of the importance ratios, where NaN and inf are failures; `ess` is Kish's
-    effective number of the proposals.
+    `pareto_k` is the shape of the tail of the importance ratios; NaN and inf are failures. `ess` is Kish's effective
+    number of proposals.
     """
 
     theta: Array
@@ -62,16 +63,16 @@ class ImportanceDraws:
 
 
 def unsuited(pareto_k: float, draw: int | None = None) -> RuntimeError:
-    """Error for a k-hat that is too large, of a posterior or of that under one draw of the weights."""
-    of = "" if draw is None else f" of draw {draw} of the weights"
+    """Return the error for a k-hat that is too large, for a posterior or for that under one weight draw."""
+    of = "" if draw is None else f" of weight draw {draw}"
     return RuntimeError(
-        f"pareto_k {pareto_k:.2f}{of} is not below {K_HAT_LIMIT}: the t proposal does not suit this posterior. Use "
-        "method='nuts' or method='auto'."
+        f"pareto_k {pareto_k:.2f}{of} is not below {K_HAT_LIMIT}: the Student-t proposal approximates this posterior "
+        "poorly. Use method='nuts' or method='auto'."
     )
 
 
 def n_proposals(draws: int, cost: float, work: float = WORK_LIMIT) -> int:
-    """Count the proposals for so many draws: four each, as far as `work` pays for the `cost` of each."""
+    """Return the number of proposals for so many draws: four each, or as many as `work` allows at this `cost`."""
     return max(_LEAST_PROPOSALS, min(_PROPOSALS_PER_DRAW * draws, int(work / cost)))
 
 
@@ -85,11 +86,11 @@ def importance_draws(
     rng: np.random.Generator,
     n_adapted: int = 0,
 ) -> ImportanceDraws:
-    """Draw from a log density, theta (proposal, p) -> (proposal,), by ``n`` proposals of a multivariate t at its mode.
+    """Draw from a log density, theta (proposal, p) -> (proposal,), by ``n`` proposals of a t distribution at its mode.
 
-    The precision is minus the Hessian at the mode (p,). Where it is not positive definite no proposal can be made, and
-    k-hat is NaN. Further rounds of ``n_adapted`` proposals follow where that is more than ``n``. The ``draws`` come
-    from the last round alone, or from the first where no round suits.
+    ``precision`` is minus the Hessian at the mode (p,). If it is not positive definite, no proposal is possible and
+    k-hat is NaN. If k-hat is too large, further rounds use ``n_adapted`` proposals each, if that is more than ``n``.
+    The ``draws`` come from the last round alone, or from the first if no round succeeds.
     """
     scale = 1 / np.sqrt(np.maximum(np.abs(np.diag(precision)), 1e-300))
     try:
@@ -111,7 +112,7 @@ def importance_draws(
 def _propose(
     log_density: Callable[[Array], Array], center: Array, root: Array, n: int, draws: int, rng: np.random.Generator
 ) -> tuple[ImportanceDraws, tuple[Array, Array] | None]:
-    """Make proposals center + root t and draw from them; with the mean and a root of the covariance of the weighted."""
+    """Make proposals center + root t and draw from them; also return mean and covariance root of weighted proposals."""
     p = len(center)
     normal = rng.standard_normal((n, p))
     stretch = np.sqrt(_PROPOSAL_DOF / rng.chisquare(_PROPOSAL_DOF, n))[:, None]
@@ -131,18 +132,18 @@ def _propose(
 
 
 def _powers(log_weights: Array, power: float) -> Array:
-    """Powers of weights, with sum one."""
+    """Return powers of weights, with sum one."""
     weights: Array = np.exp(power * (log_weights - np.max(log_weights)))
     return weights / weights.sum()
 
 
 def _ess(weights: Array) -> float:
-    """Kish effective number of weights with sum one."""
+    """Return Kish's effective number of weights with sum one."""
     return float(1 / np.square(weights).sum())
 
 
 def _moments(theta: Array, log_weights: Array) -> tuple[Array, Array] | None:
-    """Mean and a root of the covariance of weighted draws; None where they span too few directions."""
+    """Return mean and covariance root of weighted draws; None if the draws span too few directions."""
     log_weights = np.where(log_weights > np.max(log_weights) - 1 / _LEAST_POWER, log_weights, -np.inf)
     enough = min(_LEARNING_ESS * theta.shape[1], np.isfinite(log_weights).sum() / 2)
     power = 1.0

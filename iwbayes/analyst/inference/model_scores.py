@@ -30,31 +30,31 @@ from iwbayes.tables import SyntheticTable
 
 #: Rows of the table that a model is tried on before anything is charged.
 _TRIAL_ROWS = 60
-#: Homes of the operations that a score may be made of; none of them calls a function of somebody's.
+#: Modules of the operations that a score may use; none of them calls a user's function.
 _KNOWN = ("pytensor.tensor.", "pytensor.scalar.")
 _UNKNOWN = ("pytensor.tensor.random.",)
 _COPIES = ("ViewOp", "DeepCopyOp")
-#: Synthetic rows that show which column is the response.
+#: Number of synthetic rows that are used to find the column of the response.
 _FEW_ROWS = 100
-#: Largest relative difference of scores of single rows from those of a table, which is rounding.
+#: Largest relative difference, due to rounding, between scores of single rows and scores of a table.
 _ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
 class ModelScores:
-    """A `RowScores`: the score function of a PyMC model at one point, of the graph of one row.
+    """A `RowScores`: the score function of a PyMC model at one point, built from the graph of one row.
 
-    That graph is repeated over rows: no operation of it can see two of them.
+    The graph is repeated over rows, so no operation in it can combine two rows.
     """
 
     name: str
     held: MovableRows
     function: CompiledWhenUsed
     theta: Array  # (p,), unconstrained
-    levels: tuple[str, tuple[int, ...]] | None = None  # column of the response, and codes of those that are known
+    levels: tuple[str, tuple[int, ...]] | None = None  # column of the response, and codes of its known levels
 
     def __call__(self, frame: pd.DataFrame) -> Array:
-        """Scores (row, p): NaN in rows with cells that the model knows no number for."""
+        """Return scores (row, p): NaN in rows with cells that are unknown to the model."""
         return self._of(frame)[0]
 
     @property
@@ -67,13 +67,13 @@ class ModelScores:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns that the model holds, less that of the response where it has levels; see `RowScores`."""
+        """Columns in the model, without the response if it has levels; see `RowScores`."""
         held = {part.name for parts in self.held.functions for part in parts if isinstance(part, OfColumn)}
         return tuple(sorted(held - {self.levels[0] if self.levels else ""}))
 
     def outcomes(self, frame: pd.DataFrame) -> Outcomes:
-        """Scores of each level of the response."""
-        assert self.levels is not None  # noqa: S101 - nobody asks of others
+        """Return the scores at each level of the response."""
+        assert self.levels is not None  # noqa: S101 - called only for responses with levels
         name, codes = self.levels
         levels = self.held.schema[name].levels  # type: ignore[attr-defined]
         found = [self._of(with_level(frame, name, levels[code])) for code in codes]
@@ -83,9 +83,9 @@ class ModelScores:
         return Outcomes(scores, np.exp(logs), np.searchsorted(codes, own).clip(max=len(codes) - 1))
 
     def responding(self, frame: pd.DataFrame) -> ModelScores:
-        """Find the response, where it is a column of levels: densities sum to one over its levels, and only over its.
+        """Find the response, if it is a column with levels: densities sum to one over its levels only.
 
-        The rows are synthetic ones; few of them show it.
+        The rows are synthetic; a few of them are enough.
         """
         for column in self.held.schema:
             if column.name not in self.columns or not isinstance(column, Binary | Categorical) or column.missing:
@@ -100,7 +100,7 @@ class ModelScores:
         return self
 
     def _of(self, frame: pd.DataFrame) -> tuple[Array, Array]:
-        """Scores (row, p) and log densities (row,) of rows."""
+        """Return scores (row, p) and log densities (row,) of rows."""
         if frame.empty:
             return np.empty((0, len(self.theta))), np.empty(0)
         arrays, known = self.held.arrays(frame)
@@ -110,7 +110,7 @@ class ModelScores:
         return scores, logs
 
     def digest(self) -> str:
-        """Digest of name, point, and what the model holds of columns."""
+        """Return a digest of the name, the point, and the columns in the model."""
         names = repr([[getattr(part, "name", "") for part in parts] for parts in self.held.functions])
         return digest("ModelScores", self.name, names, self.theta)
 
@@ -122,22 +122,23 @@ class PyMCModel:
     Parameters
     ----------
     build : callable
-        From a data frame of synthetic rows to a `pymc.Model`, or a Bambi model, with one density a row.
+        Function from a data frame of synthetic rows to a `pymc.Model`, or a Bambi model, with one density per row.
     name : str
+        Name of the model in messages and in the release.
     """
 
     build: Callable[[pd.DataFrame], Any]
     name: str
 
     def check(self, schema: Schema) -> None:
-        """Refuse a model whose scores of single rows cannot be taken apart; it is built on rows of the schema."""
+        """Raise unless the scores of single rows can be computed; builds the model on rows of the schema."""
         _check(self, schema)
 
     def on(self, synthetic: SyntheticTable) -> Callable[[Array], ModelScores]:
         """Build the model on synthetic rows; see `ScoreModel`.
 
-        Hyperparameters, which no row's density depends on, stay at their initial values: a hierarchical model has no
-        mode of all parameters, and of these there is nothing to measure.
+        Hyperparameters, which no row's density depends on, stay at their initial values. A hierarchical model has no
+        joint mode of all parameters, and hyperparameters have no scores that could be measured.
         """
         posterior, held, function = self.built(synthetic)
         theta = posterior.start()
@@ -151,7 +152,7 @@ class PyMCModel:
         return at
 
     def built(self, table: SyntheticTable) -> tuple[ModelPosterior, MovableRows, CompiledWhenUsed]:
-        """Posterior of the rows, what the model holds of columns, and the scores of single rows as a function."""
+        """Return the posterior of the rows, the columns in the model, and the score function of single rows."""
         model = self.build(table.frame.copy())
         if not isinstance(model, pm.Model) and hasattr(model, "backend"):
             model.build()
@@ -163,17 +164,17 @@ class PyMCModel:
         return posterior, held, scores_of_one(rows, theta, held)
 
     def to_data(self) -> dict[str, Any]:
-        """Name the model, which a release can hold; its function it cannot."""
+        """Return the name of the model, which a release can store; its function cannot be stored."""
         return {"build": self.name}
 
 
 @lru_cache(maxsize=16)
 def _check(model: PyMCModel, schema: Schema) -> None:
-    """Check once: a plan and a release ask many times, and it compiles a graph."""
+    """Check once per model and schema, because a check compiles a graph and is requested many times."""
     table = trial_rows(schema)
     try:
         posterior, held, function = model.built(table)
-    except Exception as error:  # whatever a function of somebody's raises
+    except Exception as error:  # a user's function may raise anything
         said = str(error).strip().split("\n", 1)[0].rstrip(".")
         said = said if isinstance(error, TypeError | ValueError) else f"{type(error).__name__}: {said}"
         raise ValueError(f"the model {model.name!r} cannot be measured: {said}.") from error
@@ -182,23 +183,22 @@ def _check(model: PyMCModel, schema: Schema) -> None:
     there = np.isfinite(all_rows).all(axis=1)
     if not there.any() or not np.allclose(one[there], all_rows[there], rtol=_ROUNDING, atol=_ROUNDING):
         raise ValueError(
-            f"the model {model.name!r} cannot be measured: the density of a row is not made of its own cells alone. "
-            "Hold columns as pm.Data, and let nothing depend on the number of rows."
+            f"the model {model.name!r} cannot be measured: the density of a row does not depend on its own cells "
+            "alone. Use pm.Data for columns, and let no term depend on the number of rows."
         )
 
 
 def with_level(frame: pd.DataFrame, name: str, level: Any) -> pd.DataFrame:
-    """Rows in canonical form with one level in a column, whose type stays."""
+    """Return rows in canonical form with the same level in all cells of a column; the column keeps its type."""
     return frame.assign(**{name: pd.array([level], dtype=frame[name].dtype).repeat(len(frame))})
 
 
 def scores_of_one(rows: Any, theta: Any, held: MovableRows) -> CompiledWhenUsed:
-    """Make the function of theta and arrays (row, 1, ...) to scores (row, p) and log densities (row,) of rows.
+    """Return the function of theta and arrays (row, 1, ...) to scores (row, p) and log densities (row,) of rows.
 
-    It is made from the graph of all log densities.
-
-    The graph is rewritten for a single row, differentiated, and repeated over rows: what a row's scores are made of is
-    this row, whatever the operations are. Checks of parameters are left out, since an error would tell of a row.
+    It is built from the graph of all log densities. The graph is rewritten for a single row, differentiated, and
+    repeated over rows, so the scores of a row depend on this row only, whatever the operations are. Checks of
+    parameters are left out, because an error could reveal something about a row.
     """
     one: Any = without_checks(rows)
     single: list[Any] = [
@@ -207,20 +207,20 @@ def scores_of_one(rows: Any, theta: Any, held: MovableRows) -> CompiledWhenUsed:
     swapped: dict[Any, Any] = dict(zip(held.shared, single, strict=True))
     [one] = clone_replace([one], swapped, rebuild_strict=False)
     if one.type.ndim != 1 or one.type.shape[0] not in (1, None):
-        raise ValueError("the density of a row depends on the number of rows; hold columns as pm.Data")
+        raise ValueError("the density of a row depends on the number of rows. Use pm.Data for columns")
     gradient: Any = pt.grad(one.sum(), theta, disconnected_inputs="ignore")
     for op in _operations([gradient]):
         if not _is_known(op):
-            raise ValueError(f"its density uses {type(op).__name__}, which may call a function of somebody's")
+            raise ValueError(f"its density uses {type(op).__name__}, which may call a user's function")
     many = [pt.tensor(shape=(None, *var.type.shape), dtype=var.type.dtype) for var in single]
     outputs = vectorize_graph([gradient, one.sum()], dict(zip(single, many, strict=True)))
     return CompiledWhenUsed([theta, *many], outputs, n_rows=None)
 
 
 def without_checks(rows: Any) -> Any:
-    """Return a graph of numbers a row in which nothing raises an error, or is fixed to the number of rows it had.
+    """Return a graph of one value per row in which no operation raises errors or fixes the number of rows.
 
-    Graphs inside of operations, which have fixed shapes, are taken out of them.
+    Graphs inside operations, which have fixed shapes, are inlined.
     """
     n = rows.type.shape[0]
     while True:
@@ -241,7 +241,7 @@ def without_checks(rows: Any) -> Any:
 
 
 def _operations(outputs: list[Any]) -> Iterator[Any]:
-    """Operations of a graph, and those inside of others."""
+    """Yield the operations of a graph, including operations inside others."""
     for node in applys_between([], outputs):
         yield node.op
         for inner in (getattr(node.op, "scalar_op", None), getattr(node.op, "core_op", None)):
@@ -260,7 +260,7 @@ def _is_known(op: Any) -> bool:
 
 
 def trial_rows(schema: Schema) -> SyntheticTable:
-    """Few rows of a schema, spread evenly over bounds and levels, with a missing cell where there may be some."""
+    """Return a few rows of a schema, spread evenly over bounds and levels; some columns have a missing cell."""
     rng, columns = np.random.default_rng(0), dict[str, Any]()
     for column in schema:
         if isinstance(column, Binary | Categorical):

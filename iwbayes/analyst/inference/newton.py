@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 
 from iwbayes.arrays import Array
 
-Places = NDArray[np.intp]
+Indices = NDArray[np.intp]
 
-# One more full step is taken, and squares the error, once the Newton decrement g' A^-1 g (a squared distance in
-# posterior standard deviations) is below this, or is lost in the rounding of a sum over many rows. Where derivatives
-# come from one pass in numpy less is lost: no line search can tell better from worse within the slack, but the steps
-# still converge far below it.
+# Once the Newton decrement g' A^-1 g (a squared distance in posterior standard deviations) is below this tolerance, or
+# within the rounding error of a sum over many rows, one more full step is taken, which squares the error. Derivatives
+# from one pass in numpy lose less: within the slack no line search can compare values, but the steps still converge far
+# below it.
 _TOLERANCE = 1e-12
 _ROUNDING, _ROUNDING_OF_STEPS, _SLACK = 1e-13, 1e-15, 1e-13
 _SHORTEST = 1e-10
-# Newton steps; of several densities, calls of their derivatives, halvings of steps included.
+# Most Newton steps; for several densities, calls of their derivatives, including those after halved steps.
 _MOST_STEPS = 200
 
 
@@ -28,16 +28,16 @@ def maximise(
     derivatives: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
     start: np.ndarray,
 ) -> np.ndarray:
-    """Find a local maximum; Hessians that are not negative definite are repaired, steps are shortened.
+    """Find a local maximum; Hessians that are not negative definite are repaired, and steps are shortened as needed.
 
-    `value` returns the log density at theta (p,), `derivatives` its gradient (p,) and Hessian (p, p). ValueError if the
-    log density is not finite at the start; RuntimeError if the steps do not converge, or do to a point that is no
-    maximum.
+    `value` returns the log density at theta (p,); `derivatives` returns its gradient (p,) and Hessian (p, p).
+    ValueError if the log density is not finite at the start; RuntimeError if the steps do not converge, or converge to
+    a point that is not a maximum.
     """
 
-    def density(points: Array, _: Places) -> tuple[Array, Array, Array, Array]:
+    def density(points: Array, _: Indices) -> tuple[Array, Array, Array, Array]:
         reached = value(points[0])
-        # a step that is too long, of which no derivative is asked for
+        # no derivative is computed at a step that is too long
         gradient, hessian = derivatives(points[0]) if np.isfinite(reached) else (points[0] * np.nan, np.nan)
         precision = np.broadcast_to(-np.asarray(hessian), (1, len(start), len(start)))
         return np.array([reached]), gradient[None], precision, precision
@@ -47,31 +47,33 @@ def maximise(
     except NotReachedError as error:
         if not np.isfinite(current := value(start)):
             raise ValueError(
-                f"the log density is {current} at the starting point. Give another start or other initial values."
+                f"the log density must be finite at the starting point; it is {current}. Pass a different start or "
+                "other initial values."
             ) from None
         raise RuntimeError(
-            f"the mode was not found in {_MOST_STEPS} Newton steps: the log density may be flat or unbounded, or its "
-            "derivatives are not finite. Give a proper prior or a start nearer to the mode."
+            f"the mode was not found in {_MOST_STEPS} Newton steps. The log density may be flat or unbounded, or its "
+            "derivatives are not finite. Use a proper prior, or a start closer to the mode."
         ) from error
     if not np.linalg.eigvalsh(found.precision[0])[0] > 0:
         raise RuntimeError(
-            "the log density is flat or a saddle where its gradient is zero. Give a proper prior or another start."
+            "Newton's method stopped at a flat or saddle point of the log density, not at a mode. Use a proper prior "
+            "or a different start."
         )
     return found.theta[0]
 
 
 class NotReachedError(RuntimeError):
-    """Some of several log densities did not reach their maximum: which, and the most that another step would gain."""
+    """Error for log densities that did not reach their maximum: their indices, and the largest Newton decrement."""
 
-    def __init__(self, indices: Places, gain: float) -> None:
+    def __init__(self, indices: Indices, gain: float) -> None:
         super().__init__(
-            f"Newton's method did not reach the mode of the posterior; a step would still gain {gain:.1e}. Scale the "
-            "columns, drop collinear terms or give smoother priors."
+            "the mode of the posterior was not found: Newton's method has not converged (Newton decrement "
+            f"{gain:.1e}). Scale the columns, drop collinear terms or use tighter priors."
         )
         self.indices, self.gain = indices, gain
 
-    def __reduce__(self) -> tuple[type[NotReachedError], tuple[Places, float]]:
-        """Travel between processes: an error that does not takes the whole pool with it."""
+    def __reduce__(self) -> tuple[type[NotReachedError], tuple[Indices, float]]:
+        """Support pickling between processes: an error that cannot be pickled breaks the whole process pool."""
         return type(self), (self.indices, self.gain)
 
 
@@ -79,8 +81,8 @@ class Maxima(NamedTuple):
     """Maxima `theta` (density, p) of several log densities, their values (density,) and precisions (density, p, p).
 
     The precision is minus the Hessian, at a point within ``sqrt(max(1e-12, 1e-15 |value|))`` posterior standard
-    deviations of the maximum: a millionth, or what the rounding of a large log density leaves. `extra` (density, p, p)
-    is what `derivatives` returned at the same point.
+    deviations of the maximum: a millionth, or the rounding error of a large log density. `extra` (density, p, p) is
+    the last output of `derivatives` at the same point.
     """
 
     theta: Array
@@ -90,18 +92,17 @@ class Maxima(NamedTuple):
 
 
 def maximise_many(
-    derivatives: Callable[[Array, Places], tuple[Array, Array, Array, Array]],
+    derivatives: Callable[[Array, Indices], tuple[Array, Array, Array, Array]],
     start: Array,
     rounding: float = _ROUNDING_OF_STEPS,
 ) -> Maxima:
-    """Find a local maximum of each of several log densities; those that have converged leave the batch.
+    """Find a local maximum of each of several log densities; densities that have converged leave the batch.
 
-    Each density has its own line search from its row of ``start`` (density, p), so that it takes the same steps as it
-    would by itself. ``derivatives`` takes points (k, p) and the indices (k,) of their densities among all; it returns
-    log densities (k,), gradients (k, p), precisions (k, p, p), which are minus the Hessians, and another array
-    (k, p, p) to keep.
+    Each density has its own line search from its row of ``start`` (density, p), so it takes the same steps as it would
+    alone. ``derivatives`` takes points (k, p) and the indices (k,) of their densities. It returns log densities (k,),
+    gradients (k, p), precisions (k, p, p), which are minus the Hessians, and one more array (k, p, p) to keep.
 
-    Raises NotReachedError if densities do not reach their maximum; the others do so all the same.
+    NotReachedError if some densities do not reach their maximum; the search for the others is completed first.
     """
     theta = np.array(start, dtype=np.float64)
     active = np.arange(len(theta))
@@ -112,9 +113,9 @@ def maximise_many(
     length, stuck = np.ones(len(theta)), [active[~usable]]
     active = active[usable]
     for _ in range(_MOST_STEPS):
-        # below the rounding of the log density no line search can tell better from worse
+        # within the rounding error of the log density no line search can compare values
         done = gain[active] < np.maximum(_TOLERANCE, rounding * np.abs(value[active]))
-        theta[active[done]] += step[active[done]]  # squares the error that is left
+        theta[active[done]] += step[active[done]]  # squares the remaining error
         active = active[~done]
         short = length[active] < _SHORTEST
         stuck.append(active[short])
@@ -142,7 +143,7 @@ def _finite(value: Array, gradient: Array, precision: Array) -> NDArray[np.bool_
 
 
 def _ascents(precision: Array, gradient: Array) -> tuple[Array, Array]:
-    """Newton steps and what each would gain; curvature of the wrong sign is turned."""
+    """Return Newton steps and their decrements; curvature of the wrong sign is reversed."""
     steps = np.array([_scaled_ascent(*one) for one in zip(precision, gradient, strict=True)]).reshape(gradient.shape)
     return steps, np.einsum("kp,kp->k", gradient, steps)
 

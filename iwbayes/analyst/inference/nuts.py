@@ -1,4 +1,4 @@
-"""PyMC's NUTS: for log densities in numpy, in units of their curvature, and for PyMC models as they are."""
+"""PyMC's NUTS: for log densities in numpy, scaled by their curvature, and for unchanged PyMC models."""
 
 from __future__ import annotations
 
@@ -23,65 +23,66 @@ if TYPE_CHECKING:
 
     from iwbayes.analyst.inference.weighted_posterior import LogDensity
 
-#: Largest R-hat, R-hat from which on draws are not used, and smallest effective sample size for each chain (Vehtari et
+#: Largest R-hat, R-hat from which draws are not used, and smallest effective sample size for each chain (Vehtari et
 #: al., Bayesian Analysis 2021).
 RHAT_LIMIT, RHAT_FAILURE, DRAWS_PER_CHAIN = 1.01, 1.05, 100
-# Arguments of pymc.sample that are set for each run, and those that would change what comes back.
+# Arguments of pymc.sample that each run sets itself, or that would change its result.
 _TAKEN = ("chains", "draws", "initvals", "model", "random_seed", "return_inferencedata", "step", "var_names")
-# How PyMC starts, and which sampler it takes.
+# Arguments that choose how PyMC starts, and its sampler.
 _OF_THE_START = ("init", "jitter_max_retries", "n_init", "nuts_sampler")
-# Tuning steps in units of the curvature at the mode: half of PyMC's, which knows no scales.
+# Tuning steps in units of the curvature at the mode: half of PyMC's default, which must learn the scales.
 _TUNE = 500
-# The same for each of several runs, of which none reports on itself.
+# Settings for each of several runs, without reports from each run.
 _SHORT_TUNE, _QUIET = 200, {"quiet": True, "compute_convergence_checks": False}
-#: Seconds after which NUTS stops, if it is not told otherwise; after which it says how long it will take, and how long
-#: that must be for it to do so.
+#: Seconds after which NUTS stops by default; seconds after which it estimates its duration; and the shortest duration
+#: that it reports.
 TIME_LIMIT, SAY_AFTER, WORTH_SAYING = 600.0, 30.0, 120.0
 _FASTER = (
-    "Ask for fewer draws or chains, merge levels that hardly occur, give tighter priors, or look for a parameter that "
-    "the data say nothing about"
+    "Request fewer draws or chains, merge rare levels, use tighter priors, or look for a parameter that the data do "
+    "not inform"
 )
-_LONGER = "; or let it go on by sampler={'max_seconds': 3600}."
+_LONGER = ", or raise the time limit with sampler={'max_seconds': 3600}."
 # Arguments of pymc.sample that belong to the step method.
 _OF_THE_STEP = ("target_accept", "max_treedepth")
 
 
 def check_sampler(sampler: Any) -> dict[str, Any]:
-    """Return more arguments of ``pymc.sample`` as a dict.
+    """Return the additional arguments of ``pymc.sample`` as a dict.
 
-    TypeError where they are no mapping; ValueError where they hold what is set for each run, or how to start it, or a
-    ``max_seconds`` that is no positive number.
+    TypeError if they are not a mapping. ValueError if they contain an argument that each run sets itself or that
+    chooses how to start, or a ``max_seconds`` that is not a positive number.
     """
     if sampler is not None and not isinstance(sampler, Mapping):
         raise TypeError(
-            f"sampler must be a dict of arguments of pymc.sample; got {type(sampler).__name__}. Write "
+            f"sampler must be a dict of arguments of pymc.sample; got {type(sampler).__name__}. Pass, for example, "
             'sampler={"tune": 500}.'
         )
     options = dict(sampler or {})
     taken = sorted(set(_TAKEN) & set(options))
     if taken:
         raise ValueError(
-            f"sampler must not hold {taken}: each run has its own. Leave them out; draws, chains and random_seed are "
-            "arguments of fit, and calibrate takes random_seed and draws as many as it is given."
+            f"sampler must not contain {taken}, because each run sets these itself. Leave them out. draws, chains and "
+            "random_seed are arguments of fit; calibrate takes random_seed and keeps the number of draws."
         )
     lost = sorted(set(_OF_THE_START) & set(options))
     if lost:
         raise ValueError(
-            f"sampler must not hold {lost}: PyMC's own NUTS starts at the mode, in units of the curvature there. Leave "
-            "it out; to sample in another way, give the model its weights by reweight() and call pymc.sample."
+            f"sampler must not contain {lost}, because PyMC's NUTS starts at the mode, in units of the curvature "
+            "there. Leave it out. To sample in a different way, use reweight() and pass the weighted model to "
+            "pymc.sample."
         )
     seconds = options.get("max_seconds", TIME_LIMIT)
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
         raise ValueError(
-            f"sampler's max_seconds must be a number above 0; got {seconds!r}. Leave it out for {TIME_LIMIT:g}."
+            f"sampler's max_seconds must be a positive number; got {seconds!r}. The default is {TIME_LIMIT:g}."
         )
     return options
 
 
 class _Clock:
-    """Callback of ``pymc.sample`` that says how long a run will take, and ends it when its time is over.
+    """Callback of ``pymc.sample`` that reports how long a run will take, and stops it at its time limit.
 
-    ``max_seconds``, which `n_runs` share, is taken out of `options`; `draws` are those of each chain.
+    ``max_seconds``, which `n_runs` share, is removed from `options`; `draws` is the number for each chain.
     """
 
     def __init__(self, options: dict[str, Any], draws: int, n_runs: int = 1) -> None:
@@ -92,28 +93,29 @@ class _Clock:
         options["callback"] = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
-        """Count a step."""
+        """Count a step; warn of a long run, and stop it at the time limit."""
         if self._then is not None:
             self._then(*args, **kwargs)
-        self._began = self._began or monotonic()  # what is compiled before the first step does not count
+        self._began = self._began or monotonic()  # compilation before the first step does not count
         self._done += 1
         passed = monotonic() - self._began
         if passed > self._seconds:
-            raise KeyboardInterrupt  # by which PyMC lets callbacks end a run; it keeps the draws
+            raise KeyboardInterrupt  # PyMC's way for a callback to stop a run; the draws are kept
         whole = passed * self._steps / self._done * self._n_runs
         if passed > SAY_AFTER and whole > WORTH_SAYING and not self._said:
             self._said = True
             stops = self._seconds * self._n_runs
             warnings.warn(
-                f"NUTS will take about {math.ceil(whole / 60)} minutes: {self._done:,} of {self._steps:,} steps"
-                f"{' of the first run' if self._n_runs > 1 else ''} took {passed:.0f} s. It stops after {stops:g} s "
-                f"and keeps its draws, as when it is interrupted; sampler={{'max_seconds': ...}} sets that. {_FASTER}.",
+                f"NUTS will take about {math.ceil(whole / 60)} minutes: {self._done:,} of {self._steps:,} "
+                f"steps{' of the first run' if self._n_runs > 1 else ''} took {passed:.0f} s. It stops after {stops:g} "
+                f"s and keeps its draws, as if interrupted; sampler={{'max_seconds': ...}} changes this limit. "
+                f"{_FASTER}.",
                 IwbayesWarning,
                 stacklevel=2,
             )
 
     def sample(self, options: dict[str, Any]) -> Any:
-        """Run ``pymc.sample``; RuntimeError where it was ended before its first draw."""
+        """Run ``pymc.sample``; RuntimeError if it was stopped before its first draw."""
         import pymc as pm
 
         try:
@@ -122,27 +124,28 @@ class _Clock:
             if "Not enough samples" not in str(error):
                 raise
             raise RuntimeError(
-                f"NUTS was ended after {monotonic() - self._began:.0f} s and {self._done:,} steps, before its first "
+                f"NUTS was stopped after {monotonic() - self._began:.0f} s and {self._done:,} steps, before its first "
                 f"draw. {_FASTER}{_LONGER}"
             ) from error
 
     def fill(self, values: Array) -> Array:
-        """Draws (chain, draw, ...) as many as were asked for: of a run that was ended each comes several times."""
+        """Return the requested number of draws (chain, draw, ...): draws of a stopped run are repeated."""
         shape = self._chains, self._draws
         if values.shape[:2] == shape:
             return values
         flat = values.reshape(-1, *values.shape[2:])
-        # one after the other, so that the effective sample size is that of the draws made
+        # copies of a draw follow each other, so that the effective sample size is that of the distinct draws
         index = np.arange(math.prod(shape)) * len(flat) // math.prod(shape)
         return np.asarray(flat[index].reshape(*shape, *values.shape[2:]))
 
     def report(self, shape: tuple[int, ...]) -> None:
-        """Warn where a run was ended, of which so many chains and draws are left."""
+        """Warn if a run was stopped early; `shape` counts its chains and draws."""
         made, asked = math.prod(shape[:2]), self._chains * self._draws
         if made < asked:
             warnings.warn(
-                f"NUTS was ended after {monotonic() - self._began:.0f} s, with {made:,} of {asked:,} draws: they are "
-                f"repeated to fill the result, and its effective sample size is theirs. {_FASTER}{_LONGER}",
+                f"NUTS was stopped after {monotonic() - self._began:.0f} s, with {made:,} of {asked:,} draws. They are "
+                "repeated to fill the result, whose effective sample size is that of the distinct draws. "
+                f"{_FASTER}{_LONGER}",
                 IwbayesWarning,
                 stacklevel=2,
             )
@@ -150,7 +153,7 @@ class _Clock:
 
 @dataclass(frozen=True)
 class SamplingSettings:
-    """How to draw: chains and draws of each in the result, the method, and checked arguments of ``pymc.sample``."""
+    """How to draw: number of chains and of draws per chain, the method, and checked arguments of ``pymc.sample``."""
 
     chains: int
     draws: int
@@ -161,8 +164,8 @@ class SamplingSettings:
 class WhitenedNuts:
     """PyMC's NUTS for log densities in numpy of `size` parameters, each in units of its curvature near the mode.
 
-    One step serves all runs; it tunes itself anew in each. Where there are several runs, each is checked by none of
-    PyMC's tests of convergence, and tuned shortly, since all have the same shape in these units.
+    One step method serves all runs and is tuned from the start in each. If there are several runs, PyMC's convergence
+    checks are off and tuning is short, because all densities have the same shape in these units.
     """
 
     def __init__(self, size: int, settings: SamplingSettings, *, n_runs: int) -> None:
@@ -184,7 +187,7 @@ class WhitenedNuts:
     def sample(
         self, density: LogDensity, center: Array, precision: Array, *, draws: int, rng: np.random.Generator
     ) -> tuple[Array, dict[str, Array]]:
-        """Sample a log density from `center` (p,); draws (chain, draw, p), and statistics (chain, draw) by name."""
+        """Sample a log density from `center` (p,): draws (chain, draw, p), and statistics (chain, draw) by name."""
         import pymc as pm
         import pytensor
 
@@ -195,8 +198,8 @@ class WhitenedNuts:
             return value, gradient @ back
 
         self._density.function = in_units
-        in_units(np.zeros(len(center)))  # what is compiled when it is first used is so before processes part
-        # nothing is compiled for a call of Python, by C or numba
+        in_units(np.zeros(len(center)))  # compiles functions that compile on first use before processes fork
+        # a call of a Python function needs no compilation by C or numba
         with pytensor.config.change_flags(mode="FAST_COMPILE", cxx=""):
             if self._step is None:
                 self._step = pm.NUTS(model=self._model, rng=np.random.default_rng(seed), **self._of_step)
@@ -213,7 +216,7 @@ class WhitenedNuts:
 
 
 def _root_of_inverse(precision: Array) -> Array:
-    """R with R R' the inverse of a precision; its diagonal alone where that is not positive definite."""
+    """Return R with R R' the inverse of a precision; of its diagonal alone if it is not positive definite."""
     try:
         return np.asarray(np.linalg.inv(np.linalg.cholesky(precision)).T, dtype=np.float64)
     except np.linalg.LinAlgError:
@@ -223,9 +226,10 @@ def _root_of_inverse(precision: Array) -> Array:
 def sample_model(
     model: pm.Model, settings: SamplingSettings, draws: int, rng: np.random.Generator, *, n_runs: int = 1
 ) -> xr.Dataset:
-    """Sample a PyMC model by the steps that PyMC chooses: posterior group with its ``divergences`` as attribute.
+    """Sample a PyMC model with PyMC's step methods; return the posterior group with ``divergences`` as attribute.
 
-    `settings.sampler` goes before all else; `draws` are those of each chain, `n_runs` the runs that share the time.
+    `settings.sampler` takes precedence over the defaults here. `draws` is the number for each chain, and `n_runs` the
+    number of runs that share the time limit.
     """
     options = {**_QUIET, "chains": settings.chains, **settings.sampler}
     options |= {"model": model, "nuts_sampler": "pymc", "random_seed": int(rng.integers(2**31))}

@@ -1,4 +1,4 @@
-"""Between the free variables of a PyMC model and its unconstrained space, by PyMC's transforms."""
+"""Map the free variables of a PyMC model to its unconstrained space and back, by PyMC's transforms."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from pytensor.graph.traversal import ancestors
 from iwbayes.analyst.weighting.graph_functions import batched
 from iwbayes.arrays import row_blocks
 
-# Numbers of a block of draws and rows: intermediate values of many rows would not fit all at once.
+# Size of a block, draws x rows: intermediate values for all draws would not fit in memory.
 _BLOCK = 2**17
 
 
 def draw_blocks(n_draws: int, n_rows: int) -> Iterator[slice]:
-    """Blocks of draws for functions that loop over so many rows for each."""
+    """Split draws into blocks for functions that loop over `n_rows` rows for each draw."""
     return row_blocks(n_draws, max(1, _BLOCK // max(1, n_rows)))
 
 
 class UnconstrainedVariables:
     """Free variables of a model as one vector theta, shape (p,), and back.
 
-    `names` has one name an unconstrained parameter: ``b[0]``, ``sex[Male]`` with the labels of its dims,
-    ``sigma_log__`` for a transformed variable (PyMC's name of the unconstrained one).
+    `names` has one name per unconstrained parameter: ``b[0]``; ``sex[Male]`` with the labels of its dims;
+    ``sigma_log__``, PyMC's name of the unconstrained value, for a transformed variable.
     """
 
-    #: Rows that deterministics may loop over.
+    #: Number of rows that deterministics may loop over.
     _rows_of_others = 0
 
     def __init__(self, model: pm.Model) -> None:
@@ -46,7 +46,7 @@ class UnconstrainedVariables:
 
     @property
     def made_of(self) -> dict[str, set[str]]:
-        """Names of the free variables that each deterministic one is computed from."""
+        """Names of the free variables from which each deterministic variable is computed."""
         free = {rv: rv.name for rv in self._model.free_RVs}
         return {var.name: {free[own] for own in ancestors([var]) if own in free} for var in self._model.deterministics}
 
@@ -62,7 +62,9 @@ class UnconstrainedVariables:
         names = [rv.name for rv in self._model.free_RVs]
         missing = [name for name in names if name not in posterior]
         if missing:
-            raise KeyError(f"the posterior lacks the free variables {', '.join(missing)} of the model.")
+            raise KeyError(
+                f"the posterior lacks the free variables {', '.join(missing)} of the model. Sample without var_names."
+            )
         draws = []
         for rv in self._model.free_RVs:
             values = posterior[rv.name].transpose("chain", "draw", ...).to_numpy()
@@ -70,7 +72,7 @@ class UnconstrainedVariables:
         return np.array(self._forward(*draws))
 
     def constrain(self, theta: np.ndarray) -> dict[str, np.ndarray]:
-        """Map unconstrained draws (sample, p) to variables and deterministics by name, each (sample, ...)."""
+        """Map unconstrained draws (sample, p) to variables and deterministics by name, each of shape (sample, ...)."""
         theta = np.asarray(theta, dtype=np.float64)
         if theta.ndim != 2 or theta.shape[1] != self.size:
             raise ValueError(f"theta must have shape (sample, {self.size}); got {theta.shape}.")
@@ -79,7 +81,7 @@ class UnconstrainedVariables:
         for block in draw_blocks(len(theta), self._rows_of_others):
             part = theta[block]
             for var, values in zip(variables, function(part), strict=True):
-                alike = np.ndim(values) == var.ndim  # for all draws
+                alike = np.ndim(values) == var.ndim  # the same value for all draws
                 found[var.name].append(np.broadcast_to(values, (len(part), *np.shape(values))) if alike else values)
         return {name: np.concatenate(values) for name, values in found.items()}
 
@@ -93,7 +95,7 @@ class UnconstrainedVariables:
         return np.concatenate([np.ravel(point[var.name]) for var in self._inputs])
 
     def _join(self, outputs: list[Any]) -> tuple[list[Any], Any]:
-        """Rewrite graphs in the value variables as graphs in one vector theta."""
+        """Rewrite graphs in the value variables as graphs in a single vector theta."""
         outputs, theta = join_nonshared_inputs(self._point, outputs, self._inputs)
         return list(outputs), theta
 
@@ -106,7 +108,7 @@ class UnconstrainedVariables:
         for rv, value in values.items():
             transform = model.rvs_to_transforms[rv]
             outputs.append(value if transform is None else transform.forward(value, *rv.owner.inputs))
-        # A transform may depend on other free variables (bounds); those have values, too.
+        # A transform may depend on other free variables (bounds); they are replaced by their values, too.
         outputs = list(graph_replace(outputs, values, strict=False))
         flat = pt.concatenate([output.ravel() for output in outputs])
         inputs = list(values.values())
@@ -121,7 +123,7 @@ class UnconstrainedVariables:
 
 
 def flat_names(model: pm.Model, rv: Any, point: dict[str, np.ndarray]) -> list[str]:
-    """Names of the entries of a free variable's unconstrained value, in C order."""
+    """Return names for the entries of a free variable's unconstrained value, in C order."""
     value = model.rvs_to_values[rv]
     shape = point[value.name].shape
     if not shape:
@@ -130,7 +132,7 @@ def flat_names(model: pm.Model, rv: Any, point: dict[str, np.ndarray]) -> list[s
     labels = []
     for dim, length in zip(dims, shape, strict=False):
         coords = model.coords.get(dim) if dim is not None else None
-        # Some transforms (simplex, ordered) change the length of an axis: labels no longer apply.
+        # Some transforms (simplex, ordered) change the length of an axis, so its labels do not apply.
         labels.append(list(coords) if coords is not None and len(coords) == length else list(range(length)))
     return [
         f"{value.name}[{', '.join(str(labels[axis][i]) for axis, i in enumerate(index))}]"

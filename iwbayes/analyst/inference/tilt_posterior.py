@@ -1,7 +1,8 @@
 """Posterior of a tilt's coefficients given its noisy moments: its density and its draws.
 
-Notation: phi_i the tilt's features of row i, w0_i its base, p_i(b) prop. to w0_i exp(b.phi_i), m(b) = sum p_i(b) phi_i,
-H(b) = dm/db the covariance of phi under p(b), m~ = m + zeta the released mean with noise covariance Sigma.
+Notation: phi_i are the tilt's features of row i, w0_i its base weight, p_i(b) is proportional to w0_i exp(b.phi_i),
+m(b) = sum p_i(b) phi_i, H(b) = dm/db is the covariance of phi under p(b), and m~ = m + zeta is the released mean with
+noise covariance Sigma.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from iwbayes.analyst.released_tilt import FEATURE_CUT, TAU
 from iwbayes.analyst.row_merging import MERGE_SHARE, identical_rows
 from iwbayes.arrays import Array, row_blocks, symmetric
 
-# Numbers in one block of weights of many draws: 2^17 float64 are 1 MiB, which a processor keeps at hand.
+# Size of one block of weights of many draws, in numbers: 2^17 float64 are 1 MiB, which fits in a processor's cache.
 _BLOCK = 2**17
 
 
 @dataclass(frozen=True, eq=False)
 class TiltPosterior(LogDensity):
-    """Posterior p(b | m~) prop. to N(m~; m(b), Sigma) N(b; 0, tau^2 I) of the private rows' own tilt.
+    """Posterior p(b | m~) prop. to N(m~; m(b), Sigma) N(b; 0, tau^2 I) of the tilt that the private rows define.
 
-    `phi` (row, k) are the features of rows with a positive base, of which identical ones may be merged; `base` (row,)
-    the log shares of the rows before the tilt; `value` (k,) is m~ and `noise` (k, k) Sigma, positive definite.
+    `phi` (row, k) are the features of rows with a positive base; identical rows may be merged. `base` (row,) contains
+    the log shares of the rows before the tilt; `value` (k,) is m~ and `noise` (k, k) is Sigma, positive definite.
     """
 
     phi: Array
@@ -46,7 +47,7 @@ class TiltPosterior(LogDensity):
     tau: float = TAU
 
     def merged(self) -> TiltPosterior:
-        """Return the same posterior with identical rows in one, where enough of them are identical."""
+        """Return the same posterior with identical rows merged; unchanged if few rows are identical."""
         first, inverse = identical_rows(self.phi[:, :-1], self.phi[:, -1])
         if len(first) > MERGE_SHARE * len(self.base):
             return self
@@ -60,7 +61,7 @@ class TiltPosterior(LogDensity):
         return symmetric(np.asarray(np.linalg.inv(self.noise), dtype=np.float64))
 
     def means(self, b: Array) -> Array:
-        """Weighted means m(b) of the features, shape (sample, k), at coefficients of that shape."""
+        """Return the weighted means m(b) of the features, shape (sample, k), at coefficients of that shape."""
         found = np.empty((len(b), self.phi.shape[1]))
         for part in row_blocks(len(b), _BLOCK // len(self.base)):
             weights = b[part] @ self.phi.T
@@ -71,31 +72,31 @@ class TiltPosterior(LogDensity):
         return found
 
     def log_densities(self, b: Array) -> Array:
-        """Log densities up to a constant, shape (sample,), at coefficients of shape (sample, k)."""
+        """Return log densities up to a constant, shape (sample,), at coefficients of shape (sample, k)."""
         away = self.value - self.means(b)
         prior = np.square(b).sum(axis=1) / self.tau**2
         return -0.5 * (np.einsum("si,ij,sj->s", away, self.precision, away) + prior)
 
     def log_density(self, b: Array) -> float:
-        """Log density at one point, shape (k,)."""
+        """Return the log density at one point, shape (k,)."""
         return float(self.log_densities(b[None])[0])
 
     def gradient(self, b: Array) -> tuple[float, Array]:
-        """Log density at one point, shape (k,), and its gradient, shape (k,)."""
+        """Return the log density at one point, shape (k,), and its gradient, shape (k,)."""
         share = softmax(self.base + self.phi @ b)
         pull = self.precision @ (self.value - share @ self.phi)
         slope = (share * (self.phi @ pull)) @ self.phi - (share @ self.phi) * (share @ self.phi @ pull)
         return self.log_density(b), slope - b / self.tau**2
 
     def moments(self, b: Array) -> tuple[Array, Array, Array, Array]:
-        """Shares of the rows at b (k,), their mean m(b), the features less it, and their covariance H(b)."""
+        """Return the row shares at b (k,), their mean m(b), the centred features, and the covariance H(b)."""
         share = softmax(self.base + self.phi @ b)
         mean = share @ self.phi
         away = self.phi - mean
         return share, mean, away, symmetric((away * share[:, None]).T @ away)
 
     def derivatives(self, b: Array) -> tuple[Array, Array]:
-        """Gradient H Sigma^-1 (m~ - m) - b/tau^2, shape (k,), and exact Hessian, shape (k, k), at one point."""
+        """Return the gradient H Sigma^-1 (m~ - m) - b/tau^2, (k,), and the exact Hessian, (k, k), at one point."""
         share, mean, away, covariance = self.moments(b)
         pull = self.precision @ (self.value - mean)
         third = symmetric((away * (share * (away @ pull))[:, None]).T @ away)  # the derivative of H, times the pull
@@ -103,15 +104,15 @@ class TiltPosterior(LogDensity):
         return covariance @ pull - b / self.tau**2, hessian
 
     def mode(self, start: Array) -> tuple[Array, Array]:
-        """Return the mode, shape (k,), near a start, and minus the Hessian there, shape (k, k)."""
+        """Return the mode, shape (k,), found from a start, and minus the Hessian there, shape (k, k)."""
         with one_blas_thread():
             mode = maximise(self.log_density, self.derivatives, start)
             return mode, -self.derivatives(mode)[1]
 
     def largest_kappa(self, b: Array) -> float:
-        """Largest noise over spread, sqrt(c Sigma c'/c H c'), in any direction that the rows at b inform.
+        """Return the largest noise ratio, sqrt(c Sigma c'/c H c'), over all directions that the rows at b inform.
 
-        It bounds kappa of every parameter of every model; H is cut as for the sandwich.
+        It is an upper bound of kappa of every parameter of every model. H is cut as for the sandwich.
         """
         values, vectors = np.linalg.eigh(self.moments(b)[3])
         kept = values > FEATURE_CUT * values[-1]
@@ -120,10 +121,10 @@ class TiltPosterior(LogDensity):
 
 
 def row_noise(posterior: TiltPosterior, b: Array, variance: float, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Multiply the rows' base by gamma variables of mean one and this variance, and move each tilt b back to its mean.
+    """Multiply the base by gamma variables of mean one and this variance, and move each tilt b back to its mean.
 
-    Returns the log multipliers (draw, row) and the coefficients (draw, k) under which the multiplied rows, which must
-    not be merged, have the means m(b) again, up to a ridge of Sigma.
+    Returns the log multipliers (draw, row) and the coefficients (draw, k) for which the multiplied rows have the means
+    m(b) again, up to a ridge of Sigma. The rows must not be merged.
     """
     shape = (len(b), len(posterior.base))
     log_multipliers = np.log(np.maximum(rng.gamma(1 / variance, variance, size=shape), 1e-300))
@@ -135,10 +136,10 @@ def row_noise(posterior: TiltPosterior, b: Array, variance: float, rng: np.rando
 
 
 def move_to_mean(rows: TiltPosterior, target: Array, center: Array) -> Array:
-    """Coefficients b, shape (k,), near a center, under which the rows have a mean of the features.
+    """Return coefficients b, shape (k,), near a center, for which the rows have the target mean of the features.
 
-    The maximum of ``b.target - log sum_i w0_i exp(b.phi_i) - (b - center)' Sigma (b - center)/2``: the ridge of the
-    noise keeps b finite where no tilt of the rows has that mean, and is small elsewhere.
+    They maximise ``b.target - log sum_i w0_i exp(b.phi_i) - (b - center)' Sigma (b - center)/2``. The ridge of the
+    noise keeps b finite if no tilt of the rows has the target mean, and is small otherwise.
     """
 
     def value(b: Array) -> float:
@@ -152,11 +153,11 @@ def move_to_mean(rows: TiltPosterior, target: Array, center: Array) -> Array:
     return maximise(value, derivatives, center)
 
 
-# Proposals of the importance sampling, and the products row x feature x proposal that pay for more than the fewest.
+# Fewest and most proposals of importance sampling, and the work, row x feature x proposal, that limits them.
 _FEWEST, _MOST, _WORK = 1000, 8000, 2e10
-# Chains and draws of each, at least, from which those returned are chosen.
+# Chains, and the smallest number of draws for each, from which the returned draws are chosen.
 _CHAINS, _DRAWS = 4, 1000
-# The draws' own covariance is trusted to be mapped where there are so many of them for each coefficient.
+# The covariance of the draws is used for mapping if there are more than this many draws per coefficient.
 _DRAWS_PER_COEFFICIENT = 2
 
 
@@ -171,12 +172,12 @@ def draw_tilts(
 ) -> Array:
     """Draw `n_draws` coefficients (n_draws, k) from the posterior of a tilt, starting near its mode.
 
-    RuntimeError where the mode was not found, k-hat is 0.7 or more with method="laplace", or the chains of NUTS
+    RuntimeError if the mode was not found, if k-hat is 0.7 or more with method="laplace", or if the chains of NUTS
     disagree.
 
-    Thousands of draws are made and `n_draws` of them chosen at random, so that the few have a random spread of their
-    own. Where they are more than twice the coefficients they are therefore mapped linearly to mean and covariance of
-    all; the map tends to the identity as their number grows.
+    Thousands of draws are made, and `n_draws` of them are chosen at random. The covariance of a few draws is random. If
+    they are more than twice the coefficients, they are therefore mapped linearly to the mean and covariance of all
+    draws. The map tends to the identity as their number grows.
     """
     merged = posterior.merged()
     near = (merged, *merged.mode(start))
@@ -188,14 +189,15 @@ def draw_tilts(
         r_hat = float(np.max(arviz_compat.rhat_ess(arviz_compat.make({"posterior": drawn}))["r_hat"]))
         if not r_hat < RHAT_FAILURE:
             raise RuntimeError(
-                f"r_hat {r_hat:.2f} of the tilt's coefficients is not below {RHAT_FAILURE}: NUTS does not sample their "
-                'posterior. Tune longer, sampler={"tune": 4000}, or ask for a release with fewer features.'
+                f"r_hat {r_hat:.2f} of the tilt's coefficients is not below {RHAT_FAILURE}: NUTS has not converged. "
+                "Use "
+                'more tuning steps, sampler={"tune": 4000}, or request a release with fewer features.'
             )
     return _chosen(found.theta.reshape(-1, found.theta.shape[-1]), n_draws, rng)
 
 
 def _chosen(draws: Array, n_draws: int, rng: np.random.Generator) -> Array:
-    """Choose draws at random, with mean and covariance of all where they are many enough to have one."""
+    """Choose draws at random; if they are many enough, give them the mean and covariance of all draws."""
     few = draws[rng.choice(len(draws), n_draws, replace=False)]
     if n_draws <= _DRAWS_PER_COEFFICIENT * draws.shape[1] + 1:
         return few

@@ -1,4 +1,4 @@
-"""The engine: draws from posteriors at whose modes we are, by importance sampling or NUTS, one for each weight draw."""
+"""Draws from posteriors with known modes, by importance sampling or NUTS: one posterior for each weight draw."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from iwbayes.arrays import Array
 class Draws:
     """Draws `theta` (chain, draw, p) from a log density, by `method` "laplace" or "nuts".
 
-    `statistics` (chain, draw) are ``lp``, the log density, and what NUTS records; `proposals` are those of importance
-    sampling, where it was tried.
+    `statistics` (chain, draw) contain ``lp``, the log density, and the statistics of NUTS. `proposals` are those of
+    importance sampling, if it was tried.
     """
 
     theta: Array
@@ -40,7 +40,7 @@ class Draws:
 
 @dataclass(frozen=True, eq=False)
 class Component:
-    """Posterior under one draw of the weights: where its mode is, and draws from it."""
+    """Posterior under one weight draw, with its mode and draws from it."""
 
     posterior: WeightedPosterior
     mode: Mode
@@ -49,10 +49,10 @@ class Component:
 
 @dataclass(frozen=True, eq=False)
 class ComponentAssignment:
-    """Which draw of which part of a mixture goes where: its `part` and `index` in it, each (chain, draw).
+    """Order in which draws of the parts of a mixture are used: `part`, and `index` in the part, each (chain, draw).
 
-    Parts come in random order, so that no chain looks like a walk from one part to the next. Each draw of a part is
-    used once.
+    Parts alternate at random, so that no chain looks like a walk from one part to the next. Each draw of a part is used
+    once.
     """
 
     part: NDArray[np.intp]
@@ -60,7 +60,7 @@ class ComponentAssignment:
 
     @classmethod
     def random(cls, n_parts: int, chains: int, draws: int, rng: np.random.Generator) -> ComponentAssignment:
-        """Assign the parts evenly: their numbers of draws differ by one at most, in each chain and in all."""
+        """Assign the parts evenly: their numbers of draws differ by at most one, in each chain and overall."""
         if n_parts == 1:
             index = np.tile(np.arange(draws), (chains, 1))
             return cls(np.zeros_like(index), index)
@@ -74,11 +74,11 @@ class ComponentAssignment:
 
     @property
     def n_each(self) -> int:
-        """Draws that each part must have in each chain."""
+        """Number of draws that each part must have in each chain."""
         return int(np.max(self.index)) + 1
 
     def take(self, parts: Sequence[Array]) -> Array:
-        """Pool arrays (chain, n_each, ...), one a part, to (chain, draw, ...)."""
+        """Combine arrays (chain, n_each, ...), one for each part, to (chain, draw, ...)."""
         chains = np.arange(len(self.part))[:, None]
         return np.stack(parts)[self.part, chains, self.index]
 
@@ -86,9 +86,9 @@ class ComponentAssignment:
 def draw_components(
     located: Sequence[tuple[WeightedPosterior, Mode]], settings: SamplingSettings, n_each: int, rng: np.random.Generator
 ) -> list[Component]:
-    """Draw from each of the posteriors that `WeightedPosterior.modes` returns, `n_each` in each chain.
+    """Draw from each of the posteriors that `WeightedPosterior.modes` returns, `n_each` draws in each chain.
 
-    RuntimeError where k-hat is too large with method="laplace".
+    RuntimeError if k-hat is too large with method="laplace".
     """
     cost = max(posterior.cost for posterior, _ in located)
     work = WORK_LIMIT / len(located)
@@ -107,10 +107,11 @@ def draw_densities(
     proposals: int,
     adapted: int = 0,
 ) -> list[Draws]:
-    """Draw from several log densities of one dimension: by importance sampling, or by NUTS where that does not suit.
+    """Draw from several log densities of the same dimension: by importance sampling, or by NUTS if k-hat is too large.
 
-    Each comes with a point (p,) near its mode and its precision (p, p) there; `n_each` are the draws of each chain,
-    `proposals` and `adapted` those of `importance_draws` at the mode and in further rounds.
+    Each density comes with a point (p,) near its mode and its precision (p, p) there. `n_each` is the number of draws
+    in each chain; `proposals` and `adapted` are the numbers of proposals in `importance_draws`, at the mode and in
+    further rounds.
     """
     shape, found, tried = (settings.chains, n_each), {}, {}
     for index, (density, center, precision) in enumerate(densities if settings.method != "nuts" else []):
@@ -135,11 +136,11 @@ def draw_densities(
 
 
 def sample_statistics(each: Sequence[Draws], assignment: ComponentAssignment) -> xr.Dataset:
-    """Group sample_stats of a mixture: what all parts record of their draws, and the worst of what they record once."""
+    """Build group sample_stats of a mixture: statistics that all parts have, and the worst scalar diagnostics."""
     records = [dict(draws.statistics) for draws in each]
     if {draws.method for draws in each} == {"laplace", "nuts"}:
         for draws, record in zip(each, records, strict=True):
-            # independent draws have no trajectory that could diverge
+            # independent draws have no trajectories, so none of them diverges
             record.setdefault("diverging", np.zeros(draws.theta.shape[:2], dtype=bool))
     shared = sorted(set.intersection(*(set(record) for record in records)))
     values: dict[str, Any] = {name: assignment.take([record[name] for record in records]) for name in shared}

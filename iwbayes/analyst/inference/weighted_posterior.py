@@ -1,4 +1,4 @@
-"""What the engine asks of a posterior under weights of its rows, which regressions and PyMC models adapt to."""
+"""Interface of a posterior with weighted rows, which regressions and PyMC models implement."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from iwbayes.analyst.inference.importance import OF_A_DRAW
 from iwbayes.arrays import Array
 from iwbayes.tables import SyntheticTable
 
-# Steps towards the mode under other weights, and the squared distance in standard deviations at which they end.
+# Most steps towards the mode under different weights, and the squared distance in standard deviations that ends them.
 _STEPS, _NEAR = 10, 1e-12
 
 
@@ -36,66 +36,66 @@ class LogDensity(ABC):
 
     @abstractmethod
     def log_densities(self, theta: Array) -> Array:
-        """Log density, shape (sample,), at many points, shape (sample, p)."""
+        """Return the log density, shape (sample,), at many points, shape (sample, p)."""
 
     @abstractmethod
     def gradient(self, theta: Array) -> tuple[float, Array]:
-        """Log density at theta (p,), with the constant of `log_densities`, and its gradient (p,)."""
+        """Return the log density at theta (p,), with the constant of `log_densities`, and its gradient (p,)."""
 
 
 class WeightedPosterior(LogDensity):
     """Posterior of a model whose rows have weights: sum_i w_i log f(x_i | theta) + log prior, unconstrained.
 
-    A model of any kind that can say these things is sampled, calibrated and pooled as regressions and PyMC models are.
+    Any model that implements this interface can be sampled, calibrated and pooled like regressions and PyMC models.
     """
 
-    names: tuple[str, ...]  # one an unconstrained parameter
+    names: tuple[str, ...]  # one per unconstrained parameter
     weights: Array  # (row,), of all synthetic rows; rows without a likelihood have scores of zero
-    cost: float  # passes over a row of numbers that a log density takes: it decides how many proposals are affordable
-    dims: Mapping[str, tuple[str, ...]]  # of the variables that `constrain` returns, but chain and draw; else ArviZ's
+    cost: float  # work of one log density, as numpy passes over the rows: it limits the number of proposals
+    dims: Mapping[str, tuple[str, ...]]  # of variables from `constrain`, without chain and draw; default: ArviZ's names
     coords: Mapping[str, Any]  # labels of dimensions
 
     @abstractmethod
     def with_weights(self, weights: Array) -> WeightedPosterior:
-        """Return the same posterior under other weights of its rows, shape (row,)."""
+        """Return the same posterior under different weights of its rows, shape (row,)."""
 
     def on_rows(self, table: SyntheticTable, weights: Array) -> WeightedPosterior:
-        """Return the same model, with the same prior, on other rows and their weights (row,).
+        """Return the same model, with the same prior, on other rows with their weights (row,).
 
-        ValueError where the rows do not suit the model; TypeError where it cannot be moved to others at all.
+        ValueError if the model cannot be evaluated on these rows; TypeError if it cannot be evaluated on other rows.
         """
-        raise TypeError("this model cannot be put on other rows.")
+        raise TypeError("this model cannot be evaluated on other rows. Use calibrate='formula' instead of rehearsals.")
 
     def with_weak_prior(self) -> WeightedPosterior:
-        """Return the same model with a prior that hardly counts, where its own may; this object by default."""
+        """Return the same model with a very weak prior, if its prior may matter; this object by default."""
         return self
 
     @abstractmethod
     def scores(self, theta: Array) -> Array:
-        """Gradient of each row's unweighted log likelihood at theta (p,), shape (row, p)."""
+        """Return the gradient of each row's unweighted log likelihood at theta (p,), shape (row, p)."""
 
     @abstractmethod
     def prior(self, theta: Array) -> tuple[Array, Array]:
-        """Gradient (p,) and Hessian (p, p) of all else in the log density at theta (p,)."""
+        """Return gradient (p,) and Hessian (p, p), at theta (p,), of all other terms of the log density."""
 
     @abstractmethod
     def mode(self, start: Array | None = None) -> Mode:
-        """Maximise the log density from a start (p,); RuntimeError or ValueError where that fails."""
+        """Maximise the log density from a start (p,); RuntimeError or ValueError if that fails."""
 
     @abstractmethod
     def constrain(self, theta: Array) -> dict[str, Array]:
-        """Values by name, each (sample, ...), of points (sample, p)."""
+        """Return values by name, each (sample, ...), at points (sample, p)."""
 
     def gradients_at(self, rows: NDArray[np.intp], shares: Array, thetas: Array) -> Array:
-        """Gradients (draw, p) of mean log likelihoods at thetas (draw, p), under shares (draw, n) of some rows (n,)."""
+        """Return gradients (draw, p) of mean log likelihoods at thetas (draw, p), for shares (draw, n) of rows (n,)."""
         return np.stack([share @ self.scores(theta)[rows] for share, theta in zip(shares, thetas, strict=True)])
 
     def modes(self, weights: Array, start: Array | None = None) -> list[tuple[WeightedPosterior, Mode]]:
         """Find the posterior and its mode under each of several weight vectors (draw, row).
 
-        Each search starts near its end: from `start` (p,), the mode under the weights that this object has, by steps
-        with the curvature there, of which the first takes one pass over the rows' scores for all of them. RuntimeError
-        where a mode was not found; of several draws it says for which.
+        Each search starts close to its mode: from `start` (p,), the mode under the weights of this object, it takes
+        steps with the curvature there. The first step takes one pass over the rows' scores for all weight vectors.
+        RuntimeError if a mode was not found; if there are several weight draws, the message names the one.
         """
         each = [self.with_weights(own) for own in weights]
         if len(each) == 1:
@@ -108,15 +108,15 @@ class WeightedPosterior(LogDensity):
             try:
                 found.append((own, own.mode(_nearer(own, at, step))))
             except (RuntimeError, ValueError) as error:
-                why = str(error).splitlines()[0]  # what follows in errors of compiled graphs is their source
-                raise RuntimeError(f"no mode under draw {index} of the weights: {why} {OF_A_DRAW}") from error
+                why = str(error).splitlines()[0]  # errors of compiled graphs continue with the source of the graph
+                raise RuntimeError(f"no mode was found under weight draw {index}: {why} {OF_A_DRAW}") from error
         return found
 
 
 def _nearer(own: LogDensity, at: Mode, step: Array) -> Array:
-    """Climb from a mode to that under other weights, as far as the steps rise.
+    """Climb from a mode towards the mode under different weights, as long as the density rises.
 
-    BFGS from the curvature at the first mode (Nocedal & Wright 2006, equation 6.17), in unit steps.
+    The steps are unit BFGS steps from the curvature at the first mode (Nocedal & Wright 2006, equation 6.17).
     """
     theta, covariance = at.theta, np.linalg.inv(at.precision)
     value, gradient = own.gradient(theta)
@@ -136,7 +136,7 @@ def _nearer(own: LogDensity, at: Mode, step: Array) -> Array:
 
 
 def posterior_dataset(posterior: WeightedPosterior, theta: Array) -> xr.Dataset:
-    """Posterior group of draws (chain, draw, p), with the names, dimensions and labels of the model."""
+    """Build the posterior group of draws (chain, draw, p), with the names, dimensions and labels of the model."""
     shape = theta.shape[:2]
     coords: dict[str, Any] = {"chain": np.arange(shape[0]), "draw": np.arange(shape[1])}
     variables = {}

@@ -1,4 +1,4 @@
-"""pool(): the noise-aware posterior of a PyMC model by sampling, also where no sandwich describes it."""
+"""pool(): the noise-aware posterior of a PyMC model by sampling, also for models without a sandwich covariance."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from iwbayes.weights import Weights
 if TYPE_CHECKING:
     import pymc as pm
 
-# Draws in each chain of a first run, where there is no mode: they show where the posteriors are, and how wide.
+# Draws per chain of a first run, if there is no mode: they show location and width of the posteriors.
 _FIRST_DRAWS = 500
 
 
@@ -49,70 +49,74 @@ def pool(
 ) -> arviz_compat.ArvizObject:
     """Sample the noise-aware posterior of a weighted PyMC model.
 
-    Weights are drawn from their posterior given the released noisy moments, the model's posterior is sampled under
-    each draw of them, and the draws are mixed in equal parts: integrating the privacy noise out, where
-    `calibrate` moves draws by a formula.
+    The function draws weights from their posterior given the released noisy moments, samples the model's posterior
+    under each weight draw, and mixes the draws in equal parts. This integrates the privacy noise out, while
+    :func:`~iwbayes.calibrate` moves draws by a formula.
 
     Parameters
     ----------
     model : pymc.Model or callable
-        From :func:`~iwbayes.reweight` with ``total=release.n_private``; it is not changed. Or, for models whose
-        variables grow with the rows, a function from a table (pandas.DataFrame in canonical form) to a PyMC model
-        of that table without weights.
+        A model from :func:`~iwbayes.reweight` with ``total=release.n_private``; it is not changed. For models whose
+        variables grow with the rows, a function from a table (pandas.DataFrame in canonical form) to a PyMC model of
+        that table without weights.
     release : Release
-        With tilt weights, or with noise-aware weights of the caller's (`n_draws` is then theirs).
+        A release with tilt weights, or with noise-aware weights; the latter determine the number of weight draws.
     n_draws : int, default 100
-        Draws of the weights; see :func:`~iwbayes.noise_aware_weights`.
-    draws, chains : int
-        Draws of each chain, and their number; in each chain the draws of the weights take turns at random. Each of
-        them is sampled in every chain, so that convergence between chains can be judged as ever.
-    method : {"auto", "laplace", "nuts"}
-        How to draw from the posterior under each of the weights: by a t proposal at its mode and Pareto smoothed
-        importance weights, by NUTS, or by the second where there is no mode or k-hat is 0.7 or more.
+        Number of weight draws; see :func:`~iwbayes.noise_aware_weights`.
+    draws : int, default 1000
+        Draws in each chain of the result.
+    chains : int, default 4
+        Number of chains. In each chain the weight draws alternate at random. Each weight draw is sampled in every
+        chain, so convergence between chains can be assessed as usual.
+    method : {"auto", "laplace", "nuts"}, default "auto"
+        How to sample the posterior under each weight draw. "laplace" uses a Student-t proposal at its mode with
+        Pareto-smoothed importance weights, "nuts" uses PyMC's NUTS. "auto" uses "laplace", and switches to "nuts" if
+        there is no mode or k-hat is 0.7 or more.
     random_seed : int, numpy.random.Generator or None
+        Seed of the weight draws and of the sampler.
     sampler : dict, optional
         More arguments of ``pymc.sample`` for NUTS, such as ``{"tune": 500}``.
 
     Returns
     -------
     arviz.InferenceData or xarray.DataTree
-        Groups ``posterior`` (deterministics included), ``sample_stats`` (``weight_draw``: which draw of the weights is
-        behind each draw; attributes ``pareto_k``: the worst, where importance sampling was tried, and
-        ``divergences``: the number in all runs, with NUTS), ``observed_data`` (not with a function) and
-        ``calibration`` with method "pool" (see `calibrate`; ``sd_weighted`` is the spread within draws of the weights,
-        ``sd_between`` that of their means).
+        Groups ``posterior`` (with deterministics), ``sample_stats``, ``observed_data`` (not with a function) and
+        ``calibration`` with method "pool" (see `calibrate`). In ``calibration``, ``sd_weighted`` is the standard
+        deviation within weight draws, and ``sd_between`` that of the means over weight draws. In ``sample_stats``,
+        ``weight_draw`` is the index of the weight draw behind each draw. Its attribute ``pareto_k`` is the largest
+        k-hat, if importance sampling was tried; ``divergences`` counts those of all runs of NUTS.
 
     Raises
     ------
     TypeError, ValueError
-        Arguments that do not fit; weights without a measurement of features; a model without weights, with another
-        total or number of rows, or with free variables that grow with the rows.
+        If an argument is invalid; if the weights have no measurement of features; if the model has no weights, a
+        different total or number of rows, or free variables that grow with the rows.
     RuntimeError
-        With method="laplace", the mode was not found or k-hat is 0.7 or more; see `noise_aware_weights` as well.
+        With method="laplace", if the mode was not found or k-hat is 0.7 or more; see `noise_aware_weights` as well.
 
     Warns
     -----
     CalibrationWarning
-        Outside the domain in which the intervals were shown to hold, with the number, its threshold and the next
-        step. Where the posterior has no mode, and with discrete variables or a function, nothing tells whether the
-        features span what the model's estimates are made of: the verdict is then always "not calibrated".
+        If the fit is outside the domain in which intervals cover as often as they claim. The message states the number,
+        its threshold and the next step. Without a mode, with discrete variables or with a function, we cannot check
+        whether the features span the statistics that the estimates use; the verdict is then always "not calibrated".
 
     Notes
     -----
-    Why this is the posterior, and where it differs from `calibrate`, stands in
-    :func:`~iwbayes.noise_aware_weights`. Nothing is linearised here: hierarchical models without a mode and discrete
-    variables will do, the latter by the steps that PyMC chooses for them.
+    :func:`~iwbayes.noise_aware_weights` explains why this is the posterior, and how it differs from `calibrate`.
+    Nothing is linearised, so hierarchical models without a mode and models with discrete variables can be pooled. The
+    latter use the step methods that PyMC chooses.
 
-    Free variables that grow with the rows (effects of single rows, imputed values) are refused in a weighted model: a
-    weight multiplies the likelihood of its row, while the prior of the row's own variable would count once for each
-    synthetic row and not for each private one, so that their hyperparameters would have the wrong posterior. Give a
-    function instead: for each draw of the weights it gets a table of ``n_private`` rows drawn by weight, whose
-    features have the drawn mean. Variables with an axis of that length are left out of the result. Where the features
-    do not span the scores, the choice of rows adds to the spread, by as much as the private rows' own sampling.
+    Free variables that grow with the rows (effects of single rows, imputed values) are rejected in a weighted model. A
+    weight multiplies the likelihood of its row, but the prior of the row's own variable would count once for each
+    synthetic row instead of each private one, and hyperparameters would have the wrong posterior. Pass a function
+    instead. For each weight draw it gets a table of ``n_private`` rows drawn by weight, whose features have the drawn
+    mean. Variables with an axis of that length are left out of the result. If the features do not span the scores, the
+    choice of rows adds variance, as much as the sampling of the private rows.
 
-    With NUTS there is a run for each draw of the weights: with `sampler` choose a short ``tune``, or take fewer
-    draws of the weights. Where there is no mode, a first run shows where the posteriors are. The log density is
-    compiled once, unless there are discrete variables. A function's models are compiled each.
+    NUTS runs once for each weight draw. To save time, pass a short ``tune`` in `sampler`, or use fewer weight draws. If
+    there is no mode, a first run finds location and width of the posteriors. The log density is compiled once, unless
+    there are discrete variables. With a function, each model is compiled.
 
     Examples
     --------
@@ -146,7 +150,7 @@ def _by_densities(
     assignment: ComponentAssignment,
     rng: np.random.Generator,
 ) -> dict[str, xr.Dataset]:
-    """Make the groups of the result by draws around the modes or, where there is none, around those of a first run."""
+    """Build the groups of the result by draws around the modes or, if there is no mode, around those of a first run."""
     from iwbayes.analyst.inference.model_posterior import ModelPosterior
     from iwbayes.analyst.weighting.observed_variables import observed_dataset
 
@@ -155,7 +159,7 @@ def _by_densities(
         at = terms.mode()
         at_mode = reference_at(terms, at, release)
         located = terms.modes(scaled, at.theta)
-    except (RuntimeError, ValueError, NotImplementedError):  # the last: no second derivatives
+    except (RuntimeError, ValueError, NotImplementedError):  # NotImplementedError: no second derivatives
         if settings.method == "laplace":
             raise
         first = terms.unconstrain(sample_model(model, settings, _FIRST_DRAWS, rng))
@@ -175,7 +179,7 @@ def _by_densities(
 
 
 def _scaled(weights: Weights, release: Release) -> Array:
-    """Weights (draw, row) with the sum of the private rows' number."""
+    """Return weights (draw, row) whose sum is the number of private rows."""
     return weights.draw_values * (release.n_private / len(weights))
 
 
@@ -187,11 +191,11 @@ def _by_runs(
     assignment: ComponentAssignment,
     rng: np.random.Generator,
 ) -> dict[str, xr.Dataset]:
-    """Make the groups of the result by a run of PyMC's sampler for each draw of the weights."""
+    """Build the groups of the result by a run of PyMC's sampler for each weight draw."""
     from iwbayes.analyst.weighting.observed_variables import observed_dataset
 
     tilt = ReleasedTilt.of(release)
-    assert tilt is not None  # noqa: S101 - the weights are draws of it
+    assert tilt is not None  # noqa: S101 - the weights are draws of this tilt
     if callable(model):
         each = sample_tables(model, weights, release, tilt, settings, assignment.n_each, rng)
     else:
@@ -217,7 +221,7 @@ def _by_runs(
 def _swapped(
     model: Any, weights: Array, settings: SamplingSettings, n_each: int, rng: np.random.Generator
 ) -> list[xr.Dataset]:
-    """Sample a model with discrete variables under each of several weight vectors; its own are put back."""
+    """Sample a model with discrete variables under each weight vector, then restore its weights."""
     import pymc as pm
 
     from iwbayes.analyst.weighting.reweight import weights_data
@@ -233,9 +237,9 @@ def _swapped(
 
 
 def _check_pooled_model(model: Any, release: Release, method: str) -> bool:
-    """Refuse a model that cannot be pooled, before anything is sampled; say whether NUTS alone will do.
+    """Raise unless a model can be pooled, before anything is sampled; return whether it needs NUTS.
 
-    That is so for functions of a table and for models with discrete variables.
+    Functions of a table and models with discrete variables need NUTS.
     """
     import pymc as pm
 
@@ -244,9 +248,11 @@ def _check_pooled_model(model: Any, release: Release, method: str) -> bool:
 
     if not isinstance(model, pm.Model):
         if not callable(model):
-            raise TypeError(f"model must be a PyMC model, or a function of a table; got {type(model).__name__}.")
+            raise TypeError(
+                f"model must be a PyMC model, or a function from a table to one; got {type(model).__name__}."
+            )
         if method == "laplace":
-            raise ValueError("a function of a table is sampled by NUTS. Use method='nuts' or method='auto'.")
+            raise ValueError("a function of a table requires NUTS. Use method='nuts' or method='auto'.")
         return True
     check_weighted_rows(model, release)
     total = float(common_weights(model, [rv for rv in model.observed_RVs if is_weighted(rv)]).sum())
@@ -258,11 +264,13 @@ def _check_pooled_model(model: Any, release: Release, method: str) -> bool:
         shape = np.shape(point[model.rvs_to_values[rv].name])
         if grows_with_rows(rv.name, shape, n_rows):
             raise ValueError(
-                f"the free variable {rv.name!r} ({int(np.prod(shape))} values) grows with the rows: its prior would "
-                f"count for {n_rows} synthetic rows and the likelihood for {release.n_private} private ones. "
-                "Marginalise row-level variables out, or give a function from a table to the unweighted model."
+                f"the free variable {rv.name!r} ({int(np.prod(shape))} values) grows with the rows. Its prior would "
+                f"count for {n_rows} synthetic rows, and the likelihood for {release.n_private} private ones. "
+                "Marginalise row-level variables out, or pass a function from a table to the unweighted model."
             )
     discrete = [var.name for var in model.discrete_value_vars]
     if discrete and method == "laplace":
-        raise ValueError(f"discrete variables ({', '.join(discrete)}) have no mode to draw at. Use method='nuts'.")
+        raise ValueError(
+            f"discrete variables ({', '.join(discrete)}) have no mode, which method='laplace' needs. Use method='nuts'."
+        )
     return bool(discrete)

@@ -1,4 +1,4 @@
-"""Posteriors of unweighted tables: for models whose variables grow with the rows, which weights cannot serve."""
+"""Posteriors of unweighted tables, for models whose variables grow with the rows and that weights cannot serve."""
 
 from __future__ import annotations
 
@@ -33,19 +33,22 @@ def sample_tables(
 ) -> list[xr.Dataset]:
     """Sample the model of a table of N rows for each draw of noise-aware weights, `n_each` draws in each chain.
 
-    Returns posterior groups (see `sample_model`), without the variables that have an axis of N: their rows are others
-    in each table.
+    Returns posterior groups (see `sample_model`), without the variables that have an axis of N, because each table has
+    different rows.
 
-    The rows are drawn by weight. Their features then have not quite the mean that the draw of the weights has; rows
-    are therefore weighted by the tilt that restores it, with weights that differ from one by about
-    ``|phi|/sqrt(N)``. So a row's own variable counts once for each private row, as its likelihood does.
+    The rows are drawn by weight, so the mean of their features differs a little from that of the weight draw. A tilt of
+    the rows restores it, with weights that differ from one by about ``|phi|/sqrt(N)``. A row's own variable therefore
+    counts once for each private row, as its likelihood does.
     """
     found = []
     for table, own in _tables(weights, release, tilt, rng):
         group = sample_model(_model(build, table, own), settings, n_each, rng, n_runs=weights.n_draws)
         kept = [name for name, values in group.data_vars.items() if len(table) not in values.shape[2:]]
         if not kept:
-            raise ValueError("all variables of the model have an axis of the rows, so that nothing is left to pool.")
+            raise ValueError(
+                "every variable of the model has an axis of the rows, so there is nothing to pool. Add a variable "
+                "without this axis."
+            )
         found.append(group[kept])
     return found
 
@@ -53,10 +56,10 @@ def sample_tables(
 def _tables(
     weights: Weights, release: Release, tilt: ReleasedTilt, rng: np.random.Generator
 ) -> Iterator[tuple[pd.DataFrame, Array]]:
-    """Tables of N rows drawn by each draw of the weights, and weights near one of their rows."""
+    """Yield a table of N rows for each weight draw, drawn by weight, and weights close to one of these rows."""
     n = release.n_private
     for shares in weights.draw_values / len(weights):
-        # rows in random order: a table may be sorted, or repeat itself
+        # rows in random order, because a table may be sorted or periodic
         order = rng.permutation(len(shares))
         chosen = order[systematic_indices(shares[order], n, rng)]
         rows = TiltPosterior(tilt.features[chosen], np.full(n, -np.log(n)), tilt.value, tilt.noise)
@@ -65,14 +68,12 @@ def _tables(
 
 
 def _model(build: ModelOfTable, table: pd.DataFrame, weights: Array) -> pm.Model:
-    """Model of a table with weights near one."""
+    """Build the model of a table, with weights close to one."""
     import pymc as pm
 
     from iwbayes.analyst.weighting.reweight import reweight
 
     model = build(table)
     if not isinstance(model, pm.Model):
-        raise TypeError(
-            f"the function must return a PyMC model of the table that it is given; got {type(model).__name__}."
-        )
+        raise TypeError(f"the function must return a PyMC model of the table it receives; got {type(model).__name__}.")
     return reweight(model, weights, total=len(table))

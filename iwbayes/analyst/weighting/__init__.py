@@ -1,4 +1,4 @@
-"""Weighted PyMC models: from a model and weights to the same model whose rows count by their weights.
+"""Weighted PyMC models: the same model, with an importance weight for each row of the likelihood.
 
 Public, and loaded by the package on first use: `reweight`, `log_likelihood`. All else is internal.
 """

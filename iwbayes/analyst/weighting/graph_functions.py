@@ -1,4 +1,4 @@
-"""Functions of PyTensor graphs: evaluated in Python, or compiled when they are used often enough to pay for it."""
+"""Functions of PyTensor graphs: evaluated in Python, or compiled if they are called often enough."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from pytensor.tensor.elemwise import Elemwise
 _INTERPRETER: Any = Mode(linker="py", optimizer=cast(Any, None))
 
 
-# looking for operations to fuse or do in place takes half of the time of making a function, and saves passes over rows
+# searching for operations to fuse or do in place takes half of the time of making a function, and saves row passes
 _FOR_ROWS = ("fusion", "inplace", "BlasOpt")
 _STABLE_INTERPRETER: Any = Mode(linker="py", optimizer="fast_run").excluding("specialize", *_FOR_ROWS)
 
 
 @node_rewriter([Elemwise])
 def local_switch_of_alike(fgraph: Any, node: Apply) -> list[Variable] | None:
-    """Take f(switch(c, a, b)) for switch(c, f(a), f(b)), of which both branches are evaluated.
+    """Replace switch(c, f(a), f(b)), which evaluates both branches, by f(switch(c, a, b)).
 
-    It halves the time of a Bernoulli log likelihood, log p or log (1 - p) by the outcome.
+    This halves the time of a Bernoulli log likelihood, log p or log (1 - p) by the outcome.
     """
     if not isinstance(cast(Any, node.op).scalar_op, Switch):
         return None
@@ -45,9 +45,10 @@ def local_switch_of_alike(fgraph: Any, node: Apply) -> list[Variable] | None:
 
 @node_rewriter([Elemwise])
 def local_sigmoid_within_bounds(fgraph: Any, node: Apply) -> list[Variable] | None:
-    """Say that a sigmoid is at least 0 and at most 1, which a Bernoulli density checks, without evaluating it.
+    """Replace the checks that a sigmoid is at least 0 and at most 1, made by a Bernoulli density, by True.
 
-    That of NaN is not, but there the density is NaN as well. It saves a fourth of the time of a log likelihood.
+    The sigmoid of NaN is not within the bounds, but then the density is NaN as well. This saves a fourth of the time of
+    a log likelihood.
     """
     bounds = {GE: 0, LE: 1}
     if (bound := bounds.get(type(cast(Any, node.op).scalar_op))) is None:
@@ -64,29 +65,29 @@ for _rewrite in (local_switch_of_alike, local_sigmoid_within_bounds):
     cast(Any, optdb["specialize"]).register(str(_rewrite), _rewrite, "iwbayes")
 
 
-# Rows that are looped over in Python, two seconds of them, before a graph is compiled; a call costs as much as so many.
+# Rows that are looped over in Python (about two seconds) before a graph is compiled, and the cost of a call in rows.
 _WORK_IN_PYTHON, _ROWS_OF_A_CALL = 40_000, 160
 
 
-# Fewer calls are not worth a second graph.
+# With fewer calls than these, a second graph does not pay.
 _FEWEST_CALLS = 20
 
 
 def interpreted(inputs: list[Any], outputs: Any, mode: Mode = _INTERPRETER) -> Any:
-    """Return a function of a small graph, evaluated in Python: compiling it would take longer."""
-    # without a compiler also graphs inside of Ops are interpreted
+    """Return a function of a small graph that is evaluated in Python, because compiling it would take longer."""
+    # without a compiler, graphs inside Ops are interpreted as well
     with pytensor.config.change_flags(cxx=""):
         return pytensor.function(inputs, outputs, mode=mode, on_unused_input="ignore")
 
 
 class CompiledWhenUsed:
-    """Function of a graph, evaluated in Python at first and compiled when it has been called often enough to pay.
+    """Function of a graph that is evaluated in Python at first, and compiled once it has been called often enough.
 
-    Compiling the derivatives of a model takes seconds to minutes. A few Newton steps in Python take less where there
-    are few rows, or none as in a prior. The graph is made numerically stable before either.
+    Compiling the derivatives of a model takes seconds to minutes. A few Newton steps in Python take less time if there
+    are few rows, or none, as in a prior. The graph is made numerically stable in both cases.
 
-    A call loops over `n_rows` rows, for some operations in Python; None compiles at the first call. So do `n_calls`,
-    calls that are sure to come, where they pay for compiling.
+    A call loops over `n_rows` rows, for some operations in Python; None compiles at the first call. The first call also
+    compiles if `n_calls`, the number of calls that are certain to come, makes this worthwhile.
     """
 
     def __init__(self, inputs: list[Any], outputs: Any, *, n_rows: int | None, n_calls: int = 0) -> None:
@@ -108,7 +109,7 @@ class CompiledWhenUsed:
 
 
 def evaluate(variable: Variable) -> np.ndarray:
-    """Value of a variable that depends on constants and data only."""
+    """Return the value of a variable that depends on constants and data only."""
     if isinstance(variable, Constant):
         return np.asarray(variable.data)
     if hasattr(variable, "get_value"):
@@ -117,9 +118,9 @@ def evaluate(variable: Variable) -> np.ndarray:
 
 
 def batched(inputs: list[Any], outputs: Any, *, over: list[Any], n_rows: int) -> CompiledWhenUsed:
-    """Make the function of a graph that takes many values of the inputs `over` at once, along a first axis.
+    """Return the function of a graph that takes many values of the inputs `over` at once, along a first axis.
 
-    Outputs have that axis as well, except for those that do not depend on `over`.
+    Outputs also have that axis, except for outputs that do not depend on `over`.
     """
     many = {var: pt.tensor(shape=(None, *var.type.shape), dtype=var.type.dtype) for var in over}
     return CompiledWhenUsed([many.get(var, var) for var in inputs], vectorize_graph(outputs, many), n_rows=n_rows)
@@ -128,7 +129,7 @@ def batched(inputs: list[Any], outputs: Any, *, over: list[Any], n_rows: int) ->
 def value_gradient_curvature(
     value: Any, inputs: list[Any], *, n_rows: int, n_calls: int
 ) -> Callable[..., list[np.ndarray]]:
-    """Make the function of a scalar, its gradient, and its Hessian times a direction, which is the last argument."""
+    """Return the function of a scalar, its gradient, and its Hessian times a direction, which is the last argument."""
     theta = inputs[0]
     direction = pt.vector("direction", shape=theta.type.shape)
     gradient: Any = pt.grad(value, theta, disconnected_inputs="ignore")
@@ -139,9 +140,9 @@ def value_gradient_curvature(
 def by_columns(
     function: Callable[..., list[np.ndarray]], theta: np.ndarray, *inputs: np.ndarray
 ) -> tuple[float, np.ndarray, np.ndarray]:
-    """Value, gradient (p,) and symmetrised Hessian (p, p) from Hessian-vector products.
+    """Return value, gradient (p,) and symmetrised Hessian (p, p) from Hessian-vector products.
 
-    One at a time: graphs of derivatives in many directions at once can take minutes to make.
+    The products are computed one at a time, because graphs of derivatives in many directions can take minutes to build.
     """
     columns = []
     for direction in np.eye(len(theta)):

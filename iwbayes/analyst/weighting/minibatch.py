@@ -1,4 +1,4 @@
-"""Weights of the rows that ``pm.Minibatch`` draws: the weight vector takes the random index of the data."""
+"""Weights of the rows that ``pm.Minibatch`` draws: the weight vector uses the random index of the data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from iwbayes.analyst.weighting.weight_checks import LENGTH, CheckWeights
 
 
 def minibatch_node(value: Any) -> Any | None:
-    """Return the ``pm.Minibatch`` node of which a value is an output, cast or not; None if it is of none."""
+    """Return the ``pm.Minibatch`` node that has a value, cast or not, as an output; None if there is none."""
     while value.owner is not None and isinstance(value.owner.op, Elemwise):
         if not isinstance(value.owner.op.scalar_op, Cast):
             return None
@@ -39,18 +39,19 @@ def scaled_rows(rv: Any) -> Any | None:
 
 
 def batch_weights(fgraph: FunctionGraph, node: Any, weights: Any) -> Any:
-    """Return the weights of the rows in a batch, shape (row in batch,), of a shared variable with those of all rows.
+    """Return the weights of the rows in a batch, shape (row in batch,), from a shared variable for all rows.
 
-    In the function graph the ``pm.Minibatch`` node is replaced by one that takes the weights as one more table, so
-    that predictors, response and weights are all taken by one index. The weights must not be computed: PyMC rewrites
-    one of the copies of the node that a log density has, and takes the random index as one only while all are equal.
+    In the function graph, the ``pm.Minibatch`` node is replaced by one with the weights as an additional table.
+    Predictors, response and weights then use the same index. The weights must not be computed from other variables: a
+    log density has several copies of the node, and PyMC rewrites one of them. It treats the random index as a single
+    one only if all copies are equal.
     """
     if weights in node.inputs:  # another observed variable of the same batch
         return node.outputs[node.inputs.index(weights)]
     inner = _inner_graph(node.op)
-    index = inner.outputs[0].owner.inputs[1]  # output j is input j, taken by the index
+    index = inner.outputs[0].owner.inputs[1]  # output j is input j at the index
     table = weights.type()
-    # inside, ahead of the index, which would fail on fewer weights than rows
+    # checked inside, before indexing, which would fail on fewer weights than rows
     checked: Any = CheckWeights(LENGTH)(table, pt.eq(table.shape[0], inner.inputs[0].shape[0]))
     new = MinibatchOp([*inner.inputs, table], [*inner.outputs, checked[index]])(*node.inputs, weights)
     for old, output in zip(node.outputs, new, strict=False):
@@ -60,10 +61,10 @@ def batch_weights(fgraph: FunctionGraph, node: Any, weights: Any) -> Any:
 
 
 def drop_batch_weights(fgraph: FunctionGraph, node: Any, weights: Any) -> None:
-    """Undo `batch_weights`: take the output of which the weights of a batch are made out of the node."""
+    """Undo `batch_weights`: remove from the node the output that provides the weights of a batch."""
     above = set(ancestors([weights]))
     kept = [j for j, output in enumerate(node.outputs) if output not in above]
-    if len(kept) == len(node.outputs):  # taken out with another observed variable of the same batch
+    if len(kept) == len(node.outputs):  # removed with another observed variable of the same batch
         return
     inner = _inner_graph(node.op)
     inputs, outputs = ([of[j] for j in kept] for of in (inner.inputs, inner.outputs))

@@ -11,18 +11,18 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import graph_replace
 
-#: Takes the copy's function graph, and in it the name, random variable and value of an observed variable. Returns a
-#: variable of the same type to put in its place, or the random variable itself to leave it.
+#: Takes the copy's function graph, and the name, random variable and value of an observed variable in it. Returns a
+#: variable of the same type that replaces the random variable, or the random variable itself to keep it.
 Edit = Callable[[FunctionGraph, str, Any, Any], Any]
 
 
 def transform_model(model: pm.Model, edit: Edit, *, initial_values: bool = True) -> pm.Model:
-    """Copy a model, with its observed variables replaced by what `edit` returns for them.
+    """Copy a model and replace its observed variables by the variables that `edit` returns for them.
 
-    PyMC's function graph refuses initial values, puts variables in another order and forgets the model's name
-    and ``check_bounds``; all of them are restored, the initial values if asked for.
+    PyMC's function graph rejects initial values, changes the order of variables and drops the model's name and
+    ``check_bounds``. The copy restores all of them; initial values are optional.
     """
-    # fgraph_from_model only reads attributes, so a shadow without initial values stands in for the model.
+    # fgraph_from_model only reads attributes, so a shadow of the model without initial values is enough
     shadow = object.__new__(type(model))
     shadow.__dict__.update(model.__dict__)
     shadow.rvs_to_initial_values = dict.fromkeys(model.rvs_to_initial_values)
@@ -42,7 +42,7 @@ def transform_model(model: pm.Model, edit: Edit, *, initial_values: bool = True)
 
 
 def drop_variables(model: pm.Model, names: Iterable[str]) -> None:
-    """Take data and deterministic variables that nothing uses any more out of a model, in place."""
+    """Remove data and deterministic variables that are no longer used from a model, in place."""
     dropped = set(names)
     for variables in (model.data_vars, model.deterministics):
         kept = [var for var in variables if var.name not in dropped]
@@ -58,7 +58,7 @@ def _restore_order(copy: pm.Model, model: pm.Model) -> None:
     for attribute in ("free_RVs", "observed_RVs", "deterministics", "potentials", "data_vars"):
         rank = {var.name: i for i, var in enumerate(getattr(model, attribute))}
         getattr(copy, attribute).sort(key=lambda var, rank=rank: rank.get(var.name, len(rank)))
-    # keys are names or random variables, but for the last
+    # keys are names or random variables, except in the last one
     for attribute in (
         "named_vars", "named_vars_to_dims", "rvs_to_values", "rvs_to_transforms", "rvs_to_initial_values",
         "values_to_rvs",

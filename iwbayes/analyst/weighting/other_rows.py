@@ -1,4 +1,4 @@
-"""Put a PyMC model on other rows of its release's schema: what it holds of columns is read from these instead."""
+"""Evaluate a PyMC model on other rows of its release's schema: its column data are computed from these rows."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from iwbayes.tables import SyntheticTable
 
 #: Highest degree of a polynomial of a numeric column that is recognised.
 _DEGREE = 3
-#: Largest error of such a fit, and of values of equal cells, as a share of the range.
+#: Largest error of such a fit, and largest difference of values at equal cells, as a share of the range.
 _ROUNDING = 1e-9
 
 
 def cells_of(frame: pd.DataFrame, schema: Schema, name: str) -> tuple[Array, bool]:
-    """Cells of a column as numbers, codes of levels, and whether they are ordered."""
+    """Return the cells of a column as numbers (codes for levels), and whether they are ordered."""
     column, values = schema[name], frame[name]
     if isinstance(column, Binary | Categorical):
         codes = column.codes(values).astype(np.float64)
@@ -40,14 +40,14 @@ class OfColumn:
     """A function of one column, known from its values at the cells of some rows."""
 
     name: str
-    cells: Array  # (cell,): distinct ones, in order; a missing cell last, as NaN
+    cells: Array  # (cell,): distinct ones, in order; a missing cell is last, as NaN
     values: Array  # (cell,)
-    polynomial: Array | None  # coefficients where it is one, highest degree first
+    polynomial: Array | None  # coefficients, highest degree first; None if the function is not a polynomial
     ordered: bool
 
     @classmethod
     def of(cls, values: Array, name: str, cells: Array, ordered: bool) -> OfColumn | None:
-        """Recognise values (row,) as a function of cells (row,); None where they are none that other cells have."""
+        """Recognise values (row,) as a function of cells (row,); None if they are not a function for other cells."""
         groups = pd.Series(values).groupby(cells, dropna=False)
         low, high = groups.min(), groups.max()
         if np.any((high - low).to_numpy() > _ROUNDING * np.ptp(values)):
@@ -56,12 +56,12 @@ class OfColumn:
         there = ~np.isnan(at)
         polynomial = _polynomial(at[there], found[there]) if ordered else None
         rises = np.diff(found[there])
-        repeated = not ordered or len(at) < len(cells) / 2  # of cells that all differ anything is a function
+        repeated = not ordered or len(at) < len(cells) / 2  # if all cells differ, any values are a function of them
         smooth = polynomial is not None or (rises >= 0).all() or (rises <= 0).all()
         return cls(name, at, found, polynomial, ordered) if repeated or smooth else None
 
     def at(self, cells: Array) -> tuple[Array, NDArray[np.bool_]]:
-        """Values at other cells (row,), and at which of them it is known."""
+        """Return the values at other cells (row,), and whether the function is known there."""
         missing, there = np.isnan(cells), ~np.isnan(self.cells)
         if not self.ordered:
             index = np.searchsorted(self.cells[there], cells).clip(max=len(self.cells) - 1)
@@ -76,7 +76,7 @@ class OfColumn:
 
 
 def _polynomial(cells: Array, values: Array) -> Array | None:
-    """Coefficients of the polynomial of lowest degree that goes through all points; None where there is none."""
+    """Return the coefficients of the lowest-degree polynomial through all points; None if there is none."""
     for degree in range(1, _DEGREE + 1):
         if len(cells) <= degree + 1:
             return None
@@ -91,15 +91,15 @@ def _polynomial(cells: Array, values: Array) -> Array | None:
 
 @dataclass(frozen=True, eq=False)
 class MovableRows:
-    """What a graph holds of the columns of a release, as shared variables that other rows can be put in."""
+    """Column data in the graph of a model, as shared variables that can be set to other rows."""
 
     schema: Schema
     shared: Sequence[SharedVariable]
-    functions: Sequence[Sequence[OfColumn | Array]]  # one a column of the array; an array of equal numbers stays
+    functions: Sequence[Sequence[OfColumn | Array]]  # one per column of the array; an array of equal numbers stays
 
     @classmethod
     def of(cls, outputs: Variable, table: SyntheticTable) -> tuple[Variable, MovableRows]:
-        """Return a graph with shared variables for what it holds row by row; ValueError where that is no column's."""
+        """Return a graph with shared variables for its data per row; ValueError if these do not come from columns."""
         n = len(table)
         cells = {name: cells_of(table.frame, table.schema, name) for name in table.schema.names}
         shared, functions = list[Any](), list[list[OfColumn | Array]]()
@@ -115,21 +115,24 @@ class MovableRows:
             if len(known) < len(found):
                 what = f"{held.name!r}" if held.name else "an array"
                 raise ValueError(
-                    f"the model holds numbers a row ({what}) that are no function of a single column of the release, "
-                    "so that it cannot be put on the rows of rehearsals. Hold columns as pm.Data, and compute products "
-                    "and other functions of them in the model."
+                    f"the model contains data with one value per row ({what}) that are not a function of a single "
+                    "column of the release, so it cannot be evaluated on the rows of rehearsals. Use pm.Data for "
+                    "columns, and compute products and other functions of them in the model."
                 )
             new = pytensor.shared(np.array(array), name=held.name, shape=held.type.shape)
             swapped[held] = new
             shared.append(new)
             functions.append(known)
         if not any(isinstance(one, OfColumn) for parts in functions for one in parts):
-            raise ValueError("the model holds no column of the release, so that it cannot be put on other rows.")
+            raise ValueError(
+                "the model contains no column of the release, so it cannot be evaluated on other rows. Use pm.Data for "
+                "columns of release.synthetic.frame."
+            )
         [graph] = graph_replace([outputs], swapped, strict=False)
         return graph, cls(table.schema, shared, functions)
 
     def arrays(self, frame: pd.DataFrame) -> tuple[list[Array], Array]:
-        """Arrays for the shared variables, and which rows (row,) of a table in canonical form the model knows."""
+        """Return arrays for the shared variables, and which rows (row,) of a canonical table are known to the model."""
         cells = {name: cells_of(frame, self.schema, name)[0] for name in self.schema.names}
         known, found = np.ones(len(frame), dtype=bool), []
         for variable, parts in zip(self.shared, self.functions, strict=True):
@@ -147,13 +150,13 @@ class MovableRows:
         return found, known
 
     def put(self, arrays: Sequence[Array]) -> None:
-        """Give the shared variables these arrays."""
+        """Set the shared variables to these arrays."""
         for variable, array in zip(self.shared, arrays, strict=True):
             variable.set_value(array, borrow=True)
 
 
 def _function_of(values: Array, cells: dict[str, tuple[Array, bool]]) -> OfColumn | Array | None:
-    """Recognise the column that values (row,) come from, of several that with fewest cells; a constant stays."""
+    """Find the column that values (row,) are a function of, with the fewest cells if several fit; keep constants."""
     if np.ptp(values) == 0:
         return values[:1]
     fitting = [OfColumn.of(values, name, *own) for name, own in cells.items()]

@@ -1,4 +1,4 @@
-"""Whether the rows that a model observes are those of a release, in their order: weights belong to rows by position."""
+"""Check that the rows of a model are those of a release, in their order: weights belong to rows by position."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from iwbayes.arrays import Array
 from iwbayes.features.formulas import quoted
 from iwbayes.release import Release
 
-# Spread of a variable within equal cells, as a share of its range, that counts as rounding.
+# Largest range of a variable within equal cells, as a share of its whole range, that counts as rounding.
 _ROUNDING = 1e-9
-# Variables that hold numbers.
+# Types of variables that contain numbers.
 _HELD = (Constant, SharedVariable)
 
 
 def check_weighted_rows(model: pm.Model, release: Release) -> None:
-    """Refuse a model whose likelihood is not weighted, or has other rows than the release, with a ValueError."""
+    """Raise a ValueError if a model's likelihood is not weighted, or has different rows from the release."""
     weighted = {rv.name for rv in model.observed_RVs if isinstance(rv.owner.op, WeightedRandomVariable)}
     if not weighted:
-        raise ValueError("the model has no weighted likelihood. Make one by reweight(model, release) and sample it.")
+        raise ValueError("the model has no weighted likelihood. Use reweight(model, release) and sample the result.")
     n_rows, targets = len(release.synthetic), [rows for rows in observed_rows(model) if rows.observed in weighted]
     for rows in targets:
         if rows.n_rows != n_rows:
             raise ValueError(
-                f"the observed variable {rows.name!r} has {rows.n_rows} rows; the release has {n_rows}. Observe "
-                "all synthetic rows of this release, in their order."
+                f"the observed variable {rows.name!r} has {rows.n_rows} rows; the release has {n_rows}. Observe all "
+                "synthetic rows of this release, in their order."
             )
     check_rows(model, targets, release)
 
 
 def check_rows(model: pm.Model, targets: list[ObservedRows], release: Release) -> None:
-    """Refuse variables that are named as a column of the release and have other rows, or these in another order.
+    """Raise if a variable with the name of a column has different rows from the release, or a different order.
 
-    A variable with one number a row passes where it follows the column of its name, cell by cell: of levels any codes,
-    of numbers what rises or falls with them, such as their logarithm. Those of other names and lengths are not looked
-    at. A ValueError names the variable and the remedy.
+    A variable with one number per row passes if it is a function of the column, cell by cell. For levels, any codes are
+    allowed; for numbers, values that rise or fall with them, such as their logarithm. Variables with other names or
+    lengths are ignored. The ValueError names the variable and the remedy.
     """
     observed = {rv.name: rv for rv in model.observed_RVs}
     found: list[Any] = [
@@ -59,17 +59,17 @@ def check_rows(model: pm.Model, targets: list[ObservedRows], release: Release) -
         values, table = evaluate(variable).astype(np.float64), release.synthetic
         if len(values) == len(table) and not _follows(values, *cells_of(table.frame, table.schema, name)):
             raise ValueError(
-                f"the values of {name!r} are not those of column {name!r} of the release: they are of other rows, or "
-                "in another order. Weights belong to rows by position, so build the model on release.synthetic.frame "
-                "as it is. Where the variable is something else than the column, give it another name."
+                f"the values of {name!r} do not match column {name!r} of the release: they come from different rows, "
+                "or are in a different order. Weights belong to rows by position, so build the model on "
+                "release.synthetic.frame without changing its rows. If the variable is not the column, rename it."
             )
 
 
 def formula_of(model: pm.Model, release: Release) -> str | None:
-    """Regression of the release's columns that a weighted model looks at, ``"y ~ a + b"``; None where it is not found.
+    """Return the regression ``"y ~ a + b"`` that a weighted model uses, in columns of the release; None if not found.
 
-    A column is one that the model holds, as data or as a constant, with the values of its cells or what rises or falls
-    with them. It says what a release would have to measure for the model.
+    A column counts if the model contains it, as data or as a constant: the values of its cells, or values that rise or
+    fall with them. The formula says which statistics a release would have to measure for the model.
     """
     weighted = [rv for rv in model.observed_RVs if isinstance(rv.owner.op, WeightedRandomVariable)]
     if len(weighted) != 1:
@@ -83,7 +83,7 @@ def formula_of(model: pm.Model, release: Release) -> str | None:
             continue
         for values in np.atleast_2d(array.T).astype(np.float64):
             fitting = [name for name, own in cells.items() if np.ptp(values) > 0 and _follows(values, *own)]
-            # of several the one with fewest values: a column of many follows those of few
+            # if several columns fit, the one with fewest values: a column with many values also fits those with few
             found.append(min(fitting, key=lambda name: len(np.unique(cells[name][0])), default=None))
     if not found or found[0] is None or not set(found[1:]) - {None, found[0]}:
         return None
@@ -92,7 +92,7 @@ def formula_of(model: pm.Model, release: Release) -> str | None:
 
 
 def _follows(values: Array, cells: Array, ordered: bool) -> bool:
-    """Whether equal cells, missing ones among them, have equal values, and ordered ones rise or fall with the cells."""
+    """Return whether equal cells have equal values, missing cells included, and values follow the order of cells."""
     finite = np.where(np.isfinite(values), values, 0.0)
     rounding = _ROUNDING * np.ptp(finite)
     groups = pd.Series(finite).groupby(cells, dropna=False)  # in order, missing cells last

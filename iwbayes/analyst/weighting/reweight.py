@@ -1,8 +1,8 @@
 """Give the rows of a PyMC model's likelihood their importance weights.
 
-:func:`reweight` turns any model with observed variables into one whose log density has w_i times the log
-likelihood of row i, by a transform of the model's function graph: the result is an ordinary
-:class:`pymc.Model`, and priors, potentials, imputed values, deterministics, coords and dims are as before.
+:func:`reweight` turns any model with observed variables into one whose log density has w_i times the log likelihood of
+row i. It transforms the model's function graph. The result is an ordinary :class:`pymc.Model`; priors, potentials,
+imputed values, deterministics, coords and dims stay the same.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     WeightsLike: TypeAlias = Weights | np.ndarray
 
-#: Name of the data variable that holds the weights; of a dict, ``likelihood_weights_<variable>``.
+#: Name of the data variable that contains the weights; ``likelihood_weights_<variable>`` for a dict of weights.
 DATA_NAME = "likelihood_weights"
 
 
@@ -54,67 +54,88 @@ def reweight(
     Parameters
     ----------
     model : pymc.Model
-        Any model with observed variables that have one density a row, rows on their first axis. It is not
+        Any model with observed variables that have one density per row, with the rows on their first axis. It is not
         changed.
-    weights : Release, Weights, ndarray of shape (row,), or dict by the name of an observed variable
-        Of a release its weights, with ``release.n_private`` as `total`; variables with the name of a column must then
-        have its rows, in their order. Others are finite and not negative, one a row by position (an index is not
-        looked at). One vector is shared by all observed variables, which must then have the same number of rows;
-        variables that a dict leaves out keep weight one. For data that are batches of ``pm.Minibatch`` give the weights
-        of all rows of the table.
+    weights : Release, Weights, ndarray of shape (row,), or dict of these by the name of an observed variable
+        For a release, its weights are used, with ``release.n_private`` as default of `total`. Variables that have the
+        name of a column must then contain the rows of that column, in their order. Other weights must be finite and
+        not negative, one per row by position; a pandas index is ignored. One vector is shared by all observed
+        variables, which must then have the same number of rows. Variables that a dict leaves out keep weight one. For
+        data that are batches of ``pm.Minibatch``, pass the weights of all rows of the table.
     total : float, optional
-        Sum of the weights over the rows, usually the size of the private table (``release.n_private``): the
-        weights are used as w * total / sum(w). By default they are used as they are; those of a
-        :class:`~iwbayes.Weights` have mean one and so sum to the number of synthetic rows, which makes a
-        posterior narrower than the private data would.
+        Sum of the weights over the rows, usually the number of private rows (``release.n_private``): the weights become
+        w * total / sum(w). By default weights are used unchanged. :class:`~iwbayes.Weights` have mean one, so they sum
+        to the number of synthetic rows, and the posterior is narrower than from the private data if there are more
+        synthetic rows.
     allow_zero : bool, optional
-        Whether the log density is guarded against rows of weight zero, so that they are out of it and of its
-        gradient even where their own density is zero. By default it is if one of these weights is zero. True
-        is for zeros that will be set later; False refuses them now. The guard is slower.
+        Whether the log density is guarded against rows of weight zero. The guard excludes them from the log density and
+        its gradient even if their own density is zero. By default the guard is on if one of these weights is zero. Use
+        True if you will set zeros later, and False to reject zeros now. The guard is slower.
 
     Returns
     -------
     pymc.Model
-        With the weights as a ``pm.Data`` named ``likelihood_weights`` (``likelihood_weights_<variable>`` for a
-        dict), of the first dimension of their observed variable, which ``pm.set_data`` swaps without compiling anew;
-        `total` is then applied to the new ones. At every evaluation it raises a ValueError if the weights are not one
-        a row of the data then set, or are negative, infinite or NaN, or zero without the guard. (JAX, which has no
-        errors, skips these checks; with a `total` negative weights and zeros without the guard then give NaN.)
+        The weighted model. Its weights are a ``pm.Data`` named ``likelihood_weights``
+        (``likelihood_weights_<variable>`` for a dict), with the first dimension of their observed variable.
+        ``pm.set_data`` replaces them without a new compilation; `total` then applies to the new weights.
+
+        Each evaluation raises a ValueError if the weights are not one per row of the current data, or if one is
+        negative, infinite, NaN, or zero without the guard. (JAX has no errors and skips these checks. With a `total`,
+        negative weights, and zeros without the guard, then give NaN.)
 
     Raises
     ------
     ValueError
-        If rows are not those of the release, the model is nested in another, there is no observed variable, one has no
-        rows (a scalar; a joint density such as one multivariate normal, a Gaussian process or a random walk over all
-        rows; a pm.Simulator; terms that depend on other rows; a `total_size` whose rows cannot be traced to
-        ``pm.Minibatch``), the model is weighted already, weights have the wrong length or are negative, infinite,
-        NaN or masked, or all zero, or zero with ``allow_zero=False``, `total` is not positive and finite, or missing
-        cells among the data leave a row without a density.
+        If the rows are not those of the release; if the model is nested in another model, has no observed variable, or
+        is weighted already; if an observed variable has no density per row (a scalar; a joint density such as a
+        multivariate normal, a Gaussian process or a random walk over all rows; a pm.Simulator; terms that depend on
+        other rows; a `total_size` whose rows cannot be traced to ``pm.Minibatch``); if weights have the wrong length,
+        are negative, infinite, NaN or masked, are all zero, or are zero with ``allow_zero=False``; if `total` is not
+        positive and finite; if missing cells in the data leave a row without a density.
     TypeError
-        If weights or `total` are not numbers, or `allow_zero` is no bool.
+        If weights or `total` are not numbers, or `allow_zero` is not a bool.
     KeyError
-        If a dict names a variable that is not observed.
+        If a key of the dict is not an observed variable.
 
     Warns
     -----
     WeightsWarning
-        If a ``pm.Potential`` has one term a row: potentials keep weight one.
+        If a ``pm.Potential`` has one term per row, because potentials keep weight one.
 
     Notes
     -----
-    Integer weights give the density of the table with its rows so often repeated. Weight zero takes a row out, whose
-    predictors must be finite and whose parameters valid all the same. Missing rows of an imputed variable keep weight
-    one, as do potentials. A minibatch keeps its scaling by ``total_size``: the mean of its log likelihood over all
-    batches is the weighted log likelihood of the table. ``pm.compute_log_likelihood`` of a weighted model gives
-    weighted terms; :func:`log_likelihood` stores both kinds. That each term of a density belongs to its row alone is
-    checked by numbers, at the observed values and at others.
+    Integer weights give the density of the table in which each row is repeated that often. Weight zero excludes a row;
+    its predictors must still be finite and its parameters valid. Missing rows of an imputed variable keep weight one,
+    as do potentials. A minibatch keeps its scaling by ``total_size``: the mean of its log likelihood over all batches
+    is the weighted log likelihood of the table. ``pm.compute_log_likelihood`` of a weighted model gives weighted terms;
+    :func:`log_likelihood` stores both kinds. A numerical check, at the observed values and at others, ensures that each
+    term of a density depends on its own row only.
 
-    The density is the weighted likelihood of Ghalebikesabi et al. (UAI 2022), a general Bayesian update in the
-    sense of Bissiri et al. (JRSS-B, 2016).
+    The density is the weighted likelihood of Ghalebikesabi et al. (UAI 2022), a general Bayesian update in the sense of
+    Bissiri et al. (JRSS-B, 2016).
+
+    Examples
+    --------
+    Weights of two rows, scaled to a total of 10:
+
+    >>> import numpy as np
+    >>> import pymc as pm
+    >>> from iwbayes import reweight
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu")
+    ...     y = pm.Normal("y", mu, observed=[0.0, 1.0])
+    >>> weighted = reweight(model, np.array([1.0, 3.0]), total=10)
+    >>> plain, tilted = (one.point_logps({"mu": 0.5}, round_vals=4)["y"] for one in (model, weighted))
+    >>> round(float(tilted / plain), 2)  # both rows have the same density at 0.5: 10 rows instead of 2
+    5.0
+
+    With a release, ``reweight(model, release)`` uses its weights and the number of its private rows.
     """
     check_total(total)
     if model.parent is not None:
-        raise ValueError("the model is nested in another, whose variables it may share. Reweight the outermost one.")
+        raise ValueError(
+            "the model is nested in another model and may share its variables. Reweight the outermost model."
+        )
     targets = observed_rows(model)
     if isinstance(weights, Release):
         check_rows(model, targets, weights)
@@ -138,13 +159,13 @@ def reweight(
         if rows.rows is not None:
             whole: Any = CheckWeights(LENGTH)(checked, pt.eq(checked.shape[0], rows.n_rows))
             checked = whole[rows.rows]
-        rv.name = None  # the name belongs to the weighted variable
+        rv.name = None  # the weighted variable gets the name
         return WeightedRandomVariable(guard)(rv, checked)
 
     new = transform_model(model, weigh)
     for name, variable in shared.items():
         owners = [target for target in targets if _data_name(target, weights) == name]
-        # a batch has no rows of the table
+        # a batch does not have the rows of the table
         dims = {None if own.minibatch else (model.named_vars_to_dims.get(own.name) or (None,))[0] for own in owners}
         new.register_data_var(variable, None if len(dims) > 1 or None in dims else (*dims,))
     return new
@@ -172,7 +193,7 @@ def unweight(model: pm.Model) -> pm.Model:
 
 
 def is_weighted(rv: Any) -> bool:
-    """Whether a variable of ``model.observed_RVs`` carries likelihood weights."""
+    """Whether a variable of ``model.observed_RVs`` has likelihood weights."""
     return rv.owner is not None and isinstance(rv.owner.op, WeightedRandomVariable)
 
 
@@ -182,25 +203,46 @@ def log_likelihood(idata: ArvizObject, weighted: pm.Model, *, progressbar: bool 
     Parameters
     ----------
     idata : arviz.InferenceData or xarray.DataTree
-        With a posterior group; it is not changed.
+        Draws from the weighted model, with a ``posterior`` group. It is not changed.
     weighted : pymc.Model
         The model that :func:`reweight` returned.
-    progressbar : bool
+    progressbar : bool, default False
+        Whether to show PyMC's progress bar.
 
     Returns
     -------
     arviz.InferenceData or xarray.DataTree
-        A new object with the groups ``log_likelihood``, log f(y_i | theta), which cross validation needs, and
-        ``log_likelihood_weighted``, w_i log f(y_i | theta). Each takes 8 bytes a draw and row.
+        A new object with two more groups: ``log_likelihood``, log f(y_i | theta), which cross-validation needs, and
+        ``log_likelihood_weighted``, w_i log f(y_i | theta). Each takes 8 bytes per draw and row.
 
     Raises
     ------
     ValueError
-        If `idata` has no posterior.
+        If `idata` has no ``posterior`` group.
+
+    Notes
+    -----
+    ArviZ's ``loo`` and :func:`~iwbayes.loo` use the unweighted terms. The weighted terms are those of the weighted
+    likelihood of Ghalebikesabi et al. (UAI 2022).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pymc as pm
+    >>> from iwbayes import log_likelihood, reweight
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu")
+    ...     y = pm.Normal("y", mu, observed=[0.0, 1.0])
+    >>> weighted = reweight(model, np.array([1.0, 3.0]), total=10)
+    >>> settings = {"draws": 20, "tune": 20, "chains": 1, "progressbar": False, "compute_convergence_checks": False}
+    >>> idata = log_likelihood(pm.sample(model=weighted, random_seed=1, **settings), weighted)
+    >>> ratio = idata["log_likelihood_weighted"]["y"] / idata["log_likelihood"]["y"]
+    >>> ratio.mean(("chain", "draw")).values.round(2).tolist()
+    [2.5, 7.5]
     """
     if not has_group(idata, "posterior"):
         raise ValueError("the ArviZ object has no posterior group. Sample the model first.")
-    # PyMC computes no log likelihood of models with initial values, which it does not need either.
+    # PyMC cannot compute log likelihoods of models with initial values, which are not needed here.
     plain = transform_model(weighted, lambda fgraph, name, rv, value: rv, initial_values=False)
     groups = {}
     for name, model in (("log_likelihood", unweight(plain)), ("log_likelihood_weighted", plain)):
@@ -211,7 +253,7 @@ def log_likelihood(idata: ArvizObject, weighted: pm.Model, *, progressbar: bool 
 
 
 def _warn_of_potentials(model: pm.Model, targets: list[ObservedRows]) -> None:
-    """Warn of potentials with one term a row, which may be a likelihood that its author takes for weighted."""
+    """Warn of potentials with one term per row, which the user may expect to be weighted as a likelihood."""
     for potential in model.potentials:
         if not potential.type.ndim:
             continue
@@ -221,7 +263,7 @@ def _warn_of_potentials(model: pm.Model, targets: list[ObservedRows]) -> None:
             warnings.warn(
                 f"the potential {potential.name!r} has {n_terms} terms, one for each row of {alike[0]!r}. They keep "
                 "weight one, because only observed variables are weighted. If they are a likelihood, write it as an "
-                "observed variable, for example by pm.CustomDist; if not, sum them.",
+                "observed variable, for example with pm.CustomDist; if not, sum them.",
                 WeightsWarning,
                 stacklevel=3,
             )
@@ -233,22 +275,25 @@ def _guard(name: str, vector: np.ndarray, allow_zero: bool | None) -> bool:
         raise TypeError(f"allow_zero must be True, False or None; got {allow_zero!r}.")
     n_zero = int(np.count_nonzero(vector == 0))
     if allow_zero is not None and not allow_zero and n_zero:
-        raise ValueError(f"{n_zero} of {vector.size} weights in {name} are zero. Leave allow_zero out, or set it True.")
+        raise ValueError(
+            f"{n_zero} of {vector.size} weights in {name} are zero, which allow_zero=False rejects. Leave it out, or "
+            "set it to True."
+        )
     return bool(allow_zero or n_zero)
 
 
 def _data_name(target: ObservedRows, weights: Any) -> str:
-    """Name of the data variable that holds a variable's weights; of no data variable if it has no weights."""
+    """Return the name of the data variable with a variable's weights; it does not exist if there are no weights."""
     return f"{DATA_NAME}_{target.name}" if isinstance(weights, Mapping) else DATA_NAME
 
 
 def _match(model: pm.Model, weights: Any, targets: list[ObservedRows]) -> dict[str, np.ndarray]:
-    """Check the weights against the variables they are for: vectors (row,) by name of their data variable."""
+    """Check the weights against their variables; return vectors (row,) by the name of their data variable."""
     names = [target.name for target in targets]
     if isinstance(weights, Mapping):
         unknown = [name for name in weights if name not in names]
         if unknown:
-            raise KeyError(f"{unknown[0]!r} is not an observed variable; those are {', '.join(names)}.")
+            raise KeyError(f"{unknown[0]!r} is not an observed variable. Observed variables are {', '.join(names)}.")
         if not weights:
             raise ValueError("the dict of weights is empty. Name at least one observed variable.")
     chosen = [target for target in targets if not isinstance(weights, Mapping) or target.name in weights]
@@ -257,8 +302,8 @@ def _match(model: pm.Model, weights: Any, targets: list[ObservedRows]) -> dict[s
         name = _data_name(target, weights)
         if name in model.named_vars or is_weighted(model[target.observed]):
             raise ValueError(
-                f"the model already has a variable {name!r} or weights of {target.name!r}. Change its weights by "
-                "pm.set_data, or reweight the model that it was made from."
+                f"the model already has a variable {name!r} or weights of {target.name!r}. Change its weights with "
+                "pm.set_data, or reweight the original model."
             )
         refusal = target.refusal
         if not refusal:
@@ -271,37 +316,37 @@ def _match(model: pm.Model, weights: Any, targets: list[ObservedRows]) -> dict[s
 
 
 def _vector(weights: Any, target: ObservedRows) -> np.ndarray:
-    """Weights of one variable as a checked vector of floats, shape (row,)."""
+    """Return the weights of one variable as a checked vector of floats, shape (row,)."""
     given = getattr(weights, "values", weights)
     if np.ma.isMaskedArray(given) and np.ma.getmaskarray(given).any():
-        raise ValueError(f"some weights for {target.name!r} are masked. Pass one number a row.")
+        raise ValueError(f"some weights for {target.name!r} are masked. Pass one number per row.")
     try:
         array = np.asarray(given)
-        # numpy would take texts, dates and complex numbers for numbers
+        # numpy would convert strings, dates and complex numbers
         if array.dtype.kind not in "biufO" or {str, bytes} & set(
             map(type, array.flat if array.dtype.kind == "O" else ())
         ):
             raise TypeError(f"they have dtype {array.dtype}")
         vector = np.array(array, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"the weights for {target.name!r} are not numbers. Pass one number a row.") from error
+        raise TypeError(f"the weights for {target.name!r} are not numbers. Pass one number per row.") from error
     if vector.shape != (target.n_rows,):
         raise ValueError(
-            f"the weights for {target.name!r} must have shape ({target.n_rows},), one a row; got shape "
-            f"{vector.shape}. Pass a dict by name where observed variables have different numbers of rows."
+            f"the weights for {target.name!r} must have shape ({target.n_rows},), one per row; got shape "
+            f"{vector.shape}. If observed variables have different numbers of rows, pass a dict by name."
         )
     check_numbers(vector, f"the weights for {target.name!r}")
     if not vector.any():
-        raise ValueError(f"the weights for {target.name!r} are all zero. Leave at least one row in.")
+        raise ValueError(f"the weights for {target.name!r} are all zero. At least one must be positive.")
     return vector
 
 
 def weights_data(model: pm.Model, *, zeros: bool) -> dict[str, Array]:
-    """Values of the data variables that hold the weights, by name; `zeros` says whether weights of zero will come."""
+    """Return the values of the data variables with weights, by name; `zeros`: whether zero weights will be set."""
     weighted = [rv for rv in model.observed_RVs if is_weighted(rv)]
     if zeros and not all(rv.owner.op.guard for rv in weighted):
         raise ValueError(
-            "a draw of the weights has rows of weight zero, which this model was not made for. Use "
+            "a weight draw has rows of weight zero, but this model does not allow zeros. Use "
             "reweight(..., allow_zero=True)."
         )
     above = set(ancestors([rv.owner.inputs[1] for rv in weighted]))
@@ -309,13 +354,15 @@ def weights_data(model: pm.Model, *, zeros: bool) -> dict[str, Array]:
 
 
 def common_weights(model: pm.Model, rows: list[Any]) -> np.ndarray:
-    """Weights (row,) of the likelihood, the same for all the observed variables in it."""
+    """Return the weights (row,) of the likelihood; ValueError unless all observed variables share them."""
     if not rows:
-        raise ValueError("the model has no observed variables, so there is no likelihood.")
+        raise ValueError("the model has no observed variables, so there is no likelihood. Pass data as observed=.")
     weights: dict[str, np.ndarray] = {}
     for rv in rows:
         if rv.type.ndim == 0:
-            raise ValueError(f"the observed variable {rv.name!r} is a scalar; it needs a row axis.")
+            raise ValueError(
+                f"the observed variable {rv.name!r} is a scalar; it needs a row axis, for example shape=1."
+            )
         if draws_rows(model.rvs_to_values[rv]):
             raise ValueError(f"the observed variable {rv.name!r} is a minibatch. Use a model of the whole table.")
         n_rows = int(evaluate(model.rvs_to_values[rv].shape)[0])

@@ -1,4 +1,4 @@
-"""Refuse observed variables whose log density does not split into one term a row."""
+"""Find observed variables whose log density is not a sum of one independent term per row."""
 
 from __future__ import annotations
 
@@ -19,27 +19,26 @@ from pytensor.graph.traversal import ancestors
 from iwbayes.analyst.weighting.graph_functions import evaluate, interpreted
 from iwbayes.analyst.weighting.observed_variables import observed_variables
 
-# Terms that differ by less are the same: linear algebra on many rows at once may round differently.
+# Smaller differences of terms count as rounding: linear algebra on many rows at once may round differently.
 _TOLERANCE = 1e-9
 
 _JOINT = (
-    "its log density is one number for all {} axes (one multivariate normal, a Gaussian process or a random walk): "
-    "it does not split into rows. Use a distribution with one term a row."
+    "its log density is one number for all {} axes (a multivariate normal, a Gaussian process or a random walk), so it "
+    "does not factorise over rows. Use a distribution with one term per row."
 )
 
 _MISSING_CELLS = (
-    " Missing cells (NaN) in its data are a likely cause. Model the complete rows: keep = "
-    "df[cols].notna().all(axis=1), df[keep], w = release.weights.values[keep], total=release.n_private * w.sum() / "
-    "len(keep). calibrate() needs all rows: for it fill the cells, and give the rows left out a constant density, by "
-    "pm.math.where(keep, eta, 0)."
+    " Missing cells (NaN) in its data are a likely cause. Use complete rows: keep = df[cols].notna().all(axis=1), "
+    "df[keep], w = release.weights.values[keep], total=release.n_private * w.sum() / len(keep). calibrate() needs all "
+    "rows: fill the missing cells, and give the incomplete rows a constant density with pm.math.where(keep, eta, 0)."
 )
 
 
 def row_refusal(model: pm.Model, rv: Any) -> str:
-    """Return why the log density of an observed variable is not one independent term a row; empty if it is.
+    """Return why the log density of an observed variable is not one independent term per row; empty if it is.
 
-    The terms are evaluated at the observed values and at values of which some rows differ. Each term may
-    change only where its own row does: this is checked by numbers since custom densities can be any graph.
+    The terms are evaluated at the observed values, and at values that differ in some rows. A term may change only if
+    its own row does. The check is numerical, because custom densities can be arbitrary graphs.
     """
     inner = rv.owner.inputs[0].owner.op if isinstance(rv.owner.op, MinibatchRandomVariable) else rv.owner.op
     if isinstance(inner, SimulatorRV):
@@ -52,7 +51,7 @@ def row_refusal(model: pm.Model, rv: Any) -> str:
     try:
         [terms] = transformed_conditional_logp([rv], rvs_to_values=values, rvs_to_transforms=model.rvs_to_transforms)
     except (NotImplementedError, RuntimeError) as error:
-        return f"its log density is not known ({_first_line(error)})."
+        return f"its log density is not available ({_first_line(error)}). Use a distribution with a log density."
     if terms.type.ndim == 0:
         return _JOINT.format(rv.type.ndim)
     together = [rv, *others]
@@ -62,7 +61,7 @@ def row_refusal(model: pm.Model, rv: Any) -> str:
 
 
 def _holds_missing_cells(variables: list[Any]) -> bool:
-    """Whether there is a NaN among the constants and data that variables depend on."""
+    """Return whether a constant or data variable that the variables depend on contains NaN."""
     for var in ancestors(variables):
         given = isinstance(var, Constant) or hasattr(var, "get_value")
         if given and getattr(var.type, "dtype", "").startswith("float") and np.isnan(evaluate(var)).any():
@@ -71,10 +70,10 @@ def _holds_missing_cells(variables: list[Any]) -> bool:
 
 
 def _dependence(model: pm.Model, terms: Any, values: list[Any], data: list[Any], advice: str) -> str:
-    """Compare the terms of a log density at the observed values with those where one half, then the other, is changed.
+    """Compare the terms of a log density at the observed values with those after changing one half, then the other.
 
-    `values` are those in the terms, of the variable first and then of the others that are changed with it; `data` the
-    observed ones in their place. `advice` is on missing cells among the data, empty where there are none.
+    `values` are the value variables in the terms: first that of the variable, then those of the variables changed with
+    it. `data` are their observed values. `advice` concerns missing cells in the data; empty if there are none.
     """
     observed = [evaluate(var) for var in data]
     n_rows = len(observed[0])
@@ -92,26 +91,24 @@ def _dependence(model: pm.Model, terms: Any, values: list[Any], data: list[Any],
     except Exception as error:
         return f"its log density cannot be evaluated ({_first_line(error)}).{advice}"
     if advice and np.isnan(start).any():
-        return (
-            f"its log density is no number in {np.isnan(start.reshape(len(start), -1)).any(axis=1).sum()} rows.{advice}"
-        )
+        return f"its log density is NaN in {np.isnan(start.reshape(len(start), -1)).any(axis=1).sum()} rows.{advice}"
     if start.shape[0] != n_rows:
         return (
-            f"its log density has {start.shape[0]} terms for {n_rows} rows. Its rows and those terms must be "
+            f"its log density has {start.shape[0]} terms for {n_rows} rows. Put the rows of the data and the terms on "
             "the first axis."
         )
     for rows, other in zip((half, ~half), others, strict=True):
         same = np.isclose(start, other, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)
         if not same[~rows].all():
             return (
-                "the density of a row depends on other rows (a random walk, or a density that mixes the rows): "
-                "it does not split into rows. Use a distribution with one independent term a row."
+                "the density of a row depends on other rows (a random walk, or a density that mixes rows), so it does "
+                "not factorise over rows. Use a distribution with one independent term per row."
             )
     return ""
 
 
 def _observed_parents(model: pm.Model, rv: Any) -> list[Any]:
-    """Other observed variables with the same number of rows that the distribution of a variable depends on."""
+    """Return the observed variables, with the same number of rows, that a variable's distribution depends on."""
     above = set(ancestors(rv.owner.inputs))
     n_rows = len(evaluate(model.rvs_to_values[rv]))
     return [
@@ -122,10 +119,10 @@ def _observed_parents(model: pm.Model, rv: Any) -> list[Any]:
 
 
 def _evaluated(model: pm.Model, function: Any, observed: list[np.ndarray], half: np.ndarray) -> list[np.ndarray]:
-    """Terms at the observed values and at the two sets of changed ones.
+    """Return the terms at the observed values and at the two sets of changed values.
 
-    Values near the observed ones come first, then observed ones in another order: few of these may differ, but
-    some densities take values of one constraint only.
+    Values close to the observed ones are tried first, then observed values in a different order. Permuted values may
+    change few rows, but some densities accept only values that satisfy a constraint.
     """
     rng = np.random.default_rng(1)  # the verdict on a model must not change from call to call
     error: Exception = ValueError("it is not finite")
@@ -139,7 +136,7 @@ def _evaluated(model: pm.Model, function: Any, observed: list[np.ndarray], half:
             try:
                 with np.errstate(all="ignore"):
                     terms = function(*(point[var.name] for var in model.value_vars), *flat)
-            except Exception as raised:  # a density may raise anything where it is not defined
+            except Exception as raised:  # a density may raise anything outside its domain
                 error = raised
                 continue
             if last or np.isfinite(terms[0]).any():
@@ -148,10 +145,10 @@ def _evaluated(model: pm.Model, function: Any, observed: list[np.ndarray], half:
 
 
 def _points(model: pm.Model, rng: np.random.Generator) -> Iterator[tuple[dict[str, np.ndarray], bool]]:
-    """Values of the free variables, unconstrained, and whether they are the last ones.
+    """Yield unconstrained values of the free variables, and whether they are the last ones.
 
-    Random points come first, since a dependence may vanish at the initial one (a correlation of zero); but they
-    may lie outside of a bound that the model does not transform.
+    Random points come first, because a dependence may vanish at the initial point (a correlation of zero). But they may
+    lie outside a bound that the model does not transform.
     """
     types = {var.name: var.type for var in model.value_vars}
     if all(kind.dtype.startswith("float") and None not in kind.shape for kind in types.values()):
@@ -166,9 +163,9 @@ def _points(model: pm.Model, rng: np.random.Generator) -> Iterator[tuple[dict[st
 
 
 def _initial_point(model: pm.Model) -> dict[str, np.ndarray]:
-    """Compute PyMC's initial point by the interpreter, which is quicker than compiling it."""
+    """Compute PyMC's initial point with the interpreter, which is faster than compiling it."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a draw takes the place of a missing support point
+        warnings.simplefilter("ignore", UserWarning)  # a random draw replaces a missing support point
         point = make_initial_point_expression(
             free_rvs=model.free_RVs,
             rvs_to_transforms=model.rvs_to_transforms,
@@ -183,14 +180,14 @@ def _initial_point(model: pm.Model) -> dict[str, np.ndarray]:
 
 
 def _first_line(error: Exception) -> str:
-    """Message of an error without the trace of the graph that pytensor appends."""
+    """Return the message of an error without the graph trace that PyTensor appends."""
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _near(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Values with every entry changed a little."""
+    """Return values with every entry changed a little."""
     if values.dtype.kind == "f":
         spread = np.std(values) or 1.0
         return (values + spread * rng.normal(size=values.shape)).astype(values.dtype)
-    # Whole numbers may index a table: those just below the observed ones are safe.
+    # Integers may index a table: values just below the observed ones are safe.
     return np.where(values > 0, values - 1, 1).astype(values.dtype)

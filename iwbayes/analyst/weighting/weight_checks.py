@@ -1,4 +1,4 @@
-"""Checks of likelihood weights inside a graph, and their sum: one pass over the rows at each evaluation."""
+"""Checks of likelihood weights inside a graph, and the sum of weights: one pass over the rows per evaluation."""
 
 from __future__ import annotations
 
@@ -18,23 +18,25 @@ from pytensor.tensor.exceptions import NotScalarConstantError, ShapeError
 from pytensor.tensor.math import Sum
 from pytensor.tensor.rewriting.basic import register_specialize
 
-#: Remedies in the messages of the checks, which are made at every evaluation.
+#: Messages of the checks, which run at every evaluation.
 POSITIVE = (
-    "likelihood weights must be positive and finite. For weights of zero set later, make the model by "
+    "likelihood weights must be positive and finite. If you set weights of zero later, create the model with "
     "reweight(..., allow_zero=True)."
 )
-NOT_NEGATIVE = "likelihood weights must be finite and not negative, and not all of them zero."
-LENGTH = "there must be one likelihood weight a row. Set data and weights of one length in the same pm.set_data."
+NOT_NEGATIVE = (
+    "likelihood weights must be finite and not negative, and at least one must be positive. Check the weights."
+)
+LENGTH = "there must be one likelihood weight per row. Set data and weights of equal length in the same pm.set_data."
 
 _FLOATS = ("float32", "float64")
 
 
 class CheckWeights(Assert):
-    """Pass weights through, or raise a ValueError where a condition does not hold.
+    """Return weights unchanged, or raise a ValueError if a condition does not hold.
 
-    A check of the values says by `guard` whether zeros are allowed, one of the length may have `length` among its
-    conditions, which then becomes static. PyMC's own check of parameters is dropped from models with
-    ``check_bounds=False``; this one is not. As a kind of Assert, it is skipped where a backend has no errors (JAX).
+    For a check of the values, `guard` says whether zeros are allowed. A check of the length may have a static `length`.
+    PyMC drops its own parameter checks from models with ``check_bounds=False``; this check is kept. It is a kind of
+    Assert, so backends without errors (JAX) skip it.
     """
 
     __props__: Any = ("msg", "exc_type", "length", "guard")
@@ -51,22 +53,23 @@ class CheckWeights(Assert):
         return Apply(self, node.inputs, [pt.vector(shape=(self.length,), dtype=node.inputs[0].type.dtype)])
 
     def infer_shape(self, *args: Any) -> list[Any]:
-        """Shape of the weights (pytensor 2 passes the graph as well, pytensor 3 does not)."""
+        """Return the shape of the weights (pytensor 2 also passes the graph, pytensor 3 does not)."""
         if self.guard is None and args[-1][0]:
-            # else pytensor's own checks of shapes may come before this one
-            raise ShapeError("the length is known only when it has been checked.")
+            # otherwise PyTensor's own checks of shapes could run before this one
+            raise ShapeError("the length is known only after it has been checked.")
         return [args[-1][0]]
 
 
 def total_weight(weights: Any, guard: bool) -> Any:
-    """Sum and check weights (row,) in one pass: NaN where one is negative or NaN, or zero without the guard."""
+    """Sum and check weights (row,) in one pass: NaN if one is negative or NaN, or zero without the guard."""
     return pt.sum(pt.switch((weights >= 0) if guard else (weights > 0), weights, np.nan))
 
 
 def checked_values(weights: Any, guard: bool, *, part: Any | None = None, total: float | None = None) -> Any:
-    """Return weights (row,) that raise a ValueError at evaluation where they are not allowed; zeros are by `guard`.
+    """Return weights (row,) that raise a ValueError at evaluation if they are not allowed; `guard` allows zeros.
 
-    They are scaled to sum to a `total`. Of a `part`, the weights of some of the rows, these are returned instead.
+    They are scaled so that the sum over all rows is `total`. If `part`, the weights of some of the rows, is given, it
+    is returned instead of all weights.
     """
     found = total_weight(weights, guard)
     # a NaN fails either comparison
@@ -74,14 +77,14 @@ def checked_values(weights: Any, guard: bool, *, part: Any | None = None, total:
     check = CheckWeights(NOT_NEGATIVE if guard else POSITIVE, guard=guard)
     values = weights if part is None else part
     if total is not None:
-        # Checks are kept out of pytensor's fusion. So there is one division in all, and one multiplication a row: not
-        # one for each use of the weights in a density and its gradient.
+        # PyTensor does not fuse checks. So there is a single division, and one multiplication per row, instead of one
+        # for each use of the weights in a density and its gradient.
         values = values * check(floatX(total) / found, *conditions)
     return check(values, *conditions)
 
 
 def checked_length(weights: Any, *lengths: Any) -> Any:
-    """Weights that raise a ValueError at evaluation where their number is not each of the lengths."""
+    """Return weights that raise a ValueError at evaluation if their number differs from one of the lengths."""
     static = {known for length in lengths if (known := _static(length)) is not None}
     if static == {weights.type.shape[0]}:
         return weights
@@ -90,7 +93,7 @@ def checked_length(weights: Any, *lengths: Any) -> Any:
 
 
 def _static(length: Any) -> int | None:
-    """Length that is known before evaluation, None if it is not."""
+    """Return the length if it is known before evaluation; None otherwise."""
     if isinstance(length, int | np.integer):
         return int(length)
     try:
@@ -102,9 +105,9 @@ def _static(length: Any) -> int | None:
 @register_specialize
 @node_rewriter([Sum])
 def local_sum_of_checked(fgraph: Any, node: Apply) -> list[Variable] | None:
-    """Take the sum of checked weights from `total_weight`, of which a log density has one already.
+    """Reuse the checked sum from `total_weight`, which a log density already contains, for a sum of checked weights.
 
-    It saves 6 to 8 % of the gradient of a gaussian model of 10,000 rows and more.
+    This saves 6 to 8 % of the gradient of a gaussian model with 10,000 rows or more.
     """
     conditions: list[Any] = []
     weights, guard = node.inputs[0], None
@@ -131,11 +134,11 @@ def local_sum_of_checked(fgraph: Any, node: Apply) -> list[Variable] | None:
 
 
 class TotalWeight(COp):
-    """What `total_weight` gives, in C: sum of a vector, NaN where an entry is not allowed.
+    """`total_weight` in C: the sum of a vector, NaN if an entry is not allowed.
 
-    Loops that pytensor generates take one entry a step; this one keeps several sums, which a compiler turns into
-    vector instructions. It is about four times as fast. Without it and `local_sum_of_checked` gradients of gaussian
-    models took 1.12 to 1.18 times as long as plain ones, with them 1.07 to 1.14
+    Loops that PyTensor generates add one entry per step. This one keeps several sums, which a compiler turns into
+    vector instructions, and is about four times as fast. Without it and `local_sum_of_checked`, gradients of gaussian
+    models took 1.12 to 1.18 times as long as unweighted ones; with them 1.07 to 1.14
     (``benchmarks/speed.py --parts gradient``).
     """
 
@@ -154,13 +157,13 @@ class TotalWeight(COp):
         return [()]
 
     def perform(self, node: Apply, inputs: Any, output_storage: Any, params: Any = None) -> None:
-        """Compute it by numpy, where there is no compiler."""
+        """Compute the sum with numpy, if there is no compiler."""
         [weights] = inputs
         allowed = weights >= 0 if self.guard else weights > 0
         output_storage[0][0] = np.asarray(np.where(allowed, weights, np.nan).sum(), dtype=weights.dtype)
 
     def c_code(self, node: Apply, name: str, inputs: Any, outputs: Any, sub: Any) -> str:
-        """One pass with eight sums."""
+        """Add the entries in one pass with eight sums."""
         [weights], [total] = inputs, outputs
         kind = node.inputs[0].type.dtype_specs()[1]
         relation = ">=" if self.guard else ">"
@@ -194,7 +197,7 @@ class TotalWeight(COp):
 
 @node_rewriter([Sum])
 def local_total_weight(fgraph: Any, node: Apply) -> list[Variable] | None:
-    """Replace the graph of `total_weight`, or one that is equal to it, by its Op in C."""
+    """Replace the graph of `total_weight`, or an equal one, by its Op in C."""
     [chosen] = node.inputs
     if chosen.owner is None or chosen.owner.op != switch or chosen.type.broadcastable != (False,):
         return None

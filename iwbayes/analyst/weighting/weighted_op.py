@@ -1,8 +1,8 @@
 """The identity Op that gives each row of an observed variable its weight in the log density.
 
-It works as PyMC's own minibatch wrapper does (``pymc.variational.minibatch_rv``): the node stays a random
-variable, so that predictive sampling, log likelihoods, clones and every sampler keep working, and only its
-log density differs from that of the variable inside.
+It works like PyMC's own minibatch wrapper (``pymc.variational.minibatch_rv``): the node remains a random variable, so
+predictive sampling, log likelihoods, clones and all samplers keep working. Only its log density differs from that of
+the wrapped variable.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from iwbayes.analyst.weighting.weight_checks import checked_length
 class WeightedRandomVariable(MeasurableOp, Op):
     """Random variable whose log density is ``weights`` times that of the variable it wraps.
 
-    `guard` says whether rows of weight zero are taken out of the log density and its gradient even where their own
-    density is zero. It costs a second pass over the rows and keeps constants of the data from being folded, so it is
-    used only where a weight is, or may become, zero.
+    `guard` says whether rows of weight zero are excluded from the log density and its gradient even if their own
+    density is zero. It costs a second pass over the rows and prevents constant folding of data, so it is used only if a
+    weight is zero or may become zero.
 
-    Inputs are the variable, its rows on the first axis, and the weights, shape (row,). As draws are not changed, the
-    Op is removed when a function is compiled, but only at the ``specialize`` stage: PyMC applies ``canonicalize``
+    Inputs are the variable, with its rows on the first axis, and the weights, shape (row,). Draws are not changed, so
+    the Op is removed when a function is compiled, but only at the ``specialize`` stage. PyMC applies ``canonicalize``
     rewrites while it derives densities, and a removal there would silently lose the weights.
     """
 
@@ -56,15 +56,15 @@ class WeightedRandomVariable(MeasurableOp, Op):
         return Apply(self, [rv, weights], [rv.type()])
 
     def infer_shape(self, *args: Any) -> list[Any]:
-        """Shape of the wrapped variable (pytensor 2 passes the graph as well, pytensor 3 does not)."""
+        """Return the shape of the wrapped variable (pytensor 2 also passes the graph, pytensor 3 does not)."""
         return [args[-1][0]]
 
     def do_constant_folding(self, fgraph: Any, node: Apply) -> bool:
-        """Tell pytensor that the node is never a constant."""
+        """Tell PyTensor that the node is never a constant."""
         return False
 
     def perform(self, node: Apply, inputs: Any, output_storage: Any, params: Any = None) -> None:
-        """Pass the draws through."""
+        """Return the draws unchanged."""
         output_storage[0][0] = inputs[0]
 
 
@@ -77,9 +77,9 @@ def local_remove_weighted_rv(fgraph: Any, node: Apply) -> list[Variable]:
 
 @_logprob.register(WeightedRandomVariable)
 def weighted_rv_logprob(op: WeightedRandomVariable, values: Any, rv: Any, weights: Any, **kwargs: Any) -> Any:
-    """Weighted elementwise log density, shape (row, ...)."""
+    """Return the weighted elementwise log density, shape (row, ...)."""
     [value] = values
-    # The graph that calls this checks for stray random variables itself, once all of them have values.
+    # The graph that calls this checks for stray random variables itself, when all variables have values.
     kwargs = {**kwargs, "warn_rvs": False}
     if not op.guard:
         terms = logp(rv, value, **kwargs)
@@ -87,7 +87,7 @@ def weighted_rv_logprob(op: WeightedRandomVariable, values: Any, rv: Any, weight
         return _by_row(weights, terms.type.ndim) * terms
     weights = checked_length(weights, value.shape[0])
     keep = weights > 0
-    # Zero times an infinite gradient is NaN, so the value itself has to be one of positive density.
+    # Zero times an infinite gradient is NaN, so the value itself must have positive density.
     safe = disconnected_grad(_safe_value(rv, value, weights))
     value = pt.switch(_by_row(keep, value.type.ndim), value, safe)
     terms = logp(rv, value, **kwargs)
@@ -96,26 +96,26 @@ def weighted_rv_logprob(op: WeightedRandomVariable, values: Any, rv: Any, weight
 
 
 def _by_row(vector: Any, ndim: int) -> Any:
-    """Give a vector over rows trailing axes, to multiply an array (row, ...) of `ndim` dimensions."""
+    """Give a vector over rows trailing axes, so that it multiplies an array (row, ...) of `ndim` dimensions."""
     return vector.dimshuffle(0, *["x"] * (ndim - 1))
 
 
 def _safe_value(rv: Any, value: Any, weights: Any) -> Any:
-    """Value to put in the place of rows of weight zero: one of positive density, as far as one is known.
+    """Return a value for rows of weight zero that has positive density, as far as one is known.
 
-    The support point of the row's own distribution. That of a mixture, which may lie between its components, is the
-    support point of the first of them. Custom densities have none that is sure to be in their support: they, and
-    distributions without one, get the value of the row of largest weight.
+    It is the support point of the row's distribution. The support point of a mixture may lie between its components, so
+    the support point of the first component is used. Custom densities have no point that is certain to be in their
+    support. They, and distributions without a support point, get the value of the row with the largest weight.
 
-    Whether the density there is positive is not asked in the graph: the comparison would have a gradient of zero, and
-    zero times infinity is what is to be kept out.
+    The graph does not check that the density there is positive. The comparison would have a gradient of zero, and zero
+    times infinity is the NaN that must be avoided.
     """
     point = None if isinstance(rv.owner.op, CustomDistRV) else _support_point(rv, value)
     return value[pt.argmax(weights)][None] if point is None else point
 
 
 def _support_point(rv: Any, value: Any) -> Any | None:
-    """Support point of each row's distribution, of a mixture that of its first component; None where there is none."""
+    """Return the support point of each row's distribution, or of a mixture's first component; None without one."""
     try:
         if isinstance(rv.owner.op, _BaseMixtureRV):
             _, _, *components = rv.owner.inputs
@@ -125,7 +125,7 @@ def _support_point(rv: Any, value: Any) -> Any | None:
             point = pt.broadcast_to(point, rv.shape)
         else:
             point = support_point(rv)
-        # Support points may read the shape of their own variable, which is that of the value.
+        # Support points may read the shape of their variable, which is the shape of the value.
         safe: Any = graph_replace([point], {rv: value}, strict=False)[0]
     except NotImplementedError:
         return None

@@ -206,7 +206,7 @@ def test_weights_without_a_known_noise_law(release):
     plain = make_release(measurement=None, method="mine")
     terms, prior, _, idata = logistic_case(plain)
     model = reweight(logistic_model(plain), plain.weights, total=N)
-    with pytest.warns(CalibrationWarning, match="noise of the weights is left out.*mine"):
+    with pytest.warns(CalibrationWarning, match="leave out the noise of the weights.*mine"):
         result = calibrate(idata, model, plain)
     record = arviz_compat.group(result, "calibration")
     assert record.attrs["method"] == "row sandwich" and record.attrs["verdict"] == "not calibrated"

@@ -42,7 +42,7 @@ def test_refusals_come_before_the_sampler(monkeypatch):
     frame = release.synthetic.frame
     with pytest.raises(ValueError, match="'extra' .300 values. grows with the rows"):
         iw.sample(model_of(frame, rows=True), release)
-    with pytest.raises(ValueError, match="in another order"):
+    with pytest.raises(ValueError, match="in a different order"):
         iw.sample(model_of(frame.sort_values("y")), release)
     with pytest.raises(TypeError, match="release must be a Release"):
         iw.sample(model_of(frame), release.weights)

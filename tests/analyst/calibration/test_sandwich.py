@@ -319,7 +319,7 @@ def test_refusals_of_curvature(rows):
     with pytest.raises(ValueError, match="positive definite at the mode.*collinear"):
         calibrate_normal(twin, prior=flat, n_private=150)
     saddle = LikelihoodTerms(good.theta, good.scores, np.diag([1.0, -1e-3]), good.shares)
-    with pytest.raises(ValueError, match="where the rows inform"):
+    with pytest.raises(ValueError, match="in the directions that the rows inform"):
         calibrate_normal(saddle, prior=normal_prior(np.zeros(2), 100 * np.eye(2)), n_private=150)
     still = LikelihoodTerms(good.theta, np.zeros((400, 2)), np.eye(2), good.shares)
     with pytest.raises(ValueError, match="scores must vary"):

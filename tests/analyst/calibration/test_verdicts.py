@@ -106,7 +106,7 @@ def test_a_level_with_one_outcome_is_not_calibrated():
     with pytest.warns(CalibrationWarning, match=r"not calibrated: .* \(g\[v\]\): ") as caught:
         idata = fit("y ~ g", release, random_seed=1)
     record = arviz_compat.group(idata, "calibration")
-    assert re.search(r"variation .* <= 0.1 \(g\[v\]\): the rows do not vary", record.attrs["reasons"])
+    assert re.search(r"variation .* <= 0.1 \(g\[v\]\): an outcome or a level is so rare", record.attrs["reasons"])
     found = dict(zip(record["parameter"].to_numpy(), record["calibrated"].to_numpy(), strict=True))
     assert found == {"Intercept": True, "g[v]": False, "g[w]": True} and len(caught) == 1
     assert record["variation"].sel(parameter="g[v]") < 0.05 < 0.9 < record["variation"].sel(parameter="g[w]")
@@ -240,7 +240,10 @@ def test_a_warning_has_three_lines_at_most(quadratic, n, length, monkeypatch):
     p = len(names)
     draws = np.random.default_rng(1).normal(size=(400, p))
     normal = normal_of(np.zeros(p), np.eye(p), mode=draws.mean(axis=0), explained=explained)
-    why = f"the release did not measure {names[0]}. Ask for a release with for_models=[{formula!r}]."
+    why = (
+        f"the release did not measure {names[0]}, and the interval may be too narrow. Request a release with "
+        f"for_models=[{formula!r}]."
+    )
     record = calibration_record(names, normal, draws, draws, quadratic, ReleasedTilt.of(quadratic), unmeasured=why)
     with pytest.warns(CalibrationWarning) as caught:
         warn_outside_domain(record)

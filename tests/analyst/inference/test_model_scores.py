@@ -257,11 +257,11 @@ def failing(frame):
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (joint, "does not split into rows"),
-        (centred, "not made of its own cells alone"),
-        (counted, "not made of its own cells alone"),
-        (python, "which may call a function of somebody's"),
-        (product, "no function of a single column"),
+        (joint, "does not factorise over rows"),
+        (centred, "does not depend on its own cells alone"),
+        (counted, "does not depend on its own cells alone"),
+        (python, "which may call a user's function"),
+        (product, "not a function of a single column"),
         (failing, "KeyError"),
         (lambda frame: frame, "must return a pymc.Model or a Bambi model; got DataFrame"),
     ],
@@ -325,4 +325,4 @@ def test_a_release_names_the_function_and_is_replayed_with_it(tmp_path):
         with weighted:
             idata = pm.sample(200, tune=200, chains=2, cores=1, random_seed=1, progressbar=False)
         record = arviz_compat.group(iw.calibrate(idata, weighted, back, random_seed=1), "calibration")
-    assert record.attrs["explained_min"] > 0.9 and "of no other model" not in record.attrs["reasons"]
+    assert record.attrs["explained_min"] > 0.9 and "measured the scores of" not in record.attrs["reasons"]

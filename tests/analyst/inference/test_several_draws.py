@@ -146,7 +146,7 @@ def test_only_the_densities_that_fail_are_named():
         value = np.where(indices == 1, np.where(theta[:, 0] == 5, 0.0, -np.inf), value)
         return value, gradient, precision, precision
 
-    with pytest.raises(NotReachedError, match="would still gain") as error:
+    with pytest.raises(NotReachedError, match=r"has not converged \(Newton decrement") as error:
         maximise_many(derivatives, np.full((4, 1), 5.0))
     assert list(error.value.indices) == [1, 3]
 
@@ -260,13 +260,13 @@ def test_a_draw_without_a_mode_is_named():
 
 def test_a_draw_whose_proposal_fails_is_named(monkeypatch):
     monkeypatch.setattr("iwbayes.analyst.inference.importance.K_HAT_LIMIT", -np.inf)
-    with pytest.raises(RuntimeError, match="of draw 0 of the weights is not below"):
+    with pytest.raises(RuntimeError, match="of weight draw 0 is not below"):
         uncalibrated_fit("y ~ x", make_release(), "bernoulli", method="laplace")
 
 
 def test_too_few_draws_to_calibrate_are_refused_at_once():
     for n_draws in (1, K):
-        with pytest.raises(ValueError, match="more draws than parameters to calibrate; got 2 for 2"):
+        with pytest.raises(ValueError, match="calibration needs more draws than parameters; got 2 for 2"):
             quick("y ~ x", make_release(n_draws=n_draws), "bernoulli", draws=2, chains=1)
     with pytest.warns(iw.CalibrationWarning):
         idata = quick("y ~ x", make_release(), "bernoulli", draws=3, chains=1)
@@ -287,7 +287,7 @@ TAKEN = [
 @pytest.mark.parametrize("sampler", TAKEN)
 def test_sampler_must_not_set_what_each_run_sets(sampler, gaussian):
     release, model, idata = gaussian
-    message = re.escape(f"sampler must not hold {sorted(sampler)}: each run has its own")
+    message = re.escape(f"sampler must not contain {sorted(sampler)}, because each run sets these itself")
     with pytest.raises(ValueError, match=message):
         uncalibrated_fit("y ~ x", release, "bernoulli", sampler=sampler)
     with pytest.raises(ValueError, match=message):
@@ -305,7 +305,7 @@ def test_sampler_must_be_a_dict(gaussian):
 @pytest.mark.parametrize("options", [{"init": "adapt_full", "n_init": 3}, {"nuts_sampler": "nutpie"}])
 def test_the_start_of_nuts_and_its_implementation_are_given(options, gaussian):
     release, model, idata = gaussian
-    message = re.escape(f"sampler must not hold {sorted(options)}: PyMC's own NUTS starts at the mode")
+    message = re.escape(f"sampler must not contain {sorted(options)}, because PyMC's NUTS starts at the mode")
     with pytest.raises(ValueError, match=message):
         uncalibrated_fit("y ~ x", release, "bernoulli", sampler=options)
     with pytest.raises(ValueError, match=message):
@@ -417,7 +417,7 @@ def check_mixture(values, means, variances, n):
 
 def test_calibrated_mixture_in_closed_form(gaussian):
     release, model, idata = gaussian
-    with pytest.warns(iw.CalibrationWarning, match="only as far as their 6 draws differ"):
+    with pytest.warns(iw.CalibrationWarning, match="only as far as the 6 weight draws differ"):
         result = calibrate(idata, model, release, random_seed=1)
     means, variances, calibrated_means, calibrated_variances = closed_forms(release)
     record, stats = arviz_compat.group(result, "calibration"), arviz_compat.group(result, "sample_stats")
@@ -495,7 +495,7 @@ def test_a_draw_without_a_mode_is_named_by_calibrate():
     data = {"mu": (("chain", "draw"), values), "sigma": (("chain", "draw"), np.exp(0.1 * values))}
     idata = arviz_compat.make({"posterior": xr.Dataset(data, coords=coords)})
     model = reweight(plain, release.weights, total=N)
-    with pytest.raises(RuntimeError, match="no mode under draw 1 of the weights: .* temper"):
+    with pytest.raises(RuntimeError, match="no mode was found under weight draw 1: .* temper"):
         calibrate(idata, model, release, random_seed=1)
 
 
@@ -532,7 +532,7 @@ def test_modes_of_the_parts_need_few_hessians(gaussian, monkeypatch):
 def test_failures_of_the_proposal(gaussian, monkeypatch):
     release, model, idata = gaussian
     monkeypatch.setattr("iwbayes.analyst.inference.importance.K_HAT_LIMIT", -np.inf)
-    with pytest.raises(RuntimeError, match="of draw 0 of the weights is not below"):
+    with pytest.raises(RuntimeError, match="of weight draw 0 is not below"):
         calibrate(idata, model, release, method="laplace")
     with pytest.raises(ValueError, match="method must be one of"):
         calibrate(idata, model, release, method="vi")
@@ -555,7 +555,7 @@ def test_weights_of_zero_in_some_draws_need_no_guard(gaussian, method):
 def test_other_weights_than_the_average_are_not_pooled(gaussian):
     release, _, idata = gaussian
     model = reweight(gaussian_model(release), release.weights.draw_values[0], total=N)
-    with pytest.warns(iw.CalibrationWarning, match="not those that were released"):
+    with pytest.warns(iw.CalibrationWarning, match="are not the released ones"):
         result = calibrate(idata, model, release)
     record = arviz_compat.group(result, "calibration")
     assert record.attrs["weight_draws"] == 1 and np.isnan(record["sd_between"]).all()
@@ -563,7 +563,7 @@ def test_other_weights_than_the_average_are_not_pooled(gaussian):
 
 def test_fit_and_calibrate_agree():
     release = make_release(spread=0.5)
-    with pytest.warns(iw.CalibrationWarning, match="only as far as their 6 draws differ"):
+    with pytest.warns(iw.CalibrationWarning, match="only as far as the 6 weight draws differ"):
         ours = quick("y ~ x", release, "bernoulli")
     model = reweight(iw.regression("y ~ x", release, family="bernoulli"), release.weights, total=N)
     plain = uncalibrated_fit("y ~ x", release, "bernoulli")

@@ -138,5 +138,5 @@ def test_a_draw_without_a_mode_is_named(release, monkeypatch):
 
     np.testing.assert_allclose(posterior.modes(weights, found.theta)[0][1].theta, found.theta, atol=1e-6)
     monkeypatch.setattr(Weibull, "mode", fails)
-    with pytest.raises(RuntimeError, match="no mode under draw 1 of the weights: flat .* temper"):
+    with pytest.raises(RuntimeError, match="no mode was found under weight draw 1: flat .* temper"):
         posterior.modes(weights)

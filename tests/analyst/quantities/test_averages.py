@@ -358,7 +358,7 @@ def test_other_draws_of_the_same_weights_are_refused(tmp_path):
     given = replace(RELEASE, weights=first)
     idata = iw.fit("y ~ x", given, draws=10, chains=1, calibrate="none", random_seed=1, progressbar=False)
     own = fixed(idata, given)
-    with pytest.raises(ValueError, match="drawn under other draws of 'noise-aware T' than the release's"):
+    with pytest.raises(ValueError, match="drawn under different weight draws of 'noise-aware T' from the release's"):
         fixed(idata, replace(RELEASE, weights=second))
     # a release from a file has the same weights, and a posterior from a file still knows them
     back = iw.load(given.save(tmp_path / "r.iwb", allow_uncertified=True))

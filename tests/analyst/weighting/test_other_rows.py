@@ -112,11 +112,11 @@ def test_rows_with_levels_that_the_model_does_not_know_have_no_weight():
 
 def test_models_that_cannot_be_moved():
     release = release_of(TABLE, np.log(WEIGHTS))
-    with pytest.raises(ValueError, match="no function of a single column of the release"):
+    with pytest.raises(ValueError, match="not a function of a single column of the release"):
         ModelPosterior(iw.reweight(model(TABLE, product=True), release)).movable(release.synthetic)
-    with pytest.raises(ValueError, match="can be put on 300 other rows"):
+    with pytest.raises(ValueError, match="cannot be evaluated on 300 other rows"):
         ModelPosterior(iw.reweight(model(TABLE), release)).on_rows(OTHER, WEIGHTS)
-    with pytest.raises(ValueError, match="can be put on 20 other rows"):
+    with pytest.raises(ValueError, match="cannot be evaluated on 20 other rows"):
         moved(synthetic_table(frame(20, 1), SCHEMA))
     with pm.Model() as bare:
         pm.Normal("y", pm.Normal("b", 0, 1), 1.0, observed=np.zeros(300))

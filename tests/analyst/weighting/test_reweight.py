@@ -116,7 +116,7 @@ def gaps(builder, keep=None, constant=False):
 
 @pytest.mark.parametrize("builder", ["bernoulli", "normal"])
 def test_missing_cells_are_named_and_the_remedies_agree(builder):
-    reason = r"cannot be evaluated \(.*\)" if builder == "bernoulli" else "is no number in 2 rows"
+    reason = r"cannot be evaluated \(.*\)" if builder == "bernoulli" else "is NaN in 2 rows"
     with pytest.raises(ValueError, match=rf"log density {reason}\. Missing cells \(NaN\) .* df\[keep\].*where\(keep"):
         reweight(gaps(builder), INTEGERS)
     keep = INDEX % 3 != 1
@@ -193,7 +193,7 @@ def test_rows_of_a_release_in_another_order_are_refused():
     for values in (np.log, lambda x: (x - x.mean()) / x.std(), np.negative):  # still one number for each cell
         reweight(rows_model(frame.assign(x=frame["x"] + 5), change=values), release)
     reweight(rows_model(frame, predictor="u", change=np.sort), release)  # of another name
-    refused = "are not those of column {} of the release: they are of other rows, or in another order"
+    refused = "do not match column {} of the release: they come from different rows, or are in a different order"
     for wrong in (frame.sample(frac=1, random_state=1), frame.sort_values("x"), simulate(rng, len(frame))):
         with pytest.raises(ValueError, match=refused.format("'y'")):
             reweight(rows_model(wrong), release)
@@ -289,7 +289,9 @@ def test_allow_zero_compiles_the_guard_beforehand():
 
 
 def test_a_weight_of_zero_is_refused_without_the_guard():
-    with pytest.raises(ValueError, match="2 of 7 weights in likelihood_weights are zero. Leave allow_zero out"):
+    with pytest.raises(
+        ValueError, match="2 of 7 weights in likelihood_weights are zero, which allow_zero=False rejects. Leave it out"
+    ):
         reweight(build(normal), [1, 0, 1, 0, 1, 1, 1], allow_zero=False)
     for allow_zero, weights, guard in (
         (None, INTEGERS, False), (False, INTEGERS, False), (True, INTEGERS, True), (None, 1.0 * (X > 0), True),
@@ -334,11 +336,13 @@ def test_weights_set_later_are_checked_at_every_evaluation(check_bounds, swapped
         y = pm.Data("y_data", table()["real"]) if swapped else table()["real"]
         pm.Normal("y", pm.Normal("b", 0, 1), 1, observed=y)
     bad = [([-1.0, *[1.0] * 6], ""), ([np.nan, *[1.0] * 6], ""), ([np.inf, *[1.0] * 6], "")]
-    bad += [(np.ones(1), "one likelihood weight a row"), (np.ones(8), "one likelihood weight a row")]
+    bad += [(np.ones(1), "one likelihood weight per row"), (np.ones(8), "one likelihood weight per row")]
     for allow_zero, total in ((None, None), (True, 9.0)):
         weighted = reweight(model, np.ones(ROWS), allow_zero=allow_zero, total=total)
         f = weighted.compile_fn(weighted.logp(), inputs=weighted.value_vars, mode=MODE)
-        zeros = (np.zeros(ROWS), "not all of them zero") if allow_zero else ([0.0, *[1.0] * 6], "allow_zero=True")
+        zeros = (
+            (np.zeros(ROWS), "at least one must be positive") if allow_zero else ([0.0, *[1.0] * 6], "allow_zero=True")
+        )
         for weights, message in [*bad, zeros]:
             with weighted:
                 pm.set_data({"likelihood_weights": weights})
@@ -571,7 +575,7 @@ SIMULATED = [
     pytest.mark.filterwarnings("ignore:RandomVariable Ops will stop hiding:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:Calling a RandomVariable without an explicit rng:DeprecationWarning"),
 ]
-JOINT, MIXED = "does not split into rows", "density of a row depends on other rows"
+JOINT, MIXED = "does not factorise over rows", "density of a row depends on other rows"
 
 
 @pytest.mark.parametrize(
@@ -630,7 +634,7 @@ def test_minibatches_take_the_weights_of_their_rows():
         with weighted:
             pm.set_data({"likelihood_weights": np.ones(wrong)})
         for _ in range(20):  # whichever rows are drawn
-            with pytest.raises(ValueError, match="one likelihood weight a row"):
+            with pytest.raises(ValueError, match="one likelihood weight per row"):
                 f({"b": np.array(0.3)})
     assert [var.name for var in weighted.data_vars] == ["y_all", "likelihood_weights"]
     with pytest.raises(ValueError, match=r"'y' must have shape \(7,\)"):
@@ -670,7 +674,7 @@ def test_joint_imputation_is_refused():
         (np.ones(ROWS, "timedelta64[D]"), TypeError, "are not numbers"),
         (INTEGERS * 1j, TypeError, "'y' are not numbers"),
         (["a"] * ROWS, TypeError, "'y' are not numbers"),
-        ({"q": np.ones(ROWS)}, KeyError, "'q' is not an observed variable; those are y, z"),
+        ({"q": np.ones(ROWS)}, KeyError, "'q' is not an observed variable. Observed variables are y, z"),
         ({"z": np.ones(3)}, ValueError, "'z' must have shape"),
         ({}, ValueError, "dict of weights is empty"),
     ],
@@ -746,7 +750,7 @@ def test_observed_variables_of_different_lengths_need_a_dict():
         b = pm.Normal("b", 0, 1)
         pm.Normal("y", b, 1, observed=np.zeros(4))
         pm.Normal("z", b, 1, observed=np.zeros(5))
-    with pytest.raises(ValueError, match="'z' must have shape .5,.*Pass a dict"):
+    with pytest.raises(ValueError, match="'z' must have shape .5,.*pass a dict"):
         reweight(model, np.ones(4))
     weighted = reweight(model, {"y": np.full(4, 2.0), "z": np.full(5, 3.0)})
     got = weighted.compile_logp(vars=weighted.observed_RVs)({"b": np.array(0.5)})

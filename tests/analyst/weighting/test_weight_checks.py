@@ -78,8 +78,8 @@ def test_a_sum_of_checked_weights_is_checked(mode):
     for values, message in (
         (np.r_[np.ones(8), -1], "not negative"),
         (np.r_[np.ones(8), np.inf], "finite"),
-        (np.zeros(9), "not all of them zero"),
-        (np.ones(3), "one likelihood weight a row"),
+        (np.zeros(9), "at least one must be positive"),
+        (np.ones(3), "one likelihood weight per row"),
     ):
         weights.set_value(values)
         with pytest.raises(ValueError, match=message):
