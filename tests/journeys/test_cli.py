@@ -199,7 +199,7 @@ def test_an_existing_output_stays_and_nothing_is_spent(folder, tmp_path, monkeyp
     monkeypatch.setattr(publishing, "publish", None)  # would fail if it were reached
     failed(publish(folder, "t.csv", "-o", path), "pass --force")
     failed(publish(folder, "t.csv", "-o", tmp_path / "no" / "r.iwb"), "does not exist. Make it first")
-    failed(publish(folder, "t.csv", "-o", tmp_path, "--force"), "exists already")
+    failed(publish(folder, "t.csv", "-o", tmp_path, "--force"), "already exists")
     assert path.read_text() == "mine"
 
 
@@ -746,7 +746,7 @@ def test_columns_are_dropped_by_name(folder, tmp_path, kind):
     assert result.exit_code == 0, result.stderr
     assert load(tmp_path / "r.iwb").synthetic.schema == schema
     assert list(read_table(path, schema, drop=["id"]).columns) == [*schema.names, "day"]
-    for name, match in (("person", "has no columns ['person'] to drop"), ("y", "['y'], which the schema declares")):
+    for name, match in (("person", "['person'] are not. Correct"), ("y", "the schema declares; got ['y']")):
         result = failed(publish(folder, path, *output, "-f", "--drop", name), match)
         assert "day" not in result.stderr
     with pytest.raises(TypeError, match="list of column names"):

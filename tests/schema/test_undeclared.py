@@ -349,7 +349,7 @@ def test_bytes_that_are_no_utf8_are_one_cell(tmp_path, name):
 
 def test_a_number_column_of_a_file_refuses_as_a_table_does(tmp_path):
     (tmp_path / "t.csv").write_text("pay\n1\nx\n")
-    with pytest.raises(ValueError, match="cells that are no numbers") as refusal:
+    with pytest.raises(ValueError, match="cells that are not numbers") as refusal:
         iw.read_table(tmp_path / "t.csv", Schema(Real("pay", 0, 9)))
     assert str(refusal.value).endswith(AFTER_REFUSAL)
 
