@@ -136,7 +136,7 @@ def test_the_bound_on_rows_is_part_of_what_must_fit(folder):
         (("--for-model", "zz ~ age"), "names 'zz'"),
         (("--drop", "age"), "which the schema declares"),
         (("--sep", "ab"), "sep must be one character"),
-        (("--encoding", "klingon"), "encoding must be one of Python's"),
+        (("--encoding", "klingon"), "encoding must be a Python text encoding"),
         (("--decimal", ","), "decimal must be"),
         (("--on-undeclared", "no"), "on_undeclared must be"),
         (("--user", "age", "--rows-per-user", "2,1"), "grid must be increasing"),

@@ -65,8 +65,8 @@ def test_named_regressions_are_told(private):
 @pytest.mark.parametrize(
     ("epsilon", "models", "words"),
     [
-        (0.12, (), "Products of columns are not measured: name the"),
-        (0.01, MODELS, "even those of the named regressions"),
+        (0.12, (), "Products of columns are not measured, so few regressions will be calibrated. Name"),
+        (0.01, MODELS, "even for the features of the named regressions"),
     ],
 )
 def test_the_next_step_is_the_advice_of_a_plan(private, epsilon, models, words):
