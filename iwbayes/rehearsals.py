@@ -67,8 +67,7 @@ class RehearsalFacts:
         Number of synthetic rows per rehearsal.
     row_error : float
         Estimated mean square error of the release's weighted rows in an unmeasured direction of variance one; NaN if
-        the release measured no features. Each replay stores its value in its recipe. If the value of the release is
-        larger, the rehearsals miss the difference.
+        it measured no features. Each replay stores its own value; rehearsals miss the excess of this value over those.
     """
 
     release: str
@@ -89,11 +88,10 @@ class RehearsedInterval(NamedTuple):
 
 
 class StatisticSpread(NamedTuple):
-    """Errors of several statistics, computed by `Rehearsals.spread`; all arrays have shape (q,).
+    """Errors of several statistics, each of shape (q,), computed by `Rehearsals.spread`.
 
-    ``estimate`` has the values for the release, ``variance`` their mean squared errors over the rehearsals, and
-    ``unrehearsed`` the additional variances for unmeasured features. ``n_finite`` counts the rehearsals with a finite
-    value.
+    ``estimate``: values for the release. ``variance``: mean squared errors over the rehearsals. ``unrehearsed``:
+    additional variances for unmeasured features. ``n_finite``: number of rehearsals with a finite value.
     """
 
     estimate: Array
@@ -107,10 +105,8 @@ class Rehearsals(Sequence[Release]):
     """Replays of a release, each made in the same way from rows drawn from the release's weighted rows.
 
     `rehearse` makes them; pass them to `calibrate` or `fit`. The differences between the estimates of the replays and
-    the estimate of the release show how large the error of the release itself can be, from all causes. Rehearsals
-    contain no information on the private rows beyond the release, and they cost no privacy.
-
-    The object is a sequence: ``rehearsals[0]`` is a `Release`, and ``len(rehearsals)`` the number of replays.
+    the estimate of the release show how large its own error can be, from all causes. Rehearsals contain no private
+    information beyond the release, and cost no privacy. ``rehearsals[0]`` is a `Release`.
 
     Parameters
     ----------
@@ -122,9 +118,7 @@ class Rehearsals(Sequence[Release]):
     >>> import iwbayes as iw
     >>> people = iw.datasets.simulate_table("bernoulli", 300, random_seed=1)
     >>> private = iw.PrivateTable(people.frame, people.schema)
-    >>> release = iw.publish(
-    ...     private, epsilon=2.0, delta=1e-6, n_synthetic=300, for_models=["y ~ x"], random_seed=1, progressbar=False
-    ... )
+    >>> release = iw.publish(private, epsilon=2.0, delta=1e-6, n_synthetic=300, for_models=["y ~ x"])
     >>> rehearsals = iw.rehearse(release, n=10, random_seed=1, progressbar=False)
     >>> len(rehearsals), len(rehearsals[0].synthetic)
     (10, 300)
@@ -178,9 +172,8 @@ class Rehearsals(Sequence[Release]):
         ----------
         statistic : callable
             Function of the rows (a data frame) and their weights, shape (row,) with mean one. It returns a number that
-            changes smoothly with the weights. It is called once for the release, once per rehearsal, and forty times
-            with perturbed weights of the release's rows. The perturbations show how much the statistic depends on
-            unmeasured features.
+            changes smoothly with the weights. It is called for the release, for each rehearsal, and forty times with
+            perturbed weights of the release, which show how much the statistic depends on unmeasured features.
         level : float, default 0.9
             Level of the interval, in (0, 1).
         random_seed : int or numpy.random.Generator, optional
@@ -195,8 +188,7 @@ class Rehearsals(Sequence[Release]):
         Raises
         ------
         ValueError
-            If the level is out of range, the statistic of the release is not finite, or fewer than ten rehearsals have
-            a finite statistic.
+            If the level is out of range, or the statistic is not finite in the release and in ten rehearsals.
 
         Examples
         --------
@@ -215,10 +207,7 @@ class Rehearsals(Sequence[Release]):
         if not np.isfinite(found.estimate[0]):
             raise ValueError("the statistic of the release is not finite. It must return a finite number.")
         if found.n_finite[0] < LEAST:
-            raise ValueError(
-                f"the statistic must be finite in at least {LEAST} rehearsals; it is finite in {found.n_finite[0]}. "
-                f"Use more rehearsals, or a statistic that is always defined."
-            )
+            raise ValueError(f"the statistic must be finite in {LEAST} rehearsals or more; got {found.n_finite[0]}.")
         estimate, seen, missed = (float(part[0]) for part in found[:3])
         sd = float(np.sqrt(seen + missed))
         half = float(stdtrit(found.n_finite[0], (1 + level) / 2)) * sd
@@ -230,7 +219,7 @@ class Rehearsals(Sequence[Release]):
         *,
         random_seed: int | np.random.Generator | None = None,
     ) -> StatisticSpread:
-        """Return errors of several statistics, an array (q,) each; see `interval`. Values that are not finite are left out."""
+        """Return errors of several statistics, an array (q,); see `interval`. Values must be finite to be used."""
         table, values = self.release.synthetic, self.release.weights.values
         estimate = statistics(table.frame, values)
         found = np.stack([statistics(replay.synthetic.frame, replay.weights.values) for replay in self]) - estimate
@@ -270,8 +259,8 @@ class Rehearsals(Sequence[Release]):
         """Raise a ValueError unless these are rehearsals of the given release."""
         if self.facts.release != release_digest(release):
             raise ValueError(
-                "the rehearsals belong to a different release, or the weights of this release were changed. Call "
-                "rehearse(release) with the release as it was published."
+                "the rehearsals belong to a different release, or its weights were changed. Rehearse the release as it "
+                "was published."
             )
 
     def __repr__(self) -> str:
@@ -349,9 +338,7 @@ def _opened(content: bytes) -> Release:
         return Release(**from_bytes(io.BytesIO(content)))
     except Exception as error:  # files can come from untrusted sources
         said = " ".join(str(error)[:200].split()).rstrip(".")
-        raise RehearsalsError(
-            f"the rehearsals contain an invalid release ({said}). Rehearse the release again."
-        ) from None
+        raise RehearsalsError(f"the rehearsals contain an invalid release ({said}). Rehearse again.") from None
 
 
 class FileFrames(Sequence[bytes]):
@@ -390,9 +377,7 @@ def read_index(path: str | os.PathLike[str]) -> tuple[RehearsalFacts, bytes, Fil
     size = os.path.getsize(path)
     with open(path, "rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
-            raise RehearsalsError(
-                f"{path} is not a file of rehearsals, or was written by a newer iwbayes. Choose a different file."
-            )
+            raise RehearsalsError(f"{path} is not a file of rehearsals, or is from a newer iwbayes. Use another file.")
         line = file.readline(_MOST_OF_HEADER)
         try:
             facts = RehearsalFacts(**json.loads(line))

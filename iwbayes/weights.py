@@ -59,7 +59,7 @@ class Weights(Sourced):
     --------
     >>> weights = Weights([0.0, 0.0, 1.0, -1.0], "example")
     >>> len(weights), weights.n_draws, round(weights.ess, 2)
-    (4, 1, 2.73)
+    (4, 1, 2.72)
     >>> weights.values.round(2).tolist()
     [0.79, 0.79, 2.14, 0.29]
     >>> weights.temper(power=0.5).values.round(2).tolist()
