@@ -48,8 +48,8 @@ plant(OWNERS, "contributions: each partition has users of its own",
              Edit(OWNERS, "        yield part, own[part.codes]\n",
                   "        before += len(known)\n        yield part, own[part.codes]\n")))
 plant(OWNERS, "contributions: a user's rows are bounded in each partition",
-       "users, _, places = _smallest(held, tau)",
-       "users, _, places = map(np.concatenate, zip(*(_smallest([part], tau) for part in held)))",
+       "users, _, positions = _smallest(held, tau)",
+       "users, _, positions = map(np.concatenate, zip(*(_smallest([part], tau) for part in held)))",
        f"{DASK}::test_replacing_a_user_moves_no_count_and_no_sum_by_more_than_the_bound", more=UNCHECKED)
 plant("tables/blocks.py", "contributions: all rows of the partitions are read",
        "return rows if self.kept is None else rows", "return rows if True else rows",
