@@ -161,7 +161,7 @@ def _without_words(read: Callable[[], Iterable[Any]]) -> list[Any]:
         pass
     raise RuntimeError(
         "the rows of the Dask frame could not be read. The error of Dask is not shown, because it may quote private "
-        "rows. Call frame.compute() in a safe place, and correct the error that it reports."
+        "rows. Call frame.compute() where nobody else sees the output, and correct the error."
     )
 
 

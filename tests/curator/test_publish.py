@@ -259,7 +259,7 @@ WRONG = {
     "no ledger": ({"ledger": "mine"}, TypeError, "ledger"),
     "rows for a generator": ({"generator": pd.DataFrame({"age": [CANARY]})}, TypeError, "generator"),
     "models of other columns": ({"for_models": ["insured ~ wealth"]}, ValueError, "'wealth', which the schema lacks"),
-    "a model that is no polynomial": ({"for_models": ["insured ~ np.exp(age)"]}, ValueError, "no polynomial"),
+    "a model that is no polynomial": ({"for_models": ["insured ~ np.exp(age)"]}, ValueError, "not a polynomial"),
     "a model that is no list": ({"for_models": "insured ~ age"}, TypeError, "list of formulas"),
     "models for other weights": (
         {"for_models": ["insured ~ age"], "weights": LogisticWeights()},

@@ -100,7 +100,7 @@ def test_what_is_wrong_with_a_folder_is_said_before_a_cell_is_read(folder, monke
     assert ledger.exit_code == 0
     charged = (folder / "l").read_bytes()
     output = ("-o", folder / "r.iwb", "--ledger", folder / "l")
-    failed(publish(folder, "parts", *output), "Pass --n-synthetic")
+    failed(publish(folder, "parts", *output), "--n-synthetic is required for a folder")
     output = (*output, "--n-synthetic", 50)
     failed(publish(folder, "parts", *output, "--sep", ";"), "sep, encoding and decimal are for CSV files")
     failed(publish(folder, "parts", *output, "--drop", "who"), "['who'] are not. Correct")
