@@ -317,7 +317,8 @@ plant("cli/check.py", "secrets: a check names what is not declared",
 plant("cli/check.py", "secrets: a check looks at the cells unasked",
        "unfit=unfit_columns(path, schema, form) if look else None", "unfit=unfit_columns(path, schema, form)",
        "journeys/test_check.py::test_no_cell_decides_on_a_check")
-plant("_read.py", "secrets: an error of a reader is shown", "    except Exception:  # as above\n        raw = None\n",
+plant("_read.py", "secrets: an error of a reader is shown",
+       "    except Exception:  # messages may quote private data, as above\n        raw = None\n",
        "    except ImportError:\n        raw = None\n",
        "contracts/test_secrets.py::test_nothing_that_comes_out_holds_a_private_value")
 plant("rehearsal/replay.py", "rehearsals: rows are drawn without the weights", ", p=values / values.sum())", ")",

@@ -99,7 +99,8 @@ def publish(
         int | None, typer.Option("--n", help="With --check: number of rows (or people), to predict the noise.")
     ] = None,
     look: Annotated[
-        bool, typer.Option("--look", help="With --check: also read the cells, and name columns with unfit cells.")
+        bool,
+        typer.Option("--look", help="With --check: also read the cells, and name columns with cells that do not fit."),
     ] = False,
     force: Force = False,
     as_json: Json = False,

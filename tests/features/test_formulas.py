@@ -244,10 +244,7 @@ def test_what_is_no_polynomial_model_is_refused(formula, message):
     ("formula", "message"),
     [
         ("y ~ `wage (EUR)`", r"Write np\.log1p\(`wage \(EUR\)`\), or declare the column without the transform"),
-        (
-            "y ~ np.log1p(net wage (EUR))",
-            r"read: invalid syntax.*\. Write .*signs in backticks: `net wage \(EUR\)`\.",
-        ),
+        ("y ~ np.log1p(net wage (EUR))", r"read: invalid syntax.*\. Write .*signs in backticks: `net wage \(EUR\)`\."),
         ("y ~ wage (EUR)", r"cannot be read: .*signs in backticks: `wage \(EUR\)`\."),
         ("y ~ a-b", r"which the schema lacks; .*signs in backticks: `a-b`\."),
         ("y ~ x $ n", r"cannot be read: .*signs in backticks, such as `a name`\."),

@@ -86,7 +86,7 @@ def test_columns_are_compared_with_the_schema(folder):
     assert "at positions [0] (counted from 0)" in said
     assert "at positions" not in words(check(folder, "t.csv", "--keep-declared"))
     (folder / "t.csv").write_text("id;age;income;town\n")
-    assert "is --sep what separates its cells?" in words(check(folder, "t.csv"))
+    assert "is --sep correct?" in words(check(folder, "t.csv"))
     assert check(folder, "t.csv", "--sep", ";", "--drop", "id").exit_code == 0
     assert "['day'] are not in the file" in words(check(folder, "t.csv", "--sep", ";", "--drop", "day"))
 

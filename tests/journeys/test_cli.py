@@ -120,7 +120,7 @@ def test_publish_tells_beforehand_that_few_models_will_be_calibrated(folder, tmp
     warned = result.stderr.splitlines()[0]
     expected = plan(Schema.from_toml(folder / "s.toml"), 600, epsilon=0.05, delta=1e-6)
     assert warned == f"warning: {expected.warning}" and "ABOVE the target of 0.5. This is too much noise" in warned
-    assert "few regressions will be calibrated: it takes more rows or a larger epsilon" in warned
+    assert "few regressions will be calibrated. Use more rows or a larger epsilon" in warned
     # no private value decides on it: other rows of the same number have the same warning
     constant = pd.read_csv(folder / "t.csv").iloc[[0] * 600]
     constant.to_csv(tmp_path / "c.csv", index=False)
@@ -143,7 +143,9 @@ def test_publish_tells_beforehand_what_is_not_measured(folder, tmp_path):
     assert expected.terms in ("linear", "squares") and "within the target" in expected.warning
     result = run("publish", folder / "t.csv", "-s", folder / "s.toml", "--delta", 1e-6, *line)
     assert result.stderr.splitlines()[0] == f"warning: {expected.warning}"
-    assert expected.warning.endswith("are not measured, so few regressions will be calibrated. Name your regressions in for_models.")
+    assert expected.warning.endswith(
+        "are not measured, so few regressions will be calibrated. Name your regressions in for_models."
+    )
 
 
 @pytest.mark.filterwarnings("default::iwbayes._warnings.PrivacyWarning")
@@ -217,7 +219,9 @@ def test_no_output_replaces_an_input_even_by_force(folder, tmp_path, monkeypatch
         failed(result, "which this command uses. Choose another path. Nothing was read or charged")
     failed(publish(tmp_path, "soft", "-o", tmp_path / "t.csv", "-f"), "which this command uses")
     (tmp_path / ".l.lock").unlink()
-    failed(publish(tmp_path, "t.csv", "-o", tmp_path / ".l.lock", "--ledger", tmp_path / "l"), "which this command uses")
+    failed(
+        publish(tmp_path, "t.csv", "-o", tmp_path / ".l.lock", "--ledger", tmp_path / "l"), "which this command uses"
+    )
     assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()} | {".l.lock": b""}
 
 
@@ -366,14 +370,16 @@ def test_plan_tells_lengths_at_several_budgets(folder, planning, released, monke
     line = (*planning, "--epsilon", 3, "--epsilon", 1, *FORMULA, "--like", folder / "t.csv")
     result = run(*line)
     assert result.exit_code == 0 and result.stderr == "" and result.stdout == f"{expected.summary(width=80)}\n"
-    assert max(map(len, result.stdout.split("\n"))) <= 80 and "drawn from the 600 rows of a public table" in result.stdout
+    assert (
+        max(map(len, result.stdout.split("\n"))) <= 80 and "drawn from the 600 rows of a public table" in result.stdout
+    )
     facts = json.loads(run(*line, "--json").stdout)
     assert [each["epsilon"] for each in facts["plans"]] == [1, 3] and facts["formula"] == "y ~ x"
     for each in facts["plans"]:
         assert each["lengths"] == expected.lengths.loc[each["epsilon"]].to_dict()
         assert each["calibrated"] == expected.calibrated[each["epsilon"]] and each["noise_over_spread"] > 0
     earlier = run(*planning, "--epsilon", 1, *FORMULA, "--like", released)
-    assert "the 3000 of an earlier release by their weights" in " ".join(earlier.stdout.split())
+    assert "the 3000 rows of an earlier release, by their weights" in " ".join(earlier.stdout.split())
     said = " ".join(earlier.stdout.split())
     assert "At epsilon 1, the interval of " in said and "times as long as from the private rows" in said
 
@@ -381,7 +387,7 @@ def test_plan_tells_lengths_at_several_budgets(folder, planning, released, monke
 def test_plan_refuses_in_one_line_what_it_cannot_simulate(folder, planning, tmp_path):
     several = failed(run(*planning, "--epsilon", 1, "--epsilon", 3), "several epsilons need a formula")
     assert several.stderr.startswith("error: ")
-    failed(run(*planning, "--epsilon", 1, "--like", folder / "t.csv"), "are for the intervals of a formula")
+    failed(run(*planning, "--epsilon", 1, "--like", folder / "t.csv"), "family and like need a formula")
     failed(run(*planning, "--epsilon", 1, "--formula", "y ~ nothing"), "nothing")
     failed(run(*planning, "--epsilon", 1, *FORMULA, "--like", tmp_path / "none.csv"), "No such file")
     failed(run(*planning, "--epsilon", 1, *FORMULA, "--family", "logit"), "family must be")
@@ -668,7 +674,7 @@ def test_cells_that_do_not_fit_are_published_as_the_option_says(folder, tmp_path
     wrong.iloc[3] = CANARY
     wrong.to_csv(tmp_path / "t.csv", index=False)
     refusal = failed(publish(tmp_path, "t.csv", *output, "-f"), "do not change the schema because of this message")
-    assert 'on_undeclared="missing" or "other", fixed before reading' in refusal.stderr
+    assert 'on_undeclared="missing" or "other", chosen before reading' in refusal.stderr
     result = publish(tmp_path, "t.csv", *output, "-f", "--on-undeclared", option)
     assert result.exit_code == 0 and CANARY not in result.output
     second = load(tmp_path / "r.iwb")

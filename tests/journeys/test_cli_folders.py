@@ -106,7 +106,7 @@ def test_what_is_wrong_with_a_folder_is_said_before_a_cell_is_read(folder, monke
     failed(publish(folder, "parts", *output, "--drop", "who"), "['who'] are not. Correct")
     failed(publish(folder, "visits", *output), "columns that the schema does not declare")
     inside = ("-o", folder / "parts" / "0.parquet", "-f", "--n-synthetic", 50)
-    failed(publish(folder, "parts", *inside), "which this command works with")
+    failed(publish(folder, "parts", *inside), "which this command uses")
     (folder / "none").mkdir()
     failed(publish(folder, "none", *output), "is empty. Put them into one of their own")
     (folder / "parts" / "3.csv").write_text(CANARY)

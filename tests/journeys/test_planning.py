@@ -135,8 +135,7 @@ def test_it_is_said_in_words(one):
     said = " ".join(single.split())
     assert (
         "At epsilon 1, the interval of age is about 1.8 times as long as from the private rows. "
-        "Expected verdict: calibrated."
-        in said
+        "Expected verdict: calibrated." in said
     )
     several = " ".join(str(handmade(one, {1.0: {"age": [3.0]}, 4.0: {"age": [1.0]}})).split())
     assert "From epsilon 2, no interval is more than twice as long." in several and "calibrated 100% 100%" in several
@@ -237,9 +236,7 @@ def test_a_response_with_more_parameters_and_a_family(public):
 
 def test_private_rows_are_refused(public):
     private = iw.PrivateTable(public, SCHEMA)
-    with pytest.raises(
-        TypeError, match="got a PrivateTable. A plan from private rows would use them without any bud"
-    ):
+    with pytest.raises(TypeError, match="got a PrivateTable. A plan from private rows would use them without any bud"):
         iw.plan(SCHEMA, N, epsilon=1.0, like=private, **SETTINGS)
 
 

@@ -144,7 +144,9 @@ def test_printed_forms():
     assert str(release) == release.summary()
     for part in ("BayesNet structure: exponential", "7 times", "rows from: BayesNet", "pareto_k", "psis"):
         assert part in release.summary()
-    assert "NOT certified: the privacy cost of its synthetic rows was not declared" in make_release(origin=None).summary()
+    assert (
+        "NOT certified: the privacy cost of its synthetic rows was not declared" in make_release(origin=None).summary()
+    )
 
 
 def test_recipe_is_a_copy_of_plain_values():

@@ -53,7 +53,9 @@ def test_it_stands_where_a_release_is_shown(release):
 def test_named_regressions_are_told(private):
     found = seeded_release(private, epsilon=2.0, n_synthetic=3000, for_models=MODELS)
     assert found.verdict.endswith("within the target of 0.5; measured: features of y ~ x + treated; y ~ z")
-    assert found.next_step.startswith("call fit(formula, release) for these models; expect no calibrated intervals for others.")
+    assert found.next_step.startswith(
+        "call fit(formula, release) for these models; expect no calibrated intervals for others."
+    )
     # what a publisher wrote may be anything
     for recipe in (None, {}, {"for_models": 3}, {"for_models": []}):
         other = iw.Release(found.synthetic, found.weights, found.statement, n_private=3000, recipe=recipe)

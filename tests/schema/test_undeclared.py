@@ -304,7 +304,10 @@ def test_a_refusal_by_a_cell_says_that_amending_is_a_look():
         with pytest.raises((TypeError, ValueError)) as refusal:
             PrivateTable(pd.DataFrame(ROWS | change), SCHEMA)
         assert str(refusal.value).endswith(AFTER_REFUSAL)
-    assert 'on_undeclared="missing" or "other", chosen before' in AFTER_REFUSAL and "do not change the schema" in AFTER_REFUSAL
+    assert (
+        'on_undeclared="missing" or "other", chosen before' in AFTER_REFUSAL
+        and "do not change the schema" in AFTER_REFUSAL
+    )
 
 
 # --- files
