@@ -269,7 +269,7 @@ WRONG = {
     "models twice": (
         {"for_models": ["insured ~ age"], "weights": TiltWeights(for_models=["insured ~ age"])},
         ValueError,
-        "given twice",
+        "passed twice",
     ),
     "rows for models": ({"for_models": pd.DataFrame({"age": [CANARY]})}, TypeError, "list of formulas"),
     "rows for an estimator": ({"weights": pd.DataFrame({"age": [CANARY]})}, TypeError, "weights"),

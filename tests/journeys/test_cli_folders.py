@@ -122,5 +122,8 @@ def test_what_is_wrong_with_a_folder_is_said_before_a_cell_is_read(folder, monke
     (folder / "parts" / "3.parquet").unlink()
     monkeypatch.setitem(sys.modules, "dask", None)
     monkeypatch.setitem(sys.modules, "dask.dataframe", None)
-    failed(publish(folder, "parts", *output), 'need the package dask: pip install "iwbayes[dask]"')
+    failed(
+        publish(folder, "parts", *output),
+        'need the package dask, which is not installed. Run: pip install "iwbayes[dask]"',
+    )
     assert (folder / "l").read_bytes() == charged and not (folder / "r.iwb").exists()
