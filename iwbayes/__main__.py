@@ -1,4 +1,4 @@
-"""``python -m iwbayes``: the command line, where the script is not on the path."""
+"""Run the command line as ``python -m iwbayes``, for example when the script is not on the path."""
 
 from iwbayes.cli import main
 

@@ -1,7 +1,8 @@
-"""Small archives of named byte strings: deterministic to write, safe to read from anyone.
+"""Small archives of named byte strings: deterministic to write, safe to read from untrusted sources.
 
-The format is a zip whose members are stored without compression, so that none is larger than the file; a Parquet member
-is compressed inside. Names, counts and sizes are checked before a byte is read, and what is read is bounded.
+The format is a zip file. Its members are stored without compression, so no member is larger than the file; a Parquet
+member is compressed internally. Names, counts and sizes are checked before any content is read, which bounds the memory
+that a file can use.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from iwbayes.arrays import Array
 
 #: Largest total size of the members of one archive, in bytes.
 MAX_BYTES = 4 * 2**30
-#: Earliest time that a zip can hold: the same content then gives the same bytes.
+#: Time of every member, the earliest that a zip file can store: the same content then gives the same bytes.
 _TIME = (1980, 1, 1, 0, 0, 0)
 
 
 class ArchiveError(ValueError):
-    """What is wrong with the bytes of an archive."""
+    """The bytes of an archive are not valid; the message says why."""
 
 
 def pack(members: Mapping[str, bytes]) -> bytes:
-    """Archive named byte strings; the same members in the same order give the same bytes."""
+    """Return an archive of named byte strings; the same members in the same order give the same bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name, content in members.items():
@@ -44,7 +45,7 @@ def pack(members: Mapping[str, bytes]) -> bytes:
 
 
 def unpack(source: BinaryIO, *, names: Collection[str], optional: Collection[str] = ()) -> dict[str, bytes]:
-    """Read an archive with all the members ``names``, and perhaps the ``optional`` ones; else an ArchiveError."""
+    """Return the members of an archive: all of ``names``, and any of ``optional``. Otherwise raise an ArchiveError."""
     try:
         with zipfile.ZipFile(source) as archive:
             entries = archive.infolist()
@@ -52,15 +53,15 @@ def unpack(source: BinaryIO, *, names: Collection[str], optional: Collection[str
             return {entry.filename: archive.read(entry) for entry in entries}  # checks length and CRC
     except ArchiveError:
         raise
-    except Exception as error:  # zipfile raises many kinds on hostile bytes; all mean the same to a reader
-        raise ArchiveError(f"it is cut short, damaged or no zip archive ({type(error).__name__})") from None
+    except Exception as error:  # zipfile raises many types on malformed bytes; readers need one
+        raise ArchiveError(f"it is truncated, damaged or not a zip archive ({type(error).__name__})") from None
 
 
 def _check_entries(entries: list[zipfile.ZipInfo], names: Collection[str], optional: Collection[str]) -> None:
     found = [entry.filename for entry in entries]
     known = {*names, *optional}
     if len(found) > len(known) or len(set(found)) < len(found):
-        raise ArchiveError(f"it has {len(found)} members, or one of them twice; expected {sorted(known)}")
+        raise ArchiveError(f"it has {len(found)} members, or a duplicate member; expected {sorted(known)}")
     unknown = sorted(set(found) - known)
     if unknown:
         raise ArchiveError(f"it has unexpected members {[name[:80] for name in unknown]}")
@@ -77,7 +78,7 @@ def _check_entries(entries: list[zipfile.ZipInfo], names: Collection[str], optio
 
 
 def pack_arrays(arrays: Mapping[str, Array]) -> bytes:
-    """Archive float arrays as NumPy's own ``.npz`` (readable by ``numpy.load``), deterministically."""
+    """Return float arrays as a deterministic NumPy ``.npz`` archive, which ``numpy.load`` can read."""
     members = {}
     for name, array in arrays.items():
         buffer = io.BytesIO()
@@ -88,13 +89,16 @@ def pack_arrays(arrays: Mapping[str, Array]) -> bytes:
 
 
 def unpack_arrays(content: bytes, dims: Mapping[str, int]) -> dict[str, Array]:
-    """Read float64 arrays of exactly these names and numbers of dimensions, never a pickle; else an ArchiveError."""
+    """Return the float64 arrays of an ``.npz`` archive; never unpickle.
+
+    An ArchiveError is raised unless names and numbers of dimensions are exactly those in ``dims``.
+    """
     members = unpack(io.BytesIO(content), names=[f"{name}.npy" for name in dims])
     return {name: _array(name, members[f"{name}.npy"], n_dims) for name, n_dims in dims.items()}
 
 
 def _array(name: str, content: bytes, n_dims: int) -> Array:
-    # numpy's reader allocates what the header declares before it looks at the length: check first
+    # numpy allocates the declared size before it checks the length of the content: check the length first
     buffer = io.BytesIO(content)
     try:
         version = np.lib.format.read_magic(buffer)
@@ -103,26 +107,27 @@ def _array(name: str, content: bytes, n_dims: int) -> Array:
         shape, fortran, dtype = np.lib.format.read_array_header_1_0(buffer)
     except ArchiveError:
         raise
-    except Exception:  # the header is parsed as a literal: hostile ones raise many kinds
+    except Exception:  # the header is parsed as a Python literal: malformed ones raise many types
         raise ArchiveError(f"its array {name} has no valid npy header") from None
     if dtype != np.dtype("<f8") or fortran or len(shape) != n_dims or min(shape, default=1) < 0:
         raise ArchiveError(f"its array {name} must be float64 in C order with {n_dims} dimension(s)")
     start = buffer.tell()
     if math.prod(shape) * 8 != len(content) - start:
-        raise ArchiveError(f"its array {name} is not as long as its shape says")
+        raise ArchiveError(f"the length of its array {name} does not match the declared shape")
     return np.frombuffer(content, dtype="<f8", offset=start).astype(np.float64).reshape(shape)
 
 
 def write_atomically(path: Path, content: bytes, *, overwrite: bool) -> None:
-    """Write a file in full or not at all.
+    """Write a file completely or not at all.
 
-    An existing one is replaced and keeps its permissions, or else a FileExistsError, also when it came while writing.
+    With ``overwrite``, an existing file is replaced and keeps its permissions. Otherwise an existing file raises a
+    FileExistsError, even one that another process created during the write.
     """
-    refusal = f"{path} exists already. Choose another path, or pass overwrite=True to replace it."
+    refusal = f"{path} already exists. Choose another path, or pass overwrite=True to replace it."
     if not overwrite and os.path.lexists(path):
         raise FileExistsError(refusal)
     with draft_of(path) as draft:
-        with open(draft, "xb") as file:  # honours the umask, as a file meant to be handed on should
+        with open(draft, "xb") as file:  # respects the umask, because the file may be shared
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -135,11 +140,11 @@ def write_atomically(path: Path, content: bytes, *, overwrite: bool) -> None:
                 os.link(draft, path)
             except FileExistsError:
                 raise FileExistsError(refusal) from None
-            except OSError:  # a file system without hard links
+            except OSError:  # the file system has no hard links
                 if os.path.lexists(path):
                     raise FileExistsError(refusal) from None
                 os.replace(draft, path)
-    with contextlib.suppress(OSError):  # the new name itself survives a power cut, where folders can be synchronised
+    with contextlib.suppress(OSError):  # if folders can be synchronised, the new name survives a power failure
         handle = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -149,7 +154,7 @@ def write_atomically(path: Path, content: bytes, *, overwrite: bool) -> None:
 
 @contextlib.contextmanager
 def draft_of(path: Path) -> Iterator[Path]:
-    """Name a file beside a path that nobody has, to be moved there when it is whole; what is left of it is removed."""
+    """Yield the name of a new temporary file in the folder of a path, and delete the file at the end if it remains."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         yield draft

@@ -1,4 +1,4 @@
-"""Digests of public content, by which a ledger knows what charged events alone have made."""
+"""Digests of public content: a ledger uses them to recognise tables and weights that its charged events produced."""
 
 from __future__ import annotations
 
@@ -12,11 +12,25 @@ _PLAIN = (str, bytes, bool, int, float, type(None))
 
 
 def digest(*parts: Any) -> str:
-    """SHA-256 of the canonical bytes of texts, numbers, arrays and tables, equal for equal content in every process.
+    """Return the SHA-256 of the canonical bytes of texts, numbers, arrays and tables.
 
-    Names, types, shapes and order count. A digest tells that content has changed; it binds nobody who can run code of
-    their own. Parts are str, bytes, bool, int, float, None, ndarray, pandas.DataFrame, or tuples or lists of these.
-    Anything else raises a TypeError, such as an array of objects, whose bytes are addresses.
+    Equal content has the same digest in every process. Names, types, shapes and order matter. A digest detects changes
+    of the content; it does not protect against a person who can run code in the same process.
+
+    Parameters
+    ----------
+    *parts : str, bytes, bool, int, float, None, ndarray, pandas.DataFrame, or tuple or list of these
+        Content to digest.
+
+    Returns
+    -------
+    str
+        64 hexadecimal digits.
+
+    Raises
+    ------
+    TypeError
+        If a part has a different type. Arrays of objects are refused because their bytes are memory addresses.
 
     Examples
     --------
@@ -30,7 +44,7 @@ def digest(*parts: Any) -> str:
 
 
 class Sourced:
-    """Public content that a charged algorithm made, and that its ledger knows as long as it is unchanged."""
+    """Public content that a charged algorithm produced; its ledger recognises it as long as it is unchanged."""
 
     __slots__ = ()
 
@@ -38,23 +52,23 @@ class Sourced:
     _made_as: str | None
 
     def fingerprint(self) -> str:
-        """SHA-256 of the content."""
+        """Return the SHA-256 of the content."""
         raise NotImplementedError
 
     def _from_source(self, source: str | None) -> Self:
-        """Note on new content, before anybody else has it, the digest of what made it."""
+        """Record the digest of the algorithm that made this content; call it on new content only."""
         object.__setattr__(self, "_maker", source)
         object.__setattr__(self, "_made_as", None if source is None else self.fingerprint())
         return self
 
     @property
     def source(self) -> str | None:
-        """Digest by which a ledger knows what made this, as long as nothing has changed since then; else None."""
+        """Digest that identifies the producing algorithm to a ledger; None if the content has changed since."""
         return self._maker if self._maker is not None and self._made_as == self.fingerprint() else None
 
 
 def _add(total: Any, part: Any) -> None:
-    """Add one part: a head that tells type and length, then its bytes, so that no two contents have the same bytes."""
+    """Add one part: first its type and length, then its bytes. Different contents then never give the same bytes."""
     if isinstance(part, pd.DataFrame):
         _add(total, ("frame", len(part), [str(name) for name in part.columns]))
         for index in range(part.shape[1]):
@@ -67,9 +81,9 @@ def _add(total: Any, part: Any) -> None:
         return
     if isinstance(part, np.ndarray):
         if part.dtype.hasobject:
-            raise TypeError("an array of objects has no canonical bytes. Pass numbers, or a list of texts.")
+            raise TypeError("an array of objects has no canonical bytes. Pass an array of numbers, or a list of texts.")
         values = part
-        if part.dtype.kind == "f":  # one zero and one NaN, whatever sign or payload they had
+        if part.dtype.kind == "f":  # zeros of both signs are equal, and so are NaNs with different payloads
             values = np.where(np.isnan(part), np.nan, part + 0.0).astype(part.dtype)
         head, body = f"{part.dtype.str}{part.shape}", np.ascontiguousarray(values).tobytes()
     elif type(part) in _PLAIN:
@@ -81,7 +95,7 @@ def _add(total: Any, part: Any) -> None:
 
 
 def _column(values: pd.Series) -> tuple[Any, ...]:
-    """Parts of a canonical column: its type, and its values or codes with what is missing."""
+    """Return the parts of a canonical column: its type, its values or codes, and which cells are missing."""
     dtype = values.dtype
     if isinstance(dtype, pd.CategoricalDtype):
         levels = [str(level) for level in dtype.categories]

@@ -1,4 +1,4 @@
-"""Read a private table from a file so that no message can quote what is in it."""
+"""Read a private table from a file, with error messages that never quote its content."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from iwbayes.tables.blocks import import_dask
 
 #: Cells that mean "missing" in a CSV file, unless a column declares them as a level.
 MISSING_CELLS = frozenset({"", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "<NA>", "#N/A"})
-#: Rows of a CSV file whose cells are counted at a time.
+#: Number of rows of a CSV file whose cells are counted at once.
 _ROWS_AT_ONCE = 50_000
-#: Most characters of a cell of a CSV file.
+#: Largest number of characters of a cell of a CSV file.
 _MOST_CHARACTERS = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class Format:
-    """How a CSV file is written; a Parquet file has the defaults.
+    """Format of a CSV file; for a Parquet file all settings keep their defaults.
 
     Parameters
     ----------
     sep : str
-        One character between cells.
+        Separator between cells, one character.
     encoding : str
-        Of its text, a name that Python knows.
+        Text encoding, as Python names it.
     decimal : {".", ","}
-        Mark between whole numbers and their fractions.
+        Decimal mark.
     """
 
     sep: str = ","
@@ -54,45 +54,55 @@ class Format:
             raise ValueError(f"sep must be one character, such as ',', ';' or a tab; got {self.sep!r}.")
         if self.decimal not in (".", ",") or self.decimal == self.sep:
             raise ValueError(
-                f"decimal must be '.' or ',', and another than sep; got {self.decimal!r}, and sep {self.sep!r}."
+                f"decimal must be '.' or ',', and must differ from sep; got decimal {self.decimal!r} and sep "
+                f"{self.sep!r}."
             )
         try:
             found = "a1".encode(self.encoding).decode(self.encoding)
         except (LookupError, ValueError):
             found = ""
         if found != "a1":
-            raise ValueError(f"encoding must be one of Python's, such as 'utf-8' or 'cp1252'; got {self.encoding!r}.")
+            raise ValueError(
+                f"encoding must be a Python text encoding, such as 'utf-8' or 'cp1252'; got {self.encoding!r}."
+            )
 
     def is_csv(self, path: Path) -> bool:
-        """Whether a file is CSV, and not Parquet, by its name; refuse other names."""
+        """Return whether a file name says CSV (True) or Parquet (False); refuse other names."""
         suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
         if not suffixes or not ({suffixes[-1], suffixes[0]} & {".csv", ".parquet", ".pq"}):
-            raise ValueError(f"{path} is neither .csv nor .parquet. Convert it, or name it after what it is.")
+            raise ValueError(
+                f"the table must be a .csv or .parquet file; got {path}. Convert the file, or rename it if it has one "
+                f"of these formats."
+            )
         if suffixes[-1] not in (".parquet", ".pq"):
             return True
         if self != Format():
-            raise ValueError(f"sep, encoding and decimal are for CSV files; {path} is Parquet. Leave them out.")
+            raise ValueError(
+                f"sep, encoding and decimal are for CSV files, and {path} is a Parquet file. Leave them out."
+            )
         return False
 
     def check_bytes(self) -> None:
-        """Refuse encodings in which a wrong byte of one cell may change how others are read."""
+        """Refuse encodings in which an invalid byte in one cell can change how other cells are read."""
         if len(bytes(range(256)).decode(self.encoding, "replace")) != 256:
             raise ValueError(
-                f"on_undeclared judges each cell by itself, and in {self.encoding} a wrong byte may change others. "
-                f"Write the file in utf-8, or use on_undeclared='refuse'."
+                f"on_undeclared must treat each cell separately, but in {self.encoding} an invalid byte in one cell "
+                f"can change others. Write the file in utf-8, or use on_undeclared='refuse'."
             )
 
     def unreadable(self, path: Path) -> ValueError:
-        """Error for a file that is not written so."""
+        """Return the error for a file that does not have this format."""
         if not self.is_csv(path):
-            return ValueError(f"{path} cannot be read as Parquet: it is damaged, or of another kind. Write it again.")
+            return ValueError(
+                f"{path} cannot be read as Parquet: it is damaged, or has a different format. Write the file again."
+            )
         return ValueError(
             f"{path} cannot be read as CSV. It must be {self.encoding}, separated by {self.sep!r}, with one header "
             f"line and as many cells in every row as the header has. Pass its sep and encoding, or write it again."
         )
 
     def options(self, refuses: bool) -> dict[str, Any]:
-        """Arguments of pandas' readers."""
+        """Return the arguments of the readers of pandas."""
         encoding = "utf-8-sig" if codecs.lookup(self.encoding).name == "utf-8" else self.encoding
         errors = "strict" if refuses else "replace"
         return {
@@ -116,43 +126,47 @@ def read_table(
     encoding: str = "utf-8",
     decimal: str = ".",
 ) -> pd.DataFrame:
-    r"""Read a CSV or Parquet file of private rows for a schema, as the command line does.
+    r"""Read private rows from a CSV or Parquet file, with the cell types that a schema declares.
+
+    The command line reads its tables with this function. Error messages never quote the content of the file.
 
     Parameters
     ----------
     path : str or pathlib.Path
-        ``.csv`` (one header line; also ``.csv.gz`` and the like) or ``.parquet``.
+        A ``.csv`` file with one header line (``.csv.gz`` and other compressed forms work as well), or a ``.parquet``
+        file.
     schema : Schema
-        Decides how cells are read: numbers as numbers, levels as text where the declared levels are text, so
-        that a code such as 007 stays what it is. Columns that it does not declare are kept as they are.
-    drop : sequence of str
-        Columns to leave out, such as identifiers. `PrivateTable` refuses columns that are not declared.
-    keep_declared : bool
-        Leave out all columns that are not declared, but for ``user``.
+        Declares how cells are read: numbers as numbers, and levels as text if the declared levels are text, so the
+        code 007 stays "007". Undeclared columns are kept unchanged.
+    drop : sequence of str, default ()
+        Columns to leave out, such as identifiers. `PrivateTable` refuses undeclared columns.
+    keep_declared : bool, default False
+        If True, leave out all undeclared columns except ``user``.
     user : str, optional
-        Column that says whose a row is, as `PrivateTable` is to get it.
-    on_undeclared : {"refuse", "missing", "other"}
-        As `PrivateTable` is to get it. Unless it is "refuse", cells that are no numbers are missing in a column of
-        numbers, and bytes of a CSV file that are not of its encoding are replaced: no cell refuses the file.
-    sep : str
-        One character between the cells of a CSV file, such as ``";"`` or ``"\t"``.
-    encoding : str
-        Of a CSV file, such as "cp1252" or "utf-16".
-    decimal : {".", ","}
-        Decimal mark of the numbers in a CSV file. There is none between thousands.
+        Name of the column that says who owns a row. Pass the same name to `PrivateTable`.
+    on_undeclared : {"refuse", "missing", "other"}, default "refuse"
+        Treatment of cells that do not fit the schema. Pass the same option to `PrivateTable`. Under "missing" and
+        "other", text in a number column becomes a missing cell, and bytes that the encoding does not allow are
+        replaced, so no cell can make the call fail.
+    sep : str, default ","
+        Separator between the cells of a CSV file, one character, such as ``";"`` or ``"\t"``.
+    encoding : str, default "utf-8"
+        Encoding of a CSV file, such as "cp1252" or "utf-16".
+    decimal : {".", ","}, default "."
+        Decimal mark of the numbers in a CSV file. Thousands separators are not allowed.
 
     Returns
     -------
-    pandas.DataFrame
-        For `PrivateTable`, which checks it. It is the private table in the open: do not print it.
+    pandas.DataFrame, shape (row, column)
+        Rows to pass to `PrivateTable`, which checks them. They are private and unprotected: do not print them.
 
     Raises
     ------
     OSError
-        When the file is absent or cannot be opened.
+        If the file does not exist or cannot be opened.
     TypeError, ValueError
-        When it is of another kind, malformed, a number column holds other cells, a declared column stands there twice,
-        a column to drop is not there or declared, or an option is none. No message quotes the file's content.
+        If the file has a different format or is malformed, a number column contains text, a declared column appears
+        twice, a column in ``drop`` is missing or declared, or an option has an invalid value.
 
     Examples
     --------
@@ -171,7 +185,10 @@ def read_table(
     check_drop(drop, schema)
     path, form = Path(path), Format(sep, encoding, decimal)
     if path.is_dir():
-        raise ValueError(f"{path} is a folder, and one file is read here. Pass dask's frame of it to from_dask.")
+        raise ValueError(
+            f"read_table reads one file, and {path} is a folder. Read the folder as a Dask frame, and pass the frame "
+            f"to PrivateTable.from_dask."
+        )
     is_csv = form.is_csv(path)
     if not refuses:
         form.check_bytes()
@@ -185,7 +202,7 @@ def read_table(
     declared = {column.name: column for column in schema}
     read = [
         _cells(cells, declared[name], form.decimal, refuses) if name in declared else cells
-        for name, cells in raw.items()  # a name may stand there twice
+        for name, cells in raw.items()  # names may repeat, so a dict by name would lose columns
     ]
     return pd.DataFrame(dict(enumerate(read))).set_axis(raw.columns, axis=1)
 
@@ -199,14 +216,14 @@ def stored_rows(
     keep_declared: bool = False,
     user: str | None = None,
 ) -> Any:
-    """Return the Dask frame of a folder of Parquet files, for `PrivateTable.from_dask`; no cell is read here.
+    """Return the Dask frame of a folder of Parquet files, for `PrivateTable.from_dask`, without reading a cell.
 
     Raises
     ------
     ModuleNotFoundError
-        Without Dask; it names the extra.
+        If Dask is not installed; the message names the extra to install.
     OSError, TypeError, ValueError
-        As `read_table`; when the folder holds something else, or the files have different columns.
+        As in `read_table`; also if the folder contains other files, or the files have different columns.
     """
     check_drop(drop, schema)
     files, names = files_of(folder, form), header(folder, form)
@@ -218,64 +235,72 @@ def stored_rows(
 
 
 def files_of(path: Path, form: Format) -> list[Path]:
-    """Return a file alone, or the Parquet files of a folder by name; refuse a folder that holds anything else."""
+    """Return the Parquet files of a folder sorted by name, or a list of the one file; refuse other content."""
     if not path.is_dir():
         return [path]
     files = sorted(file for file in path.iterdir() if not file.name.startswith((".", "_")))
     other = [file.name for file in files if file.is_dir() or file.suffix.lower() not in (".parquet", ".pq")]
     if other or not files:
-        found = f"has {other[0]!r}" if other else "is empty"
-        raise ValueError(f"a folder must hold Parquet files alone, and {path} {found}. Put them into one of their own.")
-    form.is_csv(files[0])  # sep, encoding and decimal are refused
+        found = f"contains {other[0]!r}" if other else "is empty"
+        raise ValueError(
+            f"a folder must contain Parquet files only, and {path} {found}. Move the Parquet files to a separate "
+            "folder."
+        )
+    form.is_csv(files[0])  # refuses sep, encoding and decimal
     return files
 
 
 def _check_names(path: Path, names: Sequence[Any], schema: Schema, drop: Sequence[str]) -> None:
-    """Refuse declared columns that are there more than once, and columns to drop that are not."""
+    """Refuse declared columns that appear more than once, and columns to drop that do not exist."""
     repeated = [name for name in schema.names if names.count(name) > 1]
     if repeated:
-        raise ValueError(f"{path} has the columns {repeated} more than once. Drop or rename one.")
+        raise ValueError(f"{path} has the columns {repeated} more than once. Drop or rename one of each.")
     absent = [name for name in drop if name not in names]
     if absent:
-        raise ValueError(f"{path} has no columns {absent} to drop. Correct the names, or leave them out.")
+        raise ValueError(f"the columns to drop must be in {path}; {absent} are not. Correct or remove these names.")
 
 
 def check_drop(drop: Sequence[str], schema: Schema) -> None:
-    """Refuse what is no list of columns, and columns that are declared."""
+    """Raise unless ``drop`` is a list of names of undeclared columns."""
     if isinstance(drop, str) or not all(isinstance(name, str) for name in drop):
-        raise TypeError(f"drop takes a list of column names; got {type(drop).__name__}.")
+        raise TypeError(f"drop must be a list of column names; got {type(drop).__name__}.")
     both = [name for name in drop if name in schema.names]
     if both:
-        raise ValueError(f"drop names {both}, which the schema declares. Take them out of one of the two.")
+        raise ValueError(
+            f"drop must not name columns that the schema declares; got {both}. Remove them from drop or from the "
+            "schema."
+        )
 
 
 def header(path: Path, form: Format) -> list[Any]:
-    """Names of the columns of a file, or of all in a folder; no cell decides anything, nor whether they can be read."""
+    """Return the column names of a file, or of the files of a folder. No cell influences the result."""
     if path.is_dir():
         files = files_of(path, form)
         names = header(files[0], form)
         other = next((file for file in files if sorted(map(str, header(file, form))) != sorted(map(str, names))), None)
         if other is not None:
-            raise ValueError(f"{other} has other columns than {files[0]}. Write all files with the same ones.")
+            raise ValueError(
+                f"all files must have the same columns; {other} and {files[0]} differ. Write the files again."
+            )
         return names
     is_csv = form.is_csv(path)
-    with open(path, "rb"):  # an absent or forbidden file: the system's own error
+    with open(path, "rb"):  # if the file is absent or forbidden, raise the error of the operating system
         pass
     try:
         if not is_csv:
             return list(ParquetFile(path).schema_arrow.empty_table().to_pandas().columns)
-        # one line after the other, as text, until the first row is whole: pandas itself would look at the next ones
+        # read line by line, as text, until the first row is complete: pandas itself would also parse the next rows
         options = form.options(refuses=False) | {"sep": "\x1f", "quoting": csv.QUOTE_NONE, "skip_blank_lines": False}
         with pd.read_csv(path, header=None, dtype=str, chunksize=1, **options) as lines:
             rows = csv.reader((f"{line.iat[0, 0]}\n" for line in lines), delimiter=form.sep)
             return next(row for row in rows if row)
-    except Exception:  # the readers' messages may quote the data: every one is replaced
+    except Exception:  # messages of the readers may quote private data: replace every one
         pass
     raise form.unreadable(path)
 
 
 def unfit_columns(path: Path, schema: Schema, form: Format) -> list[str]:
-    """Names of the declared columns that have cells which do not fit: a look at private rows."""
+    """Return the declared columns with cells that do not fit the schema. This reads private rows."""
     if path.is_dir():
         unfit = {name for file in files_of(path, form) for name in unfit_columns(file, schema, form)}
         return [name for name in schema.names if name in unfit]
@@ -292,10 +317,10 @@ def unfit_columns(path: Path, schema: Schema, form: Format) -> list[str]:
 
 
 def _read(path: Path, form: Format, refuses: bool) -> pd.DataFrame:
-    """Read a table as it is, all cells of CSV as text."""
+    """Read a table without conversions; all cells of a CSV file are text."""
     try:
         raw = _read_csv(path, form, refuses) if form.is_csv(path) else pd.read_parquet(path)
-    except Exception:  # as above
+    except Exception:  # messages may quote private data, as above
         raw = None
     if raw is None:
         raise form.unreadable(path)
@@ -303,16 +328,16 @@ def _read(path: Path, form: Format, refuses: bool) -> pd.DataFrame:
 
 
 def _read_csv(path: Path, form: Format, refuses: bool) -> pd.DataFrame | None:
-    """Read all cells as text; None where a row is too short."""
+    """Read all cells as text; return None if a row is too short."""
     options = form.options(refuses)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # rows longer than the header are cut with a warning only
+        warnings.simplefilter("error")  # for rows longer than the header, pandas only warns
         raw = pd.read_csv(path, dtype=str, **options)
         return None if _has_short_rows(path, options) else raw
 
 
 def _has_short_rows(path: Path, options: dict[str, Any]) -> bool:
-    """Whether a row has fewer cells than the header, which the reader fills, or none at all, which it skips."""
+    """Return whether a row is shorter than the header (pandas fills it) or empty (pandas skips it)."""
     limit = csv.field_size_limit(_MOST_CHARACTERS)
     try:
         if path.suffix.lower() != ".csv":  # compressed
@@ -331,7 +356,7 @@ def _has_short_rows(path: Path, options: dict[str, Any]) -> bool:
 
 
 def _cells(text: pd.Series, column: Column, decimal: str, refuses: bool) -> pd.Series:
-    """Cells as the column's declared kind of value, None or NaN where missing."""
+    """Convert cells of text to the declared type of the column; missing cells become None or NaN."""
     levels = column.levels if isinstance(column, Binary | Categorical) else ()
     absent = text.isna() | text.isin(MISSING_CELLS - {level for level in levels if isinstance(level, str)})
     if isinstance(column, Date) or (levels and isinstance(levels[0], str)):
@@ -340,13 +365,13 @@ def _cells(text: pd.Series, column: Column, decimal: str, refuses: bool) -> pd.S
         cells = text.astype(object)
         return cells.map(lambda cell: BOOLEANS.get(cell, cell)).where(~absent, None)
     if decimal == ",":
-        text = text.str.translate({ord(","): ".", ord("."): ","})  # what had a point before is no number
+        text = text.str.translate({ord(","): ".", ord("."): ","})  # a cell with a point is then not a number
     if not refuses:
         return pd.Series(numbers(text.where(~absent, "nan")), index=text.index)
     found = pd.to_numeric(text.where(~absent, "nan"), errors="coerce").astype(np.float64)
     if (found.isna() & ~absent).any():
         raise ValueError(
-            f"column {column.name!r} is declared {type(column).__name__} and has cells that are no numbers. "
-            f"Correct them, leave them empty where missing=True is declared, or declare it Categorical. {AFTER_REFUSAL}"
+            f"column {column.name!r} is declared {type(column).__name__} and has cells that are not numbers. "
+            f"Correct them, leave them empty if missing=True is declared, or declare it Categorical. {AFTER_REFUSAL}"
         )
     return found

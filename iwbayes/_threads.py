@@ -1,4 +1,4 @@
-"""One thread inside loops: several are slower on small products, and processes side by side fight over them."""
+"""Limit loops to one thread: several threads are slower for small products, and parallel processes compete for them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @cache
 def _controller(loaded_first: str) -> Any:
-    # looking for the loaded libraries takes milliseconds: once is enough when this module's own are loaded first
+    # finding the loaded libraries takes milliseconds: do it once, after the library concerned was imported
     import_module(loaded_first)
     from threadpoolctl import ThreadpoolController
 
@@ -17,13 +17,13 @@ def _controller(loaded_first: str) -> Any:
 
 
 def one_blas_thread() -> Any:
-    """Return a context in which linear algebra uses one thread."""
+    """Return a context manager that limits linear algebra to one thread."""
     return _controller("scipy.linalg").limit(limits=1, user_api="blas")
 
 
 def one_torch_thread() -> Any:
-    """Return a context in which torch computes on one thread; afterwards it has as many as before.
+    """Return a context manager that limits torch to one thread and restores the previous number afterwards.
 
-    Private steps are many short operations: on two cores a second thread makes them two to six times slower.
+    Private training steps are many short operations: on two cores, a second thread makes them two to six times slower.
     """
     return _controller("torch").limit(limits=1, user_api="openmp")

@@ -1,4 +1,4 @@
-"""Beta calibration of log ratios, and its free use: on rows that are public."""
+"""Beta calibration of log ratios, fitted to public rows at no privacy cost."""
 
 from __future__ import annotations
 
@@ -11,23 +11,37 @@ from scipy.special import expit, log_expit
 from iwbayes.arrays import Array
 from iwbayes.weights import Weights
 
-#: Norm of the gradient (of slopes held at 0 without theirs) at which the fit stops, and the most that it may be where
-#: rounding ends the search.
+#: Gradient norm at which the fit stops, and the largest norm accepted if rounding errors end the search. Slopes at the
+#: bound 0 do not count.
 TOLERANCE, ROUNDING = 1e-11, 1e-6
 
 
 @dataclass(frozen=True)
 class BetaCalibration:
-    """The beta calibration map of log ratios (Kull, Silva Filho & Flach, AISTATS 2017).
+    """Beta calibration map of log ratios (Kull, Silva Filho & Flach, AISTATS 2017).
 
-    A log ratio r becomes a log p - b log(1 - p) + c with p = sigmoid(r), the probability of the private class among
-    equally many private and synthetic rows. a = b = 1, c = 0 is the identity; the map does not decrease.
+    The map turns a log ratio r into ``a log p - b log(1 - p) + c`` with ``p = sigmoid(r)``, the probability of the
+    private class if there are equally many private and synthetic rows. The map is nondecreasing, and ``a = b = 1, c =
+    0`` is the identity.
 
     Parameters
     ----------
-    a, b : float
-        At least 0: its slopes far below and far above r = 0.
-    c : float
+    a, b : float, default 1.0
+        Slopes of the map far below and far above r = 0, at least 0.
+    c : float, default 0.0
+        Shift, in units of the log ratio.
+
+    Raises
+    ------
+    ValueError
+        If ``a`` or ``b`` is negative, or any of the three is not finite.
+
+    Examples
+    --------
+    >>> BetaCalibration()([-2.0, 0.5]).round(6).tolist()
+    [-2.0, 0.5]
+    >>> BetaCalibration(a=0.5, b=0.5, c=0.0)([-2.0, 0.5]).round(6).tolist()
+    [-1.0, 0.25]
     """
 
     a: float = 1.0
@@ -36,10 +50,10 @@ class BetaCalibration:
 
     def __post_init__(self) -> None:
         if not (np.isfinite([self.a, self.b, self.c]).all() and self.a >= 0 and self.b >= 0):
-            raise ValueError(f"a and b must be at least 0 and all three finite; got {(self.a, self.b, self.c)}.")
+            raise ValueError(f"a and b must be at least 0, and a, b, c finite; got {(self.a, self.b, self.c)}.")
 
     def __call__(self, log_ratio: ArrayLike) -> Array:
-        """Calibrated log ratios, of the same shape; a weight of zero (-inf) stays zero."""
+        """Return the calibrated log ratios, of the same shape; -inf (weight zero) stays -inf."""
         r = np.asarray(log_ratio, dtype=np.float64)
         below = self.a * log_expit(np.where(np.isneginf(r), 0.0, r))
         above = -self.b * log_expit(-r)
@@ -47,36 +61,40 @@ class BetaCalibration:
 
 
 def beta_calibrate(weights: Weights, *, public: ArrayLike, l2: float = 0.0) -> Weights:
-    """Calibrate weights on public real rows; costs no privacy, unless private rows decide on rows or settings.
+    """Calibrate weights with public real rows, at no privacy cost.
 
-    The class-normalised logistic regression of public against synthetic rows on (log p, -log(1 - p), 1), with slopes
-    of at least 0 (see `BetaCalibration`): weights that rank rows well but are too bold or too timid come out right.
+    Use it for weights that rank rows well but are too extreme or not extreme enough. The map is a class-normalised
+    logistic regression of public against synthetic rows on (log p, -log(1 - p), 1) with slopes of at least 0; see
+    `BetaCalibration`. It costs no privacy as long as private rows influence neither the public rows nor the settings.
 
     Parameters
     ----------
     weights : Weights
-        As fitted: before any other post-processing. Each draw gets its own map.
+        Weights as they were fitted, without any post-processing. Each weight draw gets a separate map.
     public : array_like, shape (row,) or (draw, row)
-        The same fitted log ratio at public rows from the private distribution, for example ``fitted.log_ratio(table)``;
-        normalised as the log weights are.
-    l2 : float
-        Penalty l2/2 ((a - 1)**2 + (b - 1)**2 + c**2). 0 is the published method; small values help with few rows.
+        Values of the same fitted log ratio at public rows from the private distribution, for example
+        ``fitted.log_ratio(table)``, with the normalisation of the log weights.
+    l2 : float, default 0.0
+        Strength of the penalty ``l2/2 ((a - 1)**2 + (b - 1)**2 + c**2)``, at least 0. The default is the published
+        method; small positive values help if there are few rows.
 
     Returns
     -------
     Weights
-        With the step "beta calibrate". A measurement is kept as a record; its formulas no longer fit these weights.
-        As a tilt's base they count as coming from outside, since no ledger knows the public rows.
+        Calibrated weights with the step "beta calibrate". Their measurement is kept as a record, but its formulas no
+        longer describe these weights. As the base of a tilt they count as weights from outside, because no ledger
+        recorded the public rows.
 
     Raises
     ------
     ValueError
-        When the weights were post-processed, ``public`` is empty, not finite or of another number of draws, ``l2`` is
-        below 0, or ``l2`` is 0 and the log ratio separates the two sorts of rows, so that no map is best.
+        If the weights were post-processed; ``public`` is empty, not finite or has a different number of draws; ``l2``
+        is negative; or ``l2`` is 0 and the log ratio separates public from synthetic rows, so no best map exists.
 
     Examples
     --------
-    Private rows from N(1, 1), synthetic ones from N(0, 1): the log ratio x - 1/2, made four times too bold.
+    Private rows follow N(1, 1) and synthetic rows N(0, 1), so the true log ratio is x - 1/2. The weights below use a
+    log ratio that is four times too large:
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(1)
@@ -88,37 +106,39 @@ def beta_calibrate(weights: Weights, *, public: ArrayLike, l2: float = 0.0) -> W
     rows = np.atleast_2d(np.asarray(public, dtype=np.float64))
     if weights.steps:
         raise ValueError(
-            f"beta_calibrate comes before other post-processing, which the public log ratios have not seen; the "
-            f"weights went through {', '.join(weights.steps)}. Give it the weights as fitted."
+            f"beta_calibrate must come before other post-processing, because the public log ratios are not "
+            f"post-processed; these weights went through {', '.join(weights.steps)}. Pass the weights as fitted."
         )
     if rows.ndim != 2 or rows.size == 0 or len(rows) not in (1, weights.n_draws):
         raise ValueError(f"public must have shape (row,) or ({weights.n_draws}, row); got {np.shape(public)}.")
     if not np.isfinite(rows).all():
-        raise ValueError("public log ratios must be finite: a real row of weight zero contradicts the weights.")
+        raise ValueError(
+            "public log ratios must be finite: an infinite one says that a real row is impossible. Remove such rows."
+        )
     if not (np.isfinite(l2) and l2 >= 0):
         raise ValueError(f"l2 must be at least 0 and finite; got {l2!r}.")
     pairs = zip(np.broadcast_to(rows, (weights.n_draws, rows.shape[1])), weights.log_weights, strict=True)
     calibrated = [fit_beta_calibration(real, draw, l2=l2)(draw) for real, draw in pairs]
-    # replace() drops the source: the ledger that made the weights does not know the public rows
+    # replace() drops the source, because the ledger of these weights did not record the public rows
     return replace(weights, log_weights=np.stack(calibrated), steps=("beta calibrate",))
 
 
 def fit_beta_calibration(real: ArrayLike, synthetic: ArrayLike, *, l2: float = 0.0) -> BetaCalibration:
-    """Fit the map that minimises the class-normalised logistic loss, slopes at least 0.
+    """Fit the map with slopes of at least 0 that minimises the class-normalised logistic loss.
 
-    mean_real log(1 + exp(-f)) + mean_synthetic log(1 + exp(f)) + l2/2 ((a - 1)**2 + (b - 1)**2 + c**2), f the
-    calibrated log ratio: a convex problem, solved by Newton steps within the bounds. Real log ratios are finite;
-    synthetic ones of -inf stay weights of zero and have no loss. When ``l2`` is 0 and every real row lies at or above
-    every synthetic one, no map is best: a ValueError.
+    The loss is mean_real log(1 + exp(-f)) + mean_synthetic log(1 + exp(f)) + l2/2 ((a - 1)**2 + (b - 1)**2 + c**2),
+    where f is the calibrated log ratio. It is convex, and Newton steps within the bounds minimise it. Real log ratios
+    are finite. Synthetic log ratios of -inf stay weights of zero and add no loss. If ``l2`` is 0 and every real log
+    ratio is at or above every synthetic one, no best map exists and a ValueError is raised.
     """
     first, second = np.asarray(real, dtype=np.float64), np.asarray(synthetic, dtype=np.float64)
     finite = second[second > -np.inf]
     if l2 == 0 and not float(np.min(first)) < float(np.max(finite)):
         raise ValueError(
-            "no calibration is best: the log ratios of all real rows are at or above those of all synthetic rows. "
-            "Give more rows, or l2 above 0."
+            "no best calibration exists: the log ratios of all real rows are at or above those of all synthetic rows. "
+            "Pass more rows, or l2 above 0."
         )
-    # columns log p, -log(1 - p) and 1, each row's share of the loss, and minus the sign of its score
+    # design columns log p, -log(1 - p) and 1; share of each row in the loss; sign of its term
     parts = tuple(
         (np.column_stack([log_expit(r), -log_expit(-r), np.ones(len(r))]), np.full(len(r), 1 / n), sign)
         for r, n, sign in ((first, len(first), -1.0), (finite, len(second), 1.0))
@@ -132,7 +152,7 @@ _IDENTITY = np.array([1.0, 1.0, 0.0])
 
 
 def _minimise(parts: _Parts, l2: float) -> Array:
-    """Coefficients (a, b, c) of the least loss with a, b >= 0."""
+    """Return the coefficients (a, b, c) that minimise the loss with a, b >= 0."""
     x = _IDENTITY.copy()
     value, gradient, hessian = _loss(x, parts, l2)
     for _ in range(500):
@@ -145,19 +165,21 @@ def _minimise(parts: _Parts, l2: float) -> Array:
             if new < value + 1e-4 * length * float(gradient @ step):
                 break
             length /= 2
-        else:  # only rounding is left
+        else:  # no step reduces the loss any more, because of rounding
             if size > ROUNDING:
-                raise RuntimeError(f"beta calibration stopped at gradient {size:.1e}. Give l2 above 0.")
+                raise RuntimeError(
+                    f"beta calibration did not converge: the gradient norm is {size:.1e}. Pass l2 above 0."
+                )
             break
         x = x + length * step
-        x[:2] = np.maximum(x[:2], 0.0)  # rounding
+        x[:2] = np.maximum(x[:2], 0.0)  # rounding may leave slopes just below 0
         value, gradient, hessian = new, new_gradient, new_hessian
     return x
 
 
 def _constrained_step(x: Array, gradient: Array, hessian: Array) -> Array:
-    """Minimise the quadratic model exactly over a, b >= 0: the best of the four ways to hold them at 0."""
-    # where two log ratios alone occur the coefficients are not unique; the damping picks one
+    """Minimise the quadratic model exactly over a, b >= 0: try all four sets of slopes fixed at 0."""
+    # if only two different log ratios occur, the coefficients are not unique; the damping selects one solution
     damped = hessian + 1e-12 * np.trace(hessian) * np.eye(3)
     best, least = np.zeros(3), np.inf
     for held in ([], [0], [1], [0, 1]):
@@ -172,7 +194,7 @@ def _constrained_step(x: Array, gradient: Array, hessian: Array) -> Array:
 
 
 def _loss(x: Array, parts: _Parts, l2: float) -> tuple[float, Array, Array]:
-    """Value, gradient and Hessian."""
+    """Return value, gradient and Hessian of the loss."""
     shift = x - _IDENTITY
     value, gradient, hessian = 0.5 * l2 * float(shift @ shift), l2 * shift, l2 * np.eye(3)
     for features, share, sign in parts:

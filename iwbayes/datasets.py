@@ -1,4 +1,4 @@
-"""Tables to try the package on, with their public schemas: the RAND health insurance table, and simulations."""
+"""Example tables with public schemas: the RAND health insurance experiment, and simulated tables."""
 
 from __future__ import annotations
 
@@ -15,57 +15,67 @@ from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
 __all__ = ["Simulated", "load_rand_health", "simulate_table"]
 
 HEALTH = ("excellent", "good", "fair", "poor")
-#: Families of regressions that tables are simulated from.
+#: Families of the regressions that `simulate_table` can simulate.
 SimulatedFamily: TypeAlias = Literal["bernoulli", "gaussian", "poisson"]
 
 
 def load_rand_health() -> tuple[pd.DataFrame, Schema]:
-    """Load the RAND health insurance experiment: visits to a doctor in a year, plan and health of real people.
+    """Load the RAND health insurance experiment: doctor visits per year, insurance plan and health of real people.
 
-    20,190 person-years from the public table that statsmodels ships (its ``randhie``; Cameron & Trivedi,
+    The table has 20,190 person-years. It is the public table ``randhie`` of statsmodels (Cameron & Trivedi,
     *Microeconometrics*, 2005, chapter 20).
 
     Returns
     -------
     frame : pandas.DataFrame, shape (20190, 9)
+        One row per person and year.
     schema : Schema
+        Public declaration of the columns:
 
         ==============  ============================================================  =====================
         column          meaning                                                       public declaration
         ==============  ============================================================  =====================
-        any_visit       whether there was a visit at all (``visits > 0``)             0, 1
+        any_visit       whether there was at least one visit (``visits > 0``)         0, 1
         visits          outpatient visits to a physician in the year                  0 to 52
         lncoins         log(1 + coinsurance rate in percent)                          0 to log 101
         idp             individual deductible plan                                    0, 1
-        lpi             log of the yearly participation incentive, dollars            0 to 8
-        fmde            log(maximum expenditure / coinsurance share), 0 where idp     0 to log 4000
+        lpi             log of the yearly participation incentive in dollars          0 to 8
+        fmde            log(maximum expenditure / coinsurance share), 0 if idp        0 to log 4000
         physlm          physical limitation                                           0, 1
         disea           index of chronic diseases                                     0 to 60
-        health          self-rated health                                             4 answers
+        health          self-rated health                                             4 levels
         ==============  ============================================================  =====================
 
     Raises
     ------
     ModuleNotFoundError
-        When statsmodels is absent: ``pip install "iwbayes[demo]"``.
+        If statsmodels is not installed: ``pip install "iwbayes[demo]"``.
 
     Notes
     -----
-    The bounds come from the experiment's design and questionnaire, not from these rows. Coinsurance is a percentage;
-    the yearly maximum was 1,000 dollars at most and the smallest coinsurance 25 %, hence log 4000; incentives made up
-    for what a family could lose, far below exp(8) = 2,981 dollars. ``visits`` is cut at one a week, and the disease
-    index, for which the code book gives no maximum, at a generous 60. Values beyond are clipped.
+    The bounds come from the design and the questionnaire of the experiment, not from these rows. Coinsurance is a
+    percentage. The yearly maximum was at most 1,000 dollars and the smallest coinsurance 25 %, hence log 4000.
+    Incentives compensated for a family's possible losses, which are far below exp(8) = 2,981 dollars. ``visits`` is
+    clipped at 52, one visit per week. The code book gives no maximum for the disease index; 60 is a generous bound.
+    Values outside the bounds are clipped.
 
-    Three things differ from the source. The exclusive indicators of self-rated health are one column with four levels.
-    ``physlm`` is rounded: the source holds fractions where an answer was imputed. ``any_visit`` is a column of its
-    own, although it follows from ``visits``: the tilt matches moments of declared columns only, so a quantity that is
-    to be analysed should be one. Synthetic rows need not respect the tie; the weights repair it on average.
+    The table differs from its source in three ways. First, the exclusive indicators of self-rated health are one column
+    with four levels. Second, ``physlm`` is rounded, because the source contains fractions for imputed answers. Third,
+    ``any_visit`` is a separate column although it follows from ``visits``: the tilt matches moments of declared columns
+    only, so declare each quantity that you want to analyse as a column. Synthetic rows may contradict the relation
+    between the two columns; the weights correct this on average.
+
+    Examples
+    --------
+    >>> frame, schema = load_rand_health()  # doctest: +SKIP
+    >>> frame.shape  # doctest: +SKIP
+    (20190, 9)
     """
     try:
         from statsmodels.datasets import randhie
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
-            'the RAND table comes with statsmodels. Install it with: pip install "iwbayes[demo]".'
+            'the RAND table is part of statsmodels, which is not installed. Run: pip install "iwbayes[demo]".'
         ) from None
     source = randhie.load_pandas().data
     rated = source[["hlthg", "hlthf", "hlthp"]].to_numpy()
@@ -90,18 +100,28 @@ def load_rand_health() -> tuple[pd.DataFrame, Schema]:
 
 @dataclass(frozen=True, eq=False)
 class Simulated:
-    """A simulated table whose regression is known.
+    """A simulated table with the regression that generated its response.
+
+    `simulate_table` returns it.
 
     Parameters
     ----------
     frame : pandas.DataFrame, shape (row, column)
+        The simulated rows.
     schema : Schema
+        Declaration of their columns.
     formula : str
-        The regression that made the response.
-    family : str
-        "bernoulli", "gaussian" or "poisson".
+        Regression that generated the response.
+    family : {"bernoulli", "gaussian", "poisson"}
+        Family of the regression.
     truth : dict of str to float
-        Its coefficients, by the names that `iwbayes.fit` gives them.
+        True coefficients, with the parameter names of `iwbayes.fit`.
+
+    Examples
+    --------
+    >>> simulated = simulate_table("poisson", 100, random_seed=1)
+    >>> simulated.formula, simulated.truth["Intercept"]
+    ('y ~ x + z + treated + group', -0.15)
     """
 
     frame: pd.DataFrame
@@ -114,33 +134,43 @@ class Simulated:
 def simulate_table(
     family: SimulatedFamily, n: int, *, random_seed: int | np.random.Generator | None = None, scale: float = 1.0
 ) -> Simulated:
-    """Simulate rows of four covariates and a response of a known regression.
+    """Simulate a table with four covariates and a response from a known regression.
 
-    ``x`` and ``z`` are correlated reals within [-3, 3], ``treated`` is binary with a chance that rises with
-    ``x``, ``group`` has the levels a, b, c with probabilities that depend on ``treated``. The linear predictor is
+    ``x`` and ``z`` are correlated real columns within [-3, 3]. ``treated`` is binary, with a probability that increases
+    with ``x``. ``group`` has the levels a, b and c, with probabilities that depend on ``treated``. The linear predictor
+    is
 
         -0.3 + scale (0.8 x - 0.5 z + 0.6 treated + 0.4 [group b] - 0.7 [group c])
 
-    for the log odds (``bernoulli``), half of it for the log mean (``poisson``, at most 60 counted) and it plus
-    normal noise of standard deviation 1 for the mean (``gaussian``, within [-12, 12]).
+    For ``bernoulli`` it is the log odds. For ``poisson``, half of it is the log mean, and counts above 60 are cut to
+    60. For ``gaussian`` it is the mean; the standard deviation is 1, and values are clipped to [-12, 12].
 
     Parameters
     ----------
     family : {"bernoulli", "gaussian", "poisson"}
+        Family of the response ``y``.
     n : int
-        Number of rows.
+        Number of rows, at least 1.
     random_seed : int or numpy.random.Generator, optional
-    scale : float
-        Multiplies every slope, in [0, 1]; 0 makes the response independent of the covariates.
+        Seed of the simulation. By default each call gives different rows.
+    scale : float, default 1.0
+        Factor in [0, 1] that multiplies every slope. With 0 the response does not depend on the covariates.
 
     Returns
     -------
     Simulated
+        Rows, schema, formula and true coefficients.
 
     Raises
     ------
     ValueError
-        When family, n or scale is out of range.
+        If family, n or scale has an invalid value.
+
+    Examples
+    --------
+    >>> people = simulate_table("bernoulli", 100, random_seed=1)
+    >>> people.frame.shape, people.schema.names
+    ((100, 5), ('y', 'x', 'z', 'treated', 'group'))
     """
     if family not in _RESPONSES:
         raise ValueError(f"family must be one of {sorted(_RESPONSES)}; got {family!r}.")
@@ -172,7 +202,7 @@ def _binary(log_odds: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 _Draw = Callable[[np.ndarray, np.random.Generator], np.ndarray]
-#: By family: the declaration of the response, the factor of its linear predictor, and how it is drawn from that.
+#: For each family: declaration of the response, factor of the linear predictor, and function that draws the response.
 _RESPONSES: dict[SimulatedFamily, tuple[Binary | Real | Integer, float, _Draw]] = {
     "bernoulli": (Binary("y"), 1.0, _binary),
     "gaussian": (Real("y", -12, 12), 1.0, lambda mean, rng: np.clip(mean + rng.normal(size=len(mean)), -12, 12)),

@@ -1,4 +1,4 @@
-"""What objects show of themselves: lines of at most 88 columns, tables of text, and small HTML tables for notebooks."""
+"""Display helpers: lines of at most 88 columns, plain-text tables, and small HTML tables for notebooks."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-#: Longest line of any output.
+#: Longest line of any output, in characters.
 WIDTH = 88
-#: Spaces between two columns of a table, and the least width that a column of words is squeezed to.
+#: Spaces between two columns of a table, and smallest width to which a column of words is narrowed.
 _GAP, _LEAST = 2, 12
 
 
 def number(value: float) -> str:
-    """Four digits, all digits before the point, and nothing for NaN."""
+    """Format a number with four significant digits and all digits before the decimal point; NaN gives ""."""
     if value != value:
         return ""
     return f"{value:,.0f}" if isinstance(value, int) or 1000 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
 def cell(value: Any) -> str:
-    """Text of a table's cell: numbers have four digits, None and NaN are empty."""
+    """Return the text of a table cell: numbers with four digits, "" for None and NaN."""
     if value is None:
         return ""
     return str(value) if isinstance(value, bool) or not isinstance(value, int | float) else number(value)
 
 
 def fill(text: str, *, first: str = "", later: str | None = None, width: int = WIDTH) -> str:
-    """Wrap a paragraph, whose lines begin with ``first`` and the later ones with ``later``, where it is given.
+    """Wrap a paragraph. Lines begin with ``first``; if ``later`` is given, all lines after the first begin with it.
 
-    White space and line ends count as one space. A word longer than a line is broken.
+    Each run of white space, line ends included, becomes one space. A word that is longer than a line is broken.
     """
     line, later = " ".join(text.split()), first if later is None else later
     return textwrap.fill(line, width, initial_indent=first, subsequent_indent=later, break_on_hyphens=False)
 
 
 def wrapped(text: str, *, width: int = WIDTH) -> str:
-    """Wrap the lines of a text that are too long; what is left of a line is indented further."""
+    """Wrap the lines of a text that are too long; continuation lines are indented by two more spaces."""
     lines = []
     for line in text.split("\n"):
         indent = line[: len(line) - len(line.lstrip())]
@@ -49,10 +49,10 @@ def wrapped(text: str, *, width: int = WIDTH) -> str:
 def text_table(
     header: Sequence[str], rows: Iterable[Sequence[Any]], *, indent: str = "", width: int = WIDTH, right: int = 0
 ) -> str:
-    """Table in plain text. Numbers stand to the right and are never broken; columns of words are folded.
+    """Return a plain-text table. Numbers are right-aligned and never broken; columns of words are wrapped.
 
-    No line is longer than ``width``, as long as the numbers fit. So many of the last columns as ``right`` says hold
-    numbers that are text already.
+    No line is longer than ``width`` unless the numbers alone need more. The last ``right`` columns contain numbers that
+    are already formatted as text.
     """
     body = [list(row) for row in rows]
     numeric = [
@@ -64,10 +64,10 @@ def text_table(
     widths = [max(map(len, column)) for column in zip(header, *shown, strict=True)]
     least = []
     for index, name in enumerate(header):
-        # a number is not folded, also where the column holds words as well
+        # a number is never broken, even in a column that also contains words
         whole = [len(texts[index]) for texts, row in zip(shown, body, strict=True) if _is_number(row[index])]
         least.append(widths[index] if numeric[index] else max([_LEAST if index else len(name), *whole]))
-    # the first column, which names the rows, is squeezed less than the others
+    # narrow the first column, which names the rows, less than the others
     excess = len(indent) + sum(widths) + _GAP * (len(widths) - 1) - width
     while excess > 0:
         index = max(range(len(widths)), key=lambda i: (widths[i] > least[i], widths[i] * (2 if i else 1)))
@@ -81,7 +81,7 @@ def text_table(
         for line in range(max(map(len, folded))):
             parts = [column[line] if line < len(column) else "" for column in folded]
             aligned = zip(parts, widths, numeric, strict=True)
-            parts = [part.rjust(size) if aside else part.ljust(size) for part, size, aside in aligned]
+            parts = [part.rjust(size) if to_right else part.ljust(size) for part, size, to_right in aligned]
             lines.append((indent + (" " * _GAP).join(parts)).rstrip())
     return "\n".join(lines)
 
@@ -91,9 +91,9 @@ def _is_number(value: Any) -> bool:
 
 
 def _folded(text: str, width: int) -> list[str]:
-    """Lines of a cell; later ones are indented, so that nobody takes them for a row."""
+    """Return the lines of a cell; continuation lines are indented, so they do not look like new rows."""
     lines = [""]
-    for piece in re.findall(r"[^\s:*\[]*(?:[\s:*]+|\[[^\s:*\[]*|$)", text):  # names stay whole where they can
+    for piece in re.findall(r"[^\s:*\[]*(?:[\s:*]+|\[[^\s:*\[]*|$)", text):  # keep names whole if possible
         if len((lines[-1] + piece).rstrip()) <= width:
             lines[-1] += piece
             continue
@@ -107,7 +107,7 @@ def _folded(text: str, width: int) -> list[str]:
 
 
 def html_table(caption: str, header: Sequence[str], rows: Iterable[Sequence[Any]], *, notes: Iterable[str] = ()) -> str:
-    """Small HTML table, as pandas draws one in a notebook: rows begin with their headers, and notes stand below."""
+    """Return a small HTML table in the style of pandas: a header cell starts each row, and notes follow the table."""
     head = "".join(f'<th scope="col">{escape(str(name))}</th>' for name in header)
     body = ""
     for first, *others in rows:

@@ -1,7 +1,8 @@
-"""Noise distributions, known to both sides, and the released measurement that carries one.
+"""Noise distributions, which curator and analyst both know, and the released measurement with its noise.
 
-A noise vector zeta of dimension k has a covariance and, where it exists, a debias factor 1/E exp(zeta.x): it turns
-exp((b + zeta).x) into an unbiased estimate of exp(b.x) (K-norm mechanisms: Hardt & Talwar 2010; Balle & Wang 2018).
+A noise vector zeta of dimension k has a covariance and, if it is finite, a debias factor 1/E exp(zeta.x). The factor
+turns exp((b + zeta).x) into an unbiased estimate of exp(b.x) (K-norm mechanisms: Hardt & Talwar 2010; Balle & Wang
+2018).
 """
 
 from __future__ import annotations
@@ -23,12 +24,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NoiseDistribution:
-    """Distribution of an additive noise vector of k coordinates; its scale is in the unit of the statistic."""
+    """Distribution of an additive noise vector with k coordinates.
+
+    Parameters
+    ----------
+    scale : float
+        Noise scale, positive, in the unit of the statistic.
+    dim : int
+        Number of coordinates k, at least 1.
+    """
 
     scale: float
     dim: int
     name: ClassVar[str]
-    #: Order of the norm |x| that limits where E exp(zeta.x) exists: scale |x| < 1. None where it always exists.
+    #: Order of the norm |x| for which E exp(zeta.x) is finite if scale |x| < 1. None if it is always finite.
     _order: ClassVar[float | None] = None
 
     def __post_init__(self) -> None:
@@ -43,32 +52,34 @@ class NoiseDistribution:
         return self._variance() * np.eye(self.dim)
 
     def scaled(self, factor: float) -> Self:
-        """Distribution of ``factor * zeta`` for a factor above 0."""
+        """Return the distribution of ``factor * zeta`` for a factor above 0."""
         return type(self)(float(self.scale * factor), self.dim)
 
     def existence(self, x: ArrayLike) -> Array:
-        """Scale times the norm of each row of x (row, k) that limits where E exp(zeta.x) exists; 0 for Gaussian noise.
+        """Return the noise scale times the norm of each row of x (row, k), shape (row,); 0 for Gaussian noise.
 
-        E exp(zeta.x) is finite below 1. The variance of a debiased weight is finite below 1/2.
+        E exp(zeta.x) is finite if the value is below 1. The variance of a debiased weight is finite if it is below 1/2.
         """
         rows = self._rows(x)
         return np.zeros(len(rows)) if self._order is None else self.scale * np.linalg.norm(rows, self._order, axis=1)
 
     def debias_factor(self, x: ArrayLike) -> Array:
-        """1 / E exp(zeta.x) for each row of x (row, k); ValueError where it is infinite or x has another width.
+        """Return 1 / E exp(zeta.x) for each row of x (row, k), shape (row,).
+
+        A ValueError is raised if the expectation is infinite, or if x does not have k columns.
 
         Theory: docs/theory.md#the-debias-factor.
         """
         return np.exp(self.log_debias_factor(x))
 
     def log_debias_factor(self, x: ArrayLike) -> Array:
-        """Logarithm of `debias_factor`, which itself may be too small for a float; the same errors."""
+        """Return the logarithm of `debias_factor`, which may itself underflow; the same errors are raised."""
         rows = self._rows(x)
         farthest = max(self.existence(rows).tolist(), default=0.0)
         if not farthest < 1:
             raise ValueError(
-                f"the debias factor of {self.name} noise exists below 1 in units of its range; the largest "
-                f"row is at {farthest:.3g}. Use less noise, bound the features, or Gaussian noise."
+                f"the debias factor of {self.name} noise is finite only if noise scale times norm is below 1; the "
+                f"largest row has {farthest:.3g}. Use less noise, smaller features, or Gaussian noise."
             )
         return -self._log_mgf(rows)
 
@@ -87,7 +98,7 @@ class NoiseDistribution:
 
 @dataclass(frozen=True)
 class GaussianDistribution(NoiseDistribution):
-    """N(0, scale**2 I) in k dimensions; E exp(zeta.x) = exp(scale**2 |x|**2 / 2), always finite."""
+    """Gaussian noise N(0, scale**2 I) in k dimensions; E exp(zeta.x) = exp(scale**2 |x|**2 / 2), always finite."""
 
     name: ClassVar[str] = "gaussian"
 
@@ -100,9 +111,9 @@ class GaussianDistribution(NoiseDistribution):
 
 @dataclass(frozen=True)
 class SphericalDistribution(NoiseDistribution):
-    """Density proportional to exp(-|zeta|_2 / scale): the L2 K-norm mechanism with scale S2/epsilon.
+    """Noise with density proportional to exp(-|zeta|_2 / scale): the L2 K-norm mechanism, scale S2/epsilon.
 
-    E exp(zeta.x) = (1 - scale**2 |x|**2)**(-(k+1)/2), finite while scale |x|_2 < 1.
+    S2 is the L2 sensitivity. E exp(zeta.x) = (1 - scale**2 |x|**2)**(-(k+1)/2), finite if scale |x|_2 < 1.
     """
 
     name: ClassVar[str] = "spherical"
@@ -117,10 +128,10 @@ class SphericalDistribution(NoiseDistribution):
 
 @dataclass(frozen=True)
 class CubeDistribution(NoiseDistribution):
-    """Density proportional to exp(-|zeta|_inf / scale): the L-infinity K-norm mechanism, scale Sinf/epsilon.
+    """Noise with density proportional to exp(-|zeta|_inf / scale): the L-infinity K-norm mechanism, scale Sinf/epsilon.
 
-    zeta = r U with r ~ Gamma(k+1, scale) and U uniform on [-1, 1]**k, so that
-    E exp(zeta.x) = E_r prod_j sinh(r x_j)/(r x_j), finite while scale |x|_1 < 1.
+    Sinf is the L-infinity sensitivity. zeta = r U with r ~ Gamma(k+1, scale) and U uniform on [-1, 1]**k, so
+    E exp(zeta.x) = E_r prod_j sinh(r x_j)/(r x_j), finite if scale |x|_1 < 1.
     """
 
     name: ClassVar[str] = "cube"
@@ -131,9 +142,9 @@ class CubeDistribution(NoiseDistribution):
 
     @cached_property
     def _nodes(self) -> tuple[Array, Array]:
-        # in u = log r the integrand is analytic within |Im u| < pi/2, also near the edge of existence, where its mass
-        # moves from k+1 down to 0; the trapezoidal rule converges exponentially (Trefethen & Weideman 2014)
-        from scipy.stats import gamma  # takes half a second to import, and only this distribution needs it
+        # in u = log r the integrand is analytic within |Im u| < pi/2, so the trapezoidal rule converges exponentially
+        # (Trefethen & Weideman 2014); this remains true near scale |x|_1 = 1, where its mass moves from k+1 down to 0
+        from scipy.stats import gamma  # the import takes half a second, and only this distribution needs it
 
         radius = gamma(self.dim + 1)
         step = min(0.25, 0.6 / np.sqrt(self.dim + 1))
@@ -143,8 +154,8 @@ class CubeDistribution(NoiseDistribution):
         return nodes, log_weights - logsumexp(log_weights)
 
     def _log_mgf(self, x: Array) -> Array:
-        # sinh(z)/z = exp(z) (1 - exp(-2z))/(2z): the exponentials move into the rate of the gamma distribution and
-        # a fixed rule integrates the smooth rest
+        # sinh(z)/z = exp(z) (1 - exp(-2z))/(2z): the exponential changes the rate of the gamma distribution, and a
+        # fixed quadrature rule integrates the remaining smooth factor
         sizes = np.abs(x)
         rate = 1 / self.scale - sizes.sum(axis=1)
         nodes, log_weights = self._nodes
@@ -158,9 +169,9 @@ class CubeDistribution(NoiseDistribution):
 
 @dataclass(frozen=True)
 class LaplaceDistribution(NoiseDistribution):
-    """Independent Laplace(0, scale) coordinates, scale = S1/epsilon with the L1 sensitivity.
+    """Noise with independent Laplace(0, scale) coordinates, scale S1/epsilon with the L1 sensitivity S1.
 
-    E exp(zeta.x) = prod_j 1/(1 - scale**2 x_j**2), finite while scale max_j |x_j| < 1.
+    E exp(zeta.x) = prod_j 1/(1 - scale**2 x_j**2), finite if scale max_j |x_j| < 1.
     """
 
     name: ClassVar[str] = "laplace"
@@ -178,90 +189,110 @@ DISTRIBUTIONS: dict[str, type[NoiseDistribution]] = {
     for distribution in (GaussianDistribution, SphericalDistribution, CubeDistribution, LaplaceDistribution)
 }
 
-#: Noise over signal, in units of the synthetic spread, up to which richer features are chosen. Moments that a model's
-#: scores use and nobody measured are the generator's, with an unknown error, and intervals that rest on them cover far
-#: too little. Noise that is measured is in the intervals.
+#: Largest noise ratio (noise over the synthetic standard deviation) at which richer features are chosen. Unmeasured
+#: moments come from the generator, with an unknown error, and intervals that depend on them cover far too rarely. The
+#: noise of measured moments is known, and intervals account for it. So a large set of features is worth some noise.
 NOISE_TARGET = 0.5
-#: Features that a regression with one predictor asks for: the least that naming the regressions leads to.
+#: Number of features that a regression with one predictor needs: the smallest number if regressions are named.
 _FEATURES_OF_ONE_PREDICTOR = 4
 
 
 def noise_in_words(noise_over_spread: float) -> str:
-    """Noise of a tilt's features against their spread, and its verdict."""
+    """Return the noise ratio of a tilt, and how it compares with the target, as text."""
     verdict = "within" if noise_over_spread <= NOISE_TARGET else "ABOVE"
     return f"{noise_over_spread:.3g}, {verdict} the target of {NOISE_TARGET}"
 
 
-#: How the names of features begin that are those of named models.
+#: Names of feature sets that belong to named models begin with one of these.
 TERMS_OF_MODELS = ("model", "scores")
 
 
 def noise_advice(noise_over_spread: float, n_features: int, terms: str) -> str:
-    """Say what to do where few regressions will be calibrated; empty where nothing is amiss.
+    """Return advice if few regressions will be calibrated, and "" otherwise.
 
-    ``terms`` names the features, as a plan does.
+    ``terms`` names the features, as in a plan.
     """
-    # noise and its ratio to the spread are about proportional to the number of features
+    # the noise ratio is about proportional to the number of features
     least = noise_over_spread * min(1.0, _FEATURES_OF_ONE_PREDICTOR / n_features)
     named = terms.startswith(TERMS_OF_MODELS)
     if noise_over_spread > NOISE_TARGET and (named or least > NOISE_TARGET):
-        of = "those of the named regressions" if named else "those of one predictor"
+        of = "the features of the named regressions" if named else "a regression with one predictor"
         return (
-            f"That is too much noise for any features, even {of}, and few regressions will be calibrated: it takes "
-            f"more rows or a larger epsilon."
+            f"This is too much noise even for {of}, so few regressions will be calibrated. Use more rows or a larger "
+            f"epsilon."
         )
     if noise_over_spread > NOISE_TARGET or terms in ("linear", "squares"):
-        what = "So many features" if terms == "quadratic" else "Products of columns"
-        fault = "drown in noise" if terms == "quadratic" else "are not measured"
-        return f"{what} {fault}: name the regressions by for_models, or few will be calibrated."
+        fault = (
+            "The noise of so many features is too large"
+            if terms == "quadratic"
+            else "Products of columns are not measured"
+        )
+        return f"{fault}, so few regressions will be calibrated. Name your regressions in for_models."
     return ""
 
 
-#: Directions of features with less than this share of the largest variance say nothing of an error.
+#: Directions of features with less than this share of the largest variance carry no information about an error.
 _LEAST_SPREAD = 1e-2
-#: Name of the measurement that a tilt is made of: its features' noisy mean over the private rows.
+#: Name of the measurement of a tilt: the noisy mean of its features over the private rows.
 MEAN_OF_FEATURES = "mean of features"
-#: Name of the measurement that a tilt holds back: the noisy mean of features that it does not use.
+#: Name of the held-back test of a tilt: the noisy mean of features that the tilt does not use.
 TEST_OF_FIT = "test of fit"
 
 
-#: Mean square error of the rows in an unmeasured direction of variance one where nothing tests it: a relation that the
-#: generator left out. Over releases of ten real populations (N 500 to 2,000, epsilon 0.3 to 1) its median was 0.02,
-#: from 0.004 to 0.1.
+#: Mean square error assumed for the rows in an unmeasured direction of variance one, if no held-back test exists: the
+#: effect of a relation that the generator missed. Over releases of ten real populations (N 500 to 2,000, epsilon 0.3 to
+#: 1) the median was 0.02, and the range 0.004 to 0.1.
 UNTESTED = 0.02
-#: What clipping leaves of scores is wrong by about so many standard deviations of the noise over the root of the number
-#: of scores, as a mean square in directions of variance one: a choice from trials on real populations;
-#: `benchmarks/populations.py` shows what it gives on others.
+#: Mean square error that clipped scores leave in directions of variance one, in units of the noise standard deviation
+#: divided by the square root of the number of scores. Chosen in trials on real populations; `benchmarks/populations.py`
+#: shows the results on others.
 CLIPPED_ERROR = 1.5
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """A released noisy statistic with the distribution of its noise: what noise-aware inference needs.
+    """A released noisy statistic with the distribution of its noise, which noise-aware inference needs.
 
     Parameters
     ----------
     name : str
         `MEAN_OF_FEATURES` for a tilt; "logistic coefficients" for a logistic log ratio.
     value : ndarray, shape (k,)
-        The noisy statistic: for a tilt the mean of the features over the private rows; in stages, that of the last
-        combined with what the stages before it say.
+        The noisy statistic. For a tilt, it is the mean of the features over the private rows. For a tilt in stages, it
+        is the mean of the last stage, combined with the information of the earlier stages.
     noise : NoiseDistribution
         Distribution of the noise in ``value``.
     sensitivity : float
         Largest change of the exact statistic between adjacent tables, in the norm of the mechanism.
     features : FeatureMap, RowFeatures or None
-        The map whose mean was measured, for a tilt; in stages, its values at the synthetic rows.
+        For a tilt, the map whose mean was measured. For a tilt in stages, the values of the features at the synthetic
+        rows. None for other methods.
     n_private : int
         Number of private rows N (public).
-    held_back : Measurement or None
-        For a tilt: the noisy mean of other features, which the weights do not use; it tests the fit.
-    row_error : float
-        For a tilt in stages: mean square error of the rows that the first stage met, in directions of variance one of
-        its features, less what noise and sampling make by themselves (it may be negative). NaN for others.
-    coefficients : ndarray, shape (q,), or None
-        For a tilt: the b of ``w0_i exp(b.phi_i)``, one for each of `tilt_columns`, computed from ``value`` and the
-        synthetic rows. None in releases of formats 1 to 3.
+    held_back : Measurement or None, default None
+        For a tilt, the noisy mean of other features that the weights do not use: the held-back test of the fit.
+    coefficients : ndarray, shape (q,), or None, default None
+        For a tilt, the coefficients b of the weights ``w0_i exp(b.phi_i)``, one for each of `tilt_columns`, computed
+        from ``value`` and the synthetic rows. None in releases of formats 1 to 3.
+    row_error : float, default NaN
+        For a tilt in stages, mean square error of the rows before the first stage, in directions of variance one of its
+        features, minus the part explained by noise and sampling. It can be negative. NaN for other methods.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not match the dimension of the noise, ``held_back`` has no features or a different number of
+        private rows, or the coefficients are not finite.
+
+    Examples
+    --------
+    >>> import iwbayes as iw
+    >>> people = iw.datasets.simulate_table("bernoulli", 500, random_seed=1)
+    >>> private = iw.PrivateTable(people.frame, people.schema)
+    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, for_models=["y ~ x"], progressbar=False)
+    >>> measurement = release.weights.measurement
+    >>> measurement.name, measurement.noise.name, measurement.n_private
+    ('mean of features', 'gaussian', 500)
     """
 
     name: str
@@ -286,9 +317,14 @@ class Measurement:
             raise ValueError(f"features have dimension {self.features.dim}; the noise has {self.noise.dim}.")
         if (other := self.held_back) is not None:
             if self.features is None or other.features is None or other.held_back is not None:
-                raise ValueError("held_back must be a measurement of features beside one of features.")
+                raise ValueError(
+                    "held_back must be a measurement with features and without another held_back, and this "
+                    "measurement must have features."
+                )
             if other.n_private != self.n_private:
-                raise ValueError(f"held_back must be of {self.n_private} private rows; got {other.n_private}.")
+                raise ValueError(
+                    f"held_back must be measured on {self.n_private} private rows; got {other.n_private} rows."
+                )
         b, n_used = self.coefficients, self.tilt_columns.stop
         if b is not None and (b.shape != (n_used,) or not np.isfinite(b).all()):
             raise ValueError(
@@ -298,19 +334,20 @@ class Measurement:
 
     @property
     def tilt_columns(self) -> slice:
-        """Coordinates of the features that the tilt uses: all but the clip indicator."""
+        """Coordinates of the features that the tilt uses: all except the clip indicator."""
         return slice(0, self.noise.dim - (self.features is not None and self.features.flag))
 
     @property
     def noise_over_spread(self) -> float:
-        """Noise of the features that the tilt uses, all together, in units of their spread over the synthetic rows."""
+        """Noise ratio: total noise of the tilt's features, in units of their synthetic standard deviation."""
         return float(np.sqrt(np.trace(self.noise.covariance[self.tilt_columns, self.tilt_columns])))
 
     @property
     def least_error(self) -> float:
-        """Mean square error of the rows in an unmeasured direction of variance one that has to be assumed at least.
+        """Smallest mean square error to assume for the rows in an unmeasured direction of variance one.
 
-        Zero where a test of fit has looked; of a tilt in stages what clipping leaves of its scores.
+        It is zero if there is a held-back test. For a tilt in stages it is the error that clipping leaves in the
+        scores.
         """
         if self.held_back is not None:
             return 0.0
@@ -321,7 +358,7 @@ class Measurement:
 
     @property
     def clipped_private(self) -> float:
-        """Released noisy share of private rows that the map clipped, within [0, 1]; NaN if unknown."""
+        """Noisy share of private rows that the feature map clipped, as released, within [0, 1]; NaN if unknown."""
         if self.features is not None and self.features.never_clips:
             return 0.0
         if self.features is None or not self.features.flag:
@@ -330,11 +367,11 @@ class Measurement:
 
 
 def mean_excess(missed: Array, spread: Array, by_chance: Array) -> float:
-    """Mean over directions of ``missed' spread^-1 missed`` less its expectation by chance.
+    """Return the mean over directions of ``missed' spread^-1 missed``, minus its expectation by chance.
 
-    missed (k,) are differences of means; spread and by_chance (k, k) their features' covariance, and the covariance of
-    these differences that noise and sampling make by themselves. Directions of less than a hundredth of the largest
-    spread are left out.
+    ``missed`` (k,) are differences of means. ``spread`` (k, k) is the covariance of the features. ``by_chance`` (k, k)
+    is the covariance of these differences due to noise and sampling alone. Directions with less than a hundredth of the
+    largest variance are left out.
     """
     values, vectors = np.linalg.eigh(symmetric(spread))
     kept = values > _LEAST_SPREAD * values[-1]
@@ -344,10 +381,11 @@ def mean_excess(missed: Array, spread: Array, by_chance: Array) -> float:
 
 
 def error_before_tilt(features: Array, shares: Array, value: Array, noise: Array, n_private: float) -> float:
-    """Mean square error of rows before their tilt, in directions of variance one of its features (row, k).
+    """Return the mean square error of rows before their tilt, in directions of variance one of its features (row, k).
 
-    The released means (k,), with noise of covariance (k, k), less those of the rows under their shares (row,), of sum
-    one. What noise and sampling make them differ by is taken off: it may be negative.
+    It compares the released means ``value`` (k,), whose noise has covariance ``noise`` (k, k), with the means of the
+    rows under their shares (row,), which sum to one. The difference expected from noise and sampling is subtracted, so
+    the result can be negative.
     """
     center = shares @ features
     spread = symmetric((features * shares[:, None]).T @ features - np.outer(center, center))

@@ -1,4 +1,4 @@
-"""Published methods, for comparison: those of Ghalebikesabi et al. (UAI 2022) and what they are built on."""
+"""Published methods for comparison: the methods of Ghalebikesabi et al. (UAI 2022) and their components."""
 
 from iwbayes.beta_calibration import BetaCalibration, beta_calibrate
 from iwbayes.curator.estimators.beta import BetaCalibratedWeights

@@ -1,4 +1,4 @@
-"""plan(): the noise of a release, and the lengths of a formula's intervals, before any private row is touched."""
+"""plan(): expected noise of a release, and expected interval lengths of a regression, without any private row."""
 
 from __future__ import annotations
 
@@ -29,28 +29,31 @@ from iwbayes.tables import SyntheticTable
 if TYPE_CHECKING:
     from iwbayes.analyst.regression.families import Family, FamilyName
 
-#: Budgets that one table of text shows beside each other.
+#: Largest number of budgets in one plain-text table.
 _BUDGETS_IN_A_ROW = 6
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class IntervalPlan:
-    """Lengths of a regression's intervals that releases of simulated rows gave, at one budget or several.
+    """Expected lengths of a regression's intervals at one or several budgets, from releases of simulated rows.
+
+    `plan` with a formula returns it.
 
     Parameters
     ----------
     formula : str
+        The regression.
     n : int
         Number of private rows.
     rows_from : str
-        What the simulated rows were drawn from, a sentence.
+        Sentence that says where the simulated rows come from.
     plans : tuple of Plan
-        One for each epsilon, in increasing order.
+        One plan per epsilon, in increasing order.
     simulations : pandas.DataFrame
-        One row a simulation, epsilon and parameter. Columns ``simulation``, ``epsilon``, ``parameter``, ``ratio`` (the
-        length of the calibrated 90 % interval over that from the simulated rows themselves, with the sandwich
-        covariance; NaN where the fit failed), ``calibrated``, whether the parameter was, and ``verdict`` of the fit, or
-        "failed: " and the reason.
+        One row per simulation, epsilon and parameter. Columns: ``simulation``; ``epsilon``; ``parameter``; ``ratio``,
+        the length of the calibrated 90 % interval divided by the length of the interval from the simulated rows
+        themselves (sandwich covariance), NaN if the fit failed; ``calibrated``, whether the parameter was calibrated;
+        and ``verdict``, the verdict of the fit, or "failed: " and the reason.
     """
 
     formula: str
@@ -61,38 +64,40 @@ class IntervalPlan:
 
     @cached_property
     def lengths(self) -> pd.DataFrame:
-        """Median ratio of lengths over the simulations; index ``epsilon``, a column each parameter."""
+        """Median ratio of lengths over the simulations: index ``epsilon``, one column per parameter."""
         names = self.simulations["parameter"].unique()
         ratios = self.simulations.groupby(["epsilon", "parameter"])["ratio"].median()
         return ratios.unstack("parameter").reindex(columns=names)
 
     @cached_property
     def calibrated(self) -> pd.Series:
-        """Share of the parameters of the simulated fits that were calibrated, by ``epsilon``."""
+        """Share of the parameters that were calibrated in the simulated fits; index ``epsilon``."""
         return self.simulations.groupby("epsilon")["calibrated"].mean()
 
     def epsilon_for(self, ratio: float = 2.0, *, parameter: str | None = None) -> float:
-        """Return the epsilon at which intervals are so many times as long as the private rows' own.
+        """Return the epsilon at which intervals are ``ratio`` times as long as intervals from the private rows.
 
-        Ratios are made decreasing in epsilon by isotonic regression, and interpolated linearly in log epsilon. Only
-        budgets take part at which most parameters were calibrated.
+        Isotonic regression makes the ratios decreasing in epsilon; between budgets they are interpolated linearly in
+        log epsilon. Only budgets at which most parameters were calibrated are used.
 
         Parameters
         ----------
-        ratio : float
-            Above 1.
+        ratio : float, default 2.0
+            Ratio of lengths, above 1.
         parameter : str, optional
-            By default the one with the longest interval at each epsilon, so that all others are shorter.
+            Name of a parameter. By default, the largest ratio over the parameters at each epsilon is used, so no
+            interval is longer.
 
         Returns
         -------
         float
+            The epsilon.
 
         Raises
         ------
         ValueError
-            If there is no such parameter, fewer than two budgets are calibrated, or the ratio is not between those that
-            were simulated: nothing is extrapolated.
+            If the parameter is unknown, fewer than two budgets are calibrated, or the ratio is outside the simulated
+            range: the method does not extrapolate.
 
         Examples
         --------
@@ -111,7 +116,8 @@ class IntervalPlan:
         if len(found) < 2:
             remedy = self.advice or "Plan with more epsilons."
             raise ValueError(
-                f"it takes two budgets at which most parameters are calibrated; there are {len(found)}. {remedy}"
+                f"interpolation needs two budgets at which most parameters are calibrated; there are {len(found)}. "
+                f"{remedy}"
             )
         from scipy.optimize import isotonic_regression
 
@@ -119,31 +125,41 @@ class IntervalPlan:
         if not ratios[-1] <= ratio <= ratios[0]:
             more, why = ("larger", "") if ratio < ratios[-1] else ("smaller", self.advice)
             raise ValueError(
-                f"ratio must be within what was simulated where most parameters are calibrated, {ratios[-1]:.3g} at "
-                f"epsilon {found.index[-1]:g} to {ratios[0]:.3g} at {found.index[0]:g}; got {ratio!r}. Plan with a "
-                f"{more} epsilon as well. {why}".rstrip()
+                f"ratio must be within the simulated range (at budgets where most parameters are calibrated): "
+                f"{ratios[-1]:.3g} at epsilon {found.index[-1]:g} to {ratios[0]:.3g} at epsilon {found.index[0]:g}; "
+                f"got {ratio!r}. Plan with a {more} epsilon as well. {why}".rstrip()
             )
         return float(np.exp(np.interp(ratio, ratios[::-1], np.log(found.index.to_numpy(dtype=float))[::-1])))
 
     @property
     def advice(self) -> str:
-        """What to do where most parameters are not calibrated; empty where they are."""
+        """Advice if most parameters are not calibrated at some budget; otherwise empty."""
         poor = [plan for plan in self.plans if not self.calibrated[plan.epsilon] > 0.5]
         if not poor:
             return ""
         at = ", ".join(f"{plan.epsilon:g}" for plan in poor)
         named = poor[0].terms.startswith(TERMS_OF_MODELS)
-        remedy = "take more rows or a larger epsilon" if named else f"name it by for_models=[{self.formula!r}]"
-        return f"At epsilon {at} do not expect calibrated intervals, whose lengths mean little then: {remedy}."
+        remedy = "Use more rows or a larger epsilon" if named else f"Pass for_models=[{self.formula!r}]"
+        return f"At epsilon {at}, do not expect calibrated intervals; their lengths mean little. {remedy}."
 
     def __str__(self) -> str:
-        """Say the lengths in a table and in words."""
+        """Return the lengths as a table, with a summary in words."""
         return self.summary()
 
     __repr__ = __str__
 
     def summary(self, *, width: int = WIDTH) -> str:
-        """Lengths and verdicts in a few lines of plain text, of at most so many columns."""
+        """Return lengths and verdicts as plain text.
+
+        Parameters
+        ----------
+        width : int
+            Longest line, in characters.
+
+        Returns
+        -------
+        str
+        """
         title, header, rows, notes = self._shown()
         lines = fill(title, later="  ", width=width).split("\n")
         for start in range(1, len(header), _BUDGETS_IN_A_ROW):
@@ -154,16 +170,16 @@ class IntervalPlan:
         return "\n".join([*lines, *(wrapped(f"  {note}", width=width) for note in notes)])
 
     def _repr_html_(self) -> str:
-        """Show the same in a notebook."""
+        """Return the table as HTML, for notebooks."""
         title, header, rows, notes = self._shown()
         return html_table(title, header, rows, notes=notes)
 
     def _shown(self) -> tuple[str, list[str], list[list[str]], list[str]]:
-        """Return a title, a table of texts with its header, and sentences below it."""
+        """Return title, table header, table rows, and notes."""
         n_simulations = self.simulations["simulation"].nunique()
         title = (
-            f"{self.formula}, {self.n} rows, delta {self.plans[0].delta:g}: length of 90 % intervals over "
-            f"the private rows' own, median of {n_simulations} simulation{'s' * (n_simulations > 1)}"
+            f"{self.formula}, {self.n} rows, delta {self.plans[0].delta:g}: length of 90 % intervals relative to "
+            f"intervals from the private rows, median of {n_simulations} simulation{'s' * (n_simulations > 1)}"
         )
         header = ["epsilon", *(f"{epsilon:g}" for epsilon in self.lengths.index)]
         rows = [[str(name), *(f"{ratio:.2f}" for ratio in ratios)] for name, ratios in self.lengths.items()]
@@ -171,19 +187,19 @@ class IntervalPlan:
         return title, header, rows, [*self._answers(), self.rows_from, *filter(None, [self.advice])]
 
     def _answers(self) -> list[str]:
-        """Say what one budget gives; of several, which gives intervals of twice the length."""
+        """Summarise the result of one budget; for several, say which epsilon gives intervals of twice the length."""
         if len(self.plans) > 1:
             with suppress(ValueError):
-                return [f"No interval is more than twice as long from epsilon {self.epsilon_for(2.0):.2g} on."]
+                return [f"From epsilon {self.epsilon_for(2.0):.2g}, no interval is more than twice as long."]
             return []
         epsilon = self.lengths.index[0]
         ratios = self.lengths.loc[epsilon].dropna()
         if ratios.empty:
-            return [f"At epsilon {epsilon:g} no fit succeeded; {self.simulations['verdict'].iloc[0]}"]
-        verdict = f"expected verdict {'' if self.calibrated[epsilon] > 0.5 else 'not '}calibrated"
+            return [f"At epsilon {epsilon:g}, no fit succeeded; {self.simulations['verdict'].iloc[0]}"]
+        verdict = f"{'' if self.calibrated[epsilon] > 0.5 else 'not '}calibrated"
         return [
-            f"At epsilon {epsilon:g} the interval of {ratios.idxmax()} is about {ratios.max():.2g} times the private "
-            f"rows' own, {verdict}."
+            f"At epsilon {epsilon:g}, the interval of {ratios.idxmax()} is about {ratios.max():.2g} times as long as "
+            f"from the private rows. Expected verdict: {verdict}."
         ]
 
 
@@ -243,54 +259,55 @@ def plan(
     random_seed: int | np.random.Generator | None = None,
     progressbar: bool = True,
 ) -> Plan | IntervalPlan:
-    """Tell the expected noise of `publish`, or the lengths of a regression's intervals, before it touches a row.
+    """Predict the noise of `publish`, or the interval lengths of a regression, without using any private row.
 
-    Without a formula it tells the noise and the features. They are built on rows drawn uniformly within the schema's
-    bounds, since the synthetic rows do not exist yet.
+    Use it to choose a budget. Without a formula, it returns the expected noise and the measured features. Because the
+    synthetic rows do not exist yet, it uses rows drawn uniformly within the bounds of the schema.
 
-    With a formula it simulates: it draws rows, publishes them as planned with seeded noise, fits the formula to the
-    release, and compares the lengths of its 90 % intervals with those of the same fit to the simulated rows.
+    With a formula, it simulates: it draws rows, publishes them as planned (with seeded noise), fits the formula to the
+    release, and compares the lengths of the 90 % intervals with the same fit to the simulated rows themselves.
 
     Parameters
     ----------
     schema : Schema
+        Declaration of the private table.
     n : int
         Number of private rows (public).
     epsilon : float or sequence of float
-        Several only with a formula.
+        Privacy budget. Several values are allowed with a formula only.
     delta, generator, weights, for_models, response, share, adjacency
-        As in `publish`. The formula is not named to the release unless `for_models` does.
-    rows_per_user : int
-        Most rows that a user owns, under "replace-user"; not with a formula.
+        As in `publish`. The simulated releases do not measure the formula unless `for_models` names it.
+    rows_per_user : int, default 1
+        Largest number of rows per user, for adjacency "replace-user". Not available with a formula.
     formula : str, optional
-        Regression as `fit` takes it.
+        Regression, as in `fit`.
     family : str, optional
-        As in `fit`.
+        Family of the regression, as in `fit`.
     like : SyntheticTable, pandas.DataFrame or Release, optional
-        Public rows that are like the private ones, to draw from with replacement: a public table that fits the schema,
-        or an earlier release, whose rows are drawn by their weights. Without it rows are uniform within the schema, and
-        the response depends on no predictor. Never private rows: no budget covers that look at them.
-    n_simulations : int
-        Simulated tables, the same at each epsilon. One takes a second or two for 5,000 rows and each
-        epsilon.
+        Public rows similar to the private rows. Rows are drawn from them with replacement: from a public table that
+        fits the schema, or from an earlier release, in proportion to its weights. By default rows are uniform within
+        the schema, so the response depends on no predictor. Never pass private rows: no budget covers this use.
+    n_simulations : int, default 5
+        Number of simulated tables, which are the same at each epsilon. For 5,000 rows, a simulation takes one or two
+        seconds per epsilon.
     random_seed : int or numpy.random.Generator, optional
-        Of the simulations.
-    progressbar : bool
-        Show the simulations where the error stream is a terminal.
+        Seed of the simulations.
+    progressbar : bool, default True
+        Show progress if the error stream is a terminal.
 
     Returns
     -------
     Plan
-        Without a formula.
+        Without a formula: expected noise and features.
     IntervalPlan
-        With one: prints the ratios of lengths and the expected verdict, and holds them as a DataFrame.
+        With a formula: ratios of lengths and the expected verdict, also as a DataFrame.
 
     Raises
     ------
     TypeError
-        For a `PrivateTable` as `like`, or another wrong type.
+        If `like` is a `PrivateTable`, or another argument has the wrong type.
     ValueError
-        For values that do not fit, as in `publish` and `fit`.
+        If an argument has an invalid value; see `publish` and `fit`.
 
     Warns
     -----
@@ -314,22 +331,25 @@ def plan(
     """
     check_schema(schema)
     if np.ndim(epsilon) and formula is None:
-        raise ValueError("several epsilons go with a formula, for which each gives lengths. Pass one, or one epsilon.")
+        raise ValueError("several epsilons need a formula. Pass a formula, or a single epsilon.")
     if formula is None and not (family is None and like is None):
-        raise ValueError("family and like are for the intervals of a formula. Pass one, or leave them out.")
+        raise ValueError("family and like need a formula. Pass a formula, or leave them out.")
     if formula is not None and (adjacency == "replace-user" or rows_per_user != 1):
-        raise ValueError("intervals are never calibrated where people own several rows. Plan without a formula.")
+        raise ValueError(
+            "a plan of intervals is not available if users own several rows, because such intervals are never "
+            "calibrated. Plan without a formula."
+        )
     if formula is not None and not isinstance(formula, str):
         raise TypeError(f"formula must be a string such as 'y ~ a + b'; got {type(formula).__name__}.")
     several: Any = epsilon if np.ndim(epsilon) else [epsilon]
     budgets = sorted({check_budget(one, delta)[0] for one in several})
     if not budgets:
-        raise ValueError("epsilon must be at least one number; got none.")
+        raise ValueError("epsilon must be a number or a sequence of numbers; got an empty sequence.")
     own = weights_for(weights, for_models, response, schema)
     settings: dict[str, Any] = {"generator": generator, "weights": own, "share": share}
     settings |= {"delta": delta, "adjacency": adjacency}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PrivacyWarning)  # given below, once and to the caller
+        warnings.simplefilter("ignore", PrivacyWarning)  # warn_of_delta below warns once, with the caller's line
         plans = [plan_noise(schema, n, epsilon=one, rows_per_user=rows_per_user, **settings) for one in budgets]
     warn_of_delta(delta, "users" if adjacency == "replace-user" else "rows", n)
     if formula is None:

@@ -1,4 +1,4 @@
-"""publish() and publish_users(): the curator's, for models that the analyst's side makes of formulas."""
+"""publish() and publish_users() with formulas: they turn `for_models` into score models and call the curator's side."""
 
 from __future__ import annotations
 
@@ -38,65 +38,71 @@ def publish(
     random_seed: int | np.random.Generator | None = None,
     progressbar: bool = True,
 ) -> Release:
-    """Publish a synthetic table with private weights under one budget.
+    """Publish a synthetic table with private weights under one privacy budget.
 
-    Generator and weights are calibrated jointly: their nominal epsilons are the largest multiple of
-    ``share`` and ``1 - share`` whose joint privacy loss distribution stays within (epsilon, delta).
+    Generator and weights share the budget. Their nominal epsilons are proportional to ``share`` and ``1 - share``, and
+    as large as the joint privacy loss distribution allows within (epsilon, delta).
 
     Parameters
     ----------
     private : PrivateTable
-        A table with users needs `bound_contributions` and its ledger.
+        The private rows. If users own several rows, call `bound_contributions` first and pass its ledger, or use
+        `publish_users`.
     epsilon, delta : float
-        Budget of this release.
+        Privacy budget of this release.
     n_synthetic : int, optional
-        Synthetic rows, by default five for each private row; to be given where those are in a Dask frame. More rows
-        never make a posterior narrower than the private rows would: an analyst's weights sum to the private sample
-        size.
+        Number of synthetic rows. The default is five per private row; there is no default for rows in a Dask frame.
+        More synthetic rows never make a posterior narrower than the posterior from the private rows, because the
+        weights of an analysis sum to the number of private rows.
     generator : Generator or SyntheticTable, optional
-        `BayesNet()` by default. One that is better with a delta works at all of it. Or a table that was made
-        elsewhere, of which all rows are published: what it is declared to have cost is part of the budget.
+        Generator of the synthetic rows, by default `BayesNet()`. A generator that benefits from delta uses all of it.
+        You can also pass a table made elsewhere: all its rows are published, and its declared cost is part of the
+        budget.
     weights : WeightEstimator, optional
-        `TiltWeights()` by default, or `StagedTilt` where models are named; both work at all of delta.
-        ``DiscriminatorWeights()`` is free and uses the generator's own discriminator.
-    for_models : sequence of str or ScoreModel
-        Models that the rows are for: formulas of regressions such as ``["y ~ a + b"]``, or what `iwbayes.model` makes.
-        The weights are then measured in stages, by the mean scores of these models and nothing else: see `StagedTilt`.
-        With ``weights=TiltWeights(...)``, at delta 0 for example, by the products of columns that the formulas use.
+        Weight estimator. The default is `TiltWeights()`, or `StagedTilt` if models are named; both use all of delta.
+        ``DiscriminatorWeights()`` uses the discriminator of the generator and costs nothing in addition.
+    for_models : sequence of str or ScoreModel, default ()
+        Models that analysts will fit: regression formulas such as ``["y ~ a + b"]``, or models from `iwbayes.model`.
+        The weights then measure the mean scores of these models, in stages, and nothing else; see `StagedTilt`. With
+        ``weights=TiltWeights(...)``, for example at delta 0, they measure the products of columns that the formulas
+        use.
     response : str, optional
-        A column that a regression on all others is expected for: its main effects are one more of `for_models`.
-    share : float
-        The generator's part of epsilon, in (0, 1).
-    adjacency : {"replace-one", "zero-out"}
-        Of the new ledger; a given ledger has its own.
+        Name of a column. The regression of this column on all others (main effects) is added to `for_models`.
+    share : float, default 0.3
+        Share of epsilon for the generator, in (0, 1).
+    adjacency : {"replace-one", "zero-out"}, default "replace-one"
+        Adjacency of the new ledger. A ledger that you pass keeps its adjacency.
     ledger : Ledger, optional
-        Continue this ledger: the release must fit in what is left, and its statement covers all of it. The whole
-        release is charged before its first noise is drawn. The ledger is held until the release is made: others wait.
+        Ledger to charge. The release must fit in its remaining budget, and the privacy statement covers all its
+        charges. The whole release is charged before any noise is drawn. The ledger is locked until the release is
+        finished, and other releases wait.
     noise : NoiseSource, optional
-        For a new ledger; `SystemNoise()` by default.
+        Noise source of a new ledger, by default `SystemNoise()`.
     random_seed : int or numpy.random.Generator, optional
-        Seeds the sampling of synthetic rows only, never privacy noise.
-    progressbar : bool
-        Show the steps where the error stream is a terminal.
+        Seed for sampling the synthetic rows. It never affects the privacy noise.
+    progressbar : bool, default True
+        Show progress if the error stream is a terminal.
 
     Returns
     -------
     Release
+        Synthetic rows, weights and privacy statement.
 
     Raises
     ------
     BudgetExceeded
-        When the release does not fit in the given ledger, or has a larger delta; nothing is drawn.
+        If the release does not fit in the ledger, or has a larger delta. No noise is drawn.
     TypeError, ValueError
-        For a wrong argument, before anything is charged.
+        If an argument is invalid. Nothing is charged.
 
     Warns
     -----
     PrivacyWarning
-        When delta is above one in the number of rows, or of users: whole rows may be exposed with that chance.
+        If delta is above one over the number of rows (or users), because whole rows may be exposed with probability
+        delta.
     CalibrationWarning
-        When products of columns cannot be measured at this budget, before anything is charged: few regressions will be
-        calibrated. Name them.
+        If the budget is too small to measure products of columns, so few regressions will be calibrated. It is raised
+        before anything is charged. Name your regressions in `for_models`.
 
     Examples
     --------
@@ -140,41 +146,42 @@ def publish_users(
     random_seed: int | np.random.Generator | None = None,
     progressbar: bool = True,
 ) -> Release:
-    """Publish a table in which people own several rows, so that what is released protects people.
+    """Publish a table in which users own several rows, with user-level privacy.
 
-    `bound_contributions` keeps at most tau rows of each user, tau chosen privately from a public grid, and `publish`
-    does the rest. Both must fit in the budget before either is charged: a bound alone would be of no use.
+    First, `bound_contributions` keeps at most tau rows of each user; tau is chosen privately from a public grid. Then
+    `publish` makes the release. Both steps must fit in the budget before either is charged.
 
     Parameters
     ----------
     private : PrivateTable
-        With a user column, as it was read.
+        Table with a user column, before its contributions are bounded.
     epsilon, delta : float
-        Budget of both steps together.
-    grid : sequence of int
-        Candidates for tau, increasing, chosen without looking at the rows.
+        Privacy budget of both steps together.
+    grid : sequence of int, default (1, 2, 4, 8)
+        Candidates for tau in increasing order. Choose them without looking at the rows.
     bound_share : float
-        Part of epsilon that chooses tau and counts the rows, in (0, 1).
+        Share of epsilon for choosing tau and counting the rows, in (0, 1).
     n_synthetic, generator, weights, for_models, response, share, random_seed, progressbar
         As in `publish`.
     ledger : Ledger, optional
-        With adjacency "replace-user"; a new one of this budget by default.
+        Ledger with adjacency "replace-user". The default is a new ledger with this budget.
 
     Returns
     -------
     Release
+        Synthetic rows, weights and privacy statement.
 
     Raises
     ------
     BudgetExceeded
-        When both steps do not fit in the ledger; nothing is charged or drawn.
+        If both steps together do not fit in the ledger. Nothing is charged and no noise is drawn.
     TypeError, ValueError
-        For a wrong argument; see `bound_contributions` and `publish`.
+        If an argument is invalid; see `bound_contributions` and `publish`.
 
     Notes
     -----
-    Calibrated intervals for such a release are out of scope: rows of one person are alike, and no interval here
-    accounts for that. Every fit of it says "not calibrated", and describes the rows, not the people.
+    Calibrated intervals for these releases are out of scope: rows of one person are similar, and no interval in this
+    package accounts for that. Every fit says "not calibrated". Its intervals describe the rows, not the people.
 
     Examples
     --------
@@ -208,7 +215,7 @@ def weights_for(
     response: str | None = None,
     schema: Schema | None = None,
 ) -> WeightEstimator:
-    """Weights by default, in stages where models are named; what else weights may be is checked later."""
+    """Return the weight estimator: the given one, or the default for the named models. Other checks come later."""
     if isinstance(for_models, str) or not isinstance(for_models, Sequence):
         raise TypeError(
             f"for_models must be a list of formulas such as ['y ~ a + b']; got {type(for_models).__name__}."
@@ -217,7 +224,7 @@ def weights_for(
     for model in models:
         if not isinstance(model, str | ScoreModel):
             raise TypeError(
-                f"for_models must hold formulas such as 'y ~ a + b', or models of iwbayes.model; got "
+                f"for_models must contain formulas such as 'y ~ a + b', or models from iwbayes.model; got "
                 f"{type(model).__name__}."
             )
     if response is not None and schema is not None:
@@ -230,9 +237,9 @@ def weights_for(
         return StagedTilt([RegressionModel(model) if isinstance(model, str) else model for model in models])
     if not isinstance(weights, TiltWeights):
         raise TypeError(
-            f"for_models chooses the features of TiltWeights; got weights of {type(weights).__name__}. Leave weights "
+            f"with for_models, weights must be TiltWeights or left out; got {type(weights).__name__}. Leave weights "
             f"out to measure the models in stages."
         )
     if weights.for_models:
-        raise ValueError("for_models is given twice, by the weights and by the call. Give it once.")
+        raise ValueError("for_models was passed twice, to the weights and to this call. Pass it once.")
     return replace(weights, for_models=check_formulas(models))  # type: ignore[arg-type]

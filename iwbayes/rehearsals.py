@@ -1,8 +1,8 @@
-"""Rehearsals: replays of a release on rows drawn from its own weighted rows, and their file.
+"""Rehearsals: replays of a release on rows drawn from its own weighted rows, and their file format.
 
-The file begins with a line that names the format and a line of JSON. The release follows, and then each replay, as its
-length in eight bytes, its SHA-256 and the bytes of a release file. Each is added in one piece: what an interrupted run
-leaves is whole but for its end, which is cut off when the run goes on.
+A file starts with a line that names the format and a line of JSON. The release and then the replays follow, each as its
+length in eight bytes, its SHA-256 and the bytes of a release file. Each replay is appended in one write. If a run is
+interrupted, only the end of the file can be incomplete; it is cut off when the run continues.
 """
 
 from __future__ import annotations
@@ -36,39 +36,38 @@ _MAGIC = b"iwbayes rehearsals 1\n"
 _HEAD = struct.Struct(">Q32s")
 #: Longest line of JSON in a file, in bytes.
 _MOST_OF_HEADER = 2**16
-#: Fewest rehearsals that intervals are made of.
+#: Smallest number of rehearsals for an interval.
 LEAST = 10
-#: Directions along which the slope of a statistic is taken, and the standard deviation of log weights of a step.
+#: Number of directions in which the slope of a statistic is computed, and standard deviation of log weights per step.
 _SLOPES, _STEP = 20, 0.1
 
 
 class RehearsalsError(ValueError):
-    """Rehearsals cannot be read, or are not those of a release."""
+    """A file of rehearsals cannot be read, or belongs to a different release."""
 
 
 def release_digest(release: Release) -> str:
-    """SHA-256 of a release's rows, weights and number of private rows, by which rehearsals know it."""
+    """Return the SHA-256 of a release's rows, weights and number of private rows, which rehearsals store."""
     return digest("Release", release.synthetic.fingerprint(), release.weights.fingerprint(), release.n_private)
 
 
 @dataclass(frozen=True)
 class RehearsalFacts:
-    """What all rehearsals of a run have in common: the header of their file.
+    """Facts that all rehearsals of a run share: the header of their file.
 
     Parameters
     ----------
     release : str
-        `release_digest` of the release that was replayed.
+        `release_digest` of the replayed release.
     random_seed : int
-        Rehearsal i follows from it and from i alone.
+        Seed of the run. It and the number i alone determine rehearsal i.
     generator : str
-        Name of the generator that was run again; empty where the rows of the release were kept as they are.
+        Name of the generator that was run again; empty if the rows of the release were kept unchanged.
     n_synthetic : int
-        Synthetic rows of each.
+        Number of synthetic rows per rehearsal.
     row_error : float
-        Mean square error of the release's weighted rows in an unmeasured direction of variance one, as far as it tells;
-        NaN where it measured nothing. Each replay has its own in its recipe: what the release's is above those,
-        rehearsals do not see.
+        Estimated mean square error of the release's weighted rows in an unmeasured direction of variance one; NaN if
+        it measured no features. Each replay stores its own value; rehearsals miss the excess of this value over those.
     """
 
     release: str
@@ -79,7 +78,7 @@ class RehearsalFacts:
 
 
 class RehearsedInterval(NamedTuple):
-    """Interval of a statistic by rehearsals: see `Rehearsals.interval`."""
+    """Interval of a statistic, computed by `Rehearsals.interval`, which describes the fields."""
 
     estimate: float
     lower: float
@@ -89,10 +88,10 @@ class RehearsedInterval(NamedTuple):
 
 
 class StatisticSpread(NamedTuple):
-    """How far statistics are from the truth, each (q,): see `Rehearsals.spread`.
+    """Errors of several statistics, each of shape (q,), computed by `Rehearsals.spread`.
 
-    The estimates of the release; their variances over rehearsals, and for what was not measured, to be added; and in
-    how many rehearsals each is finite.
+    ``estimate``: values for the release. ``variance``: mean squared errors over the rehearsals. ``unrehearsed``:
+    additional variances for unmeasured features. ``n_finite``: number of rehearsals with a finite value.
     """
 
     estimate: Array
@@ -103,20 +102,31 @@ class StatisticSpread(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rehearsals(Sequence[Release]):
-    """Replays of a release: each is a release made in the same way from rows that the first one's weights draw.
+    """Replays of a release, each made in the same way from rows drawn from the release's weighted rows.
 
-    They come from `rehearse`, and `calibrate` and `fit` take them. How far the estimates of the replays are from the
-    estimate of the release tells how far that one is from the truth, whatever went wrong on the way. They hold nothing
-    of the private rows that the release does not hold, and cost no privacy.
+    `rehearse` makes them; pass them to `calibrate` or `fit`. The differences between the estimates of the replays and
+    the estimate of the release show how large its own error can be, from all causes. Rehearsals contain no private
+    information beyond the release, and cost no privacy. ``rehearsals[0]`` is a `Release`.
 
     Parameters
     ----------
     facts : RehearsalFacts
+        Facts that all rehearsals share, such as the seed. Use `rehearse` or `Rehearsals.load` to make rehearsals.
+
+    Examples
+    --------
+    >>> import iwbayes as iw
+    >>> people = iw.datasets.simulate_table("bernoulli", 300, random_seed=1)
+    >>> private = iw.PrivateTable(people.frame, people.schema)
+    >>> release = iw.publish(private, epsilon=2.0, delta=1e-6, n_synthetic=300, for_models=["y ~ x"])
+    >>> rehearsals = iw.rehearse(release, n=10, random_seed=1, progressbar=False)
+    >>> len(rehearsals), len(rehearsals[0].synthetic)
+    (10, 300)
     """
 
     facts: RehearsalFacts
     _release: bytes
-    _contents: Any = field(default=())  # bytes of a release file each, or where they stand in a file
+    _contents: Any = field(default=())  # the bytes of each release file, or a `FileFrames`
 
     def __len__(self) -> int:
         return len(self._contents)
@@ -137,10 +147,10 @@ class Rehearsals(Sequence[Release]):
 
     @cached_property
     def unrehearsed(self) -> float:
-        """Mean square error of the release's rows in an unmeasured direction of variance one that replays do not show.
+        """Mean square error of the release's rows, in an unmeasured direction of variance one, that replays miss.
 
-        It is what was more wrong in the release than in its replays, where somebody looked, and at least what has to be
-        assumed (`Measurement.least_error`); and the private rows' own sampling. NaN without a measurement.
+        It is the excess of the release's measured error over the errors of the replays, at least
+        `Measurement.least_error`, plus the sampling variance of the private rows. It is NaN without a measurement.
         """
         measurement = self.release.weights.measurement
         least = UNTESTED if measurement is None else measurement.least_error
@@ -156,30 +166,29 @@ class Rehearsals(Sequence[Release]):
         level: float = 0.9,
         random_seed: int | np.random.Generator | None = None,
     ) -> RehearsedInterval:
-        """Interval of any number that can be computed from weighted rows, such as a quantile or a classifier's AUC.
+        """Return an interval for a statistic of weighted rows, such as a quantile or the AUC of a classifier.
 
         Parameters
         ----------
         statistic : callable
-            Takes rows, a data frame, and their weights, shape (row,) with mean one, and returns a number that changes
-            smoothly with the weights. It is called once for the release, once for each rehearsal, and forty times with
-            other weights of the release's rows, which tell how far it rests on what was not measured.
-        level : float
-            In (0, 1).
+            Function of the rows (a data frame) and their weights, shape (row,) with mean one. It returns a number that
+            changes smoothly with the weights. It is called for the release, for each rehearsal, and forty times with
+            perturbed weights of the release, which show how much the statistic depends on unmeasured features.
+        level : float, default 0.9
+            Level of the interval, in (0, 1).
         random_seed : int or numpy.random.Generator, optional
-            For these other weights.
+            Seed of the perturbations.
 
         Returns
         -------
         RehearsedInterval
-            Its ``estimate``, ``lower`` and ``upper``, the standard deviation ``sd``, and ``unrehearsed_share``, the
-            share of the variance that stands for what was not measured.
+            Named tuple of ``estimate``, ``lower``, ``upper``, the standard deviation ``sd``, and ``unrehearsed_share``,
+            the share of the variance that is due to unmeasured features.
 
         Raises
         ------
         ValueError
-            For a wrong level, or where the statistic of the release is not finite, or fewer than ten rehearsals have a
-            finite one.
+            If the level is out of range, or the statistic is not finite in the release and in ten rehearsals.
 
         Examples
         --------
@@ -196,9 +205,9 @@ class Rehearsals(Sequence[Release]):
 
         found = self.spread(as_array, random_seed=random_seed)
         if not np.isfinite(found.estimate[0]):
-            raise ValueError("the statistic of the release is not finite. It must be a number for weighted rows.")
+            raise ValueError("the statistic of the release is not finite. It must return a finite number.")
         if found.n_finite[0] < LEAST:
-            raise ValueError(f"the statistic is finite in {found.n_finite[0]} rehearsals; it takes at least {LEAST}.")
+            raise ValueError(f"the statistic must be finite in {LEAST} rehearsals or more; got {found.n_finite[0]}.")
         estimate, seen, missed = (float(part[0]) for part in found[:3])
         sd = float(np.sqrt(seen + missed))
         half = float(stdtrit(found.n_finite[0], (1 + level) / 2)) * sd
@@ -210,10 +219,7 @@ class Rehearsals(Sequence[Release]):
         *,
         random_seed: int | np.random.Generator | None = None,
     ) -> StatisticSpread:
-        """Compute how far several statistics of the release, an array (q,), are from the truth; see `interval`.
-
-        Values that are not finite are left out.
-        """
+        """Return errors of several statistics, an array (q,); see `interval`. Values must be finite to be used."""
         table, values = self.release.synthetic, self.release.weights.values
         estimate = statistics(table.frame, values)
         found = np.stack([statistics(replay.synthetic.frame, replay.weights.values) for replay in self]) - estimate
@@ -225,7 +231,7 @@ class Rehearsals(Sequence[Release]):
         return StatisticSpread(estimate, seen, missed, n_finite)
 
     def _missed(self, statistics: Callable[[pd.DataFrame, Array], Array], rng: np.random.Generator) -> Array:
-        """Variances (q,) that stand for what was not measured, by the statistics' slopes along unmeasured features."""
+        """Return variances (q,) due to unmeasured features, from the slopes of the statistics along them."""
         release, measurement = self.release, self.release.weights.measurement
         none = np.zeros(1)
         if np.isnan(self.unrehearsed) or measurement is None or measurement.features is None:
@@ -242,19 +248,19 @@ class Rehearsals(Sequence[Release]):
             ends = [values * np.exp(sign * step) for sign in (1, -1)]
             up, down = (statistics(release.synthetic.frame, end / end.mean()) for end in ends)
             slopes.append((up - down) / (2 * _STEP))
-        # a random direction has one part in `size` of a statistic's squared slope
+        # on average, a random direction has 1/size of the squared slope of a statistic
         return self.unrehearsed * size * np.mean(np.square(slopes), axis=0)
 
     def __iter__(self) -> Iterator[Release]:
-        """Read one replay after the other; only one is in memory."""
+        """Yield one replay after the other, with only one in memory."""
         return (self[index] for index in range(len(self)))
 
     def check(self, release: Release) -> None:
-        """Raise a ValueError where these are not rehearsals of a release."""
+        """Raise a ValueError unless these are rehearsals of the given release."""
         if self.facts.release != release_digest(release):
             raise ValueError(
-                "the rehearsals are those of another release, or the weights of this one were changed. Use "
-                "rehearse(release) on the release as it was published."
+                "the rehearsals belong to a different release, or its weights were changed. Rehearse the release as it "
+                "was published."
             )
 
     def __repr__(self) -> str:
@@ -270,26 +276,27 @@ class Rehearsals(Sequence[Release]):
     @property
     def _replayed(self) -> str:
         generator = self.facts.generator
-        return f"{generator} and weights replayed" if generator else "weights replayed, rows kept as they are"
+        return f"{generator} and weights replayed" if generator else "weights replayed, rows kept unchanged"
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write them to a file, atomically.
+        """Write the rehearsals to a file, completely or not at all.
 
         Parameters
         ----------
         path : str or path
-        overwrite : bool
+            File to write.
+        overwrite : bool, default False
             Replace an existing file.
 
         Returns
         -------
         pathlib.Path
-            Where it was written.
+            Path of the file.
 
         Raises
         ------
         FileExistsError, OSError
-            When the file exists already or cannot be written; nothing is left behind.
+            If the file already exists or cannot be written. No partial file remains.
         """
         frames = (frame_of(self._contents[index]) for index in range(len(self)))
         path = Path(path)
@@ -298,12 +305,12 @@ class Rehearsals(Sequence[Release]):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Rehearsals:
-        """Read rehearsals from a file: it runs no code, and each replay is checked when it is read.
+        """Read rehearsals from a file. It runs no code from the file, and checks each replay when it is read.
 
         Parameters
         ----------
         path : str or path
-            It must stay where it is: replays are read from it when they are needed.
+            File to read. Do not move it: replays are read from it when they are needed.
 
         Returns
         -------
@@ -312,41 +319,41 @@ class Rehearsals(Sequence[Release]):
         Raises
         ------
         RehearsalsError
-            When the file is damaged, cut short, or none of rehearsals; it names the path and the remedy.
+            If the file is damaged or incomplete, or is not a file of rehearsals. The message names path and remedy.
         OSError
-            When the file is absent or cannot be opened.
+            If the file does not exist or cannot be opened.
         """
         facts, release, frames, end = read_index(path)
         if end < os.path.getsize(path):
             raise RehearsalsError(
-                f"{path} is cut short after {len(frames)} rehearsals, as by a run that was interrupted. Go on with "
-                f"rehearse(release, path={os.fspath(path)!r})."
+                f"{path} is incomplete after {len(frames)} rehearsals, probably because a run was interrupted. "
+                f"Continue with rehearse(release, path={os.fspath(path)!r})."
             )
         return cls(facts, release, frames)
 
 
 def _opened(content: bytes) -> Release:
-    """Read a release from the bytes of its file; a RehearsalsError whatever is wrong with them."""
+    """Read a release from the bytes of its file; every failure is a RehearsalsError."""
     try:
         return Release(**from_bytes(io.BytesIO(content)))
-    except Exception as error:  # files come from anyone
+    except Exception as error:  # files can come from untrusted sources
         said = " ".join(str(error)[:200].split()).rstrip(".")
-        raise RehearsalsError(f"the rehearsals hold no valid release ({said}). Rehearse the release again.") from None
+        raise RehearsalsError(f"the rehearsals contain an invalid release ({said}). Rehearse again.") from None
 
 
 class FileFrames(Sequence[bytes]):
-    """Replays in a file, each by where it begins, its length and its SHA-256."""
+    """Replays in a file, each located by its offset, its length and its SHA-256."""
 
-    def __init__(self, path: str | os.PathLike[str], places: Sequence[tuple[int, int, bytes]]) -> None:
-        self.path, self.places = path, places
+    def __init__(self, path: str | os.PathLike[str], positions: Sequence[tuple[int, int, bytes]]) -> None:
+        self.path, self.positions = path, positions
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.positions)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return FileFrames(self.path, self.places[index])
-        start, length, seal = self.places[index]
+            return FileFrames(self.path, self.positions[index])
+        start, length, seal = self.positions[index]
         with open(self.path, "rb") as file:
             file.seek(start)
             content = file.read(length)
@@ -356,38 +363,38 @@ class FileFrames(Sequence[bytes]):
 
 
 def header_of(facts: RehearsalFacts, release: bytes) -> bytes:
-    """First bytes of a file of rehearsals, with those of the release's file."""
+    """Return the first bytes of a file of rehearsals, including the bytes of the release file."""
     return _MAGIC + json.dumps(vars(facts)).encode() + b"\n" + frame_of(release)
 
 
 def frame_of(content: bytes) -> bytes:
-    """Bytes of one rehearsal in a file, from those of its release file."""
+    """Return the bytes of one rehearsal in a file, from the bytes of its release file."""
     return _HEAD.pack(len(content), hashlib.sha256(content).digest()) + content
 
 
 def read_index(path: str | os.PathLike[str]) -> tuple[RehearsalFacts, bytes, FileFrames, int]:
-    """Facts of a file of rehearsals, its release and whole replays, and where they end; else a RehearsalsError."""
+    """Return facts, release and complete replays of a file, and the offset of their end; or raise RehearsalsError."""
     size = os.path.getsize(path)
     with open(path, "rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
-            raise RehearsalsError(f"{path} is no file of rehearsals, or of a newer iwbayes. Choose another file.")
+            raise RehearsalsError(f"{path} is not a file of rehearsals, or is from a newer iwbayes. Use another file.")
         line = file.readline(_MOST_OF_HEADER)
         try:
             facts = RehearsalFacts(**json.loads(line))
             if list(map(type, vars(facts).values())) != [str, int, str, int, float]:
-                raise ArchiveError("a fact has another type")
+                raise ArchiveError("a fact has the wrong type")
         except (ValueError, TypeError, RecursionError):
             raise RehearsalsError(f"{path} is damaged: its first lines cannot be read. Rehearse again.") from None
-        places, end = [], file.tell()
+        positions, end = [], file.tell()
         while len(head := file.read(_HEAD.size)) == _HEAD.size:
             length, seal = _HEAD.unpack(head)
             start = file.tell()
             if length > MAX_BYTES or start + length > size:
                 break
-            places.append((start, length, seal))
+            positions.append((start, length, seal))
             end = start + length
             file.seek(end)
-    if not places:
+    if not positions:
         raise RehearsalsError(f"{path} is damaged: its release cannot be read. Rehearse again.")
-    frames = FileFrames(path, places)
+    frames = FileFrames(path, positions)
     return facts, frames[0], frames[1:], end

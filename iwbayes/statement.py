@@ -1,4 +1,4 @@
-"""PrivacyStatement: the frozen record of what ran on the private rows and what it costs."""
+"""PrivacyStatement: the record of all uses of the private rows and of their joint privacy guarantee."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, Literal, get_args
 from iwbayes.display import fill, html_table, wrapped
 from iwbayes.schema.cells import check_on_undeclared
 
-#: From the best to the worst source of privacy noise; a statement shows the worst that was used.
+#: Sources of privacy noise, from best to worst; a statement shows the worst source used.
 NOISE_KINDS = ("hardened", "floating-point", "unverified", "seeded")
-#: Mechanisms whose noise has no hardened sampler.
+#: Mechanisms without a hardened sampler.
 FLOATING_POINT = ("spherical", "objective", "dp-sgd")
 MECHANISMS = (
     "gaussian",
@@ -26,53 +26,69 @@ MECHANISMS = (
     "declared",
     "none",
 )
-#: What a statement says of the way in which uses were priced together.
+#: For each rule, the sentence in a statement on how the costs of the uses were combined.
 _RULES = {
-    "fixed": "Priced together by privacy loss distributions: all was fixed in advance.",
-    "gdp": "Priced by the privacy filter gdp (Gaussian DP, mu squared adds up).",
-    "renyi": "Priced by the privacy filter renyi (Renyi divergences of one order add up).",
-    "basic": "Priced by the privacy filter basic (epsilons and deltas add up).",
+    "fixed": "Costs combined by privacy loss distributions: all uses were fixed in advance.",
+    "gdp": "Costs combined by the privacy filter gdp (Gaussian DP: mu squared adds up).",
+    "renyi": "Costs combined by the privacy filter renyi (Renyi divergences of one order add up).",
+    "basic": "Costs combined by the privacy filter basic (epsilons and deltas add up).",
 }
-#: An infinite epsilon in a file: JSON has no such number.
+#: An infinite epsilon in a file, because JSON has no infinite numbers.
 INFINITE = "infinite"
-#: What may differ between neighbours when every person owns one row; and when a person may own several.
+#: Adjacencies if every person owns one row, and all adjacencies, including the one for persons with several rows.
 RowAdjacency = Literal["replace-one", "zero-out"]
 Adjacency = Literal["replace-one", "zero-out", "replace-user"]
 ROW_ADJACENCIES, ADJACENCIES = get_args(RowAdjacency), get_args(Adjacency)
 
-#: What every statement says of its reach, and what one says where cells that do not fit refuse the table.
+#: Paragraphs on the scope of a statement. The second one applies if cells that do not fit the schema refuse the table.
 _REACH = (
-    "It covers the uses above and no others: costs under other ledgers add up, and choosing settings by looking at the "
-    "private rows is not covered.",
-    "The promise holds among tables that conform to the schema; amending a schema after a refusal is a look at private "
-    "rows.",
+    "The guarantee covers the uses above only. Costs under other ledgers add up, and choosing settings by looking at "
+    "the private rows is not covered.",
+    "The guarantee holds among tables that conform to the schema. Do not change a schema because of a refusal: the "
+    "refusal depends on private rows, and no charge covers it.",
 )
-#: Width of these paragraphs, so that they fit on a terminal of 80 columns where they are indented.
+#: Width of these paragraphs: they fit an 80-column terminal even if they are indented.
 _PARAGRAPH = 76
 
 
 @dataclass(frozen=True)
 class Event:
-    """One use of the private rows: data, not a price; a ledger prices events jointly.
+    """One use of the private rows by a mechanism.
+
+    An event records what happened; a ledger computes the joint cost of several events.
 
     Parameters
     ----------
     label : str
-        Who used the rows, for example "BayesNet structure".
+        Algorithm that used the rows, for example "BayesNet structure".
     mechanism : str
         "gaussian", "laplace", "cube", "spherical", "exponential", "above-threshold", "objective" (objective
-        perturbation), "dp-sgd" (Poisson-sampled Gaussian steps), "declared" (what somebody else says that an outside
-        table cost) or "none" (no noise at all: epsilon is infinite).
+        perturbation), "dp-sgd" (Poisson-sampled Gaussian steps), "declared" (cost of a table from outside, as its maker
+        declared it) or "none" (no noise, so epsilon is infinite).
     epsilon, delta : float
-        The guarantee of one use on its own; of all steps together for "dp-sgd".
-    noise_multiplier : float or None
-        Standard deviation over L2 sensitivity, for Gaussian noise; over the clip norm of one gradient for "dp-sgd".
-    count : int
-        How many times the same mechanism ran.
-    sampling_probability : float or None
-        Chance of each row to be in a step, for "dp-sgd".
-    steps : int or None
-        Number of steps, for "dp-sgd".
+        Guarantee of one use alone. For "dp-sgd", the guarantee of all steps together. The default of delta is 0.
+    noise_multiplier : float or None, default None
+        For "gaussian", noise standard deviation divided by the L2 sensitivity. For "dp-sgd", noise standard deviation
+        divided by the clip norm of the gradient of one row. None for other mechanisms.
+    count : int, default 1
+        Number of times that the mechanism ran.
+    sampling_probability : float or None, default None
+        For "dp-sgd", probability that a row is in a step.
+    steps : int or None, default None
+        For "dp-sgd", number of steps.
+
+    Raises
+    ------
+    ValueError
+        If the mechanism is unknown, a number is out of range, or a parameter does not belong to the mechanism.
+
+    Examples
+    --------
+    >>> event = Event("mean income", "laplace", 0.5, count=2)
+    >>> event.epsilon, event.delta, event.count
+    (0.5, 0.0, 2)
+    >>> Event.from_dict(event.to_dict()) == event
+    True
     """
 
     label: str
@@ -89,39 +105,44 @@ class Event:
             raise ValueError(f"mechanism must be one of {MECHANISMS}; got {self.mechanism!r}.")
         finite = math.isfinite(self.epsilon) != (self.mechanism == "none")
         if not (finite and self.epsilon > 0 and 0 <= self.delta < 1):
-            raise ValueError(f"{self.label}: no guarantee has epsilon {self.epsilon!r}, delta {self.delta!r}.")
+            raise ValueError(
+                f"{self.label}: epsilon must be positive (infinite for mechanism 'none' only) and delta in [0, 1); got "
+                f"epsilon {self.epsilon!r}, delta {self.delta!r}."
+            )
         if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
             raise ValueError(f"{self.label}: count must be a whole number of at least 1; got {self.count!r}.")
         multiplier, gaussian = self.noise_multiplier, self.mechanism in ("gaussian", "dp-sgd")
         if gaussian != (multiplier is not None) or (multiplier is not None and not 0 < multiplier < math.inf):
             raise ValueError(
-                f"{self.label}: a Gaussian event has a positive noise multiplier and no other has one; "
-                f"got {self.noise_multiplier!r} for {self.mechanism}."
+                f"{self.label}: noise_multiplier must be positive for gaussian and dp-sgd events, and None for all "
+                f"others; got {self.noise_multiplier!r} for {self.mechanism}."
             )
         rate, steps = self.sampling_probability, self.steps
         if self.mechanism != "dp-sgd":
             if (rate, steps) != (None, None):
-                raise ValueError(f"{self.label}: only a dp-sgd event has a sampling probability and steps.")
+                raise ValueError(
+                    f"{self.label}: sampling_probability and steps must be None unless the mechanism is dp-sgd."
+                )
             return
         if rate is None or not 0 < rate <= 1:
             raise ValueError(f"{self.label}: sampling_probability must be in (0, 1]; got {rate!r}.")
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
             raise ValueError(f"{self.label}: steps must be a whole number of at least 1; got {steps!r}.")
         if self.delta == 0:
-            raise ValueError(f"{self.label}: Gaussian steps have no guarantee with delta 0.")
+            raise ValueError(f"{self.label}: delta must be above 0 for dp-sgd, whose noise is Gaussian; got 0.")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain dictionary, for JSON."""
+        """Return a plain dictionary for JSON."""
         return _finite(asdict(self))
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Event:
-        """Inverse of `to_dict`."""
+        """Make an event from the dictionary of `to_dict`."""
         return cls(**_infinite(content))
 
 
 def count_uses(events: Iterable[Event]) -> dict[Event, int]:
-    """Each kind of event, with a count of one, and how many times it happened, in order of appearance."""
+    """Return the distinct events, each with a count of one, and how often they happened, in order of appearance."""
     counts: dict[Event, int] = {}
     for event in events:
         alone = replace(event, count=1)
@@ -131,39 +152,60 @@ def count_uses(events: Iterable[Event]) -> dict[Event, int]:
 
 @dataclass(frozen=True)
 class PrivacyStatement:
-    """What was done with the private rows and the (epsilon, delta) guarantee of all of it together.
+    """All uses of the private rows and their joint (epsilon, delta) guarantee.
+
+    A release contains its statement as ``release.statement``; a ledger gives it with ``ledger.statement()``.
 
     Parameters
     ----------
     epsilon, delta : float
-        The joint guarantee of all events under ``adjacency``.
+        Joint guarantee of all events under ``adjacency``.
     adjacency : {"replace-one", "zero-out", "replace-user"}
-        Which tables the guarantee calls neighbours: those that differ in a row, and have the same public number of
-        rows; or in all rows of one user, and have the same public number of users.
+        Which tables are neighbours. Under the first two they have the same public number of rows, and one row is
+        replaced or is a null row. Under "replace-user" they have the same public number of users and differ in all rows
+        of one user.
     events : tuple of Event
+        Uses of the private rows.
     noise : {"hardened", "floating-point", "unverified", "seeded"}
-        The worst source of noise used. "unverified" is a source that is not this package's own; the notes name it.
-        "seeded" noise can be reproduced: it protects nobody.
+        Worst source of noise used. "unverified" noise comes from a source outside this package, which the notes name.
+        "seeded" noise can be reproduced, so it protects no person.
     certified : bool
-        True only for hardened noise with every input accounted for.
-    notes : tuple of str
-        Why a release is not certified.
-    on_undeclared : {"refuse", "missing", "other"}
-        What became of cells that did not fit the schema, see `PrivateTable`. Under "refuse" the promise holds among
+        True only if all noise is hardened and the cost of every input is accounted for.
+    notes : tuple of str, default ()
+        Reasons why a release is not certified.
+    on_undeclared : {"refuse", "missing", "other"}, default "refuse"
+        Treatment of cells that did not fit the schema; see `PrivateTable`. Under "refuse" the guarantee holds among
         tables that conform to the schema.
-    products : frozenset of str or None
-        Digests of what the charged events have made, by which a `Release` checks its parts. Not part of a file.
-    rule : str or None
-        How releases were priced together: "fixed" where all settings were fixed in advance, so that their joint
-        privacy loss distribution holds; else the privacy filter of the ledger (see
-        `iwbayes.curator.privacy.filters`). None in files of versions before there was one.
-    budget : (float, float) or None
-        Epsilon and delta that all releases of the ledger together stay within, whatever is chosen when.
+    products : frozenset of str or None, default None
+        Digests of the tables and weights that the charged events produced; a `Release` checks its parts with them. Not
+        stored in files.
+    rule : str or None, default None
+        How the costs of releases were combined. "fixed" means that all settings were fixed in advance, so the joint
+        privacy loss distribution applies. Otherwise it is the privacy filter of the ledger (see
+        `iwbayes.curator.privacy.filters`). None in files of early versions.
+    budget : (float, float) or None, default None
+        Epsilon and delta that all releases of the ledger together never exceed, even if later settings depend on
+        earlier releases.
+
+    Raises
+    ------
+    ValueError
+        If an argument has an invalid value, or noise that is not hardened is declared certified.
 
     Notes
     -----
-    The statement covers its events: one release, and what the same ledger was charged before. Costs under other ledgers
-    add up. Settings may be chosen by looking at what the same ledger released, not at the private rows.
+    The statement covers its events: one release, and all earlier uses that the same ledger charged. Costs under other
+    ledgers add up. You may choose settings by looking at earlier releases of the same ledger, but not by looking at the
+    private rows.
+
+    Examples
+    --------
+    >>> event = Event("mean income", "laplace", 0.5)
+    >>> statement = PrivacyStatement(0.5, 0.0, "replace-one", (event,), "hardened", certified=True)
+    >>> print(statement.lines()[0])
+    (0.5, 0)-differential privacy under replace-one adjacency.
+    >>> statement.certified, statement.uses[event]
+    (True, 1)
     """
 
     epsilon: float
@@ -182,23 +224,23 @@ class PrivacyStatement:
         if self.noise not in NOISE_KINDS:
             raise ValueError(f"noise must be one of {NOISE_KINDS}; got {self.noise!r}.")
         if self.budget is not None and len(self.budget) != 2:
-            raise ValueError(f"budget must be epsilon and delta; got {self.budget!r}.")
+            raise ValueError(f"budget must be a pair (epsilon, delta); got {self.budget!r}.")
         if self.adjacency not in ADJACENCIES:
             raise ValueError(f"adjacency must be one of {ADJACENCIES}; got {self.adjacency!r}.")
         if self.certified and self.noise != "hardened":
-            raise ValueError(f"only hardened noise can be certified; got {self.noise!r}.")
+            raise ValueError(f"noise must be 'hardened' if certified is True; got {self.noise!r}.")
         check_on_undeclared(self.on_undeclared)
 
     @property
     def uses(self) -> dict[Event, int]:
-        """Each kind of event, with a count of one, and how many times it happened."""
+        """Distinct events, each with a count of one, and how often they happened."""
         return count_uses(self.events)
 
     def __str__(self) -> str:
         return wrapped("\n".join(self.lines()))
 
     def lines(self) -> list[str]:
-        """Say the guarantee in plain words, in lines that are not wrapped, as others indent them."""
+        """Return the statement as lines of text, not wrapped, so that other objects can indent them."""
         first, second, *others = self._terms()
         uses = (
             f"  {e.label}: {e.mechanism}, epsilon {e.epsilon:.4g}, delta {e.delta:.3g}"
@@ -216,7 +258,7 @@ class PrivacyStatement:
         return html_table(f"{first} {second}", header, rows, notes=others)
 
     def _terms(self) -> list[str]:
-        """Say the guarantee, the noise, and what it covers and does not: all but the uses."""
+        """Return the lines of the statement except the uses: guarantee, noise, notes and scope."""
         kind = "certified" if self.certified else "NOT certified"
         lines = [
             f"({self.epsilon:.6g}, {self.delta:.3g})-differential privacy under {self.adjacency} adjacency.",
@@ -227,12 +269,12 @@ class PrivacyStatement:
             lines.append(f"  {_RULES.get(self.rule, self.rule)}")
         if self.budget is not None:
             epsilon, delta = self.budget
-            lines.append(f"  Everything charged to this ledger stays within ({epsilon:.6g}, {delta:.3g}).")
+            lines.append(f"  All charges to this ledger together stay within ({epsilon:.6g}, {delta:.3g}).")
         reach = _REACH if self.on_undeclared == "refuse" else _REACH[:1]
         return lines + [fill(text, first="  ", width=_PARAGRAPH) for text in reach]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain dictionary, for JSON."""
+        """Return a plain dictionary for JSON."""
         content = asdict(self)
         content["events"] = [event.to_dict() for event in self.events]
         content["notes"] = list(self.notes)
@@ -243,7 +285,7 @@ class PrivacyStatement:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> PrivacyStatement:
-        """Inverse of `to_dict`."""
+        """Make a statement from the dictionary of `to_dict`."""
         values = _infinite(content)
         values["events"] = tuple(Event.from_dict(event) for event in values["events"])
         values["notes"] = tuple(values.get("notes", ()))

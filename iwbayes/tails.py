@@ -1,4 +1,4 @@
-"""Tails of importance weights: Pareto smoothing, and the test of a finite variance. Arrays only."""
+"""Tails of importance weights: Pareto smoothing, and a test for a finite variance. Works on arrays only."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import scipy  # its `optimize` is imported where it is first used
+import scipy  # loads `scipy.optimize` on first use
 from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
 from iwbayes.arrays import Array
 
-#: Fewest weights above the threshold for the asymptotic distributions of the test of a finite variance.
+#: Smallest number of weights above the threshold for which the asymptotic distributions of the variance test are used.
 LEAST_TAIL = 10
-#: The generalised Pareto likelihood is regular above this shape (Smith 1985); fits stop at it.
+#: The generalised Pareto likelihood is regular above this shape (Smith 1985), so fits use it as the lower bound.
 LEAST_SHAPE = -0.5
 
 
 def tail_length(n: int) -> int:
-    """Count the largest weights that make the tail: min(n/5, 3 sqrt(n)), rounded up (Vehtari et al. 2024)."""
+    """Return the number of weights in the tail: min(n/5, 3 sqrt(n)), rounded up (Vehtari et al. 2024)."""
     return math.ceil(min(n / 5, 3 * math.sqrt(n)))
 
 
 def is_tied(log_weights: ArrayLike) -> bool:
-    """Whether at most half of the largest log weights (row,) differ from each other: no continuous tail has that.
+    """Return whether at most half of the largest log weights (row,) are distinct, so the tail is not continuous.
 
-    A constant tail is no such case, as it has a shape, -inf.
+    A constant tail does not count as tied, because its shape is defined: -inf.
     """
     raw = np.asarray(log_weights, dtype=np.float64)
     tail = np.sort(raw[np.isfinite(raw)])[-tail_length(len(raw)) :]
@@ -40,23 +40,23 @@ def psislw(log_weights: ArrayLike) -> tuple[Array, float]:
     Theory: docs/theory.md#pareto-k-and-effective-sample-sizes.
 
     The largest weights (`tail_length`) are replaced by quantiles of the generalised Pareto distribution fitted to them,
-    and cut at the largest raw one. Return the log weights (row,), whose weights sum to one, and pareto_k: the fitted
-    shape with the paper's weak prior, -inf when the tail is constant, and inf when it has fewer than five rows.
+    and cut at the largest raw weight. Return the log weights (row,), whose weights sum to one, and pareto_k: the fitted
+    shape with the paper's weak prior. pareto_k is -inf if the tail is constant, and inf if it has fewer than five rows.
 
-    Rows are independent: the tail is that of relative efficiency one. ArviZ 0.23 gives the same to rounding, except
-    for tails that are constant or empty. ArviZ 1 rounds the length of the tail down where the paper rounds up, keeps
-    weights equal to the threshold, and refuses a constant tail and one of fewer than five.
+    Rows are treated as independent (relative efficiency one). ArviZ 0.23 gives the same result up to rounding, except
+    for tails that are constant or empty. ArviZ 1 differs: it rounds the length of the tail down, while the paper rounds
+    up; it keeps weights equal to the threshold; and it refuses constant tails and tails of fewer than five rows.
     """
     raw: Array = np.array(log_weights, dtype=np.float64)
     if raw.ndim != 1 or raw.size == 0 or np.isnan(raw).any():
         raise ValueError(f"log_weights must be one-dimensional without NaN; got shape {raw.shape}.")
-    shifted = raw - np.max(raw)  # none is above 0, so that the sum of exponentials does not overflow
+    shifted = raw - np.max(raw)  # at most 0, so the sum of exponentials cannot overflow
     pareto_k = _smooth_tail(shifted)
     return shifted - np.log(np.exp(shifted).sum()), pareto_k
 
 
 def _smooth_tail(shifted: Array) -> float:
-    """Replace the largest weights, in place, and return their shape."""
+    """Smooth the largest log weights of the array itself, and return the fitted shape."""
     n_tail = tail_length(len(shifted))
     if n_tail < 5 or n_tail >= len(shifted):
         return np.inf
@@ -64,21 +64,21 @@ def _smooth_tail(shifted: Array) -> float:
     cutoff = max(shifted[order[-n_tail - 1]], np.log(np.finfo(np.float64).tiny))
     tail = order[-n_tail:]
     tail = tail[shifted[tail] > cutoff]
-    if 0 < len(tail) < 5:  # a few rows above a constant, perhaps with all the weight
+    if 0 < len(tail) < 5:  # a few rows above a constant, which may have all the weight
         return np.inf
     if len(tail) == 0 or np.ptp(shifted[tail]) < np.finfo(np.float64).eps * 10:
         return -np.inf
     shape, scale = _fit_generalised_pareto(np.exp(shifted[tail]) - np.exp(cutoff))
     if np.isfinite(shape):
         rest = np.log1p(-(np.arange(len(tail)) + 0.5) / len(tail))
-        with np.errstate(over="ignore"):  # quantiles beyond the floats are cut at the largest raw weight
+        with np.errstate(over="ignore"):  # quantiles that overflow are cut at the largest raw weight below
             quantiles = -scale * rest if abs(shape) < 1e-12 else scale * np.expm1(-shape * rest) / shape
         shifted[tail] = np.minimum(np.log(quantiles + np.exp(cutoff)), 0.0)
     return float(shape)
 
 
 def _fit_generalised_pareto(excess: Array) -> tuple[float, float]:
-    """Shape and scale by Zhang & Stephens (2009), with the shape drawn to .5 as by ten observations."""
+    """Fit shape and scale by Zhang & Stephens (2009); a prior worth ten observations pulls the shape towards 0.5."""
     x = np.sort(excess)
     n, n_grid, prior_rows, prior_scale = len(x), 30 + int(len(x) ** 0.5), 10.0, 3.0
     grid = 1 - np.sqrt(n_grid / (np.arange(1, n_grid + 1) - 0.5))
@@ -95,18 +95,19 @@ def _fit_generalised_pareto(excess: Array) -> tuple[float, float]:
 
 
 class FiniteVarianceTest(NamedTuple):
-    """Test that the variance of weights is finite: Pareto shape at most 1/2 against above 1/2.
+    """Result of a test for a finite variance of weights: Pareto shape at most 1/2 against above 1/2.
 
     Parameters
     ----------
     shape : float
-        Maximum likelihood estimate, without a prior; -0.5 stands for all values up to it, -inf for a constant tail.
+        Maximum likelihood estimate of the Pareto shape, without a prior. -0.5 means -0.5 or less; -inf means a constant
+        tail.
     n_tail : int
         Number of weights above the threshold.
     wald, score, likelihood_ratio : float
-        Statistics, standard normal at shape 1/2 for large tails; large ones speak against a finite variance.
-        ``likelihood_ratio`` is the signed root: its square has the distribution 1/2 chi2_0 + 1/2 chi2_1 where it is
-        positive.
+        Test statistics. For large tails they are standard normal at shape 1/2, and large values are evidence against a
+        finite variance. ``likelihood_ratio`` is the signed root; if positive, its square has the distribution
+        1/2 chi2_0 + 1/2 chi2_1.
     """
 
     shape: float
@@ -117,31 +118,32 @@ class FiniteVarianceTest(NamedTuple):
 
     @property
     def p_values(self) -> dict[str, float]:
-        """One-sided p-value of each statistic; 1/2 and more where the statistic is at most 0."""
+        """One-sided p-value of each statistic; at least 1/2 if the statistic is at most 0."""
         return {name: float(ndtr(-getattr(self, name))) for name in ("wald", "score", "likelihood_ratio")}
 
     @property
     def p_value(self) -> float:
-        """P-value of the score statistic, whose level is nearest to the nominal one in short tails."""
+        """P-value of the score statistic, whose level is closest to the nominal level for short tails."""
         return self.p_values["score"]
 
 
 def variance_test(log_weights: ArrayLike, *, tail: int | None = None) -> FiniteVarianceTest:
-    """Wald, score and likelihood-ratio tests of a finite variance (Koopman, Shephard & Creal 2009).
+    """Test for a finite variance of weights: Wald, score and likelihood ratio (Koopman, Shephard & Creal 2009).
 
-    Log weights (row,) are those of independent rows; an additive constant does not matter, and -inf is a weight of
-    zero. The ``tail`` largest are used, by default `tail_length` of the rows. The next one is the threshold, and
-    weights equal to it are left out. A constant tail has a finite variance: its shape and statistics are -inf.
+    The log weights (row,) belong to independent rows. An additive constant does not matter, and -inf is a weight of
+    zero. The test uses the ``tail`` largest log weights, by default `tail_length` of the rows. The next largest is the
+    threshold, and weights equal to it are left out. A constant tail has a finite variance: its shape and statistics are
+    -inf.
 
-    Raises ValueError when the log weights are no list without NaN or +inf, ``tail`` is out of range, or fewer than 10
-    weights are above the threshold.
+    A ValueError is raised if the log weights are not one-dimensional or contain NaN or +inf, ``tail`` is out of range,
+    or fewer than 10 weights are above the threshold.
 
     The excesses z over the threshold follow the generalised Pareto distribution with density
     (1 + shape z/scale)**(-1/shape - 1)/scale, and weights have a finite variance for shape < 1/2. With theta =
     shape/scale, the restricted fit at 1/2 solves mean(theta z/(1 + theta z)) = 1/3, and the score of the shape there
-    is 4 sum(log(1 + theta z)) - 2 n. Statistics are standardised by the Fisher information at 1/2 (Smith 1985), whose
-    inverse gives the shape the variance 9/(4 n) whatever the scale. Excesses are kept as logarithms, so that no range
-    of weights overflows. Sources: Koopman, Shephard & Creal, Testing the assumptions behind importance sampling,
+    is 4 sum(log(1 + theta z)) - 2 n. Statistics are standardised by the Fisher information at 1/2 (Smith 1985): the
+    variance of the shape is 9/(4 n) for every scale. Excesses are stored as logarithms, so weights of any range cannot
+    overflow. Sources: Koopman, Shephard & Creal, Testing the assumptions behind importance sampling,
     Journal of Econometrics 149 (2009); Smith, Maximum likelihood estimation in a class of nonregular cases,
     Biometrika 72 (1985).
 
@@ -158,8 +160,8 @@ def variance_test(log_weights: ArrayLike, *, tail: int | None = None) -> FiniteV
     n_tail = tail_length(len(raw)) if tail is None else tail
     if isinstance(n_tail, bool) or not isinstance(n_tail, int | np.integer) or not LEAST_TAIL <= n_tail < len(raw):
         raise ValueError(
-            f"the tail must hold at least {LEAST_TAIL} and fewer than all {len(raw)} weights; got {n_tail!r}. "
-            f"Give more rows or another tail."
+            f"the tail must have at least {LEAST_TAIL} and fewer than all {len(raw)} weights; got {n_tail!r}. "
+            f"Pass more rows or a different tail."
         )
     ordered = np.sort(raw)
     threshold, largest = ordered[-n_tail - 1], ordered[-n_tail:]
@@ -168,13 +170,13 @@ def variance_test(log_weights: ArrayLike, *, tail: int | None = None) -> FiniteV
         return FiniteVarianceTest(-math.inf, 0, -math.inf, -math.inf, -math.inf)
     if len(largest) < LEAST_TAIL:
         raise ValueError(
-            f"only {len(largest)} weights stand above the threshold, the others are equal to it; the test needs "
-            f"{LEAST_TAIL}. Give a larger tail."
+            f"the test needs {LEAST_TAIL} weights above the threshold; only {len(largest)} are above it, and the other "
+            f"weights of the tail are equal to it. Pass a larger tail."
         )
     profile, n = _Profile(largest + np.log(-np.expm1(threshold - largest))), len(largest)
     u = _best(profile)
     shape = profile.shape(u)
-    # restricted to shape 1/2: the share s y/(1 + s y) increases from 0 to 1 and has mean shape/(1 + shape)
+    # fit restricted to shape 1/2: the share s y/(1 + s y) increases from 0 to 1 and has mean shape/(1 + shape)
     restricted = scipy.optimize.brentq(
         lambda v: -np.expm1(-profile.logs(v)).mean() - 1 / 3, 0.0, profile.highest, xtol=1e-13
     )
@@ -187,10 +189,10 @@ def variance_test(log_weights: ArrayLike, *, tail: int | None = None) -> FiniteV
 
 
 class _Profile:
-    """Generalised Pareto likelihood of excesses along u = log(1 + s), s = shape/scale in units of the largest excess.
+    """Profile likelihood of a generalised Pareto distribution as a function of u = log(1 + s).
 
-    The best scale for a given s is shape/s, which leaves one dimension (Grimshaw 1993). The shape mean(log(1 + s y))
-    increases in u, which runs over all reals, and has its sign.
+    Here s = shape/scale in units of the largest excess. The best scale for a given s is shape/s, which leaves one
+    dimension (Grimshaw 1993). u takes all real values. The shape mean(log(1 + s y)) increases with u and has its sign.
     """
 
     def __init__(self, log_excess: Array) -> None:
@@ -199,11 +201,11 @@ class _Profile:
         self.y = np.exp(self.log_y)
         with np.errstate(divide="ignore"):
             self.log_rest = np.log(-np.expm1(self.log_y))
-        #: Beyond it every s y is huge and the likelihood falls.
+        #: Above this u every s y is huge and the likelihood decreases.
         self.highest = 40.0 - float(self.log_y.min())
 
     def logs(self, u: float) -> Array:
-        """log(1 + s y) of each excess, to full precision for any s; shape (n,)."""
+        """Return log(1 + s y) of each excess, shape (n,), with full precision for any s."""
         if abs(u) < 1:
             return np.log1p(math.expm1(u) * self.y)
         return np.logaddexp(self.log_rest, u + self.log_y)
@@ -212,23 +214,23 @@ class _Profile:
         return float(self.logs(u).mean())
 
     def log_scale(self, u: float) -> float:
-        """Logarithm of shape/s, the scale in units of the largest excess."""
+        """Return the logarithm of shape/s, which is the scale in units of the largest excess."""
         if u == 0:
             return math.log(self.y.mean())
         return math.log(abs(self.shape(u))) - max(u, 0.0) - math.log(-math.expm1(-abs(u)))
 
     def loss(self, u: float) -> float:
-        """Minus the mean log likelihood at the best scale."""
+        """Return minus the mean log likelihood at the best scale."""
         return self.log_scale(u) + self.shape(u) + 1
 
     def slope(self, u: float) -> float:
-        """Zero where both likelihood equations hold, and at u = 0: (1 + shape) mean(1/(1 + s y)) - 1."""
+        """Return (1 + shape) mean(1/(1 + s y)) - 1, which is zero at u = 0 and at solutions of the score equations."""
         logs = self.logs(u)
         return float((1 + logs.mean()) * np.exp(-logs).mean()) - 1
 
 
 def _best(profile: _Profile) -> float:
-    """Where the likelihood is largest among shapes of at least `LEAST_SHAPE`; below it grows without a bound."""
+    """Return the u that maximises the likelihood over shapes of at least `LEAST_SHAPE`; below, it is unbounded."""
     lowest = scipy.optimize.brentq(lambda u: profile.shape(u) - LEAST_SHAPE, -float(profile.n), 0.0, xtol=1e-13)
     grid = np.union1d(np.linspace(lowest, 0.0, 32), np.linspace(0.0, profile.highest, 128))
     index = int(np.argmin([profile.loss(u) for u in grid]))

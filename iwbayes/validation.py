@@ -1,4 +1,4 @@
-"""Checks of the promises: audits of privacy, and studies of how often intervals cover."""
+"""Validation: privacy audits, and studies of the coverage of intervals."""
 
 from iwbayes.coverage.run import coverage_study
 from iwbayes.coverage.study import CoverageStudy

@@ -1,4 +1,4 @@
-"""Weights of synthetic rows, their diagnostics, and post-processing, which is free when not tuned on private rows."""
+"""Importance weights of synthetic rows: diagnostics, and post-processing that costs no privacy."""
 
 from __future__ import annotations
 
@@ -19,37 +19,51 @@ from iwbayes.tails import FiniteVarianceTest, is_tied, psislw, variance_test
 if TYPE_CHECKING:
     from iwbayes.measurement import Measurement
 
-#: Finite log weights end here, far beyond any that means something, so that their squares and sums do not overflow.
+#: Largest absolute value of a finite log weight, far above any meaningful value: squares and sums cannot overflow.
 LARGEST_LOG_WEIGHT = 1e100
 
-#: Effective sample size as a share of the synthetic rows, below which the private distribution is much narrower than,
-#: or elsewhere from, the generator's: a warning. In nine such fits of real and simulated tables that were inside
-#: otherwise, intervals covered 79 % of 42 parameters; in ten of other tables, all of 68.
+#: Smallest acceptable effective sample size, as a share of the synthetic rows. Below it the private distribution is
+#: much narrower than the generator's, or shifted, and a warning is raised. In nine such fits to real and simulated
+#: tables that passed all other checks, intervals covered 79 % of 42 parameters. In ten fits to other tables they
+#: covered all 68.
 ESS_LIMIT = 0.35
-#: Post-processing that leaves the shares w_i / sum w of a tilt as they are.
+#: Post-processing that does not change the shares w_i / sum w of a tilt.
 HARMLESS_STEPS = ("normalize",)
 
 
 @dataclass(frozen=True)
 class Weights(Sourced):
-    """Importance weights of synthetic rows on the log scale.
+    """Importance weights of synthetic rows, stored as log weights.
+
+    A release contains them as ``release.weights``. They can also come from any other source. All post-processing
+    methods return new weights and cost no privacy, as long as their settings were not tuned on private rows.
 
     Parameters
     ----------
     log_weights : array_like, shape (draw, row) or (row,)
-        log p_private(x)/p_synthetic(x), unnormalised. Several draws carry the distribution of the released noise;
-        a point estimate is one draw. -inf is a weight of zero.
+        Unnormalised log weights, log p_private(x)/p_synthetic(x) in natural logarithms. Several weight draws represent
+        the distribution of the released noise; a point estimate is one draw. -inf is a weight of zero.
     method : str
-        The estimator that made them.
-    steps : tuple of str
-        Post-processing since then, in order.
-    measurement : Measurement or None
-        The noisy statistic behind them: what noise-aware calibration needs.
+        Name of the estimator that produced the weights.
+    steps : tuple of str, default ()
+        Post-processing steps after the estimation, in order.
+    measurement : Measurement or None, default None
+        Noisy statistic from which the weights were computed. Noise-aware calibration needs it.
 
     Raises
     ------
     ValueError
-        When a log weight is NaN, +inf or finite and beyond 1e100, or a draw has no positive weight.
+        If a log weight is NaN, +inf or finite and beyond 1e100 in absolute value, or a draw has no positive weight.
+
+    Examples
+    --------
+    >>> weights = Weights([0.0, 0.0, 1.0, -1.0], "example")
+    >>> len(weights), weights.n_draws, round(weights.ess, 2)
+    (4, 1, 2.72)
+    >>> weights.values.round(2).tolist()
+    [0.79, 0.79, 2.14, 0.29]
+    >>> weights.temper(power=0.5).values.round(2).tolist()
+    [0.94, 0.94, 1.55, 0.57]
     """
 
     log_weights: Array
@@ -64,32 +78,34 @@ class Weights(Sourced):
         if log_weights.ndim != 2 or log_weights.size == 0:
             raise ValueError(f"log_weights must have shape (draw, row); got {log_weights.shape}.")
         if np.isnan(log_weights).any() or np.isposinf(log_weights).any():
-            raise ValueError("log_weights must not be NaN or +inf. Check the estimator that made them.")
+            raise ValueError("log_weights must not be NaN or +inf. Check the estimator that produced them.")
         if (np.isfinite(log_weights) & (np.abs(log_weights) > LARGEST_LOG_WEIGHT)).any():
             raise ValueError(
-                f"finite log_weights must be within {LARGEST_LOG_WEIGHT:g} of 0. Use -inf for a row without weight."
+                f"finite log_weights must be between -{LARGEST_LOG_WEIGHT:g} and {LARGEST_LOG_WEIGHT:g}. Use -inf for "
+                f"a row of weight zero."
             )
         if np.isneginf(log_weights).all(axis=1).any():
-            raise ValueError("each draw needs at least one positive weight; one has none.")
+            raise ValueError("each weight draw needs at least one positive weight; in one draw all weights are zero.")
         log_weights.setflags(write=False)
         object.__setattr__(self, "log_weights", log_weights)
         object.__setattr__(self, "steps", tuple(self.steps))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self.log_weights.setflags(write=False)  # a pickle's arrays could be written to
+        self.log_weights.setflags(write=False)  # arrays from a pickle are writeable
 
     def __len__(self) -> int:
         return self.log_weights.shape[1]
 
     def __getitem__(self, rows: Any) -> Weights:
-        """Weights of some rows, by a slice, a boolean mask or positions; their mean is one again.
+        """Return the weights of some rows, by a slice, a boolean mask or positions; their mean is one again.
 
-        They stand for a part of the private rows: as its total `reweight` should get their share,
-        ``release.n_private * weights.values[rows].sum() / len(weights)``. The measurement, which is of all rows, goes.
+        These rows represent a part of the private rows. Pass the size of this part to `reweight` as ``total``:
+        ``release.n_private * weights.values[rows].sum() / len(weights)``. The result has no measurement, because the
+        measurement belongs to all rows.
         """
         if np.ndim(rows) == 0 and not isinstance(rows, slice):
-            raise TypeError(f"weights are taken by a slice, a mask or positions of rows; got {rows!r}.")
+            raise TypeError(f"select weights by a slice, a mask or positions of rows; got {rows!r}.")
         kept = self.log_weights[:, rows if isinstance(rows, slice) else np.asarray(rows)]
         return replace(self, log_weights=kept, steps=(*self.steps, f"{kept.shape[1]} rows"), measurement=None)
 
@@ -119,12 +135,12 @@ class Weights(Sourced):
 
     @property
     def n_draws(self) -> int:
-        """Number of draws."""
+        """Number of weight draws."""
         return self.log_weights.shape[0]
 
     @cached_property
     def draw_values(self) -> Array:
-        """Weights of each draw, mean one over the rows; shape (draw, row)."""
+        """Weights of each draw, shape (draw, row), with mean one over the rows."""
         values = np.exp(self.log_weights - logsumexp(self.log_weights, axis=1, keepdims=True))
         values *= len(self)
         values.setflags(write=False)
@@ -132,17 +148,17 @@ class Weights(Sourced):
 
     @cached_property
     def values(self) -> Array:
-        """Weights averaged over the draws, mean one over the rows; shape (row,)."""
+        """Weights averaged over the draws, shape (row,), with mean one over the rows."""
         values = self.draw_values.mean(axis=0)
         values.setflags(write=False)
         return values
 
     @cached_property
     def pareto_k(self) -> float:
-        """Pareto shape of the largest weights, the worst over draws (Vehtari et al. 2024); 0.7 is large.
+        """Pareto shape of the largest weights (Vehtari et al. 2024), the largest over the draws; 0.7 is large.
 
-        NaN where the largest weights take few distinct values, as those of a table of levels do: a shape is that of a
-        continuous tail.
+        It is NaN if the largest weights take few distinct values, for example in a table of levels only, because the
+        shape describes a continuous tail.
         """
         if any(is_tied(draw) for draw in self.log_weights):
             return float("nan")
@@ -150,35 +166,35 @@ class Weights(Sourced):
 
     @property
     def pareto_k_in_words(self) -> str:
-        """Its value and what it means, for reading."""
+        """Value of `pareto_k` and its interpretation, as text."""
         k, limit = self.pareto_k, pareto_k_threshold(len(self))
         if np.isnan(k):
-            return "not defined (the largest weights take few values)"
+            return "not defined (the largest weights take few distinct values)"
         return f"{k:.2f} ({'good' if k < limit else 'large'}: the limit is {limit:.2f})"
 
     @cached_property
     def ess(self) -> float:
-        """Kish effective sample size (sum w)**2 / sum w**2, the smallest over draws, in rows."""
+        """Kish effective sample size (sum w)**2 / sum w**2 in rows, the smallest over the draws."""
         return min(kish_ess(draw) for draw in self.log_weights)
 
     def finite_variance_test(self, *, tail: int | None = None) -> FiniteVarianceTest:
-        """Test that each draw has a finite variance (Koopman, Shephard & Creal 2009); see `variance_test`.
+        """Test whether the weights of each draw have a finite variance (Koopman, Shephard & Creal 2009).
 
         Parameters
         ----------
         tail : int, optional
-            Number of largest weights to use, by default as many as `psislw` smooths.
+            Number of largest weights to use. The default is the number that `psis` smooths.
 
         Returns
         -------
         FiniteVarianceTest
-            Of the draw with the smallest ``p_value``. A small one says that importance sampling with these weights has
-            no central limit theorem; with several draws it is the smallest of as many p-values.
+            Result for the draw with the smallest ``p_value``. A small p-value says that importance sampling with these
+            weights has no central limit theorem. With several draws it is the smallest of several p-values.
 
         Raises
         ------
         ValueError
-            When the rows are too few for a tail, or ``tail`` is out of range.
+            If there are too few rows, or ``tail`` is out of range.
 
         Examples
         --------
@@ -189,16 +205,32 @@ class Weights(Sourced):
         return max((variance_test(draw, tail=tail) for draw in self.log_weights), key=lambda test: test.score)
 
     def psis(self) -> Weights:
-        """Pareto-smooth each draw's largest weights; see `psislw`."""
+        """Pareto-smooth the largest weights of each draw (PSIS).
+
+        Returns
+        -------
+        Weights
+            Weights with the additional step "psis".
+        """
         return self._stepped(np.stack([psislw(draw)[0] for draw in self.log_weights]), "psis")
 
     def temper(self, *, power: float) -> Weights:
-        """Raise the weights to a power in (0, 1]: less variance, more bias.
+        """Raise the weights to a power, which reduces their variance and adds bias.
+
+        Parameters
+        ----------
+        power : float
+            Exponent in (0, 1]; 1 leaves the weights unchanged.
+
+        Returns
+        -------
+        Weights
+            Weights with the additional step "temper(power)".
 
         Raises
         ------
         ValueError
-            When the power is outside (0, 1].
+            If the power is outside (0, 1].
         """
         if not 0 < power <= 1:
             raise ValueError(f"power must be in (0, 1]; got {power!r}. Use 1 to leave weights unchanged.")
@@ -210,16 +242,21 @@ class Weights(Sourced):
         Parameters
         ----------
         threshold : float, optional
-            In units of the mean weight; the default is the square root of the number of rows.
+            Largest weight, in units of the mean weight. The default is the square root of the number of rows.
+
+        Returns
+        -------
+        Weights
+            Weights with the additional step "truncate(threshold)".
 
         Raises
         ------
         ValueError
-            When the threshold is not above 0.
+            If the threshold is not above 0.
         """
         level = np.sqrt(len(self)) if threshold is None else float(threshold)
         if not level > 0:
-            raise ValueError(f"threshold must be above 0 (in mean weights); got {threshold!r}.")
+            raise ValueError(f"threshold must be above 0 (in units of the mean weight); got {threshold!r}.")
         return self._stepped(np.minimum(self.log_weights, self._log_means() + np.log(level)), f"truncate({level:g})")
 
     def normalize(self) -> Weights:
@@ -232,28 +269,40 @@ class Weights(Sourced):
     def resample(
         self, synthetic: SyntheticTable, *, n: int | None = None, random_seed: int | np.random.Generator | None = None
     ) -> SyntheticTable:
-        """Draw synthetic rows by weight, for tools that take no weights (sampling importance resampling).
+        """Draw synthetic rows in proportion to their weights (sampling importance resampling).
+
+        Use it for tools that do not accept weights.
 
         Parameters
         ----------
         synthetic : SyntheticTable
-            The rows of these weights, whose several draws are averaged.
+            The rows of these weights.
         n : int, optional
-            Rows to draw, by default as many as there are. Rows drawn more than once are copies: an interval
-            from the resampled rows does not account for the noise in the weights.
+            Number of rows to draw. The default is the number of synthetic rows.
         random_seed : int or numpy.random.Generator, optional
+            Seed of the draw. By default each call gives different rows.
+
+        Returns
+        -------
+        SyntheticTable
+            The drawn rows in random order. A row can appear several times. Intervals from these rows do not account
+            for the noise in the weights.
 
         Raises
         ------
         ValueError
-            When lengths differ or ``n`` is below 1.
+            If the numbers of weights and rows differ, or ``n`` is below 1.
 
         Notes
         -----
-        Systematic resampling: each row's count differs from its expectation by less than one.
+        Several weight draws are averaged. The rows are drawn by systematic resampling: the count of each row differs
+        from its expectation by less than one.
         """
         if len(self) != len(synthetic):
-            raise ValueError(f"there are {len(self)} weights for {len(synthetic)} rows; they must agree.")
+            raise ValueError(
+                f"there must be one weight per row; got {len(self)} weights for {len(synthetic)} rows. Pass the rows "
+                f"that these weights were fitted to."
+            )
         n = len(self) if n is None else n
         if n < 1:
             raise ValueError(f"n must be at least 1; got {n}.")
@@ -263,11 +312,11 @@ class Weights(Sourced):
         return SyntheticTable(frame, synthetic.schema, origin=synthetic.origin)
 
     def _stepped(self, log_weights: Array, step: str) -> Weights:
-        # `dataclasses.replace` and a release file lose the source
+        # `dataclasses.replace` drops the source, so set it again; a release file does not store it
         return replace(self, log_weights=log_weights, steps=(*self.steps, step))._from_source(self.source)
 
     def fingerprint(self) -> str:
-        """SHA-256 of the log weights and of the noisy values behind them."""
+        """Return the SHA-256 of the log weights and of the noisy values they were computed from."""
         measured = []
         part = self.measurement
         while part is not None:
@@ -277,7 +326,7 @@ class Weights(Sourced):
 
 
 def kish_ess(log_weights: ArrayLike) -> float:
-    """Kish effective sample size (sum w)**2 / sum w**2 from log weights of shape (row,), in rows.
+    """Return the Kish effective sample size (sum w)**2 / sum w**2, in rows, from log weights of shape (row,).
 
     Theory: docs/theory.md#pareto-k-and-effective-sample-sizes.
     """
@@ -286,12 +335,12 @@ def kish_ess(log_weights: ArrayLike) -> float:
 
 
 def pareto_k_threshold(n: int) -> float:
-    """Largest acceptable Pareto shape for n weights: min(1 - 1/log10(n), 0.7) (Vehtari et al. 2024)."""
+    """Return the largest acceptable Pareto shape for n weights: min(1 - 1/log10(n), 0.7) (Vehtari et al. 2024)."""
     return min(1 - 1 / np.log10(max(n, 10)), 0.7)
 
 
 def systematic_indices(weights: Array, n: int, rng: np.random.Generator) -> NDArray[np.intp]:
-    """Draw n indices in proportion to weights (row,), in their order: each count is within one of its expectation."""
+    """Draw n indices in proportion to weights (row,), in ascending order, by systematic resampling."""
     edges = np.cumsum(weights)
     points = (rng.random() + np.arange(n)) * (edges[-1] / n)
     return np.minimum(np.searchsorted(edges, points, side="right"), len(edges) - 1)

@@ -48,19 +48,19 @@ plant(OWNERS, "contributions: each partition has users of its own",
              Edit(OWNERS, "        yield part, own[part.codes]\n",
                   "        before += len(known)\n        yield part, own[part.codes]\n")))
 plant(OWNERS, "contributions: a user's rows are bounded in each partition",
-       "users, _, places = _smallest(held, tau)",
-       "users, _, places = map(np.concatenate, zip(*(_smallest([part], tau) for part in held)))",
+       "users, _, positions = _smallest(held, tau)",
+       "users, _, positions = map(np.concatenate, zip(*(_smallest([part], tau) for part in held)))",
        f"{DASK}::test_replacing_a_user_moves_no_count_and_no_sum_by_more_than_the_bound", more=UNCHECKED)
 plant("tables/blocks.py", "contributions: all rows of the partitions are read",
        "return rows if self.kept is None else rows", "return rows if True else rows",
        f"{DASK}::test_replacing_a_user_moves_no_count_and_no_sum_by_more_than_the_bound",
-       more=(Edit("tables/blocks.py", "rows._kept, rows.n_rows = self.owners.local(places), len(places)",
-                  "rows._kept = self.owners.local(places)"),))
+       more=(Edit("tables/blocks.py", "rows._kept, rows.n_rows = self.owners.local(positions), len(positions)",
+                  "rows._kept = self.owners.local(positions)"),))
 plant("tables/blocks.py", "contributions: rows that changed hands",
        "if digest_of(block[self.user]) != self.digest:", "if False:",
        f"{DASK}::test_rows_that_change_hands_are_refused")
 plant(OWNERS, "contributions: rows that changed hands before they are bounded",
-       "if (len(codes), part.digest) != (self.sizes[place], self.digests[place]):", "if False:",
+       "if (len(codes), part.digest) != (self.sizes[index], self.digests[index]):", "if False:",
        f"{DASK}::test_rows_that_change_hands_are_refused")
 plant("tables/private_table.py", "users: those of a Dask frame are forgotten",
        "return self._users is not None or (self._rows is not None and self._rows.owners is not None)",
@@ -290,7 +290,7 @@ plant(FILE, "secrets: a table prints its rows", 'return f"PrivateTable of {self.
        'return f"PrivateTable of {self._schema!r} {self._frame}"',
        "tables/test_tables.py::test_its_printed_forms_show_the_schema_only")
 plant(FILE, "secrets: a table can be pickled",
-       'raise TypeError("a PrivateTable cannot be pickled; build it again from its source.")',
+       'raise TypeError("a PrivateTable cannot be pickled. Build it again from its source.")',
        "return PrivateTable, (self.frame, self.schema)", "tables/test_tables.py::test_it_cannot_be_pickled")
 plant(FILE, "secrets: the published schema follows the rows",
        "self._fill(published, on_undeclared, _frame=canonical,",
@@ -312,12 +312,13 @@ plant("schema/dates.py", "secrets: dates beyond their range are kept",
        "        return numbers\n\n    def _since",
        "schema/test_dates.py::test_the_ends_are_attained_and_dates_beyond_are_moved_to_them")
 plant("cli/check.py", "secrets: a check names what is not declared",
-       "[place for place, name in enumerate(names)", "[name for place, name in enumerate(names)",
+       "[index for index, name in enumerate(names)", "[name for place, name in enumerate(names)",
        "contracts/test_secrets.py::test_no_check_prints_or_writes_a_private_value")
 plant("cli/check.py", "secrets: a check looks at the cells unasked",
        "unfit=unfit_columns(path, schema, form) if look else None", "unfit=unfit_columns(path, schema, form)",
        "journeys/test_check.py::test_no_cell_decides_on_a_check")
-plant("_read.py", "secrets: an error of a reader is shown", "    except Exception:  # as above\n        raw = None\n",
+plant("_read.py", "secrets: an error of a reader is shown",
+       "    except Exception:  # messages may quote private data, as above\n        raw = None\n",
        "    except ImportError:\n        raw = None\n",
        "contracts/test_secrets.py::test_nothing_that_comes_out_holds_a_private_value")
 plant("rehearsal/replay.py", "rehearsals: rows are drawn without the weights", ", p=values / values.sum())", ")",

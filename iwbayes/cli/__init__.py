@@ -1,13 +1,13 @@
-"""The command line: schema, plan, publish, ledger for curators; inspect, fit, report for analysts; demo.
+"""Command line: schema, plan, publish and ledger for curators; inspect, fit and report for analysts; demo.
 
-Nothing here prints a private value, also where a library fails: of an error that did not rise in this package
-only type and place are shown while private rows are at hand, and tracebacks never show local variables. What a
-command needs is imported inside it, so that ``--help`` is quick.
+No command prints a private value, even if a library fails: while private rows are in use, errors from outside this
+package show only their type and module, and tracebacks never show local variables. Each command imports the modules
+that it needs, so ``--help`` is fast.
 """
 
 from iwbayes.cli.app import app, main
 
-# the commands join the app in this order
+# --help lists the commands in this order
 # isort: off
 from iwbayes.cli import planning
 from iwbayes.cli import curator

@@ -1,4 +1,4 @@
-"""Commands of an analyst, who has a release, and the demonstration."""
+"""Commands for analysts: inspect, fit and report; and the demonstration."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from iwbayes.display import fill, text_table, wrapped
 if TYPE_CHECKING:
     import pandas as pd
 
-#: What is shown of each parameter.
+#: Columns of the summary of each parameter.
 _SUMMARY = ["mean", "sd", "eti90_lb", "eti90_ub", "ess_bulk", "r_hat"]
-#: Lines that a fit fills at most, unless its advice leaves less than a few for the parameters.
+#: Largest number of lines that a fit prints, and smallest number of lines for parameters, which may exceed the former.
 _MOST_LINES, _FEWEST_PARAMETERS = 40, 6
 
 
 @app.command(epilog="Examples:\n\n\b\n  iwbayes inspect people.iwb\n  iwbayes inspect people.iwb --json")
 def inspect(release: ReleaseFile, as_json: Json = False, debug: Debug = False) -> None:
-    """Check a release file and show what is in it.
+    """Check a release file and show its content.
 
-    Columns, weights and privacy statement.
+    Shows size, weights, verdict, privacy statement and columns.
     """
     with errors(debug):
         from iwbayes.analyst.reporting.html import settings
@@ -54,15 +54,15 @@ def inspect(release: ReleaseFile, as_json: Json = False, debug: Debug = False) -
         if measurement is not None:
             clipped, noise = measurement.clipped_private, measurement.noise
             known = (
-                f"; clipped private rows {clipped:.1%} (noisy; of the norm of their features, not of values at the "
-                "schema's bounds)"
+                f"; clipped private rows: {clipped:.1%} (noisy share of rows whose feature norm was clipped, not of "
+                "values outside the schema's bounds)"
             )
             lines.append(
-                f"  measured: {measurement.name}, {noise.dim} coordinates with {noise.name} noise of sd "
+                f"  measured: {measurement.name}, {noise.dim} coordinates, {noise.name} noise with sd "
                 f"{noise.covariance[0, 0] ** 0.5:.4g}" + (known if clipped == clipped else "")
             )
             if measurement.held_back is not None:
-                lines.append(f"  held back as a test of fit: {measurement.held_back.noise.dim} coordinates")
+                lines.append(f"  held-back test: {measurement.held_back.noise.dim} coordinates")
         lines += [f"  {name}: {value}" for name, value in settings(found.recipe or {})]
         typer.echo(f"{found.summary(width=columns())}\n  schema:\n{columns_of}")
         typer.echo(wrapped("\n".join(lines), width=columns()))
@@ -79,18 +79,18 @@ def fit(
     family: Annotated[
         str | None,
         typer.Option(
-            help="bernoulli, gaussian, categorical, poisson, negativebinomial, t, gamma, cumulative or binomial; else "
-            "by the column.",
+            help="bernoulli, gaussian, categorical, poisson, negativebinomial, t, gamma, cumulative or binomial. "
+            "Default: chosen by the type of the response column.",
             show_default=False,
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Posterior to write, netCDF.", show_default=False)
+        Path | None, typer.Option("--output", "-o", help="Write the posterior to this netCDF file.", show_default=False)
     ] = None,
-    method: Annotated[str, typer.Option(help="auto, laplace or nuts.")] = "auto",
-    draws: Annotated[int, typer.Option(help="Draws of each chain.")] = 1000,
-    chains: Annotated[int, typer.Option(help="Chains.")] = 4,
-    seed: Annotated[int | None, typer.Option(help="Seed of the posterior's draws.", show_default=False)] = None,
+    method: Annotated[str, typer.Option(help="Posterior computation: auto, laplace or nuts.")] = "auto",
+    draws: Annotated[int, typer.Option(help="Posterior draws per chain.")] = 1000,
+    chains: Annotated[int, typer.Option(help="Number of chains.")] = 4,
+    seed: Annotated[int | None, typer.Option(help="Seed of the posterior draws.", show_default=False)] = None,
     calibrate: Annotated[
         str, typer.Option(help="How to account for the noise in the weights: auto, formula, pool or none.")
     ] = "auto",
@@ -100,7 +100,7 @@ def fit(
 ) -> None:
     """Fit a regression to a release.
 
-    It shows the calibrated posterior and the diagnostics.
+    Prints the calibrated posterior and the diagnostics.
     """
     with errors(debug):
         if output is not None:
@@ -148,7 +148,7 @@ def fit(
 
 
 def _flagged(shown: pd.DataFrame, checks: pd.DataFrame) -> pd.DataFrame:
-    """Names without a star, and a column of truth values in its place."""
+    """Replace the stars in parameter names with a boolean column ``calibrated``."""
     some = "calibration" in checks.index and checks.loc["calibration", "value"] in ("calibrated", "calibrated in part")
     good = [some and not str(name).endswith(" *") for name in shown.index]
     return shown.assign(calibrated=good).rename(lambda name: str(name).removesuffix(" *"))
@@ -162,16 +162,16 @@ def _flagged(shown: pd.DataFrame, checks: pd.DataFrame) -> pd.DataFrame:
 def report(
     release: ReleaseFile,
     posterior: Annotated[
-        Path | None, typer.Argument(help="Posterior of iwbayes fit, netCDF.", show_default=False)
+        Path | None, typer.Argument(help="Posterior file from iwbayes fit (netCDF).", show_default=False)
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Page to write.")] = Path("report.html"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="HTML file to write.")] = Path("report.html"),
     title: Annotated[str | None, typer.Option(help="Title of the page.", show_default=False)] = None,
     force: Force = False,
     debug: Debug = False,
 ) -> None:
-    """Write a report of a release, one HTML page.
+    """Write a report on a release as one HTML page.
 
-    Warnings first, then the posterior, the privacy statement, the weights and the marginals.
+    The report has warnings first, then the posterior, the privacy statement, the weights and the marginals.
     """
     with errors(debug):
         check_output(output, force, inputs=[release, posterior])
@@ -188,8 +188,8 @@ def report(
             idata = None if posterior is None else arviz_compat.load(posterior)
             if idata is not None and of_another_release(diagnose(found, idata)):
                 raise ValueError(
-                    f"{posterior} was fitted with the weights of another release than {release}. Pass the release that "
-                    "it was fitted with; nothing was written."
+                    f"{posterior} must be a fit to {release}; it was fitted to a different release. Pass the release "
+                    "of this fit. Nothing was written."
                 )
             content = describe(found, idata, title=title)
         write_atomically(output, content.encode("utf-8"), overwrite=force)
@@ -198,15 +198,15 @@ def report(
 
 @app.command(epilog="Example:\n\n\b\n  iwbayes demo -o iwbayes-demo --seed 2")
 def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for release and figure.")] = Path(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the release and the figure.")] = Path(
         "iwbayes-demo"
     ),
-    seed: Annotated[int, typer.Option(help="Seed of everything, privacy noise included.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers, including the privacy noise.")] = 1,
     debug: Debug = False,
 ) -> None:
     """Publish and analyse a real public table.
 
-    20,190 person-years of the RAND health insurance experiment.
+    The table has 20,190 person-years of the RAND health insurance experiment.
     """
     with errors(debug):
         with working("loading") as progress:

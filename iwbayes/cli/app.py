@@ -1,4 +1,4 @@
-"""The application that the commands join, and the options that they share."""
+"""The Typer application of the commands, and the options that several commands share."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ app = typer.Typer(
     epilog="""Examples:
 
 \b
-  iwbayes demo                                    a real table, published and analysed
+  iwbayes demo                                    publish and analyse a real public table
   iwbayes publish people.csv -s people.toml --epsilon 1 --delta 1e-6 -o people.iwb
   iwbayes fit people.iwb "income ~ age + sex" --family bernoulli -o posterior.nc
   iwbayes report people.iwb posterior.nc -o report.html
 
-Exit codes: 0 done, 1 refused or failed (one line says why), 2 wrong usage, 130 interrupted.""",
+Exit codes: 0 success, 1 failure (one line gives the reason), 2 wrong usage, 130 interrupted.""",
     no_args_is_help=True,
     add_completion=True,
     rich_markup_mode=None,
@@ -26,11 +26,11 @@ Exit codes: 0 done, 1 refused or failed (one line says why), 2 wrong usage, 130 
     pretty_exceptions_show_locals=False,
 )
 
-Debug = Annotated[bool, typer.Option("--debug", help="Show where an error rose (never any value).")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show where in the code an error occurred (never a value).")]
 Force = Annotated[bool, typer.Option("--force", "-f", help="Replace an existing output file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-ReleaseFile = Annotated[Path, typer.Argument(help="Release file.", show_default=False)]
-SchemaFile = Annotated[Path, typer.Option("--schema", "-s", help="Schema, TOML.", show_default=False)]
+ReleaseFile = Annotated[Path, typer.Argument(help="Release file (.iwb).", show_default=False)]
+SchemaFile = Annotated[Path, typer.Option("--schema", "-s", help="Schema file (TOML).", show_default=False)]
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What `iwbayes publish --check` finds: header, settings and ledger, and no cell unless it is asked to look."""
+"""Checks of `iwbayes publish --check`: header, settings and ledger; cells are read with --look only."""
 
 from __future__ import annotations
 
@@ -15,36 +15,37 @@ from iwbayes.curator.privacy.ledger import BudgetExceeded, Ledger
 from iwbayes.schema import Schema
 from iwbayes.statement import Event
 
-#: Rows for which settings are checked where their number is not given.
+#: Number of rows for which settings are checked if --n is not given.
 _ROWS = 1000
-NO_CELL = "No cell was read; nothing was charged or written."
+NO_CELL = "No cell was read, and nothing was charged or written."
 AFTER_LOOK = (
-    "Nothing was charged or written, but cells were looked at. With private rows, amending the schema after this is a "
-    "look at them, which the privacy statement does not cover: use --on-undeclared missing or other, fixed before "
-    "reading."
+    "Nothing was charged or written, but cells were read. If the rows are private, do not change the schema because of "
+    "this result: the privacy statement does not cover that use of them. Instead, use --on-undeclared missing or "
+    "other, chosen before reading the rows."
 )
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What stands for and against a release.
+    """Result of a check before a release.
 
     Parameters
     ----------
     n_columns : int
-        Of the file.
+        Number of columns of the file.
     absent, repeated : list of str
-        Columns that are declared or asked for, and are not in the file, or more than once.
+        Columns that are declared or named in options, and that the file lacks or has more than once.
     undeclared : list of int
-        Positions of other columns, counted from 0: the header of a file without one is its first private row.
+        Positions of other columns, counted from 0. They are not named: if a file has no header, the names are its first
+        private row.
     unfit : list of str, optional
-        Columns with cells that do not fit the schema; None where no cell was read.
+        Columns with cells that do not fit the schema; None if no cell was read.
     plan : Plan, optional
-        None where the number of rows was not given.
+        Plan of the release; None if the number of rows was not given.
     left : (float, float), optional
-        Epsilon and delta that the ledger has left; None without a ledger.
+        Remaining epsilon and delta of the ledger; None without a ledger.
     affordable : bool
-        Whether the release fits in it.
+        Whether the release fits in the ledger.
     """
 
     n_columns: int
@@ -58,12 +59,12 @@ class Findings:
 
     @property
     def fits(self) -> bool:
-        """Whether nothing stands against the release."""
+        """Whether all checks passed."""
         return self.affordable and not (self.absent or self.repeated or self.undeclared or self.unfit)
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The same as plain JSON values."""
+        """Result as plain JSON values."""
         noise = None if self.plan is None else self.plan.noise_over_spread
         own = {name: value for name, value in vars(self).items() if name != "plan"}
         return {"fits": self.fits, **own, "noise_over_spread": noise}
@@ -71,25 +72,25 @@ class Findings:
     def __str__(self) -> str:
         said = []
         if self.absent:
-            alone = " It has one column: is --sep what separates its cells?" if self.n_columns == 1 else ""
+            alone = " The file has one column: is --sep correct?" if self.n_columns == 1 else ""
             said.append(f"columns: {self.absent} are not in the file.{alone}")
         if self.repeated:
-            said.append(f"columns: {self.repeated} are there more than once. Drop or rename one.")
+            said.append(f"columns: {self.repeated} appear more than once. Drop or rename one of each.")
         if self.undeclared:
             said.append(
-                f"columns: those at positions {self.undeclared} (counted from 0) are not declared. Declare them, or "
-                f"leave them out by --drop or --keep-declared."
+                f"columns: the columns at positions {self.undeclared} (counted from 0) are not declared. Declare them, "
+                f"or leave them out with --drop or --keep-declared."
             )
         said = said or ["columns: as declared"]
         if self.unfit is not None:
             said.append(
                 f"cells: some of {self.unfit} do not fit the schema" if self.unfit else "cells: all fit the schema"
             )
-        said.append("settings: fine" + ("; give --n to be told the noise" if self.plan is None else ""))
+        said.append("settings: valid" + ("; pass --n to see the expected noise" if self.plan is None else ""))
         if self.plan is not None:
-            said.append(f"noise over spread: {self.plan.noise_over_spread:.3g}. {self.plan.advice}".rstrip(" ."))
+            said.append(f"noise ratio: {self.plan.noise_over_spread:.3g}. {self.plan.advice}".rstrip(" ."))
         if self.left is not None:
-            verdict = "fits" if self.affordable else "does not fit: ask for less"
+            verdict = "fits" if self.affordable else "does not fit; use a smaller budget"
             said.append(
                 f"ledger: epsilon {self.left[0]:.4g} at delta {self.left[1]:.3g} is left; the release {verdict}"
             )
@@ -110,14 +111,14 @@ def check_release(
     user: str | None,
     look: bool,
 ) -> Findings:
-    """Check a file's header, the settings, and whether the parts of a release fit in a ledger one after the other.
+    """Check the header of a file, the settings, and whether the parts of a release fit in a ledger in turn.
 
-    The settings are checked by a plan, which raises what is wrong with them. Cells are read by ``look`` alone.
+    A plan checks the settings and raises an error if they are invalid. Cells are read only with ``look``.
     """
     check_drop(drop, schema)
     with warnings.catch_warnings():
         if n is None:
-            warnings.simplefilter("ignore", PrivacyWarning)  # of a delta above one in rows that nobody counted
+            warnings.simplefilter("ignore", PrivacyWarning)  # the number of rows, to compare delta with, is unknown
         plan = plan_for(_ROWS if n is None else n)
     affordable = True
     if ledger is not None:
@@ -131,7 +132,7 @@ def check_release(
         len(names),
         absent=[name for name in wanted if name not in names],
         repeated=[name for name in wanted if names.count(name) > 1],
-        undeclared=[] if keep_declared else [place for place, name in enumerate(names) if name not in wanted],
+        undeclared=[] if keep_declared else [index for index, name in enumerate(names) if name not in wanted],
         unfit=unfit_columns(path, schema, form) if look else None,
         plan=None if n is None else plan,
         left=None if ledger is None else ledger.left,

@@ -1,4 +1,4 @@
-"""Commands of a curator who reads private rows, or looks at their ledger: publish, ledger."""
+"""Commands for curators that use private rows or their ledger: publish and ledger."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from iwbayes.display import wrapped
 if TYPE_CHECKING:
     from iwbayes.curator.privacy.ledger import Ledger
 
-NO_LEDGER = "no ledger: what earlier releases of these rows have cost is not counted (see iwbayes ledger --help)"
+NO_LEDGER = "no ledger: the cost of earlier releases of these rows is not counted (see iwbayes ledger --help)"
 
 
 @app.command(
@@ -38,15 +38,15 @@ NO_LEDGER = "no ledger: what earlier releases of these rows have cost is not cou
     "-o visits.iwb\n"
     "  iwbayes publish parts/ -s people.toml --epsilon 1 --delta 1e-8 --n-synthetic 100000 -o people.iwb\n"
     "  iwbayes publish people.csv -s people.toml --epsilon 1 --delta 1e-6 --check --n 4000\n\n"
-    "All that can be wrong is looked at before the budget is spent. An interrupted run keeps what it has charged to a "
-    "ledger and writes no file."
+    "All settings and cells are checked before any budget is spent. If a run is interrupted, its charges to a ledger "
+    "remain, and no file is written."
 )
 def publish(
     table: Annotated[
         Path,
         typer.Argument(
-            help="Private rows: a CSV or Parquet file, or a folder of Parquet files (extra dask), which may be larger "
-            "than memory.",
+            help="Private rows: a CSV or Parquet file, or a folder of Parquet files. A folder may be larger than "
+            "memory and needs the extra dask.",
             show_default=False,
         ),
     ],
@@ -55,47 +55,52 @@ def publish(
     delta: Delta,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Release file to write; --check does without.", show_default=False),
+        typer.Option("--output", "-o", help="Release file to write; not needed with --check.", show_default=False),
     ] = None,
     n_synthetic: Annotated[
-        int | None, typer.Option(help="Synthetic rows; needed for a folder.", show_default="5 for each private row")
+        int | None,
+        typer.Option(help="Number of synthetic rows; required for a folder.", show_default="5 per private row"),
     ] = None,
     for_model: ForModel = None,
     response: Response = None,
     family: ModelFamily = None,
-    generator: Annotated[str, typer.Option(help="BayesNet, AIM, MST or Mixture.")] = "BayesNet",
+    generator: Annotated[str, typer.Option(help="Generator of the rows: BayesNet, AIM, MST or Mixture.")] = "BayesNet",
     mechanism: Annotated[str, typer.Option(help="Noise of the weights: gaussian, or cube for delta 0.")] = "gaussian",
     share: Share = 0.3,
     adjacency: Adjacency = "replace-one",
     ledger: Annotated[
         Path | None,
-        typer.Option(help="Ledger file to charge (see iwbayes ledger): the release must fit in what is left."),
+        typer.Option(help="Ledger file to charge (see iwbayes ledger). The release must fit in its remaining budget."),
     ] = None,
     user: Annotated[
-        str | None, typer.Option(help="Column that says whose a row is, where people own several.", show_default=False)
+        str | None,
+        typer.Option(help="Column that says who owns a row, if people own several rows.", show_default=False),
     ] = None,
     rows_per_user: Annotated[
-        str | None, typer.Option(help="With --user: bounds on a person's rows to choose from privately, as 1,2,4,8.")
+        str | None,
+        typer.Option(
+            help="With --user: candidate bounds on the rows per person, such as 1,2,4,8. One is chosen privately."
+        ),
     ] = None,
     drop: Annotated[
         list[str] | None,
         typer.Option(help="Column to leave out, such as an identifier; may be repeated.", show_default=False),
     ] = None,
-    keep_declared: Annotated[
-        bool, typer.Option("--keep-declared", help="Leave out all columns that are not declared.")
-    ] = False,
-    sep: Annotated[str, typer.Option(help="Character between the cells of a CSV file; \\t is a tab.")] = ",",
-    encoding: Annotated[str, typer.Option(help="Encoding of a CSV file, such as cp1252.")] = "utf-8",
-    decimal: Annotated[str, typer.Option(help="Decimal mark of a CSV file, a point or a comma.")] = ".",
+    keep_declared: Annotated[bool, typer.Option("--keep-declared", help="Leave out all undeclared columns.")] = False,
+    sep: Annotated[str, typer.Option(help="Separator of a CSV file, one character; \\t is a tab.")] = ",",
+    encoding: Annotated[str, typer.Option(help="Text encoding of a CSV file, such as cp1252.")] = "utf-8",
+    decimal: Annotated[str, typer.Option(help="Decimal mark of a CSV file: a point or a comma.")] = ".",
     on_undeclared: OnUndeclared = "refuse",
     check: Annotated[
-        bool, typer.Option("--check", help="Only check header, settings and ledger: no cell is read, nothing charged.")
+        bool,
+        typer.Option("--check", help="Only check header, settings and ledger. No cell is read and nothing is charged."),
     ] = False,
     n: Annotated[
-        int | None, typer.Option("--n", help="With --check: number of rows or people, to tell the noise.")
+        int | None, typer.Option("--n", help="With --check: number of rows (or people), to predict the noise.")
     ] = None,
     look: Annotated[
-        bool, typer.Option("--look", help="With --check: read the cells, and name columns with some that do not fit.")
+        bool,
+        typer.Option("--look", help="With --check: also read the cells, and name columns with cells that do not fit."),
     ] = False,
     force: Force = False,
     as_json: Json = False,
@@ -103,10 +108,11 @@ def publish(
 ) -> None:
     """Publish a private table.
 
-    Synthetic rows and weights, under one privacy budget.
+    Writes a release: synthetic rows with weights, under one privacy budget.
     """
     if not check and (look or n is not None or output is None):
-        wrong, hint = ("needed, but for --check", "--output / -o") if output is None else ("for --check", "--look, --n")
+        missing, misplaced = ("required without --check", "--output / -o"), ("for --check only", "--look, --n")
+        wrong, hint = missing if output is None else misplaced
         raise typer.BadParameter(wrong, param_hint=hint)
     with errors(debug, private=True):
         from iwbayes.curator.privacy.ledger_file import LedgerFile
@@ -134,13 +140,19 @@ def publish(
 
         declared = Schema.from_toml(schema)
         if table.is_dir() and n_synthetic is None and not check:
-            raise ValueError("five synthetic rows for each of a folder's may not fit in memory. Pass --n-synthetic.")
+            raise ValueError(
+                "--n-synthetic is required for a folder, because the default of five synthetic rows per private row "
+                "may not fit in memory."
+            )
         grid = _grid(user, rows_per_user)
         form = Format(sep.replace("\\t", "\t"), encoding, decimal)
-        # those whose noise is hardened throughout: a release of others is not certified
+        # only generators with hardened noise: releases of others are not certified
         kinds: dict[str, Any] = {"BayesNet": BayesNet, "AIM": AIM, "MST": MST, "Mixture": Mixture}
         if generator not in kinds:
-            raise ValueError(f"--generator must be one of {list(kinds)}; got {generator!r}. Others are for Python.")
+            raise ValueError(
+                f"--generator must be one of {list(kinds)}; got {generator!r}. Other generators are available in "
+                f"Python only."
+            )
         weights = named_weights(declared, for_model, response, family, mechanism)
         own = None if ledger is None else _certified(ledger)
         options = {"generator": kinds[generator](), "weights": weights, "share": share}
@@ -193,25 +205,33 @@ def publish(
 
 @app.command(
     epilog="Examples:\n\n\b\n"
-    "  iwbayes ledger people.ledger --epsilon 2 --delta 1e-6      begin one\n"
-    "  iwbayes ledger people.ledger                               show it"
+    "  iwbayes ledger people.ledger --epsilon 2 --delta 1e-6      create a ledger\n"
+    "  iwbayes ledger people.ledger                               show a ledger"
 )
 def ledger(
     file: Annotated[Path, typer.Argument(help="Ledger file.", show_default=False)],
-    epsilon: Annotated[float | None, typer.Option(help="Whole budget, to begin it.", show_default=False)] = None,
-    delta: Annotated[float | None, typer.Option(help="Whole budget, to begin it.", show_default=False)] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="To create a ledger: epsilon of the whole budget.", show_default=False)
+    ] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="To create a ledger: delta of the whole budget.", show_default=False)
+    ] = None,
     adjacency: Annotated[
-        str | None, typer.Option(help="replace-one, zero-out or replace-user, to begin it.", show_default=False)
+        str | None,
+        typer.Option(help="To create a ledger: replace-one (default), zero-out or replace-user.", show_default=False),
     ] = None,
     rule: Annotated[
-        str | None, typer.Option(help="gdp, renyi or basic: how releases add up; to begin it.", show_default=False)
+        str | None,
+        typer.Option(
+            help="To create a ledger: how the costs of releases add up, gdp, renyi or basic.", show_default=False
+        ),
     ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show what a ledger has spent, or begin one.
+    """Show or create a ledger.
 
-    A ledger is the account of all releases of the same rows.
+    A ledger records the privacy cost of all releases of the same rows, and limits their total.
     """
     with errors(debug):
         from iwbayes.curator.privacy.ledger import Ledger
@@ -227,9 +247,11 @@ def ledger(
 
 
 def _grid(user: str | None, rows_per_user: str | None) -> list[int]:
-    """Bounds on the rows of a person, as numbers; none where a person owns one row."""
+    """Return the candidate bounds on the rows per person, as numbers; empty if every person owns one row."""
     if (user is None) != (rows_per_user is None):
-        raise ValueError("--user and --rows-per-user come together. Pass both, or neither where a person owns one row.")
+        raise ValueError(
+            "--user and --rows-per-user belong together. Pass both, or neither if people own one row each."
+        )
     try:
         return [] if rows_per_user is None else [int(part) for part in rows_per_user.split(",")]
     except ValueError:
@@ -237,12 +259,12 @@ def _grid(user: str | None, rows_per_user: str | None) -> list[int]:
 
 
 def _certified(path: Path) -> Ledger:
-    """Open a ledger whose releases can be saved."""
+    """Open a ledger, and raise unless its releases are certified and can be saved."""
     from iwbayes.curator.privacy.ledger import Ledger
 
     found = Ledger.open(path)
     statement = found.statement()
     if not statement.certified:
         reasons = "; ".join(statement.notes) or f"its noise was {statement.noise}, or its budget is infinite"
-        raise ValueError(f"what ledger {path} stands for is not certified ({reasons}). Use another ledger.")
+        raise ValueError(f"the ledger must be certified; {path} is not ({reasons}). Use a different ledger.")
     return found

@@ -1,4 +1,4 @@
-"""What commands say: results, errors and warnings of one line, progress, and files that are there in full or not."""
+"""Output of commands: results, one-line errors and warnings, progress, and files that are written completely."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NOT_CALIBRATED = "not calibrated:"
 
 
 def facts_of(release: Release) -> dict[str, Any]:
-    """Public facts of a release, as plain JSON values (null for what is not finite)."""
+    """Return public facts of a release as plain JSON values; numbers that are not finite become null."""
     weights, measurement = release.weights, release.weights.measurement
     return {
         "n_private": release.n_private,
@@ -47,42 +47,42 @@ def facts_of(release: Release) -> dict[str, Any]:
 
 
 def finite(value: float) -> float | None:
-    """Return the value, None where it is not finite."""
+    """Return the value, or None if it is not finite."""
     return value if value - value == 0 else None
 
 
 def check_output(path: Path, force: bool, *, inputs: Sequence[Path | None] = ()) -> None:
-    """Refuse an output that exists, that is an input or cannot be written, before any work is done.
+    """Raise, before any work is done, if an output exists, is an input, or cannot be written.
 
-    With ``force`` what is there may be replaced, unless it is one of the inputs: what the command reads or keeps, under
-    whatever name (links are followed).
+    With ``force`` an existing file may be replaced, unless it is an input: a file that the command reads or keeps, also
+    under a different name (links are followed).
     """
     for source in inputs:
         if source is not None and _same_file(path, source):
             raise FileExistsError(
-                f"{path} would replace {source}, which this command works with. Choose another path; nothing was read "
-                f"or charged."
+                f"{path} would replace {source}, which this command uses. Choose another path. Nothing was read or "
+                f"charged."
             )
     if path.is_dir() or (path.exists() and not force):
-        raise FileExistsError(f"{path} exists already. Choose another path, or pass --force to replace it.")
+        raise FileExistsError(f"{path} already exists. Choose another path, or pass --force to replace it.")
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"the folder {path.parent} does not exist. Make it first.")
-    with tempfile.TemporaryFile(dir=path.parent):  # the system's own error where the folder cannot be written to
+        raise FileNotFoundError(f"the folder {path.parent} does not exist. Create it first.")
+    with tempfile.TemporaryFile(dir=path.parent):  # raises the error of the system if the folder is not writable
         pass
 
 
 def _same_file(first: Path, second: Path) -> bool:
-    """Whether two names are of one file, there or not."""
+    """Return whether two paths are the same file, whether or not it exists."""
     with suppress(OSError):
         return first.samefile(second)
     return first.resolve() == second.resolve()
 
 
 def save_or_rescue(save: Callable[[Path], Any], path: Path) -> Path:
-    """Save where it was asked for, else somewhere, and return where: what cost privacy or time is not thrown away.
+    """Save a result to a path, or if that fails to another folder, and return the path.
 
-    ``save`` takes a path and writes it in full or raises OSError. When it can be written nowhere, that of ``path`` is
-    raised.
+    Results that cost privacy or time are not lost this way. ``save`` takes a path and writes it completely or raises an
+    OSError. If no folder is writable, the OSError for ``path`` is raised.
     """
     try:
         save(path)
@@ -99,14 +99,14 @@ def save_or_rescue(save: Callable[[Path], Any], path: Path) -> Path:
 
 
 def columns() -> int:
-    """Width to print in: the terminal's, at most that of all output."""
+    """Return the width of the output: the width of the terminal, at most 88."""
     return max(40, min(shutil.get_terminal_size((WIDTH, 24)).columns, WIDTH))
 
 
 def posterior_lines(table: pd.DataFrame, *, most: int) -> list[str]:
-    """Lines on the parameters in a table of `arviz_compat.summary`, each to two digits of its standard deviation.
+    """Return at most ``most`` lines with the parameters of a summary table, rounded to two digits of their sd.
 
-    There are ``most`` lines at most; parameters that have no place are counted in the last.
+    If there are more parameters, the last line gives their number.
     """
     header = ("parameter", "mean", "sd", "5 %", "95 %")
     rows = []
@@ -120,18 +120,18 @@ def posterior_lines(table: pd.DataFrame, *, most: int) -> list[str]:
         hidden = len(rows) - shown
         if len(lines) + bool(hidden) <= most:
             break
-    return [*lines, f"and {hidden} more: --json shows all, and -o writes all"] if hidden else lines
+    return [*lines, f"and {hidden} more: use --json to print all, or -o to save all"] if hidden else lines
 
 
 def records(table: pd.DataFrame, index: str) -> list[dict[str, Any]]:
-    """Rows of a table as plain JSON values, null for what is not finite."""
+    """Return the rows of a table as plain JSON values; numbers that are not finite become null."""
     rows = table.reset_index(names=index).to_dict("records")
     return [{str(k): finite(v) if isinstance(v, float) else v for k, v in row.items()} for row in rows]
 
 
 @contextmanager
 def working(text: str) -> Iterator[Callable[[str], None]]:
-    """Show what is going on, on the error stream and on terminals only."""
+    """Show progress on the error stream, if it is a terminal."""
     from rich.console import Console
     from rich.text import Text
 
@@ -141,18 +141,18 @@ def working(text: str) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def errors(debug: bool, *, private: bool = False) -> Iterator[None]:
-    """Turn errors into one line on the error stream and exit code 1, and warnings into one line each.
+    """Print errors as one line on the error stream and exit with code 1, and print warnings as one line each.
 
-    With ``debug`` it is shown where an error rose. With ``private`` private rows are at hand: messages of libraries,
-    which may quote them, are not repeated then.
+    With ``debug``, also print where an error occurred. With ``private``, the command uses private rows, so messages of
+    libraries, which may quote them, are not printed.
     """
 
     def show_warning(message: Any, category: type[Warning], filename: str, *_: Any) -> None:
-        ours = Path(filename).is_relative_to(PACKAGE)
-        text = str(message) if ours or not private else f"a {category.__name__} of a library"
+        from_iwbayes = Path(filename).is_relative_to(PACKAGE)
+        text = str(message) if from_iwbayes or not private else f"a {category.__name__} of a library"
         said = " ".join(text.split())
-        if _NOT_CALIBRATED in said:  # its reasons stand in the diagnostics, with what to do
-            said = f"{said.split(_NOT_CALIBRATED)[0]}{_NOT_CALIBRATED} see what the diagnostics advise"
+        if _NOT_CALIBRATED in said:  # the diagnostics give the reasons and the advice
+            said = f"{said.split(_NOT_CALIBRATED)[0]}{_NOT_CALIBRATED} see the advice in the diagnostics"
         typer.echo(_for_reading(f"warning: {said}"), err=True)
 
     with warnings.catch_warnings():
@@ -162,12 +162,12 @@ def errors(debug: bool, *, private: bool = False) -> Iterator[None]:
         except (typer.Exit, typer.Abort):
             raise
         except KeyboardInterrupt:
-            charged = " What a ledger had charged by then stays charged." if private else ""
+            charged = " Charges already made to a ledger remain." if private else ""
             typer.echo(f"interrupted: nothing was written.{charged}", err=True)
             raise typer.Exit(130) from None
-        except BrokenPipeError:  # whoever read the output has had enough, as `| head` does
+        except BrokenPipeError:  # the reader of the output has stopped, for example `| head`
             with suppress(OSError, ValueError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to be flushed
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the final flush succeeds
             raise typer.Exit(1) from None
         except Exception as error:  # the outermost frame of a program
             if debug:
@@ -177,12 +177,12 @@ def errors(debug: bool, *, private: bool = False) -> Iterator[None]:
 
 
 def _for_reading(line: str) -> str:
-    """One line for programs; on a terminal words are not broken at its edge."""
+    """Return one line for programs; on a terminal, wrap it at the width."""
     return wrapped(line, width=columns()) if sys.stderr.isatty() else line
 
 
 def message_of(error: Exception, private: bool) -> str:
-    """One line; an error of a library may quote private cells and is not repeated, but for one of a file."""
+    """Return the message of an error in one line, without library messages that may quote private cells."""
     of_file = isinstance(error, OSError) and error.strerror and error.filename
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
@@ -190,8 +190,8 @@ def message_of(error: Exception, private: bool) -> str:
     home = "" if last is None else str(last.tb_frame.f_globals.get("__name__", ""))
     if private and home.partition(".")[0] != "iwbayes" and not of_file:
         return (
-            f"{type(error).__name__} in {home or 'a library'}. Its message is not shown, since it may hold private "
-            f"values; --debug shows where it rose. Please report it."
+            f"{type(error).__name__} in {home or 'a library'}. Its message is not shown, because it may contain "
+            f"private values. Use --debug to locate the error, and please report it."
         )
     return one_line(error)
 

@@ -1,4 +1,4 @@
-"""Commands of a curator before any private row is read: schema, plan."""
+"""Commands for curators that read no private row: schema and plan."""
 
 from __future__ import annotations
 
@@ -21,76 +21,74 @@ if TYPE_CHECKING:
     from iwbayes.schema import Schema
 
 TEMPLATE = """\
-# One [[column]] for each column of the table, from public knowledge (a questionnaire, a code book): names, bounds and
-# levels are published. Never take them from the private rows. Replace all that is below by your own.
+# Declare each column of the table in one [[column]] block. Use public knowledge (a questionnaire, a code book), because
+# names, bounds and levels are published. Never take them from the private rows. Replace the examples below.
 
 [[column]]
 name = "age"
 type = "integer"  # whole numbers
-lower = 18  # those below are moved to this bound: the questionnaire is for adults
-upper = 90  # and those above to this one: choose bounds that nearly everybody is known to keep
+lower = 18  # smaller values are moved to this bound; here the questionnaire is for adults
+upper = 90  # larger values are moved to this bound; choose bounds that hold for almost everybody
 
 [[column]]
 name = "height"
 type = "real"  # any numbers
-lower = 120.0  # in the column's own unit, here cm
+lower = 120.0  # in the unit of the column, here cm
 upper = 220.0
-missing = true  # cells may be empty, in a column of any type; leave it out otherwise
+missing = true  # cells may be empty; possible for all types, omit it if every cell has a value
 
 [[column]]
 name = "income"
 type = "real"
-lower = 5000.0  # not 0: on a logarithmic scale 0 is so far from all incomes that most of the range would be empty
+lower = 5000.0  # not 0: on a logarithmic scale, 0 is so far from all incomes that most of the range would be empty
 upper = 500000.0
-transform = "log1p"  # log(1 + value), for amounts with a long tail; leave it out otherwise
+transform = "log1p"  # log(1 + value), for amounts with a long tail; omit it for other columns
 
 [[column]]
 name = "visit"
 type = "date"  # ISO text such as 2015-03-01 in the file; whole months since 2010-01 in the synthetic rows
-first = 2010-01-01  # when the study began, and not the first date in the rows
+first = 2010-01-01  # start of the study, not the first date in the rows
 last = 2019-12-31
 unit = "month"  # or day, week, year
 
 [[column]]
 name = "region"
 type = "categorical"
-levels = ["north", "south", "east", "west"]  # all of the code book, as text; the first is a regression's reference
+levels = ["north", "south", "east", "west"]  # all levels, as text; the first is the reference of regressions
 
 [[column]]
 name = "insured"
 type = "binary"
-levels = ["no", "yes"]  # as they stand in the file; the second is what a model counts as success
+levels = ["no", "yes"]  # as written in the file; models count the second level as success
 """
 
 Epsilon = Annotated[float, typer.Option(help="Privacy budget epsilon.", show_default=False)]
 Delta = Annotated[float, typer.Option(help="Privacy budget delta.", show_default=False)]
-Adjacency = Annotated[str, typer.Option(help="replace-one or zero-out.")]
-Share = Annotated[float, typer.Option(help="The generator's part of epsilon.")]
+Adjacency = Annotated[str, typer.Option(help="Neighbouring tables: replace-one or zero-out.")]
+Share = Annotated[float, typer.Option(help="Share of epsilon for the generator.")]
 OnUndeclared = Annotated[
-    str, typer.Option(help="What becomes of cells that do not fit the schema: refuse, missing or other.")
+    str, typer.Option(help="Treatment of cells that do not fit the schema: refuse, missing or other.")
 ]
 ForModel = Annotated[
     list[str] | None,
-    typer.Option(help='Regression that the rows are for, such as "y ~ x + z"; may be repeated.', show_default=False),
+    typer.Option(help='Regression that analysts will fit, such as "y ~ x + z"; may be repeated.', show_default=False),
 ]
 Response = Annotated[
-    str | None,
-    typer.Option(help="Response of a regression on all other columns that the rows are for.", show_default=False),
+    str | None, typer.Option(help="Column whose regression on all other columns analysts will fit.", show_default=False)
 ]
 ModelFamily = Annotated[
-    str | None,
-    typer.Option(help="Family of the named models, where their response is a whole number.", show_default=False),
+    str | None, typer.Option(help="Family of the named models whose response is a whole number.", show_default=False)
 ]
 
 
 @app.command(epilog="Examples:\n\n\b\n  iwbayes schema > people.toml\n  iwbayes schema people.toml")
 def schema(
-    file: Annotated[Path | None, typer.Argument(help="Schema to check, TOML.", show_default=False)] = None,
+    file: Annotated[Path | None, typer.Argument(help="Schema file to check (TOML).", show_default=False)] = None,
     debug: Debug = False,
 ) -> None:
-    """Check a schema and show it, or print a template.
+    """Check and show a schema, or print a template.
 
-    Without a file it prints a template to edit.
+    Without a file, it prints a template that you can edit.
     """
     with errors(debug):
         if file is None:
@@ -112,7 +110,7 @@ def plan(
     schema: SchemaFile,
     n: Annotated[int, typer.Option("--n", help="Number of private rows.", show_default=False)],
     epsilon: Annotated[
-        list[float], typer.Option(help="Privacy budget epsilon; with --formula it may be repeated.", show_default=False)
+        list[float], typer.Option(help="Privacy budget epsilon; may be repeated with --formula.", show_default=False)
     ],
     delta: Delta,
     for_model: ForModel = None,
@@ -122,23 +120,26 @@ def plan(
     on_undeclared: OnUndeclared = "refuse",
     formula: Annotated[
         str | None,
-        typer.Option(help='Simulate how long the intervals of a regression will be: "y ~ x + z".', show_default=False),
+        typer.Option(help='Simulate the interval lengths of this regression, such as "y ~ x + z".', show_default=False),
     ] = None,
     family: Annotated[
         str | None,
-        typer.Option(help="Of the formula and of named models, as iwbayes fit takes it.", show_default=False),
+        typer.Option(help="Family of the formula and of the named models, as in iwbayes fit.", show_default=False),
     ] = None,
     like: Annotated[
         Path | None,
-        typer.Option(help="PUBLIC rows to simulate from, CSV or Parquet, or an earlier release.", show_default=False),
+        typer.Option(
+            help="PUBLIC rows to simulate from (CSV or Parquet), or an earlier release. Never private rows.",
+            show_default=False,
+        ),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the simulations.", show_default=False)] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Tell the noise of a release beforehand, and the lengths of intervals.
+    """Predict the noise of a release and the lengths of intervals.
 
-    No private row is touched: it needs the schema and the number of rows.
+    Uses the schema and the number of rows, and reads no private row.
     """
     with errors(debug):
         from iwbayes.planning import plan as plan_release
@@ -173,7 +174,7 @@ def plan(
 def named_weights(
     schema: Schema, for_model: list[str] | None, response: str | None, family: str | None, mechanism: str = "gaussian"
 ) -> WeightEstimator:
-    """Weights of a release for the models that are named."""
+    """Return the weight estimator for the named models."""
     from iwbayes.curator.estimators.tilting.tilt import TiltWeights
     from iwbayes.features.formulas import main_effects
     from iwbayes.publishing import weights_for
@@ -192,7 +193,7 @@ def named_weights(
 
 
 def _plan_facts(expected: Plan) -> dict[str, Any]:
-    """Facts of a plan, as plain JSON values."""
+    """Return the facts of a plan, as plain JSON values."""
     names = ("epsilon", "epsilon_generator", "epsilon_weights", "terms", "n_features", "noise_sd", "noise_over_spread")
     facts = {name: getattr(expected, name) for name in names}
     facts["stage_noise_sd"] = list(expected.stage_noise_sd)
@@ -200,7 +201,7 @@ def _plan_facts(expected: Plan) -> dict[str, Any]:
 
 
 def _public_rows(path: Path, schema: Schema, on_undeclared: str) -> pd.DataFrame | Release:
-    """Read a public table, or an earlier release."""
+    """Read a public table or an earlier release."""
     from iwbayes._read import read_table
     from iwbayes.release import load
 

@@ -1,4 +1,4 @@
-"""How often intervals cover a known truth: simulated releases, fitted and counted."""
+"""Coverage studies: how often intervals from simulated releases cover the known true values."""
 
 from iwbayes.coverage.run import coverage_study
 from iwbayes.coverage.study import CoverageStudy

@@ -1,4 +1,4 @@
-"""Lengths of intervals from simulated releases over those from the simulated rows: what a plan with a formula tells."""
+"""Lengths of intervals from simulated releases, relative to intervals from the simulated rows, for `iwbayes.plan`."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def simulated_lengths(
     rng: np.random.Generator,
     progressbar: bool,
 ) -> tuple[pd.DataFrame, str]:
-    """Simulate releases at each budget: the table of `iwbayes.planning.IntervalPlan`, and what its rows come from."""
+    """Simulate releases at each budget; return the table of an `IntervalPlan`, and a sentence on its rows."""
     draw, rows_from = population(schema, n, like, formula)
     call = partial(fit, formula, family=family, log_likelihood=False, progressbar=False)
     rows: list[dict[str, Any]] = []
     with progress(progressbar, "simulating releases", n_simulations) as step, warnings.catch_warnings():
-        warnings.simplefilter("ignore", PrivacyWarning)  # a plan gives it once
+        warnings.simplefilter("ignore", PrivacyWarning)  # the plan itself warns once
         for number in range(n_simulations):
             with one_blas_thread():
                 found = _simulated(PrivateTable(draw(rng), schema), call, budgets, settings, rng)
@@ -57,25 +57,25 @@ def simulated_lengths(
 def population(
     schema: Schema, n: int, like: Any, formula: str
 ) -> tuple[Callable[[np.random.Generator], pd.DataFrame], str]:
-    """Return how to draw n public rows, and what they are drawn from, in words."""
+    """Return a function that draws n public rows, and a sentence about their source."""
     if isinstance(like, PrivateTable):
         raise TypeError(
-            "like must be public rows; got a PrivateTable. A plan made on private rows is a look at them that no "
-            "budget covers. Pass a public table or an earlier release, or leave it out."
+            "like must be public rows; got a PrivateTable. A plan from private rows would use them without any budget. "
+            "Pass a public table or an earlier release, or leave it out."
         )
     if like is None:
         return (
             lambda rng: uniform_table(schema, n, random_seed=rng).frame,
-            f"Simulated rows are uniform within the schema: {formula.partition('~')[0].strip()} depends on nothing "
-            f"there. Pass public rows as like for an answer nearer to yours.",
+            f"Simulated rows are uniform within the schema, so {formula.partition('~')[0].strip()} does not depend on "
+            f"any predictor. For a more realistic answer, pass public rows as like.",
         )
     if not isinstance(like, SyntheticTable | pd.DataFrame | Release):
         raise TypeError(f"like must be a SyntheticTable, a DataFrame or a Release; got {type(like).__name__}.")
     table = like.synthetic if isinstance(like, Release) else like
-    # rows that do not fit are refused by the rule of the schema
+    # SyntheticTable raises if the rows do not fit the schema
     frame = SyntheticTable(table.frame if isinstance(table, SyntheticTable) else table, schema).frame
     shares = like.weights.values / len(frame) if isinstance(like, Release) else np.full(len(frame), 1 / len(frame))
-    kind = "of an earlier release by their weights" if isinstance(like, Release) else "of a public table"
+    kind = "rows of an earlier release, by their weights" if isinstance(like, Release) else "rows of a public table"
     return (
         lambda rng: frame.iloc[rng.choice(len(frame), n, p=shares / shares.sum())].reset_index(drop=True),
         f"Simulated rows are drawn from the {len(frame)} {kind}.",
@@ -89,7 +89,7 @@ def _simulated(
     settings: dict[str, Any],
     rng: np.random.Generator,
 ) -> list[dict[str, Any]]:
-    """Fit simulated rows, and a release of them at each budget: the ratio of lengths of each parameter."""
+    """Fit simulated rows, and their release at each budget; return the ratio of lengths per parameter."""
     noise, sample, posterior, train = rng.integers(2**31, size=4).tolist()
     lower, upper = bounds_of(_LEVEL)
 
@@ -98,7 +98,7 @@ def _simulated(
         of_each = {row["parameter"]: (row[upper] - row[lower], bool(row["calibrated"])) for row in rows}
         return of_each, str(rows[0]["verdict"])
 
-    # a ledger without a charge, of seeded noise: it certifies nothing
+    # the statement of a ledger with seeded noise and no charges: it is not certified
     own, _ = lengths(REFERENCE, release_of_rows(private, Ledger(1.0, 0.0, noise=SeededNoise(noise)).statement()))
     parts = {name: seeded(settings[name], train) for name in ("generator", "weights")}
     found = []
@@ -113,7 +113,7 @@ def _simulated(
                 **settings | parts,
             )
             those, verdict = lengths("release", release)
-        except (RuntimeError, ValueError) as error:  # the simulated rows were fitted, and their release cannot be
+        except (RuntimeError, ValueError) as error:  # the fit to the simulated rows worked, the fit to the release not
             those, verdict = {}, f"failed: {' '.join(str(error).split())}"
         for name, (length, _) in own.items():
             other, good = those.get(name, (np.nan, False))

@@ -1,4 +1,4 @@
-"""One replication of a coverage study: simulate, publish, fit, compare with the truth."""
+"""One replication of a coverage study: simulate, publish, fit, and compare with the true values."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from iwbayes.statement import PrivacyStatement
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.weights import Weights
 
-#: Name of the method that sees the private rows.
+#: Name of the reference method, which uses the private rows.
 REFERENCE = "private rows"
-#: Attributes of a calibration record that a study keeps.
+#: Attributes of a calibration record that a study stores.
 FACTS = (
     "verdict",
     "kappa_max",
@@ -38,13 +38,13 @@ FACTS = (
 )
 
 
-#: What is said of a parameter without a record.
+#: Values for a parameter without a calibration record.
 _UNKNOWN = {"kappa": float("nan"), "explained": float("nan"), "calibrated": None}
 
 
 @dataclass(frozen=True)
 class StudySettings:
-    """What every replication does; see `coverage_study`."""
+    """Settings of every replication; see `coverage_study`."""
 
     simulate: Callable[[np.random.Generator], Any]
     truth: Mapping[str, float] | None
@@ -58,18 +58,18 @@ class StudySettings:
 
 
 def bounds_of(level: float) -> tuple[str, str]:
-    """Names of the columns of an interval's bounds."""
+    """Return the names of the columns with the bounds of an interval."""
     percent = f"{100 * level:g}"
     return f"lower_{percent}", f"upper_{percent}"
 
 
 def replicate(settings: StudySettings, number: int) -> dict[str, Any]:
-    """Run one replication: plain JSON values, among them an error's type and first line, and a row a parameter."""
+    """Run one replication and return plain JSON values: one row per method and parameter, or the error."""
     start, rows, error = time.perf_counter(), [], None
     try:
         with one_blas_thread():
             rows = _rows(settings, number)
-    except Exception as raised:  # whatever fails in one replication must not end a study of hours
+    except Exception as raised:  # one failed replication must not end a study that runs for hours
         first = next(iter(str(raised).splitlines()), "")
         error = f"{type(raised).__name__}: {first}"
     return {"replication": number, "seconds": time.perf_counter() - start, "error": error, "rows": rows}
@@ -81,9 +81,11 @@ def _rows(settings: StudySettings, number: int) -> list[dict[str, Any]]:
     found = settings.simulate(np.random.default_rng(simulate))
     private, truth = found if isinstance(found, tuple) else (found, settings.truth)
     if not isinstance(private, PrivateTable):
-        raise TypeError(f"simulate must return a PrivateTable, or one and its truth; got {type(private).__name__}.")
+        raise TypeError(f"simulate must return a PrivateTable, or (table, truth); got {type(private).__name__}.")
     if not truth:
-        raise ValueError("there is no truth. Give coverage_study one, or let simulate return (table, truth).")
+        raise ValueError(
+            "a study needs true values. Pass truth to coverage_study, or let simulate return (table, truth)."
+        )
     generator = (
         settings.generator(np.random.default_rng(sample)) if callable(settings.generator) else settings.generator
     )
@@ -104,7 +106,7 @@ def _rows(settings: StudySettings, number: int) -> list[dict[str, Any]]:
 
 
 def release_of_rows(private: PrivateTable, statement: PrivacyStatement) -> Release:
-    """Put simulated private rows in the place of synthetic ones, to fit what an analyst with all data would."""
+    """Return a release whose rows are the simulated private rows with weights of one, for the reference fit."""
     table = SyntheticTable(private.frame, private.schema, origin="simulated private rows")
     return Release(table, Weights(np.zeros(len(table)), "none"), statement, n_private=len(table))
 
@@ -117,7 +119,7 @@ def fitted(
     levels: Sequence[float],
     seed: int,
 ) -> list[dict[str, Any]]:
-    """Fit a release by one method: a row for each parameter with a truth, or of its record where there is none."""
+    """Fit a release by one method; return one row per parameter in ``truth``, or per recorded parameter if None."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", CalibrationWarning)
@@ -127,7 +129,7 @@ def fitted(
     truth = dict.fromkeys(_facts(idata)[1], float("nan")) if truth is None else truth
     absent = [parameter for parameter in truth if parameter not in draws]
     if absent:
-        raise ValueError(f"{name!r} has no parameters {absent}; it has {list(draws)}.")
+        raise ValueError(f"truth must name parameters of the fit {name!r}; it has {list(draws)}, and not {absent}.")
     facts, of_each = _facts(idata)
     return [
         {
@@ -144,7 +146,7 @@ def fitted(
 
 
 def _summary(draws: Array, truth: float, levels: Sequence[float]) -> dict[str, float]:
-    """Mean, sd, equal-tailed intervals, and the share of draws below the truth (half of those equal to it)."""
+    """Return mean, sd, equal-tailed intervals, and the share of draws below the truth (ties count one half)."""
     found = {
         "mean": float(draws.mean()),
         "sd": float(draws.std(ddof=1)),
@@ -157,7 +159,7 @@ def _summary(draws: Array, truth: float, levels: Sequence[float]) -> dict[str, f
 
 
 def _facts(idata: Any) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Return what a calibration record says, as plain values, and what it says of each parameter."""
+    """Return the facts of a calibration record as plain values, and its facts on each parameter."""
     if not arviz_compat.has_group(idata, "calibration"):
         return dict.fromkeys(FACTS), {}
     record = arviz_compat.group(idata, "calibration")

@@ -1,6 +1,6 @@
-"""coverage_study: replications of a release and its fits, in processes and with a file of results.
+"""coverage_study: replications of a release and its fits, in parallel processes and with a file of results.
 
-Rows are simulated and the privacy noise is seeded, so that a study can be repeated: its releases are never certified.
+Rows are simulated and the privacy noise is seeded, so a study can be repeated. Its releases are never certified.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from iwbayes.coverage.replication import REFERENCE, StudySettings, replicate
 from iwbayes.coverage.study import CoverageStudy
 from iwbayes.curator.progress import progress
 
-#: Of the file of results.
+#: Version of the file of results.
 _FORMAT = 1
 
 
@@ -41,59 +41,90 @@ def coverage_study(
     path: str | Path | None = None,
     progressbar: bool = True,
 ) -> CoverageStudy:
-    """Count how often the intervals of a fit contain the truth, over simulated releases.
+    """Estimate by simulation how often the intervals of a fit cover the true values.
+
+    Each replication simulates private rows with known parameters, publishes a release, fits it, and checks whether the
+    intervals cover the true values. Use it to check a design (schema, budget, model) before you publish real data.
 
     Parameters
     ----------
     simulate : callable
-        Takes a numpy.random.Generator and returns a PrivateTable of simulated rows; or the table and the truth behind
-        it, where that is drawn as well (from the prior, for simulation-based calibration).
+        Function of a numpy.random.Generator. It returns a `PrivateTable` of simulated rows, or a pair of the table and
+        its true values, if they are drawn as well (from the prior, for simulation-based calibration).
     generator : Generator, SyntheticTable or callable, optional
-        As `publish` takes it; a callable takes a numpy.random.Generator and returns one for this replication.
+        Generator, as in `publish`. A callable takes a numpy.random.Generator and returns a generator for this
+        replication.
     weights : WeightEstimator, optional
-        As `publish` takes it.
-    fit : callable, or dict of callables by the name of the method
-        Takes a Release and ``random_seed``, returns an ArviZ object: ``functools.partial(iw.fit, "y ~ a",
-        family="bernoulli")``. All of a dict see the same releases.
+        Weight estimator, as in `publish`.
+    fit : callable, or dict of str to callable
+        Function of a `Release` and ``random_seed`` that returns an ArviZ object, for example
+        ``functools.partial(iw.fit, "y ~ a", family="bernoulli")``. In a dict, the keys name the methods; all methods
+        use the same releases.
     publish : dict
-        More arguments of `publish`: ``epsilon``, ``delta``, and perhaps ``n_synthetic`` and ``share``.
+        More arguments of `publish`: ``epsilon`` and ``delta``, optionally others such as ``n_synthetic`` and ``share``.
     truth : dict of str to float, optional
-        True values by the names of scalars: ``b``, ``c[level]``. Only these are counted.
+        True values by the names of scalar parameters, such as ``b`` or ``c[level]``. Other parameters are ignored.
     reference : callable, optional
-        Like `fit`, for the private rows with weights of one, with which lengths and errors are compared. By default
-        the first of `fit`: for `iwbayes.fit` intervals from the row sandwich.
-    n_replications : int
-    levels : sequence of float
+        Like `fit`, but applied to the private rows with weights of one. Lengths and errors are compared with its
+        results. The default is the first method of `fit`; for `iwbayes.fit` this gives intervals from the row sandwich
+        covariance.
+    n_replications : int, default 200
+        Number of replications.
+    levels : sequence of float, default (0.9, 0.5, 0.95)
         Nominal levels of the equal-tailed intervals, in (0, 1).
-    n_jobs : int
-        Processes, one thread each. With more than one all callables must be importable by name.
+    n_jobs : int, default 1
+        Number of processes, with one thread each. With more than one, all callables must be importable by name.
     random_seed : int, optional
-        Replication i has the same seeds whatever ran before it, those of generators and estimators whose `random_seed`
-        is None among them. It must be given with a path.
+        Seed of the study, required with a path. Replication i has the same seeds in every run, including the seeds of
+        generators and estimators whose `random_seed` is None.
     path : str or Path, optional
-        File of results, to which each replication is added when it ends. A study that was stopped goes on from there,
-        and more replications can be added; a file of other settings is refused. (Functions are compared by name.)
-    progressbar : bool
+        File of results, to which each replication is added when it ends. A stopped study continues from its file, and
+        you can add replications. A file with different settings is refused; functions are compared by name.
+    progressbar : bool, default True
+        Show progress if the error stream is a terminal.
 
     Returns
     -------
     CoverageStudy
+        Coverage, lengths and errors of all replications.
 
     Raises
     ------
     TypeError, ValueError
-        Arguments that do not fit, or a file of another study.
+        If an argument is invalid, or the file belongs to a different study.
     RuntimeError
-        If every replication failed; with the first error.
+        If all replications failed; the message quotes the first error.
 
     Notes
     -----
-    A replication that fails is counted in `failures` and left out of all shares.
+    A failed replication is listed in ``failures`` of the result and left out of all shares.
+
+    Examples
+    --------
+    >>> from functools import partial
+    >>> import iwbayes as iw
+    >>> def simulate(rng):
+    ...     people = iw.datasets.simulate_table("gaussian", 300, random_seed=rng)
+    ...     return iw.PrivateTable(people.frame, people.schema)
+    >>> study = coverage_study(
+    ...     simulate,
+    ...     fit=partial(iw.fit, "y ~ x", family="gaussian", method="laplace", progressbar=False),
+    ...     publish={"epsilon": 3.0, "delta": 1e-6, "n_synthetic": 600, "for_models": ["y ~ x"]},
+    ...     truth={"x": 0.8},
+    ...     n_replications=2,
+    ...     random_seed=1,
+    ...     progressbar=False,
+    ... )
+    >>> study.table(0.9)[["length_ratio", "n"]].round(1)  # doctest: +SKIP
+                            length_ratio  n
+    method       parameter
+    private rows x                   1.0  2
+    fit          x                   1.5  2
     """
     fits: dict[str, Any] = dict(fit) if isinstance(fit, Mapping) else {"fit": fit}
     _check(simulate, fits, publish, n_replications, levels, n_jobs, random_seed)
     if path is not None and random_seed is None:
-        raise ValueError("random_seed must be given with a path, so that the study can go on from it.")
+        raise ValueError("with a path, random_seed is required, so that the study can continue. Pass random_seed.")
     seed = secrets.randbits(31) if random_seed is None else int(random_seed)
     first: Any = next(iter(fits.values()))
     ordered = tuple(float(level) for level in levels)
@@ -118,7 +149,7 @@ def coverage_study(
 
 
 def _run(settings: StudySettings, numbers: list[int], n_jobs: int) -> Iterator[dict[str, Any]]:
-    """Replications as they end."""
+    """Yield replications as they end."""
     if n_jobs == 1:
         yield from (replicate(settings, number) for number in numbers)
         return
@@ -132,7 +163,7 @@ def _run(settings: StudySettings, numbers: list[int], n_jobs: int) -> Iterator[d
 
 
 def _finished(path: Path, settings: dict[str, Any]) -> dict[int, dict[str, Any]]:
-    """Replications in a file, by number; a last line that was cut off is removed, and another study refused."""
+    """Return the replications in a file by number; remove an incomplete last line, and refuse a different study."""
     if not path.exists() or path.stat().st_size == 0:
         _append(path, {"format": _FORMAT, "settings": settings})
         return {}
@@ -142,18 +173,18 @@ def _finished(path: Path, settings: dict[str, Any]) -> dict[int, dict[str, Any]]
         header, *records = (json.loads(line) for line in whole.splitlines() or [text])
         found = header["settings"]
         differing = [
-            f"{name}: {found.get(name)!r} there, {value!r} here"
+            f"{name} is {found.get(name)!r} in the file and {value!r} here"
             for name, value in settings.items()
             if found.get(name) != value
         ]
         if header["format"] != _FORMAT or differing:
             raise ValueError(
-                f"{path} holds another study ({'; '.join(differing) or 'an older format'}). Choose another file."
+                f"{path} contains a different study ({'; '.join(differing) or 'an older format'}). Choose another file."
             )
         done = {int(record["replication"]): record for record in records}
     except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} holds no results of a coverage study. Choose another file.") from error
-    if whole != text:  # only now is it known to be a study's own file
+        raise ValueError(f"{path} is not a file of coverage study results. Choose another file.") from error
+    if whole != text:  # change the file only after its content was recognised
         path.write_text(whole or text + "\n", encoding="utf-8")
     return done
 
@@ -164,7 +195,7 @@ def _append(path: Path, record: dict[str, Any]) -> None:
 
 
 def _settings(settings: StudySettings) -> dict[str, Any]:
-    """Return what makes two studies the same, as plain JSON values."""
+    """Return the settings that identify a study, as plain JSON values."""
     return {
         "random_seed": settings.random_seed,
         "levels": list(settings.levels),
@@ -179,7 +210,7 @@ def _settings(settings: StudySettings) -> dict[str, Any]:
 
 
 def _name(function: Any) -> str:
-    """Name of a function; of a partial with its arguments."""
+    """Return the name of a function, and for a partial also its arguments."""
     inner = getattr(function, "func", None)
     if inner is not None:
         return f"{_name(inner)}{function.args}{dict(sorted(function.keywords.items()))}"
@@ -194,12 +225,12 @@ def _check(
         if not callable(call):
             raise TypeError(f"{name} must be callable; got {type(call).__name__}.")
     if not fits or REFERENCE in fits:
-        raise ValueError(f"fit must hold at least one method, and none called {REFERENCE!r}.")
+        raise ValueError(f"fit must have at least one method, and no method may be called {REFERENCE!r}.")
     if not isinstance(publish, Mapping) or {"epsilon", "delta"} - set(publish):
         raise TypeError("publish must be a dict with epsilon and delta, such as {'epsilon': 1.0, 'delta': 1e-6}.")
     taken = sorted({"generator", "weights", "noise", "random_seed", "ledger", "progressbar"} & set(publish))
     if taken:
-        raise ValueError(f"publish must not hold {taken}: the study sets them.")
+        raise ValueError(f"publish must not contain {taken}, because the study sets them.")
     check_count("n_replications", n)
     check_count("n_jobs", n_jobs)
     if random_seed is not None and (isinstance(random_seed, bool) or not isinstance(random_seed, int | np.integer)):

@@ -1,4 +1,4 @@
-"""CoverageStudy: what many replications of a release and its fits add up to, counted against the truth."""
+"""CoverageStudy: coverage, lengths and errors of intervals over many replications of a release and its fits."""
 
 from __future__ import annotations
 
@@ -17,20 +17,41 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CoverageStudy:
-    """Replications of a study and what they add up to.
+    """Results of a coverage study: coverage, lengths and errors of intervals over many replications.
+
+    `coverage_study` returns it.
 
     Parameters
     ----------
     replications : pandas.DataFrame
-        One row a replication, method and parameter. Columns ``replication``, ``method`` ("private rows" is the
-        reference), ``parameter``, ``truth``, ``mean`` and ``sd`` of the posterior, ``pit`` (share of its draws below
-        the truth), ``lower_90`` and ``upper_90`` for each level in percent, ``warned`` (whether a CalibrationWarning
-        came), the facts of the calibration record (``verdict``, ``kappa_max``, ``explained_min``,
-        ``second_order_max``, ``misfit_share_max``, ``skew``, ``pareto_k``, ``ess``, ``clipped_private``; None where a
-        fit has none), and of the parameter ``kappa``, ``explained`` and whether it is ``calibrated``.
+        One row per replication, method and parameter. Columns: ``replication``; ``method`` ("private rows" is the
+        reference); ``parameter``; ``truth``; ``mean`` and ``sd`` of the posterior; ``pit``, the share of posterior
+        draws below the truth; ``lower_90`` and ``upper_90``, and so on for each level in percent; ``warned``, whether a
+        CalibrationWarning was raised; the facts of the calibration record (``verdict``, ``kappa_max``,
+        ``explained_min``, ``second_order_max``, ``misfit_share_max``, ``skew``, ``pareto_k``, ``ess``,
+        ``clipped_private``; None for a fit without a record); and for the parameter ``kappa``, ``explained`` and
+        ``calibrated``.
     failures : pandas.DataFrame
-        Replications that ended in an error: ``replication``, ``error``.
+        Failed replications, with columns ``replication`` and ``error``.
     levels : tuple of float
+        Nominal levels of the intervals.
+
+    Examples
+    --------
+    Simulated posteriors for 200 replications of a parameter whose true value is 0:
+
+    >>> rng = np.random.default_rng(1)
+    >>> frames = []
+    >>> for method, sd in (("private rows", 1.0), ("fit", 2.0)):
+    ...     mean = rng.normal(0, sd, 200)
+    ...     frame = pd.DataFrame({"replication": range(200), "method": method, "parameter": "b", "truth": 0.0})
+    ...     frame = frame.assign(mean=mean, sd=sd, lower_90=mean - 1.645 * sd, upper_90=mean + 1.645 * sd, warned=False)
+    ...     frames.append(frame)
+    >>> study = CoverageStudy(pd.concat(frames), pd.DataFrame({"replication": [], "error": []}), (0.9,))
+    >>> study.table().loc[("fit", "b"), ["length_ratio", "n"]].tolist()
+    [2.0, 200.0]
+    >>> bool(abs(study.table().loc[("fit", "b"), "coverage"] - 0.9) < 0.1)
+    True
     """
 
     replications: pd.DataFrame
@@ -38,27 +59,33 @@ class CoverageStudy:
     levels: tuple[float, ...]
 
     def __repr__(self) -> str:
-        """Mean coverage of each method."""
+        """Return the mean coverage of each method as text."""
         n = self.replications["replication"].nunique()
         table = self.summary(self.levels[0]).round(3).to_string()
         percent = f"{100 * self.levels[0]:g}"
         return f"{n} replications, {len(self.failures)} failed; intervals of {percent} %\n{table}"
 
     def table(self, level: float = 0.9) -> pd.DataFrame:
-        """Coverage, length and error of each method and parameter.
+        """Return coverage, length and error of each method and parameter.
 
         Parameters
         ----------
-        level : float
-            One of `levels`.
+        level : float, default 0.9
+            Nominal level, one of `levels`.
 
         Returns
         -------
         pandas.DataFrame
-            Index ``method``, ``parameter``. ``coverage`` and ``coverage_se`` (binomial standard error), ``length`` and
-            ``length_ratio`` (medians; to the interval from the private rows of the same replication), ``bias`` and
-            ``bias_se`` of the posterior mean, ``rmse_ratio`` (root mean squared error of the posterior mean over that
-            from the private rows), ``warned`` (share of replications with a CalibrationWarning), ``n``.
+            Index ``method`` and ``parameter``. Columns: ``coverage``; ``coverage_se``, its binomial standard error;
+            ``length``, the median length; ``length_ratio``, the median ratio to the length of the interval from the
+            private rows of the same replication; ``bias`` and ``bias_se`` of the posterior mean; ``rmse_ratio``, the
+            root mean squared error of the posterior mean relative to the private rows; ``warned``, the share of
+            replications with a CalibrationWarning; ``n``, the number of replications.
+
+        Raises
+        ------
+        ValueError
+            If the level is not one of `levels`.
         """
         lower, upper = self._bounds(level)
         rows = self.replications.assign(
@@ -84,19 +111,24 @@ class CoverageStudy:
         })  # fmt: skip
 
     def summary(self, level: float = 0.9) -> pd.DataFrame:
-        """Means over the parameters, one row a method.
+        """Return averages over the parameters, one row per method.
 
         Parameters
         ----------
-        level : float
-            One of `levels`.
+        level : float, default 0.9
+            Nominal level, one of `levels`.
 
         Returns
         -------
         pandas.DataFrame
-            Index ``method``. ``coverage`` (mean over parameters), ``coverage_se`` (over replications, whose parameters
-            depend on each other), ``worst`` (smallest coverage of a parameter), ``length_ratio`` (median over
-            parameters), ``rmse_ratio`` (likewise), ``warned``, ``n``.
+            Index ``method``. Columns: ``coverage``, the mean over parameters; ``coverage_se``, its standard error over
+            replications, because parameters of one replication are dependent; ``worst``, the smallest coverage of a
+            parameter; ``length_ratio`` and ``rmse_ratio``, medians over parameters; ``warned``; ``n``.
+
+        Raises
+        ------
+        ValueError
+            If the level is not one of `levels`.
         """
         table = self.table(level)
         rows = self.replications
@@ -114,17 +146,19 @@ class CoverageStudy:
         })  # fmt: skip
 
     def plot_coverage(self, level: float = 0.9, *, ax: Axes | None = None) -> Axes:
-        """Draw the coverage of each method and parameter with two standard errors.
+        """Plot the coverage of each method and parameter, with two standard errors.
 
         Parameters
         ----------
-        level : float
-            One of `levels`.
+        level : float, default 0.9
+            Nominal level, one of `levels`.
         ax : matplotlib.axes.Axes, optional
+            Axes to draw on; by default new ones.
 
         Returns
         -------
         matplotlib.axes.Axes
+            Axes with the plot.
         """
         from iwbayes.analyst.reporting.plots import MARKERS, axes_or_new, label_rows
 
@@ -140,21 +174,23 @@ class CoverageStudy:
             ax.errorbar(own["coverage"], height, xerr=2 * own["coverage_se"], **style)
         label_rows(ax, names)
         ax.set_xlim(right=1.02)
-        ax.set_xlabel(f"share of {100 * level:g} % intervals that contain the truth (bars: 2 standard errors)")
+        ax.set_xlabel(f"share of {100 * level:g} % intervals that cover the true value (bars: 2 standard errors)")
         ax.legend(frameon=False, fontsize="small")
         return ax
 
     def plot_calibration(self, *, ax: Axes | None = None) -> Axes:
-        """Draw the coverage of equal-tailed intervals of every level, averaged over the parameters.
+        """Plot the coverage of equal-tailed intervals of every level, averaged over the parameters.
 
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
+            Axes to draw on; by default new ones.
 
         Returns
         -------
         matplotlib.axes.Axes
-            A curve on the diagonal covers what it claims; above it intervals are too long, below too short.
+            Axes with the plot. On the diagonal, coverage equals the nominal level. Above it intervals are too long, and
+            below it too short.
         """
         from iwbayes.analyst.reporting.plots import axes_or_new
 
@@ -162,7 +198,7 @@ class CoverageStudy:
         levels = np.linspace(0, 1, 101)
         ax.plot([0, 1], [0, 1], color="0.5", linewidth=1, linestyle="--", zorder=0)
         for index, (method, own) in enumerate(self.replications.groupby("method", sort=False)):
-            needed = np.abs(2 * own["pit"].to_numpy() - 1)  # the level from which on the interval contains the truth
+            needed = np.abs(2 * own["pit"].to_numpy() - 1)  # smallest level at which the interval covers the truth
             covered = pd.DataFrame(needed[:, None] <= levels).groupby(own["replication"].to_numpy()).mean()
             mean, se = covered.mean(), covered.std(ddof=1) / np.sqrt(len(covered))
             ax.plot(levels, mean, color=f"C{index}", label=str(method))
@@ -173,25 +209,28 @@ class CoverageStudy:
         return ax
 
     def plot_ranks(self, method: str, parameters: Sequence[str] | None = None) -> np.ndarray:
-        """Draw ArviZ's plot of the ranks of the truth among the posterior draws, one panel a parameter.
+        """Plot the ranks of the true values among the posterior draws with ArviZ, one panel per parameter.
 
-        Where truths were drawn from the prior and posteriors are right, ranks are uniform and the curve stays in its
-        band (simulation-based calibration; Talts et al., 2018, and Säilynoja et al., Statistics and Computing 2022).
+        If the true values were drawn from the prior and the posteriors are correct, the ranks are uniform and the curve
+        stays in its band (simulation-based calibration; Talts et al., 2018, and Säilynoja et al., Statistics and
+        Computing 2022).
 
         Parameters
         ----------
         method : str
+            Name of a method.
         parameters : sequence of str, optional
-            All by default.
+            Names of parameters; by default all.
 
         Returns
         -------
         ndarray of matplotlib.axes.Axes, shape (parameter,)
+            One panel per parameter.
 
         Raises
         ------
         ValueError
-            If there is no such method or parameter.
+            If the method or a parameter is unknown.
         """
         from iwbayes.analyst.arviz_compat import plot_pit
 
@@ -206,7 +245,7 @@ class CoverageStudy:
         return plot_pit({name: own[name].to_numpy() for name in shown})
 
     def _covered(self, level: float) -> pd.Series:
-        """Whether the interval of each row contains the truth."""
+        """Return whether the interval of each row covers the truth."""
         lower, upper = self._bounds(level)
         return self.replications["truth"].between(self.replications[lower], self.replications[upper])
 

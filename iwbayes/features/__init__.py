@@ -1,4 +1,4 @@
-"""Bounded features of a row, the same on private and synthetic rows, and what formulas ask of them."""
+"""Bounded features of a row, the same for private and synthetic rows, and the features that formulas need."""
 
 from iwbayes.features.feature_map import FeatureMap
 

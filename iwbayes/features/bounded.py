@@ -1,4 +1,4 @@
-"""BoundedFeatures: coordinates of a row whose norm is clipped, and what one row can move them by."""
+"""BoundedFeatures: features of a row with a clipped norm, and the sensitivity of their sum."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from iwbayes.arrays import Array
 
 
 class BoundedFeatures:
-    """Clipped coordinates phi = z min(1, bound/|z|) of a row, and an indicator of clipped rows.
+    """Base class of clipped features phi = z min(1, bound/|z|) of a row, with an indicator of clipped rows.
 
-    Privacy rests on the clipping alone: whatever z is, phi has at most the norm ``bound``. A subclass says what z is,
-    of ``n_coordinates`` numbers.
+    Privacy depends on the clipping only: for any z, the norm of phi is at most ``bound``. A subclass defines the vector
+    z of ``n_coordinates`` numbers.
 
     Attributes
     ----------
@@ -22,8 +22,8 @@ class BoundedFeatures:
     order : {2, inf}
         The norm is Euclidean, or the largest coordinate.
     flag : bool
-        Whether a last coordinate, bound/2 where the row was clipped and 0 elsewhere, releases the share of clipped
-        rows along with the mean.
+        Whether there is an additional last coordinate, bound/2 for clipped rows and 0 for others. Its mean releases the
+        share of clipped rows.
     """
 
     bound: float
@@ -43,19 +43,19 @@ class BoundedFeatures:
 
     @property
     def dim(self) -> int:
-        """Number of coordinates k of phi, the flag among them."""
+        """Number of coordinates k of phi, including the flag."""
         return self.n_coordinates + int(self.flag)
 
     @property
     def flag_height(self) -> float:
-        """Value of the flag coordinate where a row is clipped."""
+        """Value of the flag coordinate of a clipped row."""
         return self.bound / 2
 
     def diameter(self, adjacency: str) -> float:
-        """Largest change of one row's phi between adjacent tables, in the norm of ``order``.
+        """Return the largest change of one row's phi between adjacent tables, in the norm of ``order``.
 
-        Replace-one: two rows of norm ``bound`` on opposite sides, of which one counts as clipped and the
-        other just not, differ by (2 bound, bound/2). Zero-out: a row against the null row, phi = 0.
+        Replace-one: two opposite rows of norm ``bound``, one clipped and the other not, differ by
+        (2 bound, bound/2). Zero-out: a row is compared with the null row, phi = 0.
         """
         reach = {"replace-one": 2.0, "zero-out": 1.0}
         if adjacency not in reach:
@@ -64,9 +64,9 @@ class BoundedFeatures:
         return float(np.linalg.norm([reach[adjacency] * self.bound, extra], ord=self.order))
 
     def shrink(self, z: Array) -> tuple[Array, Array]:
-        """Coordinates (..., k less the flag) with norms of at most ``bound``, and the norms (...) that they had.
+        """Return coordinates (..., k without the flag) with norms of at most ``bound``, and the original norms (...).
 
-        Each row of the result depends on the same row of z alone.
+        Each row of the result depends on the same row of z only.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             norm = np.linalg.norm(z, ord=self.order, axis=-1)
@@ -74,15 +74,16 @@ class BoundedFeatures:
             return z * np.where(clipped, self.bound / np.where(clipped, norm, 1.0), 1.0)[..., None], norm
 
     def clip(self, z: Array) -> Array:
-        """Phi (row, k) of coordinates (row, k less the flag); a row that is not finite is zero, and counts as clipped.
+        """Return phi (row, k) of coordinates z (row, k without the flag).
 
-        Each row of the result depends on the same row of z alone.
+        A row that is not finite becomes zero and counts as clipped. Each row of the result depends on the same row of z
+        only.
         """
         phi = np.empty((len(z), self.dim))
         phi[:, : z.shape[1]], norm = self.shrink(z)
         broken = ~np.isfinite(norm)
         phi[broken] = 0.0
         if self.flag:
-            # discrete rows tie with the quantile that set the bound: rounding must not decide their flag
+            # norms of discrete rows often equal the quantile that defines the bound: rounding must not decide the flag
             phi[:, -1] = self.flag_height * (broken | (norm > self.bound * (1 + 1e-9)))
         return phi

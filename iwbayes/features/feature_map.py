@@ -1,6 +1,6 @@
-"""FeatureMap: bounded features of a row, the same map on private and synthetic rows, with its sensitivities.
+"""FeatureMap: bounded features of a row, the same map for private and synthetic rows, with its sensitivities.
 
-The tilt measures their private mean, so their bound is what the privacy of the default weights rests on.
+The tilt measures the private mean of these features, so the privacy of the default weights depends on their bound.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from iwbayes.features.terms import Terms, check_terms, raw_chunks, raw_ranges, r
 from iwbayes.schema import Schema
 from iwbayes.tables import SyntheticTable
 
-#: Directions with less than this share of the largest variance over the synthetic rows are dropped, each raw term in
-#: units of its own standard deviation.
+#: Directions with less than this share of the largest variance over the synthetic rows are dropped; raw terms are in
+#: units of their standard deviations.
 EIGENVALUE_CUT = 1e-4
 #: Raw terms whose variance is less than this share of their mean square count as constant.
 LEAST_VARIANCE = 1e-10
@@ -31,28 +31,48 @@ LEAST_VARIANCE = 1e-10
 class FeatureMap(BoundedFeatures):
     """Whitened and clipped polynomial features phi(x) of a row.
 
-    phi(x) = z min(1, bound/|z|) with z = (q(x) - center) @ whitener and q the raw terms: the centred encoded
-    columns; with ``terms="squares"`` also the squares of numeric columns; with ``"quadratic"`` also all
-    products of features of different columns; or any explicit set of such terms, each the tuple of indices, among
-    the schema's features, that it multiplies. The norm is Euclidean (``order=2``) or the largest coordinate
-    (``order=inf``). With ``flag=True`` a last coordinate, bound/2 where the row was clipped and 0 elsewhere,
-    releases the share of clipped rows along with the mean.
+    The features are phi(x) = z min(1, bound/|z|) with z = (q(x) - center) @ whitener. The raw terms q are the centred
+    encoded columns ("linear"); in addition the squares of numeric columns ("squares"); in addition all products of
+    features of different columns ("quadratic"); or an explicit set of products. The norm is Euclidean (``order=2``) or
+    the largest coordinate (``order=inf``).
 
     Parameters
     ----------
     schema : Schema
+        Schema of the rows.
     terms : {"linear", "squares", "quadratic"} or tuple of tuple of int
-        Explicit terms have ascending indices, and stand by degree and then in lexicographic order.
+        Raw terms. An explicit term is the tuple of the indices, among the schema's features, that it multiplies.
+        Indices are ascending, and terms are sorted by degree and then lexicographically.
     center : ndarray, shape (raw,)
+        Centre of the raw terms.
     whitener : ndarray, shape (raw, k)
+        Map from centred raw terms to uncorrelated coordinates of variance one.
     bound : float
         Largest norm of z after clipping.
-    order : {2, inf}
-    flag : bool
+    order : {2, inf}, default 2
+        Order of the norm.
+    flag : bool, default True
+        Whether there is an additional last coordinate, bound/2 for clipped rows and 0 for others. Its mean releases the
+        share of clipped rows.
+
+    Raises
+    ------
+    ValueError
+        If the terms do not belong to the schema, shapes do not match, or a value is not finite.
 
     Notes
     -----
-    What a row can move is bounded by the clipping alone: no sensitivity depends on the terms.
+    The clipping alone bounds the influence of a row: no sensitivity depends on the terms.
+
+    Examples
+    --------
+    >>> from iwbayes.schema import Real
+    >>> schema = Schema(Real("x", 0, 1), Real("z", 0, 1))
+    >>> rng = np.random.default_rng(1)
+    >>> rows = SyntheticTable(pd.DataFrame({"x": rng.random(100), "z": rng.random(100)}), schema)
+    >>> features = FeatureMap.whitened(rows, "linear")
+    >>> features.dim, features.transform(rows.frame).shape  # two coordinates and the flag
+    (3, (100, 3))
     """
 
     schema: Schema
@@ -72,7 +92,8 @@ class FeatureMap(BoundedFeatures):
                 f"center and whitener must have {n_raw} rows; got {self.center.shape}, {self.whitener.shape}."
             )
         for name in ("center", "whitener"):
-            array = np.array(getattr(self, name), dtype=np.float64, order="C")  # one layout: sums repeat bit for bit
+            # one memory layout, so that sums are reproducible bit for bit
+            array = np.array(getattr(self, name), dtype=np.float64, order="C")
             if not np.isfinite(array).all():
                 raise ValueError(f"{name} must be finite.")
             array.setflags(write=False)
@@ -85,10 +106,11 @@ class FeatureMap(BoundedFeatures):
 
     @cached_property
     def reach(self) -> float:
-        """Upper bound of the norm of z over all rows that the schema allows; public.
+        """Public upper bound of the norm of z over all rows that the schema allows.
 
-        Each coordinate of z is largest where every raw term is at an end of its range. The norm of these largest
-        coordinates is exact for ``order=inf`` without categories, and for linear terms of uncorrelated columns.
+        Each coordinate of z is largest if every raw term is at an end of its range. The bound is the norm of these
+        largest coordinates. It is exact for ``order=inf`` without categories, and for linear terms of uncorrelated
+        columns.
         """
         low, high = raw_ranges(self.schema, self.terms)
         ends = np.stack([low - self.center, high - self.center])[:, :, None] * self.whitener
@@ -97,11 +119,11 @@ class FeatureMap(BoundedFeatures):
 
     @property
     def never_clips(self) -> bool:
-        """Whether no row that the schema allows has a norm beyond the bound."""
+        """Whether the norms of all rows that the schema allows are within the bound."""
         return self.bound >= self.reach
 
     def transform(self, frame: pd.DataFrame) -> Array:
-        """Features, shape (row, k), of a table in canonical form under ``schema``."""
+        """Return the features, shape (row, k), of a table in canonical form under ``schema``."""
         phi = np.empty((len(frame), self.dim))
         with one_blas_thread():
             for rows, raw in raw_chunks(self.schema, self.terms, frame):
@@ -109,13 +131,13 @@ class FeatureMap(BoundedFeatures):
         return phi
 
     def norms(self, frame: pd.DataFrame) -> Array:
-        """Norm of z before clipping, shape (row,)."""
+        """Return the norm of z before clipping, shape (row,)."""
         with one_blas_thread():
             scores = ((raw - self.center) @ self.whitener for _, raw in raw_chunks(self.schema, self.terms, frame))
             return np.concatenate([np.linalg.norm(z, ord=self.order, axis=1) for z in scores])
 
     def with_bound(self, bound: float) -> FeatureMap:
-        """Return the same map with another clip bound."""
+        """Return the same map with a different clip bound."""
         return replace(self, bound=float(bound))
 
     @classmethod
@@ -128,12 +150,12 @@ class FeatureMap(BoundedFeatures):
         shares: Array | None = None,
         most: int | None = None,
     ) -> FeatureMap:
-        """Whiten the raw terms by mean and covariance of the synthetic rows (public).
+        """Make a map that whitens the raw terms by the mean and covariance of synthetic rows (public).
 
-        The bound is the 95 % quantile of the synthetic norms; change it by `with_bound`. All three are weighted by
-        ``shares`` (row,), which are public and sum to one; equal by default. With ``most`` only so many leading
-        principal directions are kept, the first one first. ValueError when every raw term is constant over the
-        synthetic rows.
+        The bound is the 95 % quantile of the synthetic norms; change it with `with_bound`. Mean, covariance and
+        quantile are weighted by ``shares`` (row,), which are public, sum to one and are equal by default. With
+        ``most``, only the leading principal directions up to this number are kept, in order. A ValueError is raised if
+        every raw term is constant over the synthetic rows.
         """
         schema = synthetic.schema
         shares = np.full(len(synthetic), 1 / len(synthetic)) if shares is None else shares
@@ -148,7 +170,7 @@ class FeatureMap(BoundedFeatures):
 
     @staticmethod
     def varies(synthetic: SyntheticTable, terms: Terms, shares: Array | None = None) -> bool:
-        """Whether any raw term varies over the synthetic rows, as `whitened` asks for."""
+        """Return whether any raw term varies over the synthetic rows, as `whitened` requires."""
         shares = np.full(len(synthetic), 1 / len(synthetic)) if shares is None else shares
         n_raw = len(raw_terms(synthetic.schema, terms))
         center, square = np.zeros(n_raw), np.zeros(n_raw)
@@ -159,7 +181,7 @@ class FeatureMap(BoundedFeatures):
         return bool((square - center**2 > LEAST_VARIANCE * square).any())
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Plain settings and arrays, for a release file; the schema travels with the release."""
+        """Return plain settings and arrays for a release file, which stores the schema separately."""
         terms = self.terms if isinstance(self.terms, str) else [list(term) for term in self.terms]
         order = "inf" if self.order == math.inf else 2
         settings = {"terms": terms, "bound": self.bound, "order": order, "flag": self.flag}
@@ -167,7 +189,7 @@ class FeatureMap(BoundedFeatures):
 
     @classmethod
     def from_arrays(cls, schema: Schema, settings: dict[str, Any], arrays: dict[str, Array]) -> FeatureMap:
-        """Inverse of `to_arrays`."""
+        """Make a map from the settings and arrays of `to_arrays`."""
         terms, order = settings["terms"], math.inf if settings["order"] == "inf" else 2
         terms = tuple(map(tuple, terms)) if isinstance(terms, list) else terms
         bound, flag = float(settings["bound"]), bool(settings["flag"])
@@ -175,7 +197,7 @@ class FeatureMap(BoundedFeatures):
 
 
 def raw_moments(schema: Schema, terms: Terms, frame: pd.DataFrame, shares: Array) -> tuple[Array, Array]:
-    """Weighted mean (raw,) and second moments (raw, raw) of the raw terms over rows in canonical form."""
+    """Return the weighted mean (raw,) and second moments (raw, raw) of the raw terms over rows in canonical form."""
     check_terms(schema, terms)
     n_raw = len(raw_terms(schema, terms))
     center, gram = np.zeros(n_raw), np.zeros((n_raw, n_raw))
@@ -188,18 +210,19 @@ def raw_moments(schema: Schema, terms: Terms, frame: pd.DataFrame, shares: Array
 
 
 def whitener_of(covariance: Array, squares: Array, *, cut: float = EIGENVALUE_CUT, most: int | None = None) -> Array:
-    """Map (raw, k) from centred terms to uncorrelated coordinates of variance one; `squares` (raw,) are mean squares.
+    """Return the map (raw, k) from centred terms to uncorrelated coordinates of variance one.
 
-    Directions with less than `cut` of the largest variance are dropped, and those beyond the `most` leading ones, which
-    then stand in the order of their variances. ValueError where no term varies.
+    ``squares`` (raw,) are the mean squares of the terms. Directions with less than ``cut`` of the largest variance are
+    dropped. With ``most``, only the leading directions up to this number are kept, in the order of their variances. A
+    ValueError is raised if no term varies.
     """
-    # in units of their own spread: a product of columns whose bounds are wide is small, not unimportant
+    # use units of standard deviations, because products of columns with wide bounds are small but not unimportant
     variance = np.diag(covariance)
     varies = variance > LEAST_VARIANCE * squares
     if not varies.any():
         raise ValueError(
-            "the synthetic rows are all alike, so there is nothing to weight. Sample more; where they are weighted "
-            "already (a tilt's base), weight them with less noise."
+            "the synthetic rows are all alike, so weights cannot improve them. Sample more rows; if they already have "
+            "weights (a tilt's base), use weights with less noise."
         )
     units = np.where(varies, 1 / np.sqrt(np.where(varies, variance, 1.0)), 0.0)
     values, vectors = np.linalg.eigh(covariance * np.outer(units, units))
@@ -208,5 +231,5 @@ def whitener_of(covariance: Array, squares: Array, *, cut: float = EIGENVALUE_CU
     if most is not None:
         return np.asarray(units[:, None] * whitener[:, ::-1][:, :most])
     if keep.all():
-        whitener = whitener @ vectors.T  # symmetric whitening keeps coordinates near the columns
+        whitener = whitener @ vectors.T  # symmetric whitening keeps each coordinate close to one column
     return np.asarray(units[:, None] * whitener)

@@ -1,8 +1,8 @@
-"""What regressions ask of a table's moments, read from their formulas and the public schema.
+"""Moments that regressions use, derived from their formulas and the public schema.
 
-The score of a regression of y on x with a canonical link is x (y - m(x'b)): the moments y x, x and, to second order
-in x'b, x x'; y^2 as well where a variance is estimated. Both sides of the trust boundary read formulas here; nothing
-is evaluated.
+The score of a regression of y on x with a canonical link is x (y - m(x'b)). It depends on the moments y x and x, to
+second order in x'b also on x x', and on y^2 if a variance is estimated. Curator and analyst both read formulas here,
+and formulas are never evaluated.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from iwbayes.schema.columns import Categorical, Column, Real
 Span = frozenset[Term]
 #: Largest degree of a predictor or a response as a polynomial of encoded features.
 MAX_PREDICTOR_DEGREE = 3
-#: A bracket to a power, which formulaic multiplies out before anybody can look at the degree.
+#: A bracket to a power; formulaic expands it before its degree could be checked.
 _POWER = re.compile(r"\)\s*(?:\*\*|\^)\s*(\d{1,9})")
 _NAME_IN_BACKTICKS = re.compile(r"`([^`]*)`")
-#: Functions of one argument that keep a polynomial one.
+#: Functions of one argument whose result is a polynomial if the argument is.
 _AFFINE = ("I", "center", "scale")
 _ONE: Span = frozenset({()})
 
 
 @dataclass(frozen=True)
 class ScoreTerms:
-    """Terms of a regression's scores: linear combinations of those in ``response`` and ``design`` hold the two."""
+    """Terms of a regression's scores: ``response`` spans the response, and ``design`` spans the predictors."""
 
     formula: str
     response: Span
@@ -44,27 +44,27 @@ class ScoreTerms:
 
     @property
     def kept(self) -> Span:
-        """The constant, and the indicator of missing cells of each column: a regression leaves such rows out."""
+        """The constant and the missing indicators, because a regression leaves out rows with missing cells."""
         owners = feature_owners(self.schema)
         used = {owners[index] for term in self.response | self.design for index in term}
-        last = {owner: index for index, owner in enumerate(owners)}  # where missing cells are told
+        last = {owner: index for index, owner in enumerate(owners)}  # the missing indicator is the last feature
         return _ONE | {(last[owner],) for owner in used if self.schema[self.schema.names[owner]].missing}
 
     @property
     def core(self) -> Span:
-        """Response, predictors, and products of the two: what scores hold to first order."""
+        """Response, predictors, and products of the two: the terms of scores to first order."""
         return _times(_times(self.response, self.design, self.schema), self.kept, self.schema) - _ONE
 
     @property
     def squares(self) -> Span:
-        """Squares of predictors' terms, and what the square of the response holds beside the response itself."""
+        """Squares of the predictors' terms, and terms of the squared response that the response itself lacks."""
         own = (reduced(term + term, self.schema) for term in self.design)
         of_response = _times(self.response, self.response, self.schema) - self.response
         return _times(frozenset(term for term in own if term) | of_response, self.kept, self.schema) - _ONE
 
     @property
     def products(self) -> Span:
-        """Products among predictors; where they are too many to be tried, one more than that."""
+        """Products among predictors; the search stops as soon as there are more than `MAX_RAW_TERMS`."""
         found: set[Term] = set()
         kept = sorted(self.kept)
         for one, two in combinations_with_replacement(sorted(self.design), 2):
@@ -75,26 +75,27 @@ class ScoreTerms:
 
     @property
     def second_order(self) -> Span:
-        """All of these: what scores hold to second order, and all that linear regressions use."""
+        """All these terms: the terms of scores to second order, and everything that linear regressions use."""
         return self.core | self.squares | self.products
 
 
 def check_formulas(formulas: Sequence[str]) -> tuple[str, ...]:
-    """Refuse what is no list of formulas; what they hold is checked against a schema."""
+    """Raise a TypeError unless the argument is a list of formulas; their terms are checked later against a schema."""
     if isinstance(formulas, str) or not isinstance(formulas, Sequence):
         raise TypeError(f"for_models must be a list of formulas such as ['y ~ a + b']; got {type(formulas).__name__}.")
     for formula in formulas:
         if not isinstance(formula, str):
-            raise TypeError(f"for_models must hold formulas such as 'y ~ a + b'; got {type(formula).__name__}.")
+            raise TypeError(f"for_models must contain formulas such as 'y ~ a + b'; got {type(formula).__name__}.")
     return tuple(formulas)
 
 
 @lru_cache(maxsize=16)
 def model_options(formulas: tuple[str, ...], schema: Schema) -> tuple[tuple[str, tuple[Term, ...]], ...]:
-    """List sets of terms for the scores of some models, from the richest to the poorest, each with its name.
+    """Return sets of terms for the scores of some models, from the richest to the poorest, each with its name.
 
-    Products among predictors are dropped first, then squares; response, predictors and products of the two stay.
-    ValueError when a formula can not be read, asks for what is no polynomial of encoded columns, or for too much.
+    Products among predictors are dropped first, then squares. Response, predictors and products of the two always
+    remain. A ValueError is raised if a formula cannot be read, is not a polynomial of encoded columns, or has too many
+    terms.
     """
     models = [model_terms(formula, schema) for formula in formulas]
     core: Span = frozenset().union(*(model.core for model in models))
@@ -102,8 +103,8 @@ def model_options(formulas: tuple[str, ...], schema: Schema) -> tuple[tuple[str,
     products = squares.union(*(model.products for model in models))
     if len(core) > MAX_RAW_TERMS:
         raise ValueError(
-            f"the models' responses times their predictors make {len(core)} features; at most {MAX_RAW_TERMS} are "
-            f"tried. Merge levels, or name fewer models."
+            f"products of the models' responses and predictors give {len(core)} features; at most {MAX_RAW_TERMS} are "
+            f"supported. Merge levels, or name fewer models."
         )
     options = [("model", core)]
     for name, terms in (("model and square", squares), ("model, square and product", products)):
@@ -113,33 +114,33 @@ def model_options(formulas: tuple[str, ...], schema: Schema) -> tuple[tuple[str,
 
 
 def main_effects(response: str, schema: Schema) -> str:
-    """Return the formula of the regression of a response on all other columns."""
+    """Return the formula of the regression of a response on all other columns (main effects)."""
     if response not in schema.names:
         raise ValueError(f"response must be one of the columns {list(schema.names)}; got {response!r}.")
     terms = {column.name: quoted(column.name) for column in schema}
     terms |= {name: f"np.log1p({term})" for name, term in terms.items() if _is_logged(schema[name])}
     left = terms.pop(response)
     if not terms:
-        raise ValueError(f"response {response!r} is the only column: there is nothing to regress it on.")
+        raise ValueError(f"response needs another column as predictor; {response!r} is the only column of the schema.")
     return f"{left} ~ {' + '.join(terms.values())}"
 
 
 def response_column(formula: str, schema: Schema) -> Column | None:
-    """Column that is the response of a regression; None where that is an expression. See `model_terms` for errors."""
+    """Return the response column of a regression, or None if it is an expression. See `model_terms` for errors."""
     model_terms(formula, schema)
     name = str(read_formula(formula, schema).lhs[0])
     return schema[name] if name in schema.names else None
 
 
 def model_terms(formula: str, schema: Schema) -> ScoreTerms:
-    """Read a regression's formula ``response ~ terms``, as formulaic does.
+    """Read the formula ``response ~ terms`` of a regression, in the syntax of formulaic.
 
-    Terms are columns, interactions, and polynomials of numeric columns: ``I(a**2)``, ``I(a / 10)``, ``poly(a, 2)``,
-    ``center(a)``, ``scale(a)``; ``C(g)`` of a column with levels; ``np.log1p(a)`` of a column that is declared with
+    Terms may be columns, interactions, and polynomials of numeric columns: ``I(a**2)``, ``I(a / 10)``, ``poly(a, 2)``,
+    ``center(a)``, ``scale(a)``; also ``C(g)`` for a column with levels, and ``np.log1p(a)`` for a column declared with
     that transform. Anything else raises a TypeError or ValueError with the remedy.
 
-    Rows with missing cells are left out of a regression: each term is there times the indicator of missing cells of
-    each column as well. What the missing cells of several columns have in common is not.
+    A regression leaves out rows with missing cells. So each term is also multiplied by the missing indicator of each
+    column. Products of the missing indicators of several columns are not included.
     """
     from formulaic import Formula
 
@@ -150,14 +151,14 @@ def model_terms(formula: str, schema: Schema) -> ScoreTerms:
     parsed = read_formula(formula, schema)
     if not hasattr(parsed, "lhs") or not isinstance(parsed.lhs, Formula) or not isinstance(parsed.rhs, Formula):
         raise ValueError(
-            f"formula {formula!r} must have a response and one part on its right, as 'y ~ a + b'."
+            f"formula {formula!r} must have a response and one right-hand side, such as 'y ~ a + b'."
             f"{formula_hints(formula, schema)}"
         )
     reader = _Reader(formula, schema)
     terms = list(parsed.lhs)
     response = reader.factor(terms[0].factors[0]) if len(terms) == 1 and len(terms[0].factors) == 1 else _ONE
     if response == _ONE:
-        raise ValueError(f"formula {formula!r} needs one response on its left; write it as 'y ~ a + b'.")
+        raise ValueError(f"formula {formula!r} needs one response on its left. Write it as 'y ~ a + b'.")
     design = _ONE
     for term in parsed.rhs:
         span = _ONE
@@ -172,24 +173,24 @@ def _is_logged(column: Column) -> bool:
 
 
 def quoted(name: str) -> str:
-    """Name of a column as formulas take it: in backticks unless it is an identifier."""
+    """Return the name of a column for use in formulas: in backticks unless it is an identifier."""
     return name if name.isidentifier() and not iskeyword(name) else f"`{name}`"
 
 
 def formula_hints(formula: str, schema: Schema) -> str:
-    """Sentences on what a formula may have meant: names that want backticks, groups of varying effects."""
+    """Return hints for error messages: names that need backticks, and the groups of varying effects."""
     bare = _NAME_IN_BACKTICKS.sub(" ", formula)
-    wanting = sorted((name for name in schema.names if quoted(name) != name), key=len, reverse=True)
-    longest_first = "|".join(re.escape(name) for name in wanting)
-    found = dict.fromkeys(re.findall(rf"(?<!\w)(?:{longest_first})(?!\w)", bare)) if wanting else {}
-    hints = f" Names with spaces or signs go in backticks: {', '.join(map(quoted, found))}." if found else ""
+    unquoted = sorted((name for name in schema.names if quoted(name) != name), key=len, reverse=True)
+    longest_first = "|".join(re.escape(name) for name in unquoted)
+    found = dict.fromkeys(re.findall(rf"(?<!\w)(?:{longest_first})(?!\w)", bare)) if unquoted else {}
+    hints = f" Put names with spaces or signs in backticks: {', '.join(map(quoted, found))}." if found else ""
     if "|" in bare:
-        hints += " What varying effects need is measured with their group as a plain column: y ~ x + region."
+        hints += " For varying effects, name their group as a plain column: y ~ x + region."
     return hints
 
 
 def read_formula(formula: str, schema: Schema) -> Any:
-    """Let formulaic read a formula, in which ``.`` stands for the schema's columns; ValueError when it cannot."""
+    """Parse a formula with formulaic, with ``.`` as all columns of the schema; raise a ValueError if it is invalid."""
     from formulaic import Formula
     from formulaic.errors import FormulaicError
 
@@ -197,18 +198,18 @@ def read_formula(formula: str, schema: Schema) -> Any:
         return Formula(formula, _context={"__formulaic_variables_available__": list(schema.names)})
     except RecursionError:
         raise ValueError(f"formula {formula[:60]!r}... is nested too deeply. Write it as 'y ~ a + b'.") from None
-    except (FormulaicError, SyntaxError, AttributeError) as error:  # the last where brackets do not match
+    except (FormulaicError, SyntaxError, AttributeError) as error:  # AttributeError if brackets do not match
         reason = error.msg if isinstance(error, SyntaxError) else str(error).splitlines()[0]
         reason = "its brackets do not match" if isinstance(error, AttributeError) else reason.rstrip(".?")
-        hints = formula_hints(formula, schema) or " Names with spaces or signs go in backticks, as `a name`."
-        raise ValueError(f"formula {formula!r} can not be read: {reason}. Write it as 'y ~ a + b'.{hints}") from None
+        hints = formula_hints(formula, schema) or " Put names with spaces or signs in backticks, such as `a name`."
+        raise ValueError(f"formula {formula!r} cannot be read: {reason}. Write it as 'y ~ a + b'.{hints}") from None
 
 
 def reduced(term: Iterable[int], schema: Schema) -> Term | None:
-    """Bring a product of features to its lowest degree, without its scale; None where it is zero in every row.
+    """Reduce a product of features to its lowest degree, up to scale; return None if it is zero in every row.
 
-    Indicators are their own squares, and two of one column exclude each other; a binary feature is 1/2 or -1/2, whose
-    square is constant (where the cell is not missing, which indicators beside it take up).
+    The square of an indicator is the indicator itself, and the product of two indicators of one column is zero. A
+    binary feature is 1/2 or -1/2, so its square is constant (missing cells are handled by their indicators).
     """
     kinds = _kinds(schema)
     kept: list[int] = []
@@ -223,7 +224,7 @@ def reduced(term: Iterable[int], schema: Schema) -> Term | None:
 
 @lru_cache(maxsize=8)
 def _kinds(schema: Schema) -> tuple[tuple[int, str], ...]:
-    """Position of the column of each encoded feature, and whether it is a number, a binary one or an indicator."""
+    """Return for each encoded feature the position of its column, and its kind: number, binary or indicator."""
     own = {"real": "number", "integer": "number", "date": "number", "binary": "binary", "categorical": "indicator"}
     return tuple(
         (index, "indicator" if rank else own[column.kind])
@@ -233,14 +234,14 @@ def _kinds(schema: Schema) -> tuple[tuple[int, str], ...]:
 
 
 def _times(one: Span, two: Span, schema: Schema) -> Span:
-    """All products of two sets of terms, reduced."""
+    """Return all products of two sets of terms, reduced."""
     found = (reduced(a + b, schema) for a, b in product(one, two))
     return frozenset(term for term in found if term is not None)
 
 
 @dataclass(frozen=True)
 class _Reader:
-    """Reads factors of one formula as sets of terms whose linear combinations hold them."""
+    """Reader of the factors of one formula: converts each to a set of terms that spans it."""
 
     formula: str
     schema: Schema
@@ -252,11 +253,11 @@ class _Reader:
         if factor.eval_method.name == "LOOKUP":
             return self._column(text)
         try:
-            # names in backticks become identifiers, see `_name`
-            bare = _NAME_IN_BACKTICKS.sub(lambda found: f"{self._identifier}{self._place(found[1])}", text)
+            # names in backticks become identifiers; see `_name`
+            bare = _NAME_IN_BACKTICKS.sub(lambda found: f"{self._identifier}{self._position(found[1])}", text)
             return self.checked(self._whole(ast.parse(bare, mode="eval").body), text)
         except SyntaxError:
-            raise self._refusal(text, "is no polynomial of declared columns") from None
+            raise self._refusal(text, "is not a polynomial of declared columns") from None
         except (RecursionError, MemoryError):
             raise self._refusal(text[:60], "is nested too deeply") from None
 
@@ -267,18 +268,18 @@ class _Reader:
 
     @cached_property
     def _identifier(self) -> str:
-        """How the identifiers begin that stand for names in backticks, like nothing in the formula."""
+        """Prefix of the identifiers that replace names in backticks; it does not occur in the formula."""
         found = "column_"
         while found in self.formula:
             found += "_"
         return found
 
     def _name(self, identifier: str) -> str:
-        """Name of a column, from an expression without quotes."""
+        """Return the name of a column from an identifier in an expression."""
         number = identifier.removeprefix(self._identifier)
         return identifier if number == identifier else self.schema.names[int(number)]
 
-    def _place(self, name: str) -> int:
+    def _position(self, name: str) -> int:
         if name not in self.schema.names:
             raise ValueError(
                 f"formula {self.formula!r} names {name!r}, which the schema lacks; it has {list(self.schema.names)}."
@@ -289,29 +290,29 @@ class _Reader:
     def _refusal(self, text: str, why: str) -> ValueError:
         text = re.sub(rf"{self._identifier}\d+", lambda found: f"`{self._name(found[0])}`", text)
         return ValueError(
-            f"formula {self.formula!r}: {text} {why}, and features of a release are polynomials of its encoded "
-            f"columns. Use columns, their interactions and powers up to {MAX_PREDICTOR_DEGREE}; or add what you need "
-            f"to the table as a declared column (transform='log1p' for logarithms)."
+            f"formula {self.formula!r}: {text} {why}, but a release can measure polynomials of its encoded columns "
+            f"only. Use columns, their interactions and powers up to {MAX_PREDICTOR_DEGREE}, or add a declared column "
+            f"with the transformed values to the table (transform='log1p' for logarithms)."
         )
 
     def _column(self, name: str, *, logged: bool = False) -> Span:
-        """Span of a column: the constant and its encoded features."""
-        own = self._place(name)
+        """Return the terms of a column: the constant and its encoded features."""
+        own = self._position(name)
         column = self.schema[name]
         if logged and not _is_logged(column):
             raise self._refusal(
-                f"np.log1p({quoted(name)})", "is of a column that is not declared with transform='log1p'"
+                f"np.log1p({quoted(name)})", "uses a column that is not declared with transform='log1p'"
             )
         if _is_logged(column) and not logged:
             raise ValueError(
-                f"formula {self.formula!r}: column {name!r} is declared with transform='log1p', and its features are "
-                f"those of np.log1p({quoted(name)}). Write np.log1p({quoted(name)}), or declare it without the "
-                "transform."
+                f"formula {self.formula!r}: column {name!r} is declared with transform='log1p', so its features are "
+                f"polynomials of np.log1p({quoted(name)}). Write np.log1p({quoted(name)}), or declare the column "
+                "without the transform."
             )
         return _ONE | {(index,) for index, owner in enumerate(feature_owners(self.schema)) if owner == own}
 
     def _whole(self, node: ast.AST) -> Span:
-        """Span of a factor: a contrast of levels, or a polynomial."""
+        """Return the terms of a factor: a contrast of levels, or a polynomial."""
         with_levels = [column.name for column in self.schema if column.kind in ("categorical", "binary")]
         match node:
             case ast.Call(func=ast.Name(id="C"), args=[ast.Name(id=name), *_]) if self._name(name) in with_levels:
@@ -327,7 +328,7 @@ class _Reader:
                 name = self._name(identifier)
                 span = self._column(name)
                 if isinstance(self.schema[name], Categorical):
-                    raise self._refusal(ast.unparse(node), "is a column with levels inside an expression")
+                    raise self._refusal(ast.unparse(node), "is a column with levels, used inside an expression")
                 return span
             case ast.Constant(value=int() | float()):
                 return _ONE
@@ -347,20 +348,20 @@ class _Reader:
             case ast.Call(func=function, args=[ast.Name(id=name)], keywords=[]) if ast.unparse(function) == "np.log1p":
                 return self._column(self._name(name), logged=True)
             case _:
-                raise self._refusal(ast.unparse(node), "is no polynomial of declared columns")
+                raise self._refusal(ast.unparse(node), "is not a polynomial of declared columns")
 
     def _degree(self, node: ast.Call) -> int:
-        """Degree of ``poly(a, 2)``, ``poly(a, degree=2)``, with or without ``raw``."""
+        """Return the degree of ``poly(a, 2)`` or ``poly(a, degree=2)``, with or without ``raw``."""
         given = dict(zip(("degree", "raw"), node.args[1:], strict=False)) | {k.arg: k.value for k in node.keywords}
         values = {name: value.value for name, value in given.items() if isinstance(value, ast.Constant)}
         degree = values.get("degree", 1)
         readable = len(values) == len(given) and len(node.args) <= 3 and set(given) <= {"degree", "raw"}
         if not readable or type(degree) is not int or degree < 1:
-            raise self._refusal(ast.unparse(node), "is no polynomial of declared columns")
+            raise self._refusal(ast.unparse(node), "is not a polynomial of declared columns")
         return degree
 
     def _power(self, span: Span, power: int, node: ast.AST) -> Span:
         found = span
-        for _ in range(min(power, MAX_PREDICTOR_DEGREE + 1) - 1):  # past the limit it is refused, however far
+        for _ in range(min(power, MAX_PREDICTOR_DEGREE + 1) - 1):  # any power above the limit is refused below
             found = _times(found, span, self.schema)
         return self.checked(found, ast.unparse(node))

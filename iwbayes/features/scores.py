@@ -1,7 +1,8 @@
-"""Scores of named models as features: what a release asks of a model, and their bounded mean's map.
+"""Scores of named models as bounded features: interfaces that models implement, and the maps of their scores.
 
-The score of a model with p parameters, the gradient of a row's log likelihood, has p numbers, and its mean is all that
-a likelihood tells near its mode: p features where products of columns are about half of p squared.
+The score of a row is the gradient of its log likelihood and has p numbers for a model with p parameters. Near the mode,
+the likelihood depends on the rows through the mean score only. So p features suffice, while products of columns need
+about p squared over two.
 """
 
 from __future__ import annotations
@@ -24,114 +25,131 @@ from iwbayes.features.feature_map import whitener_of
 from iwbayes.schema import Schema
 from iwbayes.tables import SyntheticTable
 
-#: Rows at a time, times levels of the response where each is scored: a block costs as much as thousands of rows.
+#: Largest number of rows per block, times the number of response levels if every level is scored. The fixed cost of a
+#: block is equivalent to thousands of rows.
 _CHUNK = 2**16
-#: Directions of scores with less than this share of the largest variance are dropped: there are few, and each is a
-#: parameter, be it of a spline whose columns are nearly dependent.
+#: Directions of scores with less than this share of the largest variance are dropped. The cut is small, because each
+#: direction is a parameter, for example of a spline with nearly dependent columns.
 _CUT = 1e-9
-#: Times that a clipped score is centred and clipped again: each leaves a part of the shift that is about the
-#: probability of the outcome that is clipped.
+#: Number of times that a clipped score is centred and clipped again. Each time leaves a part of the shift: about the
+#: probability of the clipped outcome.
 _CENTRINGS = 8
-#: Levels of a response whose scores are computed one by one.
+#: Largest number of response levels for which the score of each level is computed.
 MOST_OUTCOMES = 16
 
 
 class Outcomes(NamedTuple):
-    """What the response of each row could be under a model."""
+    """Possible responses of each row under a model."""
 
-    scores: Array  # (outcome, row, p): of the row with each level in the place of its own; NaN where it has none
-    probabilities: Array  # (outcome, row): of the levels, given the rest of the row
-    observed: NDArray[np.intp]  # (row,): number of the row's own level, any where it has none
+    scores: Array  # (outcome, row, p): score of the row with its response set to each level; NaN if it has no score
+    probabilities: Array  # (outcome, row): probability of each level, given the other columns of the row
+    observed: NDArray[np.intp]  # (row,): position of the observed level; arbitrary if the row has none
 
 
 class RowScores(Protocol):
-    """Scores of rows at one public point: a function of each row alone, which never raises and never warns."""
+    """Scores of rows at one public point. The score of a row depends on that row only; calls never raise or warn."""
 
     def __call__(self, frame: pd.DataFrame) -> Array:
-        """Scores (row, p) of rows in canonical form: zero where the model leaves a row out, NaN where it has none."""
+        """Return scores (row, p) of rows in canonical form: zero if the model leaves a row out, NaN if undefined."""
 
     @property
     def response(self) -> tuple[str, tuple[str, ...]] | None:
-        """Column and levels of the response; None where it has no levels, or more than `MOST_OUTCOMES`."""
+        """Column and levels of the response; None if it has no levels, or more than `MOST_OUTCOMES`."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns that it reads, less those of the response where they are known."""
+        """Columns that the scores read, without the columns of the response if they are known."""
 
     def outcomes(self, frame: pd.DataFrame) -> Outcomes:
-        """Scores of each level of the response, where it has levels."""
+        """Return the scores of each level of the response, if it has levels."""
 
     def digest(self) -> str:
-        """Digest of all that the scores depend on."""
+        """Return a digest of everything that the scores depend on."""
 
 
 @dataclass(frozen=True)
 class ColumnScores:
-    """A `RowScores` of no model: the encoded columns themselves, whose means tell how many rows have which level."""
+    """A `RowScores` without a model: the encoded columns, whose means give the shares of the levels."""
 
-    schema: Schema  # of these columns alone
+    schema: Schema  # declares these columns only
     response: ClassVar[None] = None
 
     @classmethod
     def read_by(cls, scores: Sequence[RowScores], schema: Schema) -> list[ColumnScores]:
-        """Return those of the columns that other scores read; none where they read none."""
+        """Return the scores for all columns that other scores read, as a list of at most one item."""
         names = {name for score in scores for name in score.columns}
         kept = [column for column in schema if column.name in names]
         return [cls(Schema(*kept))] if kept else []
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Its columns."""
+        """Names of the columns."""
         return self.schema.names
 
     def __call__(self, frame: pd.DataFrame) -> Array:
-        """Encode the columns, shape (row, p); finite in every row of a table in canonical form."""
+        """Return the encoded columns, shape (row, p); they are finite for every row in canonical form."""
         return self.schema.encode(frame[list(self.columns)])
 
     def outcomes(self, frame: pd.DataFrame) -> Outcomes:
-        """Refuse: there is no response."""
+        """Raise a NotImplementedError, because there is no response."""
         raise NotImplementedError
 
     def digest(self) -> str:
-        """Digest of the columns."""
+        """Return a digest of the columns."""
         return digest("ColumnScores", self.schema.to_toml())
 
 
 @runtime_checkable
 class ScoreModel(Protocol):
-    """A model that a release is made for. It is fitted to synthetic rows only, which are public."""
+    """Interface of a model for which a release is made. It is fitted to synthetic rows only, which are public."""
 
     @property
     def name(self) -> str:
         """Name for messages, such as a formula."""
 
     def check(self, schema: Schema) -> None:
-        """Refuse (TypeError, ValueError) what the columns cannot carry."""
+        """Raise a TypeError or ValueError if the columns of the schema do not support the model."""
 
     def on(self, synthetic: SyntheticTable) -> Callable[[Array], RowScores]:
-        """Make the function from weights (row,) of synthetic rows to the scores at the mode under them.
+        """Return a function from weights (row,) of the synthetic rows to the scores at the weighted posterior mode.
 
-        The weights sum to the number of private rows. RuntimeError or ValueError, here or of the function, where there
-        is no mode.
+        The weights sum to the number of private rows. This method or the returned function raises a RuntimeError or
+        ValueError if there is no mode.
         """
 
     def to_data(self) -> dict[str, Any]:
-        """Say what it is in plain JSON values, for who replays a release; of a function the name."""
+        """Return a description in plain JSON values, for replays of a release; for a function, its name."""
 
 
 @dataclass(frozen=True, eq=False)
 class ScoreMap(BoundedFeatures):
     """Whitened and clipped scores phi(x) of one or more models.
 
-    z = (s(x) - center) @ whitener, s the scores of all models side by side. See `BoundedFeatures`: what a row moves is
-    bounded by the clipping, whatever the scores are.
+    z = (s(x) - center) @ whitener, where s concatenates the scores of all models. Clipping bounds the influence of a
+    row for any scores; see `BoundedFeatures`.
 
-    Clipping alone spoils a score: its mean given the predictors is zero at the mode, and that of the clipped score is
-    not, so that rows of a rare level would tell more of how many they are than of their response. Where the response
-    takes few levels what clipping shifts is taken off before the row is clipped again (Künsch, Stefanski & Carroll,
-    JASA 1989), with probabilities of the model at the public point: a function of the row alone.
+    Clipping alone biases a score. At the mode, the mean of a score given the predictors is zero, but the mean of the
+    clipped score is not, so rows of a rare level would carry more information on their number than on their response.
+    If the response has few levels, the shift due to clipping is therefore subtracted before the row is clipped again
+    (Künsch, Stefanski & Carroll, JASA 1989). The shift uses the probabilities of the model at the public point, so it
+    is a function of the row alone.
 
     Theory: docs/theory.md#in-stages.
+
+    Parameters
+    ----------
+    scores : tuple of RowScores
+        Score functions of the models.
+    center : ndarray, shape (p,)
+        Centre of the scores.
+    whitener : ndarray, shape (p, k)
+        Map from centred scores to uncorrelated coordinates of variance one.
+    bound : float
+        Largest norm of z after clipping.
+    order : {2, inf}, default 2
+        Order of the norm.
+    flag : bool, default True
+        Whether there is an additional last coordinate for clipped rows; see `BoundedFeatures`.
     """
 
     scores: tuple[RowScores, ...]
@@ -150,7 +168,7 @@ class ScoreMap(BoundedFeatures):
         return self.whitener.shape[1]
 
     def transform(self, frame: pd.DataFrame) -> Array:
-        """Features, shape (row, k), of a table in canonical form."""
+        """Return the features, shape (row, k), of a table in canonical form."""
         phi, first = np.empty((len(frame), self.dim)), self.scores[0].response
         levels = len(first[1]) if first is not None and all(score.response == first for score in self.scores) else 0
         with one_blas_thread(), quietly():
@@ -160,59 +178,60 @@ class ScoreMap(BoundedFeatures):
         return phi
 
     def _whiten(self, raw: Array) -> Array:
-        """Return z; a row that is not finite spoils itself alone, and the others are as they would be."""
+        """Return z; a row that is not finite becomes NaN, and does not affect other rows."""
         broken = np.asarray(~np.isfinite(raw).all(axis=1))
         z = np.where(broken[:, None], 0.0, raw - self.center) @ self.whitener
         z[broken] = np.nan
         return np.asarray(z)
 
     def _centred(self, frame: pd.DataFrame) -> Array:
-        """Features whose mean, given the predictors, is the one that z has before it is clipped."""
+        """Return features with the same mean, given the predictors, as z before clipping."""
         found = [score.outcomes(frame) for score in self.scores]
         observed = found[0].observed
         every = np.stack([self._whiten(raw) for raw in np.concatenate([part.scores for part in found], axis=2)])
         unclipped = every[observed, np.arange(len(frame))]
-        far = np.flatnonzero(~(self.shrink(every)[1] <= self.bound).all(axis=0))  # of others nothing is taken off
+        far = np.flatnonzero(~(self.shrink(every)[1] <= self.bound).all(axis=0))  # other rows need no correction
         z, observed = np.take(every, far, axis=1), observed[far]
         shares = np.mean([part.probabilities[:, far] for part in found], axis=0)[:, :, None]
-        # sums over outcomes one by one, so that rows beside a row never change its rounding
+        # add the outcomes one by one, so that other rows never change the rounding of a row
         wanted = sum(share * part for share, part in zip(shares, z, strict=True))
         for _ in range(_CENTRINGS):
             z = self.shrink(z)[0]
             z = z + (wanted - sum(share * part for share, part in zip(shares, z, strict=True)))
         own = z[observed, np.arange(len(far))]
         unclipped[far[~np.isfinite(own).all(axis=1)]] = np.nan
-        phi = self.clip(unclipped)  # which tells whether the score itself was beyond the bound
+        phi = self.clip(unclipped)  # its flag says whether the score itself exceeds the bound
         phi[far, : self.n_coordinates] = self.clip(own)[:, : self.n_coordinates]
         return phi
 
     def with_bound(self, bound: float) -> ScoreMap:
-        """Return the same map with another clip bound."""
+        """Return the same map with a different clip bound."""
         return replace(self, bound=float(bound))
 
     def of_rows(self, synthetic: SyntheticTable) -> RowFeatures:
-        """Return the features of synthetic rows, as a release holds them."""
+        """Return the features of synthetic rows, as a release stores them."""
         return RowFeatures(synthetic.schema, self.transform(synthetic.frame), self.bound, self.flag, self.digest())
 
     def digest(self) -> str:
-        """Digest of the score functions, of centre, whitener and bound."""
+        """Return a digest of the score functions, centre, whitener and bound."""
         parts = [score.digest() for score in self.scores]
         return digest("ScoreMap", *parts, self.center, self.whitener, np.array([self.bound]))
 
     @classmethod
     def whitened(cls, scores: Sequence[RowScores], synthetic: SyntheticTable, shares: Array) -> ScoreMap:
-        """Whiten by mean and covariance of the synthetic rows under shares (row,), which are public and sum to one.
+        """Make a map that whitens the scores by the mean and covariance of synthetic rows.
 
-        The bound is the 95 % quantile of the weighted norms. ValueError where there is no score, or none varies.
+        ``shares`` (row,) are public weights of the rows that sum to one. The bound is the 95 % quantile of the weighted
+        norms. A ValueError is raised if there is no score, or no score varies.
         """
         if not scores:
-            raise ValueError("there are no scores to whiten.")
+            raise ValueError("at least one score function is required; got none.")
         blocks = row_blocks(len(synthetic), _CHUNK)
         with quietly():
             raw = np.concatenate([raw_scores(scores, synthetic.frame.iloc[rows]) for rows in blocks])
         there = np.isfinite(raw).all(axis=1)
         if not shares[there].any():
-            raise ValueError("no row has a score.")
+            raise ValueError("at least one synthetic row with positive weight must have finite scores; none has.")
         raw, share = raw[there], shares[there] / shares[there].sum()
         with one_blas_thread():
             center = share @ raw
@@ -225,18 +244,22 @@ class ScoreMap(BoundedFeatures):
 
 @dataclass(frozen=True, eq=False)
 class RowFeatures(BoundedFeatures):
-    """Features of the synthetic rows of one release, as numbers: no file of a release holds the function behind them.
+    """Features of the synthetic rows of one release, as numbers. A release file does not contain their function.
 
     Parameters
     ----------
     schema : Schema
-        Of the rows.
+        Schema of the rows.
     values : ndarray, shape (row, k)
-        Clipped coordinates, and last the indicator of clipped rows where ``flag`` says so.
+        Clipped coordinates; with ``flag``, the last one is the indicator of clipped rows.
     bound : float
+        Largest norm after clipping.
     flag : bool
+        Whether there is an indicator of clipped rows.
     function : str
-        Digest of the function that the private rows went through.
+        Digest of the function that gave the features of the private rows.
+    order : {2}
+        Order of the norm.
     """
 
     schema: Schema
@@ -262,34 +285,37 @@ class RowFeatures(BoundedFeatures):
         """Number of coordinates of z."""
         return self.values.shape[1] - int(self.flag)
 
-    #: Nobody knows how large scores may be.
+    #: Scores have no known upper bound.
     never_clips: ClassVar[bool] = False
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Plain settings and arrays, for a release file; the schema travels with the release."""
+        """Return plain settings and arrays for a release file, which stores the schema separately."""
         return {"function": self.function, "bound": self.bound, "flag": self.flag}, {"values": self.values}
 
     @classmethod
     def from_arrays(cls, schema: Schema, settings: dict[str, Any], arrays: dict[str, Array]) -> RowFeatures:
-        """Inverse of `to_arrays`."""
+        """Make features from the settings and arrays of `to_arrays`."""
         bound, flag = float(settings["bound"]), bool(settings["flag"])
         return cls(schema, arrays["values"], bound, flag, str(settings["function"]))
 
     def transform(self, frame: pd.DataFrame) -> Array:
-        """Features, shape (row, k), of the release's own rows; ValueError for another number of rows."""
+        """Return the features, shape (row, k), of the release's rows; a ValueError if the number of rows differs."""
         if len(frame) != len(self.values):
-            raise ValueError(f"these are features of {len(self.values)} rows of a release; got {len(frame)} rows.")
+            raise ValueError(
+                f"these features belong to the {len(self.values)} rows of a release; got {len(frame)} rows. Pass the "
+                f"rows of the release."
+            )
         return self.values
 
 
 def raw_scores(scores: Sequence[RowScores], frame: pd.DataFrame) -> Array:
-    """Scores (row, p) of several models side by side."""
+    """Return the concatenated scores (row, p) of several models."""
     return np.concatenate([score(frame) for score in scores], axis=1)
 
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Warn of nothing: of private rows nothing may be said."""
+    """Suppress all warnings, because a warning could reveal something about private rows."""
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

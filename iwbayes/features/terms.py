@@ -1,7 +1,7 @@
 """Raw terms of a feature map: products of encoded features, with their names, ranges and values.
 
-A term is the tuple of indices, among the schema's encoded features, that it multiplies: ``(1, 1)`` is the square of the
-second. Every encoded feature lies within [-1, 1], and so does every term.
+A term is the tuple of the indices, among the schema's encoded features, that it multiplies: ``(1, 1)`` is the square of
+the second feature. Every encoded feature is within [-1, 1], and so is every term.
 """
 
 from __future__ import annotations
@@ -18,45 +18,45 @@ from iwbayes.schema import Schema
 from iwbayes.schema.columns import Column, _Numeric
 
 Term = tuple[int, ...]
-#: One of the names, or the terms themselves.
+#: Name of a set of terms, or the terms themselves.
 Terms = str | tuple[Term, ...]
 
 #: Names of sets of terms, from the richest to the poorest.
 TERMS = ("quadratic", "squares", "linear")
 #: Largest number of factors of a term.
 MAX_DEGREE = 7
-#: More raw terms than this are never tried: their covariance alone would take longer than it is worth.
+#: Largest number of raw terms that is tried: the covariance of more terms would take too long.
 MAX_RAW_TERMS = 1500
 _CHUNK = 8192
-# Rows whose products fit into a processor's cache.
+# Number of rows whose products fit into the processor cache.
 _IN_CACHE = 512
 
 
 def check_terms(schema: Schema, terms: Terms) -> None:
-    """Refuse (ValueError) what is neither a name nor a set of terms of the schema in its one order."""
+    """Raise a ValueError unless ``terms`` is a valid name, or a sorted tuple of terms of the schema."""
     if isinstance(terms, str):
         if terms not in TERMS:
             raise ValueError(f"terms must be one of {TERMS}, or tuples of indices; got {terms!r}.")
         return
     if not isinstance(terms, tuple) or not terms or not all(isinstance(term, tuple) and term for term in terms):
-        raise ValueError(f"terms must be one of {TERMS}, or a tuple of tuples of indices that is not empty.")
+        raise ValueError(f"terms must be one of {TERMS}, or a nonempty tuple of tuples of indices.")
     n = schema.n_features
     for term in terms:
         if not all(type(index) is int and 0 <= index < n for index in term):
-            raise ValueError(f"a term must hold indices from 0 to {n - 1}; got {term}.")
+            raise ValueError(f"a term must contain indices from 0 to {n - 1}; got {term}.")
         if len(term) > MAX_DEGREE or list(term) != sorted(term):
-            raise ValueError(f"a term must hold at most {MAX_DEGREE} indices in ascending order; got {term}.")
+            raise ValueError(f"a term must contain at most {MAX_DEGREE} indices in ascending order; got {term}.")
     if terms != ordered_terms(set(terms)):
-        raise ValueError("terms must be distinct and stand by degree and then by indices; use ordered_terms().")
+        raise ValueError("terms must be distinct, and sorted by degree and then by indices. Use ordered_terms().")
 
 
 def ordered_terms(terms: set[Term] | frozenset[Term]) -> tuple[Term, ...]:
-    """Terms in the one order that feature maps take."""
+    """Return the terms in the order that feature maps require: by degree, then by indices."""
     return tuple(sorted(terms, key=lambda term: (len(term), term)))
 
 
 def raw_terms(schema: Schema, terms: Terms) -> tuple[Term, ...]:
-    """List the raw terms; see `FeatureMap` for what the names stand for."""
+    """Return the raw terms; see `FeatureMap` for the meaning of the names."""
     if not isinstance(terms, str):
         return terms
     owner = feature_owners(schema)
@@ -70,12 +70,12 @@ def raw_terms(schema: Schema, terms: Terms) -> tuple[Term, ...]:
 
 
 def feature_owners(schema: Schema) -> list[int]:
-    """Position of the column of each encoded feature."""
+    """Return the position of the column of each encoded feature."""
     return [index for index, column in enumerate(schema) for _ in column.feature_names]
 
 
 def count_raw_terms(schema: Schema, terms: Terms) -> int:
-    """Bound the number of raw terms without listing them."""
+    """Return an upper bound of the number of raw terms, without listing them."""
     d = schema.n_features
     if not isinstance(terms, str):
         return len(terms)
@@ -83,7 +83,7 @@ def count_raw_terms(schema: Schema, terms: Terms) -> int:
 
 
 def raw_names(schema: Schema, terms: Terms) -> tuple[str, ...]:
-    """Names of the raw terms: ``a``, ``a^2``, ``a:b``."""
+    """Return the names of the raw terms: ``a``, ``a^2``, ``a:b``."""
     names = schema.feature_names
     return tuple(
         ":".join(names[index] + (f"^{power}" if power > 1 else "") for index, power in Counter(term).items())
@@ -92,9 +92,9 @@ def raw_names(schema: Schema, terms: Terms) -> tuple[str, ...]:
 
 
 def raw_ranges(schema: Schema, terms: Terms) -> tuple[Array, Array]:
-    """Smallest and largest value of each raw term that a schema allows, shapes (raw,).
+    """Return the smallest and largest values of each raw term that a schema allows, shapes (raw,).
 
-    Factors of different features are taken as free of each other: exact for features of different columns.
+    Different features are treated as independent of each other, which is exact for features of different columns.
     """
     blocks = [column_corners(column) for column in schema]
     lows = np.concatenate([block.min(axis=0) for block in blocks]).tolist()
@@ -114,7 +114,7 @@ def raw_ranges(schema: Schema, terms: Terms) -> tuple[Array, Array]:
 
 
 def column_corners(column: Column) -> Array:
-    """Extreme points of a column's encoded block, shape (corner, feature)."""
+    """Return the extreme points of the encoded block of a column, shape (corner, feature)."""
     if column.kind == "categorical":
         return np.eye(len(column.feature_names))
     if column.missing:
@@ -123,7 +123,7 @@ def column_corners(column: Column) -> Array:
 
 
 def raw_chunks(schema: Schema, terms: Terms, frame: pd.DataFrame) -> Iterator[tuple[slice, Array]]:
-    """Raw terms in chunks of rows, shape (row, raw), so that wide products of long tables need little memory."""
+    """Yield raw terms in blocks of rows, shape (row, raw), so that many terms of long tables need little memory."""
     listed = raw_terms(schema, terms)
     blocks = [np.array(list(group)) for _, group in groupby(listed, key=len)]
     for rows in row_blocks(len(frame), _CHUNK):

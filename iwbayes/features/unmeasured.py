@@ -1,4 +1,4 @@
-"""What a feature map does not measure: products beyond its terms, and what these leave of them."""
+"""Unmeasured features of a feature map: products beyond its terms, as residuals on the measured terms."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from iwbayes.features.terms import Term, Terms, feature_owners, ordered_terms, r
 from iwbayes.schema import Schema
 from iwbayes.schema.columns import _Numeric
 
-#: Largest number of products, chosen at random among all, and of factors of each.
+#: Largest number of products, which are chosen at random, and largest number of factors per product.
 _MOST_TERMS, _DEGREE = 120, 3
-#: Products of which less than this share of the variance is left beside the measured terms are dropped, or less than
-#: the next share where too few directions are left: those of a column whose middle is far from that of its bounds
-#: nearly are the measured terms.
+#: A product is dropped if the measured terms leave less than this share of its variance; if too few directions remain,
+#: the next smaller share is used. Products of a column whose values are far from the middle of its bounds are almost
+#: linear in the measured terms.
 LEFT = (1e-2, 1e-4, 1e-6, 1e-8)
 #: Directions with less than this share of the largest variance are dropped.
 _CUT = 1e-2
@@ -31,7 +31,7 @@ _CUT = 1e-2
 
 @lru_cache(maxsize=16)
 def next_terms(schema: Schema, terms: Terms) -> tuple[Term, ...]:
-    """Products of up to three features in a map's terms that are not among these, at most `_MOST_TERMS`."""
+    """Return products of up to three of the features in a map's terms that are not terms themselves, at most 120."""
     own = set(raw_terms(schema, terms))
     owners = feature_owners(schema)
     indices = sorted({index for term in own for index in term})
@@ -57,7 +57,7 @@ def next_terms(schema: Schema, terms: Terms) -> tuple[Term, ...]:
 
 
 def residual_whitener(covariance: Array, own: NDArray[np.bool_], share_left: float) -> Array:
-    """Map from raw terms to whitened residuals of those that are not `own` on those that are, shape (raw, k)."""
+    """Return the map (raw, k) from raw terms to whitened residuals of the other terms on the measured (`own`) terms."""
     scale = 1 / np.sqrt(np.maximum(np.diag(covariance)[own], 1e-300))
     values, vectors = np.linalg.eigh(covariance[np.ix_(own, own)] * np.outer(scale, scale))
     kept = values > 1e-10 * max(values[-1], 1e-300)
@@ -79,13 +79,14 @@ def residual_whitener(covariance: Array, own: NDArray[np.bool_], share_left: flo
 
 
 def unmeasured_features(frame: pd.DataFrame, features: FeatureMap | RowFeatures, shares: Array) -> Array:
-    """Features (row, k) of rows in canonical form that a map leaves out, of variance one under shares (row,).
+    """Return features (row, k), of variance one under shares (row,), that a map does not measure.
 
-    They are residuals of products on the map's terms, uncorrelated with these and with each other; none where the map
-    measures all products. Where features are known by their values alone, columns and products are left out as well.
+    They are residuals of products on the terms of the map, uncorrelated with these terms and with each other. There are
+    none if the map measures all products. For `RowFeatures`, the candidates are the columns and their products. The
+    rows must be in canonical form.
     """
     if isinstance(features, RowFeatures):
-        return _beside_values(frame, features, shares)
+        return _residuals_on_values(frame, features, shares)
     own, more = raw_terms(features.schema, features.terms), next_terms(features.schema, features.terms)
     if not more:
         return np.empty((len(frame), 0))
@@ -101,8 +102,8 @@ def unmeasured_features(frame: pd.DataFrame, features: FeatureMap | RowFeatures,
     return found
 
 
-def _beside_values(frame: pd.DataFrame, features: RowFeatures, shares: Array) -> Array:
-    """Residuals of columns and products on features that are given row by row; see `unmeasured_features`."""
+def _residuals_on_values(frame: pd.DataFrame, features: RowFeatures, shares: Array) -> Array:
+    """Return residuals of columns and products on features with known values only; see `unmeasured_features`."""
     schema, own = features.schema, features.transform(frame)[:, : features.n_coordinates]
     terms = ordered_terms({*raw_terms(schema, "linear"), *next_terms(schema, "linear")})
     mine = np.arange(own.shape[1] + len(terms)) < own.shape[1]

@@ -1,4 +1,4 @@
-"""Rehearsals: replay a release on rows drawn from its own weighted rows. It drives both sides and reads a release."""
+"""Rehearsals: replay a release on rows drawn from its own weighted rows. Uses both sides, and reads releases only."""
 
 from iwbayes.rehearsal.rehearse import rehearse
 

@@ -1,4 +1,4 @@
-"""rehearse(): replay a release many times, in processes or on a cluster; a stopped run goes on from its file."""
+"""rehearse(): replay a release many times, in processes or on a cluster. A stopped run can continue from its file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from iwbayes.rehearsals import (
 from iwbayes.release import Release
 from iwbayes.release.file import read_recipe
 
-#: Largest share of replays that may fail.
+#: Largest accepted share of failed replays.
 MOST_FAILURES = 0.1
 
 
@@ -51,57 +51,58 @@ def rehearse(
     random_seed: int | None = None,
     progressbar: bool = True,
 ) -> Rehearsals:
-    """Replay a release on rows drawn from its own weighted rows: what its estimates can get wrong, seen in replays.
+    """Replay a release on rows drawn from its own weighted rows, to find how large the errors of its estimates can be.
 
-    Each rehearsal draws as many rows as there were private ones, with the weights as probabilities, publishes them by
-    the release's own settings with seeded noise, and keeps what comes out. The rehearsals serve every model: give them
-    to `calibrate` or `fit`. They read the release and nothing else, and cost no privacy.
+    Each rehearsal draws as many rows as there were private rows, in proportion to the weights, and publishes them with
+    the settings of the release and seeded noise. The rehearsals work for every model: pass them to `calibrate` or
+    `fit`. They use the release only, and cost no privacy.
 
     Parameters
     ----------
     release : Release
-        As it was published, with the settings that it was made by. Where its rows came from outside they are kept as
-        they are, and only their weights are made again: errors of the generator are then not rehearsed.
+        The release as it was published, including its settings. If its rows came from outside, they are kept unchanged
+        and only their weights are estimated again; the rehearsals then do not show errors of the generator.
     n : int, default 40
-        Number of rehearsals, at least 10. Standard deviations from n of them have a relative standard error of about
-        ``1/sqrt(2 n)``; intervals allow for it.
+        Number of rehearsals, at least 10. Standard deviations from n rehearsals have a relative standard error of about
+        ``1/sqrt(2 n)``; intervals account for it.
     path : str or path, optional
-        File of rehearsals, to which each is added when it ends. A run that was stopped goes on from there, and more can
-        be added. Memory then does not grow with n.
+        File to which each rehearsal is added when it ends. A stopped run continues from the file, and you can add
+        rehearsals later. With a path, memory does not grow with n.
     executor : concurrent.futures.Executor or dask.distributed.Client, optional
-        Where the replays run, for example on a cluster. Its workers need this package.
-    n_jobs : int
-        Processes, one thread each, where there is no executor.
-    models : sequence of ScoreModel
-        Models that the release was made for and holds the names of only: functions that make PyMC models, as
-        `iwbayes.model` takes them.
+        Runs the replays, for example on a cluster. Its workers need this package.
+    n_jobs : int, default 1
+        Number of processes, with one thread each, if there is no executor.
+    models : sequence of ScoreModel, default ()
+        Models of the release that are functions, as made by `iwbayes.model`. The release stores their names only.
     random_seed : int, optional
-        Rehearsal i follows from the seed and i alone, wherever it runs. Runs that go on from a file have its seed.
-    progressbar : bool
-        Show what is done and the time left where the error stream is a terminal.
+        Seed. It and the number i alone determine rehearsal i, on any machine. Runs that continue from a file use the
+        seed of the file.
+    progressbar : bool, default True
+        Show progress and remaining time if the error stream is a terminal.
 
     Returns
     -------
     Rehearsals
+        The replays, in the order of their numbers.
 
     Raises
     ------
     TypeError, ValueError
-        For a wrong argument; a release of users' rows, one that does not hold its settings, or whose weights were
-        changed; a file of another release, or of another seed.
+        If an argument is invalid; the release has user-level privacy, does not contain its settings, or has changed
+        weights; or the file belongs to a different release or seed.
     RuntimeError
-        When more than a tenth of the replays fail; with the first error.
+        If more than a tenth of the replays fail; the message quotes the first error.
 
     Warns
     -----
     UserWarning
-        When it was interrupted, and what was done until then is returned: at least 10 rehearsals. When replays failed,
-        a tenth of them at most.
+        If the run was interrupted after at least 10 rehearsals, which are then returned; or if up to a tenth of the
+        replays failed.
 
     Notes
     -----
-    The noise of the replays is seeded and their ledgers certify nothing. See the survey statistician's replicate
-    weights (Rao & Wu 1988) and the parametric bootstrap (Efron & Tibshirani 1993).
+    The noise of the replays is seeded, so their ledgers certify nothing. The method is related to the replicate weights
+    of survey statistics (Rao & Wu 1988) and to the parametric bootstrap (Efron & Tibshirani 1993).
 
     Examples
     --------
@@ -109,20 +110,20 @@ def rehearse(
     >>> idata = iw.fit("sick ~ age", release, rehearsals=rehearsals)  # doctest: +SKIP
     """
     if check_count("n", n) < LEAST:
-        raise ValueError(f"n must be at least {LEAST}, so that a spread can be told from them; got {n}.")
+        raise ValueError(f"n must be at least {LEAST}, to estimate standard deviations; got {n}.")
     check_count("n_jobs", n_jobs)
     if random_seed is not None and (isinstance(random_seed, bool) or not isinstance(random_seed, int)):
         raise TypeError(f"random_seed must be a whole number or None; got {type(random_seed).__name__}.")
     if executor is not None and not callable(getattr(executor, "submit", None)):
         raise TypeError(
-            f"executor must be a concurrent.futures.Executor or a Dask client; got {type(executor).__name__}. Give "
-            "n_jobs for processes of this machine."
+            f"executor must be a concurrent.futures.Executor or a Dask client; got {type(executor).__name__}. Pass "
+            "n_jobs to use processes on this machine."
         )
     pipeline = check_replayable(release, models)
     own = cloudpickle.dumps(tuple(models)) if models else b""
     wanted = _facts(release, pipeline, random_seed)
     content, failures = release.to_bytes(), list[Exception]()
-    facts, done = (wanted, {}) if path is None else _begun(Path(path), wanted, content, random_seed)
+    facts, done = (wanted, {}) if path is None else _started(Path(path), wanted, content, random_seed)
     missing = [index for index in range(n) if index not in done]
     try:
         with progress(progressbar, "rehearsing", len(missing)) as step:
@@ -138,13 +139,13 @@ def rehearse(
         if len(done) < LEAST:
             raise
         warnings.warn(
-            f"rehearse() was interrupted: {len(done)} of {n} rehearsals were made, and intervals from them are "
+            f"rehearse() was interrupted: {len(done)} of {n} rehearsals were made. Intervals from fewer rehearsals are "
             "somewhat wider.",
             IwbayesWarning,
             stacklevel=2,
         )
     if failures:
-        said = f"{len(failures)} of {n} replays failed, the first with: {str(failures[0]).splitlines()[0]}"
+        said = f"{len(failures)} of {n} replays failed; the first error was: {str(failures[0]).splitlines()[0]}"
         if len(done) < LEAST or len(failures) > MOST_FAILURES * n:
             raise RuntimeError(said) from failures[0]
         warnings.warn(f"{said} They are left out.", IwbayesWarning, stacklevel=2)
@@ -164,20 +165,20 @@ def _facts(release: Release, pipeline: Pipeline, random_seed: int | None) -> Reh
     )
 
 
-def _begun(
+def _started(
     path: Path, wanted: RehearsalFacts, content: bytes, random_seed: int | None
 ) -> tuple[RehearsalFacts, dict[int, bytes]]:
-    """Facts and numbers of the rehearsals in a file, which is begun where there is none; its end is cut off."""
+    """Return facts and numbers of the rehearsals in a file. Create it if needed, and cut off an incomplete end."""
     if not path.exists() or path.stat().st_size == 0:
         path.write_bytes(header_of(wanted, content))
         return wanted, {}
     facts, _, frames, end = read_index(path)
     if facts.release != wanted.release:
-        raise RehearsalsError(f"{path} holds rehearsals of another release. Choose another file.")
+        raise RehearsalsError(f"{path} contains rehearsals of a different release. Choose another file.")
     if random_seed is not None and facts.random_seed != random_seed:
         raise RehearsalsError(
-            f"{path} was begun with random_seed={facts.random_seed}; got {random_seed}. Leave random_seed out, or "
-            "choose another file."
+            f"random_seed must be {facts.random_seed}, the seed of {path}; got {random_seed}. Leave random_seed out, "
+            "or choose another file."
         )
     if end < path.stat().st_size:
         os.truncate(path, end)
@@ -194,7 +195,7 @@ def _add(path: Path, content: bytes) -> None:
 def _replays(
     of: tuple[bytes, int, bytes], numbers: list[int], executor: Executor | Any, n_jobs: int
 ) -> Iterator[tuple[int, bytes | Exception]]:
-    """Replays as they end, with their numbers, and the errors of those that failed; `of` a release, seed and models."""
+    """Yield replays as they end, each with its number, or its error if it failed; `of` is release, seed and models."""
     content, seed, models = of
     if executor is None and n_jobs == 1:
         yield from ((index, _outcome(partial(replay, content, index, seed, models))) for index in numbers)
@@ -204,7 +205,7 @@ def _replays(
             pool: Any = ProcessPoolExecutor(n_jobs, get_context("spawn"))
             stack.callback(pool.shutdown, wait=False, cancel_futures=True)
         else:
-            # a Dask client gives futures of its own, and an executor whose futures are those of the library
+            # futures of a Dask client differ from the standard library's, but its executor has standard futures
             pool = executor.get_executor() if hasattr(executor, "get_executor") else executor
         jobs = {pool.submit(replay, content, index, seed, models): index for index in numbers}
         try:
@@ -218,5 +219,5 @@ def _replays(
 def _outcome(call: Callable[[], bytes]) -> bytes | Exception:
     try:
         return call()
-    except Exception as error:  # whatever a generator says of rows that are too much alike
+    except Exception as error:  # for example, a generator refuses rows that are all alike
         return error

@@ -1,4 +1,4 @@
-"""Replay a release once: rows drawn from its weighted rows, published by its own settings with seeded noise."""
+"""Replay a release once: draw rows from its weighted rows, and publish them with its settings and seeded noise."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from iwbayes.weights import HARMLESS_STEPS
 
 
 def check_replayable(release: Release, models: Sequence[ScoreModel] = ()) -> Pipeline:
-    """Return what a release did with the private rows, or refuse one that cannot be replayed.
+    """Return the pipeline of a release (generator and weights), or raise if the release cannot be replayed.
 
-    `models` are those that a release names and does not hold.
+    `models` are the models that the release names without storing them.
     """
     if not isinstance(release, Release):
-        raise TypeError(f"rehearse takes a Release; got {type(release).__name__}. Read it by iwbayes.load(path).")
+        raise TypeError(f"rehearse takes a Release; got {type(release).__name__}. Read one with iwbayes.load(path).")
     if release.statement.adjacency == "replace-user":
         raise ValueError(
-            "a release that protects people with several rows cannot be rehearsed: its weighted rows do not say which "
-            "rows are of one person. Its intervals are descriptions of the rows; see the README."
+            "a release with user-level privacy cannot be rehearsed, because its rows do not say which rows belong to "
+            "one person. Its intervals only describe the rows; see the README."
         )
     settings = (release.recipe or {}).get("settings")
     if not isinstance(settings, dict):
         raise ValueError(
-            "the release does not hold the settings that it was made by: it is of an older iwbayes, or was put "
-            "together by hand. Ask its publisher to publish again."
+            "the release does not contain its settings: an older iwbayes published it, or it was assembled by hand. "
+            "Ask its publisher to publish again."
         )
     if set(release.weights.steps) - set(HARMLESS_STEPS) or release.weights.method.startswith(NOISE_AWARE):
         raise ValueError("the weights of the release were changed. Rehearse the release as it was published.")
@@ -55,22 +55,23 @@ def check_replayable(release: Release, models: Sequence[ScoreModel] = ()) -> Pip
 
 
 def named_model(models: Sequence[ScoreModel], *, build: str | None = None, **settings: Any) -> ScoreModel:
-    """Make the model that a release names: a regression, or the one of these with the name of a function."""
+    """Return the model that a release names: a regression, or the passed model with the name of this function."""
     if build is None:
         return RegressionModel(**settings)
     found = {model.name: model for model in models}
     if build not in found:
         raise ValueError(
-            f"it was made for the model {build!r}, a function, of which it holds the name only. Pass it: "
+            f"it was made for the model function {build!r} and stores the name only. Pass it: "
             f"models=[iwbayes.model({build})]"
         )
     return found[build]
 
 
 def replay(content: bytes, index: int, random_seed: int, models: bytes = b"") -> bytes:
-    """Replay number `index` of the release in a file's bytes, as bytes of a release file.
+    """Return replay number `index` of a release, as bytes of a release file; `content` is the file of the release.
 
-    `models` are those that the release does not hold, by cloudpickle, which takes functions of a notebook as well.
+    `models` are the models that the release does not store, pickled by cloudpickle, which also supports functions that
+    are defined in a notebook.
     """
     release, pipeline = _opened(content, models)
     rng = np.random.default_rng([random_seed, index])
@@ -85,7 +86,7 @@ def replay(content: bytes, index: int, random_seed: int, models: bytes = b"") ->
 
 
 def drawn_rows(release: Release, rng: np.random.Generator) -> PrivateTable:
-    """Rows drawn from those of a release in proportion to their weights, as many as the private ones: public."""
+    """Draw as many rows as there were private rows from a release, in proportion to their weights; they are public."""
     values = release.weights.values
     rows = rng.choice(len(values), size=release.n_private, p=values / values.sum())
     frame: pd.DataFrame = release.synthetic.frame.iloc[rows].reset_index(drop=True)

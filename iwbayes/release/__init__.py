@@ -1,4 +1,4 @@
-"""Release: everything that the analyst's side receives, and its file."""
+"""Release: everything that an analyst receives, and its file."""
 
 from iwbayes.release.file import FORMAT_VERSION
 from iwbayes.release.release import Release, ReleaseError, load

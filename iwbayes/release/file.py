@@ -1,4 +1,4 @@
-"""The bytes of a release file: from the parts of a release to an archive and back. See `iwbayes.release`."""
+"""Bytes of a release file: convert the parts of a release to an archive and back. See `iwbayes.release`."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from iwbayes.statement import INFINITE, PrivacyStatement
 from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights
 
-#: Read once: a process may lose the right to read its own packages.
+#: Read once, because a process may later lose permission to read installed packages.
 PACKAGE_VERSION = version("iwbayes")
 FORMAT = "iwbayes release"
 FORMAT_VERSION = 5
-#: Most factors of a term in a file of version 2.
+#: Largest number of factors of a term in a file of version 2.
 _DEGREE_OF_2 = 6
 MANIFEST, TABLE, WEIGHTS, MEASUREMENTS = "manifest.json", "table.parquet", "weights.npz", "measurements.npz"
 
@@ -40,7 +40,7 @@ MANIFEST, TABLE, WEIGHTS, MEASUREMENTS = "manifest.json", "table.parquet", "weig
 def to_bytes(
     synthetic: SyntheticTable, weights: Weights, statement: PrivacyStatement, n_private: int, recipe: Any
 ) -> bytes:
-    """Archive of the parts of a release; equal content gives equal bytes."""
+    """Return the archive of the parts of a release; equal content gives equal bytes."""
     measurement, settings = weights.measurement, None
     members = {TABLE: _write_table(synthetic), WEIGHTS: pack_arrays({"log_weights": weights.log_weights})}
     if measurement is not None:
@@ -69,16 +69,17 @@ def _seal(content: bytes) -> dict[str, Any]:
 
 
 def _plain_statement(statement: PrivacyStatement) -> dict[str, Any]:
-    """Leave out what readers of older versions do not know, where it says what they take for granted."""
+    """Return the statement without keys that old versions cannot read, if their values are what old versions assume."""
     granted = {"on_undeclared": "refuse", "rule": None, "budget": None}
     content = statement.to_dict()
     return {key: value for key, value in content.items() if key not in granted or value != granted[key]}
 
 
 def _version_needed(measurement: Measurement | None, statement: PrivacyStatement) -> int:
-    """Oldest format version that holds it: explicit terms came with 2, longer ones and what is held back with 3.
+    """Return the oldest format version that can store the content.
 
-    Cells that do not refuse a table, rules of ledgers and coefficients of tilts came with 4, features of rows with 5.
+    Version 2 added explicit terms. Version 3 added longer terms and held-back tests. Version 4 added the options for
+    cells that do not fit, the rules of ledgers, and the coefficients of tilts. Version 5 added features of rows.
     """
     features = None if measurement is None else measurement.features
     if isinstance(features, RowFeatures):
@@ -99,7 +100,7 @@ def _version_needed(measurement: Measurement | None, statement: PrivacyStatement
 def _plain_number(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
-    raise TypeError(f"a release file holds plain values only; got {type(value).__name__}.")
+    raise TypeError(f"a release file can contain plain values only; got {type(value).__name__}.")
 
 
 def _digest(manifest: dict[str, Any]) -> str:
@@ -109,10 +110,10 @@ def _digest(manifest: dict[str, Any]) -> str:
 
 
 def from_bytes(source: BinaryIO) -> dict[str, Any]:
-    """Arguments of the `Release` in a file.
+    """Return the arguments of the `Release` in a file.
 
-    Damaged, altered, newer or foreign bytes are an ArchiveError; intact members with values that no release has raise
-    exceptions of many kinds, which `load` makes one.
+    Damaged, altered, newer or foreign bytes raise an ArchiveError. Intact members with invalid values raise exceptions
+    of many types, which `load` converts to one.
     """
     if source.seek(0, os.SEEK_END) > MAX_BYTES:
         raise ArchiveError(f"it is larger than {MAX_BYTES} bytes")
@@ -131,25 +132,25 @@ def from_bytes(source: BinaryIO) -> dict[str, Any]:
 
 
 def read_recipe(content: bytes) -> dict[str, Any]:
-    """Recipe of a release file alone, from its bytes; empty where it has none. The rest is not looked at."""
+    """Return only the recipe of a release file, from its bytes; empty if there is none. The rest is not checked."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             recipe = json.loads(archive.read(MANIFEST)).get("recipe")
-    except Exception as error:  # zipfile and json raise many kinds on hostile bytes
+    except Exception as error:  # zipfile and json raise many types on malformed bytes
         raise ArchiveError(f"its recipe cannot be read ({type(error).__name__})") from None
     return recipe if isinstance(recipe, dict) else {}
 
 
 def _read_manifest(members: dict[str, bytes]) -> dict[str, Any]:
     def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is no JSON value")
+        raise ValueError(f"{constant} is not a JSON value")
 
     try:
         manifest = json.loads(members[MANIFEST].decode("utf-8"), parse_constant=refuse)
     except (ValueError, RecursionError):
         raise ArchiveError("its manifest is not valid JSON") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise ArchiveError("it is no release: its manifest does not say so")
+        raise ArchiveError("it is not a release file: its manifest has a different format")
     found = _checked(manifest, "format_version", int)
     if found > FORMAT_VERSION:
         raise ArchiveError(
@@ -157,13 +158,13 @@ def _read_manifest(members: dict[str, bytes]) -> dict[str, Any]:
             f"({str(manifest.get('package_version'))[:40]}); this one reads up to {FORMAT_VERSION}"
         )
     if found < 1 or manifest.get("sha256") != _digest(manifest):
-        raise ArchiveError("its manifest was altered: its SHA-256 is not the one that it states")
+        raise ArchiveError("its manifest was altered: its SHA-256 does not match the stated one")
     records = _checked(manifest, "members", dict)
     if set(records) != set(members) - {MANIFEST}:
         raise ArchiveError("its members are not those that its manifest lists")
     for name, record in records.items():
         if record != _seal(members[name]):
-            raise ArchiveError(f"its member {name} was altered: size or SHA-256 are not those of the manifest")
+            raise ArchiveError(f"its member {name} was altered: size or SHA-256 do not match the manifest")
     return manifest
 
 
@@ -210,15 +211,15 @@ def _write_table(synthetic: SyntheticTable) -> bytes:
 def _read_table(content: bytes, schema: Schema, n_rows: int, origin: Any) -> SyntheticTable:
     if not (origin is None or isinstance(origin, str)):
         raise ArchiveError("its origin must be text or null")
-    # page checks and the declared sizes bound what a hostile member can make the reader allocate
+    # page checks and declared sizes bound the memory that a malicious member can make the reader allocate
     file = pq.ParquetFile(io.BytesIO(content), memory_map=False)
     found = file.schema_arrow
     expected = [(column.name, _arrow_type(column)) for column in schema]
     if [(item.name, item.type) for item in found] != expected:
-        raise ArchiveError("the columns of its table are not those of its schema")
+        raise ArchiveError("the columns of its table do not match its schema")
     declared = sum(file.metadata.row_group(index).total_byte_size for index in range(file.num_row_groups))
     if file.metadata.num_rows != n_rows or declared > MAX_BYTES:
-        raise ArchiveError("its table does not have the number of rows or the size that its manifest says")
+        raise ArchiveError("the number of rows or the size of its table does not match its manifest")
     table = file.read(use_pandas_metadata=False)
     frame = pd.DataFrame({column.name: _series(column, table[column.name]) for column in schema})
     synthetic = SyntheticTable(frame, schema, origin=origin)
@@ -273,13 +274,13 @@ def _read_weights(
 ) -> Weights:
     log_weights = unpack_arrays(members[WEIGHTS], {"log_weights": 2})["log_weights"]
     if log_weights.shape[1] != n_synthetic:
-        raise ArchiveError("the number of its weights is not its number of rows")
+        raise ArchiveError("its numbers of weights and rows differ")
     steps = _checked(settings, "steps", list)
     if not all(isinstance(step, str) for step in steps):
         raise ArchiveError("its steps must be text")
     measured, measurement = settings["measurement"], None
     if (measured is None) != (MEASUREMENTS not in members):
-        raise ArchiveError("its measurement lacks its arrays or its settings")
+        raise ArchiveError("its measurement lacks arrays or settings")
     if measured is not None:
         arrays = unpack_arrays(members[MEASUREMENTS], _array_dims(measured))
         measurement = _read_measurement(arrays, measured, schema)
@@ -287,14 +288,14 @@ def _read_weights(
 
 
 def _array_dims(settings: dict[str, Any], prefix: str = "") -> dict[str, int]:
-    """Numbers of dimensions of the arrays, by name, of a measurement and of what it holds back."""
+    """Return the numbers of dimensions of the arrays of a measurement and of its held-back test, by array name."""
     dims = {f"{prefix}value": 1}
     if settings["features"] is not None:
         own = {"values": 2} if "function" in settings["features"] else {"center": 1, "whitener": 2}
         dims |= {f"{prefix}{name}": count for name, count in own.items()}
     if prefix:
         if "held_back" in settings:
-            raise ArchiveError("what its measurement holds back holds something back itself")
+            raise ArchiveError("its held-back test has another held-back test")
         return dims
     if settings.get("coefficients", False) is True:
         dims["coefficients"] = 1

@@ -1,15 +1,15 @@
-"""Release: everything that the analyst's side receives, and its file.
+"""Release: everything that an analyst receives, and its file.
 
-A release file is a zip of four members:
+A release file is a zip archive with four members:
 
-- ``manifest.json``: versions, schema, privacy statement, recipe, the plain settings of the weights and of
-  their measurement, size and SHA-256 of every other member, and the SHA-256 of itself without that entry;
-- ``table.parquet``: the synthetic rows, in values that any tool reads;
+- ``manifest.json``: versions, schema, privacy statement, recipe, settings of the weights and of their measurement, size
+  and SHA-256 of every other member, and the SHA-256 of the manifest itself without that entry;
+- ``table.parquet``: the synthetic rows, which any Parquet reader can read;
 - ``weights.npz``: ``log_weights``, shape (draw, row);
-- ``measurements.npz``: ``value``, ``center`` and ``whitener`` of the measurement, where there is one, and the
-  ``coefficients`` of the tilt.
+- ``measurements.npz``: if there is a measurement, its ``value``, ``center`` and ``whitener``, and the ``coefficients``
+  of the tilt.
 
-Nothing is pickled and the same content gives the same bytes.
+Nothing is pickled, and the same content gives the same bytes.
 """
 
 from __future__ import annotations
@@ -26,51 +26,68 @@ import numpy as np
 from iwbayes._archive import ArchiveError, write_atomically
 from iwbayes.arrays import Array
 from iwbayes.display import WIDTH, html_table, wrapped
-from iwbayes.features import FeatureMap
 from iwbayes.features.scores import RowFeatures
-from iwbayes.measurement import MEAN_OF_FEATURES, noise_advice, noise_in_words
 from iwbayes.release.file import FORMAT_VERSION, from_bytes, to_bytes
+from iwbayes.release.verdict import judged
 from iwbayes.statement import PrivacyStatement
 from iwbayes.tables import SyntheticTable
-from iwbayes.weights import ESS_LIMIT, HARMLESS_STEPS, Weights
-
-#: What features of a name are of.
-_MEASURED = {
-    "linear": "columns alone",
-    "squares": "columns and squares",
-    "quadratic": "columns, squares and products of two",
-}
+from iwbayes.weights import Weights
 
 
 class ReleaseError(ValueError):
-    """A release file cannot be read, or a release must not be written."""
+    """A release file cannot be read, or a release that is not certified would be written.
+
+    It is a ValueError. The message names the file, the problem and the remedy.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp(), "release.iwb")
+    >>> _ = path.write_text("not a release")
+    >>> try:
+    ...     release = load(path)
+    ... except ReleaseError as error:
+    ...     print(str(error).replace(str(path), "release.iwb"))
+    release.iwb cannot be read as an iwbayes release: it is truncated, damaged or not a zip archive (BadZipFile)...
+    """
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Release:
-    """Synthetic rows, their weights, and what making them cost: all that an analyst needs.
+    """Synthetic rows, their weights and the privacy statement: everything that an analyst needs.
+
+    `publish` makes releases, and `load` reads them from files. A release contains no private row, no seed, and no state
+    of a noise source.
 
     Parameters
     ----------
     synthetic : SyntheticTable
+        Synthetic rows.
     weights : Weights
-        Of the rows of ``synthetic``.
+        Weights of these rows.
     statement : PrivacyStatement
+        Uses of the private rows and their joint privacy guarantee.
     n_private : int
-        Number of private rows N (public): by default the total weight of a likelihood.
+        Number of private rows N (public). By default, the weights of an analysis sum to it.
     recipe : dict, optional
-        How the release was made, as plain JSON values.
+        Settings of the release, as plain JSON values.
     format_version : int
-        Newest format of release files that this package knows; a file has the oldest that holds its content.
+        Newest format of release files that this package supports. A file uses the oldest format that can store its
+        content.
 
     Raises
     ------
     TypeError, ValueError
-        When a part has the wrong type, or the parts do not belong together.
+        If a part has the wrong type, or the parts do not belong together.
 
-    Notes
-    -----
-    It holds no private row, no seed and no state of any noise.
+    Examples
+    --------
+    >>> import iwbayes as iw
+    >>> people = iw.datasets.simulate_table("bernoulli", 500, random_seed=1)
+    >>> private = iw.PrivateTable(people.frame, people.schema)
+    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, for_models=["y ~ x"], progressbar=False)
+    >>> len(release.synthetic), release.n_private, release.certified
+    (2500, 500, True)
     """
 
     synthetic: SyntheticTable
@@ -89,8 +106,8 @@ class Release:
             raise ValueError(f"format_version must be {FORMAT_VERSION}; got {self.format_version}.")
         if len(self.weights) != len(self.synthetic):
             raise ValueError(
-                f"there are {len(self.weights)} weights for {len(self.synthetic)} synthetic rows. "
-                f"Pass the weights that were fitted to these rows."
+                f"there must be one weight per synthetic row; got {len(self.weights)} weights for "
+                f"{len(self.synthetic)} synthetic rows. Pass the weights that were fitted to these rows."
             )
         object.__setattr__(self, "recipe", _plain(self.recipe))
         measurement = self.weights.measurement
@@ -101,16 +118,19 @@ class Release:
             )
         rows = None if measurement is None else measurement.features
         if isinstance(rows, RowFeatures) and len(rows.values) != len(self.synthetic):
-            raise ValueError(f"the weights were measured for {len(rows.values)} rows; there are {len(self.synthetic)}.")
+            raise ValueError(
+                f"the weights were measured for {len(rows.values)} synthetic rows; there are {len(self.synthetic)}. "
+                f"Pass the rows of these weights."
+            )
         for part in () if measurement is None else (measurement, measurement.held_back):
             if part is not None and part.features is not None and part.features.schema != self.synthetic.schema:
                 raise ValueError("weights and synthetic rows have different schemas. Fit the weights to these rows.")
         self._check_parts()
 
     def _check_parts(self) -> None:
-        """Take back the certificate of a ledger that did not make, or was not told the cost of, rows or weights."""
+        """Remove the certificate unless the ledger produced the rows and weights or charged their declared cost."""
         products = self.statement.products
-        if products is None:  # a file's, or somebody's own statement
+        if products is None:  # the statement was read from a file or made by hand
             return
         notes = self.statement.notes
         if self.synthetic.source not in products and self.synthetic.fingerprint() not in products:
@@ -123,17 +143,17 @@ class Release:
 
     @property
     def certified(self) -> bool:
-        """Whether the statement holds for all of it: hardened noise, every use charged, rows of known origin."""
+        """Whether the statement is valid for the whole release: hardened noise, all uses charged, known origin."""
         return self.statement.certified and self.synthetic.origin is not None
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why the release is not certified; empty when it is."""
+        """Reasons why the release is not certified; empty if it is certified."""
         found = []
         if self.statement.noise != "hardened":
             found.append(f"its privacy noise is {self.statement.noise}, not hardened")
         if self.synthetic.origin is None:
-            found.append("nobody declared what the making of its synthetic rows cost")
+            found.append("the privacy cost of its synthetic rows was not declared")
         found.extend(self.statement.notes)
         if not (found or self.certified):
             found.append("its statement is not certified")
@@ -141,46 +161,18 @@ class Release:
 
     @property
     def verdict(self) -> str:
-        """Whether fits can be expected to have calibrated intervals: noise, what was measured, weights."""
+        """Whether calibrated intervals can be expected from fits, judged by noise, measured features and weights."""
         return self._judged[0]
 
     @property
     def next_step(self) -> str:
-        """What to do with it, or to ask for instead."""
+        """Recommended next step: how to use the release, or how it should be published instead."""
         return self._judged[1]
 
     @cached_property
     def _judged(self) -> tuple[str, str]:
-        """Verdict and next step from the release alone; each fit has a verdict of its own."""
-        weights, measurement = self.weights, self.weights.measurement
-        changed = [step for step in weights.steps if step not in HARMLESS_STEPS]
-        if self.statement.adjacency == "replace-user":
-            verdict = "people own several rows, for which no interval is calibrated"
-            return verdict, "fit(formula, release), and read its intervals as descriptions of the rows"
-        if measurement is None or measurement.name != MEAN_OF_FEATURES or measurement.features is None:
-            verdict = f"{weights.method} weights hold no measurement of a tilt: no interval accounts for their noise"
-            return verdict, "publish with TiltWeights(), the default, for calibrated intervals"
-        if changed:
-            verdict = f"the weights were changed ({', '.join(changed)}): no interval accounts for their noise"
-            return verdict, "take the weights as they were released for calibrated intervals"
-        features, ratio = measurement.features, measurement.noise_over_spread
-        own = features.terms if isinstance(features, FeatureMap) else None
-        terms = own if isinstance(own, str) else "model"
-        verdict = f"noise over spread {noise_in_words(ratio)}; measured: {_MEASURED.get(terms) or self._models}"
-        if advice := noise_advice(ratio, features.dim, terms):
-            return verdict, advice
-        share = weights.ess / len(weights)
-        if share < ESS_LIMIT:
-            few = f"; the weights rest on few rows (ess {share:.0%} of them)"
-            return verdict + few, "publish with a larger share for the generator, or with one that suits the columns"
-        which = "those; expect no calibrated intervals of others" if terms == "model" else "any regression"
-        return verdict, f"fit(formula, release) for {which}. Each fit has its own verdict"
-
-    @property
-    def _models(self) -> str:
-        """Name the regressions that the release was made for, as its publisher wrote them."""
-        named = (self.recipe or {}).get("for_models")
-        return f"what {'; '.join(map(str, named))} uses" if isinstance(named, list) and named else "named regressions"
+        """Verdict and next step."""
+        return judged(self.weights, self.statement, self.recipe or {})
 
     def __repr__(self) -> str:
         kind = "certified" if self.certified else "NOT certified"
@@ -194,7 +186,17 @@ class Release:
         return self.summary()
 
     def summary(self, *, width: int = WIDTH) -> str:
-        """Sizes, origin, weights and privacy in a few lines of plain text, of at most so many columns."""
+        """Return sizes, origin, weights, verdict and privacy statement as plain text.
+
+        Parameters
+        ----------
+        width : int
+            Longest line, in characters.
+
+        Returns
+        -------
+        str
+        """
         title, facts, notes = self._facts()
         lines = [title, *(f"  {name}: {value}" for name, value in facts)]
         lines.append("  privacy: " + "\n".join(self.statement.lines()).replace("\n", "\n  "))
@@ -205,7 +207,7 @@ class Release:
         return html_table(title, ("", "value"), facts, notes=notes) + self.statement._repr_html_()
 
     def _facts(self) -> tuple[str, list[tuple[str, str]], list[str]]:
-        """Return its sizes, names and values for reading, and why it is not certified."""
+        """Return a title, pairs of names and values, and the reasons why it is not certified."""
         weights, n_rows = self.weights, len(self.synthetic)
         size = f"{n_rows} synthetic rows x {len(self.synthetic.schema)} columns"
         steps = "".join(f", {step}" for step in weights.steps)
@@ -221,10 +223,10 @@ class Release:
 
     @property
     def sample_weight(self) -> Array:
-        """Weights of the synthetic rows that sum to the number of private rows, shape (row,).
+        """Weights of the synthetic rows, shape (row,), which sum to the number of private rows.
 
-        Several draws of the weights are averaged. Any tool that takes weights of rows takes them, as scikit-learn does
-        by ``sample_weight``: the sum sets how much the rows count against a penalty.
+        Several weight draws are averaged. Use them in any tool that accepts row weights, for example as
+        ``sample_weight`` in scikit-learn. The sum determines how much the rows count relative to a penalty.
 
         Examples
         --------
@@ -239,24 +241,25 @@ class Release:
         return np.asarray(values * (self.n_private / values.sum()))
 
     def resample(self, n: int | None = None, *, random_seed: int | np.random.Generator | None = None) -> SyntheticTable:
-        """Draw rows by their weights, for tools that take no weights.
+        """Draw rows in proportion to their weights, for tools that do not accept weights.
 
         Parameters
         ----------
         n : int, optional
-            Rows to draw, by default as many as there were private rows.
+            Number of rows to draw. The default is the number of private rows.
         random_seed : int or numpy.random.Generator, optional
+            Seed of the draw. By default each call gives different rows.
 
         Returns
         -------
         SyntheticTable
-            See `Weights.resample`: each row's count differs from its expectation by less than one. Rows drawn more
-            than once are copies, so that intervals from them do not account for the noise in the weights.
+            The drawn rows. A row can appear several times; its count differs from its expectation by less than one (see
+            `Weights.resample`). Intervals from these rows do not account for the noise in the weights.
 
         Raises
         ------
         ValueError
-            When ``n`` is below 1.
+            If ``n`` is below 1.
 
         Examples
         --------
@@ -271,27 +274,28 @@ class Release:
         return self.weights.resample(self.synthetic, n=n, random_seed=random_seed)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False, allow_uncertified: bool = False) -> Path:
-        """Write the release file, atomically.
+        """Write the release to a file, completely or not at all.
 
         Parameters
         ----------
         path : str or path
-        overwrite : bool
+            File to write.
+        overwrite : bool, default False
             Replace an existing file.
-        allow_uncertified : bool
-            Write a release whose privacy statement is not certified, for tests and demonstrations.
+        allow_uncertified : bool, default False
+            Write the release even if its privacy statement is not certified, for tests and demonstrations.
 
         Returns
         -------
         pathlib.Path
-            Where it was written.
+            Path of the file.
 
         Raises
         ------
         ReleaseError
-            When the release is not certified, with the reason.
+            If the release is not certified; the message gives the reasons.
         FileExistsError, OSError
-            When the file exists already or cannot be written; nothing is left behind.
+            If the file already exists or cannot be written. No partial file remains.
         """
         if not (self.certified or allow_uncertified):
             raise ReleaseError(
@@ -303,31 +307,45 @@ class Release:
         return path
 
     def to_bytes(self) -> bytes:
-        """Return the content of its file; equal releases have equal bytes."""
+        """Return the content of the release file; equal releases have equal bytes."""
         return to_bytes(self.synthetic, self.weights, self.statement, self.n_private, self.recipe)
 
 
 def load(path: str | os.PathLike[str]) -> Release:
-    """Read a release file from anyone: it runs no code and is checked in full.
+    """Read a release file.
 
-    Checksums find damage, not forgery: take the file, or its hash, from a source that you trust.
+    Reading is safe for files from untrusted sources: no code from the file runs, and all content is checked. Checksums
+    detect damage, but not forgery: get the file, or its hash, from a source that you trust.
 
     Parameters
     ----------
     path : str or path
+        Release file.
 
     Returns
     -------
     Release
-        Equal bit for bit to the one saved.
+        The release, equal bit for bit to the saved one.
 
     Raises
     ------
     ReleaseError
-        When the file is cut short, damaged, altered, too large, written by a newer version, or no release;
-        it names the path and the remedy.
+        If the file is truncated, damaged, altered, too large, written by a newer version, or not a release. The message
+        names the path and the remedy.
     OSError
-        When the file is absent or cannot be opened.
+        If the file does not exist or cannot be opened.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import iwbayes as iw
+    >>> people = iw.datasets.simulate_table("bernoulli", 300, random_seed=1)
+    >>> private = iw.PrivateTable(people.frame, people.schema)
+    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, for_models=["y ~ x"], progressbar=False)
+    >>> path = release.save(Path(tempfile.mkdtemp(), "people.iwb"))
+    >>> found = load(path)
+    >>> found.n_private, found.certified
+    (300, True)
     """
     path = Path(path)
     with open(path, "rb") as source:
@@ -335,13 +353,13 @@ def load(path: str | os.PathLike[str]) -> Release:
             return Release(**from_bytes(source))
         except ArchiveError as error:
             problem = str(error).rstrip(".")
-        except Exception as error:  # a reader of files from anyone has one failure, whatever bytes caused it
+        except Exception as error:  # every failure on content from an untrusted source becomes one exception type
             said = " ".join(str(error)[:300].split()).rstrip(".")
             problem = f"its content is not valid ({type(error).__name__}: {said})"
     remedy = (
         "Upgrade with: pip install --upgrade iwbayes."
         if "newer" in problem
-        else "Ask its publisher for the file again and compare the SHA-256 of the two."
+        else "Ask its publisher for the file again, and compare the SHA-256 of both files."
     )
     raise ReleaseError(f"{path} cannot be read as an iwbayes release: {problem}. {remedy}")
 
@@ -355,7 +373,7 @@ def _whole(name: str, value: Any) -> int:
 
 
 def _plain(recipe: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Copy the recipe as the JSON values that its file will hold."""
+    """Return a copy of the recipe as plain JSON values, as its file stores it."""
     if recipe is None:
         return None
     if not isinstance(recipe, dict):
@@ -363,4 +381,4 @@ def _plain(recipe: dict[str, Any] | None) -> dict[str, Any] | None:
     try:
         return json.loads(json.dumps(recipe, allow_nan=False))
     except (TypeError, ValueError, RecursionError):
-        raise TypeError("recipe must hold plain JSON values only: text, finite numbers, lists, dicts.") from None
+        raise TypeError("recipe must contain plain JSON values only: text, finite numbers, lists, dicts.") from None

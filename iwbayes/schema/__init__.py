@@ -1,4 +1,4 @@
-"""The public declaration of a table: column types with bounds and levels, and the schema that they make."""
+"""Public declaration of a table: column types with bounds and levels, and the schema made of them."""
 
 from iwbayes.schema.columns import Binary, Categorical, Column, Integer, Real
 from iwbayes.schema.dates import Date

@@ -1,6 +1,7 @@
-"""What a single cell says, whatever the cells beside it are: the options for cells that a schema does not declare.
+"""Conversion of single cells, for the options that handle cells which do not fit a schema.
 
-A table's dtypes depend on all of its rows. Everything here depends on the cell alone: none changes how another is read.
+The dtype of a column depends on all its rows. The functions here convert each cell separately, so no cell can change
+how another cell is read.
 """
 
 from __future__ import annotations
@@ -14,21 +15,21 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-#: What may become of a cell that does not fit its column: the table is refused, or the cell is missing or "other".
+#: Options for a cell that does not fit its column: refuse the table, or treat the cell as missing or as "other".
 ON_UNDECLARED = ("refuse", "missing", "other")
-#: Ends every refusal that a single cell can cause.
+#: Last sentence of every error that a single cell can cause.
 AFTER_REFUSAL = (
-    "With private rows, amending the schema after this refusal is a look at them: "
-    'use on_undeclared="missing" or "other", fixed before reading.'
+    "If the rows are private, do not change the schema because of this message, which depends on them: "
+    'use on_undeclared="missing" or "other", chosen before reading the rows.'
 )
 #: Kinds of cells that may be NaN.
 _NUMBERS = (float, complex, np.generic, Decimal)
-#: Text that stands for a truth value.
+#: Text that is read as a boolean.
 BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 
 
 def check_on_undeclared(option: Any) -> str:
-    """Return the option; ValueError names the three that there are."""
+    """Return the option, or raise a ValueError that names the three valid options."""
     if not isinstance(option, str) or option not in ON_UNDECLARED:
         got = repr(option) if isinstance(option, str) else type(option).__name__
         raise ValueError(f'on_undeclared must be "refuse", "missing" or "other"; got {got}.')
@@ -36,11 +37,11 @@ def check_on_undeclared(option: Any) -> str:
 
 
 def numbers(values: pd.Series) -> NDArray[np.float64]:
-    """Each cell as a finite number, NaN where it is none, such as infinities and dates.
+    """Convert each cell to a finite number, or to NaN if it is not one; infinities and dates give NaN.
 
-    Text that spells a number is that number, True is 1, False is 0, complex without imaginary part is real.
+    Text that spells a number is converted, True is 1, False is 0, and a complex number without imaginary part is real.
     """
-    with np.errstate(all="ignore"):  # a warning would tell of a cell
+    with np.errstate(all="ignore"):  # a warning would reveal something about a cell
         if pd.api.types.is_numeric_dtype(values.dtype) and values.dtype.kind in "iufb":
             found = values.to_numpy(dtype=np.float64, na_value=np.nan)
         else:
@@ -49,7 +50,7 @@ def numbers(values: pd.Series) -> NDArray[np.float64]:
 
 
 def indices(values: pd.Series, levels: Sequence[Any]) -> NDArray[np.int64]:
-    """Position of each cell among the levels, -1 where it is none of them: text by text, all others by number."""
+    """Return the position of each cell among the levels, or -1. Compare text as text, and other cells as numbers."""
     if isinstance(levels[0], str):
         cells = map(_plain, values.to_numpy(dtype=object))
         named = {level: index for index, level in enumerate(levels)}
@@ -63,12 +64,12 @@ def indices(values: pd.Series, levels: Sequence[Any]) -> NDArray[np.int64]:
 
 
 def _plain(cell: Any) -> Any:
-    """Return bytes as the text that they are: where a cell is bytes, some libraries make them of all text."""
+    """Decode bytes to text, because some libraries store text cells as bytes."""
     return cell.decode("utf-8", "replace") if type(cell) in (bytes, np.bytes_) else cell
 
 
 def _number(cell: Any) -> float:
-    """Find the number that a cell is or spells, NaN where it is none; raise nothing and warn of nothing."""
+    """Return the number that a cell is or spells, or NaN. Never raise or warn."""
     try:
         cell = _plain(cell)
         if isinstance(cell, str):
@@ -77,26 +78,26 @@ def _number(cell: Any) -> float:
             return float(cell.real) if cell.imag == 0 else np.nan
         if isinstance(cell, abstract.Real | Decimal | np.bool_) and not isinstance(cell, np.timedelta64):
             return float(cell)
-    except Exception:  # a number of a foreign class may raise anything; which one it was is not told
+    except Exception:  # numbers of unknown classes may raise anything, and a message could reveal the cell
         pass
     return np.nan
 
 
 def empty(values: pd.Series) -> NDArray[np.bool_]:
-    """Whether each cell is empty: None, NaN, NA or NaT."""
+    """Return whether each cell is empty: None, NaN, NA or NaT."""
     return np.fromiter(map(_is_empty, values.to_numpy(dtype=object)), np.bool_, len(values))
 
 
 def _is_empty(cell: Any) -> bool:
-    """As `pandas.isna`, which fails on some numbers that are none."""
+    """Return whether a cell is empty; `pandas.isna` fails for some objects."""
     try:
         return cell is None or cell is pd.NA or cell is pd.NaT or bool(isinstance(cell, _NUMBERS) and cell != cell)
-    except Exception:  # as above
+    except Exception:  # as in `_number`
         return False
 
 
 def dtype_name(values: pd.Series) -> str:
-    """Name the dtype without its parameters (categories, fill value, fields), which may be values of the data."""
+    """Return the name of the dtype without its parameters (categories, fill value, fields), which may be private."""
     dtype = values.dtype
     if isinstance(dtype, np.dtype):
         return dtype.type.__name__ if dtype.fields else str(dtype)

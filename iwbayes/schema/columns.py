@@ -1,6 +1,6 @@
-"""The column types of a schema: public bounds and levels, checks, encoding to centred features and back.
+"""Column types of a schema: public bounds and levels, checks, encoding to centred features and decoding.
 
-Nothing here reads a bound or a level from data, and no message holds a value of the data.
+Nothing here reads a bound or a level from data, and no message contains a value of the data.
 """
 
 from __future__ import annotations
@@ -17,76 +17,16 @@ from numpy.typing import NDArray
 from iwbayes.arrays import Array
 from iwbayes.schema import cells
 from iwbayes.schema.cells import AFTER_REFUSAL, dtype_name
+from iwbayes.schema.column import Column
 
 Level = str | int | bool
 
-#: Level of a cell that no declared level is.
+#: Level for cells that are none of the declared levels.
 OTHER = "other"
 
 
-class Column:
-    """What every column type offers: `conform`, `admit`, `encode`, `decode` and its feature names."""
-
-    name: str
-    missing: bool
-    kind: ClassVar[str]
-
-    def _check_name(self) -> None:
-        if not isinstance(self.name, str):
-            raise TypeError(f"a column name must be a string; got {type(self.name).__name__}.")
-        if not self.name or not self.name.isprintable():
-            raise ValueError(f"a column name must be printable and not empty; got {self.name!r}.")
-        if not isinstance(self.missing, bool):
-            raise TypeError(f"{self.name}: missing must be True or False; got {self.missing!r}.")
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """Names of the encoded features: the column itself, and its missing indicator where declared."""
-        return (self.name, f"{self.name}[missing]") if self.missing else (self.name,)
-
-    def conform(self, values: pd.Series) -> pd.Series:
-        """Check the values against the declaration and return them in the canonical dtype."""
-        raise NotImplementedError
-
-    def admitting(self, on_undeclared: str) -> Column:
-        """Return the declaration with room for cells that do not fit, whether there are any or not."""
-        return replace(self, missing=True)  # type: ignore[type-var]
-
-    def admit(self, values: pd.Series, on_undeclared: str) -> pd.Series:
-        """As `conform`, but without a refusal: cells that do not fit are missing. Each depends on itself alone."""
-        raise NotImplementedError
-
-    def encode(self, values: pd.Series) -> Array:
-        """Canonical values to centred features, shape (row, feature)."""
-        raise NotImplementedError
-
-    def decode(self, features: Array) -> pd.Series:
-        """Features, shape (row, feature), to the nearest canonical values."""
-        raise NotImplementedError
-
-    def _check_missing(self, absent: NDArray[np.bool_]) -> None:
-        if absent.any() and not self.missing:
-            raise ValueError(
-                f"column {self.name!r} has missing values, which its declaration does not allow. "
-                f"Complete the table, or declare missing=True. {AFTER_REFUSAL}"
-            )
-
-    def _with_indicator(self, scaled: Array) -> Array:
-        """Block of one feature, 0 where it is NaN, and the missing indicator where declared."""
-        absent = np.isnan(scaled)
-        scaled[absent] = 0.0
-        return np.column_stack([scaled, absent]) if self.missing else scaled[:, None]
-
-    def _integers(self, numbers: NDArray[Any], absent: NDArray[np.bool_]) -> pd.Series:
-        """Whole numbers in int64, or Int64 where missing cells are declared."""
-        if not self.missing:
-            return pd.Series(numbers.astype(np.int64), name=self.name)
-        whole = np.where(absent, 0, numbers).astype(np.int64)
-        return pd.Series(pd.arrays.IntegerArray(whole, absent), name=self.name)
-
-
 class _Numeric(Column):
-    """Shared by `Real` and whole numbers: bounds, clipping, scaling to [-1/2, 1/2]."""
+    """Base class of numeric columns: bounds, clipping, scaling to [-1/2, 1/2]."""
 
     lower: Any
     upper: Any
@@ -112,7 +52,7 @@ class _Numeric(Column):
             )
 
     def _numbers(self, values: pd.Series) -> Array:
-        """Values as clipped floats, NaN where missing; other types and infinities are refused."""
+        """Return the values as clipped floats, NaN if missing; refuse other types and infinities."""
         if not pd.api.types.is_numeric_dtype(values.dtype) or values.dtype.kind in "cb":
             raise TypeError(
                 f"column {self.name!r} must be numeric; its dtype is {dtype_name(values)}. "
@@ -121,7 +61,8 @@ class _Numeric(Column):
         numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
         if np.isinf(numbers).any():
             raise ValueError(
-                f"column {self.name!r} has infinite values. Replace them by the bound or by missing. {AFTER_REFUSAL}"
+                f"column {self.name!r} has infinite values. Replace them with a bound or a missing cell. "
+                f"{AFTER_REFUSAL}"
             )
         self._check_missing(np.isnan(numbers))
         return np.clip(numbers, self.lower, self.upper)
@@ -130,14 +71,14 @@ class _Numeric(Column):
         return pd.Series(numbers, name=self.name)
 
     def conform(self, values: pd.Series) -> pd.Series:
-        """Check and clip; float64 for `Real`, else int64, or Int64 where missing cells are declared."""
+        """Check and clip the values; float64 for `Real`, otherwise int64, or Int64 if missing cells are declared."""
         return self._canonical(self._numbers(values))
 
     def admit(self, values: pd.Series, on_undeclared: str) -> pd.Series:
         return self._canonical(np.clip(cells.numbers(values), self.lower, self.upper))
 
     def encode(self, values: pd.Series) -> Array:
-        """Scale by the declared bounds to [-1/2, 1/2]; a missing cell is 0 with its indicator at 1."""
+        """Scale the values from their bounds to [-1/2, 1/2]; a missing cell is 0, and its indicator is 1."""
         numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
         low, high = self._forward(np.array([self.lower, self.upper], dtype=np.float64))
         scaled = np.clip((self._forward(numbers) - low) / (high - low) - 0.5, -0.5, 0.5)
@@ -152,17 +93,29 @@ class _Numeric(Column):
 
 @dataclass(frozen=True)
 class Real(_Numeric):
-    """A real column with public bounds.
+    """Declare a column of real numbers with public bounds.
 
     Parameters
     ----------
     name : str
+        Column name.
     lower, upper : float
-        Public bounds in the column's own unit; values outside are clipped to them.
-    transform : {None, "log1p"}
-        "log1p" encodes log(1 + value), for skewed columns; it needs ``lower > -1``.
-    missing : bool
-        Whether missing cells are allowed; they get an indicator of their own.
+        Public bounds in the unit of the column. Values outside are clipped to them.
+    transform : {None, "log1p"}, default None
+        "log1p" encodes log(1 + value), for skewed columns; it requires ``lower > -1``.
+    missing : bool, default False
+        Whether missing cells are allowed. They are encoded by a separate indicator.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is invalid, or the bounds are too close or too far apart for floating-point arithmetic.
+
+    Examples
+    --------
+    >>> age = Real("age", 18, 90)
+    >>> age.conform(pd.Series([25.5, 99.0])).tolist()  # values outside the bounds are clipped
+    [25.5, 90.0]
     """
 
     name: str
@@ -179,7 +132,7 @@ class Real(_Numeric):
         if self.transform not in (None, "log1p"):
             raise ValueError(f"{self.name}: transform must be None or 'log1p'; got {self.transform!r}.")
         if self.transform == "log1p" and self.lower <= -1:
-            raise ValueError(f"{self.name}: transform 'log1p' needs lower > -1; got {self.lower}.")
+            raise ValueError(f"{self.name}: transform 'log1p' requires lower > -1; got {self.lower}.")
         low, high = self._forward(np.array([self.lower, self.upper]))
         if not 0 < float(high) - float(low) < math.inf:
             raise ValueError(
@@ -189,7 +142,7 @@ class Real(_Numeric):
 
 
 class _Whole(_Numeric):
-    """Shared by `Integer` and `Date`: int64, or Int64 where missing cells are declared; both bounds attainable."""
+    """Base class of `Integer` and `Date`: int64, or Int64 if missing cells are declared."""
 
     lower: int
     upper: int
@@ -200,15 +153,27 @@ class _Whole(_Numeric):
 
 @dataclass(frozen=True)
 class Integer(_Whole):
-    """A column of whole numbers with public bounds; values outside are clipped to them.
+    """Declare a column of whole numbers with public bounds.
 
     Parameters
     ----------
     name : str
+        Column name.
     lower, upper : int
-        Public bounds, both attainable.
-    missing : bool
-        Whether missing cells are allowed; they get an indicator of their own.
+        Public bounds, inclusive. Values outside are clipped to them.
+    missing : bool, default False
+        Whether missing cells are allowed. They are encoded by a separate indicator.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is invalid, or a bound is beyond 2**53.
+
+    Examples
+    --------
+    >>> visits = Integer("visits", 0, 20)
+    >>> visits.conform(pd.Series([3, 57])).tolist()  # values outside the bounds are clipped
+    [3, 20]
     """
 
     name: str
@@ -222,7 +187,7 @@ class Integer(_Whole):
         if self.lower != int(self.lower) or self.upper != int(self.upper):
             raise ValueError(f"{self.name}: bounds must be whole numbers; got [{self.lower}, {self.upper}].")
         if max(abs(self.lower), abs(self.upper)) > 2**53:
-            raise ValueError(f"{self.name}: bounds must lie within 2**53; rescale the column.")
+            raise ValueError(f"{self.name}: bounds must be between -2**53 and 2**53. Rescale the column.")
         object.__setattr__(self, "lower", int(self.lower))
         object.__setattr__(self, "upper", int(self.upper))
 
@@ -231,21 +196,21 @@ class Integer(_Whole):
         present = numbers[~np.isnan(numbers)]
         if (present != np.round(present)).any():
             raise ValueError(
-                f"column {self.name!r} is declared Integer and holds fractions. Round it, or declare it Real. "
+                f"column {self.name!r} is declared Integer and has fractional values. Round it, or declare it Real. "
                 f"{AFTER_REFUSAL}"
             )
         return numbers
 
 
 class _Levels(Column):
-    """Shared by `Binary` and `Categorical`: declared levels."""
+    """Base class of `Binary` and `Categorical`, with declared levels."""
 
     levels: Sequence[Level]
 
     def _check_levels(self) -> None:
         self._check_name()
         if isinstance(self.levels, str) or not isinstance(self.levels, Iterable):
-            raise TypeError(f"{self.name}: levels must be a list of levels; got {self.levels!r}.")
+            raise TypeError(f"{self.name}: levels must be a list such as ['a', 'b']; got {self.levels!r}.")
         levels = tuple(level.item() if isinstance(level, np.generic) else level for level in self.levels)
         object.__setattr__(self, "levels", levels)
         if len({type(level) for level in levels}) > 1 or not all(isinstance(x, str | int) for x in levels):
@@ -259,23 +224,23 @@ class _Levels(Column):
         absent = values.isna().to_numpy(dtype=bool)
         self._check_missing(absent)
         if isinstance(values.dtype, pd.CategoricalDtype) and list(values.cat.categories) == list(self.levels):
-            return self.from_codes(values.cat.codes.to_numpy(dtype=np.int64))  # the canonical form already
+            return self.from_codes(values.cat.codes.to_numpy(dtype=np.int64))  # already in canonical form
         if self.levels == (0, 1) and type(self.levels[0]) is int and str(values.dtype).lower() == "int64":
             numbers = values.to_numpy(dtype=np.int64, na_value=0)
             if np.isin(numbers, (0, 1)).all():
-                return self.from_codes(np.where(absent, -1, numbers))  # so do whole numbers of a binary column
+                return self.from_codes(np.where(absent, -1, numbers))  # the numbers are the codes
         table = {level: code for code, level in enumerate(self.levels)}
         try:
-            if isinstance(values.dtype, pd.StringDtype):  # text throughout: each one is looked up once
+            if isinstance(values.dtype, pd.StringDtype):  # all text: look up each distinct value once
                 own, texts = pd.factorize(values)
                 found = np.array([*(table.get(text, -1) for text in texts), -1], dtype=np.int64)
                 codes = found[own]
-            else:  # True is 1, as in Python
+            else:  # True equals 1, as in Python
                 codes = np.fromiter((table.get(cell, -1) for cell in values.astype(object)), np.int64, len(values))
-        except Exception:  # a cell that cannot be hashed, such as a list; one of a foreign class may raise anything
+        except Exception:  # a cell that cannot be hashed, such as a list; cells of unknown classes may raise anything
             raise TypeError(
-                f"column {self.name!r} (dtype {dtype_name(values)}) has cells that are no levels. Recode the column. "
-                f"{AFTER_REFUSAL}"
+                f"column {self.name!r} (dtype {dtype_name(values)}) has cells that cannot be levels. Recode the "
+                f"column. {AFTER_REFUSAL}"
             ) from None
         if (codes[~absent] < 0).any():
             kind = type(self.levels[0]).__name__
@@ -286,13 +251,13 @@ class _Levels(Column):
         return self.from_codes(np.where(absent, -1, codes))
 
     def codes(self, values: pd.Series) -> NDArray[np.int64]:
-        """Position of each canonical value in ``levels``; -1 where missing. Shape (row,)."""
+        """Return the position of each canonical value in ``levels``, shape (row,); -1 if missing."""
         if isinstance(values.dtype, pd.CategoricalDtype):
             return values.cat.codes.to_numpy(dtype=np.int64)
         return values.to_numpy(dtype=np.int64, na_value=-1)
 
     def from_codes(self, codes: NDArray[np.int64]) -> pd.Series:
-        """Canonical values from positions in ``levels``; -1 is missing."""
+        """Return canonical values from positions in ``levels``; -1 is missing."""
         dtype = pd.CategoricalDtype(list(self.levels), ordered=False)
         return pd.Series(pd.Categorical.from_codes(codes, dtype=dtype), name=self.name)
 
@@ -302,15 +267,27 @@ class _Levels(Column):
 
 @dataclass(frozen=True)
 class Binary(_Levels):
-    """A column with two levels, encoded -1/2 and +1/2.
+    """Declare a column with two levels, encoded as -1/2 and +1/2.
 
     Parameters
     ----------
     name : str
-    levels : pair of str, int or bool
-        The second level is the one that a Bernoulli likelihood counts as success.
-    missing : bool
-        Whether missing cells are allowed; they get an indicator of their own.
+        Column name.
+    levels : pair of str, int or bool, default (0, 1)
+        The two levels. The second is the success of a Bernoulli likelihood.
+    missing : bool, default False
+        Whether missing cells are allowed. They are encoded by a separate indicator.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is invalid, or there are not exactly two distinct levels.
+
+    Examples
+    --------
+    >>> insured = Binary("insured", ["no", "yes"])
+    >>> insured.encode(insured.conform(pd.Series(["yes", "no"])))[:, 0].tolist()
+    [0.5, -0.5]
     """
 
     name: str
@@ -321,22 +298,22 @@ class Binary(_Levels):
     def __post_init__(self) -> None:
         self._check_levels()
         if len(self.levels) != 2:
-            raise ValueError(f"{self.name}: Binary takes 2 levels; got {len(self.levels)}. Use Categorical.")
+            raise ValueError(f"{self.name}: Binary takes 2 levels; got {len(self.levels)}. For more, use Categorical.")
 
     def from_codes(self, codes: NDArray[np.int64]) -> pd.Series:
-        """Canonical values: 0 and 1 stay whole numbers, other levels become a pandas categorical."""
+        """Return canonical values: whole numbers for the levels 0 and 1, otherwise a pandas categorical."""
         if self.levels != (0, 1) or isinstance(self.levels[0], bool):
             return super().from_codes(codes)
         codes = np.asarray(codes, dtype=np.int64)
         return self._integers(codes, codes < 0)
 
     def encode(self, values: pd.Series) -> Array:
-        """First level -1/2, second +1/2; a missing cell is 0 with its indicator at 1."""
+        """Encode the first level as -1/2 and the second as +1/2; a missing cell is 0, and its indicator is 1."""
         codes = self.codes(values)
         return self._with_indicator(np.where(codes < 0, np.nan, codes - 0.5))
 
     def decode(self, features: Array) -> pd.Series:
-        """Features to the nearest level."""
+        """Decode features to the nearest level."""
         codes = (features[:, 0] >= 0).astype(np.int64)
         if self.missing:
             codes = np.where(features[:, 1] >= 0.5, -1, codes)
@@ -345,15 +322,27 @@ class Binary(_Levels):
 
 @dataclass(frozen=True)
 class Categorical(_Levels):
-    """A column with declared levels, encoded as a one-hot block (missing is one more place of the block).
+    """Declare a column with several levels, encoded as a one-hot block.
 
     Parameters
     ----------
     name : str
+        Column name.
     levels : sequence of str, int or bool
-        At least two; the first is the reference level of a regression.
-    missing : bool
-        Whether missing cells are allowed.
+        The levels, at least two. The first is the reference level of a regression.
+    missing : bool, default False
+        Whether missing cells are allowed. They are encoded by an additional indicator of the block.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is invalid, or there are fewer than two distinct levels.
+
+    Examples
+    --------
+    >>> region = Categorical("region", ["north", "south", "east"])
+    >>> region.encode(region.conform(pd.Series(["south", "north"]))).tolist()
+    [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]
     """
 
     name: str
@@ -364,22 +353,22 @@ class Categorical(_Levels):
     def __post_init__(self) -> None:
         self._check_levels()
         if len(self.levels) < 2:
-            raise ValueError(f"{self.name}: Categorical takes two levels or more; got {len(self.levels)}.")
+            raise ValueError(f"{self.name}: Categorical takes at least 2 levels; got {len(self.levels)}.")
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """One name a level, and one for missing cells where declared."""
+        """One name per level, and one for missing cells if they are declared."""
         names = tuple(f"{self.name}[{level}]" for level in self.levels)
         return (*names, f"{self.name}[missing]") if self.missing else names
 
     def admitting(self, on_undeclared: str) -> Column:
-        """Return the declaration with room for cells that do not fit: "other" is a level where levels are text."""
+        """Return the declaration extended for cells that do not fit: by a level "other" if the levels are text."""
         if on_undeclared != "other" or not isinstance(self.levels[0], str):
             return super().admitting(on_undeclared)
         return self if OTHER in self.levels else replace(self, levels=(*self.levels, OTHER))
 
     def admit(self, values: pd.Series, on_undeclared: str) -> pd.Series:
-        """Find the declared levels; all other cells are missing, or "other" where that is a level."""
+        """Return canonical values; cells that are no declared level are missing, or "other" if that is a level."""
         codes = cells.indices(values, self.levels)
         if on_undeclared == "other" and OTHER in self.levels:
             kept = (codes >= 0) | (cells.empty(values) & self.missing)
@@ -387,12 +376,12 @@ class Categorical(_Levels):
         return self.from_codes(codes)
 
     def encode(self, values: pd.Series) -> Array:
-        """One-hot block."""
+        """Encode the values as a one-hot block."""
         codes = self.codes(values)
         codes = np.where(codes < 0, len(self.levels), codes)
         return np.eye(len(self.levels) + 1)[codes][:, : len(self.feature_names)]
 
     def decode(self, features: Array) -> pd.Series:
-        """Features to the level whose place is largest."""
+        """Decode features to the level with the largest feature."""
         codes = features.argmax(axis=1)
         return self.from_codes(np.where(codes == len(self.levels), -1, codes))

@@ -1,4 +1,4 @@
-"""Dates as a column type: whole numbers of days, weeks, months or years since a public first date."""
+"""Date columns: whole numbers of days, weeks, months or years since a public first date."""
 
 from __future__ import annotations
 
@@ -17,44 +17,50 @@ from iwbayes.schema import cells
 from iwbayes.schema.cells import AFTER_REFUSAL, dtype_name
 from iwbayes.schema.columns import _Whole
 
-#: Text that is a date, alone or with a time.
+#: ISO text of a date, with or without a time.
 _ISO = re.compile(r"\d{4}-\d{2}-\d{2}(?:[T ].+)?", re.ASCII)
-#: Parts of dates that are enough for a unit.
+#: Short forms of dates that suffice for a unit.
 _SHORT = {"month": re.compile(r"\d{4}-\d{2}", re.ASCII), "year": re.compile(r"\d{4}(?:-\d{2})?", re.ASCII)}
-#: Units of numpy, and how many of them one is.
+#: For each unit, the numpy unit and the number of numpy units in one unit.
 _UNITS: Mapping[str, tuple[Any, int]] = {"day": ("D", 1), "week": ("D", 7), "month": ("M", 1), "year": ("Y", 1)}
 
 
 @dataclass(frozen=True)
 class Date(_Whole):
-    """A column of dates with a public range, counted in units since its first date.
+    """Declare a column of dates with a public range, counted in units since the first date.
 
-    In tables of this package a date is a whole number: 0 is the unit that holds ``first``, 1 the next one. So it stands
-    in the synthetic rows, and so formulas and PyMC models use it: a coefficient is an effect of one unit. `dates` turns
-    the numbers back into dates.
+    In the tables of this package a date is a whole number: 0 is the unit that contains ``first``, 1 is the next unit,
+    and so on. The synthetic rows contain these numbers, and formulas and PyMC models use them, so a coefficient is the
+    effect of one unit. `dates` converts the numbers back to dates.
 
     Parameters
     ----------
     name : str
+        Column name.
     first, last : datetime.date or str
-        Public range, as dates or ISO text such as "2010-01-31"; dates outside are moved to its ends. They are kept as
-        text.
-    unit : {"day", "week", "month", "year"}
-        What is counted. Weeks begin on the weekday of ``first``; months and years are those of the calendar. A coarser
-        unit than is needed costs precision, a finer one nothing.
-    missing : bool
-        Whether missing cells are allowed; they get an indicator of their own.
+        Public range, as dates or ISO text such as "2010-01-31". Dates outside are moved to its ends. The attributes are
+        ISO text.
+    unit : {"day", "week", "month", "year"}, default "day"
+        Unit of the numbers. Weeks start on the weekday of ``first``; months and years are calendar months and years. A
+        unit that is coarser than necessary costs precision; a finer unit costs nothing.
+    missing : bool, default False
+        Whether missing cells are allowed. They are encoded by a separate indicator.
 
     Attributes
     ----------
     lower, upper : int
-        Bounds of the numbers: 0, and that of ``last``.
+        Bounds of the numbers: 0, and the number of ``last``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is invalid, or ``last`` is not at least one unit after ``first``.
 
     Notes
     -----
-    Cells may be dates, datetimes, whose time of day and time zone are left out, or ISO text; for months and years also
-    "2010-01", for years "2010". A whole number from 0 to ``upper`` is a number of units. All others do not fit: text
-    of another form must be converted before, since 03/04/2010 is read differently in different places.
+    Cells may be dates, datetimes (time of day and time zone are ignored) or ISO text. For months and years, cells may
+    also be "2010-01", and for years "2010". A whole number from 0 to ``upper`` is a number of units. All other cells do
+    not fit. Convert text in other forms first, because 03/04/2010 means different dates in different countries.
 
     Examples
     --------
@@ -90,16 +96,16 @@ class Date(_Whole):
 
     @property
     def lower(self) -> int:  # type: ignore[override]
-        """Zero, the number of the unit that holds ``first``."""
+        """Zero, the number of the unit that contains ``first``."""
         return 0
 
     @property
     def upper(self) -> int:  # type: ignore[override]
-        """Number of the unit that holds ``last``."""
+        """Number of the unit that contains ``last``."""
         return int(self._since(np.array([self.last], dtype="datetime64[D]"))[0])
 
     def units(self, values: pd.Series) -> Array:
-        """Cells as numbers of units since ``first``, shape (row,): NaN where they are none; dates may lie outside."""
+        """Convert cells to numbers of units since ``first``, shape (row,), not clipped; NaN if a cell is not a date."""
         if isinstance(values.dtype, np.dtype) and values.dtype.kind == "M":
             return self._since(values.to_numpy().astype("datetime64[D]"))
         if pd.api.types.is_numeric_dtype(values.dtype) and values.dtype.kind in "iuf":
@@ -108,7 +114,18 @@ class Date(_Whole):
         return self._by_cell(values)
 
     def dates(self, values: pd.Series) -> pd.Series:
-        """Numbers of units, as in tables, to the first day of each, dtype datetime64[s]; missing ones are NaT."""
+        """Convert numbers of units to dates.
+
+        Parameters
+        ----------
+        values : pandas.Series
+            Numbers of units, as in the tables of this package.
+
+        Returns
+        -------
+        pandas.Series
+            First day of each unit, dtype datetime64[s]; NaT if missing.
+        """
         numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
         unit, size = _UNITS[self.unit]
         start = np.datetime64(str(self.first), unit).astype(np.int64)
@@ -119,7 +136,7 @@ class Date(_Whole):
         return pd.Series(days, index=values.index, name=self.name)
 
     def admit(self, values: pd.Series, on_undeclared: str) -> pd.Series:
-        """Find the dates, moved into the range; all other cells are missing."""
+        """Return the numbers of the dates, clipped to the range; all other cells are missing."""
         return self._canonical(np.clip(self.units(values), self.lower, self.upper))
 
     def _numbers(self, values: pd.Series) -> Array:
@@ -128,14 +145,14 @@ class Date(_Whole):
         self._check_missing(absent)
         if (np.isnan(numbers) & ~absent).any():
             raise ValueError(
-                f"column {self.name!r} (dtype {dtype_name(values)}) has cells that are no dates. Give dates or ISO "
-                f"text such as 2010-01-31, or numbers of {self.unit}s since {self.first}, 0 to {self.upper}. "
+                f"column {self.name!r} (dtype {dtype_name(values)}) has cells that are not dates. Use dates, ISO text "
+                f"such as 2010-01-31, or numbers of {self.unit}s since {self.first}, 0 to {self.upper}. "
                 f"{AFTER_REFUSAL}"
             )
         return np.clip(numbers, self.lower, self.upper)
 
     def _since(self, days: NDArray[np.datetime64]) -> Array:
-        """Count units since the first date; NaN for NaT."""
+        """Return the number of units since the first date; NaN for NaT."""
         unit, size = _UNITS[self.unit]
         start = np.datetime64(str(self.first), unit)
         absent = np.isnat(days)
@@ -143,7 +160,7 @@ class Date(_Whole):
         return np.where(absent, np.nan, np.floor_divide(passed, size))
 
     def _counts(self, numbers: Array) -> NDArray[np.bool_]:
-        """Whether numbers are whole ones of units within the range."""
+        """Return whether numbers are whole numbers within the range."""
         return (numbers >= self.lower) & (numbers <= self.upper) & (numbers == np.round(numbers))
 
     def _by_cell(self, values: pd.Series) -> Array:
@@ -154,12 +171,12 @@ class Date(_Whole):
 
 
 def _number(cell: Any) -> float:
-    """Return a number as it is; NaN for text that spells one, which may be a date in another form, and for all else."""
+    """Return a number unchanged, and NaN for everything else; text such as "2010" may be a date in a short form."""
     return np.nan if isinstance(cell, str | bytes | bool | np.bool_) else cells._number(cell)
 
 
 def _day(cell: Any, unit: str) -> np.datetime64:
-    """Find the day of a date, a datetime or ISO text, NaT where it is none; raise nothing and warn of nothing."""
+    """Return the day of a date, a datetime or ISO text, or NaT. Never raise or warn."""
     try:
         if isinstance(cell, bytes):
             cell = cell.decode("utf-8", "replace")
@@ -171,6 +188,6 @@ def _day(cell: Any, unit: str) -> np.datetime64:
             return cell.astype("datetime64[D]")
         if isinstance(cell, datetime.date):
             return np.datetime64(f"{cell.year:04}-{cell.month:02}-{cell.day:02}", "D")
-    except Exception:  # a cell of a foreign class may raise anything; which one it was is not told
+    except Exception:  # cells of unknown classes may raise anything, and a message could reveal the cell
         pass
     return np.datetime64("NaT", "D")

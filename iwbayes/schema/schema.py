@@ -1,4 +1,4 @@
-"""Schema: the public declaration of a table, its TOML form, and the encoding to centred features and back."""
+"""Schema: the public declaration of a table, its TOML form, and encoding to centred features and decoding."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ __all__ = ["Binary", "Categorical", "Column", "Date", "Integer", "Level", "Real"
 
 #: Column types by their name in a schema file.
 COLUMN_TYPES: dict[str, type[Column]] = {column.kind: column for column in (Real, Integer, Date, Binary, Categorical)}
-#: Levels beyond these are counted where a column is described.
+#: Largest number of levels that the description of a column lists; the others are counted.
 _MOST_LEVELS = 40
 
 
 class Frozen:
-    """An object whose attributes are set once, when it is made."""
+    """Base class of objects whose attributes cannot change after construction."""
 
     __slots__ = ()
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a {type(self).__name__} does not change; make a new one.")
+        raise AttributeError(f"a {type(self).__name__} cannot be changed. Make a new one.")
 
     def _set(self, **content: object) -> None:
         for name, value in content.items():
@@ -41,25 +41,34 @@ class Frozen:
 
 
 class Schema(Frozen):
-    """Public names, types, bounds and levels of a table's columns.
+    """Declare the columns of a table: public names, types, bounds and levels.
 
-    Declare it from public knowledge (a questionnaire, a code book), never from the private rows.
+    Write it from public knowledge (a questionnaire, a code book), never from the private rows.
 
     Parameters
     ----------
     *columns : Real, Integer, Date, Binary or Categorical
-        In the order that tables keep.
+        Declarations of the columns, in the order of the columns of the tables.
+
+    Attributes
+    ----------
+    columns : tuple of Real, Integer, Date, Binary or Categorical
+        The declarations. ``schema["age"]`` is the declaration of the column "age".
 
     Raises
     ------
     TypeError, ValueError
-        When a column is none of these types, or a name appears twice.
+        If a column has a different type, a name appears twice, or there is no column.
 
     Examples
     --------
     >>> schema = Schema(Real("age", 17, 90), Binary("income"))
     >>> schema.names
     ('age', 'income')
+    >>> schema.conform(pd.DataFrame({"income": [0, 1], "age": [35.0, 101.0]}))
+        age  income
+    0  35.0       0
+    1  90.0       1
     """
 
     __slots__ = ("columns",)
@@ -85,12 +94,12 @@ class Schema(Frozen):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Column names in order."""
+        """Names of the columns, in order."""
         return tuple(column.name for column in self.columns)
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Names of the encoded features in order."""
+        """Names of the encoded features, in order."""
         return tuple(name for column in self.columns for name in column.feature_names)
 
     @property
@@ -126,23 +135,24 @@ class Schema(Frozen):
         return html_table(f"Schema of {_count(self)}", *column_table(self))
 
     def admitting(self, on_undeclared: str) -> Schema:
-        """Return the schema under which `PrivateTable` publishes, which depends on no row.
+        """Return the published schema of a `PrivateTable` with this option. It does not depend on the rows.
 
         Parameters
         ----------
         on_undeclared : {"refuse", "missing", "other"}
             "refuse" changes nothing. "missing" allows missing cells in every column. "other" adds a level "other" to
-            each Categorical whose levels are text, unless it declares one, and allows missing cells in all others.
+            each Categorical whose levels are text, unless it is already declared, and allows missing cells in all other
+            columns.
 
         Returns
         -------
         Schema
-            The same again when it is applied twice.
+            The extended schema. Applying the option again changes nothing.
 
         Raises
         ------
         ValueError
-            When the option is none of the three, or the new columns give two features one name.
+            If the option is invalid, or two features of the new schema have the same name.
 
         Examples
         --------
@@ -156,26 +166,27 @@ class Schema(Frozen):
         return self if option == "refuse" else Schema(*(column.admitting(option) for column in self))
 
     def conform(self, frame: pd.DataFrame, *, on_undeclared: str = "refuse") -> pd.DataFrame:
-        """Check a table against the declaration and return it in canonical form.
+        """Check a table against the declaration, and return it in canonical form.
 
         Parameters
         ----------
         frame : pandas.DataFrame, shape (row, column)
-            Exactly the declared columns, in any order.
-        on_undeclared : {"refuse", "missing", "other"}
-            What becomes of cells that do not fit, see `PrivateTable`. Unless they refuse the table, it is brought to
-            the form of ``admitting(on_undeclared)``.
+            Table with exactly the declared columns, in any order.
+        on_undeclared : {"refuse", "missing", "other"}, default "refuse"
+            Treatment of cells that do not fit; see `PrivateTable`. Unless it is "refuse", the result has the schema
+            ``admitting(on_undeclared)``.
 
         Returns
         -------
-        pandas.DataFrame
-            Columns in schema order and canonical dtypes, numbers clipped to their bounds, a RangeIndex.
+        pandas.DataFrame, shape (row, column)
+            Columns in schema order with canonical dtypes, numbers clipped to their bounds, and a RangeIndex.
 
         Raises
         ------
         TypeError, ValueError
-            Naming the column and the remedy; never a value of the table. Columns that are not declared
-            are named by position, since the header of a file without one is its first private row.
+            If the table does not fit. The message names the column and the remedy, never a value of the table.
+            Undeclared columns are named by position: if a file has no header, the column names are its first private
+            row.
         """
         admitted = self.admitting(on_undeclared)
         if not isinstance(frame, pd.DataFrame):
@@ -188,12 +199,12 @@ class Schema(Frozen):
             )
         repeated = [name for name in self.names if names.count(name) > 1]
         if repeated:
-            raise ValueError(f"the table has the columns {repeated} more than once. Drop or rename one.")
+            raise ValueError(f"the table has the columns {repeated} more than once. Drop or rename one of each.")
         unknown = [index for index, name in enumerate(names) if name not in self.names]
         if unknown:
             raise ValueError(
                 f"the table has columns that the schema does not declare, at positions {unknown} "
-                f"(counted from 0). Drop them (identifiers always), or declare them."
+                f"(counted from 0). Drop them, or declare them; always drop identifiers."
             )
         if len(frame) == 0:
             raise ValueError("the table has no rows; a table needs at least one.")
@@ -210,17 +221,28 @@ class Schema(Frozen):
         Parameters
         ----------
         frame : pandas.DataFrame, shape (row, column)
-            In canonical form (from `conform` or `decode`).
+            Table in canonical form (from `conform` or `decode`).
 
         Returns
         -------
         ndarray, shape (row, feature)
-            Numbers in [-1/2, 1/2] by their declared bounds, binaries -1/2 and +1/2, categories one-hot.
+            Numbers scaled from their bounds to [-1/2, 1/2], binary columns as -1/2 and +1/2, and categories one-hot.
         """
         return np.hstack([column.encode(frame[column.name]) for column in self.columns])
 
     def decode(self, features: Array) -> pd.DataFrame:
-        """Features, shape (row, feature), to the nearest canonical table; the inverse of `encode`."""
+        """Decode features to the nearest canonical table; the inverse of `encode`.
+
+        Parameters
+        ----------
+        features : ndarray, shape (row, feature)
+            Encoded features.
+
+        Returns
+        -------
+        pandas.DataFrame, shape (row, column)
+            Table in canonical form.
+        """
         features = np.asarray(features, dtype=np.float64)
         if features.ndim != 2 or features.shape[1] != self.n_features:
             raise ValueError(f"features must have shape (row, {self.n_features}); got {features.shape}.")
@@ -229,7 +251,7 @@ class Schema(Frozen):
         return pd.DataFrame({c.name: c.decode(b) for c, b in zip(self.columns, blocks, strict=True)})
 
     def to_dict(self) -> dict[str, list[dict[str, Any]]]:
-        """Plain dictionary, as in the TOML form: ``{"column": [{"name": ..., "type": ...}, ...]}``."""
+        """Return the schema as a plain dictionary: ``{"column": [{"name": ..., "type": ...}, ...]}``."""
         entries = []
         for column in self.columns:
             values = {field.name: getattr(column, field.name) for field in fields(column)}  # type: ignore[arg-type]
@@ -242,17 +264,17 @@ class Schema(Frozen):
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Schema:
-        """Inverse of `to_dict`; ValueError or TypeError names what is wrong."""
+        """Make a schema from the dictionary of `to_dict`; a ValueError or TypeError names the problem."""
         columns = content.get("column") if isinstance(content, Mapping) else None
         if not isinstance(columns, list) or set(content) != {"column"}:
-            raise ValueError("a schema file holds [[column]] tables and nothing else.")
+            raise ValueError("a schema file must contain [[column]] tables and nothing else.")
         return cls(*(_column_from_dict(entry) for entry in columns))
 
     def to_toml(self) -> str:
-        """TOML text, one ``[[column]]`` table a column."""
+        """Return the schema as TOML text, with one ``[[column]]`` table per column."""
         blocks = []
         for entry in self.to_dict()["column"]:
-            # text, numbers, truth values and lists of them are the same in JSON, but for the character 127
+            # text, numbers, booleans and lists of them are the same in JSON, except for the character 127
             lines = (f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in entry.items())
             blocks.append("[[column]]\n" + "".join(lines).replace("\x7f", "\\u007f"))
         return "\n".join(blocks)
@@ -264,12 +286,18 @@ class Schema(Frozen):
         Parameters
         ----------
         source : str or pathlib.Path
-            TOML text, or a Path of a file (a string is a file's name when it ends in ``.toml``).
+            TOML text, or the path of a file. A string that ends in ``.toml`` is a path.
+
+        Returns
+        -------
+        Schema
 
         Raises
         ------
-        ValueError
-            When the text is no TOML or no schema; OSError when the file cannot be read.
+        TypeError, ValueError
+            If the text is not valid TOML or not a valid schema.
+        OSError
+            If the file cannot be read.
         """
         is_file = isinstance(source, Path) or (source.strip().endswith(".toml") and "\n" not in source)
         try:
@@ -281,7 +309,7 @@ class Schema(Frozen):
 
 
 def check_schema(schema: object) -> None:
-    """Refuse what is no schema."""
+    """Raise a TypeError unless the object is a schema."""
     if not isinstance(schema, Schema):
         raise TypeError(f"schema must be an iwbayes.Schema; got {type(schema).__name__}.")
 
@@ -295,9 +323,9 @@ def _column_from_dict(entry: Any) -> Column:
         raise ValueError(f"column {name!r}: type must be one of {sorted(COLUMN_TYPES)}; got {entry['type']!r}.")
     known = fields(COLUMN_TYPES[entry["type"]])  # type: ignore[arg-type]
     keys = ["type", *(field.name for field in known)]
-    wrong = [f"the key {key!r} is not known" for key in entry if key not in keys]
+    wrong = [f"the key {key!r} is unknown" for key in entry if key not in keys]
     needed = [field.name for field in known if field.default is MISSING]
-    wrong += [f"the key {key!r} is needed" for key in needed if key not in entry]
+    wrong += [f"the key {key!r} is missing" for key in needed if key not in entry]
     if wrong:
         column = f"column {name!r}" if "name" in entry else "a column"
         raise TypeError(f"{column} of type {entry['type']!r}: {', '.join(wrong)}. Its keys are {', '.join(keys)}.")
@@ -308,7 +336,7 @@ def _column_from_dict(entry: Any) -> Column:
 
 
 def column_table(schema: Schema) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Header and rows of a schema for reading: name, type, bounds or levels, whether cells may be missing."""
+    """Return header and rows of a table that describes a schema: name, type, bounds or levels, missing cells."""
     rows: list[tuple[str, ...]] = []
     for column in schema:
         if isinstance(column, Date):
@@ -329,7 +357,7 @@ def _count(schema: Schema) -> str:
 
 
 def _code(column: Column) -> str:
-    """Return the code of a column inside a schema's, in lines that are short where their literals can be broken."""
+    """Return the code of a column inside the code of a schema, with line breaks if it is too long for one line."""
     line = f"    {column!r}"
     if len(line) < WIDTH:
         return line

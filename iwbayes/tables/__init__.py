@@ -1,4 +1,4 @@
-"""Tables on either side of the trust boundary: private rows print nothing, synthetic rows are public."""
+"""Tables on both sides of the trust boundary: private rows are never printed, synthetic rows are public."""
 
 from iwbayes.tables.private_table import PrivateTable
 from iwbayes.tables.synthetic_table import SyntheticTable

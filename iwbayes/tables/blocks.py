@@ -1,4 +1,4 @@
-"""Private rows block by block: slices of a frame in memory or of the partitions of a Dask frame, never in a message."""
+"""Private rows in blocks: slices of a frame in memory or of partitions of a Dask frame. Messages never quote them."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from iwbayes.arrays import IntArray, row_blocks
 from iwbayes.schema import Schema
 from iwbayes.tables.owners import OTHER_OWNERS, Keys, Owners, PartOwners, check_user_column, digest_of
 
-#: Most rows that are worked on at once; of tasks whose results are added up four times as many.
+#: Largest number of rows per block; four times as many if the results of the blocks are summed.
 BLOCK_ROWS = 2**17
-#: Partial sums that are added up at once: about so many times the logarithm of the number of blocks are held.
+#: Number of partial sums that are added at once; memory holds about this number times the log of the number of blocks.
 _ADDED = 2
-#: Partitions whose owners are told apart at once.
+#: Number of partitions whose owners are read at once.
 _OWNERS_AT_ONCE = 16
 
 
 def import_dask() -> Any:
-    """Return the module dask.dataframe; a ModuleNotFoundError names the extra where it is absent."""
+    """Return the module dask.dataframe; if it is not installed, a ModuleNotFoundError names the extra."""
     try:
         import dask.dataframe
     except ModuleNotFoundError as error:
-        needs = 'rows of Dask frames need the package dask: pip install "iwbayes[dask]".'
+        needs = 'Dask frames need the package dask, which is not installed. Run: pip install "iwbayes[dask]".'
         raise ModuleNotFoundError(needs) from error
     return dask.dataframe
 
 
 def slices(frame: pd.DataFrame, *, times: int = 1) -> Iterator[pd.DataFrame]:
-    """Cut a frame into blocks of rows, none of them too large to work on."""
+    """Split a frame into blocks of at most ``times * BLOCK_ROWS`` rows."""
     return (frame.iloc[rows] for rows in row_blocks(len(frame), times * BLOCK_ROWS))
 
 
 def summed(frame: pd.DataFrame, function: Callable[[pd.DataFrame], IntArray]) -> IntArray:
-    """Sum the arrays of whole numbers that a function gives for the blocks of a frame, exactly; it has a row at least.
+    """Sum, exactly, the arrays of whole numbers that a function returns for the blocks of a nonempty frame.
 
-    Blocks are larger than others: the arrays may have more numbers than a block has rows.
+    These blocks are four times as large, because an array may have more numbers than a block has rows.
     """
     return reduce(np.add, map(function, slices(frame, times=4)))
 
 
 class _Done(NamedTuple):
-    """What a task brings back of a partition, or of several: number of rows, results, and why they were refused."""
+    """Result of a task on one or several partitions: number of rows, results, and an error message if refused."""
 
     n_rows: int
     results: list[Any]
@@ -54,14 +54,14 @@ class _Done(NamedTuple):
 
 
 class _Own(NamedTuple):
-    """What is known of the owners of a partition's rows, and which rows are kept: all where nothing is said."""
+    """User column and digest of the owners in a partition, and the positions of the kept rows (None: all)."""
 
     user: str | None
     digest: bytes
     kept: IntArray | None
 
     def rows(self, block: pd.DataFrame) -> pd.DataFrame:
-        """Return the kept rows without their owners; LookupError where owners are others than those counted."""
+        """Return the kept rows without the user column; raise a LookupError if the owners changed."""
         if digest_of(block[self.user]) != self.digest:
             raise LookupError
         rows = block.drop(columns=[self.user])
@@ -69,19 +69,19 @@ class _Own(NamedTuple):
 
 
 class DaskRows:
-    """Rows of a Dask frame under a schema; see `PrivateTable.from_dask`. A first pass checks and counts them."""
+    """Rows of a Dask frame under a schema, checked and counted in a first pass; see `PrivateTable.from_dask`."""
 
     def __init__(self, frame: Any, schema: Schema, on_undeclared: str = "refuse", user: str | None = None) -> None:
         if not isinstance(frame, import_dask().DataFrame):
             raise TypeError(f"from_dask takes a dask.dataframe.DataFrame; got {type(frame).__name__}.")
         if user is not None:
             check_user_column(frame.columns, schema, user)
-        self._parts = _without_words(frame.to_delayed)  # some frames, such as sorted ones, read their rows here
+        self._parts = _without_words(frame.to_delayed)  # some frames, such as sorted frames, read their rows here
         self._schema = schema
         self._on_undeclared = on_undeclared
         self._user = user
         self._kept: list[IntArray] | None = None
-        #: Whose the rows are; None where everybody owns one.
+        #: Owners of the rows; None without a user column.
         self.owners = None if user is None else Owners.over(self._part_owners(user))
         self.n_rows = 0
         self.n_rows = sum(self.map(len))
@@ -89,16 +89,16 @@ class DaskRows:
             raise ValueError("the table has no rows; a table needs at least one.")
 
     def keeping(self, keys: Keys, tau: int) -> DaskRows:
-        """Keep at most tau rows of each user by their keys, over all partitions together; see `Owners.choose`."""
+        """Keep at most tau rows of each user over all partitions, chosen by their keys; see `Owners.choose`."""
         if self.owners is None or self._user is None:
-            raise ValueError("only a table with a user column has contributions to bound.")
-        places = self.owners.choose(self._part_owners(self._user), keys, tau)
+            raise ValueError("bounding contributions requires a table with a user column. Pass user=... to the table.")
+        positions = self.owners.choose(self._part_owners(self._user), keys, tau)
         rows = copy(self)
-        rows._kept, rows.n_rows = self.owners.local(places), len(places)
+        rows._kept, rows.n_rows = self.owners.local(positions), len(positions)
         return rows
 
     def _part_owners(self, user: str) -> Iterator[PartOwners]:
-        """Yield the owners of the rows of all partitions in order; those of a few are held at a time."""
+        """Yield the owners of the rows of each partition, in order, with a few partitions in memory at a time."""
         import dask
 
         for at in range(0, len(self._parts), _OWNERS_AT_ONCE):
@@ -109,11 +109,11 @@ class DaskRows:
                 yield found
 
     def map(self, function: Callable[[pd.DataFrame], Any]) -> list[Any]:
-        """Apply a function to each block of rows in canonical form, wherever Dask computes; results in order."""
+        """Apply a function to each block of rows in canonical form, on the workers of Dask; return results in order."""
         return self._checked(_computed(self._tasks(function, add=False)))
 
     def sum(self, function: Callable[[pd.DataFrame], IntArray]) -> IntArray:
-        """Sum the arrays of whole numbers of all blocks, where they are computed; memory holds few of them at once."""
+        """Sum the arrays of whole numbers of all blocks on the workers of Dask, with few arrays in memory at once."""
         import dask
 
         tasks = self._tasks(function, add=True)
@@ -123,7 +123,7 @@ class DaskRows:
         return np.asarray(total, dtype=np.int64)
 
     def _tasks(self, function: Callable[[pd.DataFrame], Any], *, add: bool) -> list[Any]:
-        """Return one task a partition."""
+        """Return one task per partition."""
         import dask
 
         apply = partial(_apply, schema=self._schema, on_undeclared=self._on_undeclared, function=function, add=add)
@@ -134,13 +134,13 @@ class DaskRows:
         return [dask.delayed(partial(apply, own=each))(part) for each, part in zip(own, self._parts, strict=True)]
 
     def _checked(self, done: list[_Done]) -> list[Any]:
-        """Results in order; an error where rows were refused, or are not as many as before."""
+        """Return results in order; raise if rows were refused or their number changed."""
         for part in done:
             if part.refusal is not None:
                 raise (RuntimeError if part.refusal == OTHER_OWNERS else ValueError)(part.refusal)
         if self.n_rows and sum(part.n_rows for part in done) != self.n_rows:
             raise RuntimeError(
-                "the Dask frame has another number of rows than when the table was made. Write the rows to files that "
+                "the number of rows of the Dask frame changed after the table was made. Write the rows to files that "
                 "do not change, and make the table again."
             )
         return [result for part in done for result in part.results]
@@ -154,14 +154,14 @@ def _computed(tasks: list[Any]) -> list[Any]:
 
 
 def _without_words(read: Callable[[], Iterable[Any]]) -> list[Any]:
-    """Return what Dask reads; a RuntimeError without any of its own words where that fails."""
+    """Return the results of Dask; if it fails, raise a RuntimeError without the message of Dask."""
     try:
         return list(read())
-    except Exception:  # messages of readers may quote the rows: every one is replaced
+    except Exception:  # messages of readers may quote private rows: replace every one
         pass
     raise RuntimeError(
-        "the rows of the Dask frame could not be read; what went wrong is not shown, since it may quote them. "
-        "Compute the frame once yourself, where that is safe, and mend what it reports."
+        "the rows of the Dask frame could not be read. The error of Dask is not shown, because it may quote private "
+        "rows. Call frame.compute() where nobody else sees the output, and correct the error."
     )
 
 
@@ -174,11 +174,11 @@ def _apply(
     add: bool,
     own: _Own | None = None,
 ) -> _Done:
-    """Apply the function to the blocks of a partition; raise nothing, since schedulers log a task's rows."""
+    """Apply the function to the blocks of a partition; never raise, because schedulers log the rows of failed tasks."""
     if own is not None:
         try:
             block = own.rows(block)
-        except Exception:  # cells of other kinds than those that were counted
+        except Exception:  # the cells have changed since the owners were read
             return _Done(0, [], OTHER_OWNERS)
     if not len(block):
         return _Done(0, [])
@@ -190,11 +190,13 @@ def _apply(
         results = [summed(canonical, function)] if add else [function(part) for part in slices(canonical)]
         return _Done(len(block), results)
     except Exception as error:
-        return _Done(0, [], f"a block of rows could not be worked on ({type(error).__name__}). This is a defect.")
+        return _Done(
+            0, [], f"a block of rows could not be processed ({type(error).__name__}). This is a bug; please report it."
+        )
 
 
 def _added(parts: list[_Done]) -> _Done:
-    """Add up what tasks brought back."""
+    """Add the results of several tasks."""
     results = [result for part in parts for result in part.results]
     refusal = next((part.refusal for part in parts if part.refusal is not None), None)
     return _Done(sum(part.n_rows for part in parts), [reduce(np.add, results)] if results else [], refusal)

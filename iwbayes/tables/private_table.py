@@ -1,4 +1,4 @@
-"""PrivateTable: private rows under a public schema, which print nothing."""
+"""PrivateTable: private rows under a public schema. Its printed form never shows a row."""
 
 from __future__ import annotations
 
@@ -16,49 +16,52 @@ from iwbayes.tables.owners import Keys, check_kept, check_user_column, kept_rows
 
 
 class PrivateTable(Frozen):
-    """Private rows under a public schema. Its printed forms show the schema and nothing else.
+    """Hold private rows under a public schema. Printed forms show the schema only.
 
     Parameters
     ----------
     frame : pandas.DataFrame, shape (row, column)
-        Exactly the declared columns, and the user column if there is one. It is copied; numbers outside their bounds
-        are clipped.
+        Private rows with exactly the declared columns, and the user column if there is one. The frame is copied, and
+        numbers outside their bounds are clipped.
     schema : Schema
+        Public declaration of the columns.
     user : str, optional
-        Column that says who owns a row, where people own several. It stands beside the schema and is not published.
-        Such a table is used after `bound_contributions`, under a ledger that protects users.
-    on_undeclared : {"refuse", "missing", "other"}
-        What becomes of a cell that does not fit its column: an empty one that is not declared, an undeclared level,
-        text or infinity among numbers. "refuse" refuses the table. "missing" makes it a missing cell. "other" makes it
-        the level "other" of a Categorical whose levels are text, and a missing cell elsewhere. Both round fractions in
-        an Integer column. Fix it before the rows are read, for it changes the published schema: see Notes.
+        Name of the column that says who owns a row, if users own several rows. It is not part of the schema and is not
+        published. Call `bound_contributions` on the table before you use it, under a ledger with user-level privacy.
+    on_undeclared : {"refuse", "missing", "other"}, default "refuse"
+        Treatment of a cell that does not fit its column: an empty cell where missing cells are not declared, an
+        undeclared level, or text or infinity among numbers. "refuse" raises an error. "missing" makes it a missing
+        cell. "other" makes it the level "other" of a Categorical whose levels are text, and a missing cell in all other
+        columns. "missing" and "other" also round fractions in an Integer column. Choose the option before you read the
+        rows, because it changes the published schema; see Notes.
     survey_weights : None
-        Out of scope, and refused when given: a design weight makes one row's influence as large as itself, so that no
-        sensitivity stated here would hold, and the weights are private values themselves.
+        Not supported. Survey design weights are refused: a row could influence the result in proportion to its weight,
+        so the stated sensitivities would be wrong, and the weights themselves are private values.
 
     Attributes
     ----------
     on_undeclared : str
+        The option.
     rows_per_user : int or None
-        Most rows that a user owns, public; 1 without users, None until contributions are bounded.
+        Public upper bound of the number of rows per user: 1 without users, None until contributions are bounded.
 
     Raises
     ------
     TypeError, ValueError
-        When the rows break the declaration (see `Schema.conform`), naming the column, never a value; when the user
-        column is absent, incomplete or part of the schema; when ``on_undeclared`` is none of the three; when survey
-        weights are given.
+        If the rows do not fit the declaration (see `Schema.conform`); the message names the column, never a value. If
+        the user column is missing, incomplete or part of the schema. If ``on_undeclared`` is invalid, or survey weights
+        are passed.
 
     Notes
     -----
-    Without users the number of rows is public: those adjacencies compare tables of the same size. With users their
-    number is public and the number of rows is not: ``len`` refuses, and ``n_private`` is a noisy count.
+    Without users, the number of rows is public: neighbouring tables have the same size. With users, the number of users
+    is public and the number of rows is private: ``len`` raises an error, and ``n_private`` is a noisy count.
 
-    A refusal depends on private cells: whoever amends the schema after one has looked at private rows. So under
-    "refuse" the promise of a release holds among tables that conform to the schema. Under "missing" and "other" no cell
-    refuses the table or drops a row, and the published schema follows from the declared one and the option alone. A
-    cell is judged by itself, not by the dtype of its column: text that spells a number is a number, and a column of
-    dates that is declared Real is missing throughout.
+    An error under "refuse" depends on private cells. If you change the schema because of it, you use private rows. So
+    under "refuse" the guarantee of a release holds among tables that conform to the schema. Under "missing" and "other"
+    no cell can raise an error or drop a row, and the published schema depends on the declared schema and the option
+    only. Each cell is converted separately, whatever the dtype of its column: text that spells a number becomes a
+    number, and dates in a Real column become missing cells.
 
     Examples
     --------
@@ -96,11 +99,11 @@ class PrivateTable(Frozen):
         survey_weights: Any = None,
     ) -> None:
         check_schema(schema)
-        published = schema.admitting(on_undeclared)  # before any row is looked at
+        published = schema.admitting(on_undeclared)  # before any row is read
         if survey_weights is not None:
             raise ValueError(
-                "survey design weights of private rows are out of scope: a row's influence would be its "
-                "weight, which no stated sensitivity bounds, and the weights are private themselves. "
+                "survey design weights of private rows are out of scope: the influence of a row would grow with its "
+                "weight beyond the stated sensitivity, and the weights are private themselves. "
                 "Declare the design variables as columns and model them, or publish the rows unweighted."
             )
         users = None
@@ -118,37 +121,39 @@ class PrivateTable(Frozen):
     def from_dask(
         cls, frame: Any, schema: Schema, *, user: str | None = None, on_undeclared: str = "refuse"
     ) -> PrivateTable:
-        """Make a table of the rows of a Dask frame, which stay there: they may be more than memory holds.
+        """Make a table of the rows of a Dask frame. The rows stay in the frame, and may be larger than memory.
 
         Parameters
         ----------
         frame : dask.dataframe.DataFrame
-            Exactly the declared columns, and the user column if there is one, from files that do not change. Each
-            partition must fit in memory, as many at once as Dask's scheduler has threads.
+            Rows with exactly the declared columns, and the user column if there is one, from files that do not change.
+            The scheduler of Dask processes one partition per thread, and these partitions must fit in memory together.
         schema : Schema
+            Public declaration of the columns.
         user : str, optional
-            As for rows in memory. The rows of a user may lie in any partitions. Memory grows with the number of users,
-            and with the rows that `bound_contributions` may keep, not with the number of rows.
-        on_undeclared : {"refuse", "missing", "other"}
-            As for rows in memory. Dask's own readers refuse cells that are not of the dtype that they expect: let them
-            read text (``dtype=str``) where the option is to take care of such cells.
+            Name of the user column, as for rows in memory. The rows of a user may be in any partition. Memory grows
+            with the number of users and with the number of rows that `bound_contributions` may keep, but not with the
+            number of all rows.
+        on_undeclared : {"refuse", "missing", "other"}, default "refuse"
+            Treatment of cells that do not fit, as for rows in memory. The readers of Dask refuse cells with an
+            unexpected dtype; read columns as text (``dtype=str``) if this option should handle such cells.
 
         Returns
         -------
         PrivateTable
-            For generators that measure tables (`BayesNet`, `AIM`, `MST`, `Mixture`), `TiltWeights` and `StagedTilt`,
-            which read it block by block, and weights that read no private row. Others need the rows in memory and
-            refuse before anything is charged.
+            Table for generators that measure tables (`BayesNet`, `AIM`, `MST`, `Mixture`), for `TiltWeights` and
+            `StagedTilt`, which read it block by block, and for weights that read no private row. Other methods need the
+            rows in memory, and raise an error before anything is charged.
 
         Raises
         ------
         ModuleNotFoundError
-            Without Dask; it names the extra.
+            If Dask is not installed; the message names the extra.
         TypeError, ValueError
-            When the rows break the declaration, as for rows in memory; or the frame is none of Dask's.
+            If the rows do not fit the declaration, or the frame is not a Dask frame.
         RuntimeError
-            When the frame cannot be computed, or rows changed hands, here or later; Dask's own message is not shown,
-            since it may quote rows.
+            If the frame cannot be computed, or its rows or owners changed, now or later. The message of Dask is not
+            shown, because it may quote private rows.
         """
         check_schema(schema)
         published = schema.admitting(on_undeclared)
@@ -159,28 +164,28 @@ class PrivateTable(Frozen):
         return table
 
     def _fill(self, schema: Schema, on_undeclared: str, **content: object) -> None:
-        """Set all attributes; those that are not given are None."""
+        """Set all attributes; attributes without a value become None."""
         both = {"_schema": schema, "on_undeclared": on_undeclared}
         self._set(**(dict.fromkeys(self.__slots__) | both | content))
 
     def _bounded(self, indices: IntArray, *, rows_per_user: int, n_private: int, source: str) -> PrivateTable:
-        """Keep some rows of the users, of which none owns more than ``rows_per_user``; see `bound_contributions`."""
+        """Keep the given rows, at most ``rows_per_user`` of each user; see `bound_contributions`."""
         if self.users is None:
-            raise ValueError("only a table with a user column has contributions to bound.")
+            raise ValueError("bounding contributions requires a table with a user column. Pass user=... to the table.")
         kept = self.users[indices]
         check_kept(kept, rows_per_user)
         frame = self.frame.iloc[indices].reset_index(drop=True)
         return self._with(rows_per_user, n_private, source, _frame=frame, _users=kept)
 
     def _bounded_by(self, keys: Keys, *, rows_per_user: int, n_private: int, source: str) -> PrivateTable:
-        """Keep at most so many rows of each user: those with the smallest keys."""
+        """Keep the ``rows_per_user`` rows of each user with the smallest keys."""
         if self._rows is not None:
             return self._with(rows_per_user, n_private, source, _rows=self._rows.keeping(keys, rows_per_user))
         indices = kept_rows(self._users, keys(0, len(self.frame)), rows_per_user)  # type: ignore[arg-type]
         return self._bounded(indices, rows_per_user=rows_per_user, n_private=n_private, source=source)
 
     def _with(self, rows_per_user: int, n_private: int, source: str, **content: object) -> PrivateTable:
-        """Return a table of the same schema with these public facts and rows."""
+        """Return a table with the same schema, and these public facts and rows."""
         table = object.__new__(PrivateTable)
         facts = {"rows_per_user": rows_per_user, "_n_private": n_private, "_source": source}
         table._fill(self._schema, self.on_undeclared, **facts, **content)
@@ -188,64 +193,64 @@ class PrivateTable(Frozen):
 
     @property
     def frame(self) -> pd.DataFrame:
-        """The private rows in canonical form, for the curator's modules only; ValueError for those of a Dask frame."""
+        """Private rows in canonical form, for curator modules only; a ValueError if they are in a Dask frame."""
         if self._frame is None:
             raise ValueError(
-                "the rows are those of a Dask frame, and this needs them in memory. If they fit, use "
+                "the rows are in a Dask frame, and this needs them in memory. If they fit, use "
                 "PrivateTable(frame.compute(), schema)."
             )
         return self._frame
 
     @property
     def in_memory(self) -> bool:
-        """Whether the rows are in memory, and not those of a Dask frame."""
+        """Whether the rows are in memory (True) or in a Dask frame (False)."""
         return self._frame is not None
 
     def map_blocks(self, function: Callable[[pd.DataFrame], Any]) -> Iterator[Any]:
-        """Yield results for blocks of the private rows in canonical form, in their order; for curator modules only.
+        """Yield the results of a function for blocks of private rows in canonical form, in order; for the curator only.
 
-        Dask may call the function in other threads or machines.
+        Dask may call the function in other threads or on other machines.
         """
         yield from map(function, slices(self.frame)) if self._rows is None else self._rows.map(function)
 
     def sum_blocks(self, function: Callable[[pd.DataFrame], IntArray]) -> IntArray:
-        """Sum the arrays of whole numbers that a function gives for each block of rows; for curator modules only."""
+        """Sum the arrays of whole numbers that a function returns for blocks of rows; for curator modules only."""
         return summed(self.frame, function) if self._rows is None else self._rows.sum(function)
 
     @property
     def schema(self) -> Schema:
-        """The schema that is published: ``admitting(on_undeclared)`` of the declared one."""
+        """Published schema: the declared schema extended by ``admitting(on_undeclared)``."""
         return self._schema
 
     @property
     def n_private(self) -> int:
-        """Public number of rows: exact without users, else the noisy count of `bound_contributions`.
+        """Public number of rows: exact without users, otherwise the noisy count of `bound_contributions`.
 
         Raises
         ------
         ValueError
-            Before contributions are bounded: the number of rows of users is private.
+            If there are users and contributions are not bounded yet, because the number of rows is then private.
         """
         if self._n_private is None:
             raise ValueError(
-                "users may own any number of rows, and how many there are is private. "
-                "Use bound_contributions(private, ledger, ...) first."
+                "the number of rows is private if users own several. Call bound_contributions(private, ledger, ...) "
+                "first."
             )
         return self._n_private
 
     @property
     def of_users(self) -> bool:
-        """Whether the rows belong to users, who may own several."""
+        """Whether the rows belong to users who may own several rows."""
         return self._users is not None or (self._rows is not None and self._rows.owners is not None)
 
     @property
     def users(self) -> IntArray | None:
-        """Owners of the rows as codes, shape (row,): private, for curator modules only; None where rows name none.
+        """Owners of the rows as codes, shape (row,); None without a user column. Private, for curator modules only.
 
         Raises
         ------
         ValueError
-            For rows of a Dask frame that belong to users: their owners are not in memory.
+            If the rows are in a Dask frame, because their owners are then not in memory.
         """
         if self._users is None and self.of_users:
             self.frame  # noqa: B018 - refuses
@@ -253,7 +258,7 @@ class PrivateTable(Frozen):
 
     @property
     def rows_of_users(self) -> IntArray:
-        """Rows of each user, shape (user,): private, for the curator's modules only."""
+        """Number of rows of each user, shape (user,). Private, for curator modules only."""
         if self._rows is None or self._rows.owners is None:
             return np.bincount(self._users)  # type: ignore[arg-type]
         counts = self._rows.owners.counts
@@ -261,19 +266,21 @@ class PrivateTable(Frozen):
 
     @property
     def n_users(self) -> int:
-        """Number of users, which is public; of rows without a user column."""
+        """Number of users, which is public; without a user column, the number of rows."""
         return len(self.rows_of_users) if self.of_users else self.n_private
 
     def __len__(self) -> int:
         if self.of_users:
-            raise TypeError("the number of rows of users is private; n_private is what was released of it.")
+            raise TypeError(
+                "the number of rows is private if users own several. Use n_private, the released noisy count."
+            )
         return self.n_private
 
     def __bool__(self) -> bool:
-        return True  # nobody asks for the number of rows by accident
+        return True  # so that a truth test never needs the number of rows
 
     def __repr__(self) -> str:
         return f"PrivateTable of {self._schema!r}"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a PrivateTable cannot be pickled; build it again from its source.")
+        raise TypeError("a PrivateTable cannot be pickled. Build it again from its source.")

@@ -1,4 +1,4 @@
-"""SyntheticTable: synthetic rows under a public schema, and where they come from."""
+"""SyntheticTable: synthetic rows under a public schema, with their origin."""
 
 from __future__ import annotations
 
@@ -15,28 +15,42 @@ from iwbayes.schema.schema import Frozen
 
 
 class SyntheticTable(Frozen, Sourced):
-    """Synthetic rows under the same public schema, from a generator of this package or from anywhere else.
+    """Hold synthetic rows under a public schema, from a generator of this package or from any other source.
 
     Parameters
     ----------
     frame : pandas.DataFrame, shape (row, column)
-        Exactly the declared columns; copied in canonical form.
+        Rows with exactly the declared columns. They are copied in canonical form.
     schema : Schema
-    origin : str or None
-        Name of what made the rows; "outside" where only ``already_spent`` is given. A release of rows of unknown origin
-        (None) is not certified.
+        Public declaration of the columns.
+    origin : str, optional
+        Name of the source of the rows. The default is "outside" if ``already_spent`` is passed, and None otherwise. A
+        release of rows with unknown origin (None) is not certified.
     log_ratio : array_like, shape (row,), optional
-        What the outside generator says of log p_private(x)/p_synthetic(x), natural logs: `KnownRatioWeights` uses it.
+        Estimate of log p_private(x)/p_synthetic(x) (natural logarithm) by an outside generator, for
+        `KnownRatioWeights`.
     already_spent : (float, float), optional
-        The (epsilon, delta) that making the rows (and ``log_ratio``) has cost, as their maker declares it, for the
-        same private rows and adjacency; (0, 0) where no private row was used, infinity without noise. The first ledger
-        that works with the table charges it once. Without it, and without a generator under the ledger, a release is
-        not certified.
+        Privacy cost (epsilon, delta) of the rows and of ``log_ratio``, as their maker declares it, for the same private
+        rows and adjacency. Use (0, 0) if no private row was used, and an infinite epsilon for methods without noise.
+        The first ledger that uses the table charges this cost, once. Without it, a release of rows from outside is not
+        certified.
 
     Raises
     ------
     TypeError, ValueError
-        When the rows break the declaration (see `Schema.conform`), or ``log_ratio`` or ``already_spent`` are none.
+        If the rows do not fit the declaration (see `Schema.conform`), or ``log_ratio`` or ``already_spent`` is invalid.
+
+    Examples
+    --------
+    Rows from a public source cost nothing:
+
+    >>> from iwbayes.schema import Integer
+    >>> rows = pd.DataFrame({"age": [25, 47, 61]})
+    >>> table = SyntheticTable(rows, Schema(Integer("age", 18, 90)), origin="census", already_spent=(0, 0))
+    >>> table
+    SyntheticTable(3 rows: age)
+    >>> table.origin, table.already_spent
+    ('census', (0.0, 0.0))
     """
 
     __slots__ = ("_made_as", "_maker", "already_spent", "frame", "log_ratio", "origin", "schema")
@@ -68,13 +82,13 @@ class SyntheticTable(Frozen, Sourced):
         self._from_source(None)
 
     def fingerprint(self) -> str:
-        """SHA-256 of rows, log ratio, schema and declared cost, by which a ledger knows the table."""
+        """Return the SHA-256 of rows, log ratio, schema and declared cost, which identifies the table to a ledger."""
         ratio = () if self.log_ratio is None else (self.log_ratio,)
         return digest("SyntheticTable", self.schema.to_toml(), self.already_spent, self.frame, *ratio)
 
     def __reduce__(self) -> tuple[Any, ...]:
         content = {name: getattr(self, name) for name in ("frame", "schema", "origin", "log_ratio", "already_spent")}
-        # worker processes need it; a table that was changed in place stays one that its maker did not draw
+        # worker processes need pickles; if the frame was changed in place, the restored table still has no source
         return (_rebuild, (content, {"_maker": self._maker, "_made_as": self._made_as}))
 
     def __len__(self) -> int:
@@ -90,9 +104,9 @@ class SyntheticTable(Frozen, Sourced):
 def _check_log_ratio(log_ratio: ArrayLike, n: int) -> NDArray[np.float64]:
     values = np.array(log_ratio, dtype=np.float64)
     if values.shape != (n,):
-        raise ValueError(f"log_ratio must have shape ({n},), one a row; got {values.shape}.")
+        raise ValueError(f"log_ratio must have shape ({n},), one number per row; got {values.shape}.")
     if np.isnan(values).any() or (values == np.inf).any():
-        raise ValueError("log_ratio must be numbers below infinity. Use -inf for rows of weight zero.")
+        raise ValueError("log_ratio must not contain NaN or +inf. Use -inf for rows of weight zero.")
     values.setflags(write=False)
     return values
 
@@ -104,7 +118,7 @@ def _check_spent(already_spent: tuple[float, float]) -> tuple[float, float]:
         raise TypeError(f"already_spent must be a pair (epsilon, delta); got {already_spent!r}.") from None
     if not (epsilon >= 0 and 0 <= delta < 1) or (epsilon == 0 and delta > 0) or math.isnan(epsilon):
         raise ValueError(
-            f"already_spent must have epsilon above 0 and delta in [0, 1), or be (0, 0) for rows that cost nothing; "
+            f"already_spent must have epsilon above 0 and delta in [0, 1), or be (0, 0) if no private row was used; "
             f"got ({epsilon!r}, {delta!r})."
         )
     return epsilon, delta

@@ -41,7 +41,7 @@ def test_a_table_of_users_tells_their_number_and_not_that_of_the_rows():
     private = people()
     assert private.n_users == 4 and private.rows_per_user is None
     assert "person" not in private.frame.columns and "person" not in repr(private)
-    with pytest.raises(TypeError, match="number of rows of users is private"):
+    with pytest.raises(TypeError, match="number of rows is private if users own several"):
         len(private)
     with pytest.raises(ValueError, match="bound_contributions"):
         _ = private.n_private
@@ -52,10 +52,10 @@ def test_a_table_of_users_tells_their_number_and_not_that_of_the_rows():
 
 def test_a_wrong_user_column_is_refused_without_showing_it():
     frame = owned((2, 2), np.random.default_rng(0))
-    with pytest.raises(ValueError, match="in the schema, so it would be published"):
+    with pytest.raises(ValueError, match="must not be in the schema, because it would be published"):
         iw.PrivateTable(frame, iw.Schema(*MIXED_G, iw.Categorical("person", ("a", "b"))), user="person")
     for wrong in (frame.drop(columns="person"), pd.concat([frame, frame["person"]], axis=1)):
-        with pytest.raises(ValueError, match="one user column"):
+        with pytest.raises(ValueError, match="must have the user column 'person' exactly once"):
             iw.PrivateTable(wrong, MIXED_G, user="person")
     frame["person"] = [SECRET, None, [SECRET], SECRET]
     for rows in (frame, frame.iloc[:2].reset_index(drop=True)):

@@ -259,7 +259,7 @@ WRONG = {
     "no ledger": ({"ledger": "mine"}, TypeError, "ledger"),
     "rows for a generator": ({"generator": pd.DataFrame({"age": [CANARY]})}, TypeError, "generator"),
     "models of other columns": ({"for_models": ["insured ~ wealth"]}, ValueError, "'wealth', which the schema lacks"),
-    "a model that is no polynomial": ({"for_models": ["insured ~ np.exp(age)"]}, ValueError, "no polynomial"),
+    "a model that is no polynomial": ({"for_models": ["insured ~ np.exp(age)"]}, ValueError, "not a polynomial"),
     "a model that is no list": ({"for_models": "insured ~ age"}, TypeError, "list of formulas"),
     "models for other weights": (
         {"for_models": ["insured ~ age"], "weights": LogisticWeights()},
@@ -269,7 +269,7 @@ WRONG = {
     "models twice": (
         {"for_models": ["insured ~ age"], "weights": TiltWeights(for_models=["insured ~ age"])},
         ValueError,
-        "given twice",
+        "passed twice",
     ),
     "rows for models": ({"for_models": pd.DataFrame({"age": [CANARY]})}, TypeError, "list of formulas"),
     "rows for an estimator": ({"weights": pd.DataFrame({"age": [CANARY]})}, TypeError, "weights"),
@@ -357,7 +357,7 @@ def test_a_release_that_measures_too_little_says_so_before_it_charges(private):
     ledger = Ledger(1.0, 1e-5, noise=SeededNoise(1))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(CalibrationWarning, match="Products of columns are not measured: name the regressions"):
+        with pytest.raises(CalibrationWarning, match="Products of columns are not measured, so few regressions"):
             publish(private, epsilon=0.4, delta=1e-6, n_synthetic=300, ledger=ledger)
         assert ledger.events == ()
         publish(private, epsilon=0.9, delta=1e-6, n_synthetic=300, ledger=ledger, for_models=["insured ~ age"])
@@ -396,17 +396,17 @@ def test_the_plan_says_its_verdict():
     assert str(good).startswith("Plan of a release at epsilon 1 and delta 1e-06\n") and "quadratic terms" in str(good)
     assert f"noise ratio: {good.noise_over_spread:.3g}, within" in str(good)
     poor = str(plan(SCHEMA, 50, epsilon=0.1, delta=1e-6))
-    assert "ABOVE the target" in poor and "it takes more rows or a larger epsilon" in poor and "for_models" not in poor
+    assert "ABOVE the target" in poor and "Use more rows or a larger epsilon" in poor and "for_models" not in poor
 
 
 def test_the_plan_advises_to_name_the_regressions_where_that_helps():
     settings = {"epsilon": 0.4, "delta": 1e-6}
     for weights, words in (
         (None, "Products of columns are not measured"),
-        (TiltWeights(features="quadratic"), "drown"),
+        (TiltWeights(features="quadratic"), "The noise of so many features is too large"),
     ):
         found = plan(SCHEMA, N, weights=weights, **settings)
-        assert words in found.advice and "name the regressions by for_models" in found.advice
+        assert words in found.advice and "Name your regressions in for_models" in found.advice
         assert found.noise_over_spread > plan(SCHEMA, N, for_models=["insured ~ age"], **settings).noise_over_spread
     assert "for_models" not in plan(SCHEMA, 20, for_models=["insured ~ age"], **settings).advice
     assert plan(SCHEMA, N, for_models=["insured ~ age"], **settings).advice == ""

@@ -267,7 +267,7 @@ def test_a_map_keeps_its_own_arrays():
     "change, message",
     [
         ({"terms": "cubic"}, "terms must be one of"),
-        ({"terms": ()}, "not empty"),
+        ({"terms": ()}, "nonempty tuple"),
         ({"terms": [(0,)]}, "tuple of tuples"),
         ({"terms": None}, "tuple of tuples"),
         ({"terms": (0,)}, "tuple of tuples"),

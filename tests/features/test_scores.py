@@ -176,7 +176,7 @@ def test_features_of_rows_are_those_of_the_rows_and_of_no_others():
     again = RowFeatures.from_arrays(SCHEMA, settings, arrays)
     np.testing.assert_array_equal(again.values, known.values)
     assert again.to_arrays()[0] == settings and again.dim == features.dim
-    with pytest.raises(ValueError, match="features of 1500 rows of a release; got 3"):
+    with pytest.raises(ValueError, match="features belong to the 1500 rows of a release; got 3"):
         known.transform(table.frame.iloc[:3])
     for values, why in (
         (known.values * 2, "norms within the bound"),
@@ -197,7 +197,7 @@ def test_the_digest_changes_with_the_point():
 @pytest.mark.parametrize(
     ("formula", "family", "why"),
     [
-        ("y ~ np.exp(a)", None, "no polynomial"),
+        ("y ~ np.exp(a)", None, "not a polynomial"),
         ("y ~ nobody", None, "'nobody', which the schema lacks"),
         ("c ~ a", None, "'c' holds whole numbers"),
         ("y ~ a", "bernoulli", "family 'bernoulli' requires"),

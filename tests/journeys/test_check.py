@@ -42,7 +42,7 @@ def test_a_table_that_will_do_is_told_the_noise_and_charged_nothing(folder):
     result = check(folder, "t.csv", "--n", 4000, "--ledger", folder / "l")
     assert result.exit_code == 0 and result.stderr == ""
     noise = iw.plan(SCHEMA, 4000, epsilon=1.0, delta=1e-6).noise_over_spread
-    for part in ("columns: as declared", "settings: fine", f"noise over spread: {noise:.3g}", NO_CELL):
+    for part in ("columns: as declared", "settings: valid", f"noise ratio: {noise:.3g}", NO_CELL):
         assert part in words(result)
     assert "ledger: epsilon 1 at delta 1e-06 is left; the release fits" in words(result)
     assert own.events == ()
@@ -82,11 +82,11 @@ def test_columns_are_compared_with_the_schema(folder):
     result = check(folder, "t.csv")
     assert result.exit_code == 1
     said = words(result)
-    assert "['income'] are not in the file" in said and "['town'] are there more than once" in said
+    assert "['income'] are not in the file" in said and "['town'] appear more than once" in said
     assert "at positions [0] (counted from 0)" in said
     assert "at positions" not in words(check(folder, "t.csv", "--keep-declared"))
     (folder / "t.csv").write_text("id;age;income;town\n")
-    assert "is --sep what separates its cells?" in words(check(folder, "t.csv"))
+    assert "is --sep correct?" in words(check(folder, "t.csv"))
     assert check(folder, "t.csv", "--sep", ";", "--drop", "id").exit_code == 0
     assert "['day'] are not in the file" in words(check(folder, "t.csv", "--sep", ";", "--drop", "day"))
 
@@ -105,7 +105,7 @@ def test_what_does_not_fit_in_the_ledger_is_told_as_publishing_would(folder):
     options = ("--ledger", folder / "l")
     assert check(folder, "t.csv", *options, epsilon=1.2).exit_code == 0
     result = check(folder, "t.csv", *options, epsilon=1.3)
-    assert result.exit_code == 1 and "the release does not fit: ask for less" in words(result)
+    assert result.exit_code == 1 and "the release does not fit; use a smaller budget" in words(result)
     line = ("publish", folder / "t.csv", "-s", folder / "s.toml", "--delta", 1e-6, *options, "--n-synthetic", 20)
     for epsilon, output, code in ((1.3, "a.iwb", 1), (1.2, "b.iwb", 0)):
         done = CliRunner().invoke(cli.app, [str(p) for p in (*line, "--epsilon", epsilon, "-o", folder / output)])
@@ -134,13 +134,13 @@ def test_the_bound_on_rows_is_part_of_what_must_fit(folder):
         (("--n", -3), "n must be"),
         (("--adjacency", "add"), "adjacency must be one of"),
         (("--for-model", "zz ~ age"), "names 'zz'"),
-        (("--drop", "age"), "which the schema declares"),
+        (("--drop", "age"), "columns that the schema declares"),
         (("--sep", "ab"), "sep must be one character"),
-        (("--encoding", "klingon"), "encoding must be one of Python's"),
+        (("--encoding", "klingon"), "encoding must be a Python text encoding"),
         (("--decimal", ","), "decimal must be"),
         (("--on-undeclared", "no"), "on_undeclared must be"),
         (("--user", "age", "--rows-per-user", "2,1"), "grid must be increasing"),
-        (("-o", "absent/r.iwb"), "does not exist. Make it first"),
+        (("-o", "absent/r.iwb"), "does not exist. Create it first"),
     ],
 )
 def test_wrong_settings_are_refused_in_one_line(folder, options, match):

@@ -102,7 +102,7 @@ def test_publish_options_and_json(folder, tmp_path, table):
 
 
 def test_publish_without_a_ledger_says_so_and_nothing_else(folder, tmp_path):
-    said = "no ledger: what earlier releases of these rows have cost is not counted (see iwbayes ledger --help)\n"
+    said = "no ledger: the cost of earlier releases of these rows is not counted (see iwbayes ledger --help)\n"
     for options in ((), ("--json",)):
         result = publish(folder, "t.csv", "-o", tmp_path / "r.iwb", "-f", "--n-synthetic", 50, *options)
         assert result.exit_code == 0 and result.stderr == said and "no ledger" not in result.stdout
@@ -119,8 +119,8 @@ def test_publish_tells_beforehand_that_few_models_will_be_calibrated(folder, tmp
     assert result.exit_code == 0 and json.loads(result.stdout)["n_synthetic"] == 50
     warned = result.stderr.splitlines()[0]
     expected = plan(Schema.from_toml(folder / "s.toml"), 600, epsilon=0.05, delta=1e-6)
-    assert warned == f"warning: {expected.warning}" and "ABOVE the target of 0.5. That is too much noise" in warned
-    assert "few regressions will be calibrated: it takes more rows or a larger epsilon" in warned
+    assert warned == f"warning: {expected.warning}" and "ABOVE the target of 0.5. This is too much noise" in warned
+    assert "few regressions will be calibrated. Use more rows or a larger epsilon" in warned
     # no private value decides on it: other rows of the same number have the same warning
     constant = pd.read_csv(folder / "t.csv").iloc[[0] * 600]
     constant.to_csv(tmp_path / "c.csv", index=False)
@@ -143,7 +143,9 @@ def test_publish_tells_beforehand_what_is_not_measured(folder, tmp_path):
     assert expected.terms in ("linear", "squares") and "within the target" in expected.warning
     result = run("publish", folder / "t.csv", "-s", folder / "s.toml", "--delta", 1e-6, *line)
     assert result.stderr.splitlines()[0] == f"warning: {expected.warning}"
-    assert expected.warning.endswith("are not measured: name the regressions by for_models, or few will be calibrated.")
+    assert expected.warning.endswith(
+        "are not measured, so few regressions will be calibrated. Name your regressions in for_models."
+    )
 
 
 @pytest.mark.filterwarnings("default::iwbayes._warnings.PrivacyWarning")
@@ -198,8 +200,8 @@ def test_an_existing_output_stays_and_nothing_is_spent(folder, tmp_path, monkeyp
     publishing = importlib.import_module("iwbayes.curator.publish")
     monkeypatch.setattr(publishing, "publish", None)  # would fail if it were reached
     failed(publish(folder, "t.csv", "-o", path), "pass --force")
-    failed(publish(folder, "t.csv", "-o", tmp_path / "no" / "r.iwb"), "does not exist. Make it first")
-    failed(publish(folder, "t.csv", "-o", tmp_path, "--force"), "exists already")
+    failed(publish(folder, "t.csv", "-o", tmp_path / "no" / "r.iwb"), "does not exist. Create it first")
+    failed(publish(folder, "t.csv", "-o", tmp_path, "--force"), "already exists")
     assert path.read_text() == "mine"
 
 
@@ -214,10 +216,12 @@ def test_no_output_replaces_an_input_even_by_force(folder, tmp_path, monkeypatch
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     for name in ("t.csv", "s.toml", "l", ".l.lock", "soft", "hard"):
         result = publish(tmp_path, "t.csv", "-o", tmp_path / name, "-f", "--ledger", tmp_path / "l")
-        failed(result, "which this command works with. Choose another path; nothing was read or charged")
-    failed(publish(tmp_path, "soft", "-o", tmp_path / "t.csv", "-f"), "works with")
+        failed(result, "which this command uses. Choose another path. Nothing was read or charged")
+    failed(publish(tmp_path, "soft", "-o", tmp_path / "t.csv", "-f"), "which this command uses")
     (tmp_path / ".l.lock").unlink()
-    failed(publish(tmp_path, "t.csv", "-o", tmp_path / ".l.lock", "--ledger", tmp_path / "l"), "works with")
+    failed(
+        publish(tmp_path, "t.csv", "-o", tmp_path / ".l.lock", "--ledger", tmp_path / "l"), "which this command uses"
+    )
     assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()} | {".l.lock": b""}
 
 
@@ -226,9 +230,9 @@ def test_analyses_never_replace_what_they_read(released, tmp_path):
     content = released.read_bytes()
     path.write_bytes(content)
     posterior.write_bytes(b"mine")
-    failed(run("fit", path, "y ~ x", "-o", path, "-f"), "works with")
-    failed(run("report", path, "-o", path, "-f"), "works with")
-    failed(run("report", path, posterior, "-o", posterior, "-f"), "works with")
+    failed(run("fit", path, "y ~ x", "-o", path, "-f"), "which this command uses")
+    failed(run("report", path, "-o", path, "-f"), "which this command uses")
+    failed(run("report", path, posterior, "-o", posterior, "-f"), "which this command uses")
     assert (path.read_bytes(), posterior.read_bytes()) == (content, b"mine")
 
 
@@ -266,7 +270,7 @@ def test_absent_and_unfit_files(folder, tmp_path):
     output = ("-o", tmp_path / "r.iwb")
     failed(publish(folder, "absent.csv", *output), "No such file or directory")
     failed(publish(folder, "t.csv", *output, schema="absent.toml"), "No such file or directory")
-    failed(publish(folder, "s.toml", *output), "neither .csv nor .parquet")
+    failed(publish(folder, "s.toml", *output), "must be a .csv or .parquet file")
     (tmp_path / "bad.toml").write_text("[[column]\n")
     failed(publish(folder, "t.csv", *output, schema=tmp_path / "bad.toml"), "not valid TOML")
 
@@ -320,13 +324,13 @@ def test_a_table_is_published_by_the_template_as_it_is(tmp_path):
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (("upper = 90", "maximum = 90"), "'age' of type 'integer': the key 'maximum' is not known, the key 'upper'"),
+        (("upper = 90", "maximum = 90"), "'age' of type 'integer': the key 'maximum' is unknown, the key 'upper'"),
         (
             ('levels = ["north", "south", "east", "west"]', ""),
-            "'region' of type 'categorical': the key 'levels' is needed",
+            "'region' of type 'categorical': the key 'levels' is missing",
         ),
         (("transform =", "transfrom ="), "Its keys are type, name, lower, upper, transform, missing."),
-        (('name = "insured"', ""), "a column of type 'binary': the key 'name' is needed. Its keys are"),
+        (('name = "insured"', ""), "a column of type 'binary': the key 'name' is missing. Its keys are"),
         (("lower = 18 ", 'lower = "18" '), "bounds must be numbers; got str.\n"),
         (("first = 2010-01-01 ", "first = 2010 "), "first must be a date or ISO text such as '2010-01-31'"),
     ],
@@ -366,22 +370,24 @@ def test_plan_tells_lengths_at_several_budgets(folder, planning, released, monke
     line = (*planning, "--epsilon", 3, "--epsilon", 1, *FORMULA, "--like", folder / "t.csv")
     result = run(*line)
     assert result.exit_code == 0 and result.stderr == "" and result.stdout == f"{expected.summary(width=80)}\n"
-    assert max(map(len, result.stdout.split("\n"))) <= 80 and "drawn from the 600 of a public table" in result.stdout
+    assert (
+        max(map(len, result.stdout.split("\n"))) <= 80 and "drawn from the 600 rows of a public table" in result.stdout
+    )
     facts = json.loads(run(*line, "--json").stdout)
     assert [each["epsilon"] for each in facts["plans"]] == [1, 3] and facts["formula"] == "y ~ x"
     for each in facts["plans"]:
         assert each["lengths"] == expected.lengths.loc[each["epsilon"]].to_dict()
         assert each["calibrated"] == expected.calibrated[each["epsilon"]] and each["noise_over_spread"] > 0
     earlier = run(*planning, "--epsilon", 1, *FORMULA, "--like", released)
-    assert "the 3000 of an earlier release by their weights" in " ".join(earlier.stdout.split())
+    assert "the 3000 rows of an earlier release, by their weights" in " ".join(earlier.stdout.split())
     said = " ".join(earlier.stdout.split())
-    assert "At epsilon 1 the interval of " in said and "times the private rows' own" in said
+    assert "At epsilon 1, the interval of " in said and "times as long as from the private rows" in said
 
 
 def test_plan_refuses_in_one_line_what_it_cannot_simulate(folder, planning, tmp_path):
-    several = failed(run(*planning, "--epsilon", 1, "--epsilon", 3), "several epsilons go with a formula")
+    several = failed(run(*planning, "--epsilon", 1, "--epsilon", 3), "several epsilons need a formula")
     assert several.stderr.startswith("error: ")
-    failed(run(*planning, "--epsilon", 1, "--like", folder / "t.csv"), "are for the intervals of a formula")
+    failed(run(*planning, "--epsilon", 1, "--like", folder / "t.csv"), "family and like need a formula")
     failed(run(*planning, "--epsilon", 1, "--formula", "y ~ nothing"), "nothing")
     failed(run(*planning, "--epsilon", 1, *FORMULA, "--like", tmp_path / "none.csv"), "No such file")
     failed(run(*planning, "--epsilon", 1, *FORMULA, "--family", "logit"), "family must be")
@@ -425,7 +431,7 @@ def test_people_with_several_rows(folder, tmp_path):
     assert result.exit_code == 0, result.stderr
     statement = load(tmp_path / "r.iwb").statement
     assert statement.adjacency == "replace-user" and statement.epsilon <= 2
-    failed(run("publish", *line, "-o", tmp_path / "s.iwb", "--user", "who"), "come together")
+    failed(run("publish", *line, "-o", tmp_path / "s.iwb", "--user", "who"), "belong together")
     failed(run("publish", *line, "-o", tmp_path / "s.iwb", *users[:3], "1,two"), "numbers such as")
     run("ledger", tmp_path / "l", "--epsilon", 2, "--delta", 1e-6, "--adjacency", "replace-user")
     wrong = ("--ledger", tmp_path / "l", "--for-model", "zz ~ 1")
@@ -475,7 +481,7 @@ def test_an_interrupted_command_says_so_and_leaves_nothing(folder, tmp_path):
         process.send_signal(signal.SIGINT)
         said = process.stderr.read()
     assert process.returncode == 130
-    assert said == b"interrupted: nothing was written. What a ledger had charged by then stays charged.\n"
+    assert said == b"interrupted: nothing was written. Charges already made to a ledger remain.\n"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -667,8 +673,8 @@ def test_cells_that_do_not_fit_are_published_as_the_option_says(folder, tmp_path
     wrong = frame.astype(object)
     wrong.iloc[3] = CANARY
     wrong.to_csv(tmp_path / "t.csv", index=False)
-    refusal = failed(publish(tmp_path, "t.csv", *output, "-f"), "is a look at them")
-    assert 'on_undeclared="missing" or "other", fixed before reading' in refusal.stderr
+    refusal = failed(publish(tmp_path, "t.csv", *output, "-f"), "do not change the schema because of this message")
+    assert 'on_undeclared="missing" or "other", chosen before reading' in refusal.stderr
     result = publish(tmp_path, "t.csv", *output, "-f", "--on-undeclared", option)
     assert result.exit_code == 0 and CANARY not in result.output
     second = load(tmp_path / "r.iwb")
@@ -740,13 +746,13 @@ def test_columns_are_dropped_by_name(folder, tmp_path, kind):
     frame = pd.read_csv(folder / "t.csv").assign(id=CANARY, day="2020-01-01")
     frame.to_csv(path, index=False) if kind == "csv" else frame.to_parquet(path, index=False)
     output = ("-o", tmp_path / "r.iwb", "--n-synthetic", 50)
-    result = failed(publish(folder, path, *output), "Drop them (identifiers always), or declare them")
+    result = failed(publish(folder, path, *output), "Drop them, or declare them; always drop identifiers")
     assert CANARY not in result.output
     result = publish(folder, path, *output, "--drop", "id", "--drop", "day")
     assert result.exit_code == 0, result.stderr
     assert load(tmp_path / "r.iwb").synthetic.schema == schema
     assert list(read_table(path, schema, drop=["id"]).columns) == [*schema.names, "day"]
-    for name, match in (("person", "has no columns ['person'] to drop"), ("y", "['y'], which the schema declares")):
+    for name, match in (("person", "['person'] are not. Correct"), ("y", "the schema declares; got ['y']")):
         result = failed(publish(folder, path, *output, "-f", "--drop", name), match)
         assert "day" not in result.stderr
     with pytest.raises(TypeError, match="list of column names"):
@@ -854,7 +860,7 @@ def test_a_fit_outside_the_domain_warns_in_one_line(seeded, tmp_path):
     )
     result = run("fit", path, "y ~ x", "--family", "bernoulli", "--method", "laplace", "--seed", 1)
     assert result.exit_code == 0, result.stderr
-    assert result.stderr == "warning: not calibrated: see what the diagnostics advise\n"
+    assert result.stderr == "warning: not calibrated: see the advice in the diagnostics\n"
     advice = " ".join(result.stdout.partition("diagnostics\n")[2].split())
     assert advice.count("the synthetic rows differ much from the private ones") == 1
     assert "ess_share" in advice.split("calibration:")[0]
@@ -922,7 +928,7 @@ def test_a_fit_fits_on_a_terminal(long_names, tmp_path, monkeypatch, model):
         np.testing.assert_allclose(
             numbers, row[["mean", "sd", "eti90_lb", "eti90_ub"]].astype(float), atol=row["sd"] / 9
         )
-    assert len(rows) == len(summary) or f"and {len(summary) - len(rows)} more: --json shows all" in posterior
+    assert len(rows) == len(summary) or f"and {len(summary) - len(rows)} more: use --json to print all" in posterior
     assert len(rows) == 6 if model == "all columns" else len(rows) >= 4
     advice = [sentence for sentence in re.findall(r"[^.]+\.", " ".join(below.split())) if len(sentence) > 40]
     assert len(advice) == len(set(advice))
@@ -952,7 +958,7 @@ def test_a_report_of_another_release_is_refused(seeded, released, tmp_path):
         result = run("report", *line, "-o", page)
         assert result.exit_code == 1 and result.stdout == "" and result.stderr.count("error: ") == 1
         assert not page.exists()
-    failed(run("report", released, posterior, "-o", page), "was fitted with the weights of another release")
+    failed(run("report", released, posterior, "-o", page), "was fitted to a different release")
     assert run("report", seeded, posterior, "-o", page).exit_code == 0 and page.exists()
 
 

@@ -82,7 +82,7 @@ def test_rows_are_those_of_the_files(folder):
         pd.testing.assert_frame_equal(
             found.astype(str).reset_index(drop=True), pd.concat(parts, ignore_index=True).astype(str)
         )
-    with pytest.raises(ValueError, match="is a folder, and one file is read here"):
+    with pytest.raises(ValueError, match="read_table reads one file, and .* is a folder"):
         read_table(folder / "parts", schema)
 
 
@@ -100,13 +100,13 @@ def test_what_is_wrong_with_a_folder_is_said_before_a_cell_is_read(folder, monke
     assert ledger.exit_code == 0
     charged = (folder / "l").read_bytes()
     output = ("-o", folder / "r.iwb", "--ledger", folder / "l")
-    failed(publish(folder, "parts", *output), "Pass --n-synthetic")
+    failed(publish(folder, "parts", *output), "--n-synthetic is required for a folder")
     output = (*output, "--n-synthetic", 50)
     failed(publish(folder, "parts", *output, "--sep", ";"), "sep, encoding and decimal are for CSV files")
-    failed(publish(folder, "parts", *output, "--drop", "who"), "has no columns ['who'] to drop")
+    failed(publish(folder, "parts", *output, "--drop", "who"), "['who'] are not. Correct")
     failed(publish(folder, "visits", *output), "columns that the schema does not declare")
     inside = ("-o", folder / "parts" / "0.parquet", "-f", "--n-synthetic", 50)
-    failed(publish(folder, "parts", *inside), "which this command works with")
+    failed(publish(folder, "parts", *inside), "which this command uses")
     (folder / "none").mkdir()
     failed(publish(folder, "none", *output), "is empty. Put them into one of their own")
     (folder / "parts" / "3.csv").write_text(CANARY)
@@ -122,5 +122,8 @@ def test_what_is_wrong_with_a_folder_is_said_before_a_cell_is_read(folder, monke
     (folder / "parts" / "3.parquet").unlink()
     monkeypatch.setitem(sys.modules, "dask", None)
     monkeypatch.setitem(sys.modules, "dask.dataframe", None)
-    failed(publish(folder, "parts", *output), 'need the package dask: pip install "iwbayes[dask]"')
+    failed(
+        publish(folder, "parts", *output),
+        'need the package dask, which is not installed. Run: pip install "iwbayes[dask]"',
+    )
     assert (folder / "l").read_bytes() == charged and not (folder / "r.iwb").exists()

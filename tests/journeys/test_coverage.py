@@ -157,13 +157,13 @@ def test_a_study_goes_on_where_it_stopped(tmp_path):
     pd.testing.assert_frame_equal(again.replications, whole.replications)
     pd.testing.assert_frame_equal(study(path=path, n_replications=2).replications, whole.replications.iloc[:4])
     for options in ({"random_seed": 4}, {"levels": (0.9,)}, {"publish": {**PUBLISH, "epsilon": 2.0}}):
-        with pytest.raises(ValueError, match="holds another study"):
+        with pytest.raises(ValueError, match="contains a different study"):
             study(path=path, **options)
-    with pytest.raises(ValueError, match="random_seed must be given with a path"):
+    with pytest.raises(ValueError, match="with a path, random_seed is required"):
         study(path=path, random_seed=None)
     for other in ("no study\n", json.dumps([1]) + "\n", "no study", "a header\nand no end"):
         path.write_text(other, encoding="utf-8")
-        with pytest.raises(ValueError, match="holds no results of a coverage study"):
+        with pytest.raises(ValueError, match="is not a file of coverage study results"):
             study(path=path)
         assert path.read_text(encoding="utf-8") == other  # somebody's file, as it was
 
@@ -279,18 +279,18 @@ def test_scalars_are_named_by_their_labels():
     [
         ({"fit": None}, TypeError, "fit 'fit' must be callable"),
         ({"fit": {}}, ValueError, "at least one method"),
-        ({"fit": {REFERENCE: exact_posterior}}, ValueError, "none called 'private rows'"),
+        ({"fit": {REFERENCE: exact_posterior}}, ValueError, "no method may be called 'private rows'"),
         ({"simulate": 3}, TypeError, "simulate must be callable"),
         ({"publish": {"epsilon": 1.0}}, TypeError, "with epsilon and delta"),
-        ({"publish": {**PUBLISH, "random_seed": 1}}, ValueError, r"must not hold \['random_seed'\]"),
+        ({"publish": {**PUBLISH, "random_seed": 1}}, ValueError, r"must not contain \['random_seed'\]"),
         ({"n_replications": 0}, ValueError, "n_replications must be a whole number"),
         ({"n_jobs": 1.5}, ValueError, "n_jobs must be a whole number"),
         ({"levels": (90,)}, ValueError, r"levels must be in \(0, 1\)"),
         ({"levels": ()}, ValueError, r"levels must be in \(0, 1\)"),
         ({"random_seed": "a"}, TypeError, "random_seed must be a whole number"),
-        ({"simulate": fixed_rows}, RuntimeError, "there is no truth"),
+        ({"simulate": fixed_rows}, RuntimeError, "a study needs true values"),
         ({"simulate": uniform_table}, RuntimeError, "simulate must return a PrivateTable"),
-        ({"simulate": fixed_rows, "truth": {"q": 1.0}}, RuntimeError, r"has no parameters \['q'\]; it has \['m'\]"),
+        ({"simulate": fixed_rows, "truth": {"q": 1.0}}, RuntimeError, r"it has \['m'\], and not \['q'\]"),
     ],
 )
 def test_wrong_arguments_are_refused(options, error, message):

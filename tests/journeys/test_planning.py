@@ -104,7 +104,7 @@ def test_ratios_that_rise_with_epsilon_are_pooled(one):
 def test_nothing_is_extrapolated(one):
     found = handmade(one, {1.0: {"a": [1.8]}, 3.0: {"a": [1.2]}})
     with pytest.raises(
-        ValueError, match=r"1.2 at epsilon 3 to 1.8 at 1; got 2. Plan with a smaller epsilon as well\.$"
+        ValueError, match=r"1.2 at epsilon 3 to 1.8 at epsilon 1; got 2. Plan with a smaller epsilon as well\.$"
     ):
         found.epsilon_for(2)
     with pytest.raises(ValueError, match="got 1.1. Plan with a larger epsilon"):
@@ -120,10 +120,10 @@ def test_lengths_of_fits_that_are_not_calibrated_answer_nothing(one):
     ratios = {0.5: {"a": [1.1]}, 1.0: {"a": [1.8]}, 3.0: {"a": [1.2]}}
     found = handmade(one, ratios, {0.5: ["not calibrated"]})
     assert found.epsilon_for(1.5) == pytest.approx(3**0.5)  # the short interval at 0.5 takes no part
-    assert "At epsilon 0.5 do not expect" in found.advice and f"name it by for_models=['{FORMULA}']" in found.advice
+    assert "At epsilon 0.5, do not expect" in found.advice and f"Pass for_models=['{FORMULA}']" in found.advice
     assert "more rows or a larger epsilon" in handmade(one, ratios, {0.5: ["failed: so"]}, terms="model").advice
     none = handmade(one, {0.5: {"a": [np.nan]}}, {0.5: ["failed: all rows are alike."]})
-    assert "At epsilon 0.5 no fit succeeded; failed: all rows are alike." in str(none)
+    assert "At epsilon 0.5, no fit succeeded; failed: all rows are alike." in str(none)
     with pytest.raises(ValueError, match="most parameters are calibrated; there are 0. At epsilon 0.5"):
         none.epsilon_for()
     with pytest.raises(ValueError, match="there are 1. Plan with more epsilons"):
@@ -134,11 +134,11 @@ def test_it_is_said_in_words(one):
     single = str(handmade(one, {1.0: {"age": [1.84], "sex": [1.3]}}))
     said = " ".join(single.split())
     assert (
-        "At epsilon 1 the interval of age is about 1.8 times the private rows' own, expected verdict calibrated."
-        in said
+        "At epsilon 1, the interval of age is about 1.8 times as long as from the private rows. "
+        "Expected verdict: calibrated." in said
     )
     several = " ".join(str(handmade(one, {1.0: {"age": [3.0]}, 4.0: {"age": [1.0]}})).split())
-    assert "No interval is more than twice as long from epsilon 2 on." in several and "calibrated 100% 100%" in several
+    assert "From epsilon 2, no interval is more than twice as long." in several and "calibrated 100% 100%" in several
     wide = handmade(one, {1.0 + place / 7: {"a long name of a parameter[level]": [3.0]} for place in range(14)})
     assert max(map(len, wide.summary(width=80).split("\n"))) <= 80
 
@@ -185,7 +185,7 @@ def test_a_larger_budget_makes_intervals_shorter(planned):
     assert planned.plans == tuple(noise_of(SCHEMA, N, epsilon=e, delta=1e-6) for e in (1.0, 3.0))
     middle = planned.lengths["age"].mean()
     assert planned.epsilon_for(middle, parameter="age") == pytest.approx(3**0.5)
-    assert "drawn from the 20000 of a public table" in planned.rows_from
+    assert "drawn from the 20000 rows of a public table" in planned.rows_from
 
 
 def test_seeds_repeat_it_and_settings_reach_the_releases(public):
@@ -206,7 +206,7 @@ def test_rows_of_an_earlier_release_are_drawn_by_their_weights():
     draw, said = lengths.population(SCHEMA, 50_000, release, FORMULA)
     ages, synthetic = draw(np.random.default_rng(1))["age"], release.synthetic.frame["age"]
     weighted, se = np.average(synthetic, weights=release.weights.values), ages.std() / len(ages) ** 0.5
-    assert abs(ages.mean() - weighted) < 5 * se and "earlier release by their weights" in said
+    assert abs(ages.mean() - weighted) < 5 * se and "earlier release, by their weights" in said
     spread = iw.Weights(np.where(synthetic > 60, 0.0, -np.inf), "a half")
     half = iw.Release(release.synthetic, spread, release.statement, n_private=N)
     draw, _ = lengths.population(SCHEMA, 500, half, FORMULA)
@@ -217,7 +217,7 @@ def test_without_public_rows_the_response_depends_on_nothing():
     draw, said = lengths.population(SCHEMA, 40_000, None, FORMULA)
     frame = draw(np.random.default_rng(1))
     assert abs(np.corrcoef(frame["age"], frame["income"])[0, 1]) < 5 / 200
-    assert "uniform within the schema: income depends on nothing there" in said
+    assert "uniform within the schema, so income does not depend on any predictor" in said
     found = iw.plan(SCHEMA, 300, epsilon=3.0, **SETTINGS, n_simulations=1)
     assert said in " ".join(str(found).split())
 
@@ -236,25 +236,23 @@ def test_a_response_with_more_parameters_and_a_family(public):
 
 def test_private_rows_are_refused(public):
     private = iw.PrivateTable(public, SCHEMA)
-    with pytest.raises(
-        TypeError, match="got a PrivateTable. A plan made on private rows is a look at them that no bud"
-    ):
+    with pytest.raises(TypeError, match="got a PrivateTable. A plan from private rows would use them without any bud"):
         iw.plan(SCHEMA, N, epsilon=1.0, like=private, **SETTINGS)
 
 
 @pytest.mark.parametrize(
     ("options", "error", "match"),
     [
-        ({"formula": None, "epsilon": [1, 2]}, ValueError, "several epsilons go with a formula"),
-        ({"formula": None, "like": "t.csv"}, ValueError, "family and like are for the intervals of a formula"),
-        ({"formula": None, "family": "poisson"}, ValueError, "family and like are for the intervals of a formula"),
+        ({"formula": None, "epsilon": [1, 2]}, ValueError, "several epsilons need a formula"),
+        ({"formula": None, "like": "t.csv"}, ValueError, "family and like need a formula"),
+        ({"formula": None, "family": "poisson"}, ValueError, "family and like need a formula"),
         ({"formula": 3}, TypeError, "formula must be a string"),
         ({"formula": "income ~ nothing"}, ValueError, "nothing"),
-        ({"epsilon": []}, ValueError, "at least one number"),
+        ({"epsilon": []}, ValueError, "got an empty sequence"),
         ({"epsilon": [1, -1]}, ValueError, "epsilon must be positive"),
         ({"like": "t.csv"}, TypeError, "like must be a SyntheticTable, a DataFrame or a Release; got str"),
         ({"like": pd.DataFrame({"age": [30.0]})}, ValueError, "sex"),
-        ({"adjacency": "replace-user", "rows_per_user": 2}, ValueError, "never calibrated where people own several"),
+        ({"adjacency": "replace-user", "rows_per_user": 2}, ValueError, "not available if users own several rows"),
         ({"n_simulations": 0}, ValueError, "n_simulations must be a whole number"),
         ({"generator": iw.BayesNet}, TypeError, "generator"),
     ],

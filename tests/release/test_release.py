@@ -144,7 +144,9 @@ def test_printed_forms():
     assert str(release) == release.summary()
     for part in ("BayesNet structure: exponential", "7 times", "rows from: BayesNet", "pareto_k", "psis"):
         assert part in release.summary()
-    assert "NOT certified: nobody declared" in make_release(origin=None).summary()
+    assert (
+        "NOT certified: the privacy cost of its synthetic rows was not declared" in make_release(origin=None).summary()
+    )
 
 
 def test_recipe_is_a_copy_of_plain_values():
@@ -162,7 +164,7 @@ def test_recipe_is_a_copy_of_plain_values():
     [
         ({"statement": replace(STATEMENT, noise="seeded", certified=False)}, "noise is seeded"),
         ({"statement": replace(STATEMENT, noise="floating-point", certified=False)}, "noise is floating-point"),
-        ({"origin": None}, "nobody declared"),
+        ({"origin": None}, "the privacy cost of its synthetic rows was not declared"),
         ({"statement": replace(STATEMENT, certified=False, notes=("an outside table",))}, "an outside table"),
         ({"statement": replace(STATEMENT, certified=False)}, "its statement is not certified"),
     ],
@@ -365,7 +367,7 @@ def test_what_is_held_back_holds_nothing_back(tmp_path):
         own = manifest["weights"]["measurement"]["held_back"]
         own["held_back"] = dict(own)
 
-    refused(write(tmp_path / "r.iwb", sealed(members, change)), "holds something back itself")
+    refused(write(tmp_path / "r.iwb", sealed(members, change)), "has another held-back test")
 
 
 @pytest.mark.parametrize(
@@ -508,7 +510,7 @@ def test_a_changed_byte_is_refused_or_means_nothing(good, tmp_path):
 def test_other_files_are_refused(tmp_path, content):
     path = tmp_path / "r.iwb"
     path.write_bytes(content)
-    refused(path, "no zip archive|lacks the members")
+    refused(path, "not a zip archive|lacks the members")
 
 
 def test_missing_unknown_and_repeated_members(good, tmp_path):
@@ -522,7 +524,7 @@ def test_missing_unknown_and_repeated_members(good, tmp_path):
     with pytest.warns(UserWarning, match="Duplicate name"), zipfile.ZipFile(path, "w") as archive:
         for name in ("manifest.json", "table.parquet", "weights.npz", "weights.npz"):
             archive.writestr(name, members[name])
-    refused(path, "one of them twice")
+    refused(path, "or a duplicate member")
     assert [item.name for item in tmp_path.iterdir()] == ["r.iwb"]
 
 
@@ -547,7 +549,7 @@ def test_a_false_size_in_the_directory_is_refused(good, tmp_path):
     content[entry + 20 : entry + 28] = (3 * 2**30).to_bytes(4, "little") * 2
     path = tmp_path / "r.iwb"
     path.write_bytes(content)
-    refused(path, "cut short, damaged|not as long")
+    refused(path, "truncated, damaged|does not match the declared shape")
 
 
 def test_an_altered_member_is_refused(good, tmp_path):

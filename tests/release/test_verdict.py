@@ -35,9 +35,9 @@ def test_a_release_that_measured_products_asks_for_a_fit(release):
     ratio = np.sqrt(noise.covariance[0, 0] * features.whitener.shape[1])
     assert features.terms == "quadratic" and release.weights.measurement.noise_over_spread == pytest.approx(ratio)
     assert release.verdict == (
-        f"noise over spread {ratio:.3g}, within the target of 0.5; measured: columns, squares and products of two"
+        f"noise ratio {ratio:.3g}, within the target of 0.5; measured: columns, squares and products of two"
     )
-    assert release.next_step == "fit(formula, release) for any regression. Each fit has its own verdict"
+    assert release.next_step == "call fit(formula, release) for any regression. Each fit has its own verdict"
 
 
 def test_it_stands_where_a_release_is_shown(release):
@@ -52,21 +52,23 @@ def test_it_stands_where_a_release_is_shown(release):
 
 def test_named_regressions_are_told(private):
     found = seeded_release(private, epsilon=2.0, n_synthetic=3000, for_models=MODELS)
-    assert found.verdict.endswith("within the target of 0.5; measured: what y ~ x + treated; y ~ z uses")
-    assert found.next_step.startswith("fit(formula, release) for those; expect no calibrated intervals of others.")
+    assert found.verdict.endswith("within the target of 0.5; measured: features of y ~ x + treated; y ~ z")
+    assert found.next_step.startswith(
+        "call fit(formula, release) for these models; expect no calibrated intervals for others."
+    )
     # what a publisher wrote may be anything
     for recipe in (None, {}, {"for_models": 3}, {"for_models": []}):
         other = iw.Release(found.synthetic, found.weights, found.statement, n_private=3000, recipe=recipe)
         assert other.verdict.endswith("measured: named regressions")
     odd = iw.Release(found.synthetic, found.weights, found.statement, n_private=3000, recipe={"for_models": [1, None]})
-    assert odd.verdict.endswith("measured: what 1; None uses")
+    assert odd.verdict.endswith("measured: features of 1; None")
 
 
 @pytest.mark.parametrize(
     ("epsilon", "models", "words"),
     [
-        (0.12, (), "Products of columns are not measured: name the"),
-        (0.01, MODELS, "even those of the named regressions"),
+        (0.12, (), "Products of columns are not measured, so few regressions will be calibrated. Name"),
+        (0.01, MODELS, "even for the features of the named regressions"),
     ],
 )
 def test_the_next_step_is_the_advice_of_a_plan(private, epsilon, models, words):
@@ -79,20 +81,20 @@ def test_the_next_step_is_the_advice_of_a_plan(private, epsilon, models, words):
 def test_weights_that_rest_on_few_rows_are_told(release):
     log_weights = release.weights.log_weights + np.where(np.arange(3000) < 300, 4.0, 0.0)
     found = with_weights(release, log_weights=log_weights)
-    assert f"rest on few rows (ess {found.weights.ess / 3000:.0%} of them)" in found.verdict
+    assert f"few rows have most of the weight (ess {found.weights.ess / 3000:.0%} of the rows)" in found.verdict
     assert "a larger share for the generator" in found.next_step
 
 
 def test_no_calibrated_interval_is_promised_where_there_is_none(private, release):
     uniform = seeded_release(private, weights=iw.UniformWeights(), n_synthetic=500)
-    assert uniform.verdict.startswith("UniformWeights weights hold no measurement of a tilt")
-    assert uniform.next_step.startswith("publish with TiltWeights()")
+    assert uniform.verdict.startswith("UniformWeights weights have no tilt measurement")
+    assert uniform.next_step.startswith("for calibrated intervals, publish with TiltWeights()")
     changed = with_weights(release, log_weights=release.weights.psis().log_weights, steps=("psis",))
-    assert "were changed (psis): no interval" in changed.verdict and "as they were released" in changed.next_step
+    assert "were changed (psis), so no interval" in changed.verdict and "as they were released" in changed.next_step
     assert with_weights(release, steps=("normalize",)).verdict == release.verdict
     users = replace(release.statement, adjacency="replace-user")
     owned = iw.Release(release.synthetic, release.weights, users, n_private=3000)
-    assert owned.verdict.startswith("people own several rows") and "descriptions of the rows" in owned.next_step
+    assert owned.verdict.startswith("users own several rows") and "descriptions of the rows" in owned.next_step
 
 
 def test_the_rule_of_the_noise_is_the_one_that_plans_have(private):

@@ -69,9 +69,9 @@ def test_missing_cells_stay_missing():
 def test_what_is_no_date_is_refused_or_missing(cell):
     column = iw.Date("d", "2010-01-15", "2010-02-15")
     values = pd.Series(["2010-01-16", cell], dtype=object)
-    with pytest.raises(ValueError, match="has cells that are no dates") as caught:
+    with pytest.raises(ValueError, match="has cells that are not dates") as caught:
         column.conform(values)
-    assert str(caught.value).endswith(AFTER_REFUSAL) and str(cell) not in str(caught.value).split("Give")[0]
+    assert str(caught.value).endswith(AFTER_REFUSAL) and str(cell) not in str(caught.value).split("Use dates")[0]
     assert column.admitting("missing").admit(values, "missing").tolist() == [1, pd.NA]
 
 
@@ -80,7 +80,7 @@ def test_parts_of_dates_are_enough_for_their_units():
     assert month.conform(pd.Series(["2010-02", "2011-01-31"])).tolist() == [1, 12]
     year = iw.Date("d", "2010", "2012", unit="year")
     assert year.conform(pd.Series(["2010", "2011-05", "2012-01-31"])).tolist() == [0, 1, 2]
-    with pytest.raises(ValueError, match="no dates"):
+    with pytest.raises(ValueError, match="not dates"):
         month.conform(pd.Series(["2010"]))
     with pytest.raises(ValueError, match="numbers of years since 2010-01-01, 0 to 2"):
         year.conform(pd.Series([2011]))  # a number is a count, never a calendar year: it would be clipped unseen
@@ -171,7 +171,7 @@ def test_a_fit_counts_units_and_predicts_at_dates(release, frame):
     np.testing.assert_array_equal(*predicted)
     with pytest.raises(ValueError, match=re.escape("its declared [2010-01-01, 2019-12-31]")):
         iw.predictions(idata, pd.DataFrame({"visit": ["2020-01-01"]}))
-    with pytest.raises(ValueError, match="no dates"):
+    with pytest.raises(ValueError, match="not dates"):
         iw.predictions(idata, pd.DataFrame({"visit": ["01/02/2015"]}))
 
 

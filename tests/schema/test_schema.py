@@ -295,7 +295,7 @@ REFUSED = {
     "complex": ({"weight": [1j, 2j]}, TypeError, r"'weight' must be numeric"),
     "dates": ({"weight": pd.to_datetime(["2020-01-01", "2020-01-02"])}, TypeError, r"'weight' must be numeric"),
     "durations": ({"seeds": pd.to_timedelta([1, 2], unit="s")}, TypeError, r"'seeds' must be numeric"),
-    "fractions": ({"seeds": [1.5, 2.0]}, ValueError, r"'seeds'.*Integer.*fractions.*declare it Real"),
+    "fractions": ({"seeds": [1.5, 2.0]}, ValueError, r"'seeds'.*Integer.*fractional values.*declare it Real"),
     "infinite": ({"weight": [np.inf, 0.1]}, ValueError, r"'weight' has infinite.*Replace"),
     "minus infinite": ({"seeds": [-np.inf, 1]}, ValueError, r"'seeds' has infinite.*Replace"),
     "missing real": ({"weight": [np.nan, 0.1]}, ValueError, r"'weight' has missing.*missing=True"),
@@ -347,15 +347,15 @@ BAD_COLUMNS = {
     "too wide": (lambda: Real("x", -1e308, 1e308), ValueError, "x: .*bounds"),
     "too narrow for log1p": (lambda: Real("x", 1e20, 1e20 + 2e4, transform="log1p"), ValueError, "x: .*bounds"),
     "fractional bound": (lambda: Integer("x", 0.5, 3), ValueError, "x: bounds must be whole"),
-    "integer beyond float": (lambda: Integer("x", 0, 2**60), ValueError, "x: bounds must lie within"),
+    "integer beyond float": (lambda: Integer("x", 0, 2**60), ValueError, "x: bounds must be between"),
     "transform": (lambda: Real("x", 0, 1, transform="sqrt"), ValueError, "x: transform must be"),
-    "log1p below -1": (lambda: Real("x", -1, 1, transform="log1p"), ValueError, "x: transform 'log1p' needs"),
+    "log1p below -1": (lambda: Real("x", -1, 1, transform="log1p"), ValueError, "x: transform 'log1p' requires"),
     "name": (lambda: Real(3, 0, 1), TypeError, "name must be a string"),
     "empty name": (lambda: Real("", 0, 1), ValueError, "printable and not empty"),
     "control character": (lambda: Real("a\nb", 0, 1), ValueError, "printable"),
     "missing": (lambda: Real("x", 0, 1, missing="yes"), TypeError, "x: missing must be True or False"),
     "three levels": (lambda: Binary("x", levels=(0, 1, 2)), ValueError, "x: Binary takes 2 levels.*Categorical"),
-    "one level": (lambda: Categorical("x", levels=("a",)), ValueError, "x: Categorical takes two"),
+    "one level": (lambda: Categorical("x", levels=("a",)), ValueError, "x: Categorical takes at least 2"),
     "equal levels": (lambda: Categorical("x", levels=("a", "b", "a")), ValueError, "x: levels must be distinct"),
     "mixed levels": (lambda: Categorical("x", levels=("a", 1)), TypeError, "x: levels must be all"),
     "mixed truth": (lambda: Binary("x", levels=(False, 1)), TypeError, "x: levels must be all"),
@@ -388,7 +388,7 @@ def test_a_schema_refuses_repeated_and_foreign_columns():
 
 def test_a_schema_does_not_change():
     schema = Schema(Real("x", 0, 1), Binary("b"))
-    with pytest.raises(AttributeError, match="does not change"):
+    with pytest.raises(AttributeError, match="cannot be changed"):
         schema.columns = ()
     with pytest.raises(AttributeError):
         schema["x"].lower = -1

@@ -304,7 +304,10 @@ def test_a_refusal_by_a_cell_says_that_amending_is_a_look():
         with pytest.raises((TypeError, ValueError)) as refusal:
             PrivateTable(pd.DataFrame(ROWS | change), SCHEMA)
         assert str(refusal.value).endswith(AFTER_REFUSAL)
-    assert 'on_undeclared="missing" or "other", fixed before' in AFTER_REFUSAL and "is a look" in AFTER_REFUSAL
+    assert (
+        'on_undeclared="missing" or "other", chosen before' in AFTER_REFUSAL
+        and "do not change the schema" in AFTER_REFUSAL
+    )
 
 
 # --- files
@@ -349,7 +352,7 @@ def test_bytes_that_are_no_utf8_are_one_cell(tmp_path, name):
 
 def test_a_number_column_of_a_file_refuses_as_a_table_does(tmp_path):
     (tmp_path / "t.csv").write_text("pay\n1\nx\n")
-    with pytest.raises(ValueError, match="cells that are no numbers") as refusal:
+    with pytest.raises(ValueError, match="cells that are not numbers") as refusal:
         iw.read_table(tmp_path / "t.csv", Schema(Real("pay", 0, 9)))
     assert str(refusal.value).endswith(AFTER_REFUSAL)
 
@@ -396,7 +399,7 @@ AMONG = "holds among tables that conform to the schema"
 
 def test_the_statement_says_among_which_tables_it_holds():
     assert STATEMENT.on_undeclared == "refuse" and AMONG in str(STATEMENT)
-    assert "refusal is a look at private rows" in str(STATEMENT)
+    assert "refusal depends on private rows" in " ".join(str(STATEMENT).split())
     assert all(len(line) <= 86 for line in str(STATEMENT).splitlines()[-2:])  # a release indents them by two
     for option in OPTIONS:
         said = str(replace(STATEMENT, on_undeclared=option))

@@ -171,9 +171,9 @@ def test_the_factor_exists_inside_the_dual_ball_and_nowhere_else(distribution, o
     near = distribution.debias_factor(edge * (1 - 1e-9))
     assert (near >= 0).all() and np.isfinite(near).all()
     for outside in (1 + 1e-9, 2.0):
-        with pytest.raises(ValueError, match="exists below 1.*Use less noise"):
+        with pytest.raises(ValueError, match="is finite only if noise scale times norm is below 1.*Use less noise"):
             distribution.debias_factor(edge * outside)
-    with pytest.raises(ValueError, match="exists below 1"):
+    with pytest.raises(ValueError, match="finite only if noise scale times norm is below 1"):
         distribution.debias_factor(np.full(dim, np.nan))
 
 

@@ -33,7 +33,7 @@ def test_files_are_read_as_they_are_written(tmp_path, name, encoding, sep, decim
 def test_a_point_is_no_decimal_comma_and_thousands_are_not_guessed(tmp_path):
     schema = iw.Schema(iw.Real("pay", 0, 9e9))
     path = write(tmp_path, "pay\n1.234\n")
-    with pytest.raises(ValueError, match="'pay' is declared Real and has cells that are no numbers"):
+    with pytest.raises(ValueError, match="'pay' is declared Real and has cells that are not numbers"):
         iw.read_table(path, schema, sep=";", decimal=",")
     for option in ("missing", "other"):
         found = iw.read_table(path, schema, sep=";", decimal=",", on_undeclared=option)
@@ -81,15 +81,15 @@ def test_a_declared_column_stands_there_once(tmp_path):
         ({"sep": '"'}, "sep must be one character"),
         ({"sep": "1"}, "sep must be one character"),
         ({"sep": None}, "sep must be text; got NoneType"),
-        ({"decimal": ","}, "another than sep"),
+        ({"decimal": ","}, "must differ from sep"),
         ({"decimal": ";"}, "decimal must be '.' or ','"),
-        ({"encoding": "klingon"}, "encoding must be one of Python's"),
-        ({"encoding": "hex"}, "encoding must be one of Python's"),
-        ({"encoding": "undefined"}, "encoding must be one of Python's"),
-        ({"encoding": "a\0"}, "encoding must be one of Python's"),
+        ({"encoding": "klingon"}, "encoding must be a Python text encoding"),
+        ({"encoding": "hex"}, "encoding must be a Python text encoding"),
+        ({"encoding": "undefined"}, "encoding must be a Python text encoding"),
+        ({"encoding": "a\0"}, "encoding must be a Python text encoding"),
         ({"encoding": 8}, "encoding must be text; got int"),
-        ({"encoding": "utf-16", "on_undeclared": "missing"}, "a wrong byte may change others"),
-        ({"encoding": "shift_jis", "on_undeclared": "other"}, "a wrong byte may change others"),
+        ({"encoding": "utf-16", "on_undeclared": "missing"}, "an invalid byte in one cell can change others"),
+        ({"encoding": "shift_jis", "on_undeclared": "other"}, "an invalid byte in one cell can change others"),
         ({"encoding": "utf-16"}, "cannot be read as CSV. It must be utf-16"),
     ],
 )

@@ -71,7 +71,7 @@ def test_weights_of_some_rows():
         np.testing.assert_allclose(some.draw_values, expected / expected.mean(axis=1, keepdims=True), rtol=1e-13)
         assert some.steps == ("psis", "4 rows") and some.measurement is None and some.source is None
     np.testing.assert_array_equal(weights[1:3].log_weights, weights.log_weights[:, 1:3])
-    with pytest.raises(TypeError, match="by a slice, a mask or positions of rows; got 2"):
+    with pytest.raises(TypeError, match="select weights by a slice, a mask or positions of rows; got 2"):
         weights[2]
 
 
@@ -100,8 +100,8 @@ def test_one_draw_may_be_a_plain_list():
     [
         ([0.0, np.nan], "NaN"),
         ([0.0, np.inf], "inf"),
-        ([0.0, 1e101], "within 1e.100 of 0"),
-        ([[0.0, 0.0], [0.0, -1e101]], "within 1e.100 of 0"),
+        ([0.0, 1e101], "between -1e.100 and 1e.100"),
+        ([[0.0, 0.0], [0.0, -1e101]], "between -1e.100 and 1e.100"),
         ([-np.inf, -np.inf], "positive weight"),
         ([[0.0, 0.0], [-np.inf, -np.inf]], "positive weight"),
         ([], r"shape \(draw, row\)"),
@@ -177,7 +177,7 @@ def test_the_worst_draw_is_tested_for_a_finite_variance():
     assert worst == variance_test(draws[1]) and worst.p_value < 0.001
     assert worst.p_value == min(variance_test(draw).p_value for draw in draws)
     assert Weights(draws[0], "test").finite_variance_test(tail=50) == variance_test(draws[0], tail=50)
-    with pytest.raises(ValueError, match="the tail must hold"):
+    with pytest.raises(ValueError, match="the tail must have"):
         Weights([0.0, 1.0], "test").finite_variance_test()
 
 
@@ -247,7 +247,7 @@ def test_a_release_resamples_as_many_rows_as_were_private_and_scales_its_weights
 
 
 def test_resampling_refuses_what_does_not_fit():
-    with pytest.raises(ValueError, match="2 weights for 3 rows"):
+    with pytest.raises(ValueError, match="got 2 weights for 3 rows"):
         Weights([0.0, 1.0], "test").resample(numbered(3))
     with pytest.raises(ValueError, match="n must be at least 1"):
         Weights([0.0, 1.0], "test").resample(numbered(2), n=0)

@@ -72,7 +72,7 @@ def test_a_table_of_users_tells_their_number_and_not_that_of_the_rows():
     here, there = both(frame)
     assert there.of_users and not there.in_memory and there.n_users == here.n_users == frame["person"].nunique()
     assert there.rows_per_user is None and repr(there) == repr(here) and bool(there)
-    with pytest.raises(TypeError, match="number of rows of users is private"):
+    with pytest.raises(TypeError, match="number of rows is private if users own several"):
         len(there)
     with pytest.raises(ValueError, match="bound_contributions"):
         _ = there.n_private
@@ -105,8 +105,8 @@ def test_table_and_ledger_must_protect_the_same_and_users_are_bounded_first():
 def test_wrong_owners_are_refused_without_showing_any():
     frame = visits().astype({"person": object})
     for name, schema, words in (
-        ("id", SCHEMA, "in the schema, so it would be published"),
-        ("owner", SCHEMA, "must have one user column 'owner'"),
+        ("id", SCHEMA, "must not be in the schema, because it would be published"),
+        ("owner", SCHEMA, "must have the user column 'owner' exactly once"),
     ):
         with pytest.raises(ValueError, match=words):
             iw.PrivateTable.from_dask(lazy(frame), schema, user=name)
@@ -322,13 +322,13 @@ def test_rows_that_change_hands_are_refused(tmp_path):
     assert len(ids(bounded)) == private.n_users
     # as many rows, of which one person owns all that were kept: they would be that person's, and more than one
     stored_visits(tmp_path, frame.assign(person=CANARY))
-    with pytest.raises(RuntimeError, match="user column of the Dask frame is another") as caught:
+    with pytest.raises(RuntimeError, match="user column of the Dask frame changed") as caught:
         ids(bounded)
     assert CANARY not in str(caught.value)
-    with pytest.raises(RuntimeError, match="user column of the Dask frame is another"):
+    with pytest.raises(RuntimeError, match="user column of the Dask frame changed"):
         iw.bound_contributions(private, user_ledger(), epsilon=0.1, grid=[1])
     stored_visits(tmp_path, frame)
     assert len(ids(bounded)) == private.n_users
     stored_visits(tmp_path, frame.iloc[:200])
-    with pytest.raises(RuntimeError, match="another"):
+    with pytest.raises(RuntimeError, match="changed after the table was made"):
         ids(bounded)

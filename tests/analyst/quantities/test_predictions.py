@@ -287,7 +287,7 @@ def drawn_with_warning(formula, family):
         (lambda f: f.assign(x=[0, 3.5, 9]), ValueError, r"declared \[-3.0, 3.0\]; 2 of 3 values .*first is 3.5"),
         (lambda f: f.assign(x=[0, np.inf, 1]), ValueError, "1 of 3 values do not"),
         (lambda f: f.assign(x=["0", "1", "2"]), TypeError, "'x' of newdata must hold numbers"),
-        (lambda f: f.assign(k=[0, 1, 2.5]), ValueError, "declared Integer and holds fractions"),
+        (lambda f: f.assign(k=[0, 1, 2.5]), ValueError, "declared Integer and has fractional values"),
         (lambda f: f.assign(g=["u", "v", "q"]), ValueError, "'g' .* has values outside its declared"),
         (lambda f: f.iloc[:0], ValueError, "must have a row or more"),
         (lambda f: f.to_numpy(), TypeError, "must be a pandas DataFrame; got ndarray"),

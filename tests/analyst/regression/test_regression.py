@@ -143,7 +143,7 @@ def test_columns_of_zeros_get_no_coefficient():
         ("~ a", "bernoulli", "needs one response"),
         ("b + a ~ d", "bernoulli", "needs one response"),
         ("b ~ a | d", "bernoulli", "one part on its right"),
-        ("b ~ a +* d", "bernoulli", "can not be read"),
+        ("b ~ a +* d", "bernoulli", "cannot be read"),
         ("np.log(a) ~ d", "poisson", "takes a column as its response"),
         ("b ~ 0", "bernoulli", "at least one column"),
         ("c ~ a", "bernoulli", "Use family='categorical'"),

@@ -182,7 +182,7 @@ def test_the_command_refuses_a_posterior_of_another_release(release, idata, tmp_
     paths = [str(tmp_path / name) for name in ("other.iwb", "idata.nc", "report.html")]
     done = CliRunner().invoke(cli.app, ["report", *paths[:2], "-o", paths[2]])
     assert done.exit_code == 1 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
-    assert "was fitted with the weights of another release" in done.stderr
+    assert "was fitted to a different release" in done.stderr
     assert not (tmp_path / "report.html").exists()
 
 

@@ -266,9 +266,9 @@ def test_models_that_the_schema_lacks_cost_nothing():
     private, synthetic = tables()
     account = ledger()
     for estimator in (iw.StagedTilt([iw.model("y ~ nobody")]), iw.StagedTilt([iw.model(FORMULA), iw.model("y ~ 1 |")])):
-        with pytest.raises(ValueError, match=r"nobody|can not be read|one part"):
+        with pytest.raises(ValueError, match=r"nobody|cannot be read|one right-hand side"):
             estimator.fit(private, synthetic, account, epsilon=1.0, delta=1e-6)
-        with pytest.raises(ValueError, match=r"nobody|can not be read|one part"):
+        with pytest.raises(ValueError, match=r"nobody|cannot be read|one right-hand side"):
             iw.publish(private, epsilon=1.0, delta=1e-6, weights=estimator, ledger=account, progressbar=False)
     assert account.spent == (0.0, 0.0)
 

@@ -178,7 +178,7 @@ def test_features_for_models_are_public_and_fewer():
     ("for_models", "error", "message"),
     [
         (["y ~ w"], ValueError, "names 'w', which the schema lacks"),
-        (["y ~ np.log(x)"], ValueError, "no polynomial.*Use columns"),
+        (["y ~ np.log(x)"], ValueError, "not a polynomial.*Use columns"),
         (["y ~ x", "nonsense"], ValueError, "'nonsense' must have a response"),
     ],
 )
