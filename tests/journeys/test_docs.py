@@ -61,7 +61,7 @@ def test_the_documentation_builds_without_a_warning(tmp_path, execute):
         assert (html / f"{page}.html").exists()
     for page in [*EXECUTED, ROOT / "docs" / "start.md", *NOTEBOOKS]:  # every figure that a cell ends in is shown
         figures = sum(block.code.rstrip().endswith("figure") for block in blocks(page, "python"))
-        built = html / "tutorials" if page in NOTEBOOKS else html
+        built = html / "tutorials" if page in NOTEBOOKS else html / page.parent.relative_to(ROOT / "docs")
         shown = (built / f"{page.stem}.html").read_text(encoding="utf-8").count("<img")
         assert shown >= figures if execute == "force" else shown == 0
 

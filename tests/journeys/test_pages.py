@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytest
 from docs_tools import EXECUTED, ROOT, blocks, run_page, too_long
@@ -14,10 +15,15 @@ from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.regression.fit import fit
 
 pytestmark = pytest.mark.pages("3.11")
-GUIDE = ROOT / "docs" / "user_guide" / "weight_your_own_pymc_model.md"
+GUIDE, HOWTO = ROOT / "docs" / "user_guide", ROOT / "docs" / "howto"
+#: Pages that run in a test below.
+BELOW = (
+    "own_pymc_model", "own_pymc_model_details", "compare_and_check_models", "more_models", "offsets_and_counts",
+    "hierarchical_models", "splines", "predict_and_compare", "report_results", "r_users",
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("page", EXECUTED, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [page for page in EXECUTED if page.stem not in BELOW], ids=lambda page: page.stem)
 def test_cells_run(page, tmp_path, pytestconfig):
     assert run_page(page, tmp_path, pytestconfig)[0]
 
@@ -40,42 +46,120 @@ def test_the_start_page_runs_in_python_and_in_a_shell(tmp_path, pytestconfig):
 
 @pytest.fixture(scope="module")
 def guide(tmp_path_factory, pytestconfig):
-    return run_page(GUIDE, tmp_path_factory.mktemp("guide"), pytestconfig)
+    return run_page(HOWTO / "own_pymc_model.md", tmp_path_factory.mktemp("guide"), pytestconfig)
+
+
+@pytest.fixture(scope="module")
+def details(tmp_path_factory, pytestconfig):
+    return run_page(HOWTO / "own_pymc_model_details.md", tmp_path_factory.mktemp("details"), pytestconfig)
 
 
 def test_intervals_that_cover(tmp_path, pytestconfig):
-    space, shown = run_page(GUIDE.with_name("intervals_that_cover.md"), tmp_path, pytestconfig)
+    space, shown = run_page(GUIDE / "intervals_that_cover.md", tmp_path, pytestconfig)
     assert space["named"].noise_sd < space["everything"].noise_sd
     assert "not calibrated: " in shown and "the release measured the scores of" in " ".join(shown.split())
     assert list(space["study"].table().index.get_level_values("method").unique()) == ["private rows", "calibrated"]
 
 
 def test_rehearse_a_release(tmp_path, pytestconfig):
-    space, shown = run_page(GUIDE.with_name("rehearse_a_release.md"), tmp_path, pytestconfig)
+    space, shown = run_page(GUIDE / "rehearse_a_release.md", tmp_path, pytestconfig)
     assert "Rehearsals(20 of " in shown and "synthetic rows, BayesNet and weights replayed)" in shown
     assert "rehearsed_coverage" in shown and len(space["ax"].get_yticklabels()) == 4
     assert arviz_compat.group(space["calibrated"], "calibration").attrs["method"] == "rehearsals"
 
 
-def test_more_models(tmp_path, pytestconfig):
-    pytest.importorskip("bambi", reason="Bambi is not installed")
-    space, shown = run_page(GUIDE.with_name("more_models.md"), tmp_path, pytestconfig)
-    for name, variables in (
-        ("counts", {"Intercept", "age", "alpha"}),
-        ("costs", {"Intercept", "age", "alpha"}),
-        ("answers", {"threshold", "age"}),
-        ("shares", {"Intercept", "age"}),
-        ("groups", {"Intercept", "age", "alpha", "1|clinic", "1|clinic_sigma"}),
-    ):
+def check_variables(space, **expected):
+    """Fits have these variables, and were calibrated."""
+    for name, variables in expected.items():
         assert set(arviz_compat.group(space[name], "posterior").data_vars) - {"not_calibrated"} == variables
         assert arviz_compat.has_group(space[name], "calibration")
-    slope = arviz_compat.group(space["counts"], "posterior")["age"]
+
+
+def test_more_models(tmp_path, pytestconfig):
+    pytest.importorskip("bambi", reason="Bambi is not installed")
+    space, shown = run_page(HOWTO / "more_models.md", tmp_path, pytestconfig)
+    check_variables(
+        space,
+        costs={"Intercept", "age", "alpha"},
+        pressures={"Intercept", "age", "sigma", "nu"},
+        answers={"threshold", "age"},
+        shares={"Intercept", "age"},
+    )
+    slope = arviz_compat.group(space["answers"], "posterior")["age"]
     assert abs(float(slope.mean()) - 0.02) < 5 * float(slope.std())
     assert "['alpha', 'Intercept', 'age']" in shown or "['Intercept', 'age', 'alpha']" in shown
 
 
+def test_offsets_and_counts(tmp_path, pytestconfig):
+    pytest.importorskip("bambi", reason="Bambi is not installed")
+    space, shown = run_page(HOWTO / "offsets_and_counts.md", tmp_path, pytestconfig)
+    check_variables(space, counts={"Intercept", "age", "alpha"}, poisson={"Intercept", "age", "np.log(years)"})
+    for name in ("counts", "poisson"):
+        slope = arviz_compat.group(space[name], "posterior")["age"]
+        assert abs(float(slope.mean()) - 0.02) < 5 * float(slope.std())
+    exponent = arviz_compat.group(space["poisson"], "posterior")["np.log(years)"]
+    assert abs(float(exponent.mean()) - 1) < 5 * float(exponent.std())
+    assert "alpha_log__" in shown
+
+
+def test_hierarchical_models(tmp_path, pytestconfig):
+    pytest.importorskip("bambi", reason="Bambi is not installed")
+    space, _ = run_page(HOWTO / "hierarchical_models.md", tmp_path, pytestconfig)
+    check_variables(
+        space,
+        groups={"Intercept", "age", "sigma", "1|clinic", "1|clinic_sigma"},
+        own={"mean", "scale", "effect", "slope", "sigma"},
+    )
+    effect = arviz_compat.group(space["own"], "posterior")["effect"]
+    away = effect.mean(("chain", "draw")).to_numpy() - space["level"]
+    assert (abs(away) < 5 * effect.std(("chain", "draw")).to_numpy()).all()
+
+
+def test_splines(tmp_path, pytestconfig):
+    """A default release did not measure the curve; one made for it did, and one for the spline with knots."""
+    space, _ = run_page(HOWTO / "splines.md", tmp_path, pytestconfig)
+    explained = arviz_compat.group(space["idata"], "calibration")["explained"].to_numpy()
+    assert space["record"]["explained"].min() < 0.5 and explained.min() > 0.9
+    for name in ("idata", "spline", "knots"):
+        assert arviz_compat.group(space[name], "calibration").attrs["verdict"] == "calibrated"
+
+
+def test_compare_and_check_models(tmp_path, pytestconfig):
+    space, shown = run_page(HOWTO / "compare_and_check_models.md", tmp_path, pytestconfig)
+    assert list(space["scores"]) == ["x and treated", "x"]
+    assert space["scores"]["x and treated"].elpd > space["scores"]["x"].elpd
+    assert space["table"].index[0] == "y ~ x + z + treated + group" and space["table"].attrs["noise_included"]
+    checked = space["checked"]
+    away = (checked["observed"] - checked["mean"]).abs() / checked["se"]
+    assert away.max() > 2 and checked["p_value"].min() < 0.05
+    assert shown.count("share[1]") == 6
+
+
+def test_report_results(tmp_path, pytestconfig):
+    _, shown = run_page(HOWTO / "report_results.md", tmp_path, pytestconfig)
+    said = " ".join(shown.split())
+    assert "-differentially private under replace-one adjacency" in said and "Intervals are calibrated" in said
+    for name in ("people.iwb", "report.html"):
+        assert (tmp_path / name).stat().st_size > 1000
+
+
+def test_r_users(tmp_path, pytestconfig):
+    """What R reads: weights of a total of the private rows, in each file; combined draws are wider."""
+    space, _ = run_page(HOWTO / "r_users.md", tmp_path, pytestconfig)
+    n = space["release"].n_private
+    for table in (pd.read_csv(tmp_path / "rows.csv"), pd.read_parquet(tmp_path / "rows.parquet")):
+        assert len(table) == len(space["rows"]) and abs(table["weight"].sum() - n) < 1e-6 * n
+    for name in ("weight_draws", "replicates"):
+        table = pd.read_csv(tmp_path / f"{name}.csv")
+        assert table.shape == (len(space["rows"]), 40)
+        np.testing.assert_allclose(table.sum(), n, rtol=1e-9)
+    sds = pd.DataFrame(space["sds"])
+    assert (sds["weights as exact"] < sds["iw.fit"]).all()
+    assert (sds["weights as exact"] < sds["40 weight draws combined"]).all()
+
+
 def test_predict_and_compare(tmp_path, pytestconfig):
-    space, shown = run_page(GUIDE.with_name("predict_and_compare.md"), tmp_path, pytestconfig)
+    space, shown = run_page(HOWTO / "predict_and_compare.md", tmp_path, pytestconfig)
     assert "group[b]" in shown and shown.rstrip().endswith("fail\n90 % intervals, NOT calibrated")
     [values] = space["grid"]["posterior"].data_vars.values()
     assert values.sizes["row"] == 100 and len(space["few"]["posterior"]["row"]) == 6
@@ -84,14 +168,12 @@ def test_predict_and_compare(tmp_path, pytestconfig):
     assert set(np.unique(replies[list(replies.data_vars)[0]])) <= {0, 1}
 
 
-def test_the_guide_runs_and_shows_what_it_says(guide):
-    space, shown = guide
+def test_the_details_run_and_show_what_they_say(details):
+    space, shown = details
     release = space["release"]
     assert "likelihood_weights_visits" in shown
     assert "'y' cannot be weighted by row" in shown
     assert space["part"]["likelihood_weights_visits"].get_value().shape == (len(release.synthetic),)
-    assert list(space["scores"]) == ["clinic and age", "clinic"]
-    assert space["scores"]["clinic and age"].elpd > space["scores"]["clinic"].elpd
 
 
 def test_the_guides_intervals_hold_the_truth(guide):
@@ -104,9 +186,9 @@ def test_the_guides_intervals_hold_the_truth(guide):
     np.testing.assert_allclose(odds, np.exp(slopes[1]), rtol=1e-12)
 
 
-def test_the_guides_minibatch_is_near_the_exact_mode(guide):
+def test_the_minibatch_is_near_the_exact_mode(details):
     """ADVI with a decaying step: its mean within 3 posterior standard deviations of the weighted mode."""
-    space, _ = guide
+    space, _ = details
     release = space["release"]
     idata = fit(
         "well ~ I((age - 50) * 0.1)",
@@ -123,6 +205,6 @@ def test_the_guides_minibatch_is_near_the_exact_mode(guide):
         assert abs(value - float(posterior[name].mean())) < 3 * float(posterior[name].std())
 
 
-def test_bambis_names(guide):
+def test_bambis_names(details):
     pytest.importorskip("bambi")
-    assert [rv.name for rv in guide[0]["from_bambi"].free_RVs] == ["Intercept", "age", "clinic"]
+    assert [rv.name for rv in details[0]["from_bambi"].free_RVs] == ["Intercept", "age", "clinic"]
