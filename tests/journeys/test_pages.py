@@ -24,7 +24,7 @@ SHOWN = {
     "curator": ("hardened noise, certified", "epsilon 0.9998, delta 1e-06, certified"),
     "declare_columns": ("region categorical north, south, east, west", "True"),
     "errors_and_logs": ("column 'region'", "['north', 'south']"),
-    "larger_than_memory": ("6000 rows", "10000 synthetic rows for 6000 private rows"),
+    "larger_than_memory": ("6000 rows", "synthetic rows for 6000 private rows"),
     "outside_table": ("outside table (another library): declared, epsilon 0.5", "noise, certified"),
     "read_a_file": ("levels=('007', '008')",),
     "read_the_statement": ("hardened noise, certified", "False seeded", "not saved: ReleaseError"),
