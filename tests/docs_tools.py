@@ -19,8 +19,10 @@ from iwbayes._warnings import CalibrationWarning, IwbayesWarning, WeightsWarning
 ROOT = Path(__file__).parent.parent
 BUILT = ("_build", "generated", "tutorials", "jupyter_execute")
 PAGES = sorted(page for page in (ROOT / "docs").glob("**/*.md") if page.parent.name not in BUILT)
-#: Pages and notebooks whose cells run when the documentation is built.
-EXECUTED = [page for page in PAGES if "{code-cell}" in page.read_text(encoding="utf-8") and page.stem != "start"]
+#: Pages whose blocks for a shell are run as well, after their cells.
+IN_A_SHELL = [ROOT / "docs" / "start.md", ROOT / "docs" / "howto" / "command_line.md"]
+#: Other pages whose cells run when the documentation is built.
+EXECUTED = [page for page in PAGES if "{code-cell}" in page.read_text(encoding="utf-8") and page not in IN_A_SHELL]
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 _FENCE = re.compile(
     r"(?:<!-- needs (?P<needs>[\w ]+) -->\n)?"

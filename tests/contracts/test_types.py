@@ -111,8 +111,9 @@ def folder(tmp_path_factory):
     code |= {Path("mistakes"): MISTAKES, Path("docstrings"): code_of_docstrings()}
     for page, text in code.items():
         if text:
-            file = folder / f"{page.stem.lower()}.py"
-            assert not file.exists(), f"two pages are called {page.stem}"
+            inside = "" if page.parent in (Path(), ROOT, ROOT / "docs") else f"{page.parent.name}_"
+            file = folder / f"{inside}{page.stem}.py".lower()
+            assert not file.exists(), f"two pages are called {inside}{page.stem}"
             file.write_text(text, encoding="utf-8")
     return folder
 

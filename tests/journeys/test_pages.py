@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 import pytest
-from docs_tools import EXECUTED, ROOT, blocks, run_page, too_long
+from docs_tools import EXECUTED, IN_A_SHELL, ROOT, blocks, run_page, too_long
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.regression.fit import fit
@@ -23,13 +23,62 @@ BELOW = (
 )  # fmt: skip
 
 
+#: What pages show, apart from the layout of lines.
+SHOWN = {
+    "audit_a_release": ("Passed: nothing was found", "Passed: no use lost more"),
+    "choose_a_generator": ("MST True",),
+    "curator": ("hardened noise, certified", "epsilon 0.9998, delta 1e-06, certified"),
+    "declare_columns": ("region categorical north, south, east, west", "True"),
+    "errors_and_logs": ("column 'region'", "['north', 'south']"),
+    "larger_than_memory": ("6000 rows", "synthetic rows for 6000 private rows"),
+    "outside_table": ("outside table (another library): declared, epsilon 0.5", "noise, certified"),
+    "read_a_file": ("levels=('007', '008')",),
+    "read_the_statement": ("hardened noise, certified", "False seeded", "not saved: ReleaseError"),
+    "second_release": ("nothing was drawn", "of (1.5, 1e-06)"),
+    "survey_weights": ("survey design weights of private rows are out of scope",),
+    "users_with_several_rows": ("under replace-user adjacency", "bound on contributions"),
+}
+#: What pages show and write that run in a shell too.
+WRITTEN = {
+    "start": (
+        ("hardened noise, certified", "written to page.html"),
+        ("people.iwb", "small.iwb", "report.html", "posterior.nc", "page.html"),
+    ),
+    "command_line": (
+        ("No cell was read; nothing was charged or written", "hardened noise, certified", "written to report.html"),
+        ("people.iwb", "posterior.nc", "report.html", "people.html", "people.json"),
+    ),
+}
+
+
 @pytest.mark.parametrize("page", [page for page in EXECUTED if page.stem not in BELOW], ids=lambda page: page.stem)
 def test_cells_run(page, tmp_path, pytestconfig):
-    assert run_page(page, tmp_path, pytestconfig)[0]
+    space, shown = run_page(page, tmp_path, pytestconfig)
+    assert space
+    said = " ".join(shown.split())
+    assert [words for words in SHOWN.get(page.stem, ()) if words not in said] == []
 
 
-def test_the_start_page_runs_in_python_and_in_a_shell(tmp_path, pytestconfig):
-    page = ROOT / "docs" / "start.md"
+def test_pages_that_show_something_are_there():
+    assert {page.stem for page in EXECUTED} >= SHOWN.keys()
+    assert {page.stem for page in IN_A_SHELL} == WRITTEN.keys()
+
+
+def test_no_private_value_is_shown(tmp_path, pytestconfig):
+    """The page on messages has a level in its rows that it does not declare."""
+    space, shown = run_page(ROOT / "docs" / "howto" / "errors_and_logs.md", tmp_path, pytestconfig)
+    assert "somewhere" in set(space["frame"]["region"]) and "somewhere" not in shown
+
+
+def test_the_second_release_is_counted_with_the_first(tmp_path, pytestconfig):
+    space, _ = run_page(ROOT / "docs" / "howto" / "second_release.md", tmp_path, pytestconfig)
+    first, second = (space[name].statement.epsilon for name in ("first", "second"))
+    assert first <= 1 < second < 2 and space["ledger"].left[0] < 1.9
+    assert len(space["planned"].events) == len(space["release"].statement.events)
+
+
+@pytest.mark.parametrize("page", IN_A_SHELL, ids=lambda page: page.stem)
+def test_pages_run_in_python_and_in_a_shell(page, tmp_path, pytestconfig):
     run_page(page, tmp_path, pytestconfig)
     settings = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     shown = ""
@@ -38,9 +87,10 @@ def test_the_start_page_runs_in_python_and_in_a_shell(tmp_path, pytestconfig):
         done = subprocess.run(line, cwd=tmp_path, env=settings, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         shown += done.stdout
-    assert "hardened noise, certified" in shown and "written to page.html" in shown
+    words, files = WRITTEN[page.stem]
+    assert [part for part in words if part not in shown] == []
     assert too_long(shown) == []
-    for name in ("people.iwb", "small.iwb", "report.html", "posterior.nc", "page.html"):
+    for name in files:
         assert (tmp_path / name).stat().st_size > 1000
 
 
