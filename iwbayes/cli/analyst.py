@@ -206,7 +206,7 @@ def demo(
 ) -> None:
     """Publish and analyse a real public table.
 
-    20,190 person-years of the RAND health insurance experiment.
+    20,190 person-years of the RAND health insurance experiment, or a simulated table if statsmodels is missing.
     """
     with errors(debug):
         with working("loading") as progress:
@@ -214,4 +214,4 @@ def demo(
 
             result = run_demo(seed=seed, output=output, progress=progress)
         typer.echo(str(result))
-        typer.echo(f"\nRelease: {result.files['release']}\nFigure:  {result.files['figure']}")
+        typer.echo(f"Release: {result.files['release']}\nFigure:  {result.files['figure']}")

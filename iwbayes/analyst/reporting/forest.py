@@ -106,8 +106,8 @@ def plot_forest(
     >>> weighted = iw.fit("y ~ x + group", release, **settings)
     >>> unweighted = iw.fit("y ~ x + group", release, weights="uniform", **settings)
     >>> ax = iw.plots.forest({"weighted": weighted, "unweighted": unweighted}, release=release)
-    >>> ax.get_xlabel().split("\\n")[0]
-    'change in the log odds of y'
+    >>> "change in the log odds of y" in ax.get_xlabel()
+    True
     """
     table = _long(posteriors, prob)
     shown = list(dict.fromkeys(table["method"])) if methods is None else list(methods)

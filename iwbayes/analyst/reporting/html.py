@@ -51,7 +51,7 @@ dl.made dd { margin: 0; overflow-wrap: anywhere; min-width: 0; }
 .warn { border-left: .4rem solid #b32400; background: #fdf0ec; padding: .4rem 1rem; }
 .good { border-left: .4rem solid #1d6b33; background: #eef7f0; padding: .4rem 1rem; }
 pre { white-space: pre-wrap; background: #f5f5f5; padding: .6rem; font-size: .85rem; }
-@media (max-width: 32rem) { body { padding: .6rem; } dl.made { grid-template-columns: 1fr; } .scroll { max-width: 100%; } }
+@media (max-width: 32rem) { body { padding: .6rem; } dl.made { grid-template-columns: 1fr; } }
 @media print { nav, .skip { display: none; } body { max-width: none; } }
 """
 #: Nothing is fetched and nothing runs: a browser refuses both.

@@ -169,7 +169,7 @@ def _percent(value: float, _: Any = None) -> str:
 
 
 def _compact(value: float, _: Any = None) -> str:
-    """Number as a short text: 250k, 1.5M."""
+    """Shorten a number: 250k, 1.5M."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= size:
             return f"{value / min(size, 1e3 if letter == 'k' else size):g}{letter}"

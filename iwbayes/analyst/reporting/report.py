@@ -20,8 +20,8 @@ from iwbayes.analyst.calibration.record import summary_with_stars
 from iwbayes.analyst.checks import check_release
 from iwbayes.analyst.criticism.diagnose import diagnose, named_in
 from iwbayes.analyst.quantities.intervals import intervals
-from iwbayes.analyst.reporting.html import bullets, facts, folded, page, paragraph, picture, settings, table
 from iwbayes.analyst.reporting.forest import plot_forest
+from iwbayes.analyst.reporting.html import bullets, facts, folded, page, paragraph, picture, settings, table
 from iwbayes.analyst.reporting.marginal_plots import plot_marginals
 from iwbayes.analyst.reporting.plots import WEIGHTED, plot_budget, plot_overlap, plot_weights
 from iwbayes.display import number
@@ -309,7 +309,10 @@ def _posterior(release: Release, idata: Any, checks: pd.DataFrame) -> str:
     record = arviz_compat.group(idata, "calibration") if arviz_compat.has_group(idata, "calibration") else None
     rehearsed = record if record is not None and record.attrs["method"] == "rehearsals" else None
     if checks.loc["calibration", "verdict"] == "ok":
-        said = "The intervals are calibrated: they account for the noise in the weights, within the limits that simulations support."
+        said = (
+            "The intervals are calibrated: they account for the noise in the weights, within the limits that "
+            "simulations support."
+        )
         if rehearsed is not None:
             n = int(rehearsed.attrs["n_rehearsals"])
             said = (
