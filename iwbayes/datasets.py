@@ -52,9 +52,9 @@ def load_rand_health() -> tuple[pd.DataFrame, Schema]:
     Notes
     -----
     The bounds come from the experiment's design and questionnaire, not from these rows. Coinsurance is a percentage;
-    the yearly maximum was 1,000 dollars at most and the smallest coinsurance 25 %, hence log 4000; incentives made up
-    for what a family could lose, far below exp(8) = 2,981 dollars. ``visits`` is cut at one a week, and the disease
-    index, for which the code book gives no maximum, at a generous 60. Values beyond are clipped.
+    the yearly maximum was 1,000 dollars at most and the smallest coinsurance 25 %, hence log 4000; incentives
+    compensated families for possible losses, far below exp(8) = 2,981 dollars. ``visits`` is cut at one per week, and
+    the disease index, for which the code book gives no maximum, at a generous 60. Values beyond are clipped.
 
     Three things differ from the source. The exclusive indicators of self-rated health are one column with four levels.
     ``physlm`` is rounded: the source holds fractions where an answer was imputed. ``any_visit`` is a column of its

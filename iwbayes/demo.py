@@ -211,7 +211,7 @@ def run_demo(
 
 
 def _private_table() -> tuple[PrivateTable, str]:
-    """Return the table with visits up to 12 and three levels of health, and where it comes from."""
+    """Return the table with visits up to 12 and three levels of health, and its source."""
     real = importlib.util.find_spec("statsmodels") is not None
     frame, schema = load_rand_health() if real else simulate_rand_health(random_seed=1)
     poor = {"fair": "fair or poor", "poor": "fair or poor"}

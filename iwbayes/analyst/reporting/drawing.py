@@ -13,7 +13,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
 #: Colours of Okabe and Ito (2008), which people with any common colour blindness tell apart; yellow is left out
-#: because it is too light on white. Every colour comes with a marker of its own.
+#: because it is too light on white. Each colour has its own marker.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
 MARKERS = "osD^v<>P"
 BLUE, ORANGE = COLOURS[:2]
@@ -125,7 +125,7 @@ def axes_or_new(ax: Axes | None, width: float, height: float) -> Axes:
 
 
 class NotebookFigure(Figure):
-    """Figure that pyplot does not know, with an image of its own; a notebook would not show it otherwise."""
+    """Figure that pyplot does not know, but that a notebook can show."""
 
     def _repr_png_(self) -> bytes:
         buffer = io.BytesIO()

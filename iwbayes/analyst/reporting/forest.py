@@ -77,9 +77,9 @@ def plot_forest(
         every size can be compared. The axis is linear within 3 and logarithmic beyond.
     release : Release, optional
         Standardise: slopes of numeric columns are multiplied by the weighted standard deviation of the column in this
-        release, which stands in brackets at the label. They then compare with each other and with those of levels.
+        release, and the label gives it in brackets. They then compare with each other and with those of levels.
     apart : sequence of str
-        Variables that have an axis of their own above the others, because their size would hide the slopes. Pass
+        Variables with a separate axis above the others, because their size would hide the slopes. Pass
         ``()`` for one axis. It has no effect with a reference.
     prob : float
         Probability of the equal-tailed intervals, in (0, 1). Bounds in tables are drawn as they are.
@@ -94,7 +94,7 @@ def plot_forest(
     Raises
     ------
     TypeError, ValueError
-        If a posterior is of another type, a column or method is absent, or a pair of coefficient and method occurs
+        If a posterior has a wrong type, a column or method is absent, or a pair of coefficient and method occurs
         twice.
 
     Examples

@@ -20,7 +20,7 @@ from iwbayes.schema.columns import Column, _Numeric, _Whole
 WEIGHTED, UNWEIGHTED = "synthetic rows, weighted", "synthetic rows, unweighted"
 #: Bins of a number, and the longest range of whole numbers with a bar for each.
 _BINS, _MOST_BARS = 30, 60
-#: Levels with a bar of their own; the rest share one. Characters of upright labels in all, and of any label.
+#: Number of levels with a separate bar; the rest share one. Characters of upright labels in all, and of any label.
 _MOST_LEVELS, _UPRIGHT, _LONGEST = 12, 24, 22
 
 

@@ -81,8 +81,8 @@ def plot_predictions(predictions: arviz_compat.ArvizObject, *, prob: float = 0.9
     lines = list(table.groupby(others, sort=False)) if others else [((), table)]
     if len(lines) > len(MARKERS):
         raise ValueError(
-            f"there are {len(lines)} lines, for {names}, and {len(MARKERS)} can be told apart. Predict fewer values of "
-            "these columns."
+            f"there are {len(lines)} lines, for {names}, and a figure distinguishes at most {len(MARKERS)}. Predict fewer "
+            "values of these columns."
         )
     ax = axes_or_new(ax, 6, 4)
     _draw_lines(ax, table, varying[0], [(_named(key, names), own) for key, own in lines])
@@ -180,7 +180,10 @@ def _forest(idata: arviz_compat.ArvizObject, label: str, at: float, prob: float,
     shown = pd.concat(parts, ignore_index=True)
     n_methods = shown["method"].nunique()
     if n_methods > len(MARKERS):
-        raise ValueError(f"there are {n_methods} groups and outcomes, and {len(MARKERS)} can be told apart.")
+        raise ValueError(
+            f"there are {n_methods} groups and outcomes, and a figure distinguishes at most {len(MARKERS)}. "
+            "Group by a column with fewer levels."
+        )
     ax = axes_or_new(ax, 7, (1.3 if n_methods == 1 else 1.9) + 0.16 * shown["coefficient"].nunique() * (n_methods + 1))
     bad = dataset.attrs.get("verdict") != "calibrated"
     draw_forest(ax, shown.assign(calibrated=not bad), list(dict.fromkeys(shown["method"])), at=at)

@@ -282,7 +282,7 @@ def _rehearsed(record: xr.Dataset) -> str:
     lead = (
         f"Each of {n} rehearsals makes the release again from its own rows and fits the model. The column 'covered' is "
         "the share of rehearsals whose 90 % interval by the formula covers the rehearsed value: near 0.9 the formula "
-        "suits this model. 'Length' is the length of the interval by rehearsals over its length by the formula, and "
+        "works for this model. 'Length' is the length of the interval by rehearsals over its length by the formula, and "
         "'unrehearsed' the share of its variance for quantities that the release did not measure."
     )
     keys = ("rehearsed_coverage", "rehearsed_coverage_se", "length_ratio", "unrehearsed_share")

@@ -83,7 +83,7 @@ def test_predictions_of_rows_and_of_other_responses(ax):
     row = iw.plots.predictions(iw.predictions(idata, new.iloc[:1]))
     assert row.get_xlabel() == "row" and len(row.collections[0].get_segments()) == 1
     many = pd.DataFrame({"x": np.linspace(-1, 1, 9), "g": "u"}).assign(g=["u", "v", "w"] * 3)
-    with pytest.raises(ValueError, match="there are 9 lines, for .*and 8 can be told apart"):
+    with pytest.raises(ValueError, match="there are 9 lines, for .*and a figure distinguishes at most 8"):
         _, idata = drawn_fit("y ~ x + k", "gaussian", RELEASE)
         iw.plots.predictions(iw.predictions(idata, many.assign(k=range(9))))
 
@@ -174,7 +174,7 @@ def test_comparisons_of_the_probabilities_of_levels():
     np.testing.assert_allclose(shown["z: yes - no", "g = w"], summary(values_of(found, "z")[:, 0, 2]), rtol=1e-12)
     both = rows_of(iw.plots.comparisons(iw.comparisons(idata, RELEASE, by="z", rows="fixed")))
     assert len(both) == 6 and ("z: yes - no", "z = yes, g = w") in both
-    with pytest.raises(ValueError, match="and 8 can be told apart"):
+    with pytest.raises(ValueError, match="and a figure distinguishes at most 8"):
         iw.plots.slopes(iw.slopes(idata, RELEASE, by="k", rows="fixed"))
 
 
