@@ -17,6 +17,7 @@ from .analyst.criticism.ppc import ppc as ppc
 from .analyst.pooling.noise_aware import noise_aware_weights as noise_aware_weights
 from .analyst.pooling.pool import pool as pool
 from .analyst.quantities.comparisons import comparisons as comparisons
+from .analyst.quantities.intervals import intervals as intervals
 from .analyst.quantities.predictions import predictions as predictions
 from .analyst.quantities.ratios import odds_ratios as odds_ratios
 from .analyst.quantities.slopes import slopes as slopes

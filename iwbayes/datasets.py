@@ -12,7 +12,7 @@ import pandas as pd
 
 from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
 
-__all__ = ["Simulated", "load_rand_health", "simulate_table"]
+__all__ = ["Simulated", "load_rand_health", "simulate_rand_health", "simulate_table"]
 
 HEALTH = ("excellent", "good", "fair", "poor")
 #: Families of the regressions that `simulate_table` can simulate.
@@ -83,7 +83,13 @@ def load_rand_health() -> tuple[pd.DataFrame, Schema]:
     health = pd.Categorical.from_codes(index, categories=list(HEALTH))
     visits = source["mdvis"]
     frame = source.assign(any_visit=visits > 0, visits=visits, physlm=source["physlm"] >= 0.5, health=health)
-    schema = Schema(
+    schema = _rand_schema()
+    kinds = {"binary": np.int64, "integer": np.int64, "real": np.float64}
+    return frame[list(schema.names)].astype({c.name: kinds[c.kind] for c in schema if c.kind in kinds}), schema
+
+
+def _rand_schema() -> Schema:
+    return Schema(
         Binary("any_visit"),
         Integer("visits", 0, 52),
         Real("lncoins", 0, math.log(101)),
@@ -94,8 +100,69 @@ def load_rand_health() -> tuple[pd.DataFrame, Schema]:
         Real("disea", 0, 60),
         Categorical("health", HEALTH),
     )
-    kinds = {"binary": np.int64, "integer": np.int64, "real": np.float64}
-    return frame[list(schema.names)].astype({c.name: kinds[c.kind] for c in schema if c.kind in kinds}), schema
+
+
+def simulate_rand_health(
+    n: int = 20_190, *, random_seed: int | np.random.Generator | None = None
+) -> tuple[pd.DataFrame, Schema]:
+    """Simulate a table with the columns of `load_rand_health`, for use without statsmodels.
+
+    The plan columns take the values of a few plans, health and diseases depend on each other, and visits are
+    gamma-Poisson counts of a log-linear mean: overdispersed, as the real ones are. No row of the real table is used.
+
+    Parameters
+    ----------
+    n : int
+        Number of rows; by default as many as in the real table.
+    random_seed : int or numpy.random.Generator, optional
+        Seed of the simulation.
+
+    Returns
+    -------
+    frame : pandas.DataFrame, shape (n, 9)
+    schema : Schema
+        As `load_rand_health` declares it.
+
+    Raises
+    ------
+    ValueError
+        If n is less than 1.
+
+    Examples
+    --------
+    >>> frame, schema = simulate_rand_health(1000, random_seed=1)
+    >>> frame.shape, bool((frame["any_visit"] == (frame["visits"] > 0)).all())
+    ((1000, 9), True)
+    """
+    if n < 1:
+        raise ValueError(f"n must be at least 1; got {n}.")
+    rng = np.random.default_rng(random_seed)
+    rate = rng.choice([0.0, 25.0, 50.0, 95.0], n, p=[0.45, 0.25, 0.1, 0.2])
+    deductible = ((rate == 95) & (rng.random(n) < 0.8)).astype(np.int64)
+    incentive = np.where(rate > 0, np.clip(rng.normal(6.4, 0.6, n), 0, 8), 0.0)
+    largest = np.where((rate > 0) & (deductible == 0), np.log(1000 / np.maximum(rate / 100, 0.25)), 0.0)
+    diseases = np.clip(rng.gamma(2.8, 4.0, n), 0, 60)
+    limited = _binary(-3.0 + 0.09 * diseases, rng)
+    health = np.sum(rng.logistic(0.06 * (diseases - 11) + 0.5 * limited, 1.0)[:, None] > [0.2, 2.4, 4.1], axis=1)
+    log_mean = (
+        0.75 - 0.04 * np.log1p(rate) - 0.2 * deductible + 0.03 * incentive - 0.02 * largest
+        + 0.25 * limited + 0.03 * diseases + np.array([0.0, 0.0, 0.1, 0.3])[health]
+    )  # fmt: skip
+    visits = np.minimum(rng.poisson(np.exp(log_mean) * rng.gamma(0.8, 1 / 0.8, n)), 52)
+    frame = pd.DataFrame(
+        {
+            "any_visit": (visits > 0).astype(np.int64),
+            "visits": visits.astype(np.int64),
+            "lncoins": np.log1p(rate),
+            "idp": deductible,
+            "lpi": incentive,
+            "fmde": largest,
+            "physlm": limited,
+            "disea": diseases,
+            "health": pd.Categorical.from_codes(health, categories=list(HEALTH)),
+        }
+    )
+    return frame, _rand_schema()
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,11 +1,12 @@
-"""The main job on real people's data, in one call: publish the RAND table, analyse the release, compare.
+"""The main task in one call: publish a table, analyse the release, and compare it with the private rows.
 
-The table is public, so that the analyses of the private rows can be shown beside those of the release. Seeds are fixed,
-also those of the privacy noise: the release is reproducible and therefore protects nobody, and it says so.
+The table is public, so the analyses of the private rows can be shown next to those of the release. All seeds are fixed,
+including the seed of the privacy noise: the release is reproducible and therefore protects nobody, and it says so.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import os
 import time
@@ -22,25 +23,43 @@ from scipy.stats import norm
 
 from iwbayes._archive import write_atomically
 from iwbayes._warnings import CalibrationWarning
-from iwbayes.datasets import load_rand_health
+from iwbayes.datasets import load_rand_health, simulate_rand_health
 from iwbayes.display import fill
 from iwbayes.release import Release
+from iwbayes.schema import Categorical, Integer, Schema
 from iwbayes.tables import PrivateTable
 
 if TYPE_CHECKING:
-    from iwbayes.analyst.regression.families import FamilyName
-    from iwbayes.schema import Schema
+    from matplotlib.figure import Figure
 
-EPSILON, DELTA = 1.0, 1e-6
-N_SYNTHETIC = 100_000
+    from iwbayes.analyst.regression.families import FamilyName
+
+EPSILON, DELTA = 2.0, 1e-6
+N_SYNTHETIC = 40_000
 LEVEL = 0.9  # of the intervals
+#: Visits are counted up to one per month: a bound that is public and keeps the scores of a count model bounded.
+MOST_VISITS = 12
 _COVARIATES = "lncoins + idp + lpi + fmde + physlm + disea + health"
 #: What is analysed: title, formula and family.
 MODELS: dict[str, tuple[str, FamilyName]] = {
     "any doctor visit (logistic)": (f"any_visit ~ {_COVARIATES}", "bernoulli"),
     "number of visits (Poisson)": (f"visits ~ {_COVARIATES}", "poisson"),
 }
-_COLUMNS = 80  # width of what the demonstration says
+#: Coefficients in words.
+LABELS = {
+    "Intercept": "intercept",
+    "lncoins": "coinsurance (log)",
+    "idp": "individual plan",
+    "lpi": "incentive (log)",
+    "fmde": "max. expense (log)",
+    "physlm": "physical limitation",
+    "disea": "chronic diseases",
+    "health[good]": "health: good",
+    "health[fair or poor]": "health: fair or poor",
+}
+REAL, SIMULATED = "RAND health insurance experiment", "SIMULATED table (statsmodels is not installed)"
+_COLUMNS = 80  # width of the printed result
+_STEPS = 50  # of Newton's method at most
 PRIVATE, UNWEIGHTED, WEIGHTED, CALIBRATED = METHODS = (
     "private rows",
     "synthetic, unweighted",
@@ -56,29 +75,28 @@ _FITS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, eq=False)
 class DemoResult:
-    """What one demonstration found.
+    """Results of one demonstration.
 
-    The table has columns model, coefficient, method, mean, lower, upper (90 % intervals); `model_based` has model,
-    coefficient and ratio: sandwich over model-based standard error on the private rows. `seconds` are the wall-clock
-    times of the steps, `messages` the warnings of the calibrated fits, and `files` "release" and "figure" where they
-    were written.
+    `table` has columns model, coefficient, method, mean, lower, upper (90 % intervals) and calibrated (missing for
+    private rows). `source` is `REAL` or `SIMULATED`. `seconds` are the wall-clock times of the steps, `messages` the
+    warnings of the calibrated fits. `files` has the paths "release" and "figure" if they were written.
     """
 
     table: pd.DataFrame
-    model_based: pd.DataFrame
     release: Release
+    source: str
     seed: int
     seconds: dict[str, float]
     messages: tuple[str, ...]
     files: dict[str, Path]
 
     def contained(self) -> pd.DataFrame:
-        """Whether each method's interval contains the private estimate.
+        """Return whether each method's interval contains the private estimate.
 
         Returns
         -------
         pandas.DataFrame of bool
-            Indexed by model and coefficient, one column for each method but the private one.
+            Indexed by model and coefficient, one column for each method except the private one.
         """
         wide = self.table.pivot(index=["model", "coefficient"], columns="method")
         target = wide["mean"][PRIVATE]
@@ -86,42 +104,52 @@ class DemoResult:
             {m: (wide["lower"][m] <= target) & (target <= wide["upper"][m]) for m in METHODS if m != PRIVATE}
         )
 
+    def verdict(self) -> str:
+        """Say for each model whether the intervals are calibrated."""
+        own = self.table[self.table["method"] == CALIBRATED]
+        said = []
+        for model, rows in own.groupby("model", sort=False):
+            bad = [LABELS.get(name, name) for name in rows.loc[~rows["calibrated"].astype(bool), "coefficient"]]
+            name = model.partition("(")[2].rstrip(")")
+            which = f"{len(bad)} of {len(rows)} NOT calibrated ({', '.join(bad[:2])}{', ...' if len(bad) > 2 else ''})"
+            said.append(f"{name} {which if bad else 'calibrated'}")
+        return "; ".join(said)
+
     def __str__(self) -> str:
-        """Tables for reading, on a terminal of 80 columns."""
-        shares = self.contained()
+        """Show the result, first the counts, on a terminal of 80 columns."""
+        counts = self.contained().sum()
+        total = len(self.contained())
         lines = [
-            "RAND health insurance experiment: the 90 % interval of every coefficient.",
-            f"Release: epsilon {EPSILON:g}, delta {DELTA:g}, seed {self.seed}; "
-            f"{len(self.release.synthetic)} synthetic rows for {self.release.n_private}.",
-        ]
-        for model in MODELS:
-            lines += ["", *_model_lines(self.table[self.table["model"] == model], model)]
-            ratio = self.model_based.loc[self.model_based["model"] == model, "ratio"].median()
-            lines.append(f"  Private intervals: sandwich errors, {ratio:.1f} times the model-based ones (median).")
-        lines += ["", "Intervals that contain the estimate of the private rows:"]
-        lines += [f"  {method:<24}{shares[method].sum():>3} of {len(shares)}" for method in shares]
-        lines += [fill(f"Warning: {message}", later="  ", width=_COLUMNS) for message in self.messages]
-        lines += [
+            f"{self.source}: {self.release.n_private:,} rows",
+            f"90 % intervals that contain the estimate of the private rows (epsilon {EPSILON:g}):",
+            *(f"  {method:<24}{counts[method]:>3} of {total}" for method in (CALIBRATED, WEIGHTED, UNWEIGHTED)),
             "",
+            *_interval_lines(self.table),
+            "",
+            fill(f"Verdict of iwbayes: {self.verdict()}.", later="  ", width=_COLUMNS),
             fill(
-                "The seeds are fixed for this demonstration, those of the privacy noise too: whoever knows them can "
-                "undo it, so this release is marked as not certified. Publish real data with the default noise.",
+                "The seed of the privacy noise is known, so this release protects nobody and is marked as not "
+                "certified. Publish real data with the default noise.",
                 width=_COLUMNS,
             ),
         ]
         return "\n".join(lines)
 
 
-def _model_lines(table: pd.DataFrame, model: str) -> list[str]:
-    heads = [method.partition(" ")[::2] for method in METHODS]  # two lines each
-    lines = [model, *(f"  {'':<12} " + " ".join(f"{head[i]:<15}" for head in heads).rstrip() for i in (0, 1))]
-    rows = table.set_index(["coefficient", "method"])
+def _interval_lines(table: pd.DataFrame) -> list[str]:
+    """Lines with the private and the calibrated interval of each coefficient, for both models."""
+    rows = table.set_index(["model", "coefficient", "method"])
+    lines = [
+        f"{'':<20}" + "".join(f"  {model:<28}" for model in MODELS).rstrip(),
+        f"{'':<20}" + "".join(f"  {method:<13}" for _ in MODELS for method in ("private rows", "calibrated")).rstrip(),
+    ]
     for name in dict.fromkeys(table["coefficient"]):
         cells = []
-        for method in METHODS:
-            lower, upper = rows.loc[(name, method), ["lower", "upper"]]
-            cells.append(f"[{lower:6.3f},{upper:6.3f}]")
-        lines.append(f"  {name:<12} " + " ".join(cells))
+        for model in MODELS:
+            for method in (PRIVATE, CALIBRATED):
+                lower, upper = rows.loc[(model, name, method), ["lower", "upper"]]
+                cells.append(f"  {lower:6.3f} {upper:6.3f}")
+        lines.append(f"{LABELS.get(name, name):<20}" + "".join(cells))
     return lines
 
 
@@ -132,12 +160,13 @@ def run_demo(
     n_synthetic: int = N_SYNTHETIC,
     progress: Callable[[str], None] | None = None,
 ) -> DemoResult:
-    """Publish the RAND table at epsilon 1 and compare two regressions of its release with the private rows.
+    """Publish the RAND table for two regressions, and compare their results with those of the private rows.
 
-    The seed is that of the privacy noise, the sampling and the posteriors: the demonstration is reproducible, and its
-    release not certified. ``rand.iwb`` and ``rand.png`` go to the folder ``output``, made where it is absent, and
-    replace earlier ones. ``progress`` is told each step before it starts. ModuleNotFoundError where statsmodels is
-    absent: ``pip install "iwbayes[demo]"``.
+    Visits are counted up to 12 and the two worst answers on health are one level, in the private rows too. `seed` sets
+    the privacy noise, the sampling and the posteriors: the demonstration is reproducible, and its release is not
+    certified. If statsmodels, which ships the table, is not installed, a simulated table of the same shape is used.
+    ``rand.iwb`` and ``rand.png`` go to the folder `output` and replace earlier ones; the folder is created if
+    necessary. `progress` is called with the name of each step before the step starts.
     """
     seconds: dict[str, float] = {}
 
@@ -150,20 +179,20 @@ def run_demo(
         seconds[step] = time.perf_counter() - start
 
     with clock("reading the table"):
-        frame, schema = load_rand_health()
-        private = PrivateTable(frame, schema)
+        private, source = _private_table()
     with clock("publishing"):
+        from iwbayes.analyst.regression.scores import model as score_model
         from iwbayes.curator.privacy.noise import SeededNoise
         from iwbayes.publishing import publish
 
+        models = [score_model(formula, family=family) for formula, family in MODELS.values()]
         settings: dict[str, Any] = {"noise": SeededNoise(seed), "random_seed": seed, "progressbar": False}
-        release = publish(private, epsilon=EPSILON, delta=DELTA, n_synthetic=n_synthetic, **settings)
-    tables, ratios, messages = [], [], []
+        release = publish(private, epsilon=EPSILON, delta=DELTA, n_synthetic=n_synthetic, for_models=models, **settings)
+    tables, messages = [], []
     for model, (formula, family) in MODELS.items():
         with clock(f"private rows: {model}"):
-            estimate = _private_estimate(formula, private.frame, schema, family)
+            estimate = _private_estimate(formula, private.frame, private.schema, family)
         tables.append(estimate.assign(model=model, method=PRIVATE))
-        ratios.append(estimate[["coefficient", "ratio"]].assign(model=model))
         for method, options in _FITS.items():
             with clock(f"{method}: {model}"), warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", CalibrationWarning)
@@ -172,56 +201,89 @@ def run_demo(
                 f"{model}: {' '.join(str(w.message).split())}" for w in caught if w.category is CalibrationWarning
             ]
             tables.append(posterior.assign(model=model, method=method))
-    columns = ["model", "coefficient", "method", "mean", "lower", "upper"]
+    columns = ["model", "coefficient", "method", "mean", "lower", "upper", "calibrated"]
     table = pd.concat(tables, ignore_index=True)[columns]
+    found = DemoResult(table, release, source, seed, seconds, tuple(messages), {})
     with clock("writing"):
-        files = {} if output is None else _write(Path(output), release, table)
-    return DemoResult(table, pd.concat(ratios, ignore_index=True), release, seed, seconds, tuple(messages), files)
+        if output is not None:
+            found.files.update(_write(Path(output), found))
+    return found
+
+
+def _private_table() -> tuple[PrivateTable, str]:
+    """Return the table with visits up to 12 and three levels of health, and its source."""
+    real = importlib.util.find_spec("statsmodels") is not None
+    frame, schema = load_rand_health() if real else simulate_rand_health(random_seed=1)
+    poor = {"fair": "fair or poor", "poor": "fair or poor"}
+    levels = ("excellent", "good", "fair or poor")
+    health = pd.Categorical(frame["health"].astype(str).replace(poor), categories=levels)
+    frame = frame.assign(visits=frame["visits"].clip(upper=MOST_VISITS), health=health)
+    own = {"visits": Integer("visits", 0, MOST_VISITS), "health": Categorical("health", levels)}
+    return PrivateTable(
+        frame, Schema(*(own.get(column.name, column) for column in schema))
+    ), REAL if real else SIMULATED
 
 
 def _private_estimate(formula: str, frame: pd.DataFrame, schema: Schema, family: FamilyName) -> pd.DataFrame:
-    """Maximum likelihood with sandwich intervals, by statsmodels: an implementation that is not ours."""
-    from statsmodels.genmod import families
-    from statsmodels.genmod.generalized_linear_model import GLM
-
+    """Maximum likelihood by Newton's method with sandwich intervals, independent of the package's own fits."""
     from iwbayes.analyst.regression.design import build_design
 
     design = build_design(formula, frame, schema, family)
-    distribution = {"bernoulli": families.Binomial, "poisson": families.Poisson}[family]()
-    robust = GLM(design.y, design.x, family=distribution).fit(cov_type="HC0")
-    plain = GLM(design.y, design.x, family=distribution).fit()
-    half = norm.ppf((1 + LEVEL) / 2) * robust.bse
-    found = {"mean": robust.params, "lower": robust.params - half, "upper": robust.params + half}
-    return pd.DataFrame({"coefficient": list(design.parameter_names), **found, "ratio": robust.bse / plain.bse})
+    x, y = design.x, design.y
+    logistic = family == "bernoulli"
+    estimate = np.zeros(x.shape[1])
+    # with an intercept of the right size Newton's steps converge without damping
+    share = y.mean()
+    estimate[0] = np.log(share / (1 - share)) if logistic else np.log(share)
+    for _ in range(_STEPS):
+        mean = 1 / (1 + np.exp(-x @ estimate)) if logistic else np.exp(x @ estimate)
+        inverse = np.linalg.inv((x.T * (mean * (1 - mean) if logistic else mean)) @ x)
+        scores = x * (y - mean)[:, None]
+        step = inverse @ scores.sum(axis=0)
+        estimate = estimate + step
+        if np.abs(step).max() < 1e-10:
+            break
+    half = norm.ppf((1 + LEVEL) / 2) * np.sqrt(np.diag(inverse @ scores.T @ scores @ inverse))
+    found = {"mean": estimate, "lower": estimate - half, "upper": estimate + half, "calibrated": pd.NA}
+    return pd.DataFrame({"coefficient": list(design.parameter_names), **found})
 
 
 def _fit(formula: str, release: Release, **options: Any) -> pd.DataFrame:
     """Posterior means and equal-tailed intervals of the coefficients, by flat name."""
-    from iwbayes.analyst import arviz_compat
-    from iwbayes.analyst.arviz_compat import scalars
-    from iwbayes.analyst.calibration.record import NOT_CALIBRATED
+    from iwbayes.analyst.quantities.intervals import intervals
     from iwbayes.analyst.regression.fit import fit
 
     idata = fit(formula, release, progressbar=False, log_likelihood=False, **options)
-    tails = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
-    found = scalars(arviz_compat.group(idata, "posterior").drop_vars(NOT_CALIBRATED, errors="ignore"))
-    rows = [(name, draws.mean(), *np.quantile(draws, tails)) for name, draws in found.items()]
-    return pd.DataFrame(rows, columns=["coefficient", "mean", "lower", "upper"])
+    return intervals(idata, prob=LEVEL).reset_index()
 
 
-def _write(folder: Path, release: Release, table: pd.DataFrame) -> dict[str, Path]:
-    from matplotlib.figure import Figure
-
-    from iwbayes.analyst.reporting.plots import plot_comparison
-
+def _write(folder: Path, found: DemoResult) -> dict[str, Path]:
+    """Write the release and the figure, whose title is its result."""
     folder.mkdir(parents=True, exist_ok=True)
     files = {"release": folder / "rand.iwb", "figure": folder / "rand.png"}
-    release.save(files["release"], overwrite=True, allow_uncertified=True)
-    figure = Figure(figsize=(12, 6.5), layout="constrained")
-    for ax, model in zip(figure.subplots(1, len(MODELS)), MODELS, strict=True):
-        plot_comparison(table[table["model"] == model], methods=METHODS, reference=PRIVATE, ax=ax)
-        ax.set_title(model)
-    picture = io.BytesIO()
-    figure.savefig(picture, dpi=150)
-    write_atomically(files["figure"], picture.getvalue(), overwrite=True)
+    found.release.save(files["release"], overwrite=True, allow_uncertified=True)
+    image = io.BytesIO()
+    demo_figure(found).savefig(image, dpi=150)
+    write_atomically(files["figure"], image.getvalue(), overwrite=True)
     return files
+
+
+def demo_figure(found: DemoResult) -> Figure:
+    """Draw the intervals of both models relative to the private rows; the title is the result."""
+    from matplotlib.figure import Figure
+
+    from iwbayes.analyst.reporting.forest import plot_forest
+
+    counts, total = found.contained().sum(), len(found.contained())
+    figure = Figure(figsize=(12, 7), layout="constrained")
+    figure.suptitle(
+        f"Calibrated intervals contain the private estimate of {counts[CALIBRATED]} of {total} coefficients, "
+        f"unweighted synthetic rows {counts[UNWEIGHTED]}\n{found.source}, epsilon {EPSILON:g}; {found.verdict()}",
+        fontsize="large",
+    )
+    for ax, model in zip(figure.subplots(1, len(MODELS)), MODELS, strict=True):
+        table = found.table[found.table["model"] == model]
+        table = table.assign(coefficient=[LABELS.get(name, name) for name in table["coefficient"]])
+        plot_forest(table, methods=METHODS, reference=PRIVATE, ax=ax)
+        ax.set_title(model)
+    return figure

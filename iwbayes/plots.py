@@ -1,8 +1,8 @@
-"""Pictures of a release and of analyses: `iw.plots.weights(release)` and its like."""
+"""Figures of releases and analyses, such as `iw.plots.weights(release)`."""
 
+from iwbayes.analyst.reporting.forest import plot_forest as forest
+from iwbayes.analyst.reporting.marginal_plots import plot_marginals as marginals
 from iwbayes.analyst.reporting.plots import plot_budget as budget
-from iwbayes.analyst.reporting.plots import plot_comparison as forest
-from iwbayes.analyst.reporting.plots import plot_marginals as marginals
 from iwbayes.analyst.reporting.plots import plot_overlap as overlap
 from iwbayes.analyst.reporting.plots import plot_weights as weights
 from iwbayes.analyst.reporting.quantity_plots import plot_comparisons as comparisons

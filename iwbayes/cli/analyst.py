@@ -206,7 +206,8 @@ def demo(
 ) -> None:
     """Publish and analyse a real public table.
 
-    The table has 20,190 person-years of the RAND health insurance experiment.
+    The table has 20,190 person-years of the RAND health insurance experiment. If statsmodels is missing, a simulated
+    table of the same shape is used instead.
     """
     with errors(debug):
         with working("loading") as progress:
@@ -214,4 +215,4 @@ def demo(
 
             result = run_demo(seed=seed, output=output, progress=progress)
         typer.echo(str(result))
-        typer.echo(f"\nRelease: {result.files['release']}\nFigure:  {result.files['figure']}")
+        typer.echo(f"Release: {result.files['release']}\nFigure:  {result.files['figure']}")

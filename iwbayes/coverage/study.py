@@ -160,7 +160,7 @@ class CoverageStudy:
         matplotlib.axes.Axes
             Axes with the plot.
         """
-        from iwbayes.analyst.reporting.plots import MARKERS, axes_or_new, label_rows
+        from iwbayes.analyst.reporting.drawing import axes_or_new, colour, label_axes, label_rows, legend_below, marker
 
         table = self.table(level)
         methods, names = list(table.index.unique("method")), list(table.index.unique("parameter"))
@@ -169,13 +169,12 @@ class CoverageStudy:
         for index, method in enumerate(methods):
             own = table.loc[method].reindex(names)
             height = np.arange(len(names)) + 0.8 * ((index + 0.5) / len(methods) - 0.5)
-            marker = MARKERS[index % len(MARKERS)]
-            style = {"fmt": marker, "color": f"C{index}", "markersize": 4, "label": method}
+            style = {"fmt": marker(index), "color": colour(index), "markersize": 4, "label": method}
             ax.errorbar(own["coverage"], height, xerr=2 * own["coverage_se"], **style)
         label_rows(ax, names)
         ax.set_xlim(right=1.02)
-        ax.set_xlabel(f"share of {100 * level:g} % intervals that cover the true value (bars: 2 standard errors)")
-        ax.legend(frameon=False, fontsize="small")
+        label_axes(ax, x=f"share of {100 * level:g} % intervals that cover the true value (bars: 2 standard errors)")
+        legend_below(ax)
         return ax
 
     def plot_calibration(self, *, ax: Axes | None = None) -> Axes:
@@ -192,7 +191,7 @@ class CoverageStudy:
             Axes with the plot. On the diagonal, coverage equals the nominal level. Above it intervals are too long, and
             below it too short.
         """
-        from iwbayes.analyst.reporting.plots import axes_or_new
+        from iwbayes.analyst.reporting.drawing import axes_or_new, colour, label_axes, legend_below
 
         ax = axes_or_new(ax, 4.8, 4.6)
         levels = np.linspace(0, 1, 101)
@@ -201,11 +200,11 @@ class CoverageStudy:
             needed = np.abs(2 * own["pit"].to_numpy() - 1)  # smallest level at which the interval covers the truth
             covered = pd.DataFrame(needed[:, None] <= levels).groupby(own["replication"].to_numpy()).mean()
             mean, se = covered.mean(), covered.std(ddof=1) / np.sqrt(len(covered))
-            ax.plot(levels, mean, color=f"C{index}", label=str(method))
-            ax.fill_between(levels, mean - 2 * se, mean + 2 * se, color=f"C{index}", alpha=0.15, linewidth=0)
-        labels = {"xlabel": "nominal level", "ylabel": "coverage (bands: 2 standard errors)"}
-        ax.set(**labels, xlim=(0, 1), ylim=(0, 1), aspect="equal")
-        ax.legend(frameon=False, fontsize="small")
+            ax.plot(levels, mean, color=colour(index), label=str(method))
+            ax.fill_between(levels, mean - 2 * se, mean + 2 * se, color=colour(index), alpha=0.15, linewidth=0)
+        ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+        label_axes(ax, x="nominal level", y="coverage (bands: 2 standard errors)")
+        legend_below(ax)
         return ax
 
     def plot_ranks(self, method: str, parameters: Sequence[str] | None = None) -> np.ndarray:

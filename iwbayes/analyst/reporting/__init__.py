@@ -1,4 +1,4 @@
-"""What a reader sees of an analysis: plots and the report.
+"""Figures and the report of an analysis.
 
-Public, and loaded by the package on first use: `report`, `plot_weights` and its like. All else is internal.
+Public names, which the package loads on first use, are `report` and the functions of `iw.plots`. The rest is internal.
 """

@@ -1,4 +1,4 @@
-"""Pieces of a self-contained HTML page: escaped text, tables that scroll on narrow screens, pictures as data."""
+"""Pieces of a self-contained HTML page: escaped text, tables that scroll on narrow screens, figures as data."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from typing import Any
 
 from iwbayes.display import html_table, number
 
-#: Keys of a recipe that do not say what they are, and what they are.
+#: Keys of a recipe that need an explanation, and their explanations.
 _SETTINGS = {"calibration": "joint scale of the parts' epsilons"}
+
+#: Figures wider than this, in inches, scroll on narrow screens; their text would be too small.
+_WIDE = 8
 
 _STYLE = """
 :root { color-scheme: light; }
@@ -35,11 +38,20 @@ td[style*="right"] { font-variant-numeric: tabular-nums; white-space: nowrap; }
 td.long { min-width: 15rem; }
 thead th { border-bottom: 2px solid #888; }
 img { max-width: 100%; height: auto; display: block; }
+.wide img { max-width: none; width: max(100%, 44rem); }
 figure { margin: 1rem 0; }
 figcaption { color: #444; font-size: .92rem; }
+details { margin: .5rem 0 1rem; }
+summary { cursor: pointer; padding: .35rem 0; color: #0b57a4; }
+dl.made { display: grid; grid-template-columns: max-content 1fr; gap: .1rem .8rem; margin: .5rem 0; font-size: .92rem; }
+dl.made dt { color: #444; }
+dl.made dd { margin: 0; overflow-wrap: anywhere; min-width: 0; }
+.fail { color: #9c1f00; font-weight: bold; }
+.warned { color: #7a4a00; font-weight: bold; }
 .warn { border-left: .4rem solid #b32400; background: #fdf0ec; padding: .4rem 1rem; }
 .good { border-left: .4rem solid #1d6b33; background: #eef7f0; padding: .4rem 1rem; }
 pre { white-space: pre-wrap; background: #f5f5f5; padding: .6rem; font-size: .85rem; }
+@media (max-width: 32rem) { body { padding: .6rem; } dl.made { grid-template-columns: 1fr; } }
 @media print { nav, .skip { display: none; } body { max-width: none; } }
 """
 #: Nothing is fetched and nothing runs: a browser refuses both.
@@ -47,7 +59,7 @@ _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-ur
 
 
 def page(title: str, summary: str, sections: Sequence[tuple[str, str, str]]) -> str:
-    """Whole page, with HTML under its title; sections have an anchor, a heading and HTML."""
+    """Put a page together: HTML under its title, and sections with an anchor, a heading and HTML."""
     links = "".join(f'<li><a href="#{anchor}">{escape(heading)}</a></li>' for anchor, heading, _ in sections)
     body = "".join(
         f'<section aria-labelledby="{anchor}"><h2 id="{anchor}">{escape(heading)}</h2>\n{content}</section>\n'
@@ -69,13 +81,27 @@ def paragraph(text: str, kind: str = "") -> str:
     return f"<p{f' class={chr(34)}{kind}{chr(34)}' if kind else ''}>{escape(text)}</p>\n"
 
 
+def facts(rows: Iterable[tuple[str, str]]) -> str:
+    """List of names and values in plain text."""
+    return (
+        '<dl class="made">'
+        + "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in rows)
+        + "</dl>\n"
+    )
+
+
+def folded(summary: str, content: str) -> str:
+    """HTML that opens with a click or a key; its summary is plain text."""
+    return f"<details><summary>{escape(summary)}</summary>\n{content}</details>\n"
+
+
 def bullets(lines: Iterable[str]) -> str:
     """List of plain texts."""
     return "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in lines) + "</ul>\n"
 
 
 def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Table of `display.html_table`, in a region that scrolls on narrow screens."""
+    """Table of `display.html_table`, in a region that scrolls on narrow screens and can be reached by keyboard."""
     found = html_table(caption, header, rows)
     return f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(caption)}">{found}</div>\n'
 
@@ -89,7 +115,7 @@ def settings(recipe: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def picture(figure: Any, alt: str, caption: str) -> str:
-    """Matplotlib figure, as data inside the page; `alt` says what it shows to those who do not see it."""
+    """Matplotlib figure, as data inside the page; `alt` says in words what it shows."""
     import matplotlib
 
     buffer = io.BytesIO()
@@ -97,7 +123,7 @@ def picture(figure: Any, alt: str, caption: str) -> str:
         warnings.filterwarnings("ignore", "Glyph .* missing from")  # the browser's fonts draw the text
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     data = base64.b64encode(buffer.getvalue()).decode("ascii")
-    return (
-        f'<figure><img src="data:image/svg+xml;base64,{data}" alt="{escape(alt)}">'
-        f"<figcaption>{escape(caption)}</figcaption></figure>\n"
-    )
+    image = f'<img src="data:image/svg+xml;base64,{data}" alt="{escape(alt)}">'
+    if figure.get_figwidth() > _WIDE:
+        image = f'<div class="scroll wide" role="region" tabindex="0" aria-label="{escape(caption)}">{image}</div>'
+    return f"<figure>{image}<figcaption>{escape(caption)}</figcaption></figure>\n"

@@ -9,12 +9,25 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 from matplotlib.axes import Axes
-from matplotlib.ticker import LogLocator, MaxNLocator
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.reporting.plots import MARKERS, axes_or_new, draw_forest, legend_below, plain
+from iwbayes.analyst.reporting.drawing import (
+    CALIBRATED,
+    MARKERS,
+    NOT_CALIBRATED,
+    axes_or_new,
+    colour,
+    fitting,
+    label_axes,
+    legend_below,
+    log_axis,
+    marker,
+    plain,
+    title_with_verdict,
+)
+from iwbayes.analyst.reporting.forest import draw_forest
 
-#: Width that the marks of one level share, and up to how many values of a number are drawn as if they were levels.
+#: Width that the marks of one level share, and the number of values up to which numbers are drawn as levels.
 _DODGE, _FEW = 0.5, 5
 
 
@@ -26,11 +39,12 @@ def plot_predictions(predictions: arviz_compat.ArvizObject, *, prob: float = 0.9
     Parameters
     ----------
     predictions : arviz.InferenceData or xarray.DataTree
-        Of :func:`~iwbayes.predictions`. The first column of its ``conditional`` is on the axis, or else the first
-        predictor that varies.
+        Result of :func:`~iwbayes.predictions`. The axis shows the first column of its ``conditional``, or else the
+        first predictor that varies.
     prob : float
         Probability of the equal-tailed intervals, in (0, 1).
     ax : matplotlib.axes.Axes, optional
+        Axes to draw on; by default those of a new figure.
 
     Returns
     -------
@@ -40,7 +54,8 @@ def plot_predictions(predictions: arviz_compat.ArvizObject, *, prob: float = 0.9
     Raises
     ------
     TypeError, ValueError
-        What is no result of predictions; responses drawn as codes of levels; more than 8 lines.
+        If the argument is not a result of predictions, responses were drawn as codes of levels, or there are more
+        than 8 lines.
 
     Examples
     --------
@@ -51,7 +66,7 @@ def plot_predictions(predictions: arviz_compat.ArvizObject, *, prob: float = 0.9
     if kind is None:
         raise TypeError("plots.predictions takes a result of iw.predictions.")
     dataset = arviz_compat.group(predictions, "predictions" if kind == "response" else "posterior")
-    # files make data of coordinates whose names hold a space
+    # files turn coordinates with a space in their names into data
     [(name, values)] = [own for own in dataset.data_vars.items() if "draw" in own[1].dims]
     levels = list(np.atleast_1d(values.attrs.get("levels", [])))
     if kind == "response" and levels:
@@ -66,34 +81,40 @@ def plot_predictions(predictions: arviz_compat.ArvizObject, *, prob: float = 0.9
     lines = list(table.groupby(others, sort=False)) if others else [((), table)]
     if len(lines) > len(MARKERS):
         raise ValueError(
-            f"there are {len(lines)} lines, for {names}, and {len(MARKERS)} can be told apart. Predict fewer values of "
-            "these columns."
+            f"there are {len(lines)} lines, for {names}, and a figure distinguishes at most {len(MARKERS)}. Predict fewer "
+            "values of these columns."
         )
     ax = axes_or_new(ax, 6, 4)
     _draw_lines(ax, table, varying[0], [(_named(key, names), own) for key, own in lines])
     labels = {"mean": _mean(dataset), "linear": f"linear predictor of {name}", "response": str(name)}
-    ax.set(xlabel=plain(str(varying[0])), ylabel=plain(labels[kind]))
-    ax.set_title(_title(dataset.attrs, prob), fontsize="medium")
+    label_axes(ax, x=str(varying[0]), y=labels[kind])
+    _title(ax, dataset.attrs, prob)
     if len(lines) > 1:
         legend_below(ax)
     return ax
 
 
 def plot_slopes(slopes: arviz_compat.ArvizObject, *, prob: float = 0.9, ax: Axes | None = None) -> Axes:
-    """Forest plot of average slopes: posterior means and intervals, within groups side by side.
+    """Draw average slopes as a forest plot: posterior means and intervals, those of groups below each other.
 
     Parameters
     ----------
     slopes : arviz.InferenceData or xarray.DataTree
-        Of :func:`~iwbayes.slopes`.
+        Result of :func:`~iwbayes.slopes`.
     prob : float
         Probability of the equal-tailed intervals, in (0, 1).
     ax : matplotlib.axes.Axes, optional
+        Axes to draw on; by default those of a new figure.
 
     Returns
     -------
     matplotlib.axes.Axes
-        The title says whether the intervals are calibrated.
+        The title says whether the intervals are calibrated; those that are NOT are hollow and dashed.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the argument is not a result of slopes, or there are more than 8 groups.
 
     Examples
     --------
@@ -102,24 +123,30 @@ def plot_slopes(slopes: arviz_compat.ArvizObject, *, prob: float = 0.9, ax: Axes
     attrs = getattr(slopes, "attrs", {})
     if "rows" not in attrs or "comparison" in attrs:
         raise TypeError("plots.slopes takes a result of iw.slopes.")
-    return _forest(slopes, "average slope of the", 0, prob, ax)
+    return _forest(slopes, "average slope of the {}, per unit of the column", 0, prob, ax)
 
 
 def plot_comparisons(comparisons: arviz_compat.ArvizObject, *, prob: float = 0.9, ax: Axes | None = None) -> Axes:
-    """Forest plot of average comparisons or of odds ratios; ratios stand on a logarithmic axis.
+    """Draw average comparisons or odds ratios as a forest plot; ratios have a logarithmic axis.
 
     Parameters
     ----------
     comparisons : arviz.InferenceData or xarray.DataTree
-        Of :func:`~iwbayes.comparisons` or :func:`~iwbayes.odds_ratios`.
+        Result of :func:`~iwbayes.comparisons` or :func:`~iwbayes.odds_ratios`.
     prob : float
         Probability of the equal-tailed intervals, in (0, 1).
     ax : matplotlib.axes.Axes, optional
+        Axes to draw on; by default those of a new figure.
 
     Returns
     -------
     matplotlib.axes.Axes
-        Posterior means and intervals; the title says whether these are calibrated.
+        The title says whether the intervals are calibrated; those that are NOT are hollow and dashed.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the argument is not a result of comparisons or odds_ratios, or there are more than 8 groups and outcomes.
 
     Examples
     --------
@@ -129,39 +156,39 @@ def plot_comparisons(comparisons: arviz_compat.ArvizObject, *, prob: float = 0.9
     if not {"comparison", "ratio"} & set(attrs):
         raise TypeError("plots.comparisons takes a result of iw.comparisons or iw.odds_ratios.")
     if attrs.get("comparison") == "difference":
-        return _forest(comparisons, "difference in the average", 0, prob, ax)
-    ax = _forest(comparisons, "ratio of the average", 1, prob, ax)
+        return _forest(comparisons, "difference in the average {}\n(0: no difference)", 0, prob, ax)
+    label = "ratio of the average {}\n(1: no difference)"
     if "ratio" in attrs:
-        ax.set_xlabel(plain(f"{attrs['ratio']} of {_response(attrs)}"))
-    ax.set_xscale("log")
-    low, high = ax.get_xlim()
-    # powers of ten alone would be too few
-    ax.xaxis.set_major_locator(MaxNLocator(7) if high < 5 * low else LogLocator(subs=(1, 2, 5)))
-    ax.xaxis.set_major_formatter("{x:g}")
-    ax.xaxis.set_minor_formatter("")
+        label = f"{attrs['ratio']} of {_response(attrs)} against the reference\n(1: no difference)"
+    ax = _forest(comparisons, label, 1, prob, ax)
+    log_axis(ax)
     return ax
 
 
 def _forest(idata: arviz_compat.ArvizObject, label: str, at: float, prob: float, ax: Axes | None) -> Axes:
-    """Rows for each variable and contrast; a colour for each group, or else outcome."""
+    """Draw a row for each variable and contrast, and a colour for each group or outcome."""
     dataset = arviz_compat.group(idata, "posterior")
     parts = []
     for name, values in dataset.data_vars.items():
         table = _intervals(values, prob)
         own = f"{name}_dim"
-        beside = [str(dim) for dim in values.dims if dim not in ("chain", "draw", own)]
+        groups = [str(dim) for dim in values.dims if dim not in ("chain", "draw", own)]
         coefficients = [_contrast(str(name), values.attrs, row.get(own), at) for row in table.to_dict("records")]
-        names = [_of_dim(dim) for dim in beside]
-        methods = [_named(tuple(key), names) for key in table[beside].to_numpy()] if beside else ""
+        names = [_of_dim(dim) for dim in groups]
+        methods = [_named(tuple(key), names) for key in table[groups].to_numpy()] if groups else ""
         parts.append(table.assign(coefficient=coefficients, method=methods))
     shown = pd.concat(parts, ignore_index=True)
     n_methods = shown["method"].nunique()
     if n_methods > len(MARKERS):
-        raise ValueError(f"there are {n_methods} groups and outcomes, and {len(MARKERS)} can be told apart.")
-    ax = axes_or_new(ax, 7, (1.2 if n_methods == 1 else 1.7) + 0.14 * shown["coefficient"].nunique() * (n_methods + 1))
-    draw_forest(ax, shown, list(dict.fromkeys(shown["method"])), at=at)
-    ax.set_xlabel(plain(f"{label} {_mean(dataset)}"))
-    ax.set_title(_title(dataset.attrs, prob), fontsize="medium")
+        raise ValueError(
+            f"there are {n_methods} groups and outcomes, and a figure distinguishes at most {len(MARKERS)}. "
+            "Group by a column with fewer levels."
+        )
+    ax = axes_or_new(ax, 7, (1.3 if n_methods == 1 else 1.9) + 0.16 * shown["coefficient"].nunique() * (n_methods + 1))
+    bad = dataset.attrs.get("verdict") != "calibrated"
+    draw_forest(ax, shown.assign(calibrated=not bad), list(dict.fromkeys(shown["method"])), at=at)
+    label_axes(ax, x=label.format(_mean(dataset)))
+    _title(ax, dataset.attrs, prob)
     if n_methods > 1:
         legend_below(ax)
     return ax
@@ -178,7 +205,7 @@ def _contrast(name: str, attrs: dict[Hashable, Any], value: Any, at: float) -> s
 
 
 def _intervals(values: xr.DataArray, prob: float) -> pd.DataFrame:
-    """Means and equal-tailed intervals over the draws, one row for each element, beside its coordinates."""
+    """Means and equal-tailed intervals over the draws, one row for each element, with its coordinates."""
     if not 0 < prob < 1:
         raise ValueError(f"prob must be in (0, 1); got {prob}. Use 0.9 for a 90 % interval.")
     sample = ("chain", "draw")
@@ -191,20 +218,30 @@ def _intervals(values: xr.DataArray, prob: float) -> pd.DataFrame:
 
 
 def _draw_lines(ax: Axes, table: pd.DataFrame, column: str, lines: list[tuple[str, pd.DataFrame]]) -> None:
-    """Bands over a number, or intervals beside each other over levels."""
+    """Draw bands over a number, or intervals next to each other over levels."""
     levels = list(dict.fromkeys(table[column]))
     if pd.api.types.is_numeric_dtype(table[column]) and len(levels) > _FEW:
+        styles = ("-", "--", "-.", ":")
         for index, (label, own) in enumerate(lines):
             own = own.sort_values(column)
-            ax.plot(own[column], own["mean"], color=f"C{index}", label=plain(label))
-            ax.fill_between(own[column], own["lower"], own["upper"], color=f"C{index}", alpha=0.25, linewidth=0)
+            style: dict[str, Any] = {"color": colour(index), "linestyle": styles[index % len(styles)]}
+            ax.plot(own[column], own["mean"], label=plain(label), **style)
+            ax.fill_between(own[column], own["lower"], own["upper"], color=colour(index), alpha=0.2, linewidth=0)
+        ax.set_xlim(table[column].min(), table[column].max())
+        ax.xaxis.set_major_formatter("{x:,g}")
+        ax.locator_params("x", nbins=5)
         return
     for index, (label, own) in enumerate(lines):
-        places = own[column].map(levels.index) + _DODGE * ((index + 0.5) / len(lines) - 0.5)
-        ax.vlines(places, own["lower"], own["upper"], color=f"C{index}", linewidth=1.5)
-        ax.plot(places, own["mean"], MARKERS[index], color=f"C{index}", markersize=5, label=plain(label))
-    ax.set_xticks(range(len(levels)), [plain(_text(level)) for level in levels])
+        at = own[column].map(levels.index) + _DODGE * ((index + 0.5) / len(lines) - 0.5)
+        ax.vlines(at, own["lower"], own["upper"], color=colour(index), linewidth=1.6)
+        ax.plot(at, own["mean"], marker(index), color=colour(index), markersize=5, label=plain(label))
     ax.set_xlim(-0.5, len(levels) - 0.5)
+    ax.set_xticks(range(len(levels)), [_under(ax, _text(level), len(levels)) for level in levels])
+
+
+def _under(ax: Axes, text: str, n: int) -> str:
+    """Label of one of n levels along the axis, wrapped so that neighbours do not touch."""
+    return fitting(ax, text, size=11 * n) if len(text) * n > 30 else plain(text)
 
 
 def _of_dim(dim: str) -> str:
@@ -227,7 +264,7 @@ def _response(attrs: dict[Any, Any]) -> str:
 
 
 def _mean(dataset: xr.Dataset) -> str:
-    """Return what the mean response is: a probability where it has levels."""
+    """Describe the mean response: a probability if the response has levels."""
     name, values = _response(dataset.attrs), next(iter(dataset.data_vars.values()))
     levels = list(np.atleast_1d(values.attrs.get("levels", [])))
     if f"{name}_dim" in values.dims:
@@ -235,7 +272,7 @@ def _mean(dataset: xr.Dataset) -> str:
     return f"probability of {name} = {levels[1]}" if levels else f"mean of {name}"
 
 
-def _title(attrs: dict[Any, Any], prob: float) -> str:
-    verdict = "calibrated" if attrs.get("verdict") == "calibrated" else "NOT calibrated"
-    given = ", the rows taken as given" if attrs.get("rows") == "fixed" else ""
-    return f"{100 * prob:g} % intervals, {verdict}{given}"
+def _title(ax: Axes, attrs: dict[Any, Any], prob: float) -> None:
+    verdict = CALIBRATED if attrs.get("verdict") == "calibrated" else NOT_CALIBRATED
+    given = "; the rows are taken as given" if attrs.get("rows") == "fixed" else ""
+    title_with_verdict(ax, f"{100 * prob:g} % intervals", verdict + given)

@@ -1,4 +1,4 @@
-"""Figure of rehearsals: the estimates of the replays about the release's own, and the intervals that they make."""
+"""Figure of rehearsals: their estimates around the estimate of the release, and the intervals that follow."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from matplotlib.axes import Axes
 from scipy.special import stdtrit
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.reporting.plots import axes_or_new, label_rows, legend_below
+from iwbayes.analyst.reporting.drawing import (
+    BLUE,
+    GREY,
+    LIGHT_GREY,
+    ORANGE,
+    axes_or_new,
+    label_axes,
+    label_rows,
+    legend_below,
+)
 
 #: Level of the intervals, and its quantile of a normal.
 _LEVEL, _QUANTILE = 0.9, 1.6448536269514722
@@ -21,29 +30,30 @@ def plot_rehearsals(idata: arviz_compat.ArvizObject, *, ax: Axes | None = None) 
     idata : arviz.InferenceData or xarray.DataTree
         A result of :func:`~iwbayes.fit` or :func:`~iwbayes.calibrate` with rehearsals.
     ax : matplotlib.axes.Axes, optional
+        Axes to draw on; by default those of a new figure.
 
     Returns
     -------
     matplotlib.axes.Axes
-        Differences from the estimate of the release in standard deviations of the formula, so that parameters of every
-        size can be compared; the axis is linear within 5 and logarithmic beyond. Points are rehearsals. Intervals are
-        those of the likelihood: the prior is not in them.
+        Differences from the estimate of the release in standard deviations by the formula, so that parameters of every
+        size can be compared. The axis is linear within 5 and logarithmic beyond. Points are rehearsals. Intervals
+        describe the likelihood and leave out the prior.
 
     Raises
     ------
     ValueError
-        When the result was not calibrated by rehearsals.
+        If the result was not calibrated by rehearsals.
 
     Examples
     --------
     >>> iw.plots.rehearsals(idata)  # doctest: +SKIP
     """
     if not arviz_compat.has_group(idata, "calibration"):
-        raise ValueError("the result is not calibrated. Give rehearsals=rehearse(release) to fit or calibrate.")
+        raise ValueError("the result is not calibrated. Pass rehearsals=rehearse(release) to fit or calibrate.")
     record = arviz_compat.group(idata, "calibration")
     if record.attrs["method"] != "rehearsals":
         raise ValueError(
-            f"the result was calibrated by {record.attrs['method']!r}. Give rehearsals=rehearse(release) to fit or "
+            f"the result was calibrated by {record.attrs['method']!r}. Pass rehearsals=rehearse(release) to fit or "
             "calibrate."
         )
     names = [str(name) for name in record["parameter"].to_numpy()]
@@ -53,19 +63,19 @@ def plot_rehearsals(idata: arviz_compat.ArvizObject, *, ax: Axes | None = None) 
     half = record["sd_rehearsed"].to_numpy() / unit * stdtrit(n, (1 + _LEVEL) / 2)
     ax = axes_or_new(ax, 7, 1.2 + 0.4 * len(names))
     rows = np.arange(len(names))
-    lines = (("formula", np.full(len(names), _QUANTILE), 0.12, "C1"), ("rehearsals", half, 0.3, "C0"))
+    lines = (("formula", np.full(len(names), _QUANTILE), 0.12, ORANGE), ("rehearsals", half, 0.3, BLUE))
     for label, ends, below, color in lines:
         ax.hlines(rows + below, -ends, ends, color=color, linewidth=3, label=f"90 % interval, {label}")
     for row, own in enumerate(points.T):
-        ax.plot(own, np.full(len(own), row - 0.15), "o", color="0.35", markersize=3, alpha=0.6, linestyle="none")
-    ax.plot([], [], "o", color="0.35", markersize=3, linestyle="none", label=f"estimates of {n} rehearsals")
-    ax.axvline(0, color="0.6", linewidth=0.8, zorder=0)
+        ax.plot(own, np.full(len(own), row - 0.15), "o", color=GREY, markersize=3, alpha=0.6, linestyle="none")
+    ax.plot([], [], "o", color=GREY, markersize=3, linestyle="none", label=f"estimates of {n} rehearsals")
+    ax.axvline(0, color=LIGHT_GREY, linewidth=0.8, zorder=0)
     ax.set_xscale("symlog", linthresh=5)
     low, high = ax.get_xlim()
     ticks = [sign * size for size in (0, 1, 2, 3, 5, 10, 30, 100) for sign in (-1, 1)]
     ax.set_xticks(sorted({float(tick) for tick in ticks if low <= tick <= high}))
     ax.xaxis.set_major_formatter("{x:g}")
     label_rows(ax, names)
-    ax.set_xlabel("difference from the release's estimate, in the formula's standard deviations")
+    label_axes(ax, x="difference from the release's estimate, in standard deviations by the formula")
     legend_below(ax)
     return ax

@@ -1,9 +1,13 @@
-"""report(): one self-contained HTML page on a release, and on a posterior of it. Public quantities only."""
+"""report(): one self-contained HTML page about a release and a posterior. It shows public quantities only."""
 
 from __future__ import annotations
 
+import datetime
+import hashlib
 import math
+import os
 import warnings
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -15,8 +19,11 @@ from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.record import summary_with_stars
 from iwbayes.analyst.checks import check_release
 from iwbayes.analyst.criticism.diagnose import diagnose, named_in
-from iwbayes.analyst.reporting.html import bullets, page, paragraph, picture, settings, table
-from iwbayes.analyst.reporting.plots import plot_budget, plot_comparison, plot_marginals, plot_overlap, plot_weights
+from iwbayes.analyst.quantities.intervals import intervals
+from iwbayes.analyst.reporting.forest import plot_forest
+from iwbayes.analyst.reporting.html import bullets, facts, folded, page, paragraph, picture, settings, table
+from iwbayes.analyst.reporting.marginal_plots import plot_marginals
+from iwbayes.analyst.reporting.plots import WEIGHTED, plot_budget, plot_overlap, plot_weights
 from iwbayes.display import number
 from iwbayes.release import Release
 from iwbayes.schema.columns import _Numeric
@@ -27,8 +34,8 @@ _NEIGHBOURS = {
     "zero-out": "if any one row of the private table had been left empty",
     "replace-user": "if all rows of any one person had been any others",
 }
-#: More columns than this are not drawn one by one, and more parameters are not listed.
-_MOST_COLUMNS, _MOST_PARAMETERS = 30, 200
+#: Largest numbers of columns that are drawn, of parameters that are listed, and of parameters that are drawn.
+_MOST_COLUMNS, _MOST_PARAMETERS, _MOST_DRAWN = 30, 200, 60
 _SUMMARY = {
     "mean": "mean",
     "sd": "sd",
@@ -40,34 +47,43 @@ _SUMMARY = {
 }
 
 
-def report(release: Release, idata: Any = None, *, title: str | None = None) -> str:
+def report(
+    release: Release, idata: Any = None, *, title: str | None = None, date: datetime.date | str | None = None
+) -> str:
     """Describe a release, and a posterior that was fitted to it, on one HTML page.
 
-    The page needs nothing beside itself: no script, no font, no connection. Warnings come first.
+    The page is a single file: it loads no script, no font and nothing from a network. Warnings come first. Equal
+    arguments give equal pages on the same date.
 
     Parameters
     ----------
     release : Release
+        The release to describe.
     idata : arviz.InferenceData or xarray.DataTree, optional
-        Of :func:`~iwbayes.fit` or :func:`~iwbayes.calibrate` with this release.
+        Result of :func:`~iwbayes.fit` or :func:`~iwbayes.calibrate` with this release.
     title : str, optional
+        Title of the page; by default it names the columns.
+    date : datetime.date or str, optional
+        Date at the top of the page. By default the date of the environment variable ``SOURCE_DATE_EPOCH`` (seconds
+        since 1970) if it is set, and otherwise today's; both in UTC.
 
     Returns
     -------
     str
-        HTML, to be written as UTF-8.
+        HTML. Write it as UTF-8. At its top stand the date, the version of iwbayes and the SHA-256 of the release's
+        file.
 
     Raises
     ------
     TypeError
-        When release is no Release or idata no ArviZ object.
+        If release is not a Release or idata not an ArviZ object.
     ValueError
-        When idata has no posterior.
+        If idata has no posterior.
 
     Warns
     -----
     CalibrationWarning
-        When idata was fitted with the weights of another release.
+        If idata was fitted with the weights of another release.
 
     Examples
     --------
@@ -86,7 +102,7 @@ def report(release: Release, idata: Any = None, *, title: str | None = None) -> 
     origin = [("rows from", release.synthetic.origin or "unknown"), *settings(release.recipe or {})]
     sections = [
         ("warnings", "Warnings", box or paragraph("None: every check passed.", "good")),
-        *([] if fitted is None else [("posterior", "Posterior", _posterior(idata, fitted))]),
+        *([] if fitted is None else [("posterior", "Posterior", _posterior(release, idata, fitted))]),
         ("privacy", "Privacy", _privacy(release)),
         ("columns", "Columns", table("Declared from public knowledge", *column_table(schema))),
         ("weights", "Weights", _weights(release, own)),
@@ -94,22 +110,35 @@ def report(release: Release, idata: Any = None, *, title: str | None = None) -> 
         ("origin", "How it was made", table("Settings of the release", ("setting", "value"), origin)),
     ]
     summary = paragraph(
-        f"{len(release.synthetic):,} synthetic rows of {len(schema)} columns, weighted to stand for "
+        f"{len(release.synthetic):,} synthetic rows of {len(schema)} columns, weighted to represent "
         f"{release.n_private:,} private rows; epsilon {release.statement.epsilon:.4g}, delta "
         f"{release.statement.delta:.3g}."
     )
+    made = [("Date", str(_today() if date is None else date)), ("iwbayes", version("iwbayes"))]
+    summary += facts([*made, ("SHA-256 of the release", hashlib.sha256(release.to_bytes()).hexdigest())])
     kind = "Release and posterior" if idata is not None else "Release"
     some = ", ".join(schema.names[:4]) + (f" and {len(schema) - 4} more columns" if len(schema) > 4 else "")
     return page(title or f"{kind}: {some}", summary, sections)
 
 
+def _today() -> datetime.date:
+    """Return the date of SOURCE_DATE_EPOCH, which makes pages reproducible, or today's."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH")
+    now = (
+        datetime.datetime.now(datetime.UTC)
+        if epoch is None
+        else datetime.datetime.fromtimestamp(int(epoch), datetime.UTC)
+    )
+    return now.date()
+
+
 def of_another_release(checks: pd.DataFrame) -> bool:
-    """Whether a posterior was fitted with the weights of another release than the one it is described with."""
+    """Whether a posterior was fitted with the weights of a different release."""
     return "weights" in checks.index and checks.loc["weights", "verdict"] == "fail"
 
 
 def _warnings(release: Release, checks: pd.DataFrame) -> list[str]:
-    """All that speaks against taking the numbers as they are, the gravest first."""
+    """Reasons not to take the numbers as they are, the gravest first."""
     found = [str(checks.loc["weights", "what_to_do"])] if of_another_release(checks) else []
     found += [f"The release is not certified: {reason}." for reason in release.reasons]
     bad = checks[checks["verdict"].isin(("fail", "warn"))].sort_values("verdict", kind="stable")
@@ -128,12 +157,12 @@ def _privacy(release: Release) -> str:
     plain = "Nothing is promised: rows were used without noise"
     if math.isfinite(statement.epsilon):
         plain = (
-            f"Whatever can be seen in this release would have been seen {_NEIGHBOURS[statement.adjacency]}, with a "
+            f"Anything seen in this release would have been seen {_NEIGHBOURS[statement.adjacency]}, with a "
             f"probability that differs by a factor of at most {math.exp(min(statement.epsilon, 700)):.4g}"
         )
         plain += f", and by no more than {statement.delta:.2g} beyond that" if statement.delta > 0 else ""
     limits = [
-        "It says nothing of what is true of people at large: that smoking harms can be learned from any such table.",
+        "It does not cover facts about people in general: that smoking harms can be learned from any table of smokers.",
         "It covers the uses listed below and no others. The costs of other releases of the same rows add up.",
         "Choosing settings by looking at private results is not covered.",
         "The number of private rows, the schema and the settings are public.",
@@ -164,12 +193,23 @@ def _privacy(release: Release) -> str:
 
 
 def _checks(caption: str, checks: pd.DataFrame) -> str:
-    """Table of checks, and which of its rows a reader must look at."""
-    rows = zip(checks.index, *(checks[key] for key in ("verdict", "value", "threshold", "what_to_do")), strict=True)
-    count = {verdict: int((checks["verdict"] == verdict).sum()) for verdict in ("fail", "warn")}
-    there = " and ".join(f"{n} with {verdict}" for verdict, n in count.items() if n) or "none"
-    lead = f"Look at the rows that say fail or warn (here: {there}); the others passed or are for the expert."
-    return paragraph(lead) + table(caption, ("check", "verdict", "value", "limit", "what to do"), rows)
+    """Table of failed checks and warnings, and the others folded."""
+    header = ("check", "verdict", "value", "limit", "what to do")
+    keys = ("verdict", "value", "threshold", "what_to_do")
+    rows = list(zip(checks.index, *(checks[key] for key in keys), strict=True))
+    count = {verdict: int((checks["verdict"] == verdict).sum()) for verdict in ("fail", "warn", "ok")}
+    found = f"{count['fail']} failed, {count['warn']} with a warning, {count['ok']} passed"
+    bad = sorted((row for row in rows if row[1] in ("fail", "warn")), key=lambda row: row[1] != "fail")
+    others = [row for row in rows if row not in bad]
+    content = paragraph(f"{caption}: {found}.")
+    if bad:
+        content += table(f"{caption}: failed and warnings", header, bad)
+    if others:
+        content += folded(
+            f"Passed and informative checks ({len(others)})",
+            table(f"{caption}: passed and informative", header, others),
+        )
+    return content
 
 
 def _weights(release: Release, checks: pd.DataFrame) -> str:
@@ -178,19 +218,26 @@ def _weights(release: Release, checks: pd.DataFrame) -> str:
         f"{weights.method}: {weights.n_draws} draw(s). Weighted, the {n:,} rows are worth {weights.ess:,.0f} equal "
         f"ones; the Pareto shape of the largest weights is {weights.pareto_k_in_words}."
     )
+    middle = np.quantile(weights.values, [0.05, 0.95])
     content += picture(
         plot_weights(release).figure,
-        f"Histogram of the weights on a logarithmic axis; Pareto shape {weights.pareto_k_in_words}, worth "
-        f"{weights.ess:,.0f} of {n:,} rows.",
+        f"Histogram of the weights on a logarithmic axis: 90 % of them lie between {middle[0]:.3g} and "
+        f"{middle[1]:.3g}. The rows are worth {weights.ess:,.0f} of {n:,}; Pareto shape {weights.pareto_k_in_words}.",
         "Weights of the synthetic rows; their mean is one.",
     )
     measurement = weights.measurement
     if measurement is not None and measurement.features is not None:
+        overlap = plot_overlap(release)
+        [bars] = overlap.containers
+        ends = np.array([segment[:, 0] for segment in bars.lines[2][0].get_segments()])  # type: ignore[union-attr]
+        means = next(np.asarray(line.get_xdata()) for line in overlap.lines if line.get_label() == WEIGHTED)
+        inside = int(np.sum((ends[:, 0] <= means) & (means <= ends[:, 1])))
         content += picture(
-            plot_overlap(release).figure,
-            "For each measured term: the noisy private mean with 90 % of its noise, and the weighted synthetic mean.",
-            "What was measured of the private rows, and where the weights take the synthetic ones. Weighted means "
-            "should lie within most of the bars.",
+            overlap.figure,
+            f"Measured terms with 90 % intervals of their privacy noise: the weighted synthetic mean lies inside "
+            f"{inside} of {len(means)} intervals.",
+            "Measured features of the private rows, and the synthetic rows before and after weighting. Weighted means "
+            "should lie within most of the intervals.",
         )
     return content + _checks("Checks of the release", checks)
 
@@ -213,9 +260,16 @@ def _marginals(release: Release) -> str:
         for level in column.levels[:12]:  # type: ignore[attr-defined]
             same = (frame[name] == level).fillna(False).to_numpy(dtype=bool)
             rows.append((f"{name}: {level}", "share", float(same.mean()), float(shares[same].sum())))
+    moved = (
+        max((abs(row[3] - row[2]), row) for row in rows if row[1] == "share")
+        if any(row[1] == "share" for row in rows)
+        else None
+    )
+    largest = f" The share that moves most is {moved[1][0]}: {moved[1][2]:.1%} to {moved[1][3]:.1%}." if moved else ""
     content = picture(
         plot_marginals(release, names)[0].figure,
-        "A panel for each column: shares of its values among the synthetic rows, weighted and unweighted.",
+        f"A panel for each of {len(names)} columns: shares of its values among the synthetic rows, unweighted and "
+        f"weighted.{largest} The table below has the numbers.",
         "Synthetic rows, weighted (filled) and unweighted (line)."
         + (f" {hidden} columns are not shown." if hidden else ""),
     )
@@ -223,13 +277,13 @@ def _marginals(release: Release) -> str:
 
 
 def _rehearsed(record: xr.Dataset) -> str:
-    """Table of what rehearsals say of each parameter."""
+    """Table of the results of rehearsals, for each parameter."""
     n = int(record.attrs["n_rehearsals"])
     lead = (
-        f"In each of {n} rehearsals the release was made again from its own rows, and the model fitted. Covered says "
-        "how often the quick formula's 90 % interval held what was rehearsed: near 0.9, the formula will do for this "
-        "model. Length is that of the interval by rehearsals over the formula's, and unrehearsed the share of its "
-        "variance for what the release did not measure."
+        f"Each of {n} rehearsals makes the release again from its own rows and fits the model. The column 'covered' is "
+        "the share of rehearsals whose 90 % interval by the formula covers the rehearsed value: near 0.9 the formula "
+        "works for this model. 'Length' is the length of the interval by rehearsals over its length by the formula, and "
+        "'unrehearsed' the share of its variance for quantities that the release did not measure."
     )
     keys = ("rehearsed_coverage", "rehearsed_coverage_se", "length_ratio", "unrehearsed_share")
     columns = [record["parameter"].to_numpy(), *(record[key].to_numpy() for key in keys)]
@@ -238,7 +292,7 @@ def _rehearsed(record: xr.Dataset) -> str:
     return paragraph(lead) + table("What rehearsals say", header, rows)
 
 
-def _posterior(idata: Any, checks: pd.DataFrame) -> str:
+def _posterior(release: Release, idata: Any, checks: pd.DataFrame) -> str:
     posterior = arviz_compat.group(idata, "posterior")
     names = {"formula": "Model", "family": "family", "method": "computed by", "weights": "weights"}
     facts = [f"{text}: {posterior.attrs[key]}" for key, text in names.items() if key in posterior.attrs]
@@ -255,12 +309,15 @@ def _posterior(idata: Any, checks: pd.DataFrame) -> str:
     record = arviz_compat.group(idata, "calibration") if arviz_compat.has_group(idata, "calibration") else None
     rehearsed = record if record is not None and record.attrs["method"] == "rehearsals" else None
     if checks.loc["calibration", "verdict"] == "ok":
-        said = "The intervals account for the noise in the weights: inside the domain that simulations support."
+        said = (
+            "The intervals are calibrated: they account for the noise in the weights, within the limits that "
+            "simulations support."
+        )
         if rehearsed is not None:
             n = int(rehearsed.attrs["n_rehearsals"])
             said = (
-                f"The intervals are as wide as {n} rehearsals of the release ask for, and account "
-                "for what rehearsals cannot see."
+                f"The widths of the intervals come from {n} rehearsals of the release, and account for errors that "
+                "rehearsals cannot show."
             )
         content += paragraph(said, "good")
     else:
@@ -273,11 +330,16 @@ def _posterior(idata: Any, checks: pd.DataFrame) -> str:
     content += table(caption, ("parameter", *_SUMMARY.values()), rows)
     if rehearsed is not None:
         content += _rehearsed(rehearsed)
-    forest = pd.DataFrame({"coefficient": shown.index, "method": "posterior", "mean": shown["mean"]})
-    forest = forest.assign(lower=shown["eti90_lb"], upper=shown["eti90_ub"])
+    every = intervals(idata)
+    forest = every.iloc[:_MOST_DRAWN]
+    clear = int(((forest["lower"] > 0) | (forest["upper"] < 0)).sum())
+    bad = [str(name) for name in forest.index[forest["calibrated"].eq(False).fillna(False).to_numpy(dtype=bool)]]
+    uncalibrated = f" NOT calibrated, hollow and dashed: {', '.join(bad[:6])}{' and more' if len(bad) > 6 else ''}."
     content += picture(
-        plot_comparison(forest.iloc[:60]).figure,
-        "Means and 90 % intervals of the parameters; the table above has the numbers.",
-        "Posterior means and 90 % intervals" + (" of the first 60 parameters." if len(forest) > 60 else "."),
+        plot_forest(idata if len(forest) == len(every) else forest, release=release).figure,
+        f"Means and 90 % intervals of {len(forest)} parameters; {clear} intervals exclude zero."
+        f"{uncalibrated if bad else ''} The table above has the numbers.",
+        "Posterior means and 90 % intervals, slopes of numbers per standard deviation"
+        + (f"; the first {_MOST_DRAWN} parameters." if len(every) > _MOST_DRAWN else "."),
     )
     return content + _checks("Checks of the posterior and its release", checks)

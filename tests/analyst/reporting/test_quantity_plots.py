@@ -83,7 +83,7 @@ def test_predictions_of_rows_and_of_other_responses(ax):
     row = iw.plots.predictions(iw.predictions(idata, new.iloc[:1]))
     assert row.get_xlabel() == "row" and len(row.collections[0].get_segments()) == 1
     many = pd.DataFrame({"x": np.linspace(-1, 1, 9), "g": "u"}).assign(g=["u", "v", "w"] * 3)
-    with pytest.raises(ValueError, match="there are 9 lines, for .*and 8 can be told apart"):
+    with pytest.raises(ValueError, match="there are 9 lines, for .*and a figure distinguishes at most 8"):
         _, idata = drawn_fit("y ~ x + k", "gaussian", RELEASE)
         iw.plots.predictions(iw.predictions(idata, many.assign(k=range(9))))
 
@@ -110,6 +110,11 @@ def test_a_grid_from_a_file_is_drawn_the_same(tmp_path):
             np.testing.assert_array_equal(before.get_xydata(), after.get_xydata())
 
 
+def said(text):
+    """Text of a label on one line."""
+    return " ".join(text.split())
+
+
 def rows_of(ax):
     """Label, mean, lower and upper of every row and method of a forest plot."""
     names = texts(ax.get_yticklabels())
@@ -134,9 +139,9 @@ def test_slopes(ax):
     assert list(shown) == [(name, f"z = {level}") for level in ("no", "yes") for name in ("x", "k")]
     for (name, label), numbers in shown.items():
         np.testing.assert_allclose(numbers, summary(values_of(found, name)[:, int(label == "z = yes")]), rtol=1e-12)
-    assert ax.get_xlabel() == "average slope of the mean of y"
+    assert ax.get_xlabel() == "average slope of the mean of y, per unit of the column"
     one = iw.plots.slopes(iw.slopes(idata, RELEASE, rows="fixed"), prob=0.5)
-    assert one.get_title() == "50 % intervals, NOT calibrated, the rows taken as given" and one.get_legend() is None
+    assert one.get_title() == "50 % intervals, NOT calibrated; the rows are taken as given" and one.get_legend() is None
 
 
 def test_comparisons(ax):
@@ -147,14 +152,16 @@ def test_comparisons(ax):
     assert [name for name, _ in shown] == ["g: v - u", "g: w - u", "x: -1 - 2", "k: +3"]
     np.testing.assert_allclose(shown["g: w - u", ""], summary(values_of(found, "g")[:, 1]), rtol=1e-12)
     np.testing.assert_allclose(shown["k: +3", ""], summary(values_of(found, "k")), rtol=1e-12)
-    assert ax.get_xscale() == "linear" and ax.get_xlabel() == "difference in the average probability of z = yes"
+    assert ax.get_xscale() == "linear" and said(ax.get_xlabel()) == (
+        "difference in the average probability of z = yes (0: no difference)"
+    )
     ratios = iw.plots.comparisons(iw.comparisons(idata, RELEASE, contrast={"g": ["w", "u"]}, comparison="ratio"))
     assert ratios.get_xscale() == "log" and texts(ratios.get_yticklabels()) == ["g: u / w"]
-    assert ratios.lines[-1].get_xdata() == [1, 1] and ratios.get_xlabel().startswith("ratio of the average probability")
+    assert ratios.lines[-1].get_xdata() == [1, 1] and "ratio of the average probability" in ratios.get_xlabel()
     odds = iw.odds_ratios(idata, units={"x": 2})
     drawn = iw.plots.comparisons(odds)
     assert (
-        texts(drawn.get_yticklabels()) == ["x: +2", "g: v", "g: w", "k: +1"] and drawn.get_xlabel() == "odds ratio of z"
+        texts(drawn.get_yticklabels()) == ["x: +2", "g: v", "g: w", "k: +1"] and "odds ratio of z" in drawn.get_xlabel()
     )
     np.testing.assert_allclose(rows_of(drawn)["g: v", ""], summary(values_of(odds, "g")[:, 0]), rtol=1e-12)
 
@@ -167,7 +174,7 @@ def test_comparisons_of_the_probabilities_of_levels():
     np.testing.assert_allclose(shown["z: yes - no", "g = w"], summary(values_of(found, "z")[:, 0, 2]), rtol=1e-12)
     both = rows_of(iw.plots.comparisons(iw.comparisons(idata, RELEASE, by="z", rows="fixed")))
     assert len(both) == 6 and ("z: yes - no", "z = yes, g = w") in both
-    with pytest.raises(ValueError, match="and 8 can be told apart"):
+    with pytest.raises(ValueError, match="and a figure distinguishes at most 8"):
         iw.plots.slopes(iw.slopes(idata, RELEASE, by="k", rows="fixed"))
 
 
@@ -181,8 +188,37 @@ def test_intervals_are_called_calibrated_where_the_draws_are():
         (iw.plots.comparisons, iw.odds_ratios(idata)),
         (iw.plots.predictions, iw.predictions(idata, RELEASE, conditional="g")),
     ):
-        assert plot(found).get_title() == "90 % intervals, calibrated"
+        ax = plot(found)
+        assert ax.get_title() == "90 % intervals, calibrated"
+        assert all(line.get_markerfacecolor() != "white" for line in ax.lines)
         assert plot(found).figure._repr_png_().startswith(b"\x89PNG")
+
+
+def test_intervals_that_are_not_calibrated_are_hollow_and_dashed_and_said_in_bold():
+    _, idata = drawn_fit("z ~ x + g", "bernoulli", RELEASE)
+    for own in (iw.plots.slopes(iw.slopes(idata, RELEASE)), iw.plots.comparisons(iw.odds_ratios(idata))):
+        assert "NOT calibrated" in own.get_title() and own.title.get_fontweight() == "bold"
+        assert "white" in {line.get_markerfacecolor() for line in own.lines}
+        assert all(style[1] is not None for style in own.collections[0].get_linestyles())
+
+
+@pytest.mark.parametrize("width", [3.2, 7.0])
+def test_nothing_is_clipped_and_labels_do_not_overlap_in_narrow_columns(width):
+    _, idata = drawn_fit("g ~ x + z", "categorical", RELEASE, shape=(2, 50))
+    found = iw.comparisons(idata, RELEASE, rows="fixed")
+    figure = Figure(figsize=(2 * width, 3), layout="constrained")
+    first, second = figure.subplots(1, 2)
+    iw.plots.comparisons(found, ax=first)
+    iw.plots.predictions(iw.predictions(idata, RELEASE, conditional="x"), ax=second)
+    figure.draw_without_rendering()
+    page = figure.bbox
+    for ax in (first, second):
+        boxes = [own.get_window_extent() for own in (ax.title, ax.xaxis.label, ax.yaxis.label, ax.get_legend())]
+        for box in (own for own in boxes if own.width > 0):
+            assert page.x0 - 1 <= box.x0 and box.x1 <= page.x1 + 1, box
+            assert page.y0 - 1 <= box.y0 and box.y1 <= page.y1 + 1, box
+        assert ax.get_legend().get_window_extent().y1 <= ax.xaxis.label.get_window_extent().y0 + 2
+    assert first.title.get_window_extent().x1 <= second.title.get_window_extent().x0
 
 
 def test_other_objects_are_refused():

@@ -1,10 +1,13 @@
 """The report page: self-contained, escaped, warnings first, and readable without seeing its pictures."""
 
 import base64
+import datetime
+import hashlib
 import re
 import shutil
 import subprocess
 from dataclasses import replace
+from html import escape
 from html.parser import HTMLParser
 
 import numpy as np
@@ -16,7 +19,8 @@ from typer.testing import CliRunner
 import iwbayes as iw
 from iwbayes import cli
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.reporting import report
+from iwbayes.analyst.reporting import drawing, report
+from iwbayes.analyst.reporting import html as html_parts
 from iwbayes.display import number
 
 VOID = {"meta", "link", "img", "br"}
@@ -118,7 +122,7 @@ def test_warnings_come_first_and_numbers_are_those_of_the_objects(html, release,
     assert f"joint scale of the parts' epsilons{release.recipe['calibration']:.4g}" in page.sections["origin"]
     assert "calibration" not in page.sections["origin"]
     for name in ("posterior", "weights"):
-        assert "Look at the rows that say fail or warn (here: " in page.sections[name]
+        assert re.search(r"\d+ failed, \d+ with a warning, \d+ passed", page.sections[name])
     weighted = np.average(release.synthetic.frame["x"], weights=release.weights.values)
     assert f"{weighted:.4g}" in page.sections["marginals"]
 
@@ -139,10 +143,51 @@ def test_a_browser_shows_it_without_a_complaint(html, tmp_path, width):
 
 
 def test_a_release_alone_and_the_same_bytes(release):
-    html = iw.report(release, title="Only <this>")
-    assert html == iw.report(release, title="Only <this>")
+    html = iw.report(release, title="Only <this>", date="2026-01-02")
+    assert html == iw.report(release, title="Only <this>", date=datetime.date(2026, 1, 2))
     page = Page(html)
     assert "posterior" not in page.sections and "<title>Only &lt;this&gt;</title>" in html
+
+
+def test_the_top_says_date_version_and_digest(release, tmp_path, monkeypatch, words_only):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", str(86_400 * 365))
+    text = Page(iw.report(release)).sections["top"]
+    path = release.save(tmp_path / "r.iwb", allow_uncertified=True)
+    assert hashlib.sha256(path.read_bytes()).hexdigest() in text and iw.__version__ in text and "1971-01-01" in text
+    monkeypatch.delenv("SOURCE_DATE_EPOCH")
+    days = [datetime.datetime.now(datetime.UTC).date()]
+    text = Page(iw.report(release)).sections["top"]
+    days.append(datetime.datetime.now(datetime.UTC).date())
+    assert any(str(day) in text for day in days)
+
+
+def test_failed_checks_and_warnings_are_open_and_the_others_folded(release, idata, words_only):
+    html = iw.report(release, idata)
+    checks = iw.diagnose(release, idata)
+    inside = "".join(re.findall("(?s)<details>.*?</details>", html))
+    outside = re.sub("(?s)<details>.*?</details>", "", html)
+    for name, verdict in checks["verdict"].items():
+        row = f'<th scope="row">{escape(str(name))}</th>'
+        assert row in (outside if verdict in ("fail", "warn") else inside), name
+    bad = checks["verdict"].isin(["fail", "warn"]).sum()
+    assert bad and html.count("<summary>") == 2 and f"Passed and informative checks ({len(checks) - bad})" in html
+
+
+def test_texts_have_enough_contrast():
+    """At least 4.5:1 by the formula of WCAG 2, against white and the backgrounds of boxes."""
+
+    def luminance(colour):
+        parts = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+        linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+        return linear @ [0.2126, 0.7152, 0.0722]
+
+    style = re.sub(r"#([0-9a-f])([0-9a-f])([0-9a-f])(?![0-9a-f])", r"#\1\1\2\2\3\3", html_parts._STYLE)
+    texts = set(re.findall(r"(?<![-\w])color: (#[0-9a-f]{6})", style)) | {drawing.GOOD_TEXT, drawing.BAD_TEXT}
+    grounds = set(re.findall(r"background: (#[0-9a-f]{6})", style))
+    assert len(texts) >= 6 and len(grounds) >= 4
+    for text in texts:
+        for ground in grounds:
+            assert (luminance(ground) + 0.05) / (luminance(text) + 0.05) >= 4.5, (text, ground)
 
 
 def test_a_clean_release_has_no_warning(release, words_only):
@@ -166,7 +211,7 @@ def test_a_posterior_of_other_weights_and_one_that_is_not_calibrated_are_said(re
 def test_a_calibrated_posterior_is_not_that_of_another_release(html, release, idata, words_only):
     log_weights = release.weights.log_weights + 0.1 * release.synthetic.frame["x"].to_numpy()
     other = replace(release, weights=replace(release.weights, log_weights=log_weights))
-    assert "The intervals account for" in Page(html).sections["posterior"]
+    assert "The intervals are calibrated: they account for" in Page(html).sections["posterior"]
     with pytest.warns(iw.CalibrationWarning, match="other weights") as caught:
         page = Page(iw.report(other, idata))
     assert len(caught) == 1 and caught[0].filename == __file__
@@ -200,7 +245,7 @@ def test_rehearsals_are_shown(release, words_only):
     page = iw.report(release, own)
     record = arviz_compat.group(own, "calibration").sel(parameter="x")
     text = Page(page).sections["posterior"]
-    assert "The intervals are as wide as 10 rehearsals of the release ask for" in text
+    assert "The widths of the intervals come from 10 rehearsals of the release" in text
     said = text[text.index("What rehearsals say") :]
     assert all(number(float(record[key])) in said for key in ("rehearsed_coverage", "length_ratio"))
 

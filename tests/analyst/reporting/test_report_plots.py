@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import matplotlib.dates as mdates
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,6 +11,7 @@ from matplotlib.figure import Figure
 from scipy.stats import norm
 
 import iwbayes as iw
+from iwbayes.analyst.reporting.plots import MEASURED
 from iwbayes.coverage.study import CoverageStudy
 
 
@@ -65,9 +67,9 @@ def test_overlap_shows_the_measured_means_and_where_the_weights_go(release, ax):
     assert labels == list(schema.feature_names)
     expected = np.average(encoded, axis=0, weights=weights.values) - encoded.mean(axis=0)
     lines = {line.get_label(): line for line in ax.lines}
-    np.testing.assert_allclose(lines["synthetic, weighted"].get_xdata(), expected / sd, atol=1e-9)
+    np.testing.assert_allclose(lines["synthetic rows, weighted"].get_xdata(), expected / sd, atol=1e-9)
     back = np.linalg.lstsq(phi[:, :k] - phi[:, :k].mean(axis=0), encoded - encoded.mean(axis=0))[0]
-    [bars] = [c for c in ax.containers if c.get_label() == "private, measured with noise"]
+    [bars] = [c for c in ax.containers if c.get_label() == MEASURED]
     np.testing.assert_allclose(
         np.asarray(bars.lines[0].get_xdata(), dtype=float), 0.1 * np.arange(k) @ back / sd, atol=1e-9
     )
@@ -114,16 +116,68 @@ def test_marginals_with_missing_cells_and_many_levels():
     statement = iw.Ledger(1.0, 0.0).statement()
     release = iw.Release(table, iw.Weights(np.log([1, 2, 3, 4]), "w"), statement, n_private=4)
     first, second = iw.plots.marginals(release)
-    assert first.get_title() == r"\$g\$, missing 20% (unweighted 25%)" and "missing 30%" in second.get_title()
-    first.figure.canvas.draw()
+    assert first.get_title() == r"\$g\$" + "\nmissing: 20% (unweighted 25%)" and "missing: 30%" in second.get_title()
+    first.figure.draw_without_rendering()
     with pytest.raises(ValueError, match="nothing was charged"):
         iw.plots.budget(release)
+
+
+def table_release(schema, frame, weights):
+    statement = iw.Ledger(1.0, 0.0).statement()
+    table = iw.SyntheticTable(frame, schema, origin="a", already_spent=(0, 0))
+    return iw.Release(table, iw.Weights(np.log(weights), "w"), statement, n_private=len(frame))
+
+
+def test_whole_numbers_have_a_bar_each_and_bins_of_equal_numbers_if_there_are_many():
+    frame = pd.DataFrame({"few": [0, 2, 2, 7], "many": [0, 1, 100, 199]})
+    schema = iw.Schema(iw.Integer("few", 0, 500), iw.Integer("many", 0, 500))
+    few, many = iw.plots.marginals(table_release(schema, frame, [1, 2, 3, 4]))
+    assert [bar.get_x() + 0.5 for bar in few.patches[:8]] == list(range(8))
+    np.testing.assert_allclose([bar.get_height() for bar in few.patches[:8]], [0.1, 0, 0.5, 0, 0, 0, 0, 0.4])
+    widths = {bar.get_width() for bar in many.patches[:-1]}
+    assert widths == {7.0} and sum(bar.get_height() for bar in many.patches[:-1]) == pytest.approx(1)
+    assert many.patches[0].get_height() == pytest.approx(0.3)
+    np.testing.assert_allclose(few.patches[-1].get_data().values, [0.25, 0, 0.5, 0, 0, 0, 0, 0.25])
+
+
+def test_a_column_with_log1p_has_a_logarithmic_axis_and_dates_are_dates():
+    frame = pd.DataFrame({"income": [0.0, 100.0, 5e4, 2e5], "day": [0, 31, 59, 364], "year": [0, 1, 2, 2]})
+    schema = iw.Schema(
+        iw.Real("income", 0, 1e6, transform="log1p"),
+        iw.Date("day", "2019-01-01", "2020-12-31"),
+        iw.Date("year", "2010-01-01", "2015-01-01", unit="year"),
+    )
+    income, day, year = iw.plots.marginals(table_release(schema, frame, [1, 2, 3, 4]))
+    edges = [bar.get_x() for bar in income.patches[:30]]
+    np.testing.assert_allclose(np.diff(np.log1p(edges)), np.log1p(2e5) / 30, rtol=1e-6)
+    assert sum(bar.get_height() for bar in income.patches[:30]) == pytest.approx(1)
+    income.figure.draw_without_rendering()
+    assert [text.get_text() for text in income.get_xticklabels()] == ["0", "100", "1000", "10k", "100k"]
+    start = mdates.date2num(np.datetime64("2019-01-01"))
+    assert day.patches[0].get_x() == start and day.get_xlim()[0] < start + 365 < day.get_xlim()[1]
+    assert sum(bar.get_height() for bar in day.patches[:-1]) == pytest.approx(1)
+    assert [mdates.num2date(bar.get_x()).year for bar in year.patches[:3]] == [2010, 2011, 2012]
+    np.testing.assert_allclose([bar.get_height() for bar in year.patches[:3]], [0.1, 0.2, 0.7])
+
+
+def test_many_levels_share_a_bar_and_long_labels_lie_next_to_horizontal_bars():
+    levels = tuple(f"level number {index}" for index in range(20))
+    frame = pd.DataFrame({"g": ["level number 3"] * 3 + list(levels)})
+    [ax] = iw.plots.marginals(table_release(iw.Schema(iw.Categorical("g", levels)), frame, [1.0] * 23))
+    labels = [text.get_text() for text in ax.get_yticklabels()]
+    assert len(labels) == 13 and labels[-1] == "8 others" and "level number 3" in labels
+    widths = [bar.get_width() for bar in ax.patches[:13]]
+    assert widths[labels.index("level number 3")] == pytest.approx(4 / 23) and sum(widths) == pytest.approx(1)
+    assert widths[-1] == pytest.approx(8 / 23)
+    ax.figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in ax.get_yticklabels()]
+    assert all(one.y0 >= two.y1 - 1 for one, two in zip(boxes, boxes[1:], strict=False))
 
 
 def test_budget(release, ax):
     iw.plots.budget(release, ax=ax)
     labels = [tick.get_text() for tick in ax.get_yticklabels()]
-    assert labels == [*dict.fromkeys(e.label for e in release.statement.events), "together"]
+    assert labels == [*dict.fromkeys(e.label for e in release.statement.events), "all uses together"]
     widths = [bar.get_width() for bar in ax.patches]
     for label, width in zip(labels, widths, strict=True):
         own = [e.count * e.epsilon for e in release.statement.events if e.label == label]

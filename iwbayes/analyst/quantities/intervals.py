@@ -1,0 +1,116 @@
+"""Means and intervals of posteriors, as one table: for printing, comparing and drawing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.calibration.record import NOT_CALIBRATED
+
+#: Columns that a table of intervals needs.
+BOUNDS = ("mean", "lower", "upper")
+
+
+def intervals(
+    posteriors: arviz_compat.ArvizObject | pd.DataFrame | dict[str, arviz_compat.ArvizObject | pd.DataFrame],
+    *,
+    prob: float = 0.9,
+) -> pd.DataFrame:
+    """Return the posterior mean and equal-tailed interval of every scalar, of one posterior or of several.
+
+    Parameters
+    ----------
+    posteriors : arviz.InferenceData, xarray.DataTree, pandas.DataFrame, or dict of str to these
+        Results of :func:`~iwbayes.fit`, :func:`~iwbayes.slopes`, :func:`~iwbayes.odds_ratios` or ``pm.sample``, for
+        example. A dict names several of them, such as ``{"private rows": idata, "released": other}``. A table
+        holds estimates of another kind: one row for each coefficient, with columns ``mean``, ``lower`` and ``upper``
+        and the coefficient's name as index or in a column ``coefficient``. Its numbers are kept.
+    prob : float
+        Probability of the equal-tailed intervals, in (0, 1).
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns ``mean``, ``lower``, ``upper`` and ``calibrated``: True or False as the calibration of the posterior
+        says, and missing if it says nothing, as for private rows. The index ``coefficient`` has flat names, such as
+        ``b`` and ``c[level]``. For a dict the index is ``method`` and ``coefficient``, so that
+        ``table["mean"].unstack("method")`` puts the posteriors side by side.
+
+    Raises
+    ------
+    TypeError
+        If an entry is neither an ArviZ object with a posterior nor a table.
+    ValueError
+        If prob is out of range, or a table lacks a column or names a coefficient twice.
+
+    See Also
+    --------
+    iwbayes.plots.forest : The same numbers as a figure.
+
+    Examples
+    --------
+    >>> import iwbayes as iw
+    >>> people = iw.datasets.simulate_table("bernoulli", 500, random_seed=1)
+    >>> release = iw.publish(iw.PrivateTable(people.frame, people.schema), epsilon=9, delta=1e-6, progressbar=False)
+    >>> idata = iw.fit("y ~ x", release, weights="uniform", calibrate="none", draws=200, random_seed=1)
+    >>> table = iw.intervals({"unweighted": idata})
+    >>> list(table.index)
+    [('unweighted', 'Intercept'), ('unweighted', 'x')]
+    """
+    if not 0 < prob < 1:
+        raise ValueError(f"prob must be in (0, 1); got {prob}. Use 0.9 for a 90 % interval.")
+    if not isinstance(posteriors, dict):  # ArviZ objects are mappings, too
+        return _of_one(posteriors, prob, "")
+    if not posteriors:
+        raise ValueError("posteriors is empty. Pass at least one, by its name.")
+    found = {str(name): _of_one(one, prob, f" {name!r}") for name, one in posteriors.items()}
+    return pd.concat(found, names=["method", "coefficient"])
+
+
+def _of_one(posterior: arviz_compat.ArvizObject | pd.DataFrame, prob: float, named: str) -> pd.DataFrame:
+    """Intervals of one posterior or table; `named` is its name for messages, with a space before."""
+    if isinstance(posterior, pd.DataFrame):
+        return _checked(posterior, named)
+    try:
+        known = arviz_compat.has_group(posterior, "posterior")
+    except TypeError:
+        known = False
+    if not known:
+        raise TypeError(
+            f"posteriors must be ArviZ objects with a group 'posterior' or tables; got {type(posterior).__name__}"
+            f"{named}. Pass results of iw.fit or pm.sample."
+        )
+    group = arviz_compat.group(posterior, "posterior")
+    draws = arviz_compat.scalars(group.drop_vars(NOT_CALIBRATED, errors="ignore"))
+    tails = (1 - prob) / 2, (1 + prob) / 2
+    rows = [(values.mean(), *np.quantile(values, tails)) for values in draws.values()]
+    table = pd.DataFrame(rows, columns=list(BOUNDS), index=pd.Index(list(draws), name="coefficient", dtype=object))
+    return table.assign(calibrated=pd.array(_calibrated(posterior, list(draws)), dtype="boolean"))
+
+
+def _checked(table: pd.DataFrame, named: str) -> pd.DataFrame:
+    """Return a table of estimates in the form of `intervals`."""
+    table = table.set_index("coefficient") if "coefficient" in table.columns else table.rename_axis("coefficient")
+    absent = [name for name in BOUNDS if name not in table.columns]
+    if absent:
+        raise ValueError(f"the table{named} lacks the columns {absent}; it needs {list(BOUNDS)}.")
+    if table.index.has_duplicates:
+        twice = str(table.index[table.index.duplicated()][0])
+        raise ValueError(f"the table{named} has the coefficient {twice!r} twice. Keep one row for each.")
+    known = table["calibrated"] if "calibrated" in table.columns else [pd.NA] * len(table)
+    return table[list(BOUNDS)].assign(calibrated=pd.array(list(known), dtype="boolean"))
+
+
+def _calibrated(posterior: arviz_compat.ArvizObject, names: list[str]) -> list[bool | None]:
+    """Whether each scalar is calibrated, as a posterior of this package records it; None if it does not."""
+    group = arviz_compat.group(posterior, "posterior")
+    if arviz_compat.has_group(posterior, "calibration"):
+        if arviz_compat.group(posterior, "calibration").attrs["verdict"] == "calibrated":
+            return [True] * len(names)
+        marked = group.coords[f"{NOT_CALIBRATED}_dim"].to_numpy() if NOT_CALIBRATED in group else names
+        bad = {str(name) for name in marked}
+        return [name not in bad for name in names]
+    if "verdict" in group.attrs:  # slopes, comparisons and odds ratios
+        return [group.attrs["verdict"] == "calibrated"] * len(names)
+    return [False if group.attrs.get("calibrated") == "no" else None] * len(names)
