@@ -182,8 +182,8 @@ class DiscriminatorWeights(FreeEstimator):
         if isinstance(self.gan, type) or not isinstance(self.gan, LogRatio):
             name = self.gan.__name__ if isinstance(self.gan, type) else type(self.gan).__name__
             raise TypeError(
-                f"gan must be a fitted object with log_ratio(table) and fingerprint(); got {name}. With a "
-                f"Wasserstein critic there is no log ratio: use NeuralWeights or TiltWeights instead."
+                f"gan must be a fitted object with log_ratio(table) and fingerprint(); got {name}. A "
+                f"Wasserstein critic has no log odds: use NeuralWeights or TiltWeights instead."
             )
 
     @property
