@@ -18,7 +18,17 @@ def test_the_metadata_name_the_extras():
     names = {re.match(r"[\w.-]+", line)[0].lower() for line in needed}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert names == {re.match(r"[\w.-]+", line)[0].lower() for line in project["dependencies"]}
-    assert not names & {"torch", "statsmodels", "sphinx", "nutpie"}
+    assert not names & {"torch", "statsmodels", "sphinx", "nutpie", "scikit-learn"}
+    recipe = (ROOT / "conda" / "meta.yaml").read_text(encoding="utf-8")
+    run = re.findall(r"^    - ([\w-]+) ", recipe[recipe.index("  run:") : recipe.index("test:")], re.M)
+    assert {name.replace("matplotlib-base", "matplotlib") for name in run} == names | {"python"}
+    assert {"Source", "Documentation", "Changelog", "Issues"} <= project["urls"].keys()
+
+
+def test_the_long_description_has_no_relative_link():
+    """An index shows it without the files next to it."""
+    text = metadata("iwbayes").get_payload() or metadata("iwbayes")["Description"]
+    assert "# iwbayes" in text and re.findall(r"\]\((?!https?://|#)[^)]*\)", text) == []
 
 
 @pytest.mark.slow

@@ -423,3 +423,11 @@ def test_an_event_may_be_too_probable_on_either_sample():
     rare = np.where(rng.random((20_000, 1)) < 0.05, 10.0, rng.permutation(plain))
     bounds = [lower_bounds(*pair, delta=1e-6, confidence=0.999).epsilon for pair in ((rare, plain), (plain, rare))]
     assert min(bounds) > 3.5 and bounds[0] == pytest.approx(bounds[1], rel=0.05)
+
+
+def test_a_missing_extra_is_named_before_any_run(monkeypatch):
+    schema = Schema(Binary("y"))
+    first, second = opposite_corners(schema, 10)
+    monkeypatch.setattr("iwbayes.curator.auditing.evidence.find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match=r"Run: pip install \"iwbayes\[audit\]\""):
+        audit(BayesNet(), first, second, epsilon=1.0, noise=None)

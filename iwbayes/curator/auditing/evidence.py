@@ -10,15 +10,13 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from importlib.util import find_spec
 from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainccinv, betaincinv, ndtri
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
-from sklearn.tree import DecisionTreeClassifier
 
 from iwbayes._threads import one_blas_thread
 from iwbayes.arrays import Array
@@ -29,6 +27,14 @@ Statistic = Callable[[Array], Array]
 _N_THRESHOLDS, _LEAST_TAIL = 200, 20
 #: Largest number of columns for which a tree is fitted; a tree searches every column, and is slow for more.
 _TREE_WIDTH = 100
+
+
+def require_sklearn() -> None:
+    """Raise a ModuleNotFoundError that names the extra if scikit-learn is not installed."""
+    if find_spec("sklearn") is None:
+        raise ModuleNotFoundError(
+            'audits need the package scikit-learn, which is not installed. Run: pip install "iwbayes[audit]".'
+        )
 
 
 class LowerBounds(NamedTuple):
@@ -196,6 +202,8 @@ def _linear(one: Array, two: Array) -> Statistic:
 
 def _logistic(rows: Array, labels: NDArray, here: Array, there: Array) -> Statistic:
     """Return a logistic regression on the coordinates and on their differences of distances to the two centres."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
 
     def columns(z: Array) -> Array:
         return np.hstack([z, np.abs(z - there) - np.abs(z - here)])
@@ -222,6 +230,8 @@ def _spread(one: Array, two: Array) -> Statistic:
 
 
 def _tree(rows: Array, labels: NDArray, seed: int) -> Statistic:
+    from sklearn.tree import DecisionTreeClassifier
+
     least = max(10, len(rows) // 200)
     tree = DecisionTreeClassifier(max_leaf_nodes=8, min_samples_leaf=least, random_state=seed).fit(rows, labels)
     return lambda z: tree.predict_proba(z)[:, 1]
