@@ -14,7 +14,8 @@ from iwbayes._warnings import CalibrationWarning
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.record import summary_with_stars
 from iwbayes.analyst.checks import check_release
-from iwbayes.analyst.criticism.diagnose import diagnose, named_in
+from iwbayes.analyst.criticism.diagnose import diagnose
+from iwbayes.analyst.criticism.diagnostics_table import named_in
 from iwbayes.analyst.reporting.html import bullets, page, paragraph, picture, settings, table
 from iwbayes.analyst.reporting.plots import plot_budget, plot_comparison, plot_marginals, plot_overlap, plot_weights
 from iwbayes.display import number

@@ -293,7 +293,7 @@ def test_what_cannot_be_compared_is_refused():
     release = release_of(SyntheticTable(frame, Schema(*columns)))
     with pytest.warns(UserWarning, match="zero in all rows"):
         _, idata = drawn_fit("y ~ a*b + n", "gaussian", release)
-    with pytest.raises(ValueError, match=r"columns \['a\[T.v\]:b\[T.t\]'\] of the design were zero in all rows"):
+    with pytest.raises(ValueError, match=r"columns \['a\[T.v\]:b\[T.t\]'\] of the design matrix must be zero"):
         fixed(idata, release)
     with pytest.raises(ValueError, match="no longer than the 0 from its smallest"):
         fixed(idata, release, contrast="n")
