@@ -368,7 +368,7 @@ def test_the_declared_column_decides_the_family(response, family):
 
 
 def test_whole_numbers_ask_for_the_family():
-    message = r"family must be given for the response 'k', Integer in \[0, 60\], .* Use family='poisson' or 'negativebinomial'"
+    message = r"must be given for the response 'k', Integer in \[0, 60\], .* Use family='poisson' or 'negativebinomial'"
     with pytest.raises(ValueError, match=message):
         fit("k ~ x", make_release())
     with pytest.raises(ValueError, match="family must be given .* Use family='gaussian'."):

@@ -273,11 +273,19 @@ def test_priors_of_two_models_do_not_interfere():
 @pytest.mark.parametrize(
     ("prior", "error", "message"),
     [
-        (lambda: {"q": pm.Normal.dist()}, ValueError, r"got \['q'\]. Use names from \['Intercept', 'k', 'c', 'sigma'\]"),
+        (
+            lambda: {"q": pm.Normal.dist()},
+            ValueError,
+            r"got \['q'\]. Use names from \['Intercept', 'k', 'c', 'sigma'\]",
+        ),
         (lambda: {"k": 3}, TypeError, "'k' must be a distribution such as"),
         (lambda: {"k": pm.Normal.dist(0, pm.HalfNormal.dist(1))}, ValueError, "fixed parameters"),
         (lambda: {"c": pm.Normal.dist([0, 1, 2], 1)}, ValueError, "must have the shape of its coefficients"),
-        (lambda: {"c": pm.MvNormal.dist(np.zeros(3), np.eye(3))}, ValueError, "must have the shape of its coefficients"),
+        (
+            lambda: {"c": pm.MvNormal.dist(np.zeros(3), np.eye(3))},
+            ValueError,
+            "must have the shape of its coefficients",
+        ),
     ],
 )
 def test_wrong_priors_are_refused(prior, error, message):
