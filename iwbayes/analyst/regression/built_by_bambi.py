@@ -188,7 +188,7 @@ def _ready_response(data: pd.DataFrame, own: tuple[str, ...], schema: Schema, fa
     for name in own:
         check_column(kind, schema[name])
     if family == "binomial" and len(own) == 1:
-        raise ValueError(f"family 'binomial' requires {kind.needs}, on the left of the formula; got {own[0]!r}.")
+        raise ValueError(f"the response of family 'binomial' must be {kind.needs}; got {own[0]!r}.")
     values = data[own[0]]
     if family == "cumulative":
         occurring = [level for level in values.cat.categories if (values == level).any()]

@@ -194,7 +194,7 @@ class DesignSpec:
     def ready(self, newdata: pd.DataFrame) -> pd.DataFrame:
         """Check new rows against the schema and the levels of the fit, and return their predictors for `matrix`."""
         if not isinstance(newdata, pd.DataFrame):
-            raise TypeError(f"newdata must be a pandas DataFrame; got {type(newdata).__name__}.")
+            raise TypeError(f"newdata must be a pandas DataFrame; got {type(newdata).__name__}. Convert it.")
         if len(newdata) == 0:
             raise ValueError("newdata must have at least one row; it has none. Pass the rows to predict.")
         names = list(newdata.columns)

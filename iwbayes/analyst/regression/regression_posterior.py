@@ -161,8 +161,8 @@ class RegressionPosterior(WeightedPosterior):
             if carrying > p:
                 raise
             raise RuntimeError(
-                f"the effective number of weighted rows must exceed the number of parameters, {p}; it is "
-                f"{carrying:.1f}, and no mode was found. Check release.weights, temper() or truncate() them, or fit "
+                "no posterior mode was found: the effective number of weighted rows must exceed the number of "
+                f"parameters, {p}; it is {carrying:.1f}. Check release.weights, temper() or truncate() them, or fit "
                 "fewer terms."
             ) from error
 

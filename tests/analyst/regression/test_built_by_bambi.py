@@ -258,7 +258,7 @@ def test_what_a_release_would_have_to_measure(release):
     [
         ("count ~ x", {"family": "cumulative"}, "of family 'cumulative' must be a Categorical column with three"),
         ("y ~ x", {"family": "negativebinomial"}, "of family 'negativebinomial' must be an Integer column"),
-        ("k ~ x", {"family": "binomial"}, r"'binomial' requires p\(successes, trials\)"),
+        ("k ~ x", {"family": "binomial"}, r"'binomial' must be p\(successes, trials\)"),
         ("p(k, nobody) ~ x", {}, r"must be a column of the release; got 'p\(k, nobody\)'"),
         ("y ~ nobody + (1|g)", {}, "Bambi could not build .*nobody"),
         ("y ~ x + (1|", {}, "Bambi could not build"),
