@@ -69,9 +69,9 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
           ``calibration`` then fails too.
         - ``calibration``: whether the intervals account for the noise in the weights. "warn" if only some do.
           ``calibration[parameter]`` judges each parameter.
-        - ``kappa``: largest ratio of the noise of the released moments to the standard deviation of one private row, in
-          the direction of a parameter. ``kappa[parameter]`` is the ratio of each parameter, and ``kappa0`` (for
-          information) combines all directions.
+        - ``kappa``: largest noise ratio of a parameter, the noise of the released moments in the direction of the
+          parameter relative to the standard deviation of one private row. ``kappa[parameter]`` is the noise ratio of
+          each parameter, and ``kappa0`` (for information) combines all directions.
         - ``explained``: smallest explained share, the part of the variance of a parameter's influence function that the
           features of the tilt span. ``explained[parameter]`` is the share of each parameter.
         - ``misfit``: largest share of a parameter's variance that is due to misfit of the weighted rows in features the
@@ -91,9 +91,9 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
         - ``ess``: Kish's effective number of weighted rows; it must exceed four per feature of the tilt. ``pareto_k``,
           ``ess_share`` (relative to the synthetic rows) and ``psis_ess`` (after Pareto smoothing) describe the tail.
         - ``likelihood_ess``: ``tr(J^-1 sum p_i s_i s_i') / tr(J^-1 sum p_i^2 s_i s_i')`` with p_i = w_i/sum w, centred
-          scores s_i of the rows and the weighted curvature J. So many rows of equal weight give the mean score the same
-          variance; after the trace form of Ghalebikesabi et al. (2022), B.5.1. Its threshold is n_private (1 -
-          explained)/explained, at most n_private; there synthetic rows add as much variance as private rows.
+          scores s_i of the rows and the weighted curvature J. This many equally weighted rows would give the mean score
+          the same variance (after the trace form of Ghalebikesabi et al., 2022, B.5.1). The threshold is n_private (1 -
+          explained)/explained, at most n_private. At this value synthetic rows add as much variance as private rows.
         - ``n_synthetic``: must exceed the number of private rows. ``clipped_private`` (released with noise) and
           ``clipped_synthetic`` are the shares of rows that the feature map clipped.
         - ``epsilon``, ``delta``, ``adjacency``, ``noise``, ``certified``: the privacy guarantee of the release.
