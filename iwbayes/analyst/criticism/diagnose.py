@@ -77,10 +77,10 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
         - ``misfit``: largest share of a parameter's variance that is due to misfit of the weighted rows in features the
           tilt does not use. ``misfit[parameter]`` is the share of each parameter.
         - ``rehearsals`` and ``failed_refits``, if the intervals come from rehearsals: their number, and the share of
-          rehearsals in which the model could not be fitted. For each parameter, ``length_ratio[parameter]`` is the
-          standard deviation relative to the formula, ``rehearsed_coverage[parameter]`` is how often the 90 % interval
-          of the formula covered the rehearsed value, and ``unrehearsed_share[parameter]`` is the share of the variance
-          for features that were not measured. Limits of the formula are then for information only.
+          rehearsals in which the model could not be fitted. Limits of the formula are then for information only.
+          ``length_ratio[parameter]`` is the standard deviation relative to the formula.
+          ``rehearsed_coverage[parameter]`` is how often the 90 % interval of the formula covered the rehearsed value.
+          ``unrehearsed_share[parameter]`` is the share of the variance for features that were not measured.
         - ``dfbetas``: largest shift of an estimate by one synthetic row, in standard deviations.
         - ``variation``: smallest ratio of the variance of a parameter's scores to the variance that the curvature
           implies. It is near zero if an outcome or a level has too few rows, so that only the prior keeps the estimate

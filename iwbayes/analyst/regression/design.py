@@ -62,9 +62,9 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: Fami
     does not occur, the first level that does occur is the reference. A warning reports these cases. It also reports
     rows left out because of missing cells.
 
-    Raises ValueError if a column is unknown, the response is missing or not allowed by the family, a design column is
-    not finite, formulaic cannot read the formula, a name is not allowed in ArviZ ("chain", "draw", or one with a "/"),
-    or no row is complete.
+    Raises ValueError if formulaic cannot read the formula or a column is unknown, if the family does not allow the
+    response, if a design column is not finite, or if no row is complete. Names that ArviZ does not allow are refused
+    too: "chain", "draw", and names with a "/".
     """
     parsed, lhs, family = _parse(formula, schema, family)
     used = _named_columns(formula, [*parsed.lhs, *parsed.rhs], schema)

@@ -152,8 +152,8 @@ class DesignSpec:
     def matrix(self, frame: pd.DataFrame) -> Array:
         """Return the design matrix, shape (row, column), of a table that `ready` returned.
 
-        Raises ValueError if the formula cannot be evaluated on these rows, if a column is not finite, or if a column
-        is not zero that was zero in all rows of the fit, because this column has no coefficient.
+        Raises ValueError if the formula cannot be evaluated on these rows, or if a column is not finite. A column that
+        was zero in all rows of the fit has no coefficient, so it must be zero in these rows too.
         """
         try:
             with warnings.catch_warnings():

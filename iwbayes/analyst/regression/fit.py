@@ -130,10 +130,11 @@ def fit(
     arviz.InferenceData or xarray.DataTree
         With these groups:
 
-        - ``posterior``: coefficients, named as Bambi names them. Its attributes record formula, family, method, total,
-          weights, weight_draws (number of weight draws), calibrated, rows_left_out (number of rows with missing cells
-          in the columns used), share_left_out (their share of the weights), digests of the weights used and of the
-          weights of the release, and the ``design`` that :func:`~iwbayes.predictions` needs.
+        - ``posterior``: coefficients, named as Bambi names them. Its attributes record ``formula``, ``family``,
+          ``method``, ``total``, ``weights``, ``weight_draws`` (number of weight draws) and ``calibrated``. For rows
+          with missing cells in the columns used, ``rows_left_out`` is their number and ``share_left_out`` their share
+          of the weights. Further attributes are digests of the weights used and of the weights of the release, and the
+          ``design`` that :func:`~iwbayes.predictions` needs.
         - ``sample_stats``: statistics of the draws before calibration. ``lp`` is the log density up to a constant. NUTS
           adds its own statistics. If the weight draws use both methods, only ``lp`` and ``diverging`` are stored.
           ``weight_draw`` is the weight draw behind each draw, if there are several. The attributes ``pareto_k``,
