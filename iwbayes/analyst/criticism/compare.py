@@ -84,8 +84,10 @@ def compare(
     >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
     >>> private = iw.PrivateTable(people.frame, people.schema)
     >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, n_synthetic=2000, progressbar=False)
-    >>> settings = {"draws": 250, "random_seed": 1, "calibrate": "none", "log_likelihood": True}
-    >>> models = {formula: iw.fit(formula, release, **settings) for formula in ("y ~ 1", "y ~ x + z")}
+    >>> models = {
+    ...     formula: iw.fit(formula, release, calibrate="none", log_likelihood=True, draws=250, random_seed=1)
+    ...     for formula in ("y ~ 1", "y ~ x + z")
+    ... }
     >>> table = iw.compare(models, release)
     >>> list(table.index)
     ['y ~ x + z', 'y ~ 1']

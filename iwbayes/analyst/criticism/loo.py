@@ -257,8 +257,7 @@ def loo(
     >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
     >>> private = iw.PrivateTable(people.frame, people.schema)
     >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, n_synthetic=2000, progressbar=False)
-    >>> settings = {"draws": 250, "random_seed": 1, "calibrate": "none", "log_likelihood": True}
-    >>> idata = iw.fit("y ~ x", release, **settings)
+    >>> idata = iw.fit("y ~ x", release, calibrate="none", log_likelihood=True, draws=250, random_seed=1)
     >>> result = iw.loo(idata, release)
     >>> result.elpd_i.shape, result.noise_included
     ((2000,), True)
