@@ -118,15 +118,18 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
 
     Examples
     --------
+    Seeded noise makes the example repeatable. Private data need the default noise.
+
     >>> import iwbayes as iw
     >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
     >>> private = iw.PrivateTable(people.frame, people.schema)
-    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, progressbar=False)
+    >>> noise = iw.SeededNoise(1)
+    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, noise=noise, random_seed=1)
     >>> idata = iw.fit("y ~ x + z", release, draws=500, random_seed=1, progressbar=False)
     >>> checks = iw.diagnose(release, idata)
     >>> list(checks.columns)
     ['value', 'threshold', 'verdict', 'what_to_do']
-    >>> checks.loc["noise", "verdict"]
+    >>> checks.loc["calibration", "verdict"]
     'ok'
     >>> failed = checks.query("verdict == 'fail'")
     """
