@@ -73,7 +73,7 @@ class Regression:
         try:
             return self._fit(release, calibrate)
         except RuntimeError as refusal:
-            if "has no mode" not in str(refusal):
+            if "no posterior mode was found" not in str(refusal):
                 raise
             return None
 

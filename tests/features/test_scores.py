@@ -199,8 +199,8 @@ def test_the_digest_changes_with_the_point():
     [
         ("y ~ np.exp(a)", None, "not a polynomial"),
         ("y ~ nobody", None, "'nobody', which the schema lacks"),
-        ("c ~ a", None, "'c' holds whole numbers"),
-        ("y ~ a", "bernoulli", "family 'bernoulli' requires"),
+        ("c ~ a", None, "must be given for the response 'c', because whole numbers"),
+        ("y ~ a", "bernoulli", "the response of family 'bernoulli' must be"),
         ("c ~ a", "negativebinomial", "family must be one of"),
     ],
 )

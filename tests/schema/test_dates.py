@@ -169,7 +169,7 @@ def test_a_fit_counts_units_and_predicts_at_dates(release, frame):
         for cells in (["2010-03-31", "2019-12-01"], [2, 119])
     ]
     np.testing.assert_array_equal(*predicted)
-    with pytest.raises(ValueError, match=re.escape("its declared [2010-01-01, 2019-12-31]")):
+    with pytest.raises(ValueError, match=re.escape("its declared bounds [2010-01-01, 2019-12-31]")):
         iw.predictions(idata, pd.DataFrame({"visit": ["2020-01-01"]}))
     with pytest.raises(ValueError, match="not dates"):
         iw.predictions(idata, pd.DataFrame({"visit": ["01/02/2015"]}))
@@ -178,7 +178,7 @@ def test_a_fit_counts_units_and_predicts_at_dates(release, frame):
 def test_a_date_is_a_gaussian_response_and_no_count(release):
     idata = iw.fit("visit ~ y", release, random_seed=1)
     assert arviz_compat.group(idata, "posterior").attrs["family"] == "gaussian"
-    with pytest.raises(ValueError, match="requires as its response an Integer"):
+    with pytest.raises(ValueError, match="the response of family 'poisson' must be an Integer"):
         iw.fit("visit ~ y", release, family="poisson")
 
 

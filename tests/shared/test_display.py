@@ -12,7 +12,7 @@ import pytest
 
 import iwbayes as iw
 from iwbayes._warnings import IwbayesWarning
-from iwbayes.analyst.criticism.diagnose import Diagnostics
+from iwbayes.analyst.criticism.diagnostics_table import Diagnostics
 from iwbayes.display import WIDTH, cell, fill, html_table, text_table, wrapped
 from iwbayes.statement import Event, PrivacyStatement
 

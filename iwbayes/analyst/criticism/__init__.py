@@ -1,4 +1,4 @@
 """Model criticism with weighted rows: leave-one-out, model comparison, predictive checks, diagnostics.
 
-Public, and loaded by the package on first use: `loo`, `compare`, `ppc`, `diagnose`. All else is internal.
+Public names, which the package loads on first use: `loo`, `compare`, `ppc`, `diagnose`. Everything else is internal.
 """

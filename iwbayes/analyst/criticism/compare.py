@@ -1,4 +1,4 @@
-"""Compare models of the same weighted rows by leave-one-out cross-validation, with stacking weights."""
+"""compare(): models of the same weighted rows, by leave-one-out cross-validation and stacking weights."""
 
 from __future__ import annotations
 
@@ -29,47 +29,80 @@ def compare(
     Parameters
     ----------
     models : dict of str to WeightedLOO, arviz.InferenceData or xarray.DataTree
-        Two or more by name: results of :func:`~iwbayes.loo`, or draws for it.
-    weights, total, var_name, rehearsals
-        For draws; see :func:`~iwbayes.loo`.
+        Two or more models by name: results of :func:`~iwbayes.loo`, or draws from which they are computed.
+    weights : Release, Weights or ndarray of shape (row,), optional
+        Weights of the models, if draws are given; see :func:`~iwbayes.loo`.
+    total : float, optional
+        Sum of the weights over all rows of the table, if draws are given; see :func:`~iwbayes.loo`.
+    var_name : str, optional
+        Name of the observed variable from which rows are left out, if draws are given; see :func:`~iwbayes.loo`.
+    rehearsals : Rehearsals, optional
+        Rehearsals of the release, for standard errors, if draws are given; see :func:`~iwbayes.loo`.
 
     Returns
     -------
     pandas.DataFrame
-        One row a model, the best first, with ArviZ's columns: ``rank`` (from 0), ``elpd``, ``p``, ``elpd_diff``
-        (less the best one's: 0 or negative, as in ArviZ 1.3), ``weight`` (stacking), ``se``, ``dse`` (standard error
-        of ``elpd_diff``) and ``warning`` (k-hat). ``attrs["noise_included"]`` says whether ``dse`` knows the noise
-        of the weights.
+        One row per model, best model first, with ArviZ's columns:
+
+        - ``rank``, from 0;
+        - ``elpd``, and ``se``, its standard error;
+        - ``p``, the effective number of parameters;
+        - ``elpd_diff``, the difference from the best model (0 or negative, as in ArviZ 1.3), and ``dse``, its standard
+          error;
+        - ``weight``, the stacking weight;
+        - ``warning``, whether k-hat is too large in some rows.
+
+        ``attrs["noise_included"]`` says whether ``dse`` includes the noise in the weights.
 
     Raises
     ------
     TypeError, ValueError
-        Fewer than two models, or two of one name; models of other rows, weights, totals or observed values; and as
-        :func:`~iwbayes.loo` says, of calibrated draws in particular.
+        If there are fewer than two models, or two with the same name; if the models differ in rows, weights, total or
+        observed values; and as in :func:`~iwbayes.loo`, for example for calibrated draws.
 
     Warns
     -----
     WeightsWarning
-        As :func:`~iwbayes.loo` does.
+        If k-hat is above its threshold in some rows; see :func:`~iwbayes.loo`.
 
     Notes
     -----
-    Stacking weights a maximise ``sum_i w_i log sum_k a_k p_k(y_i | y_-i)`` over the simplex (Yao, Vehtari, Simpson
-    & Gelman, Bayesian Analysis 13, 2018). The standard error of a difference is that of the weighted sum of the rows'
-    differences, as in :func:`~iwbayes.loo`. A small difference of two models whose fits lie close together has a
-    standard error that is too small (Sivula, Magnusson & Vehtari, 2020).
+    Stacking weights a maximise ``sum_i w_i log sum_k a_k p_k(y_i | y_-i)`` over the simplex (Yao et al., 2018). The
+    standard error of a difference is the standard error of the weighted sum of row-wise differences, as in
+    :func:`~iwbayes.loo`. It is too small if two models make similar predictions and the difference is small (Sivula et
+    al., 2020).
+
+    References
+    ----------
+    Yao, Vehtari, Simpson & Gelman, Using stacking to average Bayesian predictive distributions, Bayesian Analysis 13
+    (2018); Sivula, Magnusson & Vehtari, Uncertainty in Bayesian leave-one-out cross-validation based model comparison,
+    arXiv:2008.10296 (2020).
 
     Examples
     --------
-    >>> fits = {f: iw.fit(f, release, calibrate="none") for f in ("y ~ x", "y ~ x + z")}  # doctest: +SKIP
-    >>> iw.compare(fits, release)  # doctest: +SKIP
+    Seeded noise makes the example repeatable. Private data need the default noise.
+
+    >>> import iwbayes as iw
+    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
+    >>> private = iw.PrivateTable(people.frame, people.schema)
+    >>> noise = iw.SeededNoise(1)
+    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, n_synthetic=2000, noise=noise, random_seed=1)
+    >>> models = {
+    ...     formula: iw.fit(formula, release, calibrate="none", log_likelihood=True, draws=250, random_seed=1)
+    ...     for formula in ("y ~ 1", "y ~ x + z")
+    ... }
+    >>> table = iw.compare(models, release)
+    >>> list(table.index)
+    ['y ~ x + z', 'y ~ 1']
     """
     if not isinstance(models, Mapping):
-        raise TypeError(f"models must be a dict of name to draws or WeightedLOO; got {type(models).__name__}.")
+        raise TypeError(
+            f"models must be a dict of name to draws or WeightedLOO; got {type(models).__name__}. Give each a name."
+        )
     if len(models) < 2:
-        raise ValueError(f"models must hold two or more to compare; got {len(models)}. Use loo() for one.")
+        raise ValueError(f"models must contain at least two models; got {len(models)}. Use loo() for one model.")
     if len({str(name) for name in models}) < len(models):
-        raise ValueError(f"models must have names that differ as text; got {list(models)}. Rename one of them.")
+        raise ValueError(f"the names of models must differ as text; got {list(models)}. Rename one of them.")
     results = {
         str(name): model
         if isinstance(model, WeightedLOO)
@@ -82,7 +115,7 @@ def compare(
         _check_same(best_name, best, name, other)
     scores = np.column_stack([result.elpd_i.to_numpy() for result in ranked.values()])
     samples = [result.sample for result in ranked.values()]
-    # the weights are the same, so that any sample that knows their noise serves for all
+    # all models have the same weights, so one sample that accounts for their noise serves all models
     sample = next((sample for sample in samples if sample.noise_included), samples[0])
     rehearsed = [result.rehearsed for result in ranked.values() if result.rehearsed is not None]
     with np.errstate(invalid="ignore"):
@@ -111,10 +144,11 @@ def compare(
 
 
 def stacking_weights(scores: Array, weights: Array) -> Array:
-    """Weights (model,) of models that maximise the weighted log score of their mixture; scores are (row, model).
+    """Return the weights (model,) that maximise the weighted log score of the mixture of models.
 
-    The objective is concave. At its maximum the gradient ``sum_i p_i p_k(y_i)/p(y_i)`` is one for models in use and
-    less for the others. Quasi-Newton steps come near; the steps of the EM algorithm, which never lose height, end it.
+    `scores` has shape (row, model). The objective is concave. At its maximum the gradient
+    ``sum_i p_i p_k(y_i)/p(y_i)`` is one for models with a positive weight and at most one for other models.
+    Quasi-Newton steps come close to the maximum, and EM steps, which never decrease the objective, finish the search.
     """
     kept = (weights > 0) & np.isfinite(scores).any(axis=1)
     shares = weights[kept] / weights[kept].sum()
@@ -140,31 +174,31 @@ def stacking_weights(scores: Array, weights: Array) -> Array:
         gradient = -loss(a)[1]
         if np.max(gradient) < 1 + 1e-9:
             break
-        # a weight that is exactly zero would stay so
+        # EM cannot move a weight away from exactly zero
         a = np.maximum(a, 1e-12) * gradient
         a = a / a.sum()
     return a
 
 
 def _check_same(best_name: str, best: WeightedLOO, name: str, other: WeightedLOO) -> None:
-    """Refuse to compare what was not computed from the same weighted rows and observed values."""
+    """Raise ValueError unless both results have the same rows, weights and observed values."""
     pair = f"{best_name!r} and {name!r}"
     one, two = best.elpd_i, other.elpd_i
-    # rows that both models name as fit does must be the same
+    # if both models have a coordinate of row indices, as results of fit do, these must be equal
     named = all(scores.dims == ("row",) and "row" in scores.coords for scores in (one, two))
     if one.shape != two.shape or (named and not np.array_equal(one["row"], two["row"])):
         raise ValueError(
-            f"models must have the same rows; {pair} have {len(one)} and {len(two)}, or other ones. Fit both to the "
-            "rows that are complete in all their columns."
+            f"models must have the same rows; {pair} have {len(one)} and {len(two)} rows, or different rows. Fit both "
+            "to the rows that are complete in the columns of both models."
         )
     if not np.allclose(best.sample.weights, other.sample.weights, rtol=1e-6, atol=1e-12):
         raise ValueError(
-            f"models must have the same weights on the same scale; those of {pair} sum to {best.total:.6g} and "
-            f"{other.total:.6g}. Fit both with one vector and one total."
+            f"models must have the same weights on the same scale; the weights of {pair} sum to {best.total:.6g} and "
+            f"{other.total:.6g}. Fit both with the same weights and the same total."
         )
     if best.response is None or other.response is None:
         return
-    # observed values by name, where there are several
+    # if there are several observed variables, they are compared by name
     observed, others = (
         [np.asarray(group[name], dtype=np.float64) for name in sorted(map(str, group.data_vars))]
         for group in (best.response, other.response)
@@ -172,6 +206,6 @@ def _check_same(best_name: str, best: WeightedLOO, name: str, other: WeightedLOO
     same_number = len(observed) == len(others)
     if not same_number or not all(map(partial(np.array_equal, equal_nan=True), observed, others)):
         raise ValueError(
-            f"models must predict the same observed values; those of {pair} differ. Densities of a transformed "
-            "response cannot be compared with those of the response itself."
+            f"models must have the same observed values; those of {pair} differ. Fit both to the same response, "
+            "because densities of a transformed response cannot be compared with densities of the response."
         )

@@ -1,4 +1,4 @@
-"""Leave-one-out cross-validation of a weighted posterior, by Pareto-smoothed importance sampling."""
+"""loo(): leave-one-out cross-validation of a weighted posterior, by Pareto-smoothed importance sampling."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from iwbayes.rehearsals import Rehearsals
 from iwbayes.release import Release
 from iwbayes.weights import pareto_k_threshold, psislw
 
-#: Most draws of the parameters that predictive densities of rehearsals take.
+#: Most posterior draws used for predictive densities in rehearsals.
 _REHEARSED_DRAWS = 200
 
 
 @dataclass(frozen=True, eq=False)
 class RehearsedScore:
-    """Log predictive density of any weighted rows under the draws of a fit, and the rehearsals to ask it of.
+    """Log predictive density of weighted rows under the draws of a fit, for its standard error by rehearsals.
 
-    `beta` (draw, column, predictor) and `scale` (draw,), as the family takes it, are parameters of `design`. It is
-    elpd but for p_loo, which hardly varies, and its errors are those of elpd.
+    `beta` (draw, column, predictor) and `scale` (draw,), in the form that the family uses, are the parameters of
+    `design`. The score differs from elpd only by p_loo, which hardly varies. So its standard error is used for elpd.
     """
 
     design: Design
@@ -43,7 +43,7 @@ class RehearsedScore:
     rehearsals: Rehearsals
 
     def __call__(self, frame: pd.DataFrame, weights: Array) -> float:
-        """Return the total of the weights times the weighted mean over the rows that the design knows."""
+        """Return the total weight times the weighted mean density of the rows that the design can evaluate."""
         rows, densities = self._densities(frame)
         return self.total * float(np.average(densities, weights=weights[rows]))
 
@@ -56,7 +56,7 @@ class RehearsedScore:
         return self._evaluated(self.rehearsals.release.synthetic.frame)
 
     def _evaluated(self, frame: pd.DataFrame) -> tuple[NDArray[np.intp], Array]:
-        """Return the indices of the rows that the design knows, and their log predictive density."""
+        """Return the indices of the rows that the design can evaluate, and their log predictive densities."""
         other = other_rows(self.design, frame)
         eta = self.beta.transpose(2, 0, 1) @ other.x.T
         values = other.family.log_density(eta, other.y, self.scale[:, None])
@@ -64,12 +64,13 @@ class RehearsedScore:
 
     @classmethod
     def of(cls, posterior: xr.Dataset, release: Release, total: float, rehearsals: Rehearsals) -> RehearsedScore:
-        """Read the parameters of a result of fit; ValueError where the draws are no such."""
+        """Read the parameters from a result of fit. Raises ValueError for other draws."""
         rehearsals.check(release)
         design = recorded_design(posterior, release)
         if design is None:
             raise ValueError(
-                "rehearsals need the design of the model, which fit() records. Fit a formula, or leave rehearsals out."
+                "rehearsals need the design of the model, which only results of fit have. Fit a formula, or omit "
+                "rehearsals."
             )
         beta, scale = design.coefficients(posterior), design.auxiliary_draws(posterior)
         scale = np.log(scale) if design.auxiliary else scale
@@ -78,7 +79,7 @@ class RehearsedScore:
 
 
 def rehearsed_errors(scores: Sequence[RehearsedScore]) -> Array:
-    """Return standard errors (model,) of scores of models, then (model,) of their differences from the first."""
+    """Return two rows (model,): standard errors of the scores, and of their differences from the first score."""
 
     def statistics(frame: pd.DataFrame, weights: Array) -> Array:
         found = np.array([score(frame, weights) for score in scores])
@@ -92,35 +93,41 @@ def rehearsed_errors(scores: Sequence[RehearsedScore]) -> Array:
 class WeightedLOO:
     """Expected log predictive density of a weighted posterior, by leave-one-out cross-validation.
 
+    :func:`~iwbayes.loo` returns it.
+
     Parameters
     ----------
-    elpd, se : float
-        ``sum_i w_i log p(y_i | y_-i)``, and its standard error.
+    elpd : float
+        Expected log predictive density, ``sum_i w_i log p(y_i | y_-i)``.
+    se : float
+        Standard error of `elpd`.
     p_loo : float
         Effective number of parameters, ``sum_i w_i (log p(y_i | y) - log p(y_i | y_-i))``.
-    n_samples, n_rows : int
-        Draws of the posterior, and rows with a positive weight.
+    n_samples : int
+        Number of posterior draws.
+    n_rows : int
+        Number of rows with a positive weight.
     total : float
         Sum of the weights.
     good_k : float
         Largest acceptable k-hat, ``min(1 - 1/log10(n_samples), 0.7)``.
     warning : bool
-        Whether k-hat of a row with a positive weight is above it.
+        Whether k-hat is above `good_k` in a row with a positive weight.
     noise_included : bool
-        Whether the standard error includes the noise of the weights.
+        Whether `se` includes the noise in the weights.
     elpd_i : xarray.DataArray, shape (row,)
-        ``log p(y_i | y_-i)``, not multiplied by the weight. Rows of weight zero have one too: the posterior never
-        saw them.
+        ``log p(y_i | y_-i)``, not multiplied by the weight. Rows of weight zero have a value too, because the
+        posterior does not depend on them.
     pareto_k : xarray.DataArray, shape (row,)
-        k-hat of each row; -inf where leaving the row out changes nothing.
+        k-hat of each row; -inf if leaving out the row changes nothing.
     weights : xarray.DataArray, shape (row,)
-        w_i, on the scale of the likelihood that was sampled.
+        Weights w_i, on the scale of the likelihood that was sampled.
     sample : WeightedSample
-        The same with its place in the table, for standard errors of differences.
+        The weights and the indices of their rows in the table, for standard errors of differences.
     response : xarray.Dataset or None
-        The observed values, by which :func:`~iwbayes.compare` knows that models have the same.
+        Observed values. :func:`~iwbayes.compare` checks that all models have the same ones.
     rehearsed : RehearsedScore or None
-        What rehearsals need for standard errors of differences.
+        Predictive densities that rehearsals need for standard errors of differences.
     """
 
     elpd: float
@@ -140,16 +147,16 @@ class WeightedLOO:
     rehearsed: RehearsedScore | None = None
 
     def __repr__(self) -> str:
-        """Show the estimates and how many rows are in which range of k-hat."""
-        noise = "with" if self.noise_included else "without"
+        """Show the estimates, and the number of rows in each range of k-hat."""
+        noise = "includes" if self.noise_included else "does not include"
         k, good = self.pareto_k.to_numpy()[self.weights.to_numpy() > 0], self.good_k
         shares = [f"{n:6d} {n / len(k):6.1%}" for n in (sum(k <= good), sum((k > good) & (k <= 1)), sum(k > 1))]
         return (
-            f"Computed from {self.n_samples} posterior draws and {self.n_rows} rows of total weight {self.total:.6g}.\n"
-            "\n         Estimate       SE\n"
+            f"Computed from {self.n_samples} posterior draws and {self.n_rows} rows with total weight "
+            f"{self.total:.6g}.\n\n         Estimate       SE\n"
             f"elpd_loo {self.elpd:8.2f}  {self.se:7.2f}\n"
             f"p_loo    {self.p_loo:8.2f}        -\n\n"
-            f"The standard error is {noise} the noise of the weights.\n\n"
+            f"The standard error {noise} the noise in the weights.\n\n"
             "Pareto k diagnostic values:\n"
             "                         Count   Pct.\n"
             f"(-Inf, {good:.2f}]   (good)     {shares[0]}\n"
@@ -166,64 +173,77 @@ def loo(
     var_name: str | None = None,
     rehearsals: Rehearsals | None = None,
 ) -> WeightedLOO:
-    """Leave-one-out cross-validation of a weighted posterior (PSIS-LOO with weights).
+    """Compute leave-one-out cross-validation of a weighted posterior (PSIS-LOO with weights).
+
+    Use it to check the predictions of one model row by row. To compare models use :func:`~iwbayes.compare`.
 
     Parameters
     ----------
     idata : arviz.InferenceData or xarray.DataTree
-        Draws of the weighted posterior, not calibrated, with the groups ``log_likelihood`` (unweighted) and
-        ``log_likelihood_weighted``: from :func:`~iwbayes.log_likelihood`, or from ``fit(..., log_likelihood=True,
-        calibrate="none")``. Without the second only weights of one are accepted, after scaling to the total.
+        Draws of the weighted posterior, without calibration, with the groups ``log_likelihood`` (unweighted) and
+        ``log_likelihood_weighted``. Get them from ``fit(..., log_likelihood=True, calibrate="none")`` or from
+        :func:`~iwbayes.log_likelihood`. If the second group is missing, all weights must be one after scaling to the
+        total.
     weights : Release, Weights or ndarray of shape (row,), optional
-        Weights of the model that was sampled; None reads them from the two groups. With a release whose weights are a
-        tilt's, the standard error includes the noise of the weights. Integers from 0 in the coordinate ``row`` of the
-        log likelihood say which rows of the table the model has, and in which order; for ``<column>_observed``, as PyMC
-        calls the observed part of a variable with missing values, the column of the release does. Without either, and
-        for an array as long as the model, they are the rows of the table in their order.
+        Weights of the model that was sampled. By default they are computed from the two groups. With a release whose
+        weights come from a tilt, the standard error includes the noise in the weights. The weights belong to the rows
+        of the table. The model may use a subset of the rows or a different order: the coordinate ``row`` of the log
+        likelihood then contains their indices, counted from 0. For ``<column>_observed``, PyMC's name for the observed
+        part of a variable with missing values, the column of the release shows which rows were observed. Otherwise, and
+        for an array as long as the model, weights and rows have the same order.
     total : float, optional
-        Sum of the weights over all rows given, which must be that of the model that was sampled. By default what
-        :func:`~iwbayes.fit` recorded, else ``release.n_private`` of a release, else the weights are used as they are.
+        Sum of the weights over all rows of the table, as in the model that was sampled. By default it is the total that
+        :func:`~iwbayes.fit` recorded, or ``release.n_private``. Without either, the weights are not rescaled.
     var_name : str, optional
-        Observed variable to leave out. By default a row is left out of all of them, which must have the same number
-        of rows and the same weights.
+        Name of the observed variable from which rows are left out. By default a row is left out of all observed
+        variables, which must have the same number of rows and the same weights.
     rehearsals : Rehearsals, optional
-        Of the release, which `weights` must then be: the standard error is that of the score of the fit over the
-        rehearsals. For results of :func:`~iwbayes.fit`.
+        Rehearsals of the release, from :func:`~iwbayes.rehearse`; `weights` must then be this release. The standard
+        error then comes from the rehearsals. Only for results of :func:`~iwbayes.fit`.
 
     Returns
     -------
     WeightedLOO
+        Estimates ``elpd``, ``se`` and ``p_loo``, and for each row ``elpd_i`` and ``pareto_k``. Printing it shows a
+        summary like ArviZ's.
 
     Raises
     ------
     TypeError, ValueError
-        Calibrated draws, or a mixture over several draws of the weights; groups that lack or do not agree; weights of
-        another length, total or scale than those of the model that was sampled, or other than one where no group
-        shows them; a log likelihood of NaN or +inf, or of -inf in a row that the posterior saw.
+        If the draws are calibrated or mix several weight draws; if groups are missing or contradict each other; if the
+        weights differ from the weights of the sampled model in length, total or scale, or are not one although no group
+        shows them; if the log likelihood is NaN or +inf, or -inf in a row with a positive weight.
     KeyError
-        If there is no such variable.
+        If `var_name` is not in the log likelihood.
 
     Warns
     -----
     WeightsWarning
-        When k-hat is above its threshold in some rows: their number, the threshold and what to do.
+        If k-hat is above its threshold in some rows. The message has their number, the threshold and advice.
+
+    See Also
+    --------
+    compare : Compare models of the same weighted rows.
 
     Notes
     -----
-    The weighted posterior is proportional to ``pi(theta) prod_j f_j(theta)^w_j``, so that the importance ratios of
-    leaving out row i are ``f_i^-w_i``. Their tail is Pareto-smoothed, with draws taken as independent (``reff=1`` in
-    ArviZ), and ``p(y_i | y_-i)`` is the self-normalised mean of ``f_i`` under them. With weights of one this is the
-    PSIS-LOO of Vehtari, Gelman and Gabry (2017). A row of weight 3 goes as a whole, unlike three rows of weight one.
-    Rows of weight zero contribute nothing, even where their density is zero.
+    The weighted posterior is proportional to ``pi(theta) prod_j f_j(theta)^w_j``, so the importance ratios for leaving
+    out row i are ``f_i^-w_i``. Their tail is Pareto-smoothed, with draws treated as independent (``reff=1`` in ArviZ).
+    ``p(y_i | y_-i)`` is the self-normalised mean of ``f_i`` under these ratios. If all weights are one, this is the
+    PSIS-LOO of Vehtari, Gelman and Gabry (2017). A row of weight 3 is left out as a whole, which differs from three
+    rows of weight one. Rows of weight zero contribute nothing, even if their density is zero.
 
-    The rows are a weighted sample: the standard error is ``total sqrt(sum_i p_i^2 (e_i - e)^2)`` with p_i the shares
-    of the weights, e_i = ``elpd_i`` and e its weighted mean. For weights of one this is the standard error of ArviZ
-    0.23; that of ArviZ 1 is larger by ``sqrt(n/(n - 1))``, as it divides by n - 1.
+    The rows are a weighted sample. The standard error is ``total sqrt(sum_i p_i^2 (e_i - e)^2)``, with shares p_i of
+    the weights, e_i = ``elpd_i``, and their weighted mean e. For weights of one this is the standard error of ArviZ
+    0.23. ArviZ 1 divides by n - 1, so its standard error is larger by ``sqrt(n/(n - 1))``.
 
-    With the weights of a tilt it is ``total sqrt(V)`` with ``V = sum_i p_i^2 r_i^2 + C P_b C'`` and r_i = e_i - e less
-    its regression on the tilt's features: the variance of calibrated intervals, for the mean score. With rehearsals it
-    is the root mean square of how far the score of each replay's rows, under the same draws, is from that of the
-    release's, and what rehearsals cannot see.
+    With the weights of a tilt the standard error is ``total sqrt(V)``, with ``V = sum_i p_i^2 r_i^2 + C P_b C'`` and
+    the residuals r_i of e_i - e from their regression on the features of the tilt. This is the variance of calibrated
+    intervals, for the mean score.
+
+    With rehearsals the draws of the parameters stay the same. The standard error is the root mean square difference
+    between the score of the rows of each replay and the score of the rows of the release, plus the variance that
+    rehearsals cannot show.
 
     References
     ----------
@@ -233,11 +253,22 @@ def loo(
 
     Examples
     --------
-    >>> idata = iw.fit("y ~ x", release, calibrate="none", log_likelihood=True)  # doctest: +SKIP
-    >>> iw.loo(idata, release)  # doctest: +SKIP
+    Seeded noise makes the example repeatable. Private data need the default noise.
+
+    >>> import iwbayes as iw
+    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
+    >>> private = iw.PrivateTable(people.frame, people.schema)
+    >>> noise = iw.SeededNoise(1)
+    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, n_synthetic=2000, noise=noise, random_seed=1)
+    >>> idata = iw.fit("y ~ x", release, calibrate="none", log_likelihood=True, draws=250, random_seed=1)
+    >>> result = iw.loo(idata, release)
+    >>> result.elpd_i.shape, result.noise_included
+    ((2000,), True)
     """
     if rehearsals is not None and not isinstance(weights, Release):
-        raise TypeError(f"rehearsals need weights to be their release; got {type(weights).__name__}.")
+        raise TypeError(
+            f"weights must be a Release if rehearsals are given; got {type(weights).__name__}. Pass their release."
+        )
     terms = row_terms(idata, weights, total, var_name)
     score = (
         RehearsedScore.of(group_or_empty(idata, "posterior"), weights, terms.sample.total, rehearsals)
@@ -253,10 +284,10 @@ def loo(
     bad = shapes[seen] > good_k
     if bad.any():
         warnings.warn(
-            f"pareto_k is above {good_k:.2f} in {bad.sum()} of {seen.sum()} rows (largest {np.max(shapes[seen]):.2f}): "
-            "the posterior without such a row is another one, and its score is not reliable. Refit with the weight of "
-            "that row set to 0 and take its elpd_i from there, draw more samples, or use weights less governed by "
-            "single rows (truncate()).",
+            f"pareto_k is above {good_k:.2f} in {bad.sum()} of {seen.sum()} rows (largest {np.max(shapes[seen]):.2f}). "
+            "The posterior changes too much without one of these rows, so its elpd_i is unreliable. Refit with the "
+            "weight of that row set to 0 and use elpd_i from there, draw more samples, or limit the largest weights "
+            "with truncate().",
             WeightsWarning,
             stacklevel=2,
         )
@@ -281,7 +312,7 @@ def loo(
 
 
 def difference_errors(differences: Array, sample: WeightedSample) -> Array:
-    """Return standard errors of sum_i w_i d_i for d of shape (row, q), (q,); NaN where one is not finite."""
+    """Return standard errors (q,) of sum_i w_i d_i for differences d (row, q); NaN if some d are not finite."""
     seen = sample.weights > 0
     errors = np.full(differences.shape[1], np.nan)
     usable = np.isfinite(differences[seen]).all(axis=0)
@@ -293,12 +324,12 @@ def difference_errors(differences: Array, sample: WeightedSample) -> Array:
 
 
 def _leave_out(terms: RowTerms) -> tuple[Array, Array, Array]:
-    """Return log p(y_i | y_-i), k-hat and log p(y_i | y) of each row, each (row,)."""
+    """Return log p(y_i | y_-i), k-hat and log p(y_i | y), each of shape (row,)."""
     weights = terms.sample.weights
     scores, shapes, full = np.empty(len(weights)), np.full(len(weights), -np.inf), np.empty(len(weights))
     for rows, values in by_row(terms.values):
         _check_rows(values, weights[rows], rows.start)
-        # equal ratios unless there is a weight
+        # rows of weight zero have equal ratios
         ratios = np.full(values.shape, -np.log(values.shape[1]))
         full[rows] = logsumexp(ratios + values, axis=1)
         for i in np.flatnonzero(weights[rows] > 0):
@@ -308,17 +339,17 @@ def _leave_out(terms: RowTerms) -> tuple[Array, Array, Array]:
 
 
 def _check_rows(values: Array, weights: Array, start: int) -> None:
-    """Refuse log likelihoods (row, draw) that are no number, and zero densities in rows that the posterior saw."""
+    """Raise ValueError for log likelihoods (row, draw) of NaN or +inf, or of -inf in rows with a positive weight."""
     wrong = (np.isnan(values) | np.isposinf(values)).any(axis=1)
     if wrong.any():
         raise ValueError(
-            f"the log likelihood of row {start + int(np.argmax(wrong))} is NaN or +inf in some draws. Check the "
-            "model's density; a row whose observed value is missing must not be among those given."
+            f"the log likelihood must not be NaN or +inf; it is in some draws of row {start + int(np.argmax(wrong))}. "
+            "Check the density of the model, and leave out rows with missing observed values."
         )
     impossible = (weights > 0) & np.isneginf(values).any(axis=1)
     if impossible.any():
         row = int(np.argmax(impossible))
         raise ValueError(
-            f"the density of row {start + row}, of weight {weights[row]:.3g}, is zero in some draws, which the "
-            "weighted posterior cannot contain. Pass the draws and the weights of one model."
+            f"the density of a row with a positive weight must not be zero; it is in some draws of row {start + row} "
+            f"with weight {weights[row]:.3g}. Pass draws and weights of the same model."
         )

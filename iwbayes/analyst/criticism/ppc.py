@@ -1,4 +1,4 @@
-"""Posterior predictive checks of weighted rows: the same weighted summaries of observed and of replicated responses."""
+"""ppc(): posterior predictive checks, with weighted summaries of observed and replicated responses."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from iwbayes.rehearsals import LEAST, Rehearsals
 from iwbayes.release import Release
 from iwbayes.schema import Binary, Categorical
 
-#: Probabilities of the quantiles that are shown of numbers.
+#: Probabilities of the quantiles shown for numeric responses.
 PROBABILITIES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 @dataclass(frozen=True)
 class Summary:
-    """One or more weighted summaries of values, computed together."""
+    """One or more weighted summaries that are computed together."""
 
     names: tuple[str, ...]
     #: (values (draw, row), shares (row,)) -> (summary, draw); the shares sum to one.
     function: Callable[[Array, Array], Array]
-    #: (values (row,), shares (row,)) -> (summary, row): g_i; a summary deviates by sum_i p_i g_i to first order.
+    #: (values (row,), shares (row,)) -> (summary, row), influence g_i: to first order the error is sum_i p_i g_i.
     influence: Callable[[Array, Array], Array] | None = None
 
 
@@ -48,64 +48,69 @@ def ppc(
     prob: float = 0.9,
     random_seed: int | np.random.Generator | None = None,
 ) -> pd.DataFrame:
-    """Posterior predictive check with the weights of a release: weighted summaries, observed and replicated.
+    """Compute posterior predictive checks: weighted summaries of observed and replicated responses.
+
+    A summary of the observed responses far outside the interval of the replicates shows that the model does not fit.
 
     Parameters
     ----------
-    idata : arviz.InferenceData or xarray.DataTree
-        With ``observed_data``, and with ``posterior_predictive`` from ``pm.sample_posterior_predictive(idata,
-        model=weighted)``. The result of :func:`~iwbayes.fit` needs none: its responses are drawn here from the family
-        at draws of the parameters, calibrated or not, on the release's rows.
     release : Release
-        Of the rows that the model observes, in their order, with the weights that the model was given. Where the model
-        has fewer rows or another order, its coordinate ``row`` says which, as in the results of
-        :func:`~iwbayes.fit`. For weights of your own pass ``dataclasses.replace(release, weights=...)``.
+        Release with the rows that the model observes, in the same order, and with the weights of the model. If the
+        model has fewer rows or a different order, its coordinate ``row`` must contain the indices of the rows, as in
+        results of :func:`~iwbayes.fit`. For different weights pass ``dataclasses.replace(release, weights=...)``.
+    idata : arviz.InferenceData or xarray.DataTree
+        Either a result of :func:`~iwbayes.fit`: its responses are drawn from the family on the rows of the release, for
+        calibrated or uncalibrated draws. Or the draws of any model, with ``observed_data`` and with
+        ``posterior_predictive`` from ``pm.sample_posterior_predictive(idata, model=weighted)``.
     var_name : str, optional
-        Observed variable to check; by default all that have replicates.
+        Observed variable to check. By default all observed variables with replicates.
     columns : dict of str to str, optional
-        Column of the release behind an observed variable that is not called as its column. Not for results of
-        :func:`~iwbayes.fit`.
+        For observed variables that do not have the name of their column: the column of the release. Not allowed for
+        results of :func:`~iwbayes.fit`.
     statistics : dict of str to callable, optional
-        More summaries: functions (values (row,), weights (row,)) -> number. The weights sum to one; values with
-        levels are codes. Their names must not be those of other summaries.
+        Further summaries by name: functions (values (row,), weights (row,)) -> number. The weights sum to one. Values
+        with levels are passed as codes. The names must differ from the names of all other summaries.
     by : str, optional
-        Categorical, Binary, Integer or Date column of the release: everything is done within its levels, which shows
-        what a model without group effects lacks. Rows in which it is missing are left out. It must not be a response.
+        Categorical, Binary, Integer or Date column of the release, not a response. Summaries are computed within its
+        levels, which reveals missing group effects. Rows in which it is missing are left out.
     rehearsals : Rehearsals, optional
-        Of this release: ``se`` is then that of the observed summaries over the rehearsals, also of quantiles and of
-        your own. The response must be a column of the release in which no cell is missing.
-    draws : int
-        Most replicated data sets, evenly spaced among the draws of the posterior.
-    prob : float
+        Rehearsals of this release, from :func:`~iwbayes.rehearse`. ``se`` is then computed from them for all summaries,
+        including quantiles and `statistics`. The response must be a column of the release without missing cells.
+    draws : int, default 500
+        Largest number of replicated data sets, which use evenly spaced draws of the posterior.
+    prob : float, default 0.9
         Probability of the equal-tailed interval of the replicates, in (0, 1).
     random_seed : int, numpy.random.Generator or None
-        For the replicates of results of :func:`~iwbayes.fit`.
+        Seed or generator for the replicates of results of :func:`~iwbayes.fit`.
 
     Returns
     -------
     pandas.DataFrame
-        Index ``variable``, the column `by` where given, and ``statistic``: ``mean``, ``sd``, ``q5`` to ``q95`` of
-        numbers, ``share[level]`` where the column is Binary or Categorical and the responses are whole numbers, and
-        those of `statistics`. Columns ``observed``; ``se``, its standard error (NaN of quantiles and `statistics`
-        without rehearsals);
-        ``mean``, ``eti90_lb`` and ``eti90_ub`` of the replicates; ``p_value``, two-sided:
-        ``2 min(P(T_rep >= T), P(T_rep <= T))``, at most 1. ``attrs["noise_included"]`` says whether ``se`` knows the
-        noise of the weights.
+        Its index is ``variable``, the column `by` if given, and ``statistic``: ``mean``, ``sd`` and quantiles ``q5`` to
+        ``q95`` of numbers, or ``share[level]`` if the column is Binary or Categorical and the responses are whole
+        numbers, and the names of `statistics`. Its columns are:
+
+        - ``observed``: the weighted summary of the observed responses, and ``se``, its standard error (NaN for
+          quantiles and `statistics` without rehearsals);
+        - ``mean``, ``eti90_lb`` and ``eti90_ub``: mean and interval of the replicates;
+        - ``p_value``: two-sided, ``2 min(P(T_rep >= T), P(T_rep <= T))``, at most 1.
+
+        ``attrs["noise_included"]`` says whether ``se`` includes the noise in the weights.
 
     Raises
     ------
     TypeError, ValueError, KeyError
-        Arguments that do not fit; observed values that are not those of the release; draws that had other weights
-        than the release's, as their stored log likelihoods show, or else the name that :func:`~iwbayes.fit`
-        recorded; responses that are not one number a row; replicates that are NaN or infinite.
+        If an argument is invalid; if the observed values are not those of the release; if the draws had different
+        weights, as shown by stored log likelihoods or by the name that :func:`~iwbayes.fit` recorded; if a response is
+        not one number per row; or if replicates are NaN or infinite.
 
     Notes
     -----
-    Observed and replicated rows get the same weights, so that both summaries estimate what the summary would be on
-    the private rows. The p-value takes the weights as exact. The observed summary varies by ``se`` besides, from the
-    sampling of the rows and, with the weights of a tilt, from the private rows' sampling and the noise:
-    ``sum p_i^2 r_i^2 + C P_b C'`` as in :func:`~iwbayes.loo`. A small p-value with a difference of less than two ``se``
-    may come from there and not from the model.
+    Observed and replicated rows get the same weights, so both summaries estimate the summary of the private rows. The
+    p-value treats the weights as exact. The observed summary itself has the standard error ``se``, from the sampling of
+    the rows. For the weights of a tilt it also includes the sampling of the private rows and the noise:
+    ``sum p_i^2 r_i^2 + C P_b C'`` as in :func:`~iwbayes.loo`. So a small p-value is no evidence against the model if
+    the difference is below two ``se``.
 
     References
     ----------
@@ -113,14 +118,25 @@ def ppc(
 
     Examples
     --------
-    >>> idata = iw.fit("y ~ x", release)  # doctest: +SKIP
-    >>> iw.ppc(release, idata, by="region")  # doctest: +SKIP
+    Seeded noise makes the example repeatable. Private data need the default noise.
+
+    >>> import iwbayes as iw
+    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
+    >>> private = iw.PrivateTable(people.frame, people.schema)
+    >>> noise = iw.SeededNoise(1)
+    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, noise=noise, random_seed=1)
+    >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
+    >>> table = iw.ppc(release, idata, draws=100, random_seed=1)
+    >>> list(table.columns)
+    ['observed', 'se', 'mean', 'eti90_lb', 'eti90_ub', 'p_value']
     """
     check_release(release)
     if rehearsals is not None:
         rehearsals.check(release)
     if not (columns is None or isinstance(columns, Mapping)):
-        raise TypeError(f"columns must be a dict of observed variable to column; got {type(columns).__name__}.")
+        raise TypeError(
+            f"columns must be a dict of observed variable to column; got {type(columns).__name__}. Omit it otherwise."
+        )
     check_count("draws", draws)
     if not isinstance(prob, Real):
         raise TypeError(f"prob must be a number; got {type(prob).__name__}. Use 0.9 for a 90 % interval.")
@@ -152,11 +168,11 @@ def ppc(
 
 
 def _groups(check: Predicted, release: Release, by: str | None) -> list[tuple[Any, NDArray[np.intp]]]:
-    """Levels of the column `by` with the indices of their rows, those without weight left out."""
+    """Return the levels of the column `by` with the indices of their rows, without rows of weight zero."""
     if by in check.columns:
         raise ValueError(
-            f"by must be another column than the response; within the levels of {by!r} the responses of "
-            f"{check.name!r} are all the same. Leave by out, or pass var_name for another variable."
+            f"by must not be the response; within the levels of {by!r} all responses of {check.name!r} are equal. Use "
+            "a different column, or var_name for a different response."
         )
     return row_groups(check.sample, release, by)
 
@@ -169,7 +185,7 @@ def _shares(sample: WeightedSample, members: NDArray[np.intp]) -> Array:
 def _replicated(
     check: Predicted, groups: Sequence[tuple[Any, NDArray[np.intp]]], summaries: Sequence[Summary]
 ) -> list[Array]:
-    """Summaries of each replicate, for each group an array (summary, draw)."""
+    """Return the summaries of each replicate as one array (summary, draw) per group."""
     found: list[list[Array]] = [[] for _ in groups]
     for block in check.replicates:
         for (_, members), parts in zip(groups, found, strict=True):
@@ -177,15 +193,15 @@ def _replicated(
             if not np.isfinite(values).all():
                 row = int(members[np.argmin(np.isfinite(values).all(axis=0))])
                 raise ValueError(
-                    f"the replicates of {check.name!r} must be finite; row {row} has NaN or infinite ones. Check the "
-                    "draws and the model's parameters there."
+                    f"the replicates of {check.name!r} must be finite; row {row} has NaN or infinite values. Check the "
+                    "draws of the parameters for this row."
                 )
             parts.append(_summarised(summaries, values, _shares(check.sample, members)))
     return [np.concatenate(parts, axis=1) for parts in found]
 
 
 def _summarised(summaries: Sequence[Summary], values: Array, shares: Array) -> Array:
-    """Summaries of values (draw, row), shape (summary, draw)."""
+    """Return the summaries (summary, draw) of values (draw, row)."""
     return np.concatenate([summary.function(values, shares) for summary in summaries])
 
 
@@ -197,7 +213,7 @@ def _compared(
     errors: Array,
     prob: float,
 ) -> list[dict[str, float]]:
-    """Return a group's rows of the table; `errors` (summary,) are the standard errors of its observed summaries."""
+    """Return the table rows of a group, with standard errors `errors` (summary,) of its observed summaries."""
     values = check.observed[members]
     observed = _summarised(summaries, values[None], _shares(check.sample, members))[:, 0]
     percent, tail = f"{100 * prob:g}", (1 - prob) / 2
@@ -218,9 +234,9 @@ def _compared(
 def _standard_errors(
     sample: WeightedSample, members: NDArray[np.intp], summaries: Sequence[Summary], values: Array
 ) -> Array:
-    """Return the standard errors of observed summaries, (summary,); NaN where no influence function is known."""
+    """Return the standard errors (summary,) of observed summaries; NaN without an influence function."""
     shares = _shares(sample, members)
-    # of the shares of all rows used, a group's are the more as the group is the smaller
+    # influences within a small group are larger, because its shares are relative to all rows used
     scale = sample.total / sample.weights[members].sum()
     errors = []
     for summary in summaries:
@@ -241,11 +257,11 @@ def _rehearsed_errors(
     rehearsals: Rehearsals,
     by: str | None,
 ) -> Array:
-    """Return the standard errors of observed summaries of all groups, one after another, by rehearsals."""
+    """Return the standard errors of the observed summaries by rehearsals, concatenated over groups."""
     if len(check.columns) > 1 or len(check.observed) < len(release.synthetic):
         raise ValueError(
-            f"{check.name!r} is no single column of the release, or some of its rows were left out, so that its "
-            "summaries cannot be rehearsed. Leave rehearsals out."
+            f"with rehearsals, {check.name!r} must be a single column of the release with all of its rows; it is an "
+            "expression, or rows were left out. Omit rehearsals."
         )
     [name] = check.columns
     column = release.synthetic.schema[name]
@@ -257,8 +273,7 @@ def _rehearsed_errors(
 
     if not np.allclose(observed(release.synthetic.frame), check.observed):
         raise ValueError(
-            f"{check.name!r} is not column {name!r} as it is, so that its summaries cannot be rehearsed. Leave "
-            "rehearsals out."
+            f"with rehearsals, {check.name!r} must equal column {name!r}; its values differ. Omit rehearsals."
         )
 
     def statistics(frame: pd.DataFrame, weights: Array) -> Array:
@@ -269,7 +284,7 @@ def _rehearsed_errors(
             own = weights[members]
             if own.sum() > 0:
                 found.append(_summarised(summaries, values[members][None], own / own.sum())[:, 0])
-            else:  # a level that this rehearsal has not
+            else:  # this rehearsal does not have the level
                 found.append(np.full(sum(len(summary.names) for summary in summaries), np.nan))
         return np.concatenate(found)
 
@@ -278,7 +293,7 @@ def _rehearsed_errors(
 
 
 def _tail_probability(observed: float, replicated: Array) -> float:
-    """Two-sided posterior predictive p-value; equal values, up to rounding, count on both sides."""
+    """Return the two-sided posterior predictive p-value. Values equal up to rounding count on both sides."""
     if not (np.isfinite(observed) and np.isfinite(replicated).all()):
         return float("nan")
     rounding = 1e-12 * (abs(observed) + np.abs(replicated))
@@ -288,22 +303,23 @@ def _tail_probability(observed: float, replicated: Array) -> float:
 
 
 def weighted_quantiles(values: Array, shares: Array, probabilities: Sequence[float] = PROBABILITIES) -> Array:
-    """Smallest values (probability, draw) at which the weighted distribution function of the rows reaches them.
+    """Return weighted quantiles (probability, draw) of values (draw, row).
 
-    With integer weights ``numpy.quantile(..., method="inverted_cdf")`` of the repeated rows.
+    A quantile is the smallest value at which the weighted distribution function reaches the probability. With integer
+    weights this equals ``numpy.quantile(..., method="inverted_cdf")`` of the repeated rows.
     """
     order = np.argsort(values, axis=1)
     ordered, reached = np.take_along_axis(values, order, axis=1), np.cumsum(shares[order], axis=1)
-    # sums that are short of a probability by rounding have reached it
+    # sums below a probability by rounding only count as reaching it
     indices = [np.sum(reached < probability - 1e-12, axis=1) for probability in probabilities]
     rows = np.arange(len(values))
     return np.stack([ordered[rows, np.minimum(index, values.shape[1] - 1)] for index in indices])
 
 
 def summaries_of(levels: Sequence[Any], custom: Sequence[Summary] = ()) -> list[Summary]:
-    """Return the summaries of a column: shares of its levels by code, or those of numbers, and the custom ones.
+    """Return the summaries for a response: shares of its levels, or moments and quantiles, and the custom ones.
 
-    Raises ValueError if two have one name.
+    Raises ValueError if two summaries have the same name.
     """
     quantiles = tuple(f"q{100 * probability:g}" for probability in PROBABILITIES)
     of_numbers = [Summary(("mean", "sd"), _moments, _moments_influence), Summary(quantiles, weighted_quantiles)]
@@ -312,17 +328,20 @@ def summaries_of(levels: Sequence[Any], custom: Sequence[Summary] = ()) -> list[
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(
-            f"statistics must have names that differ from each other and from the summaries that are always shown; "
-            f"{', '.join(map(repr, twice))} would occur twice. Rename yours."
+            f"the names of statistics must differ from each other and from the standard summaries; "
+            f"{', '.join(map(repr, twice))} would occur twice. Rename your statistics."
         )
     return summaries
 
 
 def custom_summaries(statistics: Mapping[str, Callable[[Array, Array], Any]] | None) -> list[Summary]:
-    """Return summaries from functions (values (row,), weights (row,)) -> number, or refuse what is no dict of them."""
+    """Return summaries from a dict of functions (values (row,), weights (row,)) -> number, after checking it."""
     statistics = {} if statistics is None else statistics
     if not isinstance(statistics, Mapping) or not all(callable(function) for function in statistics.values()):
-        raise TypeError("statistics must be a dict of name to function(values, weights), each returning a number.")
+        raise TypeError(
+            "statistics must be a dict of name to function; got a different type. Pass {name: function(values, "
+            "weights)}, where each function returns a number."
+        )
     return [Summary((str(name),), _each(str(name), function)) for name, function in statistics.items()]
 
 
@@ -334,7 +353,7 @@ def _moments(values: Array, shares: Array) -> Array:
 def _moments_influence(values: Array, shares: Array) -> Array:
     deviations = values - values @ shares
     variance = float(np.square(deviations) @ shares)
-    # a column that does not vary has no spread to vary
+    # the standard deviation of a constant column does not vary
     spread = (np.square(deviations) - variance) / (2 * np.sqrt(variance)) if variance > 0 else np.zeros_like(values)
     return np.stack([deviations, spread])
 
@@ -357,7 +376,9 @@ def _each(name: str, function: Callable[[Array, Array], Any]) -> Callable[[Array
         for row in values:
             value = np.asarray(function(row, shares), dtype=np.float64)
             if value.ndim:
-                raise ValueError(f"the statistic {name!r} must return one number; it returned shape {value.shape}.")
+                raise ValueError(
+                    f"the statistic {name!r} must return one number; it returned shape {value.shape}. Split it."
+                )
             found.append(float(value))
         return np.array([found])
 

@@ -1,4 +1,4 @@
-"""Observed variables of an ArviZ object with their replicates, checked against the rows of a release."""
+"""Observed variables of an ArviZ object and their replicates, checked against the rows of a release."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from iwbayes.arrays import Array, row_blocks
 from iwbayes.release import Release
 from iwbayes.schema import Binary, Categorical
 
-#: Numbers of replicated responses that are held at a time: 32 MiB.
+#: Most replicated responses in memory at a time: 32 MiB.
 BLOCK_NUMBERS = 2**22
 
 
@@ -30,14 +30,14 @@ class Predicted:
     """An observed variable and its replicates."""
 
     name: str
-    #: Columns of the release that it is made of: one, or those of an expression.
+    #: Columns of the release behind the variable: one, or all columns of an expression.
     columns: frozenset[str]
-    #: Numbers, or codes of levels; shape (row,).
+    #: Observed numbers, or codes of levels, shape (row,).
     observed: Array
-    #: Levels behind the codes; empty for numbers.
+    #: Levels of the codes; empty for numbers.
     levels: tuple[Any, ...]
     sample: WeightedSample
-    #: Blocks (draw, row) of replicates, drawn as they are asked for.
+    #: Blocks (draw, row) of replicates, drawn lazily.
     replicates: Iterator[Array]
 
 
@@ -53,7 +53,7 @@ def predicted_variables(
     """Find the observed variables that have replicates, or the response of a fit; see :func:`~iwbayes.ppc`."""
     if not arviz_compat.has_group(idata, "observed_data"):
         raise ValueError(
-            "the ArviZ object has no observed_data, which the check compares with. Pass all that was sampled."
+            "the ArviZ object must have the group observed_data; it is missing. Pass the complete result of sampling."
         )
     observed = arviz_compat.group(idata, "observed_data")
     posterior = group_or_empty(idata, "posterior")
@@ -64,21 +64,21 @@ def predicted_variables(
         unknown = [name for name in columns if name not in known]
         if unknown:
             raise KeyError(
-                f"columns names {', '.join(map(repr, unknown))}, which is no observed variable with replicates; those "
-                f"are {', '.join(known)}."
+                f"columns must name observed variables with replicates, {', '.join(known)}; got "
+                f"{', '.join(map(repr, unknown))}."
             )
         found = [_from_predictive(observed[name], predicted[name], release, columns, draws) for name in names]
     else:
         design = recorded_design(posterior, release)
         if design is None:
             raise ValueError(
-                "the ArviZ object has no posterior_predictive group. Add it by pm.sample_posterior_predictive(idata, "
-                "model=weighted, extend_inferencedata=True)."
+                "the ArviZ object must have the group posterior_predictive; it is missing. Add it with "
+                "pm.sample_posterior_predictive(idata, model=weighted, extend_inferencedata=True)."
             )
         (name,) = _names(var_name, [design.name])
         if columns:
             raise ValueError(
-                f"columns must be left out for a result of fit, whose formula says that its response is {name!r}; got "
+                f"columns must be omitted for a result of fit, whose response is {name!r} by its formula; got "
                 f"{dict(columns)}."
             )
         found = [_from_fit(observed[name], design, posterior, release, draws, rng)]
@@ -89,12 +89,14 @@ def predicted_variables(
 
 def _names(var_name: str | None, known: list[str]) -> list[str]:
     if not known:
-        raise ValueError("no observed variable has replicates. Sample posterior_predictive of the observed variables.")
+        raise ValueError(
+            "at least one observed variable must have replicates; none has. Sample posterior_predictive for it."
+        )
     if var_name is None:
         return known
     if var_name not in known:
         raise KeyError(
-            f"{var_name!r} has no observed values and replicates; those that have both are {', '.join(known)}."
+            f"var_name must have observed values and replicates, as {', '.join(known)} do; got {var_name!r}."
         )
     return [var_name]
 
@@ -107,11 +109,11 @@ def _from_fit(
     draws: int,
     rng: np.random.Generator,
 ) -> Predicted:
-    """Check of a result of fit, whose responses are drawn here."""
+    """Return the response of a result of fit, with replicates drawn here."""
     name, columns = design.name, set(release.synthetic.schema.names)
     values = _checked_values(observed, design.y)
     sample = weighted_sample(release, observed, str(observed.dims[0]), total=release.n_private)
-    # the response is a column or an expression of some
+    # the response is a column or an expression of columns
     used = {name} if name in columns else columns.intersection(Formula(f"{name} ~ 1").lhs.required_variables)
     chosen = _spaced(posterior.sizes["chain"] * posterior.sizes["draw"], draws)
     block = BLOCK_NUMBERS // (len(values) * design.n_predictors)
@@ -122,29 +124,31 @@ def _from_fit(
 def _from_predictive(
     observed: xr.DataArray, predicted: xr.DataArray, release: Release, columns: Mapping[str, str], draws: int
 ) -> Predicted:
-    """Check of an observed variable of any model, whose responses were drawn by PyMC."""
+    """Return an observed variable of any model, with replicates drawn by PyMC."""
     name, schema = str(observed.name), release.synthetic.schema
     predicted = predicted.transpose("chain", "draw", ...)
     if observed.ndim != 1 or predicted.ndim != 3 or predicted.shape[2] != observed.shape[0]:
         raise ValueError(
-            f"the observed variable {name!r} must be one number a row; it has shape {observed.shape} and its "
-            f"replicates {predicted.shape[2:]}. Pass var_name for another one."
+            f"the observed variable {name!r} must have one number per row; it has shape {observed.shape} and its "
+            f"replicates have {predicted.shape[2:]}. Choose a different variable with var_name."
         )
     sample = weighted_sample(release, observed, str(observed.dims[0]), total=release.n_private)
     behind = columns.get(name, observed_column(name, release))
     if behind not in schema.names:
         raise ValueError(
-            f"the release has no column {behind!r}; it has {', '.join(schema.names)}. Say which one {name!r} observes "
-            f"by columns={{{name!r}: ...}}."
+            f"the observed variable {name!r} must belong to a column of the release, {', '.join(schema.names)}; got "
+            f"{behind!r}. Name its column with columns={{{name!r}: ...}}."
         )
     column = schema[behind]
     cells = release.synthetic.frame[behind].iloc[sample.positions]
     if cells.isna().any():
-        raise ValueError(f"column {behind!r} has missing cells in rows that {name!r} observes. Leave them out.")
+        raise ValueError(
+            f"column {behind!r} must have no missing cells in the rows of {name!r}; some are missing. Leave them out."
+        )
     levels: tuple[Any, ...] = ()
     if isinstance(column, Binary | Categorical):
         expected = column.codes(cells)
-        # responses that are not whole numbers are those of a model that takes the codes for numbers
+        # if responses are not whole numbers, the model treats the codes as numbers
         levels = tuple(column.levels) if predicted.dtype.kind in "iub" else ()
     else:
         expected = cells.to_numpy()
@@ -159,26 +163,26 @@ def _from_predictive(
 
 
 def _checked_values(observed: xr.DataArray, expected: Array) -> Array:
-    """Observed values as numbers, which must be those of their column."""
+    """Return the observed values as numbers, after checking that they equal the values of their column."""
     name = str(observed.name)
     try:
         values = np.asarray(observed.to_numpy(), dtype=np.float64)
     except (TypeError, ValueError):
         raise TypeError(
-            f"the observed values of {name!r} must be numbers, of a column with levels their codes, counted from 0 in "
-            f"the order of the schema; got {observed.dtype}."
+            f"the observed values of {name!r} must be numbers; got {observed.dtype}. For a column with levels use "
+            "their codes, counted from 0 in the order of the schema."
         ) from None
     if values.shape != expected.shape:
         raise ValueError(
-            f"{name!r} observes {len(values)} rows and the release gives it {len(expected)}. Pass the release that the "
-            "model was built on."
+            f"{name!r} must have as many rows as the release, {len(expected)}; it has {len(values)}. Pass the release "
+            "that the model was built on."
         )
     differ = ~np.isclose(values, expected, rtol=1e-6, atol=0)
     if differ.any():
         raise ValueError(
-            f"the observed values of {name!r} must be those of the release's column (codes of levels in their order); "
+            f"the observed values of {name!r} must equal the values of the column (codes for levels); "
             f"{int(differ.sum())} of {len(values)} differ. Pass the release that the model was built on, or name the "
-            "column by columns={...}."
+            "column with columns={...}."
         )
     return values
 
@@ -186,31 +190,31 @@ def _checked_values(observed: xr.DataArray, expected: Array) -> Array:
 def _check_weights(
     idata: arviz_compat.ArvizObject, posterior: xr.Dataset, variable: Predicted, release: Release
 ) -> None:
-    """Refuse draws that had other weights than the release's: by the weights they show, else by the recorded name."""
+    """Raise ValueError if the draws had different weights, as shown by log likelihoods or by the recorded name."""
     shown = _shown_weights(idata, variable)
     known = np.isfinite(shown)
     own, weights = shown[known], variable.sample.weights[known]
     if not own.any() or not weights.any():
         check_recorded_weights(posterior, release)
         return
-    # the total does not matter here, nor do differences that terms of single precision could have
+    # compare shares, with a tolerance for terms in single precision
     differ = ~np.isclose(own / own.sum(), weights / weights.sum(), rtol=1e-3, atol=1e-15)
     if differ.any():
         raise ValueError(
-            f"the draws must have had the weights of the release; those that log_likelihood_weighted shows for "
-            f"{variable.name!r} differ in {int(differ.sum())} of {differ.size} rows. Pass the release of the model, or "
-            "dataclasses.replace(release, weights=...) with the model's weights."
+            f"the draws must have the weights of the release; for {variable.name!r} log_likelihood_weighted shows "
+            f"different weights in {int(differ.sum())} of {differ.size} rows. Pass the release of the model, or "
+            "dataclasses.replace(release, weights=...) with the weights of the model."
         )
 
 
 def _shown_weights(idata: arviz_compat.ArvizObject, variable: Predicted) -> Array:
-    """Weights of the rows as the stored log likelihoods show them, shape (row,); NaN where they do not."""
+    """Return the weights (row,) that the stored log likelihoods imply; NaN if they do not determine a weight."""
     unknown, terms = np.full(len(variable.observed), np.nan), []
     for kind in ("log_likelihood", "log_likelihood_weighted"):
         values = group_or_empty(idata, kind).get(variable.name)
         if values is None or not {"chain", "draw"} <= set(values.dims):
             return unknown
-        # a few draws tell
+        # a few draws are enough
         values = values.transpose("chain", "draw", ...)
         terms.append(values.isel(chain=slice(1), draw=_spaced(values.sizes["draw"], 8)))
     fit = terms[0].shape == terms[1].shape and terms[0].shape[2:] == unknown.shape
@@ -218,16 +222,16 @@ def _shown_weights(idata: arviz_compat.ArvizObject, variable: Predicted) -> Arra
 
 
 def _spaced(n: int, most: int) -> NDArray[np.intp]:
-    """Return the indices of at most so many draws, evenly spaced."""
+    """Return the indices of at most `most` of n draws, evenly spaced."""
     return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(np.intp))
 
 
 def replicates(
     design: Design, posterior: xr.Dataset, chosen: NDArray[np.intp], rng: np.random.Generator, *, block: int
 ) -> Iterator[Array]:
-    """Draw responses (draw of the block, row) of all rows at the chosen draws of the parameters, by their indices.
+    """Draw responses of all rows, in blocks (draw, row) of at most `block` draws.
 
-    The draws are counted over all chains; so many as `block` are held at a time.
+    `chosen` contains the indices of the parameter draws, counted over all chains.
     """
     beta, sigma = design.coefficients(posterior)[chosen], design.auxiliary_draws(posterior)[chosen]
     for part in row_blocks(len(chosen), block):

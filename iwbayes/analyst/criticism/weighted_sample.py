@@ -1,4 +1,4 @@
-"""Rows of an analysis as a weighted sample: their weights, and what is random in their weighted means."""
+"""Rows of an analysis as a weighted sample: weights, and covariances of weighted means."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from iwbayes.schema import Binary, Categorical
 from iwbayes.schema.columns import _Whole
 from iwbayes.weights import Weights
 
-#: Most levels of a column by which rows are grouped.
+#: Most levels of a column that groups rows.
 MOST_GROUPS = 100
-#: What gives rows their weights.
+#: Types that define the weights of rows.
 RowWeights: TypeAlias = Release | Weights | np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
 class WeightedSample:
-    """Rows that an analysis used, among all rows of their table."""
+    """The rows that an analysis used, among all rows of their table."""
 
-    #: Weights of all rows of the table, on the scale of the model's likelihood, and the indices of the rows used.
+    #: Weights of all rows of the table, on the scale of the likelihood of the model, and indices of the rows used.
     table: Array
     positions: NDArray[np.intp]
-    #: Where the weights come from: with it, the noise of tilt weights can be accounted for.
+    #: Release with these weights; needed to account for the noise in the weights of a tilt.
     release: Release | None = None
 
     @cached_property
@@ -50,7 +50,7 @@ class WeightedSample:
 
     @cached_property
     def _tilt(self) -> ReleasedTilt | None:
-        """Tilt that made the weights; None where they are no tilt's as it was released."""
+        """The tilt that made the weights; None if they are not the released weights of a tilt."""
         return None if self.release is None else ReleasedTilt.behind(self.table, self.release)
 
     @cached_property
@@ -60,33 +60,33 @@ class WeightedSample:
 
     @cached_property
     def _misfit(self) -> float:
-        """What the weighted rows miss, see `Meat`; NaN without a tilt."""
+        """Misfit of the weighted rows, see `Meat`; NaN without a tilt."""
         if self._tilt is None:
             return float("nan")
         return float(np.sqrt(unmeasured_variance(self._tilt, self._shares, self._tilt.n_private)))
 
     @property
     def noise_included(self) -> bool:
-        """Whether `covariance` includes the noise of the weights."""
+        """Whether `covariance` includes the noise in the weights."""
         return self._tilt is not None
 
     def mean(self, values: Array) -> Array:
-        """Weighted mean over the rows used of values (row, ...), leaving rows of weight zero out."""
+        """Return the weighted mean of values (row, ...) over the rows used; rows of weight zero are left out."""
         kept = self.weights > 0
         weights = self.weights[kept]
         return np.tensordot(weights / weights.sum(), np.asarray(values)[kept], axes=(0, 0))
 
     def covariance(self, influence: Array) -> Array:
-        """Covariance (q, q) of q statistics of the rows used, from their influence functions (row, q).
+        """Return the covariance (q, q) of q statistics of the rows used, from their influence functions (row, q).
 
-        Their deviations are sum_i p_i g_i to first order, p_i the shares of the rows used and g_i the influence: of a
-        weighted mean, the deviation of row i from it. Rows of weight zero do not matter. This is the `Meat` of the
-        influences, in the place of scores. Its fourth term, of second order, is left out: weighted means of fixed
-        numbers are linear in the weights.
+        To first order the error of a statistic is sum_i p_i g_i, with shares p_i of the rows used and influences g_i.
+        For a weighted mean, g_i is the deviation of row i from the mean. Rows of weight zero have no effect. The
+        covariance is the `Meat` of the influences, used like scores. Its fourth term, of second order, is omitted
+        because weighted means of fixed numbers are linear in the weights.
         """
         shares = self._shares
         used = float(shares[self.positions].sum())
-        # rows of the table that were not used have no influence, but the weights were fitted to them too
+        # rows that were not used have no influence, but they helped determine the weights
         full = np.zeros((len(shares), influence.shape[1]))
         full[self.positions] = np.where(self.weights[:, None] > 0, influence, 0.0) / used
         tilt = self._tilt
@@ -95,12 +95,13 @@ class WeightedSample:
 
 
 def weighted_sample(weights: RowWeights, rows: xr.DataArray, dim: str, *, total: float | None = None) -> WeightedSample:
-    """Find the weights of the rows, in dimension `dim`, of an observed variable or its pointwise log likelihood.
+    """Find the weights of the rows of an observed variable or its log likelihood, along dimension `dim`.
 
-    They are the rows that the coordinate ``row`` names, as :func:`~iwbayes.fit` stores it. Of a variable
-    ``<column>_observed`` of a release, where PyMC imputes the missing cells of that column, they are those whose cell
-    is there; else all rows in their order. A plain array with one weight for each row of the variable is in the
-    variable's order, as it was for the model. Weights over the table are scaled to `total` unless that is None.
+    The rows are matched to the table as follows. A plain array with one weight per row of the variable has the order
+    of the variable. Otherwise, if the variable is ``<column>_observed`` of a release (PyMC imputes the missing cells of
+    the column), the rows are those without a missing cell. Otherwise the coordinate ``row`` contains their indices, as
+    in results of :func:`~iwbayes.fit`. Without it they are all rows in order. Weights of the table are scaled to
+    `total`, if it is given.
     """
     table = _table_weights(weights, total)
     release = weights if isinstance(weights, Release) else None
@@ -108,46 +109,51 @@ def weighted_sample(weights: RowWeights, rows: xr.DataArray, dim: str, *, total:
         return WeightedSample(table, np.arange(len(table)))
     positions = _row_positions(rows, dim, len(table), release)
     if not table[positions].any():
-        raise ValueError("the weights of the rows used must not all be zero. Leave at least one row in.")
+        raise ValueError(
+            "the weights of the rows used must not all be zero. Keep at least one row with a positive weight."
+        )
     return WeightedSample(table, positions, release)
 
 
 def row_groups(sample: WeightedSample, release: Release, by: str | None) -> list[tuple[Any, NDArray[np.intp]]]:
-    """Levels of a column of the release with the indices of their rows among those used; all rows where it is None.
+    """Return the levels of the column `by` with the indices of their rows among the rows used; all rows for None.
 
-    Rows without weight are left out, and those in which the column is missing. Whole numbers count as levels.
+    Rows of weight zero and rows in which the column is missing are left out. Each whole number counts as a level.
     """
     seen = np.flatnonzero(sample.weights > 0)
     if by is None:
         return [("all", seen)]
     schema = release.synthetic.schema
     if by not in schema.names:
-        raise KeyError(f"by must be a column of the release; got {by!r}. It has {', '.join(schema.names)}.")
+        raise KeyError(f"by must be a column of the release; got {by!r}. Use one of {', '.join(schema.names)}.")
     column = schema[by]
     if not isinstance(column, Binary | Categorical | _Whole):
         raise ValueError(
-            f"by must be a Categorical, Binary, Integer or Date column; {by!r} is {type(column).__name__}."
+            f"by must be a Categorical, Binary, Integer or Date column; {by!r} is {type(column).__name__}. Use a "
+            "different column."
         )
     cells = release.synthetic.frame[by].iloc[sample.positions[seen]]
     levels: Sequence[Any] = sorted(cells.dropna().unique()) if isinstance(column, _Whole) else column.levels
     if len(levels) > MOST_GROUPS:
-        raise ValueError(f"by must have at most {MOST_GROUPS} levels; {by!r} has {len(levels)}. Group its values.")
+        raise ValueError(f"by must have at most {MOST_GROUPS} levels; {by!r} has {len(levels)}. Use a coarser column.")
     found = [(level, seen[(cells == level).fillna(False).to_numpy(dtype=bool)]) for level in levels]
     groups = [(level, members) for level, members in found if len(members)]
     if not groups:
-        raise ValueError(f"by must have a value in some of the rows used; {by!r} is missing in all of them.")
+        raise ValueError(
+            f"by must have a value in some of the rows used; {by!r} is missing in all. Use a different column."
+        )
     return groups
 
 
 def observed_column(name: str, release: Release) -> str:
-    """Return the column that an observed variable is called after, or its name itself."""
+    """Return the column behind an observed variable: its name, without the suffix _observed if that is a column."""
     part = name.removesuffix("_observed")
     return part if name not in release.synthetic.schema.names and part in release.synthetic.schema.names else name
 
 
 def _table_weights(weights: RowWeights, total: float | None) -> Array:
     """Check weights and scale them to their total."""
-    check_total(total, "Use the one that the model was given.")
+    check_total(total, "Use the total of the model that was sampled.")
     given = weights.weights if isinstance(weights, Release) else weights
     try:
         values = np.asarray(given.values if isinstance(given, Weights) else given, dtype=np.float64)
@@ -156,15 +162,17 @@ def _table_weights(weights: RowWeights, total: float | None) -> Array:
             f"weights must be a Release, a Weights or numbers of shape (row,); got {type(weights).__name__}."
         ) from error
     if values.ndim != 1:
-        raise ValueError(f"weights must have shape (row,), one a row; got shape {values.shape}.")
-    check_numbers(values, "weights", "Give the weights that the model was sampled with.")
+        raise ValueError(
+            f"weights must have shape (row,), one per row; got shape {values.shape}. Pass a single weight vector."
+        )
+    check_numbers(values, "weights", "Pass the weights of the model that was sampled.")
     if not values.any():
-        raise ValueError("weights must not all be zero. Leave at least one row in.")
+        raise ValueError("weights must not all be zero. Keep at least one row with a positive weight.")
     return values if total is None else values * (total / values.sum())
 
 
 def _row_positions(rows: xr.DataArray, dim: str, n_table: int, release: Release | None) -> NDArray[np.intp]:
-    """Find the indices of the rows in a table of n_table rows, as `weighted_sample` says."""
+    """Return the indices of the rows in a table of n_table rows, matched as in `weighted_sample`."""
     n_rows = rows.sizes[dim]
     if release is not None and n_rows != n_table:
         column = observed_column(str(rows.name), release)
@@ -179,6 +187,6 @@ def _row_positions(rows: xr.DataArray, dim: str, n_table: int, release: Release 
     if n_rows == n_table:
         return np.arange(n_table)
     raise ValueError(
-        f"there are {n_table} weights for the {n_rows} rows of {rows.name!r}. Give one weight a row, or name the "
-        "rows used by an integer coordinate 'row', counted from 0, as fit does."
+        f"weights must match the {n_rows} rows of {rows.name!r}; got {n_table} weights. Pass one weight per row, or "
+        "give the variable an integer coordinate 'row' with the indices of its rows, counted from 0."
     )

@@ -1,5 +1,5 @@
 """Quantities of a fitted regression: predictions, slopes, comparisons, odds ratios.
 
-Public, and loaded by the package on first use: `predictions`, `slopes`, `comparisons`, `odds_ratios`.
-All else is internal.
+Public names, which the package loads on first use: `predictions`, `slopes`, `comparisons`, `odds_ratios`.
+Everything else is internal.
 """

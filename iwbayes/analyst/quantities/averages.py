@@ -1,4 +1,4 @@
-"""Averages over weighted rows of quantities of a regression's mean, draw by draw, with the sampling of the rows."""
+"""Averages of slopes and comparisons over weighted rows, at each posterior draw, with fixed or random rows."""
 
 from __future__ import annotations
 
@@ -18,26 +18,29 @@ from iwbayes.analyst.regression.weighted_rows import WeightedRows
 from iwbayes.analyst.released_tilt import is_noise_aware
 from iwbayes.arrays import Array, row_blocks, symmetric
 
-#: What is averaged over.
+#: Whether averages are over the population of the private rows, or over the given rows.
 Rows = Literal["random", "fixed"]
 ROWS = ("random", "fixed")
-#: Directions in which the scores' covariance is below this share of its largest, on a unit diagonal, are cut.
+#: Eigenvalues of the correlation matrix of the scores below this share of the largest are dropped.
 SCORE_CUT = 1e-10
-# Draws and rows of a block, which stays in the processor's cache.
+# Draws and rows per block, chosen so that a block stays in the processor cache.
 _BLOCK_DRAWS, _BLOCK_ROWS = 256, 512
 
 
 @dataclass(frozen=True)
 class Variable:
-    """What a predictor becomes in the result."""
+    """A variable of the result, which belongs to one predictor."""
 
     name: str
-    labels: tuple[str, ...] | None = None  # coordinates of <name>_dim; None of one number without a dimension
+    labels: tuple[str, ...] | None = None  # coordinates of <name>_dim; None for a scalar
     attrs: dict[str, Any] = field(default_factory=dict)
 
 
 class Quantity(Protocol):
-    """What is averaged over the distinct rows: some numbers of each variable and outcome, together the outputs."""
+    """A quantity that is averaged over the distinct rows.
+
+    Its outputs are the values of all variables and outcomes, concatenated.
+    """
 
     @property
     def variables(self) -> Sequence[Variable]:
@@ -45,13 +48,16 @@ class Quantity(Protocol):
 
     @property
     def logarithms(self) -> bool:
-        """Whether averages are logarithms of what is shown."""
+        """Whether averages are logarithms of the values in the result."""
 
     def average(self, beta: Array, shares: Array) -> Array:
-        """Averages (group, output, draw) for beta (draw, column, predictor) and shares (row, group) that sum to one."""
+        """Return averages (group, output, draw) for beta (draw, column, predictor) and shares (row, group)."""
 
     def at_rows(self, beta: Array, shares: Array) -> Array:
-        """Values (row, group or 1, output) of one draw: an average moves by its mean when shares move."""
+        """Return values (row, group or 1, output) at one draw.
+
+        If the shares of the rows change, averages change by the weighted sum of these values, to first order.
+        """
 
 
 def average(
@@ -63,12 +69,14 @@ def average(
     random_seed: int | np.random.Generator | None,
     attrs: dict[str, Any] | None = None,
 ) -> arviz_compat.ArvizObject:
-    """Average a quantity over the rows of a fit as ``rows`` says, within the levels of the column `by`.
+    """Average a quantity over the rows of a fit, fixed or random, within the levels of the column `by`.
 
     Theory: docs/theory.md#averages-over-random-rows.
     """
     if rows not in ROWS:
-        raise ValueError(f"rows must be one of {list(ROWS)}; got {rows!r}.")
+        raise ValueError(
+            f"rows must be one of {list(ROWS)}; got {rows!r}. Use 'random' to average over the population."
+        )
     rng = np.random.default_rng(random_seed)
     groups = row_groups(fitted.sample, fitted.release, by)
     members = np.zeros((len(fitted.frame), len(groups)))
@@ -87,7 +95,7 @@ def average(
     for draws, drawn in parts:
         found[:, :, draws] = np.exp(drawn) if quantity.logarithms else drawn
     _check_finite(found)
-    # in `_deviations`, or in the draws of the weights themselves
+    # the noise is included by `_deviations`, or by the weight draws themselves
     included = rows == "random" and (
         is_noise_aware(fitted.release.weights, fitted.release) or fitted.sample.noise_included
     )
@@ -99,9 +107,10 @@ def average(
 def sums_over_rows(
     function: Callable[[Array], Array], x: Array, beta: Array, factors: Callable[[slice], Array]
 ) -> Iterator[tuple[slice, Array]]:
-    """Sum function(eta) (..., draw, row) times factors (row, q) over rows x (row, column): (..., draw, q) a block.
+    """Sum function(eta) (..., draw, row) times factors (row, q) over the rows of x (row, column).
 
-    Linear predictors eta (predictor, draw, row) are those of beta (draw, column, predictor).
+    Yields one array (..., draw, q) per block of draws. The linear predictors eta (predictor, draw, row) are computed
+    from beta (draw, column, predictor).
     """
     for draws in row_blocks(len(beta), _BLOCK_DRAWS):
         transposed = np.ascontiguousarray(beta[draws].transpose(2, 0, 1))
@@ -120,7 +129,7 @@ def _deviations(
     distinct: Array,
     rng: np.random.Generator,
 ) -> Array:
-    """Deviations of the averages from those of the population, drawn given each draw, shape (group, output, draw)."""
+    """Draw the deviations of averages from the population, given each posterior draw: shape (group, output, draw)."""
     theta = fitted.recorded.pack(fitted.posterior)[draws]
     centre, rows = theta.mean(axis=0), WeightedRows(fitted.design, sample.weights)
     scores, curvature = rows.row_scores(centre), -rows.derivatives(centre)[2] / sample.total
@@ -128,15 +137,15 @@ def _deviations(
     values = quantity.at_rows(centre[: coefficients.size].reshape(coefficients.shape), distinct)[fitted.index]
     with np.errstate(over="ignore", invalid="ignore"):
         values = np.where(sample.weights[:, None, None] > 0, values, 0.0) + np.zeros((1, members.shape[1], 1))
-        # of the shares of all rows used, a group's are the more as the group is the smaller
+        # influences within a small group are larger, because its shares are relative to all rows used
         scale = members * (sample.total / (sample.weights @ members))
         centred = (values - np.einsum("ig,igo->go", _shares(sample, members), values)) * scale[:, :, None]
         mean_score = sample.mean(scores)
         influence = np.concatenate([scores - mean_score, centred.reshape(len(centred), -1)], axis=1)
-        # J (theta_L - theta), theta_L one Newton step from the centre
+        # J (theta_L - theta), where theta_L is one Newton step from the centre
         pull = (centre - theta) @ curvature + mean_score
         if is_noise_aware(fitted.release.weights, fitted.release):
-            # under each of these draws the rows stand for the private ones, a sample of N
+            # under each weight draw the weighted rows represent the private rows, a sample of size N
             own = sample.weights / sample.total
             joint = (influence * own[:, None]).T @ influence / fitted.release.n_private
         else:
@@ -146,20 +155,18 @@ def _deviations(
 
 
 def _shares(sample: WeightedSample, members: Array) -> Array:
-    """Shares of rows among those of each group (row, group), from whether they are in it."""
+    """Return the shares of rows within each group (row, group), from indicators of their membership."""
     weights = members * sample.weights[:, None]
     return weights / weights.sum(axis=0)
 
 
 def _check_finite(values: Array) -> None:
     if not np.isfinite(values).all():
-        raise ValueError(
-            "averages must be finite; means at some draws are too large for that. Give the fit tighter priors."
-        )
+        raise ValueError("averages must be finite; means at some draws are too large. Fit with tighter priors.")
 
 
 def _given_scores(joint: Array, pull: Array, rng: np.random.Generator) -> Array:
-    """Draw the last q of p + q normal means given the first p, which are at `pull` (draw, p); shape (q, draw)."""
+    """Draw the last q of p + q jointly normal means, given the first p at `pull` (draw, p): shape (q, draw)."""
     p = pull.shape[1]
     own, cross = joint[:p, :p], joint[:p, p:]
     scale = np.sqrt(np.diag(own))
@@ -176,7 +183,7 @@ def _given_scores(joint: Array, pull: Array, rng: np.random.Generator) -> Array:
 def _labelled(
     fitted: FittedRows, variables: Sequence[Variable], found: Array, groups: dict[str, list[Any]]
 ) -> xr.Dataset:
-    """Averages (group, output, draw of all chains) as variables with their dimensions."""
+    """Return averages (group, output, draw of all chains) as labelled variables."""
     posterior, outcomes = fitted.posterior, outcome_coords(fitted.recorded)
     draws = {name: posterior[name].to_numpy() for name in ("chain", "draw")}
     levels = {"levels": list(fitted.recorded.levels)} if fitted.recorded.levels else {}

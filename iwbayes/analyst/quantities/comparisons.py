@@ -1,4 +1,4 @@
-"""Average comparisons of a regression's means between values of a predictor, draw by draw."""
+"""comparisons(): average differences and ratios of means between values of a predictor, at each posterior draw."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from iwbayes.arrays import Array
 from iwbayes.release import Release
 from iwbayes.schema.columns import _Whole
 
-#: How two averages are compared.
+#: Ways to compare two averages.
 Comparison = Literal["difference", "ratio"]
 COMPARISONS = ("difference", "ratio")
-#: Most values of a predictor.
+#: Most values of a predictor in one comparison.
 MOST_VALUES = 100
 
 
@@ -34,54 +34,56 @@ def comparisons(
     rows: Rows = "random",
     random_seed: int | np.random.Generator | None = None,
 ) -> arviz_compat.ArvizObject:
-    """Compare the mean response between values of a predictor, on average over the weighted rows of a release.
+    """Compare the mean response between values of a predictor, averaged over the weighted rows of a release.
 
-    All rows are given the one value, then the other, with the other predictors as they are, and the two averages of
-    E[y | x] are compared (g-computation). Of a categorical response E[y | x] are the probabilities of its levels.
+    All rows are set to one value of the predictor, then to another, with the other predictors unchanged. The two
+    averages of E[y | x] are then compared (g-computation). For a categorical response E[y | x] are the probabilities of
+    its levels.
 
     Parameters
     ----------
     idata : arviz.InferenceData or xarray.DataTree
-        All that :func:`~iwbayes.fit` returned, or read from a file.
+        Complete result of :func:`~iwbayes.fit`, also if read from a file.
     release : Release
-        Of the fit, with the weights of the fit, as for :func:`~iwbayes.slopes`.
+        The release that was fitted, with the weights of the fit; see :func:`~iwbayes.slopes`.
     contrast : str, sequence of str or dict, optional
-        Columns on the right of the formula; by default all with levels. Their levels are compared with the first, 1
-        with 0 where these are the levels, and of a number each row with one unit more. A dict says by name what else:
-        a list of values, ``{"age": [40, 60, 80], "group": ["b", "a"]}``, of which all are compared with the first; a
-        step of a number, ``{"age": 10}``; or None for the default. Steps stay within the range of the rows: where
-        one would lead out, the row is compared over the last step inside.
-    comparison : {"difference", "ratio"}
-        Of the two averages. Ratios need means above zero.
+        Predictors to compare, by default all predictors with levels. By default all levels are compared with the first
+        level (1 with 0 if these are the levels), and for a number each row is compared with one unit more. A dict
+        changes this by name: a list of values, ``{"age": [40, 60, 80], "group": ["b", "a"]}``, which are compared with
+        the first value of the list; a step of a number, ``{"age": 10}``; or None for the default. Steps stay within
+        the range of the rows. If a step would leave the range, the row is moved so that the step ends at the boundary.
+    comparison : {"difference", "ratio"}, default "difference"
+        How the two averages are compared. Ratios need positive means.
     by : str, optional
-        Categorical, Binary, Integer or Date column of the release: rows are averaged within its levels. Rows in which
-        it is missing are left out. With the column that is compared, ``contrast="treated", by="treated"`` is the effect
-        on the treated, and on the others.
-    rows : {"random", "fixed"}
-        What is averaged over: see the notes of :func:`~iwbayes.slopes`.
+        Categorical, Binary, Integer or Date column of the release. Means are averaged within its levels. Rows in which
+        it is missing are left out. With the compared column itself, ``contrast="treated", by="treated"`` gives the
+        effect on the treated, and the effect on the untreated.
+    rows : {"random", "fixed"}, default "random"
+        Whether the average is over the population of the private rows, or over these weighted rows; see the notes of
+        :func:`~iwbayes.slopes`.
     random_seed : int, numpy.random.Generator or None
-        For ``rows="random"``.
+        Seed or generator for ``rows="random"``.
 
     Returns
     -------
     arviz.InferenceData or xarray.DataTree
-        Group ``posterior`` with a variable for each predictor and the dimensions chain, draw, ``by_<column>`` where
-        `by` is given, ``<predictor>_dim`` (the values but the first; none of a step, or of 1 with 0), and
-        ``<response>_dim`` of a categorical response. Of each variable the attribute ``reference`` is the first value,
-        or ``step`` the step. Attributes as of :func:`~iwbayes.slopes`, and ``comparison``.
+        Group ``posterior`` with one variable per predictor. Its dimensions are chain, draw, ``by_<column>`` if `by` is
+        given, ``<predictor>_dim`` (all values except the first; absent for a step, or for 1 with 0), and
+        ``<response>_dim`` for a categorical response. The attribute ``reference`` of a variable is the first value, or
+        ``step`` is the step. Other attributes are as in :func:`~iwbayes.slopes`, and ``comparison``.
 
     Raises
     ------
     TypeError, ValueError, KeyError
-        Arguments that do not fit; values outside the declared bounds, or levels that the fit has not seen; a step
-        longer than the range of the rows; ratios of means that are not above zero; and as for
+        If an argument is invalid; if values are outside the declared bounds, or levels did not occur in the fit; if a
+        step is longer than the range of the rows; if means of a ratio are not positive; and as in
         :func:`~iwbayes.slopes`.
 
     Notes
     -----
-    A ratio is that of the two averages, not the average of the rows' ratios. Its draws over random rows are
-    ``exp(log a1 - log a0 - d)``, with the influence ``g1_i / a1 - g0_i / a0`` of row i on ``d``; all else is as for
-    :func:`~iwbayes.slopes`.
+    A ratio is the ratio of the two averages, not the average of the ratios of rows. Its draws over random rows are
+    ``exp(log a1 - log a0 - d)``, and row i has the influence ``g1_i / a1 - g0_i / a0`` on ``d``. Everything else is as
+    in :func:`~iwbayes.slopes`.
 
     References
     ----------
@@ -91,8 +93,19 @@ def comparisons(
 
     Examples
     --------
-    >>> idata = iw.fit("y ~ age + group", release, family="bernoulli")  # doctest: +SKIP
-    >>> az.summary(iw.comparisons(idata, release, contrast={"age": [40, 60]}, comparison="ratio"))  # doctest: +SKIP
+    Seeded noise makes the example repeatable. Private data need the default noise.
+
+    >>> import iwbayes as iw
+    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
+    >>> private = iw.PrivateTable(people.frame, people.schema)
+    >>> noise = iw.SeededNoise(1)
+    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, noise=noise, random_seed=1)
+    >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
+    >>> found = iw.comparisons(idata, release, contrast={"x": [-1.0, 0.0, 1.0]}, comparison="ratio", random_seed=1)
+    >>> found["posterior"]["x"].dims
+    ('chain', 'draw', 'x_dim')
+    >>> found["posterior"]["x"].attrs["reference"]
+    '-1'
     """
     if comparison not in COMPARISONS:
         raise ValueError(f"comparison must be one of {list(COMPARISONS)}; got {comparison!r}.")
@@ -108,29 +121,29 @@ def comparisons(
 
 
 def _asked(fitted: FittedRows, contrast: Any) -> dict[str, Any]:
-    """Return what to compare, by predictor."""
+    """Return the requested comparisons by predictor."""
     if contrast is None:
         contrast = [name for name in fitted.recorded.predictors if fitted.levels(name) is not None]
         if not contrast:
             raise ValueError(
-                f"{fitted.recorded.formula!r} has no predictor with levels. Name a number, "
+                f"contrast must be given if no predictor has levels, as in {fitted.recorded.formula!r}. Name a number, "
                 "contrast={'age': [40, 60]}, or use slopes."
             )
     return fitted.asked(contrast, "contrast")
 
 
 def _contrast(fitted: FittedRows, name: str, asked: Any) -> tuple[Variable, list[pd.DataFrame]]:
-    """Variable of a contrast, and the rows under each of its values, the reference first."""
+    """Return the variable of a contrast, and the rows at each of its values, reference first."""
     levels = fitted.levels(name)
     if levels is None and (asked is None or not np.ndim(asked)):
         return _step(fitted, name, 1 if asked is None else asked)
     values = list(levels or ()) if asked is None else fitted.checked(name, asked, "contrast")
     if not 2 <= len(values) <= MOST_VALUES:
         raise ValueError(
-            f"contrast must compare 2 to {MOST_VALUES} values of {name!r}; it has {len(values)}. Give a list of them, "
-            f"contrast={{{name!r}: [...]}}, or leave it out."
+            f"contrast must compare 2 to {MOST_VALUES} values of {name!r}; got {len(values)}. Pass a list of values, "
+            f"contrast={{{name!r}: [...]}}, or omit this column."
         )
-    # 1 with 0 needs no name
+    # the comparison of 1 with 0 needs no dimension
     plain = levels == (0, 1) and asked is None and name not in fitted.recorded.predictor_levels
     labels = None if plain else tuple(map(_text, values[1:]))
     frames = [fitted.distinct.assign(**{name: constant(fitted.distinct[name], value)}) for value in values]
@@ -142,18 +155,17 @@ def _text(value: Any) -> str:
 
 
 def _step(fitted: FittedRows, name: str, step: Any) -> tuple[Variable, list[pd.DataFrame]]:
-    """Contrast of each row with a step more, within the range of the rows."""
+    """Return the contrast of each row with one step more, within the range of the rows."""
     x, whole = fitted.distinct[name], isinstance(fitted.recorded.schema[name], _Whole)
     low, high = x.min(), x.max()
     if not is_number(step) or step == 0 or abs(step) > high - low or (whole and step != int(step)):
         raise ValueError(
-            f"contrast must give a {'whole ' * whole}number other than zero as the step of {name!r}, no longer than "
-            f"the {high - low:g} from its smallest to its largest value; got {step!r}. Two values to compare are given "
-            f"as a list, {{{name!r}: [a, b]}}."
+            f"the step of {name!r} in contrast must be a nonzero {'whole ' * whole}number of at most {high - low:g}, "
+            f"the range of its values; got {step!r}. To compare two values pass a list, {{{name!r}: [a, b]}}."
         )
     step = int(step) if whole else float(step)
     start = x.clip(low - min(step, 0), high - max(step, 0))
-    end = (start + step).clip(low, high)  # inside up to rounding
+    end = (start + step).clip(low, high)  # rounding may put values outside
     frames = [fitted.distinct.assign(**{name: values}) for values in (start, end)]
     return Variable(name, attrs={"step": step}), frames
 
@@ -164,8 +176,8 @@ class _Contrasts:
 
     variables: list[Variable]
     family: Family
-    designs: list[list[Array]]  # of each variable, the rows (row, column) under each of its values
-    logarithms: bool  # of ratios
+    designs: list[list[Array]]  # for each variable and each of its values, the design matrix (row, column)
+    logarithms: bool  # True for ratios
 
     def average(self, beta: Array, shares: Array) -> Array:
         """See `averages.Quantity`."""
@@ -198,6 +210,6 @@ class _Contrasts:
 def _check_positive(means: Array) -> None:
     if not (means > 0).all():
         raise ValueError(
-            "comparison='ratio' needs average means above zero at every draw; the smallest is "
+            "comparison='ratio' needs positive average means at every draw; the smallest is "
             f"{np.min(means):.3g}. Use comparison='difference'."
         )

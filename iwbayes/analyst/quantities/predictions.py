@@ -1,4 +1,4 @@
-"""Predictions from the posterior of a fit, draw by draw: for rows of one's own, or over a grid of some columns."""
+"""predictions(): predict new rows, or a grid over some columns, at each posterior draw of a fit."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from iwbayes.arrays import Array
 from iwbayes.release import Release
 from iwbayes.schema.columns import _Whole
 
-#: What is predicted.
+#: Kinds of predictions.
 Kind = Literal["mean", "response", "linear"]
 KINDS = ("mean", "response", "linear")
-#: Values of a number in a grid, and most rows of one.
+#: Number of values of a numeric column in a grid, and most rows of a grid.
 GRID_POINTS, MOST_ROWS = 50, 10_000
 
 
@@ -35,64 +35,86 @@ def predictions(
     kind: Kind = "mean",
     random_seed: int | np.random.Generator | None = None,
 ) -> arviz_compat.ArvizObject:
-    """Predict rows from the posterior of a fit: rows of your own, or a grid of some columns with the others typical.
+    """Predict rows from the posterior of a fit: new rows, or a grid over some columns.
 
     Parameters
     ----------
     idata : arviz.InferenceData or xarray.DataTree
-        A result of :func:`~iwbayes.fit`, or one read from a file.
+        Result of :func:`~iwbayes.fit`, also if read from a file.
     newdata : pandas.DataFrame, shape (row, column), or Release
-        The columns on the right of the formula; others are not looked at. Or, with `conditional`, the release that was
-        fitted.
+        Rows to predict, with all predictors of the formula; other columns are ignored. With `conditional`, the release
+        that was fitted.
     conditional : str, sequence of str or dict, optional
-        Columns of the grid: all levels, or 50 values over the range of a number (whole numbers: at most). A dict
-        gives other values by name, ``{"age": [20, 40, 60], "group": None}``. The other columns are at the weighted
-        mean of the release's rows, rounded in whole numbers, or at the level with the largest weight.
-    kind : {"mean", "response", "linear"}
-        "mean": E[y | x], of bernoulli the probability of the second level, of categorical those of all levels;
-        "response": responses drawn from the family at each draw, codes of levels where the response has any;
-        "linear": linear predictors, of categorical those of the levels but the first.
+        Columns that vary in the grid. A column with levels takes all levels, and a number takes 50 values over its
+        range (fewer for whole numbers with a small range). A dict sets other values by name, with None for the default:
+        ``{"age": [20, 40, 60], "group": None}``. Other numeric columns are fixed at the weighted mean of the rows of
+        the release (rounded for whole numbers), and other columns with levels at the level with the largest weight.
+    kind : {"mean", "response", "linear"}, default "mean"
+        "mean": E[y | x]. For bernoulli this is the probability of the second level, for categorical the probability of
+        each level. "response": responses drawn from the family at each posterior draw; responses with levels are codes.
+        "linear": linear predictors, for categorical one per level except the first.
     random_seed : int, numpy.random.Generator or None
-        For "response".
+        Seed or generator for kind="response".
 
     Returns
     -------
     arviz.InferenceData or xarray.DataTree
-        Group ``posterior``, of responses ``predictions``, with a variable of the response's name and the dimensions
-        chain, draw, row (counted from 0) and, for "mean" and "linear" of categorical, ``<response>_dim`` or
-        ``<response>_reduced_dim`` with the levels. The predictors of each row are coordinates of ``row``. Attributes:
-        ``formula``, ``family``, ``kind``, ``conditional``, ``levels`` of the response where there are any, and of the
-        draws ``calibrated`` ("yes" or "no") and ``verdict`` ("calibrated" or "not calibrated").
+        Group ``posterior`` (``predictions`` for kind="response") with a variable named as the response. Its dimensions
+        are chain, draw, row (counted from 0). For a categorical response, "mean" adds ``<response>_dim`` and "linear"
+        adds ``<response>_reduced_dim`` with the levels. The predictors of each row are coordinates of ``row``. The
+        attributes are ``formula``, ``family``, ``kind``, ``conditional``, ``levels`` (levels of the response, if any),
+        ``calibrated`` ("yes" or "no") and ``verdict`` ("calibrated" or "not calibrated") of the draws.
 
     Raises
     ------
     TypeError, ValueError
-        Arguments that do not fit; draws that are not of fit, or of another release; new rows that lack columns or
-        cells, lie outside the schema's bounds, have levels or combinations of them that did not occur in the fit, or
-        on which the formula can not be evaluated; a grid of more than 10,000 rows; a formula whose functions look at
-        all rows at once.
+        If an argument is invalid; if the draws do not come from `fit` or belong to a different release; if new rows
+        lack columns or cells, are outside the bounds of the schema, or have levels or combinations of levels that did
+        not occur in the fit; if the formula cannot be evaluated on the new rows, for example because a function depends
+        on all rows; or if the grid has more than 10,000 rows.
+
+    See Also
+    --------
+    slopes : Average change of the mean per unit of a numeric predictor.
+    comparisons : Average difference or ratio of means between values of a predictor.
 
     Notes
     -----
-    Transformations are those of the fit: centres, scales, polynomials, knots and levels were learned from the rows of
-    the release, recorded with the posterior, and are never learned from `newdata`.
+    Transformations are the ones of the fit. Centres, scales, polynomials, knots and levels were computed from the rows
+    of the release and stored with the posterior. They are never computed from `newdata`.
 
-    Intervals of the mean are as good as those of the coefficients: calibrated draws give calibrated means. Responses
-    add the spread of the family, which is right as far as the family is. Where the formula's response is an
-    expression, such as ``np.log(y)``, so is what is predicted. The rows are taken as given, those of a grid too.
+    Intervals of the mean are as reliable as intervals of the coefficients: calibrated draws give calibrated means.
+    Predicted responses add the variance of the family, which is right only if the family is right. If the response of
+    the formula is an expression such as ``np.log(y)``, predictions are on that scale. Rows are treated as fixed,
+    including the rows of a grid.
+
+    Names and arguments follow ``bambi.interpret.predictions`` (Capretto et al., Journal of Statistical Software 103,
+    2022).
 
     Examples
     --------
-    >>> idata = iw.fit("y ~ age + group", release, family="bernoulli")  # doctest: +SKIP
-    >>> az.summary(iw.predictions(idata, pd.DataFrame({"age": [40, 60], "group": "b"})))  # doctest: +SKIP
-    >>> iw.plots.predictions(iw.predictions(idata, release, conditional=["age", "group"]))  # doctest: +SKIP
+    Seeded noise makes the example repeatable. Private data need the default noise.
+
+    >>> import pandas as pd
+    >>> import iwbayes as iw
+    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
+    >>> private = iw.PrivateTable(people.frame, people.schema)
+    >>> noise = iw.SeededNoise(1)
+    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, noise=noise, random_seed=1)
+    >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
+    >>> found = iw.predictions(idata, pd.DataFrame({"x": [-1.0, 0.0, 1.0], "z": [0.0, 0.0, 0.0]}))
+    >>> found["posterior"]["y"].shape
+    (4, 250, 3)
+    >>> grid = iw.predictions(idata, release, conditional={"x": [-1.0, 1.0]})
+    >>> grid["posterior"]["y"].shape
+    (4, 250, 2)
     """
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {list(KINDS)}; got {kind!r}.")
     if isinstance(newdata, Release) != (conditional is not None):
         raise ValueError(
-            "a release and conditional are given together, or neither: predictions(idata, release, conditional=['x']) "
-            "for a grid, predictions(idata, newdata) for rows of your own."
+            "conditional must be given with a release and only with a release. Use predictions(idata, release, "
+            "conditional=['x']) for a grid, or predictions(idata, newdata) for new rows."
         )
     posterior = fitted_posterior(idata)
     design = read_design(posterior)
@@ -116,10 +138,12 @@ def predictions(
 
 
 def _grid(fitted: FittedRows, conditional: Any) -> tuple[pd.DataFrame, list[str]]:
-    """Rows of all combinations of the columns of a grid, the first of them fastest, and the names of these."""
+    """Return the rows of a grid, and the names of its columns. The first column varies fastest."""
     asked = fitted.asked(conditional, "conditional")
     if "row" in asked:
-        raise ValueError("conditional takes no column called 'row', which is a dimension of the result; rename it.")
+        raise ValueError(
+            "conditional must not contain 'row', because the result has a dimension row. Rename this column."
+        )
     values = {
         name: _spread(fitted, name) if given is None else fitted.checked(name, given, "conditional")
         for name, given in asked.items()
@@ -128,7 +152,7 @@ def _grid(fitted: FittedRows, conditional: Any) -> tuple[pd.DataFrame, list[str]
     if n_rows > MOST_ROWS:
         raise ValueError(
             f"conditional must give a grid of at most {MOST_ROWS:,} rows; it gives {n_rows:,}. Name fewer columns, or "
-            "give few values of some by a dict."
+            "pass a dict with fewer values."
         )
     rows = itertools.product(*reversed(values.values()))
     grid = pd.DataFrame(list(rows), columns=list(reversed(values)))
@@ -136,7 +160,7 @@ def _grid(fitted: FittedRows, conditional: Any) -> tuple[pd.DataFrame, list[str]
 
 
 def _spread(fitted: FittedRows, name: str) -> list[Any]:
-    """Levels of a predictor, or numbers over the range of the rows."""
+    """Return the levels of a predictor, or evenly spaced numbers over the range of the rows."""
     levels = fitted.levels(name)
     if levels is not None:
         return list(levels)
@@ -146,7 +170,7 @@ def _spread(fitted: FittedRows, name: str) -> list[Any]:
 
 
 def _typical(fitted: FittedRows, name: str) -> Any:
-    """Weighted mean of a number, rounded where whole; the level of the largest weight."""
+    """Return the weighted mean of a number (rounded for whole numbers), or the level with the largest weight."""
     values, weights = fitted.frame[name], fitted.sample.weights
     if fitted.levels(name) is not None:
         return pd.Series(weights).groupby(values.astype(object).to_numpy()).sum().idxmax()
@@ -155,7 +179,7 @@ def _typical(fitted: FittedRows, name: str) -> Any:
 
 
 def _labelled(design: DesignSpec, posterior: xr.Dataset, values: Array, kind: str, frame: pd.DataFrame) -> xr.Dataset:
-    """Values (outcome, draw of all chains, row) as a variable with its dimensions, and the predictors of the rows."""
+    """Return values (outcome, draw of all chains, row) as a labelled variable, with predictors as coordinates."""
     coords: dict[str, Any] = {name: posterior[name].to_numpy() for name in ("chain", "draw")}
     coords["row"] = np.arange(len(frame))
     if kind != "response":

@@ -1,4 +1,4 @@
-"""Odds ratios, relative risk ratios and rate ratios from the posterior of a fit, draw by draw."""
+"""odds_ratios(): odds ratios, relative risk ratios and rate ratios at each posterior draw of a fit."""
 
 from __future__ import annotations
 
@@ -15,69 +15,91 @@ from iwbayes.analyst.calibration.record import NOT_CALIBRATED
 from iwbayes.analyst.quantities.fitted_rows import quantity_attrs
 from iwbayes.analyst.regression.families import FAMILIES
 
-#: What the exponential of a coefficient is, by family.
+#: Name of the exponential of a coefficient, by family.
 RATIOS = {name: family.ratio for name, family in FAMILIES.items() if family.ratio}
 
 
 def odds_ratios(
     idata: arviz_compat.ArvizObject, *, units: Mapping[str, float] | None = None
 ) -> arviz_compat.ArvizObject:
-    """Exponentials of a fit's coefficients: by what an odds, a relative risk or a rate is multiplied.
+    """Compute odds ratios, relative risk ratios or rate ratios from the coefficients of a fit.
+
+    The ratio exp(b) of a coefficient b is the factor by which the odds, the relative risk or the rate changes per unit
+    of the term.
 
     Parameters
     ----------
     idata : arviz.InferenceData or xarray.DataTree
-        A result of :func:`~iwbayes.fit` with family "bernoulli" (odds ratios), "categorical" (relative risk ratios:
-        of the level's odds against the first level) or "poisson" (rate ratios).
+        Result of :func:`~iwbayes.fit` with family "bernoulli" (odds ratios), "categorical" (relative risk ratios:
+        odds of a level against the first level) or "poisson" (rate ratios).
     units : dict of str to float, optional
-        By the name of a term, by how much its number differs: ``{"age": 10}`` gives the ratio of ten years. One by
-        default.
+        Difference of a term for which its ratio is computed, by the name of the term: ``{"age": 10}`` gives the ratio
+        for ten years. The default is 1.
 
     Returns
     -------
     arviz.InferenceData or xarray.DataTree
-        Group ``posterior`` with the coefficients' names and dimensions, without the intercept. Attributes as of
-        :func:`~iwbayes.predictions`, and ``ratio``: "odds ratio", "relative risk ratio" or "rate ratio"; of each
-        variable ``unit``.
+        Group ``posterior`` with the names and dimensions of the coefficients, without the intercept. Its attributes
+        are those of :func:`~iwbayes.predictions` and ``ratio`` ("odds ratio", "relative risk ratio" or "rate ratio").
+        Each variable has the attribute ``unit``.
 
     Raises
     ------
     TypeError, ValueError
-        Draws that are not of fit; the gaussian family, whose coefficients are differences; a formula without terms;
-        units that are not numbers, zero, or of terms that are no single number (levels, polynomials, splines).
+        If the draws do not come from `fit`; if the family is gaussian, whose coefficients are differences; if the
+        formula has no terms; if a unit is not a number, is zero, or belongs to a term with several coefficients
+        (levels, polynomials, splines).
 
     Notes
     -----
-    The coefficient of a product ``a:b`` becomes a ratio of ratios, and with products, powers or splines no single
-    ratio belongs to a column: compare two rows by :func:`~iwbayes.predictions`, or average by
-    :func:`~iwbayes.comparisons`. Intervals are the images of the coefficients', with the same coverage.
+    The coefficient of an interaction ``a:b`` becomes a ratio of ratios. With interactions, powers or splines a column
+    has no single ratio: compare two rows with :func:`~iwbayes.predictions`, or averages with
+    :func:`~iwbayes.comparisons`. Intervals are the exponentials of the intervals of the coefficients, with the same
+    coverage.
+
+    References
+    ----------
+    McCullagh & Nelder, Generalized Linear Models, 2nd edition, Chapman & Hall (1989), chapters 4 to 6.
 
     Examples
     --------
-    >>> idata = iw.fit("y ~ age + group", release, family="bernoulli")  # doctest: +SKIP
-    >>> az.summary(iw.odds_ratios(idata, units={"age": 10}))  # doctest: +SKIP
+    Seeded noise makes the example repeatable. Private data need the default noise.
+
+    >>> import iwbayes as iw
+    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
+    >>> private = iw.PrivateTable(people.frame, people.schema)
+    >>> noise = iw.SeededNoise(1)
+    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, noise=noise, random_seed=1)
+    >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
+    >>> found = iw.odds_ratios(idata, units={"x": 2})
+    >>> list(found["posterior"].data_vars)
+    ['x', 'z']
+    >>> found["posterior"].attrs["ratio"]
+    'odds ratio'
     """
     attrs = quantity_attrs(idata)
     posterior = arviz_compat.group(idata, "posterior")
     if not {"formula", "family"} <= set(attrs):
         raise ValueError(
-            "the posterior must be one of fit, which records formula and family. Of a model of your own take "
-            "np.exp of its coefficients."
+            "the posterior must come from fit, which records formula and family. For your own model use np.exp of its "
+            "coefficients."
         )
     family = attrs["family"]
     if family not in RATIOS:
         raise ValueError(
-            f"the family must be one of {sorted(RATIOS)}; got {family!r}, whose coefficients are differences of means. "
-            "Read them as they are, or use slopes and comparisons."
+            f"the family must be one of {sorted(RATIOS)}; got {family!r}, whose coefficients are not log ratios. Use "
+            "the coefficients directly, or slopes and comparisons."
         )
     names = [str(name) for name in posterior.data_vars if name not in ("Intercept", NOT_CALIBRATED)]
     if not names:
-        raise ValueError(f"formula {attrs['formula']!r} has no terms but the intercept, whose exponential is no ratio.")
+        raise ValueError(
+            f"the formula must have a term besides the intercept; got {attrs['formula']!r}. Add a predictor."
+        )
     with_levels = [name for name in names if f"{name}_dim" in posterior[name].dims]
     if "Intercept" not in posterior and with_levels:
         raise ValueError(
-            f"formula {attrs['formula']!r} has no intercept, so that coefficients of {with_levels} stand for levels "
-            "and not for differences from one: their exponentials are no ratios. Leave the intercept in."
+            f"the formula must have an intercept if it has terms with levels, {with_levels}; got {attrs['formula']!r}. "
+            "Without it their exponentials are not ratios to a reference level. Keep the intercept."
         )
     units = _checked_units(units, posterior, names)
     found = {}
@@ -94,18 +116,18 @@ def _checked_units(units: Any, posterior: xr.Dataset, names: list[str]) -> dict[
     if units is None:
         return {}
     if not isinstance(units, Mapping):
-        raise TypeError(f"units must be a dict of term to number, such as {{'age': 10}}; got {type(units).__name__}.")
+        raise TypeError(f"units must be a dict of term to number; got {type(units).__name__}. Use {{'age': 10}}.")
     unknown = [name for name in units if name not in names]
     if unknown:
-        raise ValueError(f"units must name terms of the formula, some of {names}; got {unknown}.")
+        raise ValueError(f"units must name terms of the formula; got {unknown}. Use names from {names}.")
     for name, unit in units.items():
         if isinstance(unit, bool) or not isinstance(unit, Real):
-            raise TypeError(f"the unit of {name!r} must be a number; got {unit!r}.")
+            raise TypeError(f"the unit of {name!r} must be a number; got {unit!r}. Use 10, for example.")
         if not math.isfinite(float(unit)) or unit == 0:
-            raise ValueError(f"the unit of {name!r} must be finite and not zero; got {unit!r}.")
+            raise ValueError(f"the unit of {name!r} must be finite and not zero; got {unit!r}. Omit it to use 1.")
         if f"{name}_dim" in posterior[name].dims:
             raise ValueError(
-                f"the unit of {name!r} must be left out: the term has levels or several columns, and no number that "
-                "could differ by a unit."
+                f"the unit of {name!r} must be omitted, because the term has levels or several columns. Use "
+                "predictions or comparisons for such a term."
             )
     return {name: float(unit) for name, unit in units.items()}

@@ -1,4 +1,4 @@
-"""Average slopes of a regression's mean in its numeric predictors, draw by draw."""
+"""slopes(): average slopes of the mean response in numeric predictors, at each posterior draw."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from iwbayes.analyst.regression.families import Family
 from iwbayes.arrays import Array
 from iwbayes.release import Release
 
-#: First step and the factor to the next, in units of the distance between the quartiles of the column's values; number
-#: of steps. The logarithm of a skewed column needs the small ones.
+#: First step of the differences, factor to the next step, and number of steps. Steps are in units of the interquartile
+#: range of the column. The logarithm of a skewed column needs the small steps.
 FIRST_STEP, STEP_FACTOR, MOST_STEPS = 1e-2, 0.1, 12
-#: Relative error at which the search for a better step ends, and above which a column is not differentiable.
+#: Relative error below which the search for a better step ends, and above which a column is not differentiable.
 FINE, COARSE = 1e-9, 1e-4
-#: A range is divided so often, each time into so many intervals of which three are kept, to find a jump: down to 3e-12
-#: of the range. What changes across the last by more than this share of the change over the range is one.
+#: Search for jumps: number of divisions of the range, and intervals per division. Three of them are kept each time, so
+#: the last ones are 3e-12 of the range. A jump is more than the share JUMP of the change over the range.
 DIVISIONS, INTERVALS, JUMP = 8, 81, 1e-5
 
 
@@ -36,62 +36,69 @@ def slopes(
     rows: Rows = "random",
     random_seed: int | np.random.Generator | None = None,
 ) -> arviz_compat.ArvizObject:
-    """Average slopes of the mean response in numeric predictors, over the weighted rows of a release.
+    """Compute average slopes of the mean response in numeric predictors, over the weighted rows of a release.
 
-    The slope at a row is the derivative d E[y | x] / d x with the other predictors as they are there. Whole numbers
-    count as numbers, unless the formula puts them in ``C(...)``; levels are compared by :func:`~iwbayes.comparisons`.
-    Of a categorical response E[y | x] are the probabilities of its levels, whose slopes sum to zero.
+    The slope at a row is the derivative d E[y | x] / d x, with the other predictors at the values of the row. Whole
+    numbers are treated as numbers, unless the formula puts them in ``C(...)``. For predictors with levels use
+    :func:`~iwbayes.comparisons`. For a categorical response E[y | x] are the probabilities of its levels, and their
+    slopes sum to zero.
 
     Parameters
     ----------
     idata : arviz.InferenceData or xarray.DataTree
-        All that :func:`~iwbayes.fit` returned, or read from a file.
+        Complete result of :func:`~iwbayes.fit`, also if read from a file.
     release : Release
-        Of the fit, with the weights of the fit: ``dataclasses.replace(release, weights=...)`` where fit was given
-        others, such as those of :func:`~iwbayes.noise_aware_weights`.
+        The release that was fitted, with the weights of the fit. If `fit` had different weights, for example from
+        :func:`~iwbayes.noise_aware_weights`, pass ``dataclasses.replace(release, weights=...)``.
     wrt : str or sequence of str, optional
-        Numeric columns on the right of the formula; all by default.
+        Numeric predictors of the formula ("with respect to"). By default all of them.
     by : str, optional
-        Categorical, Binary, Integer or Date column of the release: rows are averaged within its levels. Rows in which
+        Categorical, Binary, Integer or Date column of the release. Slopes are averaged within its levels. Rows in which
         it is missing are left out.
-    rows : {"random", "fixed"}
-        What is averaged over: see the notes.
+    rows : {"random", "fixed"}, default "random"
+        Whether the average is over the population of the private rows ("random"), or over these weighted rows
+        ("fixed"); see the notes.
     random_seed : int, numpy.random.Generator or None
-        For ``rows="random"``.
+        Seed or generator for ``rows="random"``.
 
     Returns
     -------
     arviz.InferenceData or xarray.DataTree
-        Group ``posterior`` with a variable for each predictor, in units of the mean response for one unit of the
-        predictor, and the dimensions chain, draw, ``by_<column>`` where `by` is given, and ``<response>_dim`` of a
-        categorical response. Attributes as of :func:`~iwbayes.predictions`, ``rows``, and ``noise_included``: "yes"
-        where the average over random rows holds the noise of the weights.
+        Group ``posterior`` with one variable per predictor: the change of the mean response per unit of the predictor.
+        Its dimensions are chain, draw, ``by_<column>`` if `by` is given, and ``<response>_dim`` for a categorical
+        response. Its attributes are ``formula``, ``family``, ``weights``, ``calibrated`` and ``verdict`` of the draws
+        (see :func:`~iwbayes.predictions`), ``rows``, and ``noise_included``: "yes" if averages over random rows include
+        the noise in the weights.
 
     Raises
     ------
     TypeError, ValueError, KeyError
-        Arguments that do not fit; draws that are not of fit, or of another release or other weights; a formula whose
-        functions look at all rows at once; columns of the design that change by steps with a number; combinations of
-        levels that did not occur in the fit.
+        If an argument is invalid; if the draws do not come from `fit`, or belong to a different release or different
+        weights; if a function of the formula depends on all rows; if a column of the design matrix changes by steps; or
+        if combinations of levels did not occur in the fit.
 
     Notes
     -----
-    Everything goes through the design of the fit, so that products, powers and splines are what they are. Columns of
-    the design are differentiated by central differences, the links in closed form.
+    Slopes use the design matrix of the fit, so interactions, powers and splines are included. Columns of the design
+    matrix are differentiated by central differences, and the inverse link in closed form.
 
-    With ``rows="fixed"`` the slope is the average over these weighted rows, taken as given, and intervals hold the
-    uncertainty of the coefficients alone. With ``rows="random"`` it is the average over the population behind the
-    private rows: ``a = sum p_i g_i(theta)`` deviates from it by ``d = sum p_i (g_i - a)``, which has the joint
-    covariance M of these influences with the scores of the coefficients, the meat of a sandwich
+    With ``rows="fixed"`` the slope is the average over these weighted rows, which are treated as known. The intervals
+    contain only the uncertainty of the coefficients.
+
+    With ``rows="random"`` the slope is the average over the population of the private rows. The average over the rows,
+    ``a = sum p_i g_i(theta)``, differs from it by ``d = sum p_i (g_i - a)``. Let M be the joint covariance of these
+    influences and the scores s of the coefficients, the middle matrix of a sandwich covariance
     (`iwbayes.analyst.calibration.meat.Meat`). Given a draw theta,
 
         d ~ Normal(M_ds M_ss^-1 J (theta_L - theta), M_dd - M_ds M_ss^-1 M_sd),
 
-    theta_L the maximum of the likelihood and J its curvature, and the draw of the average is a(theta) - d. Within a
-    level of `by` with the share P of the rows, the influence is ``(g_i - a) / P`` in it and zero outside. For other
-    weights M is ``sum p_i^2 g_i g_i'``, without their noise. With several draws of the weights each posterior draw
-    is averaged by the weights behind it; with those of :func:`~iwbayes.noise_aware_weights`, which hold the noise and
-    stand for the private rows, M is the weighted covariance over N.
+    where theta_L is the maximum of the likelihood and J its curvature. The draw of the average is a(theta) - d. Within
+    a level of `by` that has share P of the rows, the influence is ``(g_i - a) / P``, and zero in other rows.
+
+    M includes the noise in the weights for released weights of a tilt. For other weights M is ``sum p_i^2 g_i g_i'``,
+    without noise. If there are several weight draws, each posterior draw is averaged with its own weight draw. For
+    draws from :func:`~iwbayes.noise_aware_weights`, which include the noise, M is the weighted covariance divided by
+    N, the number of private rows. Theory: docs/theory.md#averages-over-random-rows.
 
     References
     ----------
@@ -100,8 +107,19 @@ def slopes(
 
     Examples
     --------
-    >>> idata = iw.fit("y ~ age + group", release, family="bernoulli")  # doctest: +SKIP
-    >>> az.summary(iw.slopes(idata, release, wrt="age", by="group"))  # doctest: +SKIP
+    Seeded noise makes the example repeatable. Private data need the default noise.
+
+    >>> import iwbayes as iw
+    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
+    >>> private = iw.PrivateTable(people.frame, people.schema)
+    >>> noise = iw.SeededNoise(1)
+    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, noise=noise, random_seed=1)
+    >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
+    >>> found = iw.slopes(idata, release, wrt="x", random_seed=1)
+    >>> found["posterior"]["x"].shape
+    (4, 250)
+    >>> found["posterior"].attrs["noise_included"]
+    'yes'
     """
     fitted = FittedRows.of(idata, release)
     names = _numeric(fitted, wrt)
@@ -112,34 +130,38 @@ def slopes(
 
 
 def _numeric(fitted: FittedRows, wrt: str | Sequence[str] | None) -> list[str]:
-    """Names of the predictors whose slopes are asked for."""
+    """Return the names of the predictors whose slopes are requested."""
     if wrt is None:
         names = [name for name in fitted.recorded.predictors if fitted.levels(name) is None]
         if not names:
-            raise ValueError(f"{fitted.recorded.formula!r} has no numeric predictor. Use comparisons for its levels.")
+            raise ValueError(
+                f"slopes needs a numeric predictor; {fitted.recorded.formula!r} has none. Use comparisons for levels."
+            )
         wrt = names
     names = list(fitted.asked(wrt, "wrt", values=False))
     with_levels = [name for name in names if fitted.levels(name) is not None]
     if with_levels:
-        raise ValueError(f"wrt must name numeric columns; {with_levels} have levels. Use comparisons for them.")
+        raise ValueError(
+            f"wrt must name numeric columns; {with_levels} have levels. Use comparisons for these columns."
+        )
     return names
 
 
 @dataclass(frozen=True, eq=False)
 class _Slopes:
-    """Slopes at the distinct rows, all of them from one gradient of the mean."""
+    """Slopes at the distinct rows, all computed from one gradient of the mean."""
 
     variables: list[Variable]
     family: Family
     x: Array  # (row, column)
-    changes: Array  # (row, variable, column): the derivative of the design in each predictor
+    changes: Array  # (row, variable, column): derivative of the design matrix in each predictor
     logarithms: bool = False
 
     def average(self, beta: Array, shares: Array) -> Array:
         """See `averages.Quantity`.
 
-        The gradient of the mean in the linear predictors is averaged with the changes of the design, which are
-        multiplied by the coefficients afterwards.
+        First average the gradient of the mean in the linear predictors times the changes of the design matrix, then
+        multiply by the coefficients.
         """
 
         def factors(rows: slice) -> Array:
@@ -160,16 +182,18 @@ class _Slopes:
 
 
 def column_slopes(design: DesignSpec, frame: pd.DataFrame, name: str) -> Array:
-    """Differentiate the columns of a design in a numeric column of a table, at each row: (row, column of the design).
+    """Differentiate the design matrix in a numeric column of a table: shape (row, column of the design matrix).
 
-    A ValueError says if a column of the design changes by steps, or its slope is infinite at a row.
+    Raises ValueError if a column of the design matrix changes by steps, or if its slope is infinite at a row.
 
-    Differences of second order, exact up to rounding for straight lines and parabolas. The points stay within the
-    range of the rows, since splines end there and logarithms may; at its ends the difference is that of the parabola
-    through the three nearest points. Of a ladder of steps each entry takes the one that differs least from the one
-    before it, rounding counted in; that one must have differed little as well, since slopes over steps that are far
-    too long may agree. At a kink the slope is the mean of those on its two sides. Between the rows a column may jump,
-    which no slope at a row shows: such a place is looked for by dividing the range.
+    The differences are of second order, so they are exact up to rounding for straight lines and parabolas. Points stay
+    within the range of the rows, because splines and logarithms may be undefined beyond it. At the ends of the range
+    the slope is that of the parabola through the three closest points.
+
+    Slopes are computed for a sequence of decreasing steps. Each entry uses the step at which the slope changed least
+    from the previous step, rounding error included. The previous change must be small too, because slopes over much too
+    long steps may agree by chance. At a kink the slope is the mean of the slopes on both sides. A column may also jump
+    between rows, which no slope at a row reveals, so `_jumps` searches the range for jumps.
     """
     x = frame[name].to_numpy(dtype=np.float64)
     base = design.matrix(frame)
@@ -177,7 +201,7 @@ def column_slopes(design: DesignSpec, frame: pd.DataFrame, name: str) -> Array:
     best, error = np.zeros_like(base), np.full(base.shape, np.inf)
     moves = np.zeros(base.shape, dtype=bool)
     before: list[Array] = []
-    # between the quartiles of the different values, or the declared range if there is one value
+    # interquartile range of the distinct values, or the declared range if there is only one value
     lower, upper = np.quantile(np.unique(x), [0.25, 0.75])
     column = design.schema[name]
     width = float(upper - lower) or float(getattr(column, "upper", 1)) - float(getattr(column, "lower", 0))
@@ -185,7 +209,7 @@ def column_slopes(design: DesignSpec, frame: pd.DataFrame, name: str) -> Array:
         slopes = _differences(design, frame, name, x, float(step))
         moves |= slopes != 0
         if len(before) == 2:
-            # errors fall by the square of the factor from step to step
+            # errors decrease by the square of the factor from step to step
             agreed = np.maximum(np.abs(slopes - before[1]), STEP_FACTOR**2 * np.abs(before[1] - before[0]))
             found = np.where(moves, np.maximum(agreed, rounding / step), 0.0)
             better = found < error
@@ -193,30 +217,30 @@ def column_slopes(design: DesignSpec, frame: pd.DataFrame, name: str) -> Array:
             if (error <= FINE * _size(best)).all():
                 break
         before = [*before[-1:], slopes]
-    # columns without slope at any row that differ between the range's ends
+    # columns that differ between the ends of the range, although their slope is zero at every row
     first, last = (design.matrix(frame.assign(**{name: np.full(len(x), end)})) for end in (x.min(), x.max()))
     steps = ~best.any(axis=0) & (first != last).any(axis=0)
     jumps = (error > COARSE * _size(best)).any(axis=0) | _jumps(design, frame, name, base) | steps
     if jumps.any():
         names = [own for own, jump in zip(design.columns, jumps, strict=True) if jump]
         raise ValueError(
-            f"{names} of formula {design.formula!r} must have a derivative in {name!r} at every row; they change by "
-            f"steps, or too steeply. Use comparisons(contrast={{{name!r}: [a, b]}}), or leave it out by wrt=[...]."
+            f"columns {names} of formula {design.formula!r} must be differentiable in {name!r}; they change by steps, "
+            f"or too steeply. Use comparisons(contrast={{{name!r}: [a, b]}}), or select other columns with wrt=[...]."
         )
     return best
 
 
 def _size(slopes: Array) -> Array:
-    """Size that errors are held against: of the entry itself and of its column."""
+    """Return the size to which errors are relative: the entry plus the largest entry of its column."""
     return np.abs(slopes) + np.abs(slopes).max(axis=0)
 
 
 def _differences(design: DesignSpec, frame: pd.DataFrame, name: str, x: Array, step: float) -> Array:
-    """Slopes at x of the parabolas through three points, in the middle of which x lies unless the range ends there."""
+    """Return slopes at x of parabolas through three points centred at x, or shifted inside at the ends of the range."""
     low, high = float(np.min(x)), float(np.max(x))
     centre = np.clip(x, low + step, high - step) if high > low else x
     above, below = centre + step, centre - step
-    if high > low:  # up to rounding they are inside
+    if high > low:  # rounding may put points outside
         above, below = np.minimum(above, high), np.maximum(below, low)
     up, down = design.matrix(frame.assign(**{name: above})), design.matrix(frame.assign(**{name: below}))
     slopes = (up - down) / (above - below)[:, None]
@@ -228,11 +252,11 @@ def _differences(design: DesignSpec, frame: pd.DataFrame, name: str, x: Array, s
 
 
 def _jumps(design: DesignSpec, frame: pd.DataFrame, name: str, base: Array) -> NDArray[np.bool_]:
-    """Columns (column of the design,) that jump somewhere in the range of the rows.
+    """Return whether each column of the design matrix jumps somewhere in the range of the rows.
 
-    Each is followed along the range at the row where it is largest. The interval whose difference is least like those
-    beside it is divided again and again: what changes across the last one, where any slope would be nothing, is a
-    jump.
+    Each column is evaluated along the range, with the other predictors of the row at which it is largest. The interval
+    whose change differs most from its neighbours is divided repeatedly. A smooth column hardly changes across the last,
+    tiny interval, so a large change is a jump.
     """
     values = frame[name].to_numpy(dtype=np.float64)
     low, high = float(values.min()), float(values.max())
@@ -250,8 +274,8 @@ def _jumps(design: DesignSpec, frame: pd.DataFrame, name: str, base: Array) -> N
         spread = np.maximum(spread, np.ptp(along, axis=0))
         steps = np.diff(along, axis=0)
         change = np.abs(steps).max(axis=0)
-        first = np.abs(np.diff(steps, n=2, axis=0)).argmax(axis=0)  # of the three intervals that are kept
-        fine = stop - start < 1e3 * np.spacing(max(abs(low), abs(high)))  # as close as numbers can tell
+        first = np.abs(np.diff(steps, n=2, axis=0)).argmax(axis=0)  # first of the three intervals that are kept
+        fine = stop - start < 1e3 * np.spacing(max(abs(low), abs(high)))  # limit of floating-point resolution
         start = np.where(fine, start, points[first, own])
         stop = np.where(fine, stop, points[first + 3, own])
     return np.asarray(change > JUMP * spread)

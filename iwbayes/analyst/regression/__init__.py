@@ -1,4 +1,4 @@
-"""Regressions by formula: design, families, priors, and `fit`, which calibrates them.
+"""Regressions from a formula: design matrices, families, priors, and `fit`, which returns calibrated posteriors.
 
-Public, and loaded by the package on first use: `fit`, `regression`. All else is internal.
+Public names, which the package loads on first use: `fit`, `regression` and `model`. Everything else is internal.
 """

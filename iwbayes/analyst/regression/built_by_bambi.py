@@ -1,8 +1,8 @@
-"""Regressions beyond the fast families of `fit`: Bambi builds the model, which is weighted, sampled and calibrated.
+"""Regressions that Bambi builds for `fit`: more families, binomial trials, offsets and group-specific effects.
 
-More families (`BUILT_FAMILIES`), binomial responses with trials, offsets, and group-specific effects. Predictors are
-not centred and group-specific effects are Normal(0, scale) themselves: variables are those of the formula, and the
-rows inform group effects directly, as calibration needs it.
+Bambi builds the PyMC model. This module then weights, samples and calibrates it. Calibration needs parameters that the
+rows inform directly, so predictors are not centred and group-specific effects use the centred parametrisation:
+they are Normal(0, scale) themselves.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from iwbayes.schema import Categorical, Column, Integer, Real, Schema
 if TYPE_CHECKING:
     import pymc as pm
 
-#: Bytes that log_likelihood and log_likelihood_weighted may take together before "auto" leaves them out.
+#: With log_likelihood="auto", both log likelihood groups are stored if together they need at most this many bytes.
 LOG_LIKELIHOOD_LIMIT = 256 * 2**20
 
 _BEYOND = re.compile(r"\||\boffset\(")
-# ``p(successes, trials)`` as Bambi writes a binomial response, with its other names
+# Bambi's binomial response ``p(successes, trials)``, under any of its three names
 _TRIALS = re.compile(r"^(?:p|prop|proportion)\((`[^`]+`|[\w.]+),(`[^`]+`|[\w.]+)\)$")
 
 
 @dataclass(frozen=True)
 class BuiltFamily:
-    """A family that Bambi builds: which columns can be its response, and its link."""
+    """A family that Bambi builds: its name, the columns that can be its response, and its link."""
 
     name: str
     columns: tuple[type[Column], ...]
@@ -58,7 +58,7 @@ class BuiltFamily:
     link: str
 
 
-#: By name.
+#: Families that Bambi builds, by name.
 BUILT_FAMILIES = {
     family.name: family
     for family in (
@@ -84,7 +84,7 @@ BUILT_FAMILIES = {
 
 
 def is_beyond(formula: Any, family: Any) -> bool:
-    """Whether a regression is beyond the fast families and formulas of `fit`."""
+    """Return whether Bambi must build the regression because the fast path of `fit` does not cover it."""
     if not isinstance(formula, str):
         return False
     bare = re.sub(r"`[^`]*`", "", formula)
@@ -97,24 +97,28 @@ def is_beyond(formula: Any, family: Any) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class BuiltRegression:
-    """A PyMC model of all rows of a release, its family, and its columns as a regression that a release can measure."""
+    """A PyMC model of all rows of a release.
+
+    `measurable` is a plain formula of the same columns, which is compared with the features the release measured.
+    """
 
     model: pm.Model
     family: str
-    response: str  # as the formula writes it
+    response: str  # as written in the formula
     measurable: str
 
 
 def build(formula: str, release: Release, family: Any, priors: Any) -> BuiltRegression:
-    """Let Bambi build the model of a formula on the rows of a release; arguments as of `fit`.
+    """Let Bambi build the model of a formula on all rows of a release. The arguments are those of `fit`.
 
-    ValueError for what suits no column, cells that are missing, and what Bambi cannot build; ImportError without Bambi.
+    Raises ValueError if the response column is missing or wrong for the family, if a column used has missing cells, or
+    if Bambi cannot build the model. Raises ImportError if Bambi is not installed.
     """
     try:
         import bambi
     except ImportError as error:
         raise ImportError(
-            f"Bambi builds the model of {formula!r}, and is not installed. Install iwbayes[bambi]."
+            f"Bambi must build the model {formula!r}, but it is not installed. Install iwbayes[bambi]."
         ) from error
     schema, frame = release.synthetic.schema, release.synthetic.frame
     response = formula.partition("~")[0].strip()
@@ -123,18 +127,18 @@ def build(formula: str, release: Release, family: Any, priors: Any) -> BuiltRegr
     unknown = [name for name in own if name not in schema.names]
     if "~" not in formula or unknown:
         raise ValueError(
-            f"formula {formula!r} needs a column of the release as its response; got {response!r}. It has "
+            f"the response of formula {formula!r} must be a column of the release; got {response!r}. Use one of "
             f"{list(schema.names)}."
         )
     name = family if family is not None else "binomial" if len(own) > 1 else default_family(schema[own[0]])
     missing = [column for column in used if frame[column].isna().any()]
     if missing:
         raise ValueError(
-            f"formula {formula!r} is fitted to all rows, and columns {missing} have missing cells. Leave them out, or "
-            "impute them in a PyMC model of your own."
+            f"the columns of {formula!r} must have no missing cells, because this model uses all rows; {missing} have "
+            "some. Leave these columns out, or impute the cells in your own PyMC model."
         )
     data = _ready_response(ready_rows(frame[used], schema, skip=own[0]), own, schema, name)
-    # formulae sorts the levels of what is not ordered; the first declared one is the reference
+    # formulae sorts unordered levels; ordered ones keep the first declared level as the reference
     data = data.assign(**{key: data[key].cat.as_ordered() for key in data if hasattr(data[key], "cat")})
     options = {} if name not in BUILT_FAMILIES else {"link": BUILT_FAMILIES[name].link}
     try:
@@ -145,7 +149,7 @@ def build(formula: str, release: Release, family: Any, priors: Any) -> BuiltRegr
                 extra_namespace={"np": np}, **options,
             )  # fmt: skip
             model.build()
-    except Exception as error:  # formulae and Bambi raise what their own code runs into
+    except Exception as error:  # formulae and Bambi raise many types of exceptions
         reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
         raise ValueError(
             f"Bambi could not build {formula!r} with family {name!r}: {reason}. Columns are {list(schema.names)}."
@@ -159,7 +163,7 @@ def build(formula: str, release: Release, family: Any, priors: Any) -> BuiltRegr
 
 
 def _trials(formula: str) -> tuple[str, str] | None:
-    """Columns of successes and trials of a binomial response; None where it is no such response."""
+    """Return the columns of successes and trials of a binomial response, or None for other responses."""
     found = _TRIALS.match(re.sub(r"\s*([(),])\s*", r"\1", formula.partition("~")[0].strip()))
     return None if found is None else (found[1].strip("`"), found[2].strip("`"))
 
@@ -172,7 +176,10 @@ def _columns(formula: str, schema: Schema) -> list[str]:
 
 
 def _ready_response(data: pd.DataFrame, own: tuple[str, ...], schema: Schema, family: str) -> pd.DataFrame:
-    """Check the response's column, and give it the form that Bambi reads; warn of cells that no such response has."""
+    """Check the response and convert it to the form that Bambi reads.
+
+    Warn and clip if cells lie outside the support of the family.
+    """
     if family not in BUILT_FAMILIES:
         known = get_family(family)
         response = known.response(schema[own[0]], data[own[0]])
@@ -181,7 +188,7 @@ def _ready_response(data: pd.DataFrame, own: tuple[str, ...], schema: Schema, fa
     for name in own:
         check_column(kind, schema[name])
     if family == "binomial" and len(own) == 1:
-        raise ValueError(f"family 'binomial' requires {kind.needs}, on the left of the formula; got {own[0]!r}.")
+        raise ValueError(f"the response of family 'binomial' must be {kind.needs}; got {own[0]!r}.")
     values = data[own[0]]
     if family == "cumulative":
         occurring = [level for level in values.cat.categories if (values == level).any()]
@@ -190,18 +197,18 @@ def _ready_response(data: pd.DataFrame, own: tuple[str, ...], schema: Schema, fa
         return data.assign(**{own[0]: _within(values, upper=data[own[1]], name=own[0], why=f"more than {own[1]}")})
     if family == "gamma":
         least = values[values > 0].min()
-        return data.assign(**{own[0]: _within(values, lower=least, name=own[0], why="no positive number")})
+        return data.assign(**{own[0]: _within(values, lower=least, name=own[0], why="zero or negative")})
     return data
 
 
 def _within(values: pd.Series, *, name: str, why: str, lower: Any = None, upper: Any = None) -> pd.Series:
-    """Clip cells, and say how many there were."""
+    """Clip cells to the bounds, and warn with the number of cells changed."""
     clipped = values.clip(lower=lower, upper=upper)
     changed = int((clipped != values).sum())
     if changed:
         warnings.warn(
-            f"{changed} of {len(values)} synthetic rows have a cell of {name!r} that is {why}, which no private row "
-            "has. They are taken at the bound.",
+            f"{changed} of {len(values)} synthetic rows have a value of {name!r} that is {why}. Private rows cannot "
+            "have these values, so the cells are set to the nearest allowed value.",
             IwbayesWarning,
             stacklevel=5,
         )
@@ -220,7 +227,7 @@ def fit_built(
     rng: np.random.Generator,
     log_likelihood: bool | str,
 ) -> arviz_compat.ArvizObject:
-    """Fit and calibrate a regression that Bambi builds; arguments as of `fit`."""
+    """Fit and calibrate a regression that Bambi builds. The arguments are those of `fit`."""
     from iwbayes.analyst.weighting.reweight import log_likelihood as with_log_likelihood
     from iwbayes.analyst.weighting.reweight import reweight
 
@@ -228,7 +235,7 @@ def fit_built(
     weighted = reweight(built.model, release)
     check_model(weighted, release)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CalibrationWarning)  # it is issued below, at the line of the caller
+        warnings.simplefilter("ignore", CalibrationWarning)  # issued below, so that it points at the caller's line
         if calibrate == "pool":
             method, idata = "pool", pool(
                 weighted, release, draws=settings.draws, chains=settings.chains, method=settings.method,
@@ -259,13 +266,16 @@ def _sampled(
     settings: SamplingSettings,
     rng: np.random.Generator,
 ) -> tuple[dict[str, xr.Dataset], str]:
-    """Sample by the engine, or by NUTS where scales of groups have no mode: groups of the result, and the method."""
+    """Sample the weighted model and return the groups of the result and the name of the method.
+
+    NUTS is used if scales of group-specific effects have no posterior mode, or if there are several weight draws.
+    """
     from iwbayes.analyst.inference.model_posterior import ModelPosterior
     from iwbayes.analyst.weighting.observed_variables import observed_dataset
 
     terms = ModelPosterior(weighted, release.weights.n_draws)
     if calibrating:
-        remedy = "Ask for more draws, or give calibrate='none'."
+        remedy = "Increase draws or chains, or pass calibrate='none'."
         check_enough_draws(settings.chains * settings.draws, terms.size, remedy)
     groups = {"observed_data": observed_dataset(weighted)}
     if release.weights.n_draws > 1 or not terms.in_likelihood(terms.start()).all():

@@ -1,4 +1,4 @@
-"""From a formula and a canonical table to matrices, with the coefficient names that Bambi gives."""
+"""Design matrices of formulas, with coefficients named as Bambi names them."""
 
 from __future__ import annotations
 
@@ -26,65 +26,75 @@ _RESERVED = ("chain", "draw")
 
 @dataclass(frozen=True, eq=False)
 class Design(DesignSpec):
-    """Matrices of a regression, with the specification that they were made by."""
+    """Response and design matrix of a regression, with the specification that produced them."""
 
     response: Response
     x: Array  # (row, column), of the rows used
-    rows: NDArray[np.int64]  # (row,): positions of the rows used among the rows of the table
-    n_rows: int  # of the table
+    rows: NDArray[np.int64]  # (row,): indices of the rows used among all rows of the table
+    n_rows: int  # all rows of the table
 
     @property
     def y(self) -> Array:
-        """Numbers of the response, shape (row,)."""
+        """Response as numbers, shape (row,)."""
         return self.response.values
 
     def with_rows(self, x: Array, y: Array) -> Design:
-        """Return the same regression on other rows (merged ones)."""
+        """Return the same regression on different rows, for example merged ones."""
         rows = np.arange(len(y))
         return replace(self, x=x, response=replace(self.response, values=y), rows=rows, n_rows=len(y))
 
 
 def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: FamilyName | Family | None) -> Design:
-    """Evaluate a formula on a table in its schema's canonical form.
+    """Build the response and design matrix of a formula on a table in its schema's canonical form.
 
-    ``response ~ terms`` as formulaic reads it: interactions ``a*b`` and ``a:b``, ``np.log1p(a)``, ``poly(a, 2)``,
-    ``center(a)``, ``scale(a)`` (fitted on these rows, each row counting once), ``C(a)``, ``- 1`` for no intercept,
-    ``.`` for all the other columns. It may call Python functions: it is the analyst's own text. Without a family the
-    response's declared column decides (see `default_family`); an expression of columns is gaussian.
+    Formulas ``response ~ terms`` follow the syntax of formulaic:
 
-    Levels are coded against the first declared one. Levels that never occur, of the response as well, and columns
-    that are zero in all rows get no coefficient, which would be its prior; the first level that occurs is then the
-    reference. A warning says so, and that rows with missing cells are left out.
+    - interactions ``a*b`` and ``a:b``; ``C(a)`` to treat numbers as levels;
+    - transformations such as ``np.log1p(a)``, ``poly(a, 2)``, ``center(a)`` and ``scale(a)``. The last three are fitted
+      to these rows, each row counted once;
+    - ``- 1`` to drop the intercept, and ``.`` for all other columns.
 
-    Raises ValueError for unknown columns, a response that is missing or does not suit the family, columns that are not
-    finite, a formula that formulaic cannot read, names that ArviZ cannot hold (with a "/", or "chain" and "draw"), and
-    where no row is complete.
+    Formulas may call Python functions, because the analyst writes them. If `family` is None, the declared type of the
+    response column decides (see `default_family`). An expression of columns as response is gaussian.
+
+    Levels use treatment coding with the first declared level as the reference. Levels that never occur, and columns
+    that are zero in all rows, get no coefficient, because their posterior would equal their prior. If the first level
+    does not occur, the first level that does occur is the reference. A warning reports these cases. It also reports
+    rows left out because of missing cells.
+
+    Raises ValueError if formulaic cannot read the formula or a column is unknown, if the family does not allow the
+    response, if a design column is not finite, or if no row is complete. Names that ArviZ does not allow are refused
+    too: "chain", "draw", and names with a "/".
     """
     parsed, lhs, family = _parse(formula, schema, family)
     used = _named_columns(formula, [*parsed.lhs, *parsed.rhs], schema)
     unknown = {str(name) for name in parsed.required_variables} - set(schema.names) - {"np"}
     if unknown:
         raise ValueError(
-            f"formula {formula!r} names {sorted(unknown)}, which the schema lacks; it has {list(schema.names)}."
+            f"formula {formula!r} must use columns of the schema; got {sorted(unknown)}, it has {list(schema.names)}."
             f"{formula_hints(formula, schema)}"
         )
     predictors = _named_columns(formula.partition("~")[2], parsed.rhs, schema)
     rows = np.flatnonzero(frame[used].notna().all(axis=1))
     if len(rows) == 0:
         raise ValueError(
-            f"formula {formula!r} needs complete rows; all {len(frame)} have missing cells. Use fewer of {used}."
+            f"formula {formula!r} needs rows without missing cells; all {len(frame)} rows have some. Use fewer of "
+            f"the columns {used}."
         )
     if len(rows) < len(frame):
         _warn(
             f"{len(frame) - len(rows)} of {len(frame)} rows have missing cells in "
-            f"{[name for name in used if frame[name].isna().any()]}; they are left out with their weights."
+            f"{[name for name in used if frame[name].isna().any()]}; these rows and their weights are left out."
         )
     subset = ready_rows(frame.iloc[rows][used], schema, skip=lhs)
     response = _response(parsed, lhs, subset, schema, family)
     x, terms, spec, columns = _matrix(parsed, subset)
     _check_names(lhs, terms)
     if len(x) != len(rows) or len(response.values) != len(rows):
-        raise ValueError(f"formula {formula!r} must keep the number of rows; a function in it changes it.")
+        raise ValueError(
+            f"formula {formula!r} must keep the number of rows; one of its functions changes it. Use a function that "
+            "returns one value per row."
+        )
     levels = {key: tuple(subset[key].cat.categories) for key in predictors if hasattr(subset[key], "cat")}
     return Design(
         formula=formula,
@@ -105,10 +115,10 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: Fami
 
 
 def other_rows(design: Design, frame: pd.DataFrame) -> Design:
-    """Put other rows of the same schema, in its canonical form, through a design.
+    """Apply a design to different rows of the same schema, in canonical form.
 
-    Rows with missing cells in its columns, and with levels that have no coefficient, are left out. ValueError where no
-    row is left, or the formula cannot be evaluated on them.
+    Rows are left out if they have missing cells in the columns used, or levels without a coefficient. Raises ValueError
+    if no row is left, or if the formula cannot be evaluated on these rows.
     """
     used = frame[list(design.schema.names)]
     kept = used.notna().all(axis=1).to_numpy(copy=True)
@@ -121,7 +131,10 @@ def other_rows(design: Design, frame: pd.DataFrame) -> Design:
         kept &= np.isfinite(codes)
     rows = np.flatnonzero(kept)
     if not len(rows):
-        raise ValueError(f"no row suits the columns of {design.formula!r}.")
+        raise ValueError(
+            f"no row can be used with {design.formula!r}: each has missing cells or levels without a coefficient. Pass "
+            "rows that are complete and have levels of the fit."
+        )
     used = used.iloc[rows]
     if codes is not None:
         values = codes[rows]
@@ -141,31 +154,33 @@ def _warn(message: str) -> None:
 
 
 def _parse(formula: str, schema: Schema, asked: FamilyName | Family | None) -> tuple[Any, str, Family]:
-    """Parse, and check that the response is one column of the schema, or for gaussian an expression."""
+    """Parse the formula, and check that its response is one column, or any expression for the gaussian family."""
     if not isinstance(formula, str):
         raise TypeError(f"formula must be a string such as 'y ~ a + b'; got {type(formula).__name__}.")
     parsed = read_formula(formula, schema)
     terms = list(getattr(parsed, "lhs", None) or [])
     if len(terms) != 1 or len(terms[0].factors) != 1:
-        raise ValueError(f"formula {formula!r} needs one response on its left; write it as 'y ~ a + b'.")
+        raise ValueError(f"formula {formula!r} must have one response on the left of '~'. Write it as 'y ~ a + b'.")
     if not isinstance(getattr(parsed, "rhs", None), Formula):
-        raise ValueError(f"formula {formula!r} must have one part on its right.{formula_hints(formula, schema)}")
+        raise ValueError(f"formula {formula!r} must have one part on the right of '~'.{formula_hints(formula, schema)}")
     lhs = str(terms[0].factors[0].expr)
     if asked is None:
         asked = default_family(schema[lhs]) if lhs in schema.names else "gaussian"
     family = get_family(asked)
     if lhs not in schema.names and not family.continuous:
         if lhs.isidentifier():
-            raise ValueError(f"the response {lhs!r} is no column of the schema; it has {list(schema.names)}.")
+            raise ValueError(
+                f"the response must be a column of the schema; got {lhs!r}. Use one of {list(schema.names)}."
+            )
         raise ValueError(
-            f"family {family.name!r} takes a column as its response, not the expression {lhs!r}. "
+            f"the response of family {family.name!r} must be a column; got the expression {lhs!r}. "
             f"Use one of {list(schema.names)}, or family='gaussian'."
         )
     return parsed, lhs, family
 
 
 def _named_columns(text: str, terms: Iterable[FormulaTerm], schema: Schema) -> list[str]:
-    """List the schema's columns that terms name; `text` is where they are written."""
+    """List the columns of the schema that terms use. `text` is the source text of these terms."""
     # formulaic does not list the variables inside stateful transforms, such as a in poly(a, 2)
     exprs = {str(factor.expr) for term in terms for factor in term.factors}
     quoted = set(re.findall(r"`([^`]+)`", text))
@@ -174,7 +189,7 @@ def _named_columns(text: str, terms: Iterable[FormulaTerm], schema: Schema) -> l
 
 
 def ready_rows(frame: pd.DataFrame, schema: Schema, *, skip: str) -> pd.DataFrame:
-    """Plain numpy numbers, and categories of the levels that occur."""
+    """Convert to plain numpy numbers, and drop the categories that do not occur, except in the column `skip`."""
     ready = {}
     for name in frame.columns:
         values = frame[name].reset_index(drop=True)
@@ -189,12 +204,12 @@ def ready_rows(frame: pd.DataFrame, schema: Schema, *, skip: str) -> pd.DataFram
 
 def _occurring(values: pd.Series) -> pd.Series:
     occurring = set(values.unique())
-    kept = [level for level in values.cat.categories if level in occurring]  # the first declared one is the reference
+    kept = [level for level in values.cat.categories if level in occurring]  # the first is the reference
     absent = [level for level in values.cat.categories if level not in occurring]
     if absent:
         _warn(
-            f"levels {absent} of column {values.name!r} occur in no row; they get no coefficient and "
-            f"{kept[0]!r} is the reference."
+            f"levels {absent} of column {values.name!r} occur in no row, so they get no coefficient. The reference "
+            f"level is {kept[0]!r}."
         )
     return values.cat.set_categories(kept)
 
@@ -205,7 +220,7 @@ def _response(parsed: Any, lhs: str, frame: pd.DataFrame, schema: Schema, family
         return _occurring_levels(lhs, response) if family.by_level else response
     values = evaluate(parsed.lhs, frame).to_numpy(dtype=np.float64)
     if values.shape[1] != 1:
-        raise ValueError(f"the response {lhs!r} must be one number a row; it has {values.shape[1]} columns.")
+        raise ValueError(f"the response {lhs!r} must be one number per row; it has {values.shape[1]} columns.")
     _check_finite(lhs, values)
     return Response(values[:, 0])
 
@@ -213,21 +228,21 @@ def _response(parsed: Any, lhs: str, frame: pd.DataFrame, schema: Schema, family
 def _occurring_levels(name: str, response: Response) -> Response:
     codes, positions = np.unique(response.values.astype(np.int64), return_inverse=True)
     if len(codes) < 2:
-        raise ValueError(f"the response {name!r} must take two levels or more; all rows have the same one.")
+        raise ValueError(f"the response {name!r} must have at least two levels that occur; all rows have the same one.")
     if len(codes) < len(response.levels):
         absent = [level for code, level in enumerate(response.levels) if code not in codes]
-        _warn(f"levels {absent} of the response {name!r} occur in no row and are left out of the model.")
+        _warn(f"levels {absent} of the response {name!r} occur in no row, so they are left out of the model.")
     return Response(positions.astype(np.float64), tuple(response.levels[code] for code in codes))
 
 
 def _check_finite(name: str, values: Array) -> None:
     if not np.isfinite(values).all():
         count = int((~np.isfinite(values)).any(axis=1).sum())
-        raise ValueError(f"{name!r} must be finite; it is not in {count} rows. Change the transformation.")
+        raise ValueError(f"{name!r} must be finite; it is not finite in {count} rows. Change the transformation.")
 
 
 def _matrix(parsed: Any, frame: pd.DataFrame) -> tuple[Array, tuple[Term, ...], Any, tuple[str, ...]]:
-    """Columns of the right-hand side that are not zero in all rows, their terms, the specification, their names."""
+    """Return the columns of the right-hand side that are not zero in all rows, with terms, specification and names."""
     matrix = evaluate(parsed.rhs, frame)
     spec = matrix.model_spec
     names, values = list(matrix.columns), matrix.to_numpy(dtype=np.float64)
@@ -241,13 +256,13 @@ def _matrix(parsed: Any, frame: pd.DataFrame) -> tuple[Array, tuple[Term, ...], 
         filled = [i for i, index in enumerate(indices) if values[:, index].any()]
         if len(filled) < len(indices):
             empty = [names[index] for i, index in enumerate(indices) if i not in filled]
-            _warn(f"columns {empty} of the design are zero in all rows; they get no coefficient.")
+            _warn(f"columns {empty} of the design matrix are zero in all rows, so they get no coefficient.")
         if filled:
             labels = None if labels is None else tuple(labels[i] for i in filled)
             terms.append(Term(name, slice(len(kept), len(kept) + len(filled)), labels))
             kept += [int(indices[i]) for i in filled]
     if not kept:
-        raise ValueError("the formula must leave at least one column; add a term or an intercept.")
+        raise ValueError("the formula must give at least one column of the design matrix. Add a term or an intercept.")
     x = np.ascontiguousarray(values[:, kept]) + 0.0
     return x, tuple(terms), spec, tuple(str(names[index]) for index in kept)
 
@@ -255,16 +270,18 @@ def _matrix(parsed: Any, frame: pd.DataFrame) -> tuple[Array, tuple[Term, ...], 
 def _check_names(response: str, terms: tuple[Term, ...]) -> None:
     for name in (response, *(term.name for term in terms)):
         if name in _RESERVED:
-            raise ValueError(f"a variable must not be called {name!r}, as ArviZ's own; rename it.")
+            raise ValueError(
+                f"a variable must not be called {name!r}, because ArviZ uses this name. Rename the column."
+            )
         if "/" in name:
             raise ValueError(
-                f"a variable must not be called {name!r}: ArviZ's trees and netCDF files take no '/' in names. Write a "
-                "division as a product, such as I(age * 0.1), and rename such columns."
+                f"the name of a variable must not contain '/', which ArviZ and netCDF do not allow; got {name!r}. "
+                "Write a division as a product, for example I(age * 0.1), and rename columns with a '/'."
             )
 
 
 def _labels(term: FormulaTerm, columns: list[str], spec: Any) -> tuple[Any, ...] | None:
-    """Coordinates of a term's columns: levels joined by commas, numbers for several columns of a number."""
+    """Return the coordinates of a term's columns: levels joined by commas, or 0, 1, ... for several numeric columns."""
     exprs = [str(factor.expr) for factor in term.factors]
     states = [spec.encoder_state.get(expr) for expr in exprs]
     categories = [state[1].get("categories") if state else None for state in states]
@@ -281,7 +298,7 @@ def _labels(term: FormulaTerm, columns: list[str], spec: Any) -> tuple[Any, ...]
 
 
 def _level(label: str, levels: list[Any] | None) -> str:
-    """Level behind formulaic's ``level`` or ``T.level``."""
+    """Return the level in formulaic's label ``level`` or ``T.level``."""
     if levels is None or label in {str(level) for level in levels}:
         return label
     return re.sub(r"^[A-Z]\.", "", label)

@@ -1,4 +1,4 @@
-"""The JSON of a design, which a fit records so that other rows can be put through its formula."""
+"""Records of designs as JSON: with the record of a fit, its formula can be evaluated on new rows."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from iwbayes.analyst.regression.families import get_family
 from iwbayes.release import Release
 from iwbayes.schema import Schema
 
-#: Largest record, in characters: netCDF attributes hold 64 KiB.
+#: Most characters in a record, because a netCDF attribute is limited to 64 KiB.
 MOST_CHARACTERS = 60_000
-#: Rows on which a record is tried.
+#: Number of rows on which a record is tested.
 TRIED_ROWS = 5
-#: Version of a record, and those that are read: version 1 has no labels of terms.
+#: Version of new records, and the versions that can be read. Version 1 has no labels of terms.
 _VERSION, _READ = 2, (1, 2)
 
 
 def record_design(design: Design, frame: pd.DataFrame) -> str:
-    """Write down all that another table needs to get the columns of a design, as JSON for an attribute.
+    """Return a design as JSON text, so that its columns can be computed for a different table.
 
-    It is tried on a few rows of the canonical table that the design was built on. It has an entry ``reason`` and no
-    design where it cannot be used on other rows: where a function of the formula looks at all rows at once
-    (``x - np.mean(x)``) and keeps no state, or the record grows too large.
+    The record is tested on a few rows of `frame`, the canonical table that the design was built on. If it cannot be
+    used on new rows, it contains an entry ``reason`` and no design. This happens if a function of the formula depends
+    on all rows and keeps no state (``x - np.mean(x)``), or if the record is too large.
     """
     content = {
         "version": _VERSION,
@@ -54,10 +54,12 @@ def record_design(design: Design, frame: pd.DataFrame) -> str:
         content["transforms"] = {str(expr): _encoded(state) for expr, state in states}
         text = json.dumps(content)
     except TypeError as error:
-        return _unusable(f"a transformation keeps a state that can not be written down ({error})")
+        return _unusable(f"a transformation has a state that cannot be stored as JSON ({error})")
     if len(text) > MOST_CHARACTERS:
-        return _unusable(f"its levels and knots take {len(text)} characters, more than the {MOST_CHARACTERS} of a file")
-    return text if _works(text, design, frame) else _unusable("a function in it looks at all rows at once")
+        return _unusable(
+            f"its levels and knots take {len(text)} characters, more than the {MOST_CHARACTERS} that fit in a file"
+        )
+    return text if _works(text, design, frame) else _unusable("one of its functions depends on all rows at once")
 
 
 def _unusable(reason: str) -> str:
@@ -65,7 +67,7 @@ def _unusable(reason: str) -> str:
 
 
 def _works(text: str, design: Design, frame: pd.DataFrame) -> bool:
-    """Whether a record gives some of the design's own rows, taken out of the others, the same columns."""
+    """Return whether a record gives a few of the design's rows, taken alone, the same columns as before."""
     n = len(design.rows)
     indices = np.unique(np.linspace(0, n - 1, min(TRIED_ROWS, max(1, n - 1))).round().astype(np.intp))
     recorded = _spec(json.loads(text), design.formula, design.family.name)
@@ -81,9 +83,9 @@ def _works(text: str, design: Design, frame: pd.DataFrame) -> bool:
 
 
 def _inner_rows(frame: pd.DataFrame) -> list[int]:
-    """Few rows, of which one is above the smallest value and one below the largest, of each numeric column that varies.
+    """Return a few rows which, alone, reveal functions of all rows, such as a minimum, a mean or a rank.
 
-    Alone, such a row gives a function of all rows (a smallest value, a mean, a rank) away.
+    For each numeric column that varies, one of them is above its smallest value and one is below its largest.
     """
     numbers = frame.select_dtypes("number").to_numpy(dtype=np.float64, na_value=np.nan)
     with warnings.catch_warnings():
@@ -99,28 +101,31 @@ def _inner_rows(frame: pd.DataFrame) -> list[int]:
 
 
 def read_design(posterior: xr.Dataset) -> DesignSpec:
-    """Read the design that :func:`~iwbayes.fit` recorded among the attributes of its posterior.
+    """Read the design that :func:`~iwbayes.fit` recorded in the attributes of its posterior.
 
-    A ValueError says if the posterior is not of fit, or the formula can not be evaluated on other rows.
+    Raises ValueError if the posterior does not come from `fit`, or if the formula cannot be evaluated on new rows.
     """
     absent = [key for key in ("formula", "family", "design") if key not in posterior.attrs]
     if "built_by" in posterior.attrs:
         raise ValueError(
-            f"the model of {posterior.attrs['formula']!r} was built by Bambi, and its design is not recorded. Build it "
-            "again by bambi.Model(..., center_predictors=False, noncentered=False) and use bambi.interpret."
+            f"the model must have a recorded design; {posterior.attrs['formula']!r} was built by Bambi and has none. "
+            "Build it again with bambi.Model(..., center_predictors=False, noncentered=False), and use bambi.interpret."
         )
     if absent:
         raise ValueError(
-            f"the posterior must be one of fit, which records its design; the attributes {absent} are missing. For a "
-            "PyMC model of your own use pm.set_data and pm.sample_posterior_predictive(predictions=True)."
+            f"the posterior must come from fit, which records the design; its attributes {absent} are missing. For "
+            "your own PyMC model use pm.set_data and pm.sample_posterior_predictive(predictions=True)."
         )
     formula, content = str(posterior.attrs["formula"]), json.loads(str(posterior.attrs["design"]))
     if content["version"] not in _READ:
-        raise ValueError(f"the design was recorded in version {content['version']}; this one reads {_VERSION}. Refit.")
+        raise ValueError(
+            f"the record of the design must have version {_VERSION} or lower; got {content['version']}. Update "
+            "iwbayes, or fit the model again."
+        )
     if "reason" in content:
         raise ValueError(
-            f"formula {formula!r} can not be used on other rows: {content['reason']}. Use formulaic's center, scale, "
-            "poly or bs, which remember the rows of the fit, or add a column to the table."
+            f"formula {formula!r} cannot be evaluated on new rows: {content['reason']}. Use formulaic's center, scale, "
+            "poly or bs, which remember the rows of the fit, or add the transformed column to the table."
         )
     return _spec(content, formula, str(posterior.attrs["family"]))
 
@@ -157,7 +162,7 @@ def _spec(content: Any, formula: str, family: str) -> DesignSpec:
 
 
 def _encoded(value: Any) -> Any:
-    """State of a transformation as JSON: arrays, tuples and dictionaries of any keys keep their kind."""
+    """Return the state of a transformation as JSON values from which `_decoded` restores arrays and dictionaries."""
     if isinstance(value, np.ndarray):
         return {"array": _encoded(value.tolist()), "dtype": str(value.dtype)}
     if isinstance(value, np.generic):
@@ -180,14 +185,14 @@ def _decoded(value: Any) -> Any:
 
 
 def recorded_design(posterior: xr.Dataset, release: Release) -> Design | None:
-    """Design of a result of :func:`~iwbayes.fit`, rebuilt on the release from its recorded formula and family.
+    """Rebuild the design of a result of :func:`~iwbayes.fit` on the release, from the recorded formula and family.
 
-    None where nothing is recorded: the draws are not those of fit.
+    Returns None if no formula and family are recorded, because the draws do not come from `fit`.
     """
     if not _RECORDED <= set(posterior.attrs):
         return None
     with warnings.catch_warnings():
-        # what there is to warn of, fit has said
+        # fit has issued these warnings before
         warnings.simplefilter("ignore", UserWarning)
         table = release.synthetic
         return build_design(posterior.attrs["formula"], table.frame, table.schema, posterior.attrs["family"])

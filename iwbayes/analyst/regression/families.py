@@ -1,11 +1,15 @@
-"""Families of regressions: one table of densities, means, their derivatives and draws, in plain numpy.
+"""Families of regressions: densities, means, derivatives and random draws in plain numpy.
 
-Every function takes linear predictors ``eta`` of shape (predictor, ...): one predictor, or for
-``categorical`` one for each level but the first. ``aux`` is the auxiliary parameter in PyMC's unconstrained
-space (gaussian: the logarithm of sigma), ignored by families without one. Derivatives are with respect to the
-predictors and then `aux`, so that scores and Hessians are those of PyMC's unconstrained space. Means have the shape
-(outcome, ...): one outcome, or for ``categorical`` one for each level, whose means are the probabilities of the levels,
-the reference first.
+All functions follow the same conventions:
+
+- ``eta`` has shape (predictor, ...). There is one linear predictor, or for ``categorical`` one per level except the
+  first.
+- ``aux`` is the auxiliary parameter in PyMC's unconstrained space (gaussian: the logarithm of sigma). Families without
+  one ignore it.
+- Derivatives are with respect to the predictors and then `aux`, so scores and Hessians are in PyMC's unconstrained
+  space.
+- Means have shape (outcome, ...). There is one outcome, or for ``categorical`` the probability of each level, reference
+  first.
 """
 
 from __future__ import annotations
@@ -28,65 +32,68 @@ FamilyName = Literal[
 
 @dataclass(frozen=True)
 class Response:
-    """Numeric form of a response column: numbers (row,), or codes 0, 1, ... of its levels, reference first."""
+    """A response as numbers (row,): its values, or the codes 0, 1, ... of its levels, reference first."""
 
     values: Array
-    levels: tuple[Any, ...] = ()  # empty for numbers
+    levels: tuple[Any, ...] = ()  # empty for a numeric response
 
 
 @dataclass(frozen=True)
 class Family:
-    """A family of regressions, for linear predictors eta (predictor, ...) and an auxiliary parameter aux.
+    """A family of regressions, with linear predictors eta (predictor, ...) and an auxiliary parameter aux.
 
-    A canonical log density is sum_k T_k(y) eta_k - A(eta) + c(y); others have no `cumulant`, but
-    `derivatives`.
+    Canonical families have the log density sum_k T_k(y) eta_k - A(eta) + c(y), and set `cumulant` to A. Other families
+    set `derivatives` instead.
     """
 
     name: str  # name and link are Bambi's
     link: str
-    columns: tuple[type[Column], ...]  # that can be the response
-    suits: Callable[[Any], bool]  # whether one of them can
-    needs: str  # the same in words, for messages
-    log_density: Callable[[Array, Array, Any], Array]  # of eta, y (...) and aux, (...): with all its constants
+    columns: tuple[type[Column], ...]  # column types that the response can have
+    suits: Callable[[Any], bool]  # whether a column of these types can be the response
+    needs: str  # the requirement in words, for messages
+    log_density: Callable[[Array, Array, Any], Array]  # (eta, y (...), aux) -> (...), with all constants
     mean: Callable[[Array], Array]  # E[y] (outcome, ...)
     mean_gradient: Callable[[Array], Array]  # dE[y]/d eta (outcome, predictor, ...)
-    # of eta (predictor, draw, row), sigma (draw,) and a generator: responses (draw, row), codes of levels if any
+    # (eta (predictor, draw, row), sigma (draw,), generator) -> responses (draw, row), or codes of their levels
     draw: Callable[[Array, Array, np.random.Generator], Array]
-    # of the module pymc, a name, eta, y and aux: adds the observed variable of dimension "row" to the current model;
-    # eta is a tensor (row,), or (row, predictor) where there is one for each level
+    # (module pymc, name, eta, y, aux): adds the observed variable with dimension "row" to the current model. eta is a
+    # tensor (row,), or (row, predictor) for a categorical response
     observe: Callable[[Any, str, Any, Array, Any], Any]
-    # of y (row,), w (row,), n_predictors: predictors of the model without columns; None: least squares
+    # (y (row,), weights (row,), n_predictors) -> predictors of the intercept-only model; None: start at least squares
     start: Callable[[Array, Array, int], Array] | None = None
-    cumulant: Callable[[Array], Array] | None = None  # A(eta), shape (...); it may use the memory of its argument
-    derivatives: tuple[Callable[..., Array], Callable[..., Array]] | None = None  # `score` and `hessian`
-    auxiliary: str | None = None  # name of aux, None if there is none
-    ratio: str | None = None  # what the exponential of a coefficient is called, None where it says nothing
-    # whether the response is on a continuous scale: it may be an expression, and rows be replaced by their Gram matrix
+    cumulant: Callable[[Array], Array] | None = None  # A(eta), shape (...); may overwrite its argument
+    derivatives: tuple[Callable[..., Array], Callable[..., Array]] | None = None  # functions for `score` and `hessian`
+    auxiliary: str | None = None  # name of the auxiliary parameter, None if there is none
+    ratio: str | None = None  # name of exp(coefficient), such as "odds ratio"; None if it is not a ratio
+    # whether the response is continuous: it may be an expression, and the Gram matrix may replace the rows
     continuous: bool = False
-    by_level: bool = False  # whether each level of the response but the first has a predictor
+    by_level: bool = False  # whether each level of the response except the first has its own linear predictor
 
     def score(self, eta: Array, y: Array, aux: Any) -> Array:
-        """Gradient of the log density, shape (predictor + aux, ...); of a canonical one T(y) less its mean."""
+        """Return the gradient of the log density, shape (predictor + aux, ...).
+
+        For canonical families it is T(y) - E[T(y)].
+        """
         if self.derivatives is not None:
             return self.derivatives[0](eta, y, aux)
         return self.statistic(y, len(eta)) - self.mean(eta)[-len(eta) :]
 
     def hessian(self, eta: Array, y: Array, aux: Any) -> Array:
-        """Hessian of the log density, shape (predictor + aux, predictor + aux, ...)."""
+        """Return the Hessian of the log density, shape (predictor + aux, predictor + aux, ...)."""
         if self.derivatives is not None:
             return self.derivatives[1](eta, y, aux)
         return -self.mean_gradient(eta)[-len(eta) :]
 
     def n_predictors(self, levels: Sequence[Any]) -> int:
-        """Count the linear predictors: levels less one where each has its own, else one."""
+        """Return the number of linear predictors: 1, or the number of levels minus 1 for a categorical response."""
         return len(levels) - 1 if self.by_level else 1
 
     def statistic(self, y: Array, n_predictors: int) -> Array:
-        """Return T(y), shape (predictor, ...), the sufficient statistic of a canonical family."""
+        """Return the sufficient statistic T(y) of a canonical family, shape (predictor, ...)."""
         return indicators(y, n_predictors) if self.by_level else y[None]
 
     def response(self, column: Column, values: pd.Series) -> Response:
-        """Check a response column by its declaration, and return its canonical values without gaps as numbers."""
+        """Check the declared type of a response column, and return its values (none missing) as numbers or codes."""
         check_column(self, column)
         if isinstance(column, Binary | Categorical):
             levels = () if self.continuous else tuple(column.levels)
@@ -95,23 +102,23 @@ class Family:
 
 
 def check_column(family: Any, column: Column) -> None:
-    """Refuse a column that cannot be the response of a family, which has `name`, `columns`, `suits` and `needs`."""
+    """Raise ValueError if a column cannot be the response of a family (with `name`, `columns`, `suits`, `needs`)."""
     if not (isinstance(column, family.columns) and family.suits(column)):
         raise ValueError(
-            f"family {family.name!r} requires as its response {family.needs}; "
+            f"the response of family {family.name!r} must be {family.needs}; "
             f"{column.name!r} is {_describe(column)}. {_suggest(column)}"
         )
 
 
 def default_family(column: Column) -> FamilyName:
-    """Name the family that a response of this type has where none is asked for.
+    """Return the default family for the declared type of a response column.
 
-    Whole numbers have none, as they may be counts or measurements: a ValueError.
+    Raises ValueError for an Integer column, because whole numbers may be counts or measurements.
     """
     if isinstance(column, Integer):
         raise ValueError(
-            f"a family must be given for {column.name!r}, {_describe(column)}: it may be a count or a measurement. "
-            f"{_suggest(column)}"
+            f"family must be given for the response {column.name!r}, {_describe(column)}, because it may be a count or "
+            f"a measurement. {_suggest(column)}"
         )
     if isinstance(column, Binary | Categorical):
         return "bernoulli" if len(column.levels) == 2 else "categorical"
@@ -131,12 +138,12 @@ def _suggest(column: Column) -> str:
 
 
 def indicators(y: Array, n_predictors: int) -> Array:
-    """Whether each code is 1, 2, ..., shape (predictor, ...)."""
+    """Return indicators of the codes 1, 2, ... (all except the reference), shape (predictor, ...)."""
     levels = np.arange(1, n_predictors + 1).reshape((-1,) + (1,) * np.ndim(y))
     return (y == levels).astype(np.float64)
 
 
-# what other packages call these families
+# names of these families in other packages
 _OTHER_NAMES = dict.fromkeys(("logistic", "logit"), "bernoulli") | {
     "linear": "gaussian",
     "normal": "gaussian",
@@ -147,19 +154,19 @@ _OTHER_NAMES = dict.fromkeys(("logistic", "logit"), "bernoulli") | {
     "Gamma": "gamma",
 }
 
-# exp() of more than this is taken as exp of this, which keeps sums finite and is far beyond any count.
+# exp() is capped at this exponent. Sums stay finite, and exp(600) is far larger than any count.
 _LARGEST_EXPONENT = 600.0
-# numpy's Poisson sampler takes means up to about 9.2e18
+# numpy's Poisson sampler accepts means up to about 9.2e18
 _LARGEST_MEAN = 1e18
 
 
 def get_family(family: str | Family) -> Family:
-    """Return a family by its name; a ValueError if there is none of that name."""
+    """Return the family with this name. Raises ValueError if the name is unknown."""
     if isinstance(family, Family):
         return family
     if not isinstance(family, str) or family not in FAMILIES:
         other = _OTHER_NAMES.get(family) if isinstance(family, str) else None
-        remedy = f"Use family={other!r}." if other else "Choose by the type of the response."
+        remedy = f"Use family={other!r}." if other else "Choose the family by the type of the response."
         raise ValueError(f"family must be one of {sorted(get_args(FamilyName))}; got {family!r}. {remedy}")
     return FAMILIES[family]
 
@@ -186,7 +193,7 @@ def _bernoulli_cumulant(eta: Array) -> Array:
     eta = eta[0]
     if eta.size and np.max(eta) > _LARGEST_EXPONENT:
         return _softplus(eta)
-    # log1p(exp(eta)) is exact below the overflow; two passes in place are twice as fast as the stable form
+    # log1p(exp(eta)) is exact below the overflow, and overwriting eta twice is twice as fast as the stable form
     np.exp(eta, out=eta)
     return np.log1p(eta, out=eta)
 
@@ -196,7 +203,7 @@ _BERNOULLI = Family(
     link="logit",
     columns=(Binary, Categorical),
     suits=lambda column: len(column.levels) == 2,
-    needs="a Binary column, or a Categorical one with two levels (the second is success)",
+    needs="a Binary column, or a Categorical column with two levels (the second one is success)",
     log_density=lambda eta, y, aux: y * eta[0] - _softplus(eta[0]),
     mean=_logistic,
     mean_gradient=_logistic_gradient,
@@ -232,7 +239,7 @@ _GAUSSIAN = Family(
     link="identity",
     columns=(Real, Integer, Date, Binary),
     suits=lambda column: not isinstance(column, Binary) or tuple(column.levels) == (0, 1),
-    needs="a Real, Integer or Date column, or a Binary one with levels (0, 1)",
+    needs="a Real, Integer or Date column, or a Binary column with levels (0, 1)",
     log_density=_gaussian_log_density,
     mean=lambda eta: eta,
     mean_gradient=lambda eta: np.ones_like(eta)[None],
@@ -279,7 +286,7 @@ _POISSON = Family(
 )
 
 
-# categorical, softmax link: the first level is the reference, with predictor 0; y holds codes
+# categorical, softmax link: the first level is the reference, with predictor 0; y contains codes
 
 
 def _log_sum(eta: Array) -> Array:
@@ -297,13 +304,13 @@ def _softmax_gradient(eta: Array) -> Array:
     p = _softmax(eta)
     gradient = -p[:, None] * p[None, 1:]
     for k in range(len(eta)):
-        # p_k (1 - p_k), with 1 - p_k summed from the others: it keeps its digits where p_k is near one
+        # p_k (1 - p_k), with 1 - p_k as the sum of the other probabilities, which is accurate if p_k is close to 1
         gradient[k + 1, k] = p[k + 1] * np.delete(p, k + 1, axis=0).sum(axis=0)
     return gradient
 
 
 def _categorical_draw(eta: Array, sigma: Array, rng: np.random.Generator) -> Array:
-    # the largest of logits with Gumbel noise has the categorical distribution; the reference has logit 0
+    # Gumbel-max trick: the argmax of logits plus Gumbel noise is a categorical draw; the reference has logit 0
     code, largest = np.zeros(eta.shape[1:]), rng.gumbel(size=eta.shape[1:])
     for level, logit in enumerate(eta, start=1):
         noisy = logit + rng.gumbel(size=logit.shape)
@@ -340,5 +347,5 @@ _CATEGORICAL = Family(
 )
 
 
-#: By name.
+#: Families of the fast path of `fit`, by name.
 FAMILIES: dict[str, Family] = {family.name: family for family in (_BERNOULLI, _GAUSSIAN, _CATEGORICAL, _POISSON)}

@@ -1,4 +1,4 @@
-"""fit(): from a formula and a release to a calibrated posterior in one call."""
+"""fit(): a calibrated posterior from a formula and a release in one call."""
 
 from __future__ import annotations
 
@@ -66,94 +66,140 @@ def fit(
     Parameters
     ----------
     formula : str
-        ``response ~ terms``; see :func:`~iwbayes.analyst.regression.design.build_design`. With ``offset(...)`` or
-        group-specific effects, ``(1|g)`` or ``(x|g)``, it is Bambi's.
+        ``response ~ terms`` in formulaic's syntax, for example ``"y ~ x + C(group) + poly(age, 2)"``; see
+        :func:`~iwbayes.analyst.regression.design.build_design`. Formulas with ``offset(...)`` or group-specific
+        effects, ``(1|g)`` or ``(x|g)``, are passed to Bambi.
     release : Release
+        Synthetic rows with their weights, as read by :func:`~iwbayes.load`.
     family : {"bernoulli", "gaussian", "categorical", "poisson", "negativebinomial", "t", ...}, optional
-        By default that of the response's declared column: bernoulli for `Binary` and two levels, categorical for more,
-        gaussian for `Real` and for expressions of columns. For an `Integer` it must be given, as it may be a count
-        or a measurement. "negativebinomial", "t" (Student), "gamma" (log link), "cumulative" (ordinal, levels declared
-        from low to high) and "binomial" (response ``p(successes, trials)``) are built by Bambi, which the extra
-        ``iwbayes[bambi]`` installs.
-    method : {"auto", "laplace", "nuts"}
-        "laplace": a t proposal at the mode and Pareto smoothed importance weights; where k-hat is 0.7 or more the
-        proposal learns from its draws for some rounds. "nuts": PyMC's sampler. "auto": the first where its k-hat is
-        below 0.7, or 0.5 of a proposal that has learned, else the second.
+        Distribution of the response. By default it follows from the declared type of the response column: bernoulli
+        for `Binary` or two levels, categorical for more levels, gaussian for `Real` and for expressions of columns.
+        For an `Integer` response it must be given, because whole numbers may be counts or measurements. Bambi builds
+        the families "negativebinomial", "t" (Student), "gamma" (log link), "cumulative" (ordinal, levels declared from
+        low to high) and "binomial" (response ``p(successes, trials)``); install ``iwbayes[bambi]`` for them.
+    method : {"auto", "laplace", "nuts"}, default "auto"
+        "laplace": draw from a Student-t proposal at the mode, with Pareto-smoothed importance weights. If k-hat is 0.7
+        or more, the proposal is adapted to its draws for a few rounds. "nuts": PyMC's NUTS sampler. "auto": "laplace"
+        if its k-hat is below 0.7 (below 0.5 for an adapted proposal), otherwise "nuts".
     priors : dict of str to distribution, optional
-        Replace default priors by name; see :func:`~iwbayes.analyst.regression.model.regression`. Those of a model that
-        Bambi builds are ``bambi.Prior``.
-    weights : "release", "uniform" or Weights
-        "uniform" ignores the weights, for comparison; such a posterior is never calibrated. Each of several draws of
-        the weights gets its own mode, proposal and k-hat, or its own run of NUTS, and the posterior is their mixture
-        in equal parts; with fewer draws x chains than draws of the weights, of so many of these, chosen at random.
+        Priors that replace default priors, by the name of the coefficient: ``{"age": pm.Normal.dist(0, 1)}``. See
+        :func:`~iwbayes.analyst.regression.model.regression` for the defaults. For a model that Bambi builds, pass
+        ``bambi.Prior`` objects.
+    weights : "release", "uniform" or Weights, default "release"
+        Weights of the synthetic rows. "uniform" ignores the weights, for comparison; the posterior is then never
+        calibrated. If there are several weight draws, each gets its own mode, proposal and k-hat, or its own run of
+        NUTS, and the posterior is their mixture in equal parts. If draws x chains is smaller than the number of weight
+        draws, a random subset of draws x chains weight draws is used.
     total : float, optional
-        Sum of the weights over all synthetic rows; ``release.n_private`` by default, since more synthetic
-        rows must not make a posterior narrower than the private rows would. Rows with missing cells in the
-        columns used are left out with their share of it.
-    calibrate : {"auto", "formula", "rehearsals", "pool", "none"}
-        "formula": move the draws to the calibrated posterior, whose sandwich covariance accounts for the noise in the
-        weights. "rehearsals": take standard deviations from the replays of the release instead, which see errors that
-        are in no formula. "pool": draw the weights from their posterior, and mix the posteriors under them; see
-        :func:`~iwbayes.noise_aware_weights`. "auto": rehearsals where they are given, a pool for weights from there,
-        else the formula. "none": leave the draws of the weighted posterior, whose intervals take the weights as exact.
+        Sum of the weights over all synthetic rows, ``release.n_private`` by default. A larger total gives a narrower
+        posterior, so it must not grow with the number of synthetic rows. Rows with missing cells in the columns used
+        are left out together with their share of the total.
+    calibrate : {"auto", "formula", "rehearsals", "pool", "none"}, default "auto"
+        How intervals account for the noise in the weights.
+
+        - "formula": move the draws to a calibrated posterior with a sandwich covariance that includes this noise.
+        - "rehearsals": use standard deviations from replays of the release instead. They include errors that no formula
+          describes.
+        - "pool": draw the weights from their posterior and mix the posteriors under these weight draws; see
+          :func:`~iwbayes.noise_aware_weights`.
+        - "none": return the draws of the weighted posterior. Its intervals treat the weights as exact.
+        - "auto": "rehearsals" if `rehearsals` is given, pooling for weights from
+          :func:`~iwbayes.noise_aware_weights`, otherwise "formula".
     rehearsals : Rehearsals, optional
-        Of this release, from :func:`~iwbayes.rehearse`.
-    draws, chains : int
-        Draws of each chain (the chains of "laplace" are independent draws), and their number.
+        Rehearsals of this release, from :func:`~iwbayes.rehearse`.
+    draws : int, default 1000
+        Number of draws per chain.
+    chains : int, default 4
+        Number of chains. The chains of "laplace" are independent draws.
     random_seed : int, numpy.random.Generator or None
-    log_likelihood : bool or "auto"
-        Store ``log_likelihood`` and ``log_likelihood_weighted`` of each row used; "auto" does where both take
-        no more than 256 MiB together (16 bytes x chains x draws x rows).
-    progressbar : bool
-        Show PyMC's.
+        Seed or generator. The same integer gives the same result.
+    log_likelihood : bool or "auto", default "auto"
+        Whether to store the groups ``log_likelihood`` and ``log_likelihood_weighted`` of all rows used. "auto" stores
+        them if both together need at most 256 MiB (16 bytes x chains x draws x rows).
+    progressbar : bool, default True
+        Whether to show PyMC's progress bar.
     sampler : dict, optional
-        More arguments of ``pymc.sample`` for "nuts", such as ``{"tune": 1000}``. PyMC's own NUTS samples in units of
-        the curvature at the mode, where it starts, and therefore needs fewer tuning steps than usual: 500, and 200
-        for each of several draws of the weights. It takes no ``init`` and no ``nuts_sampler``. After 30 s it says how
-        long it will take; after ``max_seconds``, 600 if not given, or when it is interrupted, it ends with a warning
-        and the draws that it has, each repeated as often as fills the result.
+        Further arguments of ``pymc.sample`` for "nuts", for example ``{"tune": 1000}``; ``init`` and ``nuts_sampler``
+        are not allowed. NUTS starts at the mode and scales by the curvature there, so it needs fewer tuning steps than
+        usual: 500, or 200 per weight draw if there are several. After 30 s it warns if sampling will take long.
+        Sampling stops after ``max_seconds`` (600 by default) or when it is interrupted. It then warns and returns the
+        draws so far, repeated to fill the result.
 
     Returns
     -------
     arviz.InferenceData or xarray.DataTree
-        Groups ``posterior`` (coefficients named as Bambi names them), ``sample_stats`` (of the draws before
-        calibration: ``lp``, the log density up to a constant, and what NUTS records; of a mixture of both, ``lp`` and
-        ``diverging``; ``weight_draw``, the draw of the weights behind each where there are several; attributes
-        ``pareto_k``, ``importance_ess`` and ``n_proposals`` of the importance sampling, the worst over draws of the
-        weights), ``observed_data``, ``calibration`` where calibrated,
-        ``log_likelihood`` and ``log_likelihood_weighted`` (by the averaged weights) where stored. The attributes
-        of ``posterior`` record formula, family, method, total, weights, weight_draws (their number), calibrated,
-        rows_left_out (number of rows with missing cells in the columns used), share_left_out (of the weights), digests
-        of the weights used and of the release's, and the ``design`` that :func:`~iwbayes.predict` needs.
+        With these groups:
+
+        - ``posterior``: coefficients, named as Bambi names them. Its attributes record ``formula``, ``family``,
+          ``method``, ``total``, ``weights``, ``weight_draws`` (number of weight draws) and ``calibrated``. For rows
+          with missing cells in the columns used, ``rows_left_out`` is their number and ``share_left_out`` their share
+          of the weights. Further attributes are digests of the weights used and of the weights of the release, and the
+          ``design`` that :func:`~iwbayes.predictions` needs.
+        - ``sample_stats``: statistics of the draws before calibration. ``lp`` is the log density up to a constant. NUTS
+          adds its own statistics. If the weight draws use both methods, only ``lp`` and ``diverging`` are stored.
+          ``weight_draw`` is the weight draw behind each draw, if there are several. The attributes ``pareto_k``,
+          ``importance_ess`` and ``n_proposals`` describe the importance sampling, at the worst weight draw.
+        - ``observed_data``: the response of the rows used.
+        - ``calibration``: the record of the calibration, if there was one.
+        - ``log_likelihood`` and ``log_likelihood_weighted`` (by the averaged weights), if stored.
 
     Raises
     ------
     TypeError, ValueError
-        Arguments that do not fit: rule, value and remedy.
+        If an argument is invalid, or if arguments contradict each other.
     RuntimeError
-        The mode was not found, with method="laplace" k-hat is 0.7 or more, or NUTS was ended before its first draw.
+        If the mode was not found, if k-hat is 0.7 or more with method="laplace", or if NUTS stopped before its first
+        draw.
 
     Warns
     -----
     UserWarning
-        See :func:`~iwbayes.analyst.regression.design.build_design`; NUTS takes long or was ended.
+        If rows, levels or columns are left out (see :func:`~iwbayes.analyst.regression.design.build_design`), or if
+        NUTS takes long or was stopped.
     CalibrationWarning
-        When the intervals are outside the domain in which calibration was shown to hold.
+        If the intervals are outside the domain in which simulations showed that the calibration works.
+
+    See Also
+    --------
+    diagnose : Check whether the intervals of the result can be trusted.
+    regression : Build the same model in PyMC.
 
     Notes
     -----
-    Models that Bambi builds have all rows of the release, predictors that are not centred, and group-specific effects
-    that are normal themselves; :func:`~iwbayes.analyst.regression.model.regression` returns such a model. They are
-    sampled by the same engine, those with scales of groups by NUTS.
+    Models that Bambi builds use all rows of the release, predictors that are not centred, and centred group-specific
+    effects; :func:`~iwbayes.analyst.regression.model.regression` returns such a model. They are sampled in the same
+    way as other models, except that NUTS samples models with scales of group-specific effects.
 
-    Identical rows are merged, and gaussian rows replaced by their weighted Gram matrix, without changing the
-    posterior. Draws are mapped linearly in unconstrained space (sigma on the log scale) to the mean and
-    covariance of the calibrated posterior.
+    Identical rows are merged, and gaussian rows are replaced by their weighted Gram matrix. Neither changes the
+    posterior. Calibration maps the draws linearly, in unconstrained space (sigma on the log scale), to the mean and
+    covariance of the calibrated posterior. Theory: docs/theory.md.
 
-    Each of several draws of the weights has its own calibrated posterior, by the row sandwich, and the result is
-    their mixture: its covariance is the mean of theirs plus the covariance of their means. So the intervals hold the
-    noise of the weights only as far as the draws differ by it, and the record says "not calibrated". To draws of
-    noise-aware weights no sandwich is applied, and their mixture holds all of the noise.
+    If there are several weight draws, the posterior under each one is calibrated with the sandwich covariance of the
+    rows, and the result is their mixture. Its covariance is the mean of the covariances plus the covariance of the
+    means. Its intervals account for the noise in the weights only as far as the weight draws vary because of it, so the
+    record says "not calibrated". Noise-aware weights need no sandwich covariance: their mixture accounts for all of
+    the noise.
+
+    References
+    ----------
+    Ghalebikesabi et al., Mitigating statistical bias within differentially private synthetic data, UAI 2022 (weighted
+    posteriors); Vehtari, Simpson, Gelman, Yao & Gabry, Pareto smoothed importance sampling, JMLR 25
+    (2024) (k-hat).
+
+    Examples
+    --------
+    Seeded noise makes the example repeatable. Private data need the default noise.
+
+    >>> import iwbayes as iw
+    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
+    >>> private = iw.PrivateTable(people.frame, people.schema)
+    >>> noise = iw.SeededNoise(1)
+    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, noise=noise, random_seed=1)
+    >>> idata = iw.fit("y ~ x + z", release, draws=500, random_seed=1, progressbar=False)
+    >>> list(idata["posterior"].data_vars)
+    ['Intercept', 'x', 'z']
+    >>> idata["posterior"].attrs["calibrated"]
+    'yes'
     """
     check_release(release)
     _check_options(method, draws, chains, total, log_likelihood, calibrate)
@@ -172,15 +218,15 @@ def fit(
     problem = RegressionProblem.build(formula, release, family, priors, weights, total)
     rehearsed, vectors = calibrate == "rehearsals", problem.draw_weights
     if rehearsed:
-        vectors = vectors.mean(axis=0, keepdims=True)  # the estimate that the replays repeat
+        vectors = vectors.mean(axis=0, keepdims=True)  # replays repeat the estimate under the averaged weights
     n_parts, pooled = len(vectors), calibrating and is_noise_aware(problem.weights, release)
     moving = calibrating and problem.weights is not None and not pooled
     if pooled:
-        check_pool_total(problem.total, release.n_private, "Leave total out, or give calibrate='none'.")
+        check_pool_total(problem.total, release.n_private, "Omit total, or pass calibrate='none'.")
     options = {"progressbar": progressbar, **check_sampler(sampler)}
     assignment = ComponentAssignment.random(n_parts, chains, draws, rng)
     if moving:
-        remedy = "Ask for more draws, or give calibrate='none'."
+        remedy = "Increase draws or chains, or pass calibrate='none'."
         check_enough_draws(chains * draws, problem.design.n_parameters, remedy)
     averaged = problem.posterior
     components = draw_components(
@@ -225,22 +271,29 @@ def fit(
 def how_to_calibrate(
     asked: Calibration, rehearsals: Rehearsals | None, release: Release, as_released: bool
 ) -> Calibration:
-    """Return how to calibrate where rehearsals may be given; refuse what does not go together."""
+    """Return the method of calibration, and raise if it contradicts the other arguments.
+
+    `as_released` says whether weights and total are those of the release.
+    """
     if rehearsals is None:
         if asked == "rehearsals":
             raise ValueError(
-                "calibrate='rehearsals' needs rehearsals of the release. Make them once for all models, by "
-                "rehearsals = iwbayes.rehearse(release), and pass rehearsals=rehearsals."
+                "calibrate='rehearsals' needs rehearsals of the release; got None. Run rehearsals = "
+                "iwbayes.rehearse(release) once for all models, and pass rehearsals=rehearsals."
             )
         return asked
     if not isinstance(rehearsals, Rehearsals):
-        raise TypeError(f"rehearsals must come from rehearse(release); got {type(rehearsals).__name__}.")
+        raise TypeError(
+            f"rehearsals must be a Rehearsals; got {type(rehearsals).__name__}. Use iwbayes.rehearse(release)."
+        )
     if asked not in ("auto", "rehearsals"):
-        raise ValueError(f"rehearsals are not used by calibrate={asked!r}. Leave one of the two out.")
+        raise ValueError(
+            f"rehearsals must be omitted with calibrate={asked!r}, which does not use them. Pass one of the two."
+        )
     if not as_released:
         raise ValueError(
-            "rehearsals repeat what was published, with the release's own weights and total. Leave weights and total "
-            "out, or give no rehearsals."
+            "rehearsals need the weights and total of the release, because they repeat its publication. Omit weights "
+            "and total, or omit rehearsals."
         )
     rehearsals.check(release)
     return "rehearsals"
@@ -252,40 +305,40 @@ def _check_options(
     check_method(method)
     check_count("draws", draws)
     check_count("chains", chains)
-    check_total(total, "Leave it out for release.n_private.")
+    check_total(total, "Omit it to use release.n_private.")
     if log_likelihood not in (True, False, "auto"):
         raise ValueError(f"log_likelihood must be True, False or 'auto'; got {log_likelihood!r}.")
     if not isinstance(calibrate, str) or calibrate not in get_args(Calibration):
         raise ValueError(
-            f"calibrate must be one of {list(get_args(Calibration))}; got {calibrate!r}. Use 'auto', or 'none' for the "
-            "draws of the weighted posterior as they are."
+            f"calibrate must be one of {list(get_args(Calibration))}; got {calibrate!r}. Use 'auto', or 'none' to get "
+            "the draws of the weighted posterior without calibration."
         )
 
 
 def _check_release_weights(weights: Any, total: Any) -> None:
-    """Refuse what a model that Bambi builds does not take."""
+    """Raise ValueError if weights or total are given for a model that Bambi builds."""
     if total is not None or not (isinstance(weights, str) and weights == "release"):
         raise ValueError(
-            "weights and total are not taken for a model that Bambi builds. Leave them out; or build it by "
-            "regression(), give it weights by reweight(), and sample it."
+            "weights and total must be omitted for a model that Bambi builds. For other weights build the model with "
+            "regression(), weight it with reweight(), and sample it."
         )
 
 
 def _weights_to_pool(weights: Any, release: Any, rng: np.random.Generator) -> Weights:
-    """Noise-aware weights: those given, those of the release, or new draws."""
+    """Return noise-aware weights: the given ones, those of the release, or new weight draws."""
     given = release.weights if isinstance(weights, str) and weights == "release" else weights
     if is_noise_aware(given, release):
         return given
     if given is not release.weights:
         raise ValueError(
-            "calibrate='pool' draws the weights from the release's own measurement and takes no others. Leave "
-            "weights out, or pass those of noise_aware_weights(release)."
+            "calibrate='pool' needs noise-aware weights of this release; got different weights. Omit weights, or pass "
+            "noise_aware_weights(release)."
         )
     return noise_aware_weights(release, random_seed=rng)
 
 
 def observed_data(design: Design) -> xr.Dataset:
-    """Response of the rows used; codes where it has levels, which are an attribute."""
+    """Return the response of the rows used. Levels are stored as codes, with the levels as an attribute."""
     numbers = design.y if design.family.continuous else design.y.astype(np.int64)
     dataset = xr.Dataset({design.name: ("row", numbers)}, coords={"row": design.rows})
     if design.levels:
@@ -294,7 +347,7 @@ def observed_data(design: Design) -> xr.Dataset:
 
 
 def _log_likelihoods(rows: WeightedRows, theta: Array) -> dict[str, xr.Dataset]:
-    """Unweighted and weighted log likelihood of each row used, at the final draws."""
+    """Return the unweighted and weighted log likelihood of each row used, at the final draws."""
     design, weights = rows.design, rows.weights
     values = np.empty((*theta.shape[:2], len(weights)))
     with one_blas_thread():

@@ -1,18 +1,19 @@
-"""Regressions as PyMC models, and their priors in plain numpy for the fast path of `fit`.
+"""Regressions as PyMC models, with weakly informative default priors.
 
-Default priors are weakly informative and computed from the public, weighted synthetic design, as rstanarm and
-Bambi do. With m_j and s_j the weighted mean and standard deviation of column j, m_y and s_y those of the
-response for the gaussian family, and m_y = 0, s_y = 1 for the others:
+Default priors are computed from the synthetic design, which is public, and its weights, following rstanarm and Bambi.
+Let m_j and s_j be the weighted mean and standard deviation of column j. For the gaussian family let m_y and s_y be the
+mean and standard deviation of the response; for other families m_y = 0 and s_y = 1.
 
-* coefficient of column j: Normal(0, 2.5 s_y / s_j), where a column of zeros and ones, such as a level of a factor,
-  has s_j = 1/2, as if it were balanced: the prior of a rare level is no wider than that of a common one;
-* Intercept: the intercept of the centred design, Intercept + sum_j m_j b_j, is Normal(m_y, 2.5 s_y). The model
-  states it as Intercept | b ~ Normal(m_y - sum_j m_j b_j, 2.5 s_y), the same joint density, so that the
-  free variable is the intercept of the columns as they are;
+* Coefficient of column j: Normal(0, 2.5 s_y / s_j). A column of zeros and ones, such as a level of a factor, uses
+  s_j = 1/2, as if both values were equally frequent. The prior of a rare level is therefore no wider than that of a
+  common one.
+* Intercept: the intercept of the centred design, Intercept + sum_j m_j b_j, is Normal(m_y, 2.5 s_y). The model states
+  this as Intercept | b ~ Normal(m_y - sum_j m_j b_j, 2.5 s_y). The joint density is the same, and the free variable is
+  the intercept of the columns without centring.
 * sigma of the gaussian family: HalfStudentT(4, s_y).
 
-A prior given by name replaces the default of that coefficient, on the column as it is; the one given for
-Intercept is the prior of the intercept itself, where all columns are zero.
+A prior given by name replaces the default prior of that coefficient, for the column without centring. A prior given for
+Intercept is the prior of the intercept itself, at which all columns are zero.
 """
 
 from __future__ import annotations
@@ -36,35 +37,69 @@ def regression(
 ) -> pm.Model:
     """Build an unweighted PyMC regression on the synthetic rows of a release.
 
+    Use it to change or extend the model before you weight and sample it. For the usual analysis call
+    :func:`~iwbayes.fit` instead.
+
     Parameters
     ----------
     formula : str
-        See :func:`~iwbayes.analyst.regression.design.build_design`.
+        ``response ~ terms`` in formulaic's syntax; see :func:`~iwbayes.analyst.regression.design.build_design`.
     release : Release
-        Its weights enter only the scales of the default priors.
-    family : {"bernoulli", "gaussian", "categorical", "poisson"}, optional
-        By default that of the response's declared column; see :func:`~iwbayes.fit`.
+        Its synthetic rows become the data of the model. Its weights only set the scales of the default priors.
+    family : {"bernoulli", "gaussian", "categorical", "poisson", "negativebinomial", "t", ...}, optional
+        Distribution of the response. By default it follows from the declared type of the response column; see
+        :func:`~iwbayes.fit`.
     priors : dict of str to distribution, optional
-        Replace default priors by name: ``{"age": pm.Normal.dist(0, 1), "sigma": pm.Exponential.dist(1)}``.
+        Priors that replace default priors, by the name of the coefficient:
+        ``{"age": pm.Normal.dist(0, 1), "sigma": pm.Exponential.dist(1)}``. For a model that Bambi builds, pass
+        ``bambi.Prior`` objects.
 
     Returns
     -------
     pymc.Model
-        Free variables named as Bambi names them (``Intercept``, ``a``, ``c`` with dimension ``c_dim``), the
-        design as data ``design matrix``, and the observed response with dimension ``row``, whose coordinate
-        holds the positions of the rows used among the synthetic rows.
+        Its free variables have Bambi's names (``Intercept``, ``a``, and ``c`` with dimension ``c_dim``). It contains
+        the data ``design matrix`` and the observed response with dimension ``row``. The coordinate of ``row`` contains
+        the indices of the rows used among the synthetic rows.
 
     Raises
     ------
     TypeError, ValueError
-        A formula, family, response or prior that does not fit; the message says what does.
+        If the formula, family, response or a prior is invalid. The message says what is allowed.
+    ImportError
+        If Bambi must build the model and is not installed.
+
+    Warns
+    -----
+    UserWarning
+        If rows with missing cells, levels that never occur, or columns of zeros are left out.
+
+    See Also
+    --------
+    reweight : Weight the rows of a PyMC model.
+    fit : Fit and calibrate a regression in one call.
 
     Notes
     -----
-    Give the rows their weights by ``reweight(model, release.weights, total=release.n_private)``. Where rows
-    with missing cells were left out (a warning says so), take weights and total of the rows kept:
+    Weight the rows with ``reweight(model, release.weights, total=release.n_private)``. If rows with missing cells were
+    left out, which a warning reports, use the weights and total of the remaining rows:
     ``w = release.weights.values[list(model.coords["row"])]`` and
     ``total=release.n_private * w.sum() / len(release.weights)``.
+
+    References
+    ----------
+    Gelman, Jakulin, Pittau & Su, A weakly informative default prior distribution for logistic and other regression
+    models, Annals of Applied Statistics 2 (2008), for priors on the scale of the columns.
+
+    Examples
+    --------
+    >>> import iwbayes as iw
+    >>> people = iw.datasets.simulate_table("bernoulli", 1000, random_seed=1)
+    >>> private = iw.PrivateTable(people.frame, people.schema)
+    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, n_synthetic=1000, progressbar=False)
+    >>> model = iw.regression("y ~ x", release)
+    >>> [variable.name for variable in model.free_RVs]
+    ['x', 'Intercept']
+    >>> weighted = iw.reweight(model, release.weights, total=release.n_private)
     """
     if is_beyond(formula, family):
         return build(formula, release, family, priors).model
@@ -75,7 +110,7 @@ def regression(
 
 
 def build_model(design: Design, scales: PriorScales, priors: Priors | None = None) -> pm.Model:
-    """Build the PyMC model of a design; given priors replace the default ones by name."""
+    """Build the PyMC model of a design. Given priors replace default priors by name."""
     import pymc as pm
     import pytensor.tensor as pt
 
@@ -87,7 +122,7 @@ def build_model(design: Design, scales: PriorScales, priors: Priors | None = Non
     with pm.Model(coords=coords) as model:
         x = pm.Data("design matrix", design.x, dims=("row", "column"))
         blocks: dict[str, Any] = {}
-        # the intercept comes last since its default depends on the slopes
+        # the intercept comes last because its default prior depends on the slopes
         for term in sorted(design.terms, key=lambda term: term.name == "Intercept"):
             blocks[term.name] = _coefficients(design, term, scales, given.get(term.name), blocks)
         beta = pt.concatenate([blocks[term.name] for term in design.terms], axis=0)
@@ -103,7 +138,7 @@ def build_model(design: Design, scales: PriorScales, priors: Priors | None = Non
 
 
 def _coefficients(design: Design, term: Term, scales: PriorScales, prior: Any, slopes: Mapping[str, Any]) -> Any:
-    """Add the coefficients of a term to the current model; a tensor (column of the term, predictor)."""
+    """Add the coefficients of a term to the current model; return a tensor (column of the term, predictor)."""
     import pymc as pm
 
     dims, shape = design.dims(term), design.shape(term)

@@ -1,6 +1,6 @@
 """Priors of regressions: default scales from the weighted design, and log densities in plain numpy.
 
-What the defaults are says :mod:`iwbayes.analyst.regression.model`.
+See :mod:`iwbayes.analyst.regression.model` for a description of the default priors.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from iwbayes.arrays import Array
 
 Priors = Mapping[str, Any]
 
-#: Degrees of freedom of the half t prior of sigma.
+#: Degrees of freedom of the HalfStudentT prior of sigma.
 SIGMA_DOF = 4.0
 _SCALE = 2.5
-#: Standard deviation of a column of zeros and ones, half of them ones.
+#: Standard deviation of a balanced column of zeros and ones.
 _HALF_OF_THE_ROWS = 0.5
 
 
 @dataclass(frozen=True, eq=False)
 class PriorScales:
-    """Numbers of the default priors."""
+    """Means and scales of the default priors."""
 
-    sd: Array  # (column,): prior standard deviation of each column's coefficient
+    sd: Array  # (column,): prior standard deviation of each coefficient
     center: Array  # (column,): weighted mean of each column; 0 for the intercept
     mean: float  # prior mean of the centred intercept
     response_sd: float  # scale of the prior of sigma
 
 
 def prior_scales(design: Design, weights: Array) -> PriorScales:
-    """Compute the scales of the default priors from a design and the weights of its rows, whatever their sum."""
+    """Compute the scales of the default priors from a design and the weights of its rows. The total is irrelevant."""
     share = weights / weights.sum()
     mean = share @ design.x
-    # one pass for each column: a large design is not copied
+    # one column at a time, so that a large design is not copied
     sd = np.sqrt([share @ np.square(design.x[:, j] - mean[j]) for j in range(design.x.shape[1])])
     response_mean, response_sd = 0.0, 1.0
     if design.family.auxiliary:
         response_mean = float(share @ design.y)
         response_sd = float(np.sqrt(share @ np.square(design.y - response_mean))) or 1.0
-    # a rare level tells no more of its own coefficient than a common one: its prior is that of half the rows
+    # a rare level gets the prior of a balanced one, because its small standard deviation would widen the prior
     rare = np.array([_of_zeros_and_ones(design.x[:, j]) for j in range(design.x.shape[1])])
     sd = np.where(rare, _HALF_OF_THE_ROWS, sd)
-    # a column without spread gives no scale: one unit of it is taken
+    # a constant column has no scale, so one unit of it is used
     slopes = _SCALE * response_sd / np.where(sd > 1e-12 * np.maximum(1.0, np.abs(mean)), sd, 1.0)
     index = _intercept(design)
     if index is None:
@@ -59,7 +59,7 @@ def prior_scales(design: Design, weights: Array) -> PriorScales:
 
 
 def _of_zeros_and_ones(column: Array) -> bool:
-    """Whether a column stands for a level: nothing but zeros and ones, and both of them."""
+    """Return whether a column consists of zeros and ones and has both, as the indicator of a level does."""
     return bool(np.min(column) == 0 and np.max(column) == 1 and (column == np.square(column)).all())
 
 
@@ -68,7 +68,7 @@ def _intercept(design: Design) -> int | None:
 
 
 def checked_priors(design: Design, priors: Priors | None) -> dict[str, Any]:
-    """Check names and kinds of given priors."""
+    """Return the given priors as a dict after checking their names and types."""
     priors = dict(priors or {})
     if not priors:
         return {}
@@ -79,7 +79,7 @@ def checked_priors(design: Design, priors: Priors | None) -> dict[str, Any]:
     names = [term.name for term in design.terms] + [name for name in (design.auxiliary,) if name]
     unknown = sorted(set(priors) - set(names))
     if unknown:
-        raise ValueError(f"priors must name coefficients of the model; got {unknown}, it has {names}.")
+        raise ValueError(f"priors must name parameters of the model; got {unknown}. Use names from {names}.")
     for name, prior in priors.items():
         owner = getattr(prior, "owner", None)
         if owner is None or not hasattr(owner.op, "ndim_supp"):
@@ -90,14 +90,14 @@ def checked_priors(design: Design, priors: Priors | None) -> dict[str, Any]:
         inner = [v for v in ancestors(owner.inputs) if v.owner and isinstance(v.owner.op, RandomVariable)]
         if any(not isinstance(v.type, RandomType) for v in inner):
             raise ValueError(
-                f"the prior of {name!r} must have fixed parameters; it depends on another random variable. "
-                f"Write the model in PyMC and use reweight for priors of priors."
+                f"the prior of {name!r} must have fixed parameters; it depends on another random variable. For a "
+                "hierarchical prior write the model in PyMC and weight it with reweight()."
             )
     return priors
 
 
 def sized(prior: Any, shape: tuple[int, ...]) -> Any:
-    """Copy of a distribution in the shape of its coefficients."""
+    """Return a copy of a distribution with the given shape."""
     from pymc.distributions.shape_utils import change_dist_size
 
     from iwbayes.analyst.weighting.graph_functions import interpreted
@@ -108,27 +108,29 @@ def sized(prior: Any, shape: tuple[int, ...]) -> Any:
         found = interpreted([], copy)().shape
     except ValueError as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"a prior must suit its coefficients of shape {shape}: {reason}") from None
+        raise ValueError(f"a prior must have the shape of its coefficients, {shape}: {reason}") from None
     if found != shape:
-        raise ValueError(f"a prior must suit its coefficients of shape {shape}; it has shape {found}.")
+        raise ValueError(
+            f"a prior must have the shape of its coefficients, {shape}; got {found}. Use a scalar prior or this shape."
+        )
     return copy
 
 
 class LogPrior:
-    """Log density of all priors in unconstrained space, without compiling a model.
+    """Joint log density of the priors in unconstrained space, without a compiled model.
 
-    theta has shape (n_parameters,): for each column its coefficients, one a predictor, then log sigma. The
-    Jacobian of the logarithm is included. Constants of the default priors are left out. Given priors are
-    evaluated by PyMC's own log densities, in Python, since compiling would take longer.
+    theta has shape (n_parameters,): the coefficients, column by column with one per linear predictor, then log sigma.
+    The Jacobian of the logarithm is included. Constants of the default priors are omitted. Priors given by the user are
+    evaluated with PyMC's log densities in Python mode, because compiling would take longer.
     """
 
     def __init__(self, design: Design, scales: PriorScales, priors: Priors | None = None) -> None:
         given = checked_priors(design, priors)
-        #: Names of the coefficients whose prior is not the default one.
+        #: Names of the parameters with a prior given by the user.
         self.given = tuple(given)
         self._shape = (design.x.shape[1], design.n_predictors)
         self._size = design.n_parameters
-        # default priors are independent normals of linear forms of beta: forms (q, column), means and sds (q,)
+        # default priors are independent normals on linear forms of beta: forms (q, column), means and sds (q,)
         forms = np.eye(design.x.shape[1])
         means, kept = np.zeros(len(forms)), np.ones(len(forms), dtype=bool)
         index = _intercept(design)
@@ -151,7 +153,7 @@ class LogPrior:
             self._given.append((last, *_given_prior(given[design.auxiliary], (), positive=True)))
 
     def value(self, theta: Array) -> Array:
-        """Log density of each row of theta, shape (draw, p) -> (draw,)."""
+        """Return the log density at each row of theta, shape (draw, p) -> (draw,)."""
         beta = theta[:, : self._shape[0] * self._shape[1]].reshape(-1, *self._shape)
         z = np.einsum("qj,sjk->sqk", self._scaled, beta) - self._shift
         total = -0.5 * np.square(z).sum(axis=(1, 2))
@@ -163,7 +165,7 @@ class LogPrior:
         return total
 
     def gradient(self, theta: Array) -> tuple[float, Array]:
-        """Log density at theta (p,) and its gradient (p,)."""
+        """Return the log density at theta (p,) and its gradient (p,)."""
         gradient, n = np.zeros(self._size), self._shape[0] * self._shape[1]
         z = self._scaled @ theta[:n].reshape(self._shape) - self._shift
         value = -0.5 * float(np.vdot(z, z))
@@ -179,7 +181,7 @@ class LogPrior:
         return value, gradient
 
     def derivatives(self, theta: Array) -> tuple[Array, Array]:
-        """Gradient (p,) and Hessian (p, p) at theta (p,)."""
+        """Return the gradient (p,) and Hessian (p, p) of the log density at theta (p,)."""
         hessian, n = np.zeros((self._size, self._size)), self._shape[0] * self._shape[1]
         hessian[:n, :n] = -np.kron(self._scaled.T @ self._scaled, np.eye(self._shape[1]))
         if self._sigma is not None:
@@ -190,12 +192,15 @@ class LogPrior:
         return self.gradient(theta)[1], hessian
 
     def _log_ratio(self, u: Any) -> Any:
-        # log of sigma^2 / (nu s^2); its logistic is the share by which the tails of the half t pull
+        # log of sigma^2 / (nu s^2); its logistic enters the derivatives of the HalfStudentT density
         return 2 * u - math.log(SIGMA_DOF * float(self._sigma or 1.0) ** 2)
 
 
 def _given_prior(prior: Any, shape: tuple[int, ...], *, positive: bool) -> tuple[Any, Any]:
-    """Log densities (draw,) of a PyMC distribution at many points (draw, size), and gradient and Hessian at one."""
+    """Compile a PyMC prior into two functions.
+
+    The first maps points (draw, size) to log densities (draw,). The second returns gradient and Hessian at one point.
+    """
     import pymc as pm
     import pytensor.tensor as pt
     from pytensor.graph.replace import vectorize_graph

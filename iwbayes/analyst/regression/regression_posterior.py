@@ -1,4 +1,4 @@
-"""The weighted posterior of a regression: design, prior and weights of a release, modes by a batched Newton method."""
+"""Weighted posteriors of regressions, and their modes by a batched Newton method."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from iwbayes.weights import Weights, kish_ess
 
 @dataclass(frozen=True, eq=False)
 class RegressionProblem:
-    """All that a fit needs of the release: arrays of the rows used, the prior and the weights."""
+    """Inputs of a fit: the design of the rows used, the prior and the weights."""
 
     design: Design
     prior: LogPrior
-    weights: Weights | None  # None: uniform
-    draw_weights: Array  # (draw of the weights, row): of all rows; each draw sums to the total
+    weights: Weights | None  # None: uniform weights
+    draw_weights: Array  # (weight draw, row), with all rows of the table; each weight draw sums to the total
     total: float
 
     @classmethod
     def build(
         cls, formula: str, release: Any, family: Any, priors: Any, weights: Any, total: float | None
     ) -> RegressionProblem:
-        """Read the rows that a formula uses and find their priors and weights; arguments as of `fit`."""
+        """Build the design, priors and weights from a formula and a release. The arguments are those of `fit`."""
         synthetic = release.synthetic
         design = build_design(formula, synthetic.frame, synthetic.schema, family)
         chosen = _chosen_weights(weights, release, design.n_rows)
@@ -43,33 +43,33 @@ class RegressionProblem:
         values = np.ones((1, design.n_rows)) if chosen is None else np.asarray(chosen.draw_values)
         values = values * (total / values.sum(axis=1, keepdims=True))
         if not np.all(values[:, design.rows].sum(axis=1) > 0):
-            raise ValueError("the weights must not all be zero on the rows used; check columns with missing cells.")
+            raise ValueError("the weights of the rows used must not all be zero. Use columns with fewer missing cells.")
         scales = prior_scales(design, values.mean(axis=0)[design.rows])
         return cls(design, LogPrior(design, scales, priors), chosen, values, total)
 
     @property
     def rows(self) -> WeightedRows:
-        """Rows used, one by one, with the averaged weights."""
+        """The rows used, not merged, with the averaged weights."""
         return WeightedRows(self.design, self.draw_weights.mean(axis=0)[self.design.rows])
 
     @property
     def share_left_out(self) -> float:
-        """Share of the averaged weights that rows with missing cells in the columns used have."""
+        """Share of the averaged weights in rows that are left out because of missing cells."""
         averaged = self.draw_weights.mean(axis=0)
         averaged[self.design.rows] = 0.0
         return float(averaged.sum() / self.total)
 
     @property
     def posterior(self) -> RegressionPosterior:
-        """Posterior under the averaged weights."""
+        """The posterior under the averaged weights."""
         return RegressionPosterior(self.design, self.prior, self.draw_weights.mean(axis=0))
 
 
 class RegressionPosterior(WeightedPosterior):
-    """A regression as a `WeightedPosterior`: numpy on rows merged where they are identical.
+    """A regression as a `WeightedPosterior`, computed in numpy on merged identical rows.
 
-    The weights (row,) are those of all rows of the table; rows left out have scores of zero. `merged` are the rows
-    used under these weights, where they are merged already.
+    `weights` (row,) cover all rows of the table. Rows that are left out have zero scores. `merged` passes the merged
+    rows under these weights if they are available already.
     """
 
     def __init__(self, design: Design, prior: LogPrior, weights: Array, merged: WeightedRows | None = None) -> None:
@@ -81,32 +81,32 @@ class RegressionPosterior(WeightedPosterior):
         self.cost = float(len(self.merged.weights) * design.n_predictors)
 
     def with_weights(self, weights: Array) -> RegressionPosterior:
-        """Return the same regression under other weights of all rows, shape (row,)."""
+        """Return the same regression with different weights, shape (row,), for all rows."""
         return RegressionPosterior(self.design, self.log_prior, weights)
 
     def on_rows(self, table: SyntheticTable, weights: Array) -> RegressionPosterior:
-        """Return the same regression, with its prior, on other rows; what it has no coefficient for is left out."""
+        """Return the same regression and prior on different rows, without rows whose levels have no coefficient."""
         return RegressionPosterior(other_rows(self.design, table.frame), self.log_prior, weights)
 
     def with_weak_prior(self) -> RegressionPosterior:
-        """Return the same regression with the default priors."""
+        """Return the same regression with default priors only."""
         if not self.log_prior.given:
             return self
         scales = prior_scales(self.design, self.weights[self.design.rows])
         return RegressionPosterior(self.design, LogPrior(self.design, scales), self.weights, self.merged)
 
     def log_densities(self, theta: Array) -> Array:
-        """Log density, shape (sample,), at many points, shape (sample, p)."""
+        """Return the log density, shape (sample,), at points of shape (sample, p)."""
         return self.merged.values(theta) + self.log_prior.value(theta)
 
     def gradient(self, theta: Array) -> tuple[float, Array]:
-        """Log density at theta (p,) and its gradient (p,)."""
+        """Return the log density at theta (p,) and its gradient (p,)."""
         value, gradient = self.merged.gradient(theta)
         prior, of_prior = self.log_prior.gradient(theta)
         return value + prior, gradient + of_prior
 
     def scores(self, theta: Array) -> Array:
-        """Gradient of each row's unweighted log likelihood at theta (p,), shape (row, p); zeros for rows left out."""
+        """Return the score of each row, unweighted, at theta (p,): shape (row, p), zeros for rows left out."""
         with one_blas_thread():
             used = WeightedRows(self.design, self.weights).row_scores(theta)
         if len(used) == self.design.n_rows:
@@ -116,15 +116,18 @@ class RegressionPosterior(WeightedPosterior):
         return scores
 
     def prior(self, theta: Array) -> tuple[Array, Array]:
-        """Gradient (p,) and Hessian (p, p) of the log prior at theta (p,)."""
+        """Return the gradient (p,) and Hessian (p, p) of the log prior at theta (p,)."""
         return self.log_prior.derivatives(theta)
 
     def constrain(self, theta: Array) -> dict[str, Array]:
-        """Coefficients and sigma by name, each (sample, ...), of points (sample, p)."""
+        """Return coefficients and sigma by name, each (sample, ...), at points (sample, p)."""
         return self.design.unpack(theta)
 
     def gradients_at(self, rows: NDArray[np.intp], shares: Array, thetas: Array) -> Array:
-        """Gradients (draw, p) of mean log likelihoods at thetas (draw, p), under shares (draw, n) of some rows (n,)."""
+        """Return gradients (draw, p) of mean log likelihoods at thetas (draw, p).
+
+        The means are over some rows (n,), with shares (draw, n).
+        """
         index = np.full(self.design.n_rows, -1)
         index[self.design.rows] = np.arange(len(self.design.rows))
         kept = index[rows] >= 0
@@ -135,16 +138,16 @@ class RegressionPosterior(WeightedPosterior):
         return np.stack(each)
 
     def mode(self, start: Array | None = None) -> Mode:
-        """Maximise the log density from a start (p,)."""
+        """Find the mode, starting at `start` (p,)."""
         return self._modes([self], start)[0]
 
     def modes(self, weights: Array, start: Array | None = None) -> list[tuple[WeightedPosterior, Mode]]:
-        """Find the posterior and its mode under each of several weight vectors (draw, row), in one batch."""
+        """Return the posterior and its mode for each of several weight vectors (draw, row), found in one batch."""
         complete = len(self.design.rows) == self.design.n_rows
         merged = merge_draws(self.design, weights if complete else weights[:, self.design.rows])
         own = [RegressionPosterior(self.design, self.log_prior, *one) for one in zip(weights, merged, strict=True)]
         if start is None and len(own) > 1:
-            start = self.mode().theta  # the modes of several draws lie close together
+            start = self.mode().theta  # the modes under the weight draws are close to each other
         return list(zip(own, self._modes(own, start), strict=True))
 
     def _modes(self, each: Sequence[RegressionPosterior], start: Array | None) -> list[Mode]:
@@ -158,16 +161,18 @@ class RegressionPosterior(WeightedPosterior):
             if carrying > p:
                 raise
             raise RuntimeError(
-                f"the posterior has no mode that can be found: the weights are worth {carrying:.1f} rows, for {p} "
-                "parameters. Look at release.weights; temper() or truncate() them, or fit fewer terms."
+                "no posterior mode was found: the effective number of weighted rows must exceed the number of "
+                f"parameters, {p}; it is {carrying:.1f}. Check release.weights, temper() or truncate() them, or fit "
+                "fewer terms."
             ) from error
 
 
 def find_modes(each: Sequence[WeightedRows], prior: LogPrior, starts: Array | None = None) -> list[Mode]:
-    """Maximise weighted log posteriors with one prior by Newton's method with a line search from starts (posterior, p).
+    """Find the modes of weighted posteriors with one prior, by Newton's method with a line search.
 
-    Where they share a design, one pass over its rows serves all that have not converged. A RuntimeError says when 200
-    steps do not reach a mode; of several posteriors it names the first that failed as a draw of the weights.
+    `starts` has shape (posterior, p). If the posteriors share a design, one pass over its rows serves all that have not
+    converged. Raises RuntimeError if 200 steps do not reach a mode. With several posteriors, the message gives the
+    weight draw of the first one that failed.
     """
 
     def derivatives(theta: Array, indices: NDArray[np.intp]) -> tuple[Array, Array, Array, Array]:
@@ -180,7 +185,7 @@ def find_modes(each: Sequence[WeightedRows], prior: LogPrior, starts: Array | No
             precision[i] -= (prior_hessian + prior_hessian.T) / 2
         return value + prior.value(theta), gradient, precision, curvature
 
-    # steps that are too long overflow, and are then shortened
+    # steps that are too long may overflow; the line search then shortens them
     with one_blas_thread(), np.errstate(all="ignore"):
         starts = np.stack([_start(rows) for rows in each]) if starts is None else starts
         try:
@@ -189,15 +194,15 @@ def find_modes(each: Sequence[WeightedRows], prior: LogPrior, starts: Array | No
             if len(each) == 1:
                 raise
             raise RuntimeError(
-                f"Newton's method did not reach the mode of the posterior under draw {int(error.indices[0])} of the "
-                f"weights (it failed under {len(error.indices)} of {len(each)} draws). {OF_A_DRAW} Else scale the "
-                "columns, drop collinear terms or give smoother priors."
+                f"Newton's method did not find the mode of the posterior under weight draw {int(error.indices[0])} (it "
+                f"failed under {len(error.indices)} of {len(each)} weight draws). {OF_A_DRAW} Otherwise scale the "
+                "columns, drop collinear terms or use smoother priors."
             ) from error
     return [Mode(*one) for one in zip(found.theta, found.precision, found.extra, strict=True)]
 
 
 def _start(rows: WeightedRows) -> Array:
-    """Start at least squares, or at the model without columns as far as the design has an intercept."""
+    """Return the starting point: least squares, or the intercept-only model if the design has an intercept."""
     design = rows.design
     theta = np.zeros(design.n_parameters)
     if design.family.start is None:
@@ -221,5 +226,7 @@ def _chosen_weights(weights: Any, release: Any, n_rows: int) -> Weights | None:
     if weights is not None and not isinstance(weights, Weights):
         raise TypeError(f"weights must be 'release', 'uniform' or a Weights; got {type(weights).__name__}.")
     if weights is not None and len(weights) != n_rows:
-        raise ValueError(f"weights must have one value for each of the {n_rows} synthetic rows; got {len(weights)}.")
+        raise ValueError(
+            f"weights must have one value per synthetic row, {n_rows}; got {len(weights)}. Use weights of this release."
+        )
     return weights

@@ -1,4 +1,4 @@
-"""Scores of a regression at its mode on public rows, as a release measures them on private ones."""
+"""Scores of a regression at its mode on the public synthetic rows, for a release that measures them on private rows."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ from iwbayes.tables import SyntheticTable
 
 
 class _Read(NamedTuple):
-    """Rows of a table as a design has them."""
+    """Design matrix and response of the rows of a table."""
 
     x: Array  # (row, column)
     y: Array  # (row,)
-    complete: NDArray[np.bool_]  # (row,): no cell is missing
-    strange: NDArray[np.bool_]  # (row,): complete, with a level that has no coefficient
+    complete: NDArray[np.bool_]  # (row,): whether no cell is missing
+    strange: NDArray[np.bool_]  # (row,): whether a complete row has a level without a coefficient
 
 
 @dataclass(frozen=True)
 class RegressionScores:
-    """A `RowScores`: the score function of a regression at one point.
+    """The score function of a regression at one point, a `RowScores`.
 
-    All rows of a table go through the same arithmetic in one shape, those that are left out with other cells in the
-    place of theirs: the scores of a row depend on this row alone, to the last bit.
+    All rows of a table go through the same arithmetic in arrays of one shape. Rows that are left out get placeholder
+    cells. So the scores of a row depend on this row only, to the last bit.
     """
 
-    design: Design  # of no rows
+    design: Design  # without rows
     theta: Array  # (p,)
-    expression: Any  # formulaic's specification of a response that is an expression; None for a column
+    expression: Any  # formulaic's ModelSpec of the response if it is an expression; None for a column
 
     def __call__(self, frame: pd.DataFrame) -> Array:
-        """Scores (row, p): zero in rows with missing cells, NaN where a level has no coefficient.
+        """Return scores (row, p): zero in rows with missing cells, NaN in rows with a level without a coefficient.
 
-        Where cells can be missing, a last column is one in complete rows and zero in others.
+        If the schema allows missing cells, a last column is added: one in complete rows and zero in others.
         """
         rows = self._read(frame)
         return self._scores(rows, rows.y)
@@ -66,7 +66,7 @@ class RegressionScores:
         return tuple(name for name in self.design.schema.names if name != self.design.name)
 
     def outcomes(self, frame: pd.DataFrame) -> Outcomes:
-        """Scores of each level of the response."""
+        """Return the scores of each row under each level of the response."""
         rows, levels = self._read(frame), self.design.levels
         each = [np.full(len(rows.x), float(code)) for code in range(len(levels))]
         logs = np.stack([self._with(rows, y).row_values(self.theta) for y in each])
@@ -87,8 +87,8 @@ class RegressionScores:
         for name, kept in levels.items():
             known &= used[name].isin(kept).to_numpy()
         for column in schema:
-            stand_in = levels[column.name][0] if column.name in levels else _any_cell(column)
-            used[column.name] = used[column.name].where(known, stand_in)
+            placeholder = levels[column.name][0] if column.name in levels else _any_cell(column)
+            used[column.name] = used[column.name].where(known, placeholder)
         for name, kept in design.predictor_levels.items():
             used[name] = used[name].cat.set_categories(list(kept))
         whole = [name for name in used if pd.api.types.is_extension_array_dtype(used[name].dtype)]
@@ -100,17 +100,17 @@ class RegressionScores:
         return WeightedRows(self.design.with_rows(rows.x, y), np.ones(len(y)))
 
     def _scores(self, rows: _Read, y: Array) -> Array:
-        """Scores (row, p) with these responses (row,)."""
+        """Return the scores (row, p) for the responses `y` (row,)."""
         scores = self._with(rows, y).row_scores(self.theta)
         scores[~rows.complete] = 0.0
         scores[rows.strange] = np.nan
         if any(column.missing for column in self.design.schema):
-            # how many rows a model has is a part of what it tells, though of no score
+            # the number of complete rows informs the model too, and no score contains it
             scores = np.column_stack([scores, rows.complete])
         return scores
 
     def _columns(self, ready: pd.DataFrame) -> tuple[Array, Array]:
-        """Columns of the design, and rows (row,) without a value in one that has no coefficient."""
+        """Return the design matrix, and whether each row (row,) is zero in all columns without a coefficient."""
         matrix = evaluate(self.design.model_spec, ready)
         names, values = [str(name) for name in matrix.columns], matrix.to_numpy(dtype=np.float64)
         own = [names.index(name) for name in self.design.columns]
@@ -128,7 +128,7 @@ class RegressionScores:
         return design.family.response(design.schema[design.name], used[design.name]).values
 
     def digest(self) -> str:
-        """Digest of formula, family, layout and point."""
+        """Return a digest of formula, family, layout and point."""
         design = self.design
         layout = repr((design.columns, design.levels, sorted(design.predictor_levels.items())))
         return digest(
@@ -138,31 +138,32 @@ class RegressionScores:
 
 @dataclass(frozen=True)
 class RegressionModel:
-    """A `ScoreModel`: a regression that a release is made for, with the default priors of `fit`."""
+    """A regression that a release is made for, with the default priors of `fit`; a `ScoreModel`."""
 
     formula: str
     family: FamilyName | None = None
 
     @property
     def name(self) -> str:
-        """Its formula."""
+        """The formula."""
         return self.formula
 
     def check(self, schema: Schema) -> None:
-        """Refuse a formula that asks for more than polynomials of the columns, or a response that does not suit."""
+        """Raise if the formula is not made of polynomials of columns, or if the response does not match the family."""
         column = response_column(self.formula, schema)
         if self.family is None and isinstance(column, Integer):
             raise ValueError(
-                f"{column.name!r} holds whole numbers, which may be counts or measurements. Name the model with its "
-                f"family: iwbayes.model({self.formula!r}, family='poisson'), or --family poisson in a command."
+                f"family must be given for the response {column.name!r}, because whole numbers may be counts or "
+                f"measurements. Use iwbayes.model({self.formula!r}, family='poisson'), or --family poisson in a "
+                "command."
             )
         if column is not None:
             check_column(get_family(default_family(column) if self.family is None else self.family), column)
 
     def on(self, synthetic: SyntheticTable) -> Callable[[Array], RegressionScores]:
-        """Build the design of synthetic rows; see `ScoreModel`."""
+        """Build the design on synthetic rows; see `ScoreModel`."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of levels that do not occur: they have no coefficient, and no score
+            warnings.simplefilter("ignore")  # levels that do not occur have no coefficient and no score
             design = build_design(self.formula, synthetic.frame, synthetic.schema, self.family)
             response = None
             if design.name not in design.schema.names:
@@ -179,7 +180,7 @@ class RegressionModel:
         return at
 
     def to_data(self) -> dict[str, Any]:
-        """Return formula and family as plain values."""
+        """Return formula and family as JSON values."""
         return {"formula": self.formula, "family": self.family}
 
 
@@ -190,39 +191,49 @@ def model(model: Callable[[pd.DataFrame], Any], *, family: None = None, name: st
 def model(
     model: str | Callable[[pd.DataFrame], Any], *, family: FamilyName | None = None, name: str | None = None
 ) -> ScoreModel:
-    """Name a model that a release is made for, as `publish` takes it in ``for_models``.
+    """Describe an analysis model, so that a release can be made for it.
+
+    Pass the result in ``for_models`` of :func:`~iwbayes.publish`. The release then measures the scores of this model,
+    which are the gradients of the log likelihood of each row. The estimates of the model depend on little else, so they
+    are accurate and their intervals can be calibrated.
 
     Parameters
     ----------
     model : str or callable
-        The formula of a regression: a response and polynomials of columns, as ``"y ~ a + b"``. Or a function from a
-        data frame, of rows as they will be published, to a `pymc.Model` or a Bambi model with one density a row. It is
-        called with synthetic rows only. What the model holds of a single column, as ``pm.Data`` or a constant, is read
-        from private rows in their place; what it computes from the frame otherwise, a mean for example, is a public
-        constant. Products of columns, and other functions of several, are computed in the model.
+        Either the formula of a regression, with a response and polynomials of columns, such as ``"y ~ a + b"``. Or a
+        function that takes a pandas.DataFrame of synthetic rows and returns a `pymc.Model` or a Bambi model with one
+        log density per row. The function is called with synthetic rows only. Later, the scores of private rows are
+        computed with the same graph: each copy of a single column in the model (``pm.Data`` or a constant) is replaced
+        by this column of the private rows. Other values computed from the frame, for example a mean, stay public
+        constants. So compute products and other functions of several columns inside the model.
     family : {"bernoulli", "gaussian", "categorical", "poisson"}, optional
-        Of a formula; by default that of the response's declared column, as in `fit`.
+        Family of a formula. By default it follows from the declared type of the response column, as in
+        :func:`~iwbayes.fit`. Not allowed with a function.
     name : str, optional
-        Of a function; by default its own. A release names the models that it was made for.
+        Name of a function, by default its ``__name__``. The release records the names of the models that it was made
+        for. Not allowed with a formula, whose name is the formula itself.
 
     Returns
     -------
     ScoreModel
+        A description of the model, with attribute ``name``.
 
     Raises
     ------
     TypeError
-        For what is neither a formula nor a function.
+        If `model` is neither a formula nor a function.
     ValueError
-        For a family of a function, or a name of a formula. What the columns cannot carry is refused by `publish`,
-        before anything is charged.
+        If `family` is given with a function, or `name` with a formula. Models that do not match the columns of the
+        schema are refused later by :func:`~iwbayes.publish`, before any budget is charged.
 
     Notes
     -----
-    The scores of a PyMC model are those of its unconstrained parameters, differentiated in the graph of one row and
-    repeated over rows: no operation can see two rows. Operations that call Python functions are refused. Rows whose
-    scores are no numbers count as clipped. A release holds the name of a function and not the function: give the same
-    models to `rehearse`.
+    The scores of a PyMC model are gradients with respect to its unconstrained parameters. They are computed from the
+    graph of a single row, which is repeated over the rows, so no operation can combine two rows. Operations that call
+    Python functions are refused. Rows with scores that are not finite count as clipped. A release stores the name of a
+    function but not the function, so pass the same models to :func:`~iwbayes.rehearse`.
+
+    Theory: docs/theory.md#in-stages.
 
     Examples
     --------
@@ -242,20 +253,24 @@ def model(
     """
     if isinstance(model, str):
         if name is not None:
-            raise ValueError(f"the name of a regression is its formula; got name={name!r} beside {model!r}.")
+            raise ValueError(
+                f"name must be omitted for a formula, which is its own name; got name={name!r} with {model!r}."
+            )
         return RegressionModel(model, family)
     if not callable(model):
         raise TypeError(
-            f"a model is a formula, or a function from a data frame to a pymc.Model; got {type(model).__name__}. For "
-            "a model that is made already write a function that makes it."
+            f"model must be a formula or a function from a data frame to a pymc.Model; got {type(model).__name__}. If "
+            "you have a pymc.Model, write a function that builds it from a data frame."
         )
     if family is not None:
-        raise ValueError(f"the family is that of a formula; got family={family!r} beside a function.")
+        raise ValueError(
+            f"family must be omitted for a function; got family={family!r}. The function itself defines the likelihood."
+        )
     from iwbayes.analyst.inference.model_scores import PyMCModel
 
     return PyMCModel(model, getattr(model, "__name__", type(model).__name__) if name is None else name)
 
 
 def _any_cell(column: Any) -> Any:
-    """Cell that stands in a row that is left out."""
+    """Return a valid cell of a column, as a placeholder in rows that are left out."""
     return column.levels[0] if column.kind in ("binary", "categorical") else column.lower

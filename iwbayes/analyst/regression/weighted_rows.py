@@ -1,4 +1,4 @@
-"""Weighted rows of a regression: likelihood and derivatives in numpy, and their exact compression."""
+"""Weighted rows of a regression: log likelihood and derivatives in numpy, and exact compression of the rows."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from iwbayes.analyst.regression.design import Design
 from iwbayes.analyst.row_merging import MERGE_SHARE, identical_rows
 from iwbayes.arrays import Array, row_blocks
 
-# Rows and draws of a block, which stays in the processor's cache.
+# Rows and draws per block, chosen so that a block stays in the processor cache.
 _BLOCK_ROWS, _BLOCK_DRAWS = 512, 256
-# Numbers of a block of rows in which derivatives are summed, with bounds on its rows; rows of a block of a Gram matrix.
+# Size of a block in sums of derivatives, in numbers, with bounds on its rows; rows per block of a Gram matrix.
 _BLOCK_NUMBERS, _LEAST_ROWS, _MOST_ROWS, _GRAM_ROWS = 2**17, 64, 4096, 8192
-# Weight vectors from which products of columns, formed once for all, are cheaper than one product of matrices each.
+# With this many weight vectors or more, it is cheaper to compute the products of columns once and reuse them.
 _MANY = 4
 
 
 @dataclass(frozen=True, eq=False)
 class WeightedRows:
-    """Rows of a regression with their weights: log likelihood and derivatives in numpy.
+    """Rows of a regression with their weights.
 
-    The likelihood is sum_i w_i log f(y_i | x_i, theta), theta as in `LogPrior`.
+    The weighted log likelihood is sum_i w_i log f(y_i | x_i, theta), with theta as in `LogPrior`.
     """
 
     design: Design
-    weights: Array  # (row,), not negative
+    weights: Array  # (row,), nonnegative
 
     def _predictors(self, theta: Array) -> tuple[Array, float]:
-        """Linear predictors (predictor, row) and the auxiliary parameter at theta (p,)."""
+        """Return the linear predictors (predictor, row) and the auxiliary parameter at theta (p,)."""
         shape = (self.design.x.shape[1], self.design.n_predictors)
         beta = theta[: shape[0] * shape[1]].reshape(shape)
         return np.ascontiguousarray((self.design.x @ beta).T), float(theta[-1])
 
     def row_values(self, theta: Array) -> Array:
-        """Unweighted log likelihood of each row at theta (p,)."""
+        """Return the unweighted log likelihood of each row at theta (p,), shape (row,)."""
         eta, aux = self._predictors(theta)
         return self.design.family.log_density(eta, self.design.y, aux)
 
     def row_scores(self, theta: Array) -> Array:
-        """Unweighted score of each row at theta (p,), shape (row, p)."""
+        """Return the unweighted score of each row at theta (p,), shape (row, p)."""
         eta, aux = self._predictors(theta)
         score = self.design.family.score(eta, self.design.y, aux)
         k, x = self.design.n_predictors, self.design.x
@@ -54,7 +54,10 @@ class WeightedRows:
         return scores
 
     def gradient(self, theta: Array) -> tuple[float, Array]:
-        """Weighted log likelihood at theta (p,), with the constant of `values`, and its gradient (p,)."""
+        """Return the weighted log likelihood at theta (p,) and its gradient (p,).
+
+        The constant that `values` omits is omitted here too.
+        """
         design, (eta, aux) = self.design, self._predictors(theta)
         score = design.family.score(eta, design.y, aux) * self.weights
         gradient, k = np.empty(len(theta)), len(eta)
@@ -65,19 +68,19 @@ class WeightedRows:
 
     @cached_property
     def _constant(self) -> float:
-        """Part of the log likelihood that `values` leaves out."""
+        """Constant of the log likelihood that `values` omits."""
         origin = np.zeros(self.design.n_parameters)
         return float(self.weights @ self.row_values(origin) - self.values(origin[None])[0])
 
     def derivatives(self, theta: Array) -> tuple[float, Array, Array]:
-        """Weighted log likelihood, its gradient (p,) and Hessian (p, p) at theta (p,)."""
+        """Return the weighted log likelihood, its gradient (p,) and Hessian (p, p) at theta (p,)."""
         [value], [gradient], [hessian] = derivatives_each([self], theta[None])
         return float(value), gradient, hessian
 
     def values(self, theta: Array) -> Array:
-        """Weighted log likelihood at each of many theta (draw, p), shape (draw,).
+        """Return the weighted log likelihood at each theta (draw, p), shape (draw,).
 
-        Constants that depend on the response alone are left out for canonical families.
+        Canonical families omit constants that depend on the response only.
         """
         x, y, family = self.design.x, self.design.y, self.design.family
         shape = (x.shape[1], self.design.n_predictors)
@@ -87,7 +90,7 @@ class WeightedRows:
             block = np.ascontiguousarray(beta[draws].transpose(2, 1, 0))
             sums = np.zeros(block.shape[2])
             for rows in row_blocks(len(self.weights), _BLOCK_ROWS):
-                # the product has no name, so that the next block takes its memory, which the cache still holds
+                # the product gets no name, so that the next block reuses its memory, which is still in the cache
                 if family.cumulant is None:
                     sums += self.weights[rows] @ family.log_density(x[rows] @ block, y[rows, None], theta[draws, -1])
                 else:
@@ -103,9 +106,10 @@ class WeightedRows:
 
 
 def derivatives_each(each: Sequence[WeightedRows], theta: Array) -> tuple[Array, Array, Array]:
-    """Values (likelihood,), gradients (likelihood, p) and Hessians (likelihood, p, p) of weighted log likelihoods.
+    """Return weighted log likelihoods (likelihood,), gradients (likelihood, p) and Hessians (likelihood, p, p).
 
-    Each is taken at its own row of theta (likelihood, p). One pass over the rows of one design serves all weights.
+    Each likelihood is evaluated at its own row of theta (likelihood, p). If all have the same design, one pass over the
+    rows serves all weights.
     """
     design = each[0].design
     if any(rows.design is not design for rows in each):
@@ -119,16 +123,16 @@ def derivatives_each(each: Sequence[WeightedRows], theta: Array) -> tuple[Array,
 
 
 class _Sums:
-    """Sums over rows of one design, for several weight vectors with a theta (draw, p) each."""
+    """Sums over the rows of one design, for several weight vectors, each with its own theta; theta is (draw, p)."""
 
     def __init__(self, design: Design, theta: Array) -> None:
         self._design, self._aux = design, theta[:, -1]
         m, c, k = len(theta), design.x.shape[1], design.n_predictors
-        # coefficients of all draws side by side: one product gives all predictors
+        # the coefficients of all draws are adjacent, so one product gives all predictors
         self._beta = np.ascontiguousarray(theta[:, : c * k].reshape(m, c, k).transpose(1, 2, 0)).reshape(c, k * m)
         self._value = np.zeros(m)
         self._first, self._cross = np.zeros((k, c, m)), np.zeros((k, c, m))
-        self._own = np.zeros((2, m))  # first and second derivative in the auxiliary parameter
+        self._own = np.zeros((2, m))  # first and second derivative with respect to the auxiliary parameter
         self._pairs = np.triu_indices(c) if m >= _MANY else None
         width = c * (c + 1) // 2 if self._pairs else c * c
         self._second = {(a, b): np.zeros((width, m)) for a in range(k) for b in range(a, k)}
@@ -136,7 +140,7 @@ class _Sums:
         self.block_rows = min(max(_BLOCK_NUMBERS // width, _LEAST_ROWS), _MOST_ROWS)
 
     def add(self, rows: slice, weights: Array) -> None:
-        """Add a block of rows with the weights (row, draw)."""
+        """Add a block of rows with weights (row, draw)."""
         family, k = self._design.family, self._design.n_predictors
         x, y = self._design.x[rows], self._design.y[rows, None]
         eta = np.ascontiguousarray((x @ self._beta).reshape(len(x), k, -1).transpose(1, 0, 2))
@@ -157,7 +161,7 @@ class _Sums:
             self._cross += x.T @ second[:k, k]
 
     def result(self) -> tuple[Array, Array, Array]:
-        """Values (draw,), gradients (draw, p) and Hessians (draw, p, p)."""
+        """Return values (draw,), gradients (draw, p) and Hessians (draw, p, p)."""
         design, m = self._design, len(self._value)
         c, k, p = design.x.shape[1], design.n_predictors, design.n_parameters
         n = c * k
@@ -179,15 +183,15 @@ class _Sums:
 
 
 def merge_draws(design: Design, weights: Array) -> list[WeightedRows]:
-    """Compress the rows of one design under several weight vectors without changing the likelihoods.
+    """Compress the rows of one design under several weight vectors (draw, row), without changing the likelihoods.
 
-    Identical rows become one with the sum of their weights, where enough of them are identical. For the
-    gaussian family at most column + 1 rows remain, whose weighted Gram matrix is that of all rows: with the
-    triangular factor R of the rows sqrt(w)(x, y) and W = sum w, the rows of R / sqrt(v) with the weight
-    v = W / (number of rows of R) each have the same log likelihood, in beta and in sigma.
+    Identical rows are merged into one with the sum of their weights, if enough rows are identical. For the gaussian
+    family at most column + 1 rows remain, with the same weighted Gram matrix as all rows: let R be the triangular
+    factor of the rows sqrt(w)(x, y) and W = sum w. Then the rows of R / sqrt(v), each with weight
+    v = W / (number of rows of R), have the same log likelihood, as a function of beta and sigma.
 
-    One is returned for each draw of the weights (draw, row). They share one design, of which no row has weight zero in
-    all draws; those of the gaussian family have a few rows each, all of one number.
+    Returns one `WeightedRows` per weight draw. They share one design, without rows that have weight zero in all draws.
+    In the gaussian family each has its own design instead, and all have the same small number of rows.
     """
     kept = (weights > 0).any(axis=0)
     x, y = design.x, design.y
@@ -204,7 +208,7 @@ def merge_draws(design: Design, weights: Array) -> list[WeightedRows]:
 
 
 def _gram_rows(design: Design, x: Array, y: Array, w: Array) -> WeightedRows:
-    """Rows with the weighted Gram matrix of (x, y): a triangular factor, extended block by block."""
+    """Return a few rows with the weighted Gram matrix of (x, y), from a triangular factor that is updated by blocks."""
     factor = np.empty((0, x.shape[1] + 1))
     for rows in row_blocks(len(y), _GRAM_ROWS):
         block = np.column_stack([x[rows], y[rows]]) * np.sqrt(w[rows])[:, None]

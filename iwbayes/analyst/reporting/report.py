@@ -18,7 +18,8 @@ from iwbayes._warnings import CalibrationWarning
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.record import summary_with_stars
 from iwbayes.analyst.checks import check_release
-from iwbayes.analyst.criticism.diagnose import diagnose, named_in
+from iwbayes.analyst.criticism.diagnose import diagnose
+from iwbayes.analyst.criticism.diagnostics_table import named_in
 from iwbayes.analyst.quantities.intervals import intervals
 from iwbayes.analyst.reporting.forest import plot_forest
 from iwbayes.analyst.reporting.html import bullets, facts, folded, page, paragraph, picture, settings, table

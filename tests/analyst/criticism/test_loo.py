@@ -189,10 +189,10 @@ def test_reweighted_model_from_pymc(release):
     assert_allclose(result.elpd_i, normal_without(y, weights), rtol=5e-5)
     assert_allclose(iw.loo(idata).elpd_i, result.elpd_i, rtol=1e-9)
     assert result.elpd_i.dims == ("row",) and result.noise_included and not iw.loo(idata).noise_included
-    with pytest.raises(ValueError, match=r"total of the model .* 300 .* 200\. Pass total=200"):
+    with pytest.raises(ValueError, match=r"total of the model .* 200; got 300\. Pass total=200"):
         iw.loo(idata, release.weights)
     assert_allclose(iw.loo(idata, release.weights, total=200).elpd, result.elpd, rtol=1e-9)
-    with pytest.raises(ValueError, match="must be those of the model that was sampled"):
+    with pytest.raises(ValueError, match="must be the weights of the model that was sampled"):
         iw.loo(idata, np.ones(300))
 
 
@@ -239,7 +239,7 @@ def test_weights_are_read_from_the_draws():
     assert_allclose(iw.loo(idata).elpd, iw.loo(idata, weights).elpd, rtol=1e-12)
     terms[:, 3] = 0.0  # certain under every draw: any weight would give the same terms
     idata = draws_object({"y": terms}, weights)
-    with pytest.raises(ValueError, match="1 rows cannot be read"):
+    with pytest.raises(ValueError, match="1 rows have a log likelihood of 0"):
         iw.loo(idata)
     assert iw.loo(idata, weights).elpd_i.values[3] == pytest.approx(0.0, abs=1e-12)
     terms[:, 3], terms[5, 3] = -1.0, 0.0
@@ -365,7 +365,7 @@ def test_compare_refuses_what_cannot_be_compared(fits, incomplete, release):
         iw.compare({"a": one, "b": iw.loo(incomplete, release)})
     terms = -0.1 * np.random.default_rng(1).random((400, 8))
     rows = [iw.loo(draws_object({"y": terms}, np.ones(8), row=np.arange(8) + start)) for start in (0, 1)]
-    with pytest.raises(ValueError, match="have 8 and 8, or other ones"):
+    with pytest.raises(ValueError, match="have 8 and 8 rows, or different rows"):
         iw.compare({"a": rows[0], "b": rows[1]})
     other = iw.fit("y ~ 1", release, **FIT, total=77.0)
     with pytest.raises(ValueError, match="same weights on the same scale"):
@@ -373,7 +373,7 @@ def test_compare_refuses_what_cannot_be_compared(fits, incomplete, release):
     doubled = iw.fit("np.tanh(y) ~ x", release, **FIT)
     with pytest.raises(ValueError, match="same observed values"):
         iw.compare({"a": one, "b": iw.loo(doubled, release)})
-    with pytest.raises(ValueError, match="two or more"):
+    with pytest.raises(ValueError, match="must contain at least two models"):
         iw.compare({"a": one})
     with pytest.raises(TypeError, match="must be a dict"):
         iw.compare([one, one])
@@ -382,7 +382,7 @@ def test_compare_refuses_what_cannot_be_compared(fits, incomplete, release):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", iw.CalibrationWarning)
         calibrated = iw.fit("y ~ x", release, **{**FIT, "calibrate": "auto"})
-    with pytest.raises(ValueError, match="these draws are calibrated"):
+    with pytest.raises(ValueError, match="the draws must not be calibrated"):
         iw.compare({"a": one, "b": calibrated}, release)
 
 
@@ -425,15 +425,15 @@ def test_repr_is_a_table():
     terms = -np.random.default_rng(13).random((400, 9))
     twos = np.full(9, 2.0)
     text = repr(iw.loo(draws_object({"y": terms}, twos), twos))
-    assert "400 posterior draws and 9 rows of total weight 18" in text
-    assert "elpd_loo" in text and "without the noise of the weights" in text
+    assert "400 posterior draws and 9 rows with total weight 18" in text
+    assert "elpd_loo" in text and "does not include the noise in the weights" in text
     assert "(-Inf, 0.62]   (good)          9 100.0%" in text
 
 
 @pytest.mark.parametrize(
     ("weights", "error", "match"),
     [
-        (np.ones(9), ValueError, "9 weights for the 8 rows"),
+        (np.ones(9), ValueError, "match the 8 rows of .*; got 9 weights"),
         (np.ones((2, 4)), ValueError, "shape \\(row,\\)"),
         (-np.ones(8), ValueError, "8 of 8 are negative"),
         (np.full(8, np.nan), ValueError, "8 of 8 are NaN"),
@@ -441,7 +441,7 @@ def test_repr_is_a_table():
         (np.zeros(8), ValueError, "all be zero"),
         ({"y": np.ones(8)}, TypeError, "got dict"),
         ("release", TypeError, "got str"),
-        (None, ValueError, "log_likelihood_weighted is needed"),
+        (None, ValueError, "must be given if the group log_likelihood_weighted is missing"),
     ],
 )
 def test_wrong_weights_are_refused(weights, error, match):
@@ -463,28 +463,28 @@ def test_wrong_draws_are_refused(release):
     rng = np.random.default_rng(1)
     terms, ones = -rng.random((50, 8)), np.ones(8)
     for value in (np.nan, np.inf):
-        with pytest.raises(ValueError, match=r"row 2 is NaN or \+inf"):
+        with pytest.raises(ValueError, match=r"must not be NaN or \+inf; it is in some draws of row 2"):
             iw.loo(draws_object({"y": np.where(np.arange(8) == 2, value, terms)}), ones)
-    with pytest.raises(ValueError, match="density of row 2, of weight 1, is zero"):
+    with pytest.raises(ValueError, match="must not be zero; it is in some draws of row 2 with weight 1"):
         iw.loo(draws_object({"y": np.where(np.arange(8) == 2, -np.inf, terms)}), ones)
-    with pytest.raises(ValueError, match="no group log_likelihood"):
+    with pytest.raises(ValueError, match="must have the group log_likelihood; it is missing"):
         iw.loo(arviz_compat.make({"posterior": xr.Dataset({"a": (("chain", "draw"), np.ones((1, 4)))})}), ones)
-    with pytest.raises(KeyError, match="'q' has no log likelihood; those that have one are y"):
+    with pytest.raises(KeyError, match="must be a variable of log_likelihood, y; got 'q'"):
         iw.loo(draws_object({"y": terms}), ones, var_name="q")
-    with pytest.raises(ValueError, match="different numbers of rows. Pass var_name"):
+    with pytest.raises(ValueError, match="must have the same number of rows; got .* with var_name"):
         iw.loo(draws_object({"y": terms, "z": terms[:, :5]}), ones)
-    with pytest.raises(ValueError, match="total is that of the weights given"):
+    with pytest.raises(ValueError, match="total must be omitted without weights"):
         iw.loo(draws_object({"y": terms}, ones), total=8.0)
-    with pytest.raises(ValueError, match="has no rows"):
+    with pytest.raises(ValueError, match="must have one value per row; it has one per draw"):
         iw.loo(_scalar(), ones)
     mixed = arviz_compat.with_groups(
         draws_object({"y": terms}, ones),
         {"log_likelihood_weighted": arviz_compat.group(draws_object({"y": rng.random((50, 8))}), "log_likelihood")},
     )
-    with pytest.raises(ValueError, match="times one weight a row"):
+    with pytest.raises(ValueError, match="times one weight per row"):
         iw.loo(mixed)
     constant = {"constant_data": xr.Dataset({"likelihood_weights": ("row", ones)})}
-    with pytest.raises(ValueError, match="may hold weighted terms"):
+    with pytest.raises(ValueError, match="may contain weighted terms"):
         iw.loo(arviz_compat.with_groups(draws_object({"y": terms}), constant), ones)
     assert np.isfinite(iw.loo(arviz_compat.with_groups(draws_object({"y": terms}, ones), constant), ones).elpd)
     with pytest.raises(TypeError, match="ArviZ object"):
@@ -499,7 +499,7 @@ def _scalar():
 def test_row_coordinates_must_name_rows(release):
     terms = -np.random.default_rng(1).random((50, 8))
     for rows in (np.arange(8) + 295, np.array([0, 0, 1, 2, 3, 4, 5, 6]), np.array(list("abcdefgh"))):
-        with pytest.raises(ValueError, match="300 weights for the 8 rows"):
+        with pytest.raises(ValueError, match="match the 8 rows of .*; got 300 weights"):
             iw.loo(draws_object({"y": terms}, row=rows), release)
     rows, scaled = np.array([9, 3, 200, 1, 4, 5, 77, 8]), release.weights.values * (200 / 300)
     result = iw.loo(draws_object({"y": terms}, scaled[rows], row=rows), release)
@@ -518,7 +518,7 @@ def test_rows_in_another_order_are_found_by_their_coordinate(release):
         assert_allclose(result.elpd_i, straight.elpd_i.values[order], rtol=1e-12)
         assert_allclose(result.elpd, straight.elpd, rtol=1e-12)
     assert_allclose(iw.loo(turned, release).se, straight.se, rtol=1e-12)
-    with pytest.raises(ValueError, match="rows were looked up in the table by the coordinate 'row'"):
+    with pytest.raises(ValueError, match="rows were matched by the coordinate 'row'"):
         iw.loo(draws_object({"y": terms[:, order]}, scaled, row=order), release)
     # labels that are not places in the table say nothing of the order
     for labels in (np.arange(300)[::-1] + 1, np.repeat(np.arange(150), 2), order.astype(str)):
@@ -532,7 +532,7 @@ def test_observed_part_of_an_imputed_variable(release):
     result = iw.loo(draws_object({"m_observed": terms}, scaled), release)
     assert_allclose(result.weights, scaled, rtol=1e-12)
     np.testing.assert_array_equal(result.sample.positions, rows)
-    with pytest.raises(ValueError, match="300 weights for the"):
+    with pytest.raises(ValueError, match="got 300 weights"):
         iw.loo(draws_object({"y_observed": terms}), release)
 
 
@@ -546,13 +546,11 @@ def test_weights_that_nothing_shows_are_not_believed(release):
     plain = draws_object({"y": norm.logpdf(y, theta[:, None])})
     for idata in (weighted, plain):
         for given in (release, release.weights, weights):
-            with pytest.raises(
-                ValueError, match=r"must all be one.* 300 are not .* Store both kinds by log_likelihood"
-            ):
+            with pytest.raises(ValueError, match=r"must be one.* 300 are not .* Store both groups with log_likelihood"):
                 iw.loo(idata, given)
     # a model without weights, compared under a release that it was not sampled with
     right = draws_object({"y": norm.logpdf(y, theta[:, None])}, weights)
-    with pytest.raises(ValueError, match="must all be one"):
+    with pytest.raises(ValueError, match="all weights must be one"):
         iw.compare({"weighted": right, "plain": plain}, release)
     # ones, as they are or after their total
     one = iw.loo(plain, np.ones(300))
@@ -568,7 +566,7 @@ def test_weights_that_nothing_shows_are_not_believed(release):
 
 def test_fits_that_lost_their_weighted_terms_are_refused(fits, release):
     groups = {name: arviz_compat.group(fits["y ~ x"], name) for name in ("posterior", "log_likelihood")}
-    with pytest.raises(ValueError, match="draws are of a weighted model"):
+    with pytest.raises(ValueError, match="draws of a weighted model must have the group"):
         iw.loo(arviz_compat.make(groups), np.ones(300), total=300)
 
 
@@ -576,7 +574,7 @@ def test_mixtures_over_draws_of_the_weights_are_refused(release):
     log_weights = release.weights.log_weights + np.array([[0.0], [0.0]])
     several = reweighted(release, log_weights, "two draws")
     idata = iw.fit("y ~ x", several, **FIT)
-    with pytest.raises(ValueError, match="posteriors of 2 draws of the weights") as caught:
+    with pytest.raises(ValueError, match="posteriors of 2 weight draws") as caught:
         iw.loo(idata, several)
     # the remedy is code that runs, also where a weight is zero
     log_weights[:, 3] = -np.inf

@@ -293,9 +293,9 @@ def test_names_and_wrong_arguments():
     assert iw.model(offset).name == "offset" and iw.model(offset, name="visits a year").name == "visits a year"
     assert isinstance(iw.model(offset), ScoreModel) and iw.model(offset).to_data() == {"build": "offset"}
     for wrong, error, message in (
-        ({"model": 3}, TypeError, "a model is a formula, or a function"),
-        ({"model": offset, "family": "poisson"}, ValueError, "the family is that of a formula"),
-        ({"model": "y ~ x", "name": "mine"}, ValueError, "the name of a regression is its formula"),
+        ({"model": 3}, TypeError, "model must be a formula or a function"),
+        ({"model": offset, "family": "poisson"}, ValueError, "family must be omitted for a function"),
+        ({"model": "y ~ x", "name": "mine"}, ValueError, "name must be omitted for a formula"),
     ):
         with pytest.raises(error, match=message):
             iw.model(**wrong)

@@ -129,7 +129,7 @@ def test_weights_of_too_few_rows_are_named_where_there_is_no_mode():
     log_weights = np.full((1, M), -60.0)
     log_weights[0, :2] = 0.0
     few = reweighted(release, log_weights, "two rows")
-    with pytest.raises(RuntimeError, match=r"worth 2\.0 rows, for 4 parameters"):
+    with pytest.raises(RuntimeError, match=r"must exceed the number of parameters, 4; it is 2\.0"):
         quick("z ~ x + k", few, "gaussian", calibrate="none")
 
 
@@ -239,7 +239,7 @@ def test_draws_without_weight_on_the_rows_used_are_refused():
     other = reweighted(release, log_weights, "some")
     with (
         pytest.warns(UserWarning, match="missing cells"),
-        pytest.raises(ValueError, match="not all be zero on the rows used"),
+        pytest.raises(ValueError, match="weights of the rows used must not all be zero"),
     ):
         uncalibrated_fit("y ~ m", other, "bernoulli")
 
@@ -254,7 +254,7 @@ def degenerate(draw=3, n_draws=5):
 
 def test_a_draw_without_a_mode_is_named():
     # warnings are errors here: none leaks from the steps that overflow
-    with pytest.raises(RuntimeError, match=r"under draw 3 of the weights \(it failed under 1 of 5.*temper"):
+    with pytest.raises(RuntimeError, match=r"under weight draw 3 \(it failed under 1 of 5.*temper"):
         uncalibrated_fit("z ~ x", degenerate(), "gaussian")
 
 

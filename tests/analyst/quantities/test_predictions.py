@@ -181,7 +181,7 @@ def test_grids_of_numbers_with_levels_and_many_whole_numbers():
     found = arviz_compat.group(iw.predictions(idata, release, conditional=["c", "b"]), "posterior")
     assert np.asarray(found["c"]).tolist() == [2, 5, 9] * 2 and np.asarray(found["b"]).tolist() == [0] * 3 + [1] * 3
     with pytest.raises(
-        ValueError, match=r"conditional must give levels of 'c' in the fit, some of \[2, 5, 9\]; got \[3\]"
+        ValueError, match=r"conditional must give levels of 'c' that occur in the fit; got \[3\]. Use \[2, 5, 9\]"
     ):
         iw.predictions(idata, release, conditional={"c": 3})
 
@@ -189,14 +189,14 @@ def test_grids_of_numbers_with_levels_and_many_whole_numbers():
 @pytest.mark.parametrize(
     ("rows", "options", "error", "message"),
     [
-        (RELEASE, {}, ValueError, "a release and conditional are given together, or neither"),
-        (NEW, {"conditional": "x"}, ValueError, "a release and conditional are given together, or neither"),
-        (RELEASE, {"conditional": "q"}, ValueError, r"conditional must name columns .*got \['q'\]"),
+        (RELEASE, {}, ValueError, "conditional must be given with a release and only with a release"),
+        (NEW, {"conditional": "x"}, ValueError, "conditional must be given with a release and only with a release"),
+        (RELEASE, {"conditional": "q"}, ValueError, r"conditional must name predictors .*got \['q'\]"),
         (RELEASE, {"conditional": []}, ValueError, "got none"),
-        (RELEASE, {"conditional": 3}, TypeError, "conditional must be a column's name.* got 3"),
-        (RELEASE, {"conditional": {"x": [4]}}, ValueError, r"in the declared \[-3, 3\] for 'x'; got \[4\]"),
-        (RELEASE, {"conditional": {"x": []}}, ValueError, r"different values for 'x', one or more; got \[\]"),
-        (RELEASE, {"conditional": {"g": "q"}}, ValueError, r"levels of 'g' in the fit.* got \['q'\]"),
+        (RELEASE, {"conditional": 3}, TypeError, "conditional must be the name of a column.* got 3"),
+        (RELEASE, {"conditional": {"x": [4]}}, ValueError, r"within the declared bounds \[-3, 3\] for 'x'; got \[4\]"),
+        (RELEASE, {"conditional": {"x": []}}, ValueError, r"at least one value for 'x', without repeats; got \[\]"),
+        (RELEASE, {"conditional": {"g": "q"}}, ValueError, r"levels of 'g' that occur in the fit; got \['q'\]"),
         (
             RELEASE,
             {"conditional": {"x": None, "k": range(50), "g": None, "z": None}},
@@ -212,7 +212,9 @@ def test_grids_that_do_not_fit_are_refused(rows, options, error, message):
 
 
 def test_a_grid_is_of_the_release_that_was_fitted(fitted):
-    with pytest.raises(ValueError, match="must be the release's; they are those of another release"):
+    with pytest.raises(
+        ValueError, match="must equal the values in the release; the fit belongs to a different release"
+    ):
         iw.predictions(fitted, make_release(n=61), conditional="x")
 
 
@@ -280,16 +282,20 @@ def drawn_with_warning(formula, family):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        (lambda f: f.drop(columns="x"), ValueError, r"lacks or repeats \['x'\]. It needs \['x', 'g', 'k'\]"),
-        (lambda f: pd.concat([f, f[["k"]]], axis=1), ValueError, r"lacks or repeats \['k'\]"),
+        (
+            lambda f: f.drop(columns="x"),
+            ValueError,
+            r"\['x'\] are missing or repeated. Pass the columns \['x', 'g', 'k'\]",
+        ),
+        (lambda f: pd.concat([f, f[["k"]]], axis=1), ValueError, r"\['k'\] are missing or repeated"),
         (lambda f: f.assign(x=[0, np.nan, 1]), ValueError, "1 of 3 are missing in 'x'"),
         (lambda f: f.assign(g=["u", None, "v"]), ValueError, "1 of 3 are missing in 'g'"),
-        (lambda f: f.assign(x=[0, 3.5, 9]), ValueError, r"declared \[-3.0, 3.0\]; 2 of 3 values .*first is 3.5"),
-        (lambda f: f.assign(x=[0, np.inf, 1]), ValueError, "1 of 3 values do not"),
-        (lambda f: f.assign(x=["0", "1", "2"]), TypeError, "'x' of newdata must hold numbers"),
+        (lambda f: f.assign(x=[0, 3.5, 9]), ValueError, r"declared bounds \[-3.0, 3.0\]; 2 of 3 values .*first is 3.5"),
+        (lambda f: f.assign(x=[0, np.inf, 1]), ValueError, "1 of 3 values are outside"),
+        (lambda f: f.assign(x=["0", "1", "2"]), TypeError, "'x' of newdata must contain numbers"),
         (lambda f: f.assign(k=[0, 1, 2.5]), ValueError, "declared Integer and has fractional values"),
         (lambda f: f.assign(g=["u", "v", "q"]), ValueError, "'g' .* has values outside its declared"),
-        (lambda f: f.iloc[:0], ValueError, "must have a row or more"),
+        (lambda f: f.iloc[:0], ValueError, "must have at least one row"),
         (lambda f: f.to_numpy(), TypeError, "must be a pandas DataFrame; got ndarray"),
     ],
 )
@@ -303,56 +309,58 @@ def test_what_the_fit_has_not_seen_is_refused():
     release = make_release(frame=FRAME.assign(g=np.where(FRAME["g"] == "v", "u", FRAME["g"])))
     with pytest.warns(UserWarning, match="occur in no row"):
         _, idata = drawn_fit("y ~ g", "gaussian", release)
-    with pytest.raises(ValueError, match=r"levels \['v'\] of column 'g' occurred in no row of the fit"):
+    with pytest.raises(
+        ValueError, match=r"levels of column 'g' must be levels of the fit, .*; \['v'\] occurred in no row of the fit"
+    ):
         iw.predictions(idata, NEW)
     assert values_of(iw.predictions(idata, NEW.iloc[:2]), "y").shape == (6, 2)
     # a cell of a product without rows
     release = make_release(frame=FRAME.assign(z=np.where(FRAME["g"] == "v", "no", FRAME["z"])))
     with pytest.warns(UserWarning, match="zero in all rows"):
         _, idata = drawn_fit("y ~ g*z", "gaussian", release)
-    with pytest.raises(ValueError, match=r"columns \['g\[T.v\]:z\[T.yes\]'\] of the design were zero in all rows"):
+    with pytest.raises(ValueError, match=r"columns \['g\[T.v\]:z\[T.yes\]'\] of the design matrix must be zero"):
         iw.predictions(idata, NEW)
     # numbers as levels, and the end of a spline
     _, idata = drawn_fit("y ~ C(k)", "gaussian", RELEASE)
-    with pytest.raises(ValueError, match="categories that the rows of the fit lack"):
+    with pytest.raises(ValueError, match="must occur in the rows of the fit; some do not"):
         iw.predictions(idata, NEW.assign(k=[0, 1, 59]))
     _, idata = drawn_fit("y ~ bs(x, df=4)", "gaussian", RELEASE)
-    with pytest.raises(ValueError, match=r"the rows must suit .*beyond upper"):
+    with pytest.raises(ValueError, match=r"cannot be evaluated on these rows: .*beyond upper"):
         iw.predictions(idata, NEW.assign(x=-3.0))
     schema = Schema(Real("y", -9, 9), Integer("n", 0, 9))
     release = release_of(SyntheticTable(pd.DataFrame({"y": [1.0, 2.0, 3.0], "n": [1, 2, 4]}), schema))
     _, idata = drawn_fit("y ~ np.log(n)", "gaussian", release)
-    with pytest.raises(ValueError, match=r"'np.log\(n\)' must be finite; it is not in 1 rows"):
+    with pytest.raises(ValueError, match=r"'np.log\(n\)' must be finite; it is not finite in 1 rows"):
         iw.predictions(idata, pd.DataFrame({"n": [0, 1]}))
 
 
 def test_formulas_that_look_at_all_rows_are_refused():
     _, idata = drawn_fit("y ~ I(x - np.mean(x))", "gaussian", RELEASE)
-    with pytest.raises(ValueError, match="looks at all rows at once. Use formulaic's center"):
+    with pytest.raises(ValueError, match="depends on all rows at once. Use formulaic's center"):
         iw.predictions(idata, NEW)
 
 
 def test_records_that_no_file_holds_are_refused(monkeypatch):
     monkeypatch.setattr(design_record, "MOST_CHARACTERS", 100)
     _, idata = drawn_fit("y ~ x", "gaussian", RELEASE)
-    with pytest.raises(ValueError, match=r"take \d+ characters, more than the 100 of a file"):
+    with pytest.raises(ValueError, match=r"take \d+ characters, more than the 100 that fit in a file"):
         iw.predictions(idata, NEW)
 
 
 def test_other_objects_are_refused():
     _, idata = drawn_fit("y ~ x", "gaussian", RELEASE)
     posterior = arviz_compat.group(idata, "posterior")
-    with pytest.raises(ValueError, match=r"must be one of fit.*\['design'\] are missing"):
+    with pytest.raises(ValueError, match=r"must come from fit.*\['design'\] are missing"):
         without = posterior.copy()
         del without.attrs["design"]
         read_design(without)
-    with pytest.raises(ValueError, match="recorded in version 9; this one reads 2"):
+    with pytest.raises(ValueError, match="must have version 2 or lower; got 9"):
         read_design(posterior.assign_attrs(design=json.dumps({"version": 9})))
-    with pytest.raises(ValueError, match=r"lacks the coefficients \['x'\]"):
+    with pytest.raises(ValueError, match=r"all coefficients of the formula; \['x'\] are missing"):
         iw.predictions(arviz_compat.make({"posterior": posterior.drop_vars("x")}), NEW)
-    with pytest.raises(ValueError, match="lacks 'sigma'"):
+    with pytest.raises(ValueError, match="must have 'sigma'; it is missing"):
         iw.predictions(arviz_compat.make({"posterior": posterior.drop_vars("sigma")}), NEW, kind="response")
-    with pytest.raises(ValueError, match="no posterior group"):
+    with pytest.raises(ValueError, match="must have the group posterior; it is missing"):
         iw.predictions(arviz_compat.make({"observed_data": arviz_compat.group(idata, "observed_data")}), NEW)
     with pytest.raises(TypeError, match="expected an ArviZ object"):
         iw.predictions(posterior, NEW)

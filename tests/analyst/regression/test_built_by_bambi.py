@@ -212,11 +212,11 @@ def test_cells_that_no_private_row_has_are_taken_at_the_bound(release):
     changed = release_of(
         synthetic_table(frame.assign(k=frame["k"].clip(upper=9)), SCHEMA), release.weights.log_weights[0], n_private=700
     )
-    with pytest.warns(IwbayesWarning, match=r"\d of 800 synthetic rows have a cell of 'k' that is more than n"):
+    with pytest.warns(IwbayesWarning, match=r"\d of 800 synthetic rows have a value of 'k' that is more than n"):
         model = build("p(k, n) ~ x", changed, None, None).model
     observed = model.rvs_to_values[model.observed_RVs[0]].eval()
     assert (observed <= frame["n"]).all()
-    with pytest.warns(IwbayesWarning, match="3 of 800 synthetic rows have a cell of 'cost' that is no positive number"):
+    with pytest.warns(IwbayesWarning, match="3 of 800 synthetic rows have a value of 'cost' that is zero or negative"):
         build("cost ~ x", changed, "gamma", None)
 
 
@@ -256,20 +256,16 @@ def test_what_a_release_would_have_to_measure(release):
 @pytest.mark.parametrize(
     ("formula", "options", "message"),
     [
-        (
-            "count ~ x",
-            {"family": "cumulative"},
-            "'cumulative' requires as its response a Categorical column with three",
-        ),
-        ("y ~ x", {"family": "negativebinomial"}, "'negativebinomial' requires as its response an Integer column"),
-        ("k ~ x", {"family": "binomial"}, r"'binomial' requires p\(successes, trials\)"),
-        ("p(k, nobody) ~ x", {}, "needs a column of the release as its response"),
+        ("count ~ x", {"family": "cumulative"}, "of family 'cumulative' must be a Categorical column with three"),
+        ("y ~ x", {"family": "negativebinomial"}, "of family 'negativebinomial' must be an Integer column"),
+        ("k ~ x", {"family": "binomial"}, r"'binomial' must be p\(successes, trials\)"),
+        ("p(k, nobody) ~ x", {}, r"must be a column of the release; got 'p\(k, nobody\)'"),
         ("y ~ nobody + (1|g)", {}, "Bambi could not build .*nobody"),
         ("y ~ x + (1|", {}, "Bambi could not build"),
-        ("y ~ m + (1|g)", {}, r"columns \['m'\] have missing cells"),
-        ("count ~ x + (1|g)", {}, "a family must be given for 'count'"),
-        ("y ~ x", {"family": "t", "weights": "uniform"}, "weights and total are not taken"),
-        ("y ~ x", {"family": "t", "total": 10.0}, "weights and total are not taken"),
+        ("y ~ m + (1|g)", {}, r"must have no missing cells, .*; \['m'\] have some"),
+        ("count ~ x + (1|g)", {}, "family must be given for the response 'count'"),
+        ("y ~ x", {"family": "t", "weights": "uniform"}, "weights and total must be omitted"),
+        ("y ~ x", {"family": "t", "total": 10.0}, "weights and total must be omitted"),
         ("y ~ x", {"family": "studentt"}, "Use family='t'"),
         ("y ~ x", {"family": "cauchy"}, "family must be one of .*'negativebinomial'"),
         ("y ~ x", {"family": "t", "draws": 1, "chains": 2}, "more draws than parameters"),

@@ -144,7 +144,7 @@ def test_gaussian_takes_numbers():
     ],
 )
 def test_wrong_response_names_the_family_that_fits(family, column, advice):
-    with pytest.raises(ValueError, match=f"{family!r} requires .*'y' is .*{advice}"):
+    with pytest.raises(ValueError, match=f"family {family!r} must be .*'y' is .*{advice}"):
         FAMILIES[family].response(column, pd.Series(dtype=float))
 
 

@@ -340,7 +340,7 @@ def test_what_is_no_release_or_family_is_refused():
     for family, name in (("logit", "bernoulli"), ("logistic", "bernoulli"), ("normal", "gaussian")):
         with pytest.raises(ValueError, match=f"family must be one of .*; got '{family}'. Use family='{name}'."):
             fit("y ~ x", release, family=family)
-    with pytest.raises(ValueError, match=r"got \['bernoulli'\]. Choose by the type of the response."):
+    with pytest.raises(ValueError, match=r"got \['bernoulli'\]. Choose the family by the type of the response."):
         fit("y ~ x", release, family=["bernoulli"])
 
 
@@ -368,17 +368,17 @@ def test_the_declared_column_decides_the_family(response, family):
 
 
 def test_whole_numbers_ask_for_the_family():
-    message = r"a family must be given for 'k', Integer in \[0, 60\]: .* Use family='poisson' or 'negativebinomial'"
+    message = r"must be given for the response 'k', Integer in \[0, 60\], .* Use family='poisson' or 'negativebinomial'"
     with pytest.raises(ValueError, match=message):
         fit("k ~ x", make_release())
-    with pytest.raises(ValueError, match="a family must be given .* Use family='gaussian'."):
+    with pytest.raises(ValueError, match="family must be given .* Use family='gaussian'."):
         default_family(Integer("k", -5, 60))
-    with pytest.raises(ValueError, match=r"names \['q'\], which the schema lacks"):
+    with pytest.raises(ValueError, match=r"must use columns of the schema; got \['q'\]"):
         fit("q ~ x", make_release())
 
 
 def test_only_columns_with_missing_cells_are_named():
-    with pytest.warns(UserWarning, match=r"rows have missing cells in \['m'\]; they"):
+    with pytest.warns(UserWarning, match=r"rows have missing cells in \['m'\]; these rows"):
         build_design("y ~ x + m + g", make_release().synthetic.frame, SCHEMA, "bernoulli")
 
 
@@ -457,7 +457,7 @@ def test_weights_of_unknown_noise_warn():
     [
         ({"method": "vi"}, "method must be one of"),
         ({"weights": "none"}, "weights must be 'release', 'uniform' or a Weights"),
-        ({"weights": Weights(np.zeros(3), "short")}, "one value for each of the 300 synthetic rows; got 3"),
+        ({"weights": Weights(np.zeros(3), "short")}, "one value per synthetic row, 300; got 3"),
         ({"total": -1}, "total must be positive"),
         ({"total": np.inf}, "total must be positive"),
         ({"draws": 0}, "draws must be a whole number"),

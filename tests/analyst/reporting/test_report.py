@@ -200,11 +200,11 @@ def test_a_posterior_of_other_weights_and_one_that_is_not_calibrated_are_said(re
     other = replace(release, weights=iw.Weights(np.zeros(4000), "other"))
     with pytest.warns(iw.CalibrationWarning):
         plain = iw.fit("y ~ x", other, family="bernoulli", draws=100, chains=2, random_seed=1)
-    with pytest.warns(iw.CalibrationWarning, match="other weights than those of this release. Pass the release"):
+    with pytest.warns(iw.CalibrationWarning, match="the weights of a different release. Pass the release"):
         html = iw.report(release, plain)
-    assert "other weights than those" in Page(html).sections["warnings"]
+    assert "weights of a different release" in Page(html).sections["warnings"]
     page = Page(iw.report(other, plain))
-    assert "other weights than those" not in page.sections["warnings"]
+    assert "weights of a different release" not in page.sections["warnings"]
     assert "NOT calibrated" in page.sections["posterior"]
 
 
@@ -212,11 +212,11 @@ def test_a_calibrated_posterior_is_not_that_of_another_release(html, release, id
     log_weights = release.weights.log_weights + 0.1 * release.synthetic.frame["x"].to_numpy()
     other = replace(release, weights=replace(release.weights, log_weights=log_weights))
     assert "The intervals are calibrated: they account for" in Page(html).sections["posterior"]
-    with pytest.warns(iw.CalibrationWarning, match="other weights") as caught:
+    with pytest.warns(iw.CalibrationWarning, match="weights of a different release") as caught:
         page = Page(iw.report(other, idata))
     assert len(caught) == 1 and caught[0].filename == __file__
     said = page.sections["warnings"].removeprefix("Warnings").strip()
-    assert said.startswith(str(caught[0].message)) and said.count("other weights than those") == 1
+    assert said.startswith(str(caught[0].message)) and said.count("weights of a different release") == 1
     assert "account for" not in page.sections["posterior"] and "NOT calibrated" in page.sections["posterior"]
 
 

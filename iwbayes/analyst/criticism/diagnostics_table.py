@@ -1,0 +1,135 @@
+"""Diagnostics: a data frame of checks that prints its advice once, below the table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from iwbayes.display import WIDTH, cell, fill, html_table, text_table
+
+NAN = float("nan")
+#: Columns of the table of checks.
+COLUMNS = ["value", "threshold", "verdict", "what_to_do"]
+_HEADER = ("check", "value", "limit", "verdict")
+#: Checks of one parameter that come from the formula, and from rehearsals.
+OF_FORMULA = ("kappa", "explained", "misfit_share")
+OF_REHEARSALS = ("length_ratio", "rehearsed_coverage", "unrehearsed_share")
+#: Pattern of the names of checks of one parameter, such as kappa[age].
+_ONE_PARAMETER = re.compile(rf"(calibration|kappa|explained|misfit|{'|'.join(OF_REHEARSALS)})\[(.*)\]")
+#: Most parameters in a short text.
+_MOST_PARAMETERS = 5
+#: Checks with a row in the short text even if they pass.
+_ALWAYS = {"calibration", "kappa", "explained", "misfit", "dfbetas", "skew", "certified", "r_hat", "ess_bulk"}
+
+
+class Diagnostics(pd.DataFrame):
+    """Data frame of checks that :func:`~iwbayes.diagnose` returns.
+
+    Printing it shows the checks as a table, and below the table each advice once. All methods of a pandas.DataFrame
+    work. Without its four columns it prints like any other data frame.
+    """
+
+    @property
+    def _constructor(self) -> type[Diagnostics]:
+        return Diagnostics
+
+    @property
+    def advice(self) -> list[str]:
+        """Advice of the column ``what_to_do``, each text once: failures first, then warnings, then information."""
+        order = {"fail": 0, "warn": 1, "info": 2}
+        checks = self[~self._is_of_one()].iterrows()
+        rows = [(str(name), str(row["verdict"]), str(row["what_to_do"])) for name, row in checks]
+        # the reasons of the calibration already name the checks that they come from
+        rows.sort(key=lambda row: (row[0] != "calibration", order.get(row[1], 3)))
+        said, found = "", []
+        names: dict[str, list[str]] = {}
+        for name, _, text in rows:
+            if text and text not in said and not named_in(said, name):
+                said = text if name == "calibration" else said
+                names.setdefault(text, []).append(name)
+        for text, of in names.items():
+            more = f" and {len(of) - _MOST_PARAMETERS} more" if len(of) > _MOST_PARAMETERS else ""
+            found.append(f"{', '.join(of[:_MOST_PARAMETERS])}{more}: {text}")
+        return found
+
+    def brief(self, *, width: int = WIDTH) -> str:
+        """Return a short text: important checks as a table, all other checks in a few lines.
+
+        Single parameters are shown only if some of them, but not all, are not calibrated.
+
+        Parameters
+        ----------
+        width : int, default 88
+            Maximum number of characters per line.
+
+        Returns
+        -------
+        str
+        """
+        of_one, bad = self._is_of_one(), self["verdict"].isin(("fail", "warn"))
+        always = self.index.isin(_ALWAYS)
+        judged = self[~of_one & (bad | ((self["verdict"] == "ok") & always))]
+        passed = self[~of_one & (self["verdict"] == "ok") & ~always]
+        known = self[~of_one & (self["verdict"] == "info")]
+        facts = [f"{name} {text}" for name, value in known["value"].items() if (text := cell(value))]
+        unknown = [str(name) for name, value in known["value"].items() if not cell(value)]
+        said = {
+            "also passed": ", ".join(map(str, passed.index)),
+            "for information": "; ".join(facts),
+            "not known": ", ".join(unknown),
+        }
+        header, parameters = self._parameters()
+        outside = [row for row in parameters if row[1] != "calibrated"]
+        lines = [text_table(_HEADER, _rows(judged), width=width)]
+        if 0 < len(outside) < len(parameters):
+            lines += ["", text_table(header, outside[:_MOST_PARAMETERS], width=width)]
+            if len(outside) > _MOST_PARAMETERS:
+                lines.append(f"and {len(outside) - _MOST_PARAMETERS} more parameters that are not calibrated")
+        more = [f"{what}: {text}" for what, text in said.items() if text]
+        lines += [fill(text, later="  ", width=width) for text in (*more, *self[bad].advice)]
+        return "\n".join(lines)
+
+    def _is_of_one(self) -> NDArray[np.bool_]:
+        """Return whether each row is a check of one parameter."""
+        return np.array([_ONE_PARAMETER.fullmatch(str(name)) is not None for name in self.index], dtype=bool)
+
+    def _parameters(self) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+        """Return the header and the rows of the table of parameters."""
+        found: dict[str, dict[str, object]] = {}
+        for name, value in self["value"].items():
+            if match := _ONE_PARAMETER.fullmatch(str(name)):
+                found.setdefault(match[2], {})[match[1]] = value
+        keys = list(dict.fromkeys(["calibration", *(key for one in found.values() for key in one)]))
+        rows = [(name, *(one.get(key, NAN) for key in keys)) for name, one in found.items()]
+        return ("parameter", *("verdict" if key == "calibration" else key for key in keys)), rows
+
+    def __repr__(self) -> str:
+        """Show the checks as a table, with the advice below."""
+        if list(self.columns) != COLUMNS:
+            return super().__repr__()
+        tables = [text_table(_HEADER, _rows(self[~self._is_of_one()]))]
+        header, parameters = self._parameters()
+        if parameters:
+            tables += ["", text_table(header, parameters), ""]
+        return "\n".join([*tables, *(fill(text, later="  ") for text in self.advice)])
+
+    def _repr_html_(self) -> str | None:
+        """Show the checks and the advice as HTML in a notebook."""
+        if list(self.columns) != COLUMNS:
+            return super()._repr_html_()  # type: ignore[operator]
+        tables = html_table("Diagnostics", _HEADER, _rows(self[~self._is_of_one()]), notes=self.advice)
+        header, parameters = self._parameters()
+        return tables + (html_table("Parameters", header, parameters) if parameters else "")
+
+
+def _rows(checks: pd.DataFrame) -> Iterable[tuple[object, ...]]:
+    return [(str(name), row["value"], row["threshold"], row["verdict"]) for name, row in checks.iterrows()]
+
+
+def named_in(reasons: str, check: str) -> bool:
+    """Return whether the reasons of a calibration name a check, as in "kappa 0.2 >= 0.12"."""
+    return re.search(rf"\b{re.escape(check)} [-\d]", reasons) is not None
