@@ -68,6 +68,7 @@ class WeightsWarning(IwbayesWarning):
     A potential with one term per row keeps weight one, because `iwbayes.reweight` weights observed variables only:
 
     >>> import warnings
+    >>> import numpy as np
     >>> import pymc as pm
     >>> import iwbayes as iw
     >>> with pm.Model() as model:
@@ -76,7 +77,7 @@ class WeightsWarning(IwbayesWarning):
     ...     _ = pm.Potential("extra", -0.5 * (mu - pm.math.stack([0.0, 1.0])) ** 2)
     >>> with warnings.catch_warnings(record=True) as caught:
     ...     warnings.simplefilter("always")
-    ...     weighted = iw.reweight(model, [1.2, 0.8])
+    ...     weighted = iw.reweight(model, np.array([1.2, 0.8]))
     >>> any(issubclass(warning.category, iw.WeightsWarning) for warning in caught)
     True
     """

@@ -291,6 +291,7 @@ class Measurement:
     >>> private = iw.PrivateTable(people.frame, people.schema)
     >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, for_models=["y ~ x"], progressbar=False)
     >>> measurement = release.weights.measurement
+    >>> assert measurement is not None
     >>> measurement.name, measurement.noise.name, measurement.n_private
     ('mean of features', 'gaussian', 500)
     """

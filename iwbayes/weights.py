@@ -57,7 +57,7 @@ class Weights(Sourced):
 
     Examples
     --------
-    >>> weights = Weights([0.0, 0.0, 1.0, -1.0], "example")
+    >>> weights = Weights(np.array([0.0, 0.0, 1.0, -1.0]), "example")
     >>> len(weights), weights.n_draws, round(weights.ess, 2)
     (4, 1, 2.72)
     >>> weights.values.round(2).tolist()

@@ -108,7 +108,7 @@ def test_what_is_wrong_with_a_folder_is_said_before_a_cell_is_read(folder, monke
     inside = ("-o", folder / "parts" / "0.parquet", "-f", "--n-synthetic", 50)
     failed(publish(folder, "parts", *inside), "which this command uses")
     (folder / "none").mkdir()
-    failed(publish(folder, "none", *output), "is empty. Put them into one of their own")
+    failed(publish(folder, "none", *output), "is empty. Move the Parquet files to a separate folder")
     (folder / "parts" / "3.csv").write_text(CANARY)
     failed(publish(folder, "parts", *output), "has '3.csv'. Put them into one of their own")
     (folder / "parts" / "3.csv").unlink()
