@@ -60,8 +60,7 @@ class ReleaseAudit:
     --------
     >>> import iwbayes as iw
     >>> first, second = iw.validation.opposite_corners(iw.Schema(iw.Binary("y"), iw.Binary("z")), 50)
-    >>> settings = {"epsilon": 1.0, "delta": 1e-6, "n_synthetic": 100, "random_seed": 1}
-    >>> found = iw.validation.audit_release(first, second, **settings)
+    >>> found = iw.validation.audit_release(first, second, epsilon=1.0, delta=1e-6, n_synthetic=100, random_seed=1)
     >>> found.passed, found.epsilon <= found.statement.epsilon, found.departures
     (True, True, ())
     >>> [loss.event.label for loss in found.losses]
