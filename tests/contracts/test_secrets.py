@@ -413,8 +413,8 @@ PUBLIC_ONLY = {
     "SeededNoise", "SyntheticTable", "SystemNoise", "Weights", "WeightsWarning", "__version__", "audit",
     "audit_release", "beta_calibrate", "budget", "calibrate", "compare", "comparisons", "coverage_study", "datasets",
     "diagnose", "fit", "forest", "intervals", "log_likelihood", "loo", "marginals", "model", "noise_aware_weights",
-    "odds_ratios", "opposite_corners", "overlap", "paper", "plan", "plots", "pool", "ppc", "predictions", "regression", "report",
-    "rehearsals", "rehearse", "reweight", "sample", "slopes", "validation", "weights",
+    "odds_ratios", "opposite_corners", "overlap", "paper", "plan", "plots", "pool", "ppc", "predictions", "regression",
+    "report", "rehearsals", "rehearse", "reweight", "sample", "slopes", "validation", "weights",
 }  # fmt: skip
 
 
