@@ -412,9 +412,9 @@ PUBLIC_ONLY = {
     "Integer", "METHODS", "PrivacyWarning", "Real", "Rehearsals", "ReleaseAudit", "ReleaseError",
     "SeededNoise", "SyntheticTable", "SystemNoise", "Weights", "WeightsWarning", "__version__", "audit",
     "audit_release", "beta_calibrate", "budget", "calibrate", "compare", "comparisons", "coverage_study", "datasets",
-    "diagnose", "fit", "forest", "intervals", "log_likelihood", "loo", "marginals", "model", "noise_aware_weights", "odds_ratios",
-    "opposite_corners", "overlap", "paper", "plan", "plots", "pool", "ppc", "predictions", "regression", "report",
-    "rehearsals", "rehearse", "reweight", "sample", "slopes", "validation", "weights",
+    "diagnose", "fit", "forest", "intervals", "log_likelihood", "loo", "marginals", "model", "noise_aware_weights",
+    "odds_ratios", "opposite_corners", "overlap", "paper", "plan", "plots", "pool", "ppc", "predictions", "regression",
+    "report", "rehearsals", "rehearse", "reweight", "sample", "slopes", "validation", "weights",
 }  # fmt: skip
 
 

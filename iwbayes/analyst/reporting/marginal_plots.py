@@ -107,7 +107,8 @@ def _marginal(ax: Axes, column: Column, values: pd.Series, shares: Array, *, nam
     else:
         codes = column.codes(values[~absent])  # type: ignore[attr-defined]
         levels = [str(level) for level in column.levels]  # type: ignore[attr-defined]
-        along = _levels(ax, levels, [np.bincount(codes, weights=own, minlength=len(levels)) for own in both])
+        sums = [np.bincount(codes, weights=own, minlength=len(levels)).astype(np.float64) for own in both]
+        along = _levels(ax, levels, sums)
     axis = ax.yaxis if along == "y" else ax.xaxis
     axis.set_major_formatter(_percent)
     axis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
@@ -121,7 +122,7 @@ def _marginal(ax: Axes, column: Column, values: pd.Series, shares: Array, *, nam
 
 def _numbers(ax: Axes, column: Column, numbers: Array, shares: tuple[Array, Array]) -> None:
     """Draw bars of a number over the range of the rows: bins, or one for each whole number."""
-    low, high = float(numbers.min()), float(numbers.max())
+    low, high = float(np.min(numbers)), float(np.max(numbers))
     logarithmic = getattr(column, "transform", None) == "log1p"
     if isinstance(column, _Whole):
         size = -(-int(high - low + 1) // _MOST_BARS) if high - low < _MOST_BARS else -(-int(high - low + 1) // _BINS)

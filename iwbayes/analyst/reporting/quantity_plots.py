@@ -81,8 +81,8 @@ def plot_predictions(predictions: arviz_compat.ArvizObject, *, prob: float = 0.9
     lines = list(table.groupby(others, sort=False)) if others else [((), table)]
     if len(lines) > len(MARKERS):
         raise ValueError(
-            f"there are {len(lines)} lines, for {names}, and a figure distinguishes at most {len(MARKERS)}. Predict fewer "
-            "values of these columns."
+            f"there are {len(lines)} lines, for {names}, and a figure distinguishes at most {len(MARKERS)}. "
+            "Predict fewer values of these columns."
         )
     ax = axes_or_new(ax, 6, 4)
     _draw_lines(ax, table, varying[0], [(_named(key, names), own) for key, own in lines])

@@ -229,8 +229,8 @@ def _weights(release: Release, checks: pd.DataFrame) -> str:
     measurement = weights.measurement
     if measurement is not None and measurement.features is not None:
         overlap = plot_overlap(release)
-        [bars] = overlap.containers
-        ends = np.array([segment[:, 0] for segment in bars.lines[2][0].get_segments()])  # type: ignore[union-attr]
+        bars: Any = overlap.containers[0]
+        ends = np.array([segment[:, 0] for segment in bars.lines[2][0].get_segments()])
         means = next(np.asarray(line.get_xdata()) for line in overlap.lines if line.get_label() == WEIGHTED)
         inside = int(np.sum((ends[:, 0] <= means) & (means <= ends[:, 1])))
         content += picture(
@@ -283,8 +283,8 @@ def _rehearsed(record: xr.Dataset) -> str:
     lead = (
         f"Each of {n} rehearsals makes the release again from its own rows and fits the model. The column 'covered' is "
         "the share of rehearsals whose 90 % interval by the formula covers the rehearsed value: near 0.9 the formula "
-        "works for this model. 'Length' is the length of the interval by rehearsals over its length by the formula, and "
-        "'unrehearsed' the share of its variance for quantities that the release did not measure."
+        "works for this model. 'Length' is the length of the interval by rehearsals over its length by the formula, "
+        "and 'unrehearsed' the share of its variance for quantities that the release did not measure."
     )
     keys = ("rehearsed_coverage", "rehearsed_coverage_se", "length_ratio", "unrehearsed_share")
     columns = [record["parameter"].to_numpy(), *(record[key].to_numpy() for key in keys)]
