@@ -426,7 +426,7 @@ def test_an_event_may_be_too_probable_on_either_sample():
 
 
 def test_a_missing_extra_is_named_before_any_run(monkeypatch):
-    schema = Schema(Binary("y"))
+    schema = iw.Schema(iw.Binary("y"))
     first, second = opposite_corners(schema, 10)
     monkeypatch.setattr("iwbayes.curator.auditing.evidence.find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=r"Run: pip install \"iwbayes\[audit\]\""):
