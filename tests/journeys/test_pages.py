@@ -25,7 +25,7 @@ BELOW = (
 
 #: What pages show, apart from the layout of lines.
 SHOWN = {
-    "audit_a_release": ("Passed: nothing was found", "Passed: no use lost more"),
+    "audit_a_release": ("Passed: the audit does not refute the claim", "Passed: no use lost more"),
     "choose_a_generator": ("MST True",),
     "curator": ("hardened noise, certified", "epsilon 0.9998, delta 1e-06, certified"),
     "declare_columns": ("region categorical north, south, east, west", "True"),
@@ -45,7 +45,7 @@ WRITTEN = {
         ("people.iwb", "small.iwb", "report.html", "posterior.nc", "page.html"),
     ),
     "command_line": (
-        ("No cell was read; nothing was charged or written", "hardened noise, certified", "written to report.html"),
+        ("No cell was read, and nothing was charged or written", "hardened noise, certified", "written to report.html"),
         ("people.iwb", "posterior.nc", "report.html", "people.html", "people.json"),
     ),
 }
