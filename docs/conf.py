@@ -75,7 +75,7 @@ intersphinx_mapping = {
 
 
 def bring_tutorials() -> None:
-    """Copy the tutorials from examples/, which is where people look for them, beside the pages."""
+    """Copy the tutorials from examples/, where people look for them, next to the pages."""
     tutorials = HERE / "tutorials"
     tutorials.mkdir(exist_ok=True)
     for notebook in sorted((HERE.parent / "examples").glob("*.ipynb")):
@@ -117,7 +117,7 @@ class LinkFirstUse(SphinxPostTransform):
 
     @staticmethod
     def is_prose(text: nodes.Text) -> bool:
-        """Whether a text stands in a paragraph or a table, outside titles, code, captions and links."""
+        """Whether a text is in a paragraph or a table, outside titles, code, captions and links."""
         node, inside = text.parent, False
         while node is not None:
             if isinstance(node, (nodes.title, nodes.literal, nodes.literal_block, nodes.reference, nodes.caption)):

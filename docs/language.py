@@ -22,9 +22,9 @@ LONGEST = 40  # words in a sentence of a page
 
 #: Each expression that is not used, and what to write. Case is ignored.
 RULES: dict[str, str] = {
-    r"(?<!in )(?<!take )(?<!takes )(?<!took )(?<!decimal )\bplaces?\b(?! of)": "index, position, row or where",
+    r"(?<!in )(?<!take )(?<!takes )(?<!took )(?<!decimal )\bplaces?\b": "index, position, row or where",
     r"\bin (its|their) places?\b": "instead",
-    r"(?<!the )(?<!by )\blaws?\b": "distribution",
+    r"(?<!by )\blaws?\b": "distribution",
     r"\bstand(s|ing)? (in|for)\b": "is, represents, replaces, acts as",
     r"\bof which\b": "start a new sentence",
     r"\b(ours|theirs)\b": "name the method or the software",
@@ -175,7 +175,7 @@ def pages() -> list[Path]:
 
 
 def main() -> int:
-    """Print the findings; 1 where there are some."""
+    """Print the findings; return 1 if there are any."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", nargs="*", type=Path, help="Markdown, notebooks, Python; all when none is given")
     parser.add_argument("--count", action="store_true", help="only the number of findings in each file")

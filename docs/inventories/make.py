@@ -1,6 +1,6 @@
-"""Write the inventories that stand in for those of other projects where the build has no connection.
+"""Write inventories of other projects' documentation, for builds without a connection.
 
-They hold only the names that our pages refer to, with the places that these projects' own documentation gives them.
+They contain only the names that our pages refer to, with the addresses in the documentation of these projects.
 
     python docs/inventories/make.py
 """
@@ -9,7 +9,7 @@ import zlib
 from pathlib import Path
 
 HERE = Path(__file__).parent
-#: Project, version, and name, role and place of each object.
+#: Project, version, and name, role and address of each object.
 NAMES = {
     "python": [("pathlib.Path", "py:class", "library/pathlib.html#$")],
     "numpy": [
