@@ -298,7 +298,7 @@ def test_verdict_on_what_the_rows_miss(release):
     record = calibration_record(["a", "b"], normal, draws, draws, release, ReleasedTilt.of(release))
     assert record.attrs["misfit_share_max"] == 0.5
     [reason] = record.attrs["reasons"].split("\n")
-    assert reason.startswith("misfit 0.5 >= 0.4 (b): the weighted rows differ")
+    assert reason.startswith("misfit 0.5 >= 0.4 (b): much of this interval allows for features")
 
 
 def test_verdict_on_weights(release):
@@ -335,7 +335,7 @@ def test_refusals_of_draws(release):
     refused("lacks the free variables", arviz_compat.make({"posterior": posterior.drop_vars("b")}), model, release)
     refused("more draws than parameters", arviz_compat.make({"posterior": posterior.isel(draw=[0])}), model, release)
     strange = arviz_compat.make({"posterior": posterior.assign(c=posterior["odds"])})
-    refused("no variables .*'c'", strange, model, release)
+    refused("variables .*'c'.* that the model lacks", strange, model, release)
 
 
 def test_refusals_of_models(release):

@@ -216,7 +216,7 @@ def test_too_few_and_failing_rehearsals_are_not_calibrated(rehearsals, monkeypat
     with pytest.warns(iw.CalibrationWarning, match=r"failed_refits 0\.17 >= 0\.1"):
         assert record_of(fit(rehearsals=rehearsals)).attrs["failed_refits"] == pytest.approx(2 / N)
     monkeypatch.setattr(rehearsed, "_refit", lambda *args: None)
-    with pytest.raises(ValueError, match=f"could be fitted to 0 of {N} rehearsals"):
+    with pytest.raises(ValueError, match=f"rehearsals; it could be fitted to 0 of {N}. Use"):
         fit(rehearsals=rehearsals)
 
 

@@ -340,7 +340,7 @@ def test_draws_of_other_weights_are_refused(linear, release):
         assert np.isfinite(iw.ppc(own[name], idata, random_seed=1)["p_value"]).all()
         # without log likelihoods there is the recorded name
         bare = arviz_compat.make({group: arviz_compat.group(idata, group) for group in ("posterior", "observed_data")})
-        with pytest.raises(ValueError, match=f"they are 'TiltWeights' and the fit's '{name}'"):
+        with pytest.raises(ValueError, match=f"They are 'TiltWeights'; the fit used '{name}'"):
             iw.ppc(release, bare)
         pd.testing.assert_frame_equal(iw.ppc(own[name], bare, random_seed=1), iw.ppc(own[name], idata, random_seed=1))
     # a PyMC model's draws tell by their log likelihoods alone

@@ -247,7 +247,7 @@ def test_rows_of_weight_zero_are_out_even_where_their_density_is_zero(zeros):
 
 def test_rows_of_weight_zero_stay_out():
     terms = ModelPosterior(reweight(logistic(), np.where(np.arange(ROWS) == 3, 0.0, WEIGHTS)))
-    with pytest.raises(ValueError, match="1 rows of weight zero, .* must keep weight zero"):
+    with pytest.raises(ValueError, match="1 rows with weight zero .* must keep weight zero"):
         terms.with_weights(WEIGHTS)
 
 
@@ -325,7 +325,7 @@ def test_newton_needs_a_line_search_and_says_when_it_fails():
         maximise(lambda x: float(x[0] ** 2), lambda x: (2 * x, np.array([[2.0]])), np.zeros(1))
     with pytest.raises(RuntimeError, match="flat or unbounded"):
         maximise(lambda x: float(x[0]), lambda x: (np.ones(1), np.zeros((1, 1))), np.zeros(1))
-    with pytest.raises(ValueError, match="not finite|log density is -inf"):
+    with pytest.raises(ValueError, match="not finite|it is -inf"):
         maximise(lambda x: -np.inf, lambda x: (x, np.eye(1)), np.zeros(1))
     # From a point of positive curvature the repaired step still climbs to a maximum.
     double_well = maximise(

@@ -118,7 +118,7 @@ def test_those_that_have_converged_leave_the_batch():
     np.testing.assert_allclose(found.theta[:, 0], target, atol=1e-12)
     np.testing.assert_allclose(found.value, -1.0, rtol=1e-12)
     assert calls[0] == [0, 1, 2] and calls[1] == [1, 2] and calls[-1] == [2]
-    with pytest.raises(RuntimeError, match="did not reach the mode"):
+    with pytest.raises(RuntimeError, match="the mode of the posterior was not found"):
         # a slope without end
         maximise_many(lambda t, _: (t[:, 0], np.ones_like(t), 0 * t[..., None], t[..., None]), np.ones((1, 1)))
 

@@ -433,7 +433,7 @@ def exact_tau(release, n=1000):
 @pytest.mark.parametrize("centred", [True, False])
 def test_a_hierarchy_of_eight_groups(grouped, centred):
     model = grouped_model(grouped, centred=centred)
-    with pytest.warns(iw.CalibrationWarning, match="weight_draws 6 <= 19: too few weight draws"):
+    with pytest.warns(iw.CalibrationWarning, match="weight_draws 6 <= 19: there are too few weight draws"):
         idata = pool(model, grouped, n_draws=6, draws=300, chains=2, random_seed=1, sampler=SHORT)
     posterior, record = arviz_compat.group(idata, "posterior"), arviz_compat.group(idata, "calibration")
     assert posterior["theta"].dims == ("chain", "draw", "group") and (posterior["tau"] > 0).all()
@@ -570,7 +570,7 @@ def test_refusals_of_arguments(saturated):
         fit("y ~ a", saturated, family="bernoulli", calibrate="pool", total=3)
     with pytest.raises(TypeError, match="release must be a Release"):
         pool(model, saturated.synthetic)
-    with pytest.raises(TypeError, match="model must be a PyMC model, or a function of a table; got str"):
+    with pytest.raises(TypeError, match="model must be a PyMC model, or a function from a table to one; got str"):
         pool("y ~ a", saturated)
 
 
@@ -585,5 +585,5 @@ def test_refusals_of_models(saturated):
     with pm.Model() as latent:
         own = pm.Normal("own", 0, 1, shape=len(frame))
         pm.Bernoulli("y", logit_p=pm.Normal("a") + own, observed=frame["y"].to_numpy())
-    with pytest.raises(ValueError, match="'own' .8000 values. grows with the rows: its prior would count for 8000"):
+    with pytest.raises(ValueError, match="'own' .8000 values. grows with the rows. Its prior would count for 8000"):
         pool(reweight(latent, saturated.weights, total=4000), saturated)
