@@ -110,7 +110,7 @@ def test_what_is_wrong_with_a_folder_is_said_before_a_cell_is_read(folder, monke
     (folder / "none").mkdir()
     failed(publish(folder, "none", *output), "is empty. Move the Parquet files to a separate folder")
     (folder / "parts" / "3.csv").write_text(CANARY)
-    failed(publish(folder, "parts", *output), "has '3.csv'. Put them into one of their own")
+    failed(publish(folder, "parts", *output), "contains '3.csv'. Move the Parquet files to a separate folder")
     (folder / "parts" / "3.csv").unlink()
     (folder / "parts" / "year=2020").mkdir()
     failed(publish(folder, "parts", *output), "has 'year=2020'")
