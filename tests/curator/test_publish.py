@@ -264,7 +264,7 @@ WRONG = {
     "models for other weights": (
         {"for_models": ["insured ~ age"], "weights": LogisticWeights()},
         TypeError,
-        "features of TiltWeights; got weights of LogisticWeights",
+        "weights must be TiltWeights or left out; got LogisticWeights",
     ),
     "models twice": (
         {"for_models": ["insured ~ age"], "weights": TiltWeights(for_models=["insured ~ age"])},
