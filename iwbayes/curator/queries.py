@@ -114,7 +114,7 @@ class PrivateLogisticRegression:
     ----------
     target : str
         Name of a `Binary` column; its second level is the success.
-    features : sequence of str, optional
+    features : tuple of str, optional
         Names of the predictor columns; by default all other columns.
     l2 : float, default 0.01
         Ridge penalty, above 0, on every coefficient, also on the constant. A larger penalty means less noise and more
@@ -156,7 +156,7 @@ class PrivateLogisticRegression:
     >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
     >>> private = iw.PrivateTable(people.frame, people.schema)
     >>> ledger = iw.Ledger(1.0, 1e-6)
-    >>> fitted = iw.paper.PrivateLogisticRegression("y", ["x", "z"]).fit(private, ledger, epsilon=0.5)
+    >>> fitted = iw.paper.PrivateLogisticRegression("y", ("x", "z")).fit(private, ledger, epsilon=0.5)
     >>> fitted.feature_names
     ('x', 'z', 'Intercept')
     >>> ledger.spent
