@@ -143,5 +143,6 @@ def run_page(page, folder, config):
                 with contextlib.redirect_stdout(io.StringIO()) as out:
                     run(block, page, space)
                 shown.append(out.getvalue())
-    assert too_long("".join(shown)) == []
+    long = too_long("".join(shown))
+    assert long == [], f"lines of {page.name} with more than {COLUMNS} columns: {long}"
     return space, "".join(shown)

@@ -294,8 +294,8 @@ class LedgerRecord:
         how += ", the rest of the plan set aside" if self.plan else ""
         remedy = " Request less epsilon." if epsilon > 0 else ""
         return (
-            f"{label}: epsilon {asked:.4g} requested, {epsilon:.4g} of {self.epsilon:g} left ({how}); nothing was "
-            f"drawn.{remedy}"
+            f"{label}: epsilon {asked:.4g} requested, {epsilon:.4g} of {self.epsilon:g} left ({how});\n"
+            f"nothing was drawn.{remedy}"
         )
 
 

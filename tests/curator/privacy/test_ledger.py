@@ -104,7 +104,7 @@ def test_what_does_not_fit_is_told_in_one_line_with_what_is_left():
     with pytest.raises(iw.BudgetExceeded) as caught:
         ledger.charge(*[Event("tables", "laplace", 0.25)] * 3, Event("scores", "laplace", 0.25))
     assert str(caught.value) == (
-        "tables: epsilon 1 requested, 0.5 of 1 left (rule basic); nothing was drawn. Request less epsilon."
+        "tables: epsilon 1 requested, 0.5 of 1 left (rule basic);\nnothing was drawn. Request less epsilon."
     )
 
 
