@@ -98,7 +98,7 @@ def test_several_events_are_charged_all_or_none():
     assert ledger.spent == (1.0, 0.0)
 
 
-def test_what_does_not_fit_is_told_in_one_line_with_what_is_left():
+def test_what_does_not_fit_is_told_with_what_is_left():
     ledger = iw.Ledger(1.0, 0.0)
     ledger.charge(Event("before", "laplace", 0.5))
     with pytest.raises(iw.BudgetExceeded) as caught:
