@@ -59,7 +59,8 @@ idata = iw.fit("sick ~ age", release, method="laplace", calibrate="pool")
 iw.slopes(idata, release, rows="all")  # wrong
 iw.comparisons(idata, release, comparison="diff")  # wrong
 iw.predictions(idata, release, conditional=3)  # wrong
-iw.intervals({"a": 3})  # wrong
+iw.intervals(idata, prob="0.9")  # wrong
+print(iw.intervals({"a": idata}), iw.plots.forest({"a": iw.intervals(idata)}))
 iw.plots.forest({"a": idata}, release="r.iwb")  # wrong
 iw.diagnose("r.iwb")  # wrong
 iw.rehearse("r.iwb")  # wrong

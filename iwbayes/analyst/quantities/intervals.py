@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 
@@ -13,7 +15,7 @@ BOUNDS = ("mean", "lower", "upper")
 
 
 def intervals(
-    posteriors: arviz_compat.ArvizObject | pd.DataFrame | dict[str, arviz_compat.ArvizObject | pd.DataFrame],
+    posteriors: arviz_compat.ArvizObject | pd.DataFrame | Mapping[str, arviz_compat.ArvizObject | pd.DataFrame],
     *,
     prob: float = 0.9,
 ) -> pd.DataFrame:

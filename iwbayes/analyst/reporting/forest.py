@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,7 +51,7 @@ _SCALES = {
 
 
 def plot_forest(
-    posteriors: arviz_compat.ArvizObject | pd.DataFrame | dict[str, arviz_compat.ArvizObject | pd.DataFrame],
+    posteriors: arviz_compat.ArvizObject | pd.DataFrame | Mapping[str, arviz_compat.ArvizObject | pd.DataFrame],
     *,
     methods: Sequence[str] | None = None,
     reference: str | None = None,
@@ -102,9 +102,8 @@ def plot_forest(
     >>> import iwbayes as iw
     >>> people = iw.datasets.simulate_table("bernoulli", 500, random_seed=1)
     >>> release = iw.publish(iw.PrivateTable(people.frame, people.schema), epsilon=9, delta=1e-6, progressbar=False)
-    >>> settings = {"calibrate": "none", "draws": 200, "random_seed": 1, "progressbar": False}
-    >>> weighted = iw.fit("y ~ x + group", release, **settings)
-    >>> unweighted = iw.fit("y ~ x + group", release, weights="uniform", **settings)
+    >>> weighted = iw.fit("y ~ x", release, calibrate="none", draws=200, random_seed=1)
+    >>> unweighted = iw.fit("y ~ x", release, weights="uniform", calibrate="none", draws=200, random_seed=1)
     >>> ax = iw.plots.forest({"weighted": weighted, "unweighted": unweighted}, release=release)
     >>> "change in the log odds of y" in ax.get_xlabel()
     True

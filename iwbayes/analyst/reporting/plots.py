@@ -61,8 +61,9 @@ def plot_weights(release: Release | Weights, *, ax: Axes | None = None) -> Axes:
 
     Examples
     --------
+    >>> import numpy as np
     >>> import iwbayes as iw
-    >>> ax = iw.plots.weights(iw.Weights([-0.5, 0.0, 0.3, 0.2], method="by hand"))
+    >>> ax = iw.plots.weights(iw.Weights(np.array([-0.5, 0.0, 0.3, 0.2]), method="by hand"))
     >>> ax.get_xlabel()
     'weight of a synthetic row (mean 1)'
     """
