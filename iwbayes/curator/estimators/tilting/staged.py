@@ -228,8 +228,8 @@ def combined(found: Measurement, before: Array, known: float) -> tuple[Measureme
 
     The previous estimates may have errors beyond noise, because the previous stage used a different mode and a
     different bound. The weight of the new measurement therefore depends on the difference to the previous estimates
-    (James and Stein's estimate of its mean square). It is at least the weight from the two noise variances. Theory:
-    docs/theory.md#in-stages.
+    (James and Stein's estimate of its mean square). It is at least the weight from the two noise variances.
+    Theory: docs/theory.md#in-stages.
 
     Parameters
     ----------

@@ -133,7 +133,7 @@ class TiltWeights(Tilt):
     rows are equal (counting only rows with positive base weights), nothing is measured or charged. The weights are then
     equal, or those of the base.
 
-    Theory: docs/theory.md#the-tilt.
+    The theory page (docs/theory.md) has the argument, in its section on the tilt.
 
     Examples
     --------
