@@ -1,17 +1,17 @@
-"""Coverage study: how often nominal intervals contain the truth, over truths, sizes, budgets and generators.
+"""Coverage study: how often intervals cover known true coefficients, over regressions, sizes, budgets and generators.
 
-    python benchmarks/coverage.py --quick            # a few cells, within 5 minutes on two cores
-    python benchmarks/coverage.py --full             # 54 cells x 400 replications, about three hours on two cores
-    python benchmarks/coverage.py --full --report coverage.md --picture coverage.png     # tables and a picture as well
+    python benchmarks/coverage.py --quick            # a few settings, within 5 minutes on two cores
+    python benchmarks/coverage.py --full             # 54 settings x 400 replications, about three hours on two cores
+    python benchmarks/coverage.py --full --report coverage.md --picture coverage.png     # tables and a figure as well
 
-A cell is a regression with coefficients drawn by a seed, a number of private rows, a number of synthetic ones, an
-epsilon (delta is 1e-6), and a generator. Each replication simulates private rows, publishes them (noise seeded, so
-that a study can be repeated), fits the same formula by each method and asks whether the interval of each coefficient
-contains the truth. Lengths and errors are compared with the row sandwich of a fit to the private rows.
+A setting (a `Cell`) is a regression with coefficients drawn from a seed, numbers of private and synthetic rows, an
+epsilon (delta is 1e-6), and a generator. Each replication simulates private rows and publishes them with seeded noise,
+so that a study can be repeated. It fits the same formula by each method and checks whether the interval of each
+coefficient covers the true value. Lengths and errors are relative to the row sandwich of a fit to the private rows.
 
-Ours is replicated most often; other estimators, whose coverage is far from nominal, a twentieth as often (an eighth
-for ours made for the model). Results are kept in --folder, one file a cell and estimator: a run that was stopped goes
-on from there, and --done shows what there is.
+The calibrated tilt has the most replications. Releases made for the model have an eighth of them, and the other
+methods, whose coverage is far from nominal, a twentieth. Results are kept in --folder, one file per setting and
+estimator: a stopped run continues from these files, and --done shows the results so far.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import sys
 import time
 from pathlib import Path
 
-# before numpy loads its linear algebra; and coverage.py of this folder would hide the package of that name
+# set before numpy loads its linear algebra; coverage.py of this folder would hide the package of that name
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 HERE = Path(__file__).resolve().parent
@@ -49,11 +49,11 @@ REHEARSED = "tilt, 20 rehearsals"
 PUBLISHED = "BetaDebiased, 0.1"
 QUICK = ("tilt", PUBLISHED, "5 tables, combined")
 LEVELS = (0.9, 0.5, 0.95)
-#: Coverage of a nominal level that counts as right.
+#: Coverage of each nominal level that counts as right.
 LIMITS = {0.9: (0.87, 0.93), 0.5: (0.45, 0.55), 0.95: (0.925, 0.975)}
-#: A cell is inside the domain where at most this share of its replications warns.
+#: A setting is inside the domain if at most this share of its replications warns.
 WARNED_INSIDE = 0.1
-#: Replications of ours over those of another study.
+#: Replications of the calibrated tilt per replication of another study.
 FEWER, FEWER_FOR_MODELS = 20, 8
 TABLES = 5
 #: The seed is the name of the commit that fixed the domain's limits: truths and generators were drawn after it.
@@ -64,7 +64,7 @@ def logistic(l2: float, mechanism: str, debias: bool) -> iw.paper.LogisticWeight
     return iw.paper.LogisticWeights(l2=l2, mechanism=mechanism, debias=debias)
 
 
-#: Estimators beside ours, by the name of the method, with the fit of the weighted posterior.
+#: Estimators other than the tilt, by the name of the method, with the fit of the weighted posterior.
 OTHERS: dict[str, tuple[Any, str]] = {
     "LogReg": (AsPrinted(logistic(0.1, "none", False)), "uncalibrated"),
     "BetaNoised, 0.1": (AsPrinted(logistic(0.1, "paper", False)), "uncalibrated"),
@@ -76,7 +76,7 @@ OTHERS: dict[str, tuple[Any, str]] = {
 
 
 def studies(cell: Cell) -> dict[str, dict[str, Any]]:
-    """Arguments of `coverage_study` by the name of the study: ours, and one for each other estimator."""
+    """Return the arguments of `coverage_study` by name of the study: the tilt, and one for each other estimator."""
     truth = cell.truth
     model = {"formula": truth.formula, "family": truth.family}
     kinds = ("calibrated", "rehearsals", "row sandwich", "uncalibrated", "unweighted")
@@ -101,7 +101,7 @@ def studies(cell: Cell) -> dict[str, dict[str, Any]]:
     }
     for name, (estimator, kind) in OTHERS.items():
         found[name] = {**common, "weights": estimator, "fit": {name: fit[kind]}}
-    if not callable(cell.make_generator()):  # rows of a public source know nothing of the private ones
+    if not callable(cell.make_generator()):  # rows from a public source do not depend on private rows
         name = f"{TABLES} tables, combined"
         found[name] = {
             **common,
@@ -114,12 +114,12 @@ def studies(cell: Cell) -> dict[str, dict[str, Any]]:
 
 
 def file_of(cell: Cell, name: str, arguments: argparse.Namespace) -> Path:
-    """Where the replications of one study of a cell are kept."""
+    """Return the file for the replications of one study of a setting."""
     return Path(arguments.folder) / f"{cell.name}-{name.replace(',', '').replace(' ', '-')}.jsonl"
 
 
 def begun(file: Path) -> int:
-    """How many of the first replications of a study are all there."""
+    """Return how many replications of a study are complete, counted from the first."""
     if not file.exists():
         return 0
     done = {json.loads(line)["replication"] for line in file.read_text().splitlines()[1:]}
@@ -127,7 +127,7 @@ def begun(file: Path) -> int:
 
 
 def run(cell: Cell, name: str, replications: int, *, arguments: argparse.Namespace) -> pd.DataFrame:
-    """Rows of one study of a cell, computed or read; none where every replication failed."""
+    """Return the rows of one study of a setting, computed or read; no rows if every replication failed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -145,7 +145,7 @@ def run(cell: Cell, name: str, replications: int, *, arguments: argparse.Namespa
 
 
 def summary(cell: Cell, study: iw.validation.CoverageStudy) -> pd.DataFrame:
-    """One row a method of a study: coverage at each level, lengths, and the medians of the diagnostics."""
+    """Return one row per method of a study: coverage at each level, lengths, and medians of the diagnostics."""
     main = study.summary(LEVELS[0])
     for level in LEVELS[1:]:
         main[f"coverage_{100 * level:g}"] = study.summary(level)["coverage"]
@@ -163,53 +163,58 @@ def summary(cell: Cell, study: iw.validation.CoverageStudy) -> pd.DataFrame:
 
 
 def outside(row: pd.Series, margin: float = 0.0) -> bool:
-    """Whether the mean coverage at 90 % leaves 87-93 % by more than `margin` standard errors."""
+    """Return whether the mean coverage at 90 % is more than `margin` standard errors outside 87-93 %."""
     low, high = LIMITS[0.9]
     return not low - margin * row.coverage_se <= row.coverage <= high + margin * row.coverage_se
 
 
 def verdicts(rows: pd.DataFrame) -> list[str]:
-    """Say what the study must show for ours, and what it shows."""
+    """Return one line per target of the calibrated tilt, with the result."""
     ours = rows[rows["method"] == OURS]
     if ours.empty:
-        return ["ours was not run"]
+        return ["the calibrated tilt was not run"]
     bad = ours.apply(outside, axis=1).astype(bool)
     inside = ours[ours["warned"] <= WARNED_INSIDE]
-    lines = [f"cells inside the domain (at most {WARNED_INSIDE:.0%} of the fits warn): {len(inside)} of {len(ours)}"]
+    lines = [f"settings inside the domain: {len(inside)} of {len(ours)}"]
     if len(inside):
-        far = [f"{row.cell} {row.coverage:.1%}" for _, row in inside.iterrows() if outside(row, margin=2)]
+        far = [f"{row.cell} covers {percent(row.coverage)} %" for _, row in inside.iterrows() if outside(row, margin=2)]
         lines += [
-            f"of these, coverage of 90 % within 87-93 %: {1 - bad[inside.index].mean():.0%} (wanted 95 %)",
-            f"of these, off by more than two standard errors: {len(far)} (wanted 0){': ' * bool(far)}{'; '.join(far)}",
-            f"smallest coverage of a coefficient in these: {inside['worst'].min():.1%} (wanted 83 %)",
+            f"inside, settings whose 90 % intervals cover 87-93 %: {100 * (1 - bad[inside.index].mean()):.0f} % "
+            "(target: 95 %)",
+            f"inside, settings more than two standard errors outside 87-93 %: {len(far)} (target: 0)"
+            f"{': ' * bool(far)}{'; '.join(far)}",
+            f"inside, smallest coverage of a single coefficient: {percent(inside['worst'].min())} % (target: 83 %)",
         ]
         for level in LEVELS[1:]:
             low, high = LIMITS[level]
             good = inside[f"coverage_{100 * level:g}"].between(low, high).mean()
-            lines.append(f"of these, coverage of {level:.0%} within {low:.1%}-{high:.1%}: {good:.0%}")
+            lines.append(
+                f"inside, settings whose {100 * level:g} % intervals cover {100 * low:g}-{100 * high:g} %: "
+                f"{100 * good:.0f} %"
+            )
         for n, epsilon, most in ((10_000, 1.0, 1.5), (2000, 5.0, 1.5), (2000, 1.0, 2.5)):
             own = inside[(inside["N"] == n) & (inside["epsilon"] == epsilon)]["length_ratio"]
             if len(own):
                 lines.append(
-                    f"median length over the private rows' at N {n:,}, epsilon {epsilon:g}: {own.median():.2f} "
-                    f"(wanted {most}; {len(own)} cells)"
+                    f"inside, median length relative to the private rows' intervals, N = {n:,}, epsilon {epsilon:g}: "
+                    f"{own.median():.2f} (target: {most}; settings: {len(own)})"
                 )
     silent, n_silent = ours["coverage_silent"], ours["n_silent"]
     known = n_silent > 0
     if known.any():
         total = float((silent[known] * n_silent[known]).sum() / n_silent.sum())
-        lines.append(f"coverage over all {n_silent.sum():,.0f} fits of all cells that do not warn: {total:.1%}")
+        lines.append(f"all settings, coverage of the {n_silent.sum():,.0f} fits that do not warn: {percent(total)} %")
     lines += [
-        f"cells that leave 87-93 %: {bad.sum()}; they warn in at least 95 % of the fits in "
-        f"{(ours[bad]['warned'] >= 0.95).sum()}, smallest share {ours[bad]['warned'].min():.0%}",
-        f"cells that do not: {(~bad).sum()}; they warn in at most 10 % of the fits in "
-        f"{(ours[~bad]['warned'] <= 0.1).sum()}, largest share {ours[~bad]['warned'].max():.0%}",
+        f"settings outside 87-93 %: {bad.sum()}; in {(ours[bad]['warned'] >= 0.95).sum()} of them at least 95 % of the "
+        f"fits warn; smallest share of warnings: {100 * ours[bad]['warned'].min():.0f} %",
+        f"settings within 87-93 %: {(~bad).sum()}; in {(ours[~bad]['warned'] <= 0.1).sum()} of them at most 10 % of "
+        f"the fits warn; largest share of warnings: {100 * ours[~bad]['warned'].max():.0f} %",
     ]
     return lines + gain(ours.set_index("cell"), rows[rows["method"] == NAMED].set_index("cell"))
 
 
 def gain(ours: pd.DataFrame, named: pd.DataFrame) -> list[str]:
-    """Say what a release made for the model gains over the default."""
+    """Return lines that compare releases made for the model with the default."""
     if named.empty:
         return []
     own, quiet = ours.loc[named.index], named["warned"] <= WARNED_INSIDE
@@ -219,26 +224,29 @@ def gain(ours: pd.DataFrame, named: pd.DataFrame) -> list[str]:
     poor = own["explained_min"] < 0.5  # the default has left products out
     shares = [percent(part["coverage"][poor].mean()) for part in (named, own)]
     more = (
-        f"; in the {poor.sum()} cells where the default explains less than half: mean {shares[0]}, default {shares[1]}"
+        f"for_models, mean coverage in the {poor.sum()} settings in which the default explains less than half: "
+        f"{shares[0]} % (default: {shares[1]} %)"
     )
-    return [
-        f"made for the model (for_models): {quiet.sum()} of {len(named)} cells inside the domain, the default's "
-        f"{before.sum()}; coverage of 90 % within 87-93 % in {good:.0%} of these, median "
-        f"{percent(named[quiet]['coverage'].median())}; length over the default's where both are inside: median "
-        f"{ratio.median():.2f}{more if poor.any() else ''}"
+    lines = [
+        f"for_models, settings inside the domain: {quiet.sum()} of {len(named)} (default: {before.sum()})",
+        f"for_models, inside, settings whose 90 % intervals cover 87-93 %: {100 * good:.0f} %; "
+        f"median coverage: {percent(named[quiet]['coverage'].median())} %",
+        f"for_models, median length relative to the default's, if both are inside: {ratio.median():.2f}",
     ]
+    return [*lines, more] if poor.any() else lines
 
 
 def percent(value: float, error: float | None = None) -> str:
-    """Per cent with one decimal, and a standard error where there is one."""
+    """Return per cent with one decimal, and a standard error if it is given."""
     return f"{100 * value:.1f}" + ("" if error is None else f" ± {100 * error:.1f}")
 
 
 def report(rows: pd.DataFrame) -> str:
-    """Tables in Markdown: one line a cell for ours, medians over cells inside the domain and cells for every method."""
+    """Return Markdown tables: each setting of the calibrated tilt, medians inside the domain, and every method."""
     ours = rows[rows["method"] == OURS].sort_values(["truth", "N", "epsilon"])
-    head = ("truth", "N", "M", "eps", "generator", "n", "kappa", "explained", "misfit", "clipped", "k-hat", "ESS/M",
-            "warned", "90 %", "worst", "50 %", "95 %", "90 %, unwarned", "private rows", "length")  # fmt: skip
+    head = ("truth", "N", "M", "epsilon", "generator", "n", "kappa", "explained", "misfit", "clipped", "k-hat", "ESS/M",
+            "warned", "90 %", "worst coefficient", "50 %", "95 %", "90 %, no warning", "private rows",
+            "length")  # fmt: skip
     private = rows[rows["method"] == "private rows"].drop_duplicates("cell").set_index("cell")["coverage"]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for _, row in ours.iterrows():
@@ -255,8 +263,8 @@ def report(rows: pd.DataFrame) -> str:
     inside = set(ours[ours["warned"] <= WARNED_INSIDE]["cell"])
     lines += [
         "",
-        "| method | cells | coverage of 90 %: median | smallest | largest | within 87-93 % | of 50 % | of 95 % | "
-        "length: median | RMSE ratio: median |",
+        "| method | settings | coverage of 90 % intervals: median | smallest | largest | within 87-93 % | "
+        "50 % intervals | 95 % intervals | length: median | RMSE ratio: median |",
         "|---|" + "---|" * 9,
     ]
     for method, group in rows[rows["cell"].isin(inside)].groupby("method", sort=False):
@@ -272,15 +280,15 @@ def report(rows: pd.DataFrame) -> str:
 
 
 def by_cell(rows: pd.DataFrame, ours: pd.DataFrame) -> list[str]:
-    """Coverage of 90 % by cell, in the order of `ours`, and method, and the share of fits made for the model that warn.
+    """Return coverage of 90 % intervals by setting (in the order of `ours`) and method, and warnings of for_models.
 
-    A method that failed in every replication of a cell, or makes no sense there, has a dash.
+    A method that failed in every replication of a setting, or does not apply to it, has a dash.
     """
     table = rows.pivot_table(index="cell", columns="method", values="coverage", sort=False)
     table = table.drop(columns="private rows")
     if NAMED in table:
         table["warned, for this model"] = rows[rows["method"] == NAMED].set_index("cell")["warned"]
-    head = ["truth", "N", "M", "eps", "generator", *table.columns]
+    head = ["truth", "N", "M", "epsilon", "generator", *table.columns]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for _, row in ours.iterrows():
         shares = ("-" if np.isnan(share) else percent(share) for share in table.loc[row.cell])
@@ -290,7 +298,7 @@ def by_cell(rows: pd.DataFrame, ours: pd.DataFrame) -> list[str]:
 
 
 def draw_picture(rows: pd.DataFrame, path: Path) -> None:
-    """Coverage and length by cell, ours and the published method; a cell outside the domain has an open mark."""
+    """Draw coverage and length by setting; a setting outside the domain has an open mark."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -300,18 +308,20 @@ def draw_picture(rows: pd.DataFrame, path: Path) -> None:
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 5), layout="constrained")
     left.axhspan(*(100 * limit for limit in LIMITS[0.9]), color="0.9", zorder=0, label="87-93 %")
     left.axhline(90, color="0.5", linewidth=1, zorder=0)
-    place = {cell: number for number, cell in enumerate(ours.index)}
+    position = {cell: number for number, cell in enumerate(ours.index)}
     inside = ours["warned"] <= WARNED_INSIDE
     for method, color in ((PUBLISHED, "C1"), ("unweighted", "C2"), (OURS, "C0")):
         own = rows[rows["method"] == method].set_index("cell")
         if own.empty:
             continue
-        x = [place[cell] for cell in own.index]
+        x = [position[cell] for cell in own.index]
         faces = [color if inside[cell] else "none" for cell in own.index]
         left.scatter(x, 100 * own["coverage"], s=22, facecolors=faces, edgecolors=color)
         left.scatter([], [], s=22, color=color, label=method)
     left.xaxis.get_major_locator().set_params(integer=True)
-    left.set(xlabel="cell, by coverage of ours", ylabel="coverage of 90 % intervals, %", ylim=(0, 101))
+    left.set(
+        xlabel="setting, by coverage of the calibrated tilt", ylabel="coverage of 90 % intervals, %", ylim=(0, 101)
+    )
     left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=4, fontsize="small", title="open: fits warn")
     for n, marker in zip(sorted(ours["N"].unique()), "sDo^", strict=False):
         own = ours[ours["N"] == n]
@@ -319,18 +329,18 @@ def draw_picture(rows: pd.DataFrame, path: Path) -> None:
         right.scatter([], [], marker=marker, color="C0", label=f"N = {n:,}")
         right.scatter(own["epsilon"], own["length_ratio"], marker=marker, facecolors=faces, edgecolors="C0")
     right.axhline(1, color="0.5", linewidth=1, zorder=0)
-    right.set(xscale="log", yscale="log", xlabel="epsilon", ylabel="length over that of the private rows")
+    right.set(xscale="log", yscale="log", xlabel="epsilon", ylabel="length relative to intervals from the private rows")
     for axis, ticks in ((right.xaxis, [0.5, 1, 2, 5]), (right.yaxis, [0.5, 1, 1.5, 2, 3, 5])):
         axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
         axis.set_ticks([], minor=True)
     right.legend(
-        loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=4, fontsize="small", title="ours; open: fits warn"
+        loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=4, fontsize="small", title=f"{OURS}; open: fits warn"
     )
     figure.savefig(path, dpi=130)
 
 
 def chosen_cells(arguments: argparse.Namespace) -> list[Cell]:
-    """All cells of a run, those of the same cost side by side."""
+    """Return all settings of a run, ordered by cost."""
     if arguments.full:
         return sorted(draw_cells(arguments.cells, arguments.seed), key=lambda cell: cell.n_synthetic)
     return [
@@ -343,7 +353,7 @@ def chosen_cells(arguments: argparse.Namespace) -> list[Cell]:
 
 
 def chosen_studies(arguments: argparse.Namespace, replications: int) -> list[tuple[Cell, str, int]]:
-    """Cells, studies and numbers of replications of a run."""
+    """Return the settings, studies and numbers of replications of a run."""
     found = []
     for cell in chosen_cells(arguments):
         for name in studies(cell):
@@ -363,19 +373,19 @@ def main() -> None:
     """Run the studies that are missing and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_true", help="five cells, ours and two other methods (the default)")
-    size.add_argument("--full", action="store_true", help="all cells and methods")
+    size.add_argument("--quick", action="store_true", help="five settings, three methods (the default)")
+    size.add_argument("--full", action="store_true", help="all settings and methods")
     parser.add_argument(
-        "--replications", type=int, help="of ours; an eighth for ours with for_models, a twentieth for others"
+        "--replications", type=int, help="of the tilt; an eighth of them for for_models, a twentieth for others"
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    parser.add_argument("--cells", type=int, default=CELLS, help=f"number of cells of --full; {CELLS} by default")
-    parser.add_argument("--seed", type=int, default=SEED, help="of the cells of --full")
+    parser.add_argument("--cells", type=int, default=CELLS, help=f"number of settings of --full; {CELLS} by default")
+    parser.add_argument("--seed", type=int, default=SEED, help="seed of the settings of --full")
     parser.add_argument("--folder", type=Path, default=Path("coverage_results"))
     parser.add_argument("--report", type=Path, help="write the tables to this file as well")
     parser.add_argument("--picture", type=Path, help="draw coverage and lengths into this file")
-    parser.add_argument("--only", metavar="STUDY", nargs="+", help="run these studies, such as tilt, of each cell")
-    parser.add_argument("--done", action="store_true", help="compute nothing: show the studies that have been begun")
+    parser.add_argument("--only", metavar="STUDY", nargs="+", help="run these studies, such as tilt, of each setting")
+    parser.add_argument("--done", action="store_true", help="compute nothing: show the studies that have results")
     arguments = parser.parse_args()
     replications = arguments.replications or (400 if arguments.full else 60)
     arguments.folder.mkdir(parents=True, exist_ok=True)
@@ -383,13 +393,13 @@ def main() -> None:
     tasks = chosen_studies(arguments, replications)
     # each process runs whole studies: starting one takes as long as ten replications
     with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
-        for place, part in enumerate(pool.map(partial(run, arguments=arguments), *zip(*tasks, strict=True)), start=1):
+        for number, part in enumerate(pool.map(partial(run, arguments=arguments), *zip(*tasks, strict=True)), start=1):
             rows.append(part)
             for _, row in part.iterrows() if not arguments.done else ():
                 if row["method"] == "private rows":
                     continue
                 print(
-                    f"{place}/{len(tasks)} {row.cell}, {row.method}: {percent(row.coverage, row.coverage_se)} %, "
+                    f"{number}/{len(tasks)} {row.cell}, {row.method}: {percent(row.coverage, row.coverage_se)} %, "
                     f"length {row.length_ratio:.2f}, warned {percent(row.warned)} %; "
                     f"{time.perf_counter() - start:.0f} s",
                     file=sys.stderr, flush=True,
