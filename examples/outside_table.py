@@ -1,15 +1,19 @@
-"""Publish a synthetic table that another library made, with tilt weights, under one ledger.
+"""How do you publish a synthetic table from another library, with tilt weights and one ledger?
 
-    pip install DataSynthesizer==0.1.13       # needed by this example alone
+    pip install DataSynthesizer==0.1.13       # only this example needs it
     python examples/outside_table.py
 
 DataSynthesizer (Ping, Stoyanovich & Howe, SSDBM 2017) draws each column from noisy shares of its values. In this mode
-the shares together are epsilon-differentially private when one row is replaced: their sensitivity is 2/N. It reads
-levels from the data unless they are given, so they are given here, all from the code book: numbers become codes of
-public bins first. Its rows have no dependence between columns; the weights bring it back.
+all shares together are epsilon-differentially private if one row is replaced: their sensitivity is 2/N. By default,
+DataSynthesizer reads levels from the data. This example passes all levels from the code book instead, and first turns
+numbers into codes of public bins. The rows of DataSynthesizer have no dependence between columns. The weights restore
+it.
 
-What the table has cost is our declaration, and the ledger adds it to what the weights cost. It cannot check it: the
-guarantee of the release is as good as the other library's (its noise, for one, is floating-point).
+The user declares the privacy cost of the table, and the ledger adds this cost to the cost of the weights. The ledger
+cannot check the declaration. The guarantee of the release is only as good as the guarantee of the other library, whose
+noise is floating-point, for example.
+
+What to conclude: with weights, you can analyse the rows of another library and report one privacy cost for both.
 """
 
 import json
@@ -31,7 +35,7 @@ BINS = 12
 
 
 def to_codes(frame: pd.DataFrame, schema: iw.Schema) -> tuple[pd.DataFrame, dict[str, list[int]]]:
-    """Codes of public bins and levels, and the codes that there are: nothing is read from the data."""
+    """Return codes of public bins and levels, and all possible codes, without reading levels from the data."""
     codes, levels = {}, {}
     for column in schema:
         if isinstance(column, iw.Real):
@@ -45,7 +49,7 @@ def to_codes(frame: pd.DataFrame, schema: iw.Schema) -> tuple[pd.DataFrame, dict
 
 
 def from_codes(codes: pd.DataFrame, schema: iw.Schema, rng: np.random.Generator) -> pd.DataFrame:
-    """Invert `to_codes`; numbers are spread evenly within their bin."""
+    """Invert `to_codes`; numbers are uniform within their bin."""
     frame = {}
     for column in schema:
         drawn = codes[column.name].to_numpy(dtype=np.int64)
@@ -58,7 +62,7 @@ def from_codes(codes: pd.DataFrame, schema: iw.Schema, rng: np.random.Generator)
 
 
 def synthesize(frame: pd.DataFrame, schema: iw.Schema, n: int, folder: Path) -> pd.DataFrame:
-    """Let the other library make n rows at epsilon ``EPSILON_TABLE``."""
+    """Make n rows with the other library at epsilon ``EPSILON_TABLE``."""
     codes, levels = to_codes(frame, schema)
     private, domain, description = folder / "private.csv", folder / "levels.json", folder / "description.json"
     codes.to_csv(private, index=False)
@@ -71,7 +75,7 @@ def synthesize(frame: pd.DataFrame, schema: iw.Schema, n: int, folder: Path) -> 
         attribute_to_is_categorical=dict.fromkeys(levels, True),
         attribute_to_is_candidate_key=dict.fromkeys(levels, False),
         categorical_attribute_domain_file=str(domain),
-        seed=secrets.randbits(32),  # its default, 0, would make the privacy noise known to everybody
+        seed=secrets.randbits(32),  # its default, 0, would make the privacy noise predictable
     )
     describer.save_dataset_description_to_file(str(description))
     generator = DataGenerator()
