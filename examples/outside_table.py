@@ -1,4 +1,6 @@
-"""How do you publish a synthetic table from another library, with tilt weights and one ledger?
+"""Publish a synthetic table that another library made, with tilt weights, under one ledger.
+
+How do you publish rows from another library so that an analyst can trust the estimates? Run this example:
 
     pip install DataSynthesizer==0.1.13       # only this example needs it
     python examples/outside_table.py
