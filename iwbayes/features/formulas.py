@@ -282,7 +282,8 @@ class _Reader:
     def _position(self, name: str) -> int:
         if name not in self.schema.names:
             raise ValueError(
-                f"formula {self.formula!r} names {name!r}, which the schema lacks; it has {list(self.schema.names)}."
+                f"formula {self.formula!r} must use columns of the schema; got {[name]}, it has "
+                f"{list(self.schema.names)}."
                 f"{formula_hints(self.formula, self.schema)}"
             )
         return self.schema.names.index(name)

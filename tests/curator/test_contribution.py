@@ -470,7 +470,7 @@ def test_a_release_of_users_end_to_end(tmp_path):
     assert loaded.statement == release.statement
     checks = diagnose(loaded)
     assert checks.loc["unit of privacy", "verdict"] == "fail" and checks.loc["adjacency", "value"] == "replace-user"
-    with pytest.warns(iw.CalibrationWarning, match="out of scope .* rows of one person are alike"):
+    with pytest.warns(iw.CalibrationWarning, match="unit of privacy user: .* rows of one person are alike"):
         iw.fit("y ~ x", loaded, family="bernoulli", draws=100, random_seed=1)
 
 

@@ -258,7 +258,11 @@ WRONG = {
     "an estimator's class": ({"weights": TiltWeights}, TypeError, "weights"),
     "no ledger": ({"ledger": "mine"}, TypeError, "ledger"),
     "rows for a generator": ({"generator": pd.DataFrame({"age": [CANARY]})}, TypeError, "generator"),
-    "models of other columns": ({"for_models": ["insured ~ wealth"]}, ValueError, "'wealth', which the schema lacks"),
+    "models of other columns": (
+        {"for_models": ["insured ~ wealth"]},
+        ValueError,
+        r"must use columns of the schema; got \['wealth'\]",
+    ),
     "a model that is no polynomial": ({"for_models": ["insured ~ np.exp(age)"]}, ValueError, "not a polynomial"),
     "a model that is no list": ({"for_models": "insured ~ age"}, TypeError, "list of formulas"),
     "models for other weights": (

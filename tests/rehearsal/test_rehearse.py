@@ -148,11 +148,14 @@ def test_where_rows_came_from_outside_they_are_kept():
     ("release", "words"),
     [
         (replace(RELEASE, recipe=None), "does not contain its settings"),
-        (replace(RELEASE, recipe={"settings": {"generator": None, "weights": None}}), "no budget of its parts"),
+        (
+            replace(RELEASE, recipe={"settings": {"generator": None, "weights": None}}),
+            "contain no budget for generator and weights",
+        ),
         (replace(RELEASE, recipe={"settings": {**RELEASE.recipe["settings"], "weights": None}}), "not plain data"),
         (
             replace(RELEASE, recipe={"settings": {**RELEASE.recipe["settings"], "generator": {"algorithm": "os"}}}),
-            "no algorithm",
+            "is not an algorithm whose settings",
         ),
         (replace(RELEASE, weights=RELEASE.weights.temper(power=0.5)), "weights of the release were changed"),
         (release_of(RELEASE.synthetic, statement=make_statement()), "does not contain its settings"),
@@ -175,7 +178,7 @@ def test_releases_of_users_are_refused():
 def test_only_algorithms_of_the_registry_are_made():
     assert to_data(object()) is None and to_data(iw.TiltWeights(base=RELEASE.weights)) is None
     for data in ({"algorithm": "Popen"}, {}, None, [], {"algorithm": ["BayesNet"]}):
-        with pytest.raises(ValueError, match="no algorithm"):
+        with pytest.raises(ValueError, match="is not an algorithm whose settings"):
             from_data(data)
     with pytest.raises(ValueError, match="no setting 'shell'"):
         from_data({"algorithm": "BayesNet", "shell": True})

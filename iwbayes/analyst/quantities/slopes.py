@@ -98,7 +98,7 @@ def slopes(
     M includes the noise in the weights for released weights of a tilt. For other weights M is ``sum p_i^2 g_i g_i'``,
     without noise. If there are several weight draws, each posterior draw is averaged with its own weight draw. For
     draws from :func:`~iwbayes.noise_aware_weights`, which include the noise, M is the weighted covariance divided by
-    N, the number of private rows. Theory: docs/theory.md#averages-over-random-rows.
+    N, the number of private rows. Its variance is derived in "Averages over random rows" on the theory page.
 
     References
     ----------

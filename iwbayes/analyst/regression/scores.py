@@ -233,7 +233,7 @@ def model(
     Python functions are refused. Rows with scores that are not finite count as clipped. A release stores the name of a
     function but not the function, so pass the same models to :func:`~iwbayes.rehearse`.
 
-    Theory: docs/theory.md#in-stages.
+    The stages are derived in "In stages" on the theory page.
 
     Examples
     --------

@@ -258,7 +258,7 @@ def test_wrong_arguments_of_fit(rehearsals, options, error, words):
 
 def test_rehearsals_of_another_release_are_refused(rehearsals):
     other = seeded_release(PRIVATE, seed=3, n_synthetic=800)
-    with pytest.raises(ValueError, match="those of another release"):
+    with pytest.raises(ValueError, match="belong to a different release"):
         fit(release=other, rehearsals=rehearsals)
 
 
@@ -369,7 +369,7 @@ def test_predictive_checks_within_levels(rehearsals, idata):
 
 def test_predictive_checks_that_cannot_be_rehearsed(rehearsals, idata):
     other = seeded_release(PRIVATE, seed=3, n_synthetic=800)
-    with pytest.raises(ValueError, match="those of another release"):
+    with pytest.raises(ValueError, match="belong to a different release"):
         iw.ppc(other, idata, rehearsals=rehearsals)
     squared = fit("I(y**2) ~ x", calibrate="none")
     with pytest.raises(ValueError, match="with rehearsals, .* must equal column 'y'"):

@@ -176,7 +176,7 @@ def test_one_chain_has_no_r_hat():
 def test_draws_far_from_the_mode_are_of_another_model():
     near, far = skew_check(2.9), skew_check(34.0)
     assert "tighter priors or fix them; merge small groups" in near.reason and "entred" not in near.reason
-    assert far.reason.startswith("skew 34 >= 0.5: the draws lie far from the mode of the model that was passed")
+    assert far.reason.startswith("skew 34 >= 0.5: the draws are far from the mode of the model that was passed")
     assert "Sample the model that reweight() returned, with these weights." in far.reason
     assert skew_check(0.4).what_to_do == "" and skew_check(np.nan).verdict == "info"
 

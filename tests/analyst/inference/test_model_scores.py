@@ -312,9 +312,14 @@ def test_a_release_names_the_function_and_is_replayed_with_it(tmp_path):
     models = [iw.model(offset), iw.model("x ~ g")]
     release = seeded_release(private, for_models=models, n_synthetic=700, progressbar=False)
     back = iw.load(release.save(tmp_path / "r.iwb", allow_uncertified=True))
-    assert back.recipe["for_models"] == ["offset", "x ~ g"] and "what offset; x ~ g uses" in " ".join(str(back).split())
+    assert back.recipe["for_models"] == ["offset", "x ~ g"] and "features of offset; x ~ g" in " ".join(
+        str(back).split()
+    )
     assert json.loads(json.dumps(back.recipe["settings"]["weights"]["models"]))[0] == {"build": "offset"}
-    with pytest.raises(ValueError, match=r"made for the model 'offset', a function, .* models=\[iwbayes.model\(offset"):
+    with pytest.raises(
+        ValueError,
+        match=r"made for the model function 'offset' and stores the name only. Pass it:  models=\[iwbayes.model\(offset",
+    ):
         iw.rehearse(back, progressbar=False)
     assert check_replayable(back, models).weights == iw.StagedTilt(models)
     again = replay(back.to_bytes(), 0, 1, cloudpickle.dumps(tuple(models)))

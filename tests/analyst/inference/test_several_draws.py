@@ -135,7 +135,7 @@ def test_weights_of_too_few_rows_are_named_where_there_is_no_mode():
 
 def test_an_error_of_newton_travels_between_processes():
     error = pickle.loads(pickle.dumps(NotReachedError(np.array([1, 3]), 0.5)))  # noqa: S301 - made here
-    assert error.indices.tolist() == [1, 3] and error.gain == 0.5 and "gain 5.0e-01" in str(error)
+    assert error.indices.tolist() == [1, 3] and error.gain == 0.5 and "Newton decrement 5.0e-01" in str(error)
 
 
 def test_only_the_densities_that_fail_are_named():

@@ -433,7 +433,7 @@ def test_the_statement_says_which_rule_it_rests_on_and_what_all_stays_within():
     ledger.charge(gaussian(0.5, 1e-6))
     statement = ledger.statement()
     assert statement.rule == "gdp" and statement.budget == (2.0, 1e-6)
-    assert "privacy filter gdp" in str(statement) and "stays within (2, 1e-06)" in str(statement)
+    assert "privacy filter gdp" in str(statement) and "stay within (2, 1e-06)" in str(statement)
     assert iw.PrivacyStatement.from_dict(json.loads(json.dumps(statement.to_dict()))) == statement
     assert max(map(len, str(statement).splitlines())) <= 88
 
