@@ -317,8 +317,7 @@ def test_a_release_names_the_function_and_is_replayed_with_it(tmp_path):
     )
     assert json.loads(json.dumps(back.recipe["settings"]["weights"]["models"]))[0] == {"build": "offset"}
     with pytest.raises(
-        ValueError,
-        match=r"made for the model function 'offset' and stores the name only. Pass it:  models=\[iwbayes.model\(offset",
+        ValueError, match=r"model function 'offset' and stores the name only\. Pass it: models=\[iwbayes\.model\(offset"
     ):
         iw.rehearse(back, progressbar=False)
     assert check_replayable(back, models).weights == iw.StagedTilt(models)
