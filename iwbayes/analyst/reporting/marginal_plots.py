@@ -139,7 +139,7 @@ def _numbers(ax: Axes, column: Column, numbers: Array, shares: tuple[Array, Arra
     ax.bar(at[:-1], drawn[0], np.diff(at), align="edge", color=BLUE, alpha=0.6, label=WEIGHTED)
     ax.stairs(drawn[1], at, color="black", linewidth=1, label=UNWEIGHTED)
     if isinstance(column, Date):
-        locator = mdates.AutoDateLocator(minticks=3, maxticks=5)
+        locator = mdates.AutoDateLocator(minticks=2, maxticks=5)  # with minticks=3, 24 to 36 months warn
         ax.xaxis.set_major_locator(locator)
         ax.xaxis.set_major_formatter(mdates.ConciseDateFormatter(locator))
     elif logarithmic:

@@ -160,6 +160,15 @@ def test_a_column_with_log1p_has_a_logarithmic_axis_and_dates_are_dates():
     np.testing.assert_allclose([bar.get_height() for bar in year.patches[:3]], [0.1, 0.2, 0.7])
 
 
+@pytest.mark.parametrize("months", [2, 12, 26, 35, 36])
+def test_dates_of_every_range_have_a_few_ticks(months):
+    frame = pd.DataFrame({"visit": range(months)})
+    schema = iw.Schema(iw.Date("visit", "2010-01-01", "2019-12-31", unit="month"))
+    [ax] = iw.plots.marginals(table_release(schema, frame, [1.0] * months))
+    ax.figure.draw_without_rendering()  # a warning of matplotlib is an error
+    assert 1 <= len(ax.get_xticks()) <= 6
+
+
 def test_many_levels_share_a_bar_and_long_labels_lie_next_to_horizontal_bars():
     levels = tuple(f"level number {index}" for index in range(20))
     frame = pd.DataFrame({"g": ["level number 3"] * 3 + list(levels)})
