@@ -133,7 +133,7 @@ def test_the_bound_on_rows_is_part_of_what_must_fit(folder):
         (("--n-synthetic", 0), "n_synthetic must be"),
         (("--n", -3), "n must be"),
         (("--adjacency", "add"), "adjacency must be one of"),
-        (("--for-model", "zz ~ age"), "names 'zz'"),
+        (("--for-model", "zz ~ age"), "got ['zz']"),
         (("--drop", "age"), "columns that the schema declares"),
         (("--sep", "ab"), "sep must be one character"),
         (("--encoding", "klingon"), "encoding must be a Python text encoding"),

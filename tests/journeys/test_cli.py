@@ -170,7 +170,7 @@ def test_publish_for_models(folder, tmp_path):
     assert release.recipe["for_models"] == models
     for output in (result.stdout, run("inspect", path).stdout):
         assert all(model in " ".join(output.split()) for model in models)
-    failed(publish(folder, "t.csv", "-o", path, "--force", "--for-model", "zz ~ 1"), "names 'zz'")
+    failed(publish(folder, "t.csv", "-o", path, "--force", "--for-model", "zz ~ 1"), "got ['zz']")
     assert load(path).recipe["for_models"] == models
 
 
@@ -183,7 +183,7 @@ def test_models_of_whole_numbers_have_a_family(tmp_path):
     failed(run(*line, *named), "or --family poisson in a command")
     result = run(*line, *named, "--family", "poisson")  # the other model has the family of its column
     assert result.exit_code == 0 and "scores of y ~ x; treated ~ " in " ".join(result.stdout.split())
-    for wrong, said in (("treated", "must have a response"), ("", "must have a response"), ("zz ~ x", "names 'zz'")):
+    for wrong, said in (("treated", "must have a response"), ("", "must have a response"), ("zz ~ x", "got ['zz']")):
         failed(run(*line, "--for-model", wrong), said)
     failed(run(*line, "--response", "zz"), "response must be one of the columns")
 
@@ -351,7 +351,7 @@ def test_plan_tells_the_noise_without_any_row(folder):
     assert facts["noise_over_spread"] == expected.noise_over_spread and facts["events"] == [
         event.to_dict() for event in expected.events
     ]
-    failed(run(*line, "--for-model", "nothing ~ x"), "names 'nothing'")
+    failed(run(*line, "--for-model", "nothing ~ x"), "got ['nothing']")
 
 
 FORMULA = ("--formula", "y ~ x", "--seed", 1)
@@ -435,7 +435,7 @@ def test_people_with_several_rows(folder, tmp_path):
     failed(run("publish", *line, "-o", tmp_path / "s.iwb", *users[:3], "1,two"), "numbers such as")
     run("ledger", tmp_path / "l", "--epsilon", 2, "--delta", 1e-6, "--adjacency", "replace-user")
     wrong = ("--ledger", tmp_path / "l", "--for-model", "zz ~ 1")
-    failed(run("publish", *line, "-o", tmp_path / "s.iwb", *users, *wrong), "names 'zz'")
+    failed(run("publish", *line, "-o", tmp_path / "s.iwb", *users, *wrong), "got ['zz']")
     assert "0 event(s)" in run("ledger", tmp_path / "l").stdout  # the bound on rows was not charged either
     run("ledger", tmp_path / "small", "--epsilon", 1, "--delta", 1e-6, "--adjacency", "replace-user")
     result = run("publish", *line, "-o", tmp_path / "s.iwb", *users, "--ledger", tmp_path / "small")
