@@ -159,9 +159,19 @@ def _log1p(values: Any) -> Any:
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
-    """Return at most five ticks of an axis in log(1 + value): zero, and powers of ten that are not crowded."""
-    powers = [10.0**power for power in range(-3, 16) if low < 10.0**power <= high and 10.0**power >= high / 1e4]
-    ticks = ([0.0] if low <= 0 <= high else []) + powers[:: -(-len(powers) // 4) or 1]
+    """Return at most five ticks of an axis in log(1 + value): zero, powers of ten, and multiples if these are few."""
+    apart = 0.12 * (np.log1p(high) - np.log1p(low))
+    zero = [0.0] if low <= 0 <= high else []
+    ticks: list[float] = []
+    for multiples in ((1,), (1, 3), (1, 2, 5)):
+        ticks = list(zero)
+        for value in (float(f"{multiple}e{power}") for power in range(-3, 16) for multiple in multiples):
+            near = ticks and np.log1p(value) - np.log1p(ticks[-1]) < apart
+            if max(low, high / 1e4) <= value <= high and not near:
+                ticks.append(value)
+        if len(ticks) > 2:
+            break
+    ticks = zero + ticks[len(zero) :: -(-(len(ticks) - len(zero)) // 4) or 1]
     return ticks if len(ticks) > 1 else [low, high]
 
 

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from scipy.stats import norm
 
 import iwbayes as iw
+from iwbayes.analyst.reporting.marginal_plots import _log_ticks
 from iwbayes.analyst.reporting.plots import MEASURED
 from iwbayes.coverage.study import CoverageStudy
 
@@ -236,3 +237,19 @@ def test_calibration_curve_of_a_study(study, ax):
     assert (np.abs(curves["narrow"][1:-1] - exact) < 5 * se).all()
     assert (np.abs(curves["private rows"][1:-1] - at[1:-1]) < 5 * np.sqrt(at * (1 - at) / 800)[1:-1]).all()
     assert np.asarray(curves["narrow"])[90] == pytest.approx(study.summary(0.9).loc["narrow", "coverage"])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (0, 500_000, [0, 10, 100, 1e3, 1e4, 1e5]),
+        (152.28, 4267.5, [300, 1000, 3000]),
+        (200, 900, [200, 500]),
+        (0, 5, [0, 0.3, 1, 3]),
+        (10, 12, [10, 12]),
+    ],
+)
+def test_logarithmic_axes_have_round_ticks_that_are_apart(low, high, ticks):
+    found = _log_ticks(low, high)
+    assert set(found) <= set(ticks) and 2 <= len(found) <= 5
+    assert min(np.diff(np.log1p(found))) >= 0.12 * (np.log1p(high) - np.log1p(low))
