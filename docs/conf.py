@@ -130,10 +130,12 @@ class LinkFirstUse(SphinxPostTransform):
 
     def link(self, text: nodes.Text, waiting: list[str]) -> None:
         """Link the terms of one text that wait for their first use; they wait no longer."""
-        pattern = re.compile(rf"\b({'|'.join(map(re.escape, waiting))})s?\b", re.I)
         parts: list[nodes.Node] = []
         rest = text.astext()
-        while waiting and (found := pattern.search(rest)):
+        while waiting:
+            found = re.search(rf"\b({'|'.join(map(re.escape, waiting))})s?\b", rest, re.I)
+            if found is None:
+                break
             name = next(term for term in waiting if term.lower() == found.group(1).lower())
             waiting.remove(name)
             target = addnodes.pending_xref(
@@ -142,7 +144,6 @@ class LinkFirstUse(SphinxPostTransform):
             target += nodes.inline("", found.group(), classes=["std", "std-term", "first-use"])
             parts += [nodes.Text(rest[: found.start()]), target]
             rest = rest[found.end() :]
-            pattern = re.compile(rf"\b({'|'.join(map(re.escape, waiting))})s?\b", re.I)
         if parts:
             text.parent.replace(text, [*parts, nodes.Text(rest)])
 

@@ -21,6 +21,7 @@ GREY, LIGHT_GREY = "0.35", "0.6"
 #: Text of a verdict: at least 4.5:1 against white.
 GOOD_TEXT, BAD_TEXT = "#1d6b33", "#a33a00"
 CALIBRATED, NOT_CALIBRATED = "calibrated", "NOT calibrated"
+UNWEIGHTED, WEIGHTED = "synthetic rows, unweighted", "synthetic rows, weighted"
 #: Mean width of a character over the size of its font, and points per inch.
 _CHARACTER, _POINTS = 0.56, 72
 

@@ -138,8 +138,12 @@ def plot_forest(
 
 def _drawn_from(posteriors: Any) -> bool:
     """Whether intervals come from draws, so that their probability is known."""
-    parts = posteriors.values() if isinstance(posteriors, dict) else [posteriors]
-    return all(not isinstance(part, pd.DataFrame) for part in parts)
+    return all(not isinstance(part, pd.DataFrame) for part in _parts(posteriors))
+
+
+def _parts(posteriors: Any) -> list[Any]:
+    """Return the posteriors that were given, by name or as one."""
+    return list(posteriors.values()) if isinstance(posteriors, dict) else [posteriors]
 
 
 def _long(posteriors: Any, prob: float) -> pd.DataFrame:
@@ -158,9 +162,8 @@ def _long(posteriors: Any, prob: float) -> pd.DataFrame:
 
 def _scale(posteriors: Any) -> str:
     """Label of the axis: what coefficients change, if all posteriors agree on it."""
-    parts = posteriors.values() if isinstance(posteriors, dict) else [posteriors]
     found = set()
-    for part in parts:
+    for part in _parts(posteriors):
         if not isinstance(part, pd.DataFrame):
             attrs = arviz_compat.group(part, "posterior").attrs
             response = str(attrs.get("formula", "")).partition("~")[0].strip()

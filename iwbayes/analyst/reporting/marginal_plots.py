@@ -11,13 +11,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
-from iwbayes.analyst.reporting.drawing import BLUE, NotebookFigure, label_axes, plain, shortened
+from iwbayes.analyst.reporting.drawing import BLUE, UNWEIGHTED, WEIGHTED, NotebookFigure, label_axes, plain, shortened
 from iwbayes.arrays import Array
 from iwbayes.release import Release
 from iwbayes.schema import Date
 from iwbayes.schema.columns import Column, _Numeric, _Whole
 
-WEIGHTED, UNWEIGHTED = "synthetic rows, weighted", "synthetic rows, unweighted"
 #: Bins of a number, and the longest range of whole numbers with a bar for each.
 _BINS, _MOST_BARS = 30, 60
 #: Number of levels with a separate bar; the rest share one. Characters of upright labels in all, and of any label.

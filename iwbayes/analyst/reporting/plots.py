@@ -14,6 +14,8 @@ from iwbayes.analyst.reporting.drawing import (
     BLUE,
     GREY,
     ORANGE,
+    UNWEIGHTED,
+    WEIGHTED,
     axes_or_new,
     label_axes,
     label_rows,
@@ -32,7 +34,6 @@ _BINS = 30
 _SMALL = 1e-3
 #: Rows from which the covariance of terms and coordinates is computed.
 _MOST_ROWS = 20_000
-UNWEIGHTED, WEIGHTED = "synthetic rows, unweighted", "synthetic rows, weighted"
 MEASURED = "private rows, measured with noise (90 % interval)"
 
 

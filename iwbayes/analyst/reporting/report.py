@@ -21,10 +21,11 @@ from iwbayes.analyst.checks import check_release
 from iwbayes.analyst.criticism.diagnose import diagnose
 from iwbayes.analyst.criticism.diagnostics_table import named_in
 from iwbayes.analyst.quantities.intervals import intervals
+from iwbayes.analyst.reporting.drawing import WEIGHTED
 from iwbayes.analyst.reporting.forest import plot_forest
 from iwbayes.analyst.reporting.html import bullets, facts, folded, page, paragraph, picture, settings, table
 from iwbayes.analyst.reporting.marginal_plots import plot_marginals
-from iwbayes.analyst.reporting.plots import WEIGHTED, plot_budget, plot_overlap, plot_weights
+from iwbayes.analyst.reporting.plots import plot_budget, plot_overlap, plot_weights
 from iwbayes.display import number
 from iwbayes.release import Release
 from iwbayes.schema.columns import _Numeric
