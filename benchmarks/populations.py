@@ -31,7 +31,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place or ".").resolve() != HERE)]
 
 import pandas as pd  # noqa: E402
-from real_tables import DEVELOPMENT, FINAL, HELD_OUT, Population  # noqa: E402 - in shared
+from real_tables import DEVELOPMENT, FINAL, HELD_OUT, RELATED, Population  # noqa: E402 - in shared
 
 import iwbayes as iw  # noqa: E402
 
@@ -39,6 +39,8 @@ SETTINGS = ((1000, 1.0), (2000, 3.0), (5000, 1.0), (5000, 3.0))
 DELTA = 1e-6
 #: Whose rows can be studied.
 GENERATORS = {"BayesNet": iw.BayesNet(), "AIM": iw.AIM(), "MST": iw.MST()}
+#: Populations by the option that chooses them.
+GROUPS = {"held_out": HELD_OUT, "final": FINAL, "related": RELATED}
 #: The default, with the regression named (`for_models`), and the products of columns that it uses.
 RELEASES = ("default", "named", "products")
 
@@ -126,6 +128,7 @@ def main() -> None:
     others = parser.add_mutually_exclusive_group()
     others.add_argument("--held-out", action="store_true", help="populations that one limit alone was chosen by")
     others.add_argument("--final", action="store_true", help="the populations that nothing was chosen by")
+    others.add_argument("--related", action="store_true", help="populations with strongly related predictors")
     parser.add_argument("--populations", default="", help="names of those to study, by commas; all of them by default")
     parser.add_argument("--rehearsals", type=int, default=0, help="rehearsals of each release")
     parser.add_argument("--releases", choices=(*RELEASES, "all"), default="all")
@@ -138,7 +141,9 @@ def main() -> None:
     settings = [(int(n), float(epsilon)) for n, epsilon in pairs] or SETTINGS
     kinds = RELEASES if arguments.releases == "all" else (arguments.releases,)
     wanted = [name for name in arguments.populations.split(",") if name]
-    of_all = FINAL if arguments.final else HELD_OUT if arguments.held_out else DEVELOPMENT
+    of_all = (
+        RELATED if arguments.related else FINAL if arguments.final else HELD_OUT if arguments.held_out else DEVELOPMENT
+    )
     if unknown := set(wanted) - {population.name for population in of_all}:
         parser.error(f"no such populations: {', '.join(sorted(unknown))}")
     for population in of_all:

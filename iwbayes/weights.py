@@ -317,11 +317,7 @@ class Weights(Sourced):
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of the log weights and of the noisy values they were computed from."""
-        measured = []
-        part = self.measurement
-        while part is not None:
-            measured.append(part.value)
-            part = part.held_back
+        measured = [] if self.measurement is None else [part.value for part in self.measurement.parts]
         return digest("Weights", self.log_weights, *measured)
 
 

@@ -14,8 +14,9 @@ from iwbayes.curator.auditing.audit import opposite_corners
 from iwbayes.curator.estimators.tilting.tilt import tilt
 from iwbayes.curator.generators.bayesnet.bayesnet import structure_scores
 from iwbayes.curator.generators.tables.network import count_table
+from iwbayes.distributions import GaussianDistribution
 from iwbayes.features import FeatureMap
-from iwbayes.measurement import GaussianDistribution, Measurement
+from iwbayes.measurement import Measurement
 
 # --- tables, ledgers and releases of given rows
 

@@ -134,6 +134,7 @@ def normal_of(mean, covariance, **changes):
         **{"dfbetas": np.full(p, 0.01), "variation": np.ones(p)},
         "unrehearsed_share": np.full(p, np.nan),
         "score_ratio": np.ones(p),
+        "curvature_error": np.full(p, 0.05),
         **{"cut_directions": 0, "prior_directions": 0},
     }
     return CalibratedNormal(**{**given, **changes})

@@ -22,6 +22,7 @@ LAYERS = [
     {"schema"},
     {"tables"},
     {"features", "tails", "statement"},
+    {"distributions"},
     {"measurement"},
     {"weights"},
     {"beta_calibration"},

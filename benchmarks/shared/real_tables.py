@@ -314,3 +314,46 @@ FINAL = (
         "happy ~ educ + black + female + unem10",
     ),
 )  # fmt: skip
+
+
+def _flights(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.assign(late=np.where(frame["arr_delay"] > 15, "yes", "no"), miles=frame["distance"] / 100)
+
+
+def _gems(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.assign(lprice=np.log(frame["price"]), ideal=np.where(frame["cut"] == "Ideal", "yes", "no"))
+
+
+def _trainees(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.assign(
+        work=np.where(frame["re78"] > 0, "yes", "no"), re74=frame["re74"] / 1000, re75=frame["re75"] / 1000
+    )
+
+
+#: Populations with strongly related predictors.
+RELATED = (
+    Population(
+        "wives91", ("wooldridge", "cps91"),
+        (iw.Binary("inlf", (0, 1)), iw.Integer("age", 18, 65), iw.Integer("exper", 0, 60), iw.Integer("husage", 18, 90),
+         iw.Binary("kidlt6", (0, 1)), iw.Binary("black", (0, 1)), iw.Real("nwifeinc", 0, 120)),
+        "inlf ~ age + exper + husage + kidlt6 + black + nwifeinc",
+    ),
+    Population(
+        "late", ("openintro", "nycflights"),
+        (iw.Binary("late", _YES), iw.Real("miles", 0, 50), iw.Integer("air_time", 10, 720), iw.Integer("hour", 0, 24),
+         iw.Categorical("origin", ("EWR", "JFK", "LGA"))),
+        "late ~ miles + air_time + hour + origin", None, _flights,
+    ),
+    Population(
+        "gems", ("ggplot2", "diamonds"),
+        (iw.Real("lprice", 5, 11), iw.Real("carat", 0, 6), iw.Real("x", 0, 12), iw.Real("y", 0, 12),
+         iw.Real("depth", 40, 80), iw.Real("table", 40, 100)),
+        "lprice ~ carat + x + y + depth + table", None, _gems,
+    ),
+    Population(
+        "trainees", ("causaldata", "cps_mixtape"),
+        (iw.Binary("work", _YES), iw.Real("re74", 0, 30), iw.Real("re75", 0, 30), iw.Integer("age", 16, 60),
+         iw.Integer("educ", 0, 20), iw.Binary("black", (0, 1)), iw.Binary("marr", (0, 1))),
+        "work ~ re74 + re75 + age + educ + black + marr", None, _trainees,
+    ),
+)  # fmt: skip

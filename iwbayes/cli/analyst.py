@@ -63,6 +63,8 @@ def inspect(release: ReleaseFile, as_json: Json = False, debug: Debug = False) -
             )
             if measurement.held_back is not None:
                 lines.append(f"  held-back test: {measurement.held_back.noise.dim} coordinates")
+            if measurement.columns is not None:
+                lines.append(f"  columns and products in early stages: {measurement.columns.noise.dim} coordinates")
         lines += [f"  {name}: {value}" for name, value in settings(found.recipe or {})]
         typer.echo(f"{found.summary(width=columns())}\n  schema:\n{columns_of}")
         typer.echo(wrapped("\n".join(lines), width=columns()))

@@ -21,7 +21,8 @@ from iwbayes._digest import digest
 from iwbayes._threads import one_blas_thread
 from iwbayes.arrays import Array, row_blocks
 from iwbayes.features.bounded import BoundedFeatures
-from iwbayes.features.feature_map import whitener_of
+from iwbayes.features.feature_map import FeatureMap, whitener_of
+from iwbayes.features.terms import Term, ordered_terms, raw_chunks, raw_terms
 from iwbayes.schema import Schema
 from iwbayes.tables import SyntheticTable
 
@@ -31,6 +32,8 @@ _CHUNK = 2**16
 #: Directions of scores with less than this share of the largest variance are dropped. The cut is small, because each
 #: direction is a parameter, for example of a spline with nearly dependent columns.
 _CUT = 1e-9
+#: Singular values below this share of the largest count as zero, in the map from features back to raw scores.
+_BACK = 1e-9
 #: Number of times that a clipped score is centred and clipped again. Each time leaves a part of the shift: about the
 #: probability of the clipped outcome.
 _CENTRINGS = 8
@@ -69,17 +72,24 @@ class RowScores(Protocol):
 
 @dataclass(frozen=True)
 class ColumnScores:
-    """A `RowScores` without a model: the encoded columns, whose means give the shares of the levels."""
+    """A `RowScores` without a model: the encoded columns that models read, and their products.
+
+    Their means give the shares of the levels, and how strongly the columns are related.
+    """
 
     schema: Schema  # declares these columns only
+    terms: tuple[Term, ...]  # of its features; see `FeatureMap`
     response: ClassVar[None] = None
 
     @classmethod
-    def read_by(cls, scores: Sequence[RowScores], schema: Schema) -> list[ColumnScores]:
+    def read_by(cls, scores: Sequence[RowScores], schema: Schema, *, products: bool) -> list[ColumnScores]:
         """Return the scores for all columns that other scores read, as a list of at most one item."""
         names = {name for score in scores for name in score.columns}
         kept = [column for column in schema if column.name in names]
-        return [cls(Schema(*kept))] if kept else []
+        if not kept:
+            return []
+        own = Schema(*kept)
+        return [cls(own, ordered_terms(set(raw_terms(own, "quadratic" if products else "linear"))))]
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -87,16 +97,22 @@ class ColumnScores:
         return self.schema.names
 
     def __call__(self, frame: pd.DataFrame) -> Array:
-        """Return the encoded columns, shape (row, p); they are finite for every row in canonical form."""
-        return self.schema.encode(frame[list(self.columns)])
+        """Return the terms, shape (row, p); they are finite for every row in canonical form."""
+        chunks = raw_chunks(self.schema, self.terms, frame[list(self.columns)])
+        return np.concatenate([raw for _, raw in chunks])
 
     def outcomes(self, frame: pd.DataFrame) -> Outcomes:
         """Raise a NotImplementedError, because there is no response."""
         raise NotImplementedError
 
     def digest(self) -> str:
-        """Return a digest of the columns."""
-        return digest("ColumnScores", self.schema.to_toml())
+        """Return a digest of the columns and terms."""
+        return digest("ColumnScores", self.schema.to_toml(), repr(self.terms))
+
+    def terms_of(self, schema: Schema) -> tuple[Term, ...]:
+        """Return the same terms as indices among the features of a schema that declares more columns."""
+        place = [schema.feature_names.index(name) for name in self.schema.feature_names]
+        return tuple(tuple(place[index] for index in term) for term in self.terms)
 
 
 @runtime_checkable
@@ -211,6 +227,27 @@ class ScoreMap(BoundedFeatures):
     def of_rows(self, synthetic: SyntheticTable) -> RowFeatures:
         """Return the features of synthetic rows, as a release stores them."""
         return RowFeatures(synthetic.schema, self.transform(synthetic.frame), self.bound, self.flag, self.digest())
+
+    def of_columns(self, schema: Schema) -> tuple[FeatureMap, Array] | None:
+        """Return features of the columns, and U (k, r), by which their mean follows from the mean of z.
+
+        The raw values of `ColumnScores` are linear in z. The features are the combinations of them for which U has
+        orthonormal columns: independent noise of one variance in the mean of z remains independent noise of the same
+        variance in their mean. None if no columns are among the scores. They are never clipped, because they describe
+        numbers that are public already.
+        """
+        last = self.scores[-1]
+        if not isinstance(last, ColumnScores):
+            return None
+        n_terms = len(last.terms)
+        back = np.linalg.pinv(self.whitener, rcond=_BACK)[:, -n_terms:]  # (k, term)
+        units = np.linalg.norm(back, axis=0)
+        units[units == 0] = 1.0
+        turned, sizes, axes = np.linalg.svd(back / units, full_matrices=False)
+        kept = sizes > _BACK * sizes[0]
+        whitener = (axes[kept].T / sizes[kept]) / units[:, None]
+        found = FeatureMap(schema, last.terms_of(schema), self.center[-n_terms:], whitener, bound=1.0, flag=False)
+        return replace(found, bound=found.reach), turned[:, kept]
 
     def digest(self) -> str:
         """Return a digest of the score functions, centre, whitener and bound."""

@@ -19,9 +19,10 @@ import pyarrow.parquet as pq
 
 from iwbayes._archive import MAX_BYTES, ArchiveError, pack, pack_arrays, unpack, unpack_arrays
 from iwbayes.arrays import Array
+from iwbayes.distributions import DISTRIBUTIONS
 from iwbayes.features import FeatureMap
 from iwbayes.features.scores import RowFeatures
-from iwbayes.measurement import DISTRIBUTIONS, Measurement
+from iwbayes.measurement import Measurement
 from iwbayes.schema import Schema
 from iwbayes.schema.columns import Column, _Numeric, _Whole
 from iwbayes.statement import INFINITE, PrivacyStatement
@@ -31,9 +32,11 @@ from iwbayes.weights import Weights
 #: Read once, because a process may later lose permission to read installed packages.
 PACKAGE_VERSION = version("iwbayes")
 FORMAT = "iwbayes release"
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 #: Largest number of factors of a term in a file of version 2.
 _DEGREE_OF_2 = 6
+#: Measurements inside the measurement of a tilt.
+_PARTS = ("held_back", "columns")
 MANIFEST, TABLE, WEIGHTS, MEASUREMENTS = "manifest.json", "table.parquet", "weights.npz", "measurements.npz"
 
 
@@ -80,8 +83,11 @@ def _version_needed(measurement: Measurement | None, statement: PrivacyStatement
 
     Version 2 added explicit terms. Version 3 added longer terms and held-back tests. Version 4 added the options for
     cells that do not fit, the rules of ledgers, and the coefficients of tilts. Version 5 added features of rows.
+    Version 6 added the columns that early stages measured.
     """
     features = None if measurement is None else measurement.features
+    if measurement is not None and measurement.columns is not None:
+        return 6
     if isinstance(features, RowFeatures):
         return 5
     tilts = measurement is not None and measurement.coefficients is not None
@@ -263,9 +269,11 @@ def _measurement_to_parts(measurement: Measurement) -> tuple[dict[str, Any], dic
     if measurement.coefficients is not None:
         settings["coefficients"] = True
         arrays["coefficients"] = measurement.coefficients
-    if measurement.held_back is not None:
-        settings["held_back"], more = _measurement_to_parts(measurement.held_back)
-        arrays.update({f"held_back_{name}": array for name, array in more.items()})
+    for part in _PARTS:
+        other = getattr(measurement, part)
+        if other is not None:
+            settings[part], more = _measurement_to_parts(other)
+            arrays.update({f"{part}_{name}": array for name, array in more.items()})
     return settings, arrays
 
 
@@ -288,19 +296,21 @@ def _read_weights(
 
 
 def _array_dims(settings: dict[str, Any], prefix: str = "") -> dict[str, int]:
-    """Return the numbers of dimensions of the arrays of a measurement and of its held-back test, by array name."""
+    """Return the numbers of dimensions of the arrays of a measurement and of its parts, by array name."""
     dims = {f"{prefix}value": 1}
     if settings["features"] is not None:
         own = {"values": 2} if "function" in settings["features"] else {"center": 1, "whitener": 2}
         dims |= {f"{prefix}{name}": count for name, count in own.items()}
     if prefix:
-        if "held_back" in settings:
-            raise ArchiveError("its held-back test has another held-back test")
+        if set(_PARTS) & set(settings):
+            raise ArchiveError("a part of its measurement has parts itself")
         return dims
     if settings.get("coefficients", False) is True:
         dims["coefficients"] = 1
-    other = settings.get("held_back")
-    return dims if other is None else dims | _array_dims(other, "held_back_")
+    for part in _PARTS:
+        if settings.get(part) is not None:
+            dims |= _array_dims(settings[part], f"{part}_")
+    return dims
 
 
 def _read_measurement(
@@ -309,7 +319,8 @@ def _read_measurement(
     own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
     if not np.isfinite(own["value"]).all():
         raise ArchiveError("its measured mean is not finite")
-    noise, features, other = settings["noise"], None, settings.get("held_back")
+    noise, features = settings["noise"], None
+    parts = {part: settings[part] for part in _PARTS if settings.get(part) is not None}
     if settings["features"] is not None:
         kind = RowFeatures if "function" in settings["features"] else FeatureMap
         features = kind.from_arrays(schema, settings["features"], own)
@@ -322,9 +333,9 @@ def _read_measurement(
         sensitivity=_number(settings, "sensitivity"),
         features=features,
         n_private=_checked(settings, "n_private", int),
-        held_back=None if other is None else _read_measurement(arrays, other, schema, "held_back_"),
         coefficients=own.get("coefficients"),
         row_error=_checked(settings, "row_error", float) if "row_error" in settings else math.nan,
+        **{part: _read_measurement(arrays, other, schema, f"{part}_") for part, other in parts.items()},
     )
 
 

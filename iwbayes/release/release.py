@@ -122,8 +122,8 @@ class Release:
                 f"the weights were measured for {len(rows.values)} synthetic rows; there are {len(self.synthetic)}. "
                 f"Pass the rows of these weights."
             )
-        for part in () if measurement is None else (measurement, measurement.held_back):
-            if part is not None and part.features is not None and part.features.schema != self.synthetic.schema:
+        for part in () if measurement is None else measurement.parts:
+            if part.features is not None and part.features.schema != self.synthetic.schema:
                 raise ValueError("weights and synthetic rows have different schemas. Fit the weights to these rows.")
         self._check_parts()
 

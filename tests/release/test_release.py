@@ -18,15 +18,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from iwbayes import _archive
+from iwbayes.distributions import CubeDistribution, GaussianDistribution, LaplaceDistribution, SphericalDistribution
 from iwbayes.features import FeatureMap
 from iwbayes.features.scores import RowFeatures
-from iwbayes.measurement import (
-    CubeDistribution,
-    GaussianDistribution,
-    LaplaceDistribution,
-    Measurement,
-    SphericalDistribution,
-)
+from iwbayes.measurement import Measurement
 from iwbayes.release import FORMAT_VERSION, Release, ReleaseError, file, load
 from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
 from iwbayes.statement import Event, PrivacyStatement
@@ -99,13 +94,14 @@ def same_measurement(a, b, frame):
     assert (a is None) == (b is None)
     if a is not None:
         same_measurement(a.held_back, b.held_back, frame)
+        same_measurement(a.columns, b.columns, frame)
         assert a.value.tobytes() == b.value.tobytes()
         assert (a.name, a.noise, a.sensitivity, a.n_private) == (b.name, b.noise, b.sensitivity, b.n_private)
         assert (a.features is None) == (b.features is None)
     if a is not None and a.features is not None:
         assert a.features.to_arrays()[0] == b.features.to_arrays()[0]
-        for name in ("center", "whitener"):
-            assert getattr(a.features, name).tobytes() == getattr(b.features, name).tobytes()
+        for one, other in zip(a.features.to_arrays()[1].values(), b.features.to_arrays()[1].values(), strict=True):
+            assert one.tobytes() == other.tobytes()
         left, right = (measurement.features.transform(frame) for measurement in (a, b))
         # the arrays are equal bit for bit; their memory layout, and so the order of BLAS's sums, may not be
         np.testing.assert_allclose(left, right, rtol=1e-12, atol=1e-12)
@@ -311,6 +307,21 @@ def release_in_stages():
     )
 
 
+def release_with_columns():
+    """In stages, with the columns that the early ones measured."""
+    release = release_in_stages()
+    first, other = release.weights.measurement, chosen_release().weights.measurement
+    return replace(release, weights=replace(release.weights, measurement=replace(first, columns=other)))
+
+
+def test_columns_of_early_stages_return(tmp_path):
+    release = release_with_columns()
+    back = load(release.save(tmp_path / "r.iwb"))
+    same(release, back)
+    assert back.weights.measurement.columns.features.terms == CHOSEN
+    assert release.weights.fingerprint() != release_in_stages().weights.fingerprint()
+
+
 def test_features_of_rows_return(tmp_path):
     release = release_in_stages()
     back = load(release.save(tmp_path / "r.iwb"))
@@ -332,7 +343,7 @@ def test_features_of_rows_are_checked(tmp_path, wrong):
 def test_files_have_the_oldest_version_that_holds_them(tmp_path):
     """What an older reader knows it can still read, and of the rest it says that it is too old."""
     releases = {1: make_release(), 2: chosen_release(), 3: release_that_holds_back()}
-    releases[5] = release_in_stages()
+    releases[5], releases[6] = release_in_stages(), release_with_columns()
     releases[4] = replace(releases[1], statement=replace(releases[1].statement, on_undeclared="missing"))
     bare = make_release(measured=False)
     for version, release in [*releases.items(), (1, bare)]:
@@ -350,24 +361,30 @@ def test_a_measurement_that_is_held_back_returns(tmp_path):
     assert back.weights.measurement.held_back.name == "test of fit"
 
 
+PARTS = {"held_back": release_that_holds_back, "columns": release_with_columns}
+
+
 @pytest.mark.parametrize("wrong", [3, [], {}, "x", {"features": None}, True])
-def test_nothing_else_is_held_back(tmp_path, wrong):
-    members = members_of(release_that_holds_back().save(tmp_path / "good.iwb"))
+@pytest.mark.parametrize("part", PARTS)
+def test_parts_of_a_measurement_are_checked(tmp_path, part, wrong):
+    members = members_of(PARTS[part]().save(tmp_path / "good.iwb"))
 
     def change(manifest):
-        manifest["weights"]["measurement"]["held_back"] = wrong
+        manifest["weights"]["measurement"][part] = wrong
 
     refused(write(tmp_path / "r.iwb", sealed(members, change)), "cannot be read")
 
 
-def test_what_is_held_back_holds_nothing_back(tmp_path):
-    members = members_of(release_that_holds_back().save(tmp_path / "good.iwb"))
+@pytest.mark.parametrize("inner", PARTS)
+@pytest.mark.parametrize("part", PARTS)
+def test_parts_of_a_measurement_have_no_parts(tmp_path, part, inner):
+    members = members_of(PARTS[part]().save(tmp_path / "good.iwb"))
 
     def change(manifest):
-        own = manifest["weights"]["measurement"]["held_back"]
-        own["held_back"] = dict(own)
+        own = manifest["weights"]["measurement"][part]
+        own[inner] = dict(own)
 
-    refused(write(tmp_path / "r.iwb", sealed(members, change)), "has another held-back test")
+    refused(write(tmp_path / "r.iwb", sealed(members, change)), "has parts itself")
 
 
 @pytest.mark.parametrize(

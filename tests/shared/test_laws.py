@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from scipy import integrate
 
-from iwbayes.measurement import (
+from iwbayes.distributions import (
     DISTRIBUTIONS,
     CubeDistribution,
     GaussianDistribution,
     LaplaceDistribution,
-    Measurement,
     NoiseDistribution,
     SphericalDistribution,
 )
+from iwbayes.measurement import Measurement
 
 DRAWS = 200_000
 every_law = pytest.mark.parametrize("distribution", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)

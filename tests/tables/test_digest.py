@@ -10,8 +10,9 @@ import pytest
 
 import iwbayes as iw
 from iwbayes._digest import digest
+from iwbayes.distributions import GaussianDistribution
 from iwbayes.features import FeatureMap
-from iwbayes.measurement import GaussianDistribution, Measurement
+from iwbayes.measurement import Measurement
 from iwbayes.weights import Weights
 
 SCHEMA = iw.Schema(

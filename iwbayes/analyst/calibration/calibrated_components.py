@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import xarray as xr
@@ -28,6 +29,7 @@ def likelihood_terms(posterior: WeightedPosterior, mode: Mode) -> LikelihoodTerm
         posterior.weights / total,
         posterior.gradients_at,
         posterior.scores,
+        partial(posterior.curvatures, mode.theta),
     )
 
 

@@ -143,7 +143,8 @@ class Hierarchy:
         both, p = np.ix_(given.informed, given.informed), len(given.informed)
         one: dict[str, Any] = {}
         shares = ("explained", "second_order", "misfit_share", "unrehearsed_share")
-        for name in ("mean", "likelihood_mean", "kappa", "dfbetas", "variation", "score_ratio", *shares):
+        ratios = ("kappa", "dfbetas", "variation", "score_ratio", "curvature_error")
+        for name in ("mean", "likelihood_mean", *ratios, *shares):
             one[name] = given.placed(getattr(normal, name))
         for name in ("covariance", "likelihood_covariance", "uncalibrated_covariance"):
             one[name] = np.full((p, p), np.nan)

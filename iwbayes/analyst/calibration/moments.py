@@ -15,6 +15,9 @@ from iwbayes.arrays import Array, row_blocks, symmetric
 
 #: Size of one block of rows, in numbers: 2^22 float64 are 32 MiB.
 BLOCK_NUMBERS = 2**22
+#: Prior standard deviation of the tilt's coefficients along cut directions. Most of them are structural zeros, where a
+#: wider prior would have the shares of impossible cells change by large factors.
+CUT_SD = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,13 +59,12 @@ class TiltMoments:
 
         P_b = (H S_m^-1 H + I/tau^2)^-1 is computed as a/(1 + a/tau^2) in the eigenvectors of
         H^-1 S_m H^-1 = diag(a), which needs no inverse of S_m. Along cut directions the moments carry no information
-        about b. P_b is therefore tau^2 there, its limit as H vanishes. By Cauchy and Schwarz this adds at most
-        FEATURE_CUT h_max tau^2 in units of the scores' variance. The residual scores keep these directions too.
-        Cutting therefore makes intervals wider in both parts, never narrower.
+        about b, and P_b is CUT_SD^2. By Cauchy and Schwarz this adds at most FEATURE_CUT h_max in units of the scores'
+        variance. The residual scores keep these directions too.
         """
         half = self.cross @ self.coefficient_root(n_private, tau)
         cut = self.cross - self.cross @ self.basis @ self.basis.T
-        return half @ half.T + tau**2 * (cut @ cut.T)
+        return half @ half.T + min(tau, CUT_SD) ** 2 * (cut @ cut.T)
 
     def unspanned(self, information: Array) -> Array:
         """Return the residual of the scores' covariance `information` on the kept features, both (p, p)."""

@@ -76,6 +76,7 @@ def pool_normals(normals: Sequence[CalibratedNormal]) -> tuple[CalibratedNormal,
         variation=np.stack([n.variation for n in normals]).min(axis=0),
         unrehearsed_share=np.stack([n.unrehearsed_share for n in normals]).max(axis=0),
         score_ratio=np.stack([n.score_ratio for n in normals]).max(axis=0),
+        curvature_error=np.stack([n.curvature_error for n in normals]).max(axis=0),
         cut_directions=max(n.cut_directions for n in normals),
         prior_directions=max(n.prior_directions for n in normals),
     )

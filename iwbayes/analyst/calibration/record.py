@@ -24,10 +24,9 @@ from iwbayes.analyst.calibration.domain import (
     nonquadraticity_check,
     parameter_checks,
     smallest_known,
-    weight_checks,
-    weight_facts,
 )
 from iwbayes.analyst.calibration.pooled_variance import pool_normals
+from iwbayes.analyst.calibration.release_limits import weight_checks, weight_facts
 from iwbayes.analyst.calibration.sandwich import CalibratedNormal
 from iwbayes.analyst.inference.tilt_posterior import TiltPosterior
 from iwbayes.analyst.released_tilt import ReleasedTilt, is_noise_aware
@@ -85,7 +84,8 @@ def calibration_record(
 
         - ``calibrated``: whether all checks of this parameter are inside their limits;
         - ``kappa``, ``explained``, ``dfbetas`` (how far a single row moves the estimate, in standard deviations),
-          ``variation`` (variance of the scores over the variance that the curvature implies) and ``skew``;
+          ``variation`` (variance of the scores over the variance that the curvature implies), ``skew`` and
+          ``curvature_error`` (see :func:`~iwbayes.diagnose`);
         - ``second_order`` (share of the variance that is of second order in the weights) and ``misfit_share`` (share
           that is due to the misfit of the rows); all NaN for hyperparameters, like those above;
         - ``mean_weighted``, ``sd_weighted``, ``mean_calibrated``, ``sd_calibrated``, in unconstrained space;
@@ -95,7 +95,8 @@ def calibration_record(
         Attributes: ``method`` ("tilt" or "row sandwich"), ``weight_draws`` (their number), ``verdict`` ("calibrated",
         "calibrated in part" or "not calibrated"), ``reasons`` (text, one per line, empty if there are none),
         ``kappa_max``, ``explained_min``, ``second_order_max``, ``misfit_share_max``, ``dfbetas_max``,
-        ``variation_min``, ``misfit``, ``kappa0``, ``skew`` (the largest), ``nonquadraticity``, ``likelihood_ess``,
+        ``variation_min``, ``curvature_error_max``, ``misfit``, ``kappa0``, ``skew`` (the largest),
+        ``nonquadraticity``, ``likelihood_ess``,
         ``cut_directions``, ``prior_directions``, ``pareto_k``, ``ess``, ``n_private``, ``n_synthetic``,
         ``clipped_private``, ``clipped_synthetic``.
     """
@@ -289,7 +290,7 @@ def described(
     between: Array,
 ) -> tuple[dict[str, Array], dict[str, float]]:
     """Return the columns of a record, including its `own` ones, and the worst of the known values of some columns."""
-    of_normal = ("kappa", "explained", "misfit_share", "dfbetas", "variation", "score_ratio")
+    of_normal = ("kappa", "explained", "misfit_share", "dfbetas", "variation", "score_ratio", "curvature_error")
     columns = {name: np.full(len(names), NAN) if normal is None else getattr(normal, name) for name in of_normal} | own
     columns |= {
         "mean_weighted": mean_before,
@@ -304,6 +305,7 @@ def described(
         "dfbetas_max": -smallest_known(-columns["dfbetas"]),
         "variation_min": smallest_known(columns["variation"]),
         "score_ratio_max": -smallest_known(-columns["score_ratio"]),
+        "curvature_error_max": -smallest_known(-columns["curvature_error"]),
     }
     return columns, worst
 

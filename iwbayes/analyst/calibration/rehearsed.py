@@ -19,16 +19,16 @@ from scipy.special import stdtrit
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst.calibration.calibrated_components import likelihood_terms
 from iwbayes.analyst.calibration.domain import (
-    SHAPE_CHECKS,
+    REHEARSED_CHECKS,
     Check,
     above,
     failed_refits_check,
     nonquadraticity_check,
     smallest_known,
-    weight_facts,
 )
 from iwbayes.analyst.calibration.pooled_variance import map_parts, with_marginals
 from iwbayes.analyst.calibration.record import dataset, described, judge
+from iwbayes.analyst.calibration.release_limits import weight_facts
 from iwbayes.analyst.calibration.sandwich import CalibratedNormal, Spread, calibrate_normal
 from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior
 from iwbayes.analyst.released_tilt import ReleasedTilt
@@ -128,7 +128,7 @@ def rehearse_estimates(posterior: WeightedPosterior, mode: Mode, release: Releas
     rehearsals.check(release)
     start = posterior.mode(mode.theta)
     # estimate of the likelihood alone; the other parts of a calibrated normal are not needed
-    alone = replace(likelihood_terms(posterior, start), gradients_at=None, scores_at=None)
+    alone = replace(likelihood_terms(posterior, start), gradients_at=None, scores_at=None, curvatures=None)
     own = calibrate_normal(alone, prior=posterior.prior, n_private=release.n_private)
     found: list[Refit | None] = []
     # while the model is fitted to one replay, the next one is read and its features are computed
@@ -160,7 +160,7 @@ def _refit(posterior: WeightedPosterior, start: Array, replay: Release, tilt: Re
     values = replay.weights.values
     try:
         other = posterior.on_rows(replay.synthetic, values * (posterior.weights.sum() / values.sum()))
-        terms = replace(likelihood_terms(other, other.mode(start)), scores_at=None)
+        terms = replace(likelihood_terms(other, other.mode(start)), scores_at=None, curvatures=None)
         normal = calibrate_normal(terms, prior=other.prior, n_private=replay.n_private, tilt=tilt)
     except (RuntimeError, ValueError, np.linalg.LinAlgError):
         return None
@@ -279,6 +279,6 @@ def rehearsal_record(
         nonquadraticity_check(nonquadraticity),
         *([Check("measured", "nothing", "", "fail", _NOTHING)] if tilt is None else []),
     ]
-    verdict = judge(names, columns, SHAPE_CHECKS, of_all, known, linked)
+    verdict = judge(names, columns, REHEARSED_CHECKS, of_all, known, linked)
     record = dataset(names, columns, facts, normal, *verdict)
     return record.assign(deviation=(("rehearsal", "parameter"), found.deviations)).assign_coords(rehearsal=np.arange(n))

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from iwbayes._threads import one_blas_thread
+from iwbayes.analyst.calibration.curvature import curvature_error
 from iwbayes.analyst.calibration.influence import dfbetas, likelihood_ess, variation
 from iwbayes.analyst.calibration.kappa import explained_share, kappa, kappa_overall
 from iwbayes.analyst.calibration.meat import Meat
@@ -50,6 +51,8 @@ class LikelihoodTerms:
     shares: Array  # (row,)
     gradients_at: GradientsAt | None = None  # enables the second-order term in the noise of the moments
     scores_at: Callable[[Array], Array] | None = None  # scores at other theta; enables marginals by the score equation
+    # from pairs of directions, each (p, q), to minus the rows' second derivatives (row, q); enables `curvature_error`
+    curvatures: Callable[[Array, Array], Array] | None = None
 
     def __post_init__(self) -> None:
         """Check shapes and values, and scale the shares."""
@@ -114,6 +117,8 @@ class CalibratedNormal:
         Ratio of the length of a 90 % interval by the score equation to that of the normal: 1 if the normal is adequate,
         infinite if nothing bounds the parameter. NaN without a tilt or `scores_at`, and for parameters that the prior
         alone informs.
+    curvature_error : ndarray, shape (p,)
+        See `curvature_error`; NaN without a tilt or `curvatures`, and for parameters that the prior alone informs.
     cut_directions : int
         Number of directions of phi that were cut because the weighted rows hardly vary there.
     prior_directions : int
@@ -139,6 +144,7 @@ class CalibratedNormal:
     variation: Array
     unrehearsed_share: Array
     score_ratio: Array
+    curvature_error: Array
     cut_directions: int
     prior_directions: int
     marginals: Mapping[int, ScoreMarginal] = field(default_factory=dict)
@@ -228,6 +234,9 @@ def calibrate_normal(
         step = bread @ (shares @ scores)
         mean, posterior = _posterior(prior, theta, basis, n_prior, inner, meat.total, shares @ scores)
         ratio: Array = unknown
+        unsure: Array = unknown
+        if tilt is not None and terms.curvatures is not None:
+            unsure = curvature_error(terms.curvatures, bread, scores, shares, tilt, n_private, meat.misfit)
         marginals: Mapping[int, ScoreMarginal] = {}
         if tilt is not None and terms.scores_at is not None:
             equation = ScoreEquation(
@@ -253,6 +262,7 @@ def calibrate_normal(
         variation=variation(information, bread),
         unrehearsed_share=missed,
         score_ratio=ratio,
+        curvature_error=unsure,
         cut_directions=0 if moments is None else moments.cut_directions,
         prior_directions=n_prior,
         marginals=marginals,

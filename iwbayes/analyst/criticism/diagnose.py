@@ -12,17 +12,15 @@ import xarray as xr
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.domain import (
-    SHAPE_CHECKS,
+    REHEARSED_CHECKS,
     Check,
     above,
     below,
     failed_refits_check,
     nonquadraticity_check,
     parameter_checks,
-    tail_checks,
-    weight_checks,
-    weight_facts,
 )
+from iwbayes.analyst.calibration.release_limits import tail_checks, weight_checks, weight_facts
 from iwbayes.analyst.checks import check_release
 from iwbayes.analyst.criticism.diagnostics_table import COLUMNS, NAN, OF_FORMULA, OF_REHEARSALS, Diagnostics
 from iwbayes.analyst.criticism.pointwise import group_or_empty
@@ -41,6 +39,7 @@ _WORST = {
     "misfit_share": "misfit_share_max",
     "dfbetas": "dfbetas_max",
     "variation": "variation_min",
+    "curvature_error": "curvature_error_max",
     "skew": "skew",
 }
 
@@ -85,6 +84,9 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
         - ``variation``: smallest ratio of the variance of a parameter's scores to the variance that the curvature
           implies. It is near zero if an outcome or a level has too few rows, so that only the prior keeps the estimate
           finite.
+        - ``curvature_error``: largest relative error in the length of an interval due to the curvature of the log
+          likelihood, which depends on the relations between predictors. ``curvature_error[parameter]`` is the error for
+          each parameter.
         - ``skew``: largest distance between mean and mode of the weighted posterior, in standard deviations.
         - ``nonquadraticity``, for models with hyperparameters: standard deviation, over the weighted posterior, of the
           difference between the log likelihood and its quadratic approximation.
@@ -210,7 +212,7 @@ def _calibration(record: xr.Dataset | None, *, of_another: bool) -> list[Check]:
     judges: Any = parameter_checks(pooled=attrs["method"] == "pool")
     by_rehearsals = attrs["method"] == "rehearsals"
     if by_rehearsals:
-        judges = {name: judge if name in SHAPE_CHECKS else partial(_unjudged, judge) for name, judge in judges.items()}
+        judges = {name: REHEARSED_CHECKS.get(name, partial(_unjudged, judge)) for name, judge in judges.items()}
     checks = [
         Check("calibration", value, "calibrated", "ok" if good else "warn" if in_part else "fail", text),
         _info("method", attrs["method"]),

@@ -148,6 +148,9 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
             scores[:, j] = self._scores_function(theta, direction)
         return scores
 
+    def _scores_along(self, theta: np.ndarray, direction: np.ndarray) -> np.ndarray:
+        return np.asarray(self._scores_function(self._checked(theta), direction))
+
     def likelihood_hessian(self, theta: np.ndarray) -> np.ndarray:
         """Return the Hessian of the weighted log likelihood sum_i w_i l_i, shape (p, p), at theta (p,)."""
         return self._likelihood(theta)[2]

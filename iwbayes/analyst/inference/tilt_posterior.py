@@ -24,12 +24,14 @@ from iwbayes.analyst.inference.nuts import RHAT_FAILURE, SamplingSettings
 from iwbayes.analyst.inference.transport import map_draws
 from iwbayes.analyst.inference.weight_draws import draw_densities
 from iwbayes.analyst.inference.weighted_posterior import LogDensity
-from iwbayes.analyst.released_tilt import FEATURE_CUT, TAU
+from iwbayes.analyst.released_tilt import FEATURE_CUT
 from iwbayes.analyst.row_merging import MERGE_SHARE, identical_rows
 from iwbayes.arrays import Array, row_blocks, symmetric
 
 # Size of one block of weights of many draws, in numbers: 2^17 float64 are 1 MiB, which fits in a processor's cache.
 _BLOCK = 2**17
+#: Prior standard deviation of the coefficients, in units of the synthetic standard deviation of the features.
+PRIOR_SD = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +46,7 @@ class TiltPosterior(LogDensity):
     base: Array
     value: Array
     noise: Array
-    tau: float = TAU
+    tau: float = PRIOR_SD
 
     def merged(self) -> TiltPosterior:
         """Return the same posterior with identical rows merged; unchanged if few rows are identical."""

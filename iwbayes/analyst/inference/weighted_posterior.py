@@ -15,6 +15,8 @@ from iwbayes.analyst.inference.importance import OF_A_DRAW
 from iwbayes.arrays import Array
 from iwbayes.tables import SyntheticTable
 
+#: Step for differences of scores, in units in which the mean curvature per row is about one.
+CURVATURE_STEP = 1e-3
 # Most steps towards the mode under different weights, and the squared distance in standard deviations that ends them.
 _STEPS, _NEAR = 10, 1e-12
 
@@ -73,6 +75,21 @@ class WeightedPosterior(LogDensity):
     @abstractmethod
     def scores(self, theta: Array) -> Array:
         """Return the gradient of each row's unweighted log likelihood at theta (p,), shape (row, p)."""
+
+    def curvatures(self, theta: Array, left: Array, right: Array) -> Array:
+        """Return minus the second derivatives of the rows' log likelihoods along pairs of directions: (row, q).
+
+        `left` and `right` have shape (p, q) and units in which the mean curvature per row is about one.
+        """
+        found = []
+        for one, other in zip(left.T, right.T, strict=True):
+            ahead, behind = (self._scores_along(theta + way * CURVATURE_STEP * one, other) for way in (1, -1))
+            found.append((behind - ahead) / (2 * CURVATURE_STEP))
+        return np.stack(found, axis=1)
+
+    def _scores_along(self, theta: Array, direction: Array) -> Array:
+        """Return the derivative of each row's log likelihood along a direction (p,), shape (row,)."""
+        return np.asarray(self.scores(theta) @ direction)
 
     @abstractmethod
     def prior(self, theta: Array) -> tuple[Array, Array]:

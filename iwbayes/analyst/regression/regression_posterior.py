@@ -108,12 +108,20 @@ class RegressionPosterior(WeightedPosterior):
     def scores(self, theta: Array) -> Array:
         """Return the score of each row, unweighted, at theta (p,): shape (row, p), zeros for rows left out."""
         with one_blas_thread():
-            used = WeightedRows(self.design, self.weights).row_scores(theta)
+            return self._of_all_rows(WeightedRows(self.design, self.weights).row_scores(theta))
+
+    def curvatures(self, theta: Array, left: Array, right: Array) -> Array:
+        """Return minus the second derivatives of the rows' log likelihoods along pairs of directions, (row, q)."""
+        with one_blas_thread():
+            return self._of_all_rows(WeightedRows(self.design, self.weights).row_curvatures(theta, left, right))
+
+    def _of_all_rows(self, used: Array) -> Array:
+        """Add zeros for the rows that were left out."""
         if len(used) == self.design.n_rows:
             return used
-        scores = np.zeros((self.design.n_rows, self.design.n_parameters))
-        scores[self.design.rows] = used
-        return scores
+        every = np.zeros((self.design.n_rows, used.shape[1]))
+        every[self.design.rows] = used
+        return every
 
     def prior(self, theta: Array) -> tuple[Array, Array]:
         """Return the gradient (p,) and Hessian (p, p) of the log prior at theta (p,)."""

@@ -53,6 +53,24 @@ class WeightedRows:
             scores[:, -1] = score[k]
         return scores
 
+    def row_curvatures(self, theta: Array, left: Array, right: Array) -> Array:
+        """Return minus the second derivative of each row's log likelihood along pairs of directions.
+
+        `left` and `right` have shape (p, q), and the result (row, q).
+        """
+        eta, aux = self._predictors(theta)
+        hessian = self.design.family.hessian(eta, self.design.y, aux)
+        both = (self._moved(left), self._moved(right))
+        return -np.asarray(np.einsum("abi,iaq,ibq->iq", hessian, *both, optimize=True))
+
+    def _moved(self, directions: Array) -> Array:
+        """Return the change of predictors (and aux) of each row along directions (p, q): (row, predictor, q)."""
+        x, k, q = self.design.x, self.design.n_predictors, directions.shape[1]
+        moved = (x @ directions[: x.shape[1] * k].reshape(x.shape[1], k * q)).reshape(len(x), k, q)
+        if not self.design.auxiliary:
+            return moved
+        return np.concatenate([moved, np.broadcast_to(directions[-1], (len(x), 1, q))], axis=1)
+
     def gradient(self, theta: Array) -> tuple[float, Array]:
         """Return the weighted log likelihood at theta (p,) and its gradient (p,).
 

@@ -127,8 +127,7 @@ def _same_result(left: Any, right: Any) -> bool:
 
 def result_of(fitted: Any) -> Array:
     """Return the released numbers of weights: their logarithms, and their measurements if they have any."""
-    own = fitted.measurement
-    measured = [one for one in (own, None if own is None else own.held_back) if one is not None]
+    measured = [] if fitted.measurement is None else fitted.measurement.parts
     values = [np.asarray(one.value, dtype=np.float64).ravel() for one in measured]
     return np.concatenate([*values, fitted.log_weights.ravel()])
 

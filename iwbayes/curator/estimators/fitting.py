@@ -12,7 +12,7 @@ from iwbayes.curator.privacy.declared import admit, owed_events
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.mechanisms import VECTOR_MECHANISMS, Noisy
 from iwbayes.curator.protocols import LogRatio, PublicFacts, check_rows_at_hand
-from iwbayes.measurement import DISTRIBUTIONS
+from iwbayes.distributions import DISTRIBUTIONS
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.weights import Weights

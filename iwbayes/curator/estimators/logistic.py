@@ -25,7 +25,8 @@ from iwbayes.curator.estimators.logistic_loss import (
 )
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.protocols import PublicFacts
-from iwbayes.measurement import GaussianDistribution, LaplaceDistribution, Measurement, SphericalDistribution
+from iwbayes.distributions import GaussianDistribution, LaplaceDistribution, SphericalDistribution
+from iwbayes.measurement import Measurement
 from iwbayes.schema import Schema
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable, SyntheticTable

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_delta, gaussian_epsilon, gaussian_multiplier
 from iwbayes.curator.privacy.ledger import Ledger
-from iwbayes.measurement import CubeDistribution, GaussianDistribution, LaplaceDistribution, SphericalDistribution
+from iwbayes.distributions import CubeDistribution, GaussianDistribution, LaplaceDistribution, SphericalDistribution
 from iwbayes.statement import Event
 
 #: Noise scale and sensitivity span at least this many grid steps, so the rounding of a statistic is negligible.

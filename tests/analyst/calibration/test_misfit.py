@@ -19,7 +19,7 @@ from iwbayes.analyst.calibration.misfit import misfit_variance, unmeasured_varia
 from iwbayes.analyst.calibration.moments import score_moments, tilt_moments
 from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, calibrate_normal
 from iwbayes.analyst.criticism.weighted_sample import weighted_sample
-from iwbayes.analyst.released_tilt import HeldBack, ReleasedTilt
+from iwbayes.analyst.released_tilt import OtherMeans, ReleasedTilt
 from iwbayes.curator.estimators.tilting.held_back import HELD_BACK, held_back_features
 from iwbayes.curator.estimators.tilting.tilt import TEST_SHARE
 from iwbayes.curator.privacy.accounting import gaussian_multiplier, price
@@ -138,7 +138,7 @@ def test_features_that_the_tilt_spans_say_nothing():
     noise = 0.02**2 * np.eye(3)
     tilt = moments(shares, phi, scores, noise)
     for spanned in (np.zeros((len(phi), 2)), phi[:, :2] @ np.array([[1.0, 2.0], [0.5, -1.0]])):
-        held_back = HeldBack(spanned, np.full(2, 3.0), 1e-4 * np.eye(2))
+        held_back = OtherMeans(spanned, np.full(2, 3.0), 1e-4 * np.eye(2))
         assert misfit_variance(as_tilt(phi, noise, tilt.center, held_back=held_back), shares, 500) == 0.0
 
 
@@ -245,7 +245,7 @@ def test_what_chance_makes_counts_as_nothing():
     by_chance = (1 / n_private + 1 / len(phi)) * np.eye(5) + of_test
     draws = rng.multivariate_normal(np.zeros(5), by_chance, size=4000)
     found = [
-        misfit_variance(as_tilt(phi, noise, tilt.center, held_back=HeldBack(other, d, of_test)), shares, n_private)
+        misfit_variance(as_tilt(phi, noise, tilt.center, held_back=OtherMeans(other, d, of_test)), shares, n_private)
         for d in draws[:300]
     ]
     # without the floor at zero it is centred: the part above it is what a chi-square of five leaves
@@ -259,7 +259,7 @@ def test_a_misfit_is_found_and_widens_the_intervals(size):
     noise = 1e-12 * np.eye(3)
     tilt = moments(shares, phi, scores, noise)
     missed = size * np.array([1.0, -1.0, 1.0, 1.0, -1.0])
-    tested = as_tilt(phi, noise, tilt.center, held_back=HeldBack(other, missed, 1e-12 * np.eye(5)))
+    tested = as_tilt(phi, noise, tilt.center, held_back=OtherMeans(other, missed, 1e-12 * np.eye(5)))
     found = misfit_variance(tested, shares, 1e9)
     spread = np.linalg.inv((other * shares[:, None]).T @ other)
     assert_allclose(found, missed @ spread @ missed / 5 - 1 / len(phi), rtol=0.02)
@@ -283,8 +283,8 @@ def test_rotation_of_either_features_changes_nothing():
     rng = np.random.default_rng(5)
     turn, spin = (np.linalg.qr(rng.normal(size=(k, k)))[0] for k in (3, 5))
     own_value = np.array([0.05, -0.02, 0.01])
-    first = as_tilt(phi, noise, own_value, held_back=HeldBack(other, value, of_test))
-    turned = HeldBack(other @ spin, value @ spin, spin.T @ of_test @ spin)
+    first = as_tilt(phi, noise, own_value, held_back=OtherMeans(other, value, of_test))
+    turned = OtherMeans(other @ spin, value @ spin, spin.T @ of_test @ spin)
     second = as_tilt(phi @ turn, turn.T @ noise @ turn, own_value @ turn, held_back=turned)
     first, second = (misfit_variance(tilt, shares, 500) for tilt in (first, second))
     assert_allclose(second, first, rtol=1e-9)

@@ -14,7 +14,7 @@ from scipy.special import expit
 
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.released_tilt import ReleasedTilt
+from iwbayes.analyst.released_tilt import TAU, ReleasedTilt
 
 pytestmark = pytest.mark.interpreted
 
@@ -36,7 +36,7 @@ def calibrated_likelihood(release, scores, curvature, theta):
     away = away - p @ away
     s = scores - p @ scores
     h, c = (away * p[:, None]).T @ away, (s * p) @ away
-    posterior = np.linalg.inv(h @ np.linalg.inv(h / N + noise) @ h + np.eye(len(h)))
+    posterior = np.linalg.inv(h @ np.linalg.inv(h / N + noise) @ h + np.eye(len(h)) / TAU**2)
     left = s - away @ np.linalg.solve(h, c)
     variance = np.sum(p**2 * left**2) + c @ posterior @ c
     return theta + p @ scores / curvature, variance / curvature**2

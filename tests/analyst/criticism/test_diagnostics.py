@@ -15,8 +15,9 @@ from iwbayes.analyst.calibration.record import calibration_record
 from iwbayes.analyst.criticism.diagnose import diagnose
 from iwbayes.analyst.fit_record import weights_digest
 from iwbayes.analyst.released_tilt import ReleasedTilt
+from iwbayes.distributions import GaussianDistribution
 from iwbayes.features import FeatureMap
-from iwbayes.measurement import GaussianDistribution, Measurement
+from iwbayes.measurement import Measurement
 from iwbayes.schema import Real, Schema
 from iwbayes.weights import kish_ess, psislw
 
@@ -26,8 +27,10 @@ RELEASE_CHECKS = {
     "epsilon", "delta", "adjacency", "noise", "certified",
 }  # fmt: skip
 FIT_CHECKS = {
-    "calibration", "method", "kappa", "kappa0", "explained", "misfit", "dfbetas", "variation", "skew", "likelihood_ess",
+    "calibration", "method", "kappa", "kappa0", "explained", "misfit", "dfbetas", "variation", "curvature_error",
+    "skew", "likelihood_ess",
 }  # fmt: skip
+OF_EACH = ("kappa", "explained", "misfit", "curvature_error")
 SAMPLER_CHECKS = {"r_hat", "ess_bulk", "ess_tail"}
 
 
@@ -44,7 +47,7 @@ def make_release(noise="hardened", spread=0.3, clipped=0.01, n_private=1000):
 
 def make_idata(
     release, kappa=(0.1, 0.02), mode=0.0, likelihood_ess=1800.0, shift=0.0, calibrated=True, explained=(0.92, 0.95),
-    dfbetas=(0.02, 0.01),
+    dfbetas=(0.02, 0.01), curvature_error=(0.03, 0.05),
 ):  # fmt: skip
     rng = np.random.default_rng(3)
     draws = rng.normal(size=(4, 500, 2))
@@ -55,7 +58,7 @@ def make_idata(
         normal = normal_of(
             np.zeros(2), np.eye(2), mode=np.full(2, mode), kappa=np.array(kappa), kappa0=7.0,
             explained=np.array(explained), likelihood_ess=likelihood_ess, dfbetas=np.array(dfbetas),
-            cut_directions=1,
+            curvature_error=np.array(curvature_error), cut_directions=1,
         )  # fmt: skip
         flat = draws.reshape(-1, 2)
         groups["calibration"] = calibration_record(
@@ -102,7 +105,7 @@ def test_what_is_wrong_with_a_release_is_said(settings, check, verdict):
 def test_a_calibrated_fit_with_its_release():
     release = make_release()
     table = diagnose(release, make_idata(release))
-    of_each = {f"{check}[b[{j}]]" for check in ("calibration", "kappa", "explained", "misfit") for j in (0, 1)}
+    of_each = {f"{check}[b[{j}]]" for check in ("calibration", *OF_EACH) for j in (0, 1)}
     assert set(table.index) == RELEASE_CHECKS | FIT_CHECKS | SAMPLER_CHECKS | of_each
     assert table.index.is_unique and set(table["verdict"]) <= {"ok", "info"}
     assert table.loc["kappa", "value"] == 0.1 and table.loc["kappa[b[1]]", "value"] == 0.02
@@ -123,6 +126,9 @@ def test_a_calibrated_fit_with_its_release():
         ({"kappa": (0.1, 0.3)}, "calibration[b[0]]", "ok"),
         ({"kappa": (0.2, 0.3)}, "calibration", "fail"),
         ({"dfbetas": (0.01, 0.7)}, "dfbetas", "fail"),
+        ({"curvature_error": (0.05, 0.4)}, "curvature_error", "fail"),
+        ({"curvature_error": (0.05, 0.4)}, "curvature_error[b[1]]", "fail"),
+        ({"curvature_error": (0.05, 0.4)}, "calibration[b[0]]", "ok"),
         ({"explained": (0.92, 0.3)}, "explained[b[1]]", "fail"),
         ({"mode": 0.9}, "skew", "fail"),
         ({"likelihood_ess": 80.0}, "likelihood_ess", "warn"),

@@ -19,8 +19,8 @@ from iwbayes._warnings import WeightsWarning
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.criticism.compare import stacking_weights
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample
+from iwbayes.distributions import GaussianDistribution
 from iwbayes.features import FeatureMap
-from iwbayes.measurement import GaussianDistribution
 from iwbayes.release import Release
 from iwbayes.schema import Real, Schema
 from iwbayes.tables import SyntheticTable

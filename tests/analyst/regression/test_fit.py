@@ -20,10 +20,11 @@ from iwbayes.analyst.regression.fit import fit
 from iwbayes.analyst.regression.priors import LogPrior, prior_scales
 from iwbayes.analyst.regression.regression_posterior import RegressionProblem, find_modes
 from iwbayes.analyst.regression.weighted_rows import WeightedRows, merge_draws
+from iwbayes.distributions import GaussianDistribution
 from iwbayes.features import FeatureMap
 from iwbayes.features.formulas import model_terms
 from iwbayes.features.terms import ordered_terms
-from iwbayes.measurement import GaussianDistribution, Measurement
+from iwbayes.measurement import Measurement
 from iwbayes.schema import Categorical, Integer, Schema
 from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights

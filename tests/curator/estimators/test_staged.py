@@ -2,6 +2,7 @@
 
 import json
 import math
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -11,11 +12,14 @@ import pytest
 from factories import SCHEMA, simulate
 
 import iwbayes as iw
+from iwbayes.analyst.calibration.domain import CURVATURE_LIMIT
+from iwbayes.curator.estimators.tilting import staged
 from iwbayes.curator.estimators.tilting.staged import STAGES, combined
 from iwbayes.curator.privacy.accounting import gaussian_multiplier, price
 from iwbayes.curator.protocols import PublicFacts
-from iwbayes.features.scores import RowFeatures, ScoreMap
-from iwbayes.measurement import GaussianDistribution, Measurement
+from iwbayes.distributions import GaussianDistribution
+from iwbayes.features.scores import ColumnScores, RowFeatures, ScoreMap
+from iwbayes.measurement import Measurement
 from iwbayes.release import load
 
 FORMULA = "y ~ x + z"
@@ -104,6 +108,70 @@ def test_without_noise_the_estimate_is_that_of_the_private_rows():
     weights = iw.StagedTilt([iw.model(FORMULA)]).fit(private, synthetic, ledger(1e6), epsilon=1e5, delta=1e-6)
     after = estimates(FORMULA, synthetic, weights.values * 1500 / 4000)
     assert np.abs(after - truth).max() < 0.02 < 0.1 < np.abs(before - truth).max()
+
+
+def related_tables(n, m, *, seed=8, blurred=True):
+    """Private rows with two predictors that nearly agree, and synthetic rows whose generator missed that."""
+    schema = iw.Schema(iw.Binary("y"), iw.Real("a", -4, 4), iw.Real("b", -4, 4))
+
+    def rows(size, apart, rng):
+        a = rng.normal(size=size)
+        b = a + apart * rng.normal(size=size) if apart else rng.normal(size=size)
+        y = rng.random(size) < 1 / (1 + np.exp(-(a - 0.5 * b)))
+        return pd.DataFrame({"y": y.astype(int), "a": np.clip(a, -4, 4), "b": np.clip(b, -4, 4)})
+
+    rng = np.random.default_rng(seed)
+    private = iw.PrivateTable(rows(n, 0.3, rng), schema)
+    synthetic = iw.SyntheticTable(rows(m, 0.0 if blurred else 0.3, rng), schema, already_spent=(0, 0), origin="else")
+    return private, synthetic
+
+
+def sd_of(frame, shares, theta):
+    """Standard deviations of the coefficients of y ~ a + b by the curvature of these rows."""
+    x = np.column_stack([np.ones(len(frame)), frame["a"], frame["b"]])
+    mean = 1 / (1 + np.exp(-x @ theta))
+    return np.sqrt(np.diag(np.linalg.inv((x * (shares * mean * (1 - mean))[:, None]).T @ x)))
+
+
+@pytest.mark.parametrize("planted", [False, True], ids=["as it is", "planted: without products"])
+def test_how_strongly_predictors_are_related_is_measured(monkeypatch, planted):
+    """No score tells it, and rows in which predictors are unrelated make intervals several times too short."""
+    if planted:
+        monkeypatch.setattr(staged, "PRODUCT_NOISE", 0.0)
+    private, synthetic = related_tables(4000, 12_000)
+    release = iw.publish(
+        private, generator=synthetic, for_models=["y ~ a + b"], epsilon=2.0, delta=1e-6, noise=iw.SeededNoise(3),
+        random_seed=1, progressbar=False,
+    )  # fmt: skip
+    of_columns = release.weights.measurement.columns
+    assert any(len(term) > 1 for term in of_columns.features.terms) is not planted
+    theta = estimates("y ~ a + b", iw.SyntheticTable(private.frame, private.schema), np.ones(4000))
+    shares = release.weights.values / release.weights.values.sum()
+    ratio = sd_of(synthetic.frame, shares, theta)[1:] / sd_of(private.frame, np.full(4000, 1 / 4000), theta)[1:]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", iw.CalibrationWarning)
+        record = iw.fit("y ~ a + b", release, random_seed=1, draws=200, progressbar=False)["calibration"]
+    error = record["curvature_error"].sel(parameter=["a", "b"]).to_numpy()
+    good = record["calibrated"].sel(parameter=["a", "b"]).to_numpy()
+    if planted:
+        assert ratio.max() < 0.6 and error.min() > CURVATURE_LIMIT and not good.any()
+    else:
+        assert np.abs(ratio - 1).max() < 3 * error.max() and error.max() < CURVATURE_LIMIT and good.all()
+
+
+def test_the_mean_of_columns_has_independent_noise_of_the_stage():
+    """Noise of one variance in a stage's coordinates is that in the coordinates of its columns."""
+    _, synthetic = related_tables(10, 3000)
+    shares = np.full(3000, 1 / 3000)
+    score = iw.model("y ~ a + b").on(synthetic)(np.ones(3000))
+    [columns] = ColumnScores.read_by([score], synthetic.schema, products=True)
+    features = ScoreMap.whitened([score, columns], synthetic, shares).with_bound(1e6)
+    own, turned = features.of_columns(synthetic.schema)
+    np.testing.assert_allclose(turned.T @ turned, np.eye(turned.shape[1]), atol=1e-8)
+    z = features.transform(synthetic.frame)[:, :-1]
+    np.testing.assert_allclose(z @ turned, own.transform(synthetic.frame), atol=1e-6)
+    assert set(own.terms) == {(1,), (2,), (1, 1), (1, 2), (2, 2)}
+    assert ScoreMap.whitened([score], synthetic, shares).of_columns(synthetic.schema) is None
 
 
 @pytest.mark.parametrize("build", [None, counted], ids=["formula", "PyMC"])

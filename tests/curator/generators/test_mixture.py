@@ -37,7 +37,7 @@ from iwbayes.curator.generators.tables.bins import ColumnBins, draw_codes
 from iwbayes.curator.privacy.accounting import gaussian_multiplier
 from iwbayes.curator.privacy.mechanisms import Noisy
 from iwbayes.curator.protocols import PublicFacts
-from iwbayes.measurement import GaussianDistribution
+from iwbayes.distributions import GaussianDistribution
 
 SCHEMA = iw.Schema(
     iw.Real("x", -2, 2),

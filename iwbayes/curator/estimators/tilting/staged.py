@@ -21,7 +21,8 @@ from iwbayes.curator.privacy.mechanisms import Budget, gaussian_parts
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.features import FeatureMap
 from iwbayes.features.scores import ColumnScores, RowScores, ScoreMap, ScoreModel
-from iwbayes.measurement import MEAN_OF_FEATURES, Measurement, error_before_tilt
+from iwbayes.features.terms import MAX_RAW_TERMS
+from iwbayes.measurement import MEAN_OF_COLUMNS, MEAN_OF_FEATURES, Measurement, error_before_tilt
 from iwbayes.schema import Schema
 from iwbayes.statement import Event
 from iwbayes.tables import SyntheticTable
@@ -29,10 +30,15 @@ from iwbayes.weights import Weights
 
 #: Share of each stage in the squared privacy parameter mu. The last stage determines the weights and gets most. The
 #: shares were chosen on ten real populations; `benchmarks/populations.py` shows results for other populations.
-STAGES = (0.05, 0.10, 0.20, 0.65)
+STAGES = (0.05, 0.25, 0.15, 0.55)
 #: Number of stages, the first ones, that also measure the means of the columns that the models use. Scores do not
-#: contain the frequency of a level. If it is far off (say, five times too high), later steps have the wrong length.
+#: contain the frequency of a level, nor how strongly predictors are related. If these are far off (say, a level five
+#: times too frequent), later steps have the wrong length.
 COLUMN_STAGES = 2
+#: The products of the columns are measured as well if the noise standard deviation of a coordinate in the last of these
+#: stages is at most this. With more noise, the curvature would be outside its limits (see `curvature_error`), and the
+#: many products would only take budget from the scores.
+PRODUCT_NOISE = 0.2
 #: The clip bound is as large as possible while the noise of a mean is below `NOISE_PART` times the sampling error of
 #: the private rows. `BOUND_RANGE` limits it, in multiples of the 95 % quantile of the synthetic norms.
 NOISE_PART, BOUND_RANGE = 0.5, (1.1, 2.5)
@@ -53,8 +59,8 @@ class StagedTilt(Tilt):
     3. Tilt the weights of the previous stage to the noisy mean, combined with the measurements of previous stages.
 
     The error of a mode decreases from stage to stage, as in Newton's method. The last stage has most of the budget. The
-    first two stages also measure the means of the columns that the models use, because scores do not contain the
-    frequency of a level.
+    first two stages also measure the means of the columns that the models use, and of the products of these columns if
+    the budget allows. Scores contain neither the frequency of a level nor how strongly predictors are related.
 
     Parameters
     ----------
@@ -70,7 +76,7 @@ class StagedTilt(Tilt):
 
     Notes
     -----
-    The four stages use fixed shares of the squared privacy parameter mu: 5, 10, 20 and 65 %. All stages are charged
+    The four stages use fixed shares of the squared privacy parameter mu: 5, 25, 15 and 55 %. All stages are charged
     before the first noise is drawn. The clip bound and the scores of a stage depend only on synthetic rows and released
     numbers. The scores of a private row depend on this row only. If they are not finite, they are replaced by zeros,
     and the row counts as clipped.
@@ -125,7 +131,7 @@ class StagedTilt(Tilt):
         """Return the features and noise of a release with this budget, if its synthetic rows are like ``reference``."""
         shares = np.full(len(reference), 1 / len(reference))
         budgets, fitters = self.parts(epsilon=epsilon, delta=delta), self.fitters(reference)
-        first, last = (self.whitened(reference, facts, shares, fitters, stage) for stage in (0, COLUMN_STAGES))
+        first, last = (self.whitened(reference, facts, shares, fitters, stage, budgets) for stage in (0, COLUMN_STAGES))
         scores = [first] * COLUMN_STAGES + [last] * (len(budgets) - COLUMN_STAGES)
         found = [
             self.design(own, reference, facts, shares, budget) for own, budget in zip(scores, budgets, strict=True)
@@ -163,19 +169,25 @@ class StagedTilt(Tilt):
         shares: Array,
         fitters: Sequence[Callable[[Array], RowScores]],
         stage: int,
+        budgets: Sequence[Budget],
     ) -> ScoreMap | None:
         """Return whitened scores of all models that have a mode, or None if no model has one.
 
-        ``shares`` are the weights of the synthetic rows, shape (row,), with sum one.
+        ``shares`` are the weights of the synthetic rows, shape (row,), with sum one. An early stage also measures the
+        columns, and their products if the noise of the last of the early stages is small enough.
         """
         scores: list[RowScores] = []
         for fit in fitters:
             with suppress(*_NO_MODE):  # a model without a mode may have one after the next stage
                 scores.append(fit(shares * facts.n_private))
-        if stage < COLUMN_STAGES:
-            scores += ColumnScores.read_by(scores, synthetic.schema)
-        with suppress(ValueError):
-            return ScoreMap.whitened(scores, synthetic, shares)
+        for products in (True, False):
+            columns = ColumnScores.read_by(scores, synthetic.schema, products=products) if stage < COLUMN_STAGES else []
+            if products and not (columns and len(columns[0].terms) <= MAX_RAW_TERMS):
+                continue
+            with suppress(ValueError):
+                found = ScoreMap.whitened([*scores, *columns], synthetic, shares)
+                if not products or self._noise_sd(found, facts, budgets[COLUMN_STAGES - 1]) <= PRODUCT_NOISE:
+                    return found
         return None
 
     def design(
@@ -201,9 +213,10 @@ class StagedTilt(Tilt):
         synthetic, n = fit.synthetic, fit.facts.n_private
         ledger, measurement, error, known = fit.pay(), None, math.nan, math.inf
         base, fitters = np.full(len(synthetic), -math.log(len(synthetic))), self.fitters(synthetic)
-        for stage, budget in enumerate(self.parts(epsilon=fit.epsilon, delta=fit.delta)):
+        budgets, of_columns = self.parts(epsilon=fit.epsilon, delta=fit.delta), None
+        for stage, budget in enumerate(budgets):
             shares = np.exp(base)
-            scores = self.whitened(synthetic, fit.facts, shares, fitters, stage)
+            scores = self.whitened(synthetic, fit.facts, shares, fitters, stage, budgets)
             features = self.design(scores, synthetic, fit.facts, shares, budget)
             if features is None:
                 break
@@ -216,11 +229,24 @@ class StagedTilt(Tilt):
             if stage == 0:
                 error = error_before_tilt(phi, shares, found.value[columns], noise, n)
             found, known = combined(found, shares @ phi, known)
+            if isinstance(features, ScoreMap):
+                of_columns = columns_of(found, features, synthetic.schema) or of_columns
             log_weights, b = tilt(phi, found.value[columns], found.noise.covariance[columns, columns], n, base=base)
             base = log_weights - logsumexp(log_weights)
-            measurement = replace(found, coefficients=b, row_error=error)
+            measurement = replace(found, coefficients=b, row_error=error, columns=of_columns)
         what = f"scores of {self._named}" if measurement else "nothing, since all synthetic rows are alike"
         return Weights(base + math.log(len(base)), f"{self.label}({what})", measurement=measurement)
+
+
+def columns_of(found: Measurement, features: ScoreMap, schema: Schema) -> Measurement | None:
+    """Return the part of a stage's measurement that describes the columns; None if the stage did not measure them."""
+    part = features.of_columns(schema)
+    if part is None:
+        return None
+    own, turned = part
+    value = found.value[found.tilt_columns] @ turned
+    noise = replace(found.noise, dim=len(value))
+    return Measurement(MEAN_OF_COLUMNS, value, noise, found.sensitivity, own, found.n_private)
 
 
 def combined(found: Measurement, before: Array, known: float) -> tuple[Measurement, float]:

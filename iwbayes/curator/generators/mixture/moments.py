@@ -22,7 +22,7 @@ from iwbayes.curator.generators.mixture.layout import Layout, Prior, as_rows
 from iwbayes.curator.generators.mixture.noisy_tables import Grouping, MeasuredCounts, Tables
 from iwbayes.curator.generators.tables.bins import draw_codes
 from iwbayes.curator.privacy.mechanisms import Noisy
-from iwbayes.measurement import GaussianDistribution
+from iwbayes.distributions import GaussianDistribution
 
 #: Largest numbers of iterations: from a random start, from the best of these, and for each posterior draw.
 ITERATIONS = (500, 1000, 150)

@@ -1,0 +1,130 @@
+"""Standard error of the curvature: how precisely a release shows the length of each interval."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from iwbayes.analyst.released_tilt import ReleasedTilt
+from iwbayes.arrays import Array
+
+#: Directions of the features with less than this share of the largest weighted variance are left out.
+_CUT = 1e-6
+#: Smallest share of the variance of a curvature that the measured features must explain. Products of the predictors
+#: explain 90 % or more in most regressions, their means alone next to nothing.
+LEAST_SPANNED = 0.5
+#: Most rows, chosen at random; most directions beside a parameter's own one, and most pairs if parameters are many.
+_MOST_ROWS, _MOST_BESIDE, _MOST_PAIRS = 10_000, 8, 200
+
+
+def curvature_error(
+    curvatures: Callable[[Array, Array], Array],
+    bread: Array,
+    scores: Array,
+    shares: Array,
+    tilt: ReleasedTilt,
+    n_private: float,
+    misfit: float,
+) -> Array:
+    """Return the relative error of the length of each parameter's interval that is due to the curvature, shape (p,).
+
+    Intervals have the length of ``J^-1``, and J is a weighted mean over the rows as well: it depends on how strongly
+    the predictors are related. If a generator blurs a strong relation, J is too large in the direction that separates
+    the predictors, and their intervals are too short.
+
+    `curvatures` maps pairs of directions to minus the second derivatives of the rows' log likelihoods (row, q), and
+    `bread` is J^-1. Let E be the error of J in units in which J is the identity, and v the direction of a parameter.
+    The variance of its estimate then has the relative error ``-v'Ev + |Ev|^2`` to second order. The result is the root
+    of the variance of the first term plus the square of half the mean of the second. The second one finds relations
+    that are missing from the rows altogether.
+
+    Theory: docs/theory.md#the-error-of-the-curvature.
+    """
+    directions, beside = _unit_directions(bread), _directions_beside(bread)
+    p, q = directions.shape[1], beside.shape[1]
+    left = np.concatenate([directions, np.repeat(directions, q, axis=1)], axis=1)
+    right = np.concatenate([directions, np.tile(beside, p)], axis=1)
+    rows = np.arange(len(shares))
+    if len(rows) > _MOST_ROWS:
+        rows = np.sort(np.random.default_rng(0).choice(rows, _MOST_ROWS, replace=False))
+    own = curvatures(left, right)[rows]
+    variances = error_variances(own, scores[rows], shares[rows] / shares[rows].sum(), tilt.at(rows), n_private, misfit)
+    second = variances[p:].reshape(p, q).sum(axis=1)
+    error = np.sqrt(variances[:p] + np.square(second / 2))
+    return np.where(np.diag(bread) > 0, error, np.nan)
+
+
+def error_variances(
+    values: Array, scores: Array, shares: Array, tilt: ReleasedTilt, n_private: float, misfit: float
+) -> Array:
+    """Return the variance (q,) of the error of weighted means of numbers of the rows, `values` (row, q).
+
+    The mean score at a mode is zero, so the part of the values that is linear in the scores (row, p) has no error. (For
+    the scale of a normal that is all.) The rest is regressed on all features that the release measured: those of the
+    tilt, and the columns and products of the early ones of several stages. The variance is a sum of three parts:
+
+    - the noise in the released means of the features, at most as large as a density can differ: the error of the mean
+      of a feature psi of variance one has the prior variance ``4 / mean(psi^4)``, so that the share of a rare cell can
+      change by about twice its size, and not by a multiple of that as the noise of its mean;
+    - the sampling of the private rows;
+    - `misfit` squared times the variance that the features do not explain. If they explain less than half of it, the
+      release did not measure what the values depend on, and nothing is known about their error: the whole unexplained
+      variance counts.
+    """
+    rest = values - shares @ values
+    rest = rest - _fitted(scores - shares @ scores, rest, shares)
+    blocks = [tilt.features] if tilt.columns is None else [tilt.features, tilt.columns.features]
+    phi = np.concatenate(blocks, axis=1)
+    k = len(tilt.noise)
+    noise = np.zeros((phi.shape[1], phi.shape[1]))
+    noise[:k, :k] = tilt.noise
+    if tilt.columns is not None:
+        noise[k:, k:] = tilt.columns.noise
+    phi = phi - shares @ phi
+    basis = _whitener(phi, shares)
+    own = phi @ basis
+    largest = 4 / (shares @ own**4)
+    cross = (own * shares[:, None]).T @ rest
+    spread = basis.T @ noise @ basis
+    spread = spread - spread @ np.linalg.solve(spread + np.diag(largest), spread)
+    by_noise = np.einsum("kp,kl,lp->p", cross, spread, cross)
+    total = shares @ rest**2
+    left = np.maximum(total - np.sum(cross**2, axis=0), 0.0)
+    known = left <= (1 - LEAST_SPANNED) * total
+    of_rest = np.where(known, 0.0 if np.isnan(misfit) else misfit**2, 1.0)
+    return np.asarray(by_noise + total / n_private + of_rest * left)
+
+
+def _unit_directions(bread: Array) -> Array:
+    """Return the influence directions J^-1 e_j as columns, scaled to a mean curvature of one; zero if there is none."""
+    scale = np.sqrt(np.maximum(np.diag(bread), 0.0))
+    return np.divide(bread, scale, out=np.zeros_like(bread), where=scale > 0)
+
+
+def _directions_beside(bread: Array) -> Array:
+    """Return directions u as columns, for which the sum of (u'Ev)^2 is |Ev|^2: exactly, or its mean if p is large."""
+    values, vectors = np.linalg.eigh((bread + bread.T) / 2)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    p = len(bread)
+    q = min(p, max(min(_MOST_BESIDE, _MOST_PAIRS // p), 2))
+    if q == p:
+        return root
+    drawn, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((p, q)))
+    return np.asarray(root @ drawn * np.sqrt(p / q))
+
+
+def _whitener(phi: Array, shares: Array) -> Array:
+    """Return the map (k, q) of centred features (row, k) to uncorrelated ones of variance one."""
+    weighted = phi * shares[:, None]
+    scale = np.sqrt(np.sum(weighted * phi, axis=0))
+    scale[scale == 0] = 1.0
+    values, vectors = np.linalg.eigh((weighted / scale).T @ (phi / scale))
+    kept = values > _CUT * values[-1]
+    return np.asarray(vectors[:, kept] / np.sqrt(values[kept]) / scale[:, None])
+
+
+def _fitted(phi: Array, values: Array, shares: Array) -> Array:
+    """Return the weighted regression of centred values (row, q) on centred features (row, k), shape (row, q)."""
+    own = phi @ _whitener(phi, shares)
+    return np.asarray(own @ ((own * shares[:, None]).T @ values))
