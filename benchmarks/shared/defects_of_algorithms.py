@@ -112,13 +112,22 @@ plant(FILE, "tilt: centred by the rows beside", "z = z + (wanted - sum(",
        "features/test_scores.py::test_the_scores_of_a_row_depend_on_this_row_alone")
 FILE = "curator/estimators/tilting/staged.py"
 plant(FILE, "tilt: stages draw less noise than they charge",
-       "enumerate(self.parts(epsilon=fit.epsilon, delta=fit.delta))",
-       "enumerate(self.parts(epsilon=2 * fit.epsilon, delta=fit.delta))", STAGES)
+       "self.parts(epsilon=fit.epsilon, delta=fit.delta), None",
+       "self.parts(epsilon=2 * fit.epsilon, delta=fit.delta), None", STAGES)
 plant(FILE, "tilt: noise of stages by the synthetic rows",
-       "enumerate(self.parts(epsilon=fit.epsilon, delta=fit.delta))",
-       "enumerate(self.parts(epsilon=fit.epsilon * float(synthetic.frame.iloc[0, 0] > 0 or 0.5), delta=fit.delta))",
+       "self.parts(epsilon=fit.epsilon, delta=fit.delta), None",
+       "self.parts(epsilon=fit.epsilon * float(synthetic.frame.iloc[0, 0] > 0 or 0.5), delta=fit.delta), None",
        "curator/estimators/test_staged.py"
        "::test_the_stages_cost_what_the_whole_costs_and_follow_from_public_numbers_only")
+plant(FILE, "tilt: how predictors are related is not measured", "read_by(scores, synthetic.schema, products=products)",
+       "read_by(scores, synthetic.schema, products=False)",
+       "curator/estimators/test_staged.py::test_how_strongly_predictors_are_related_is_measured")
+FILE = "analyst/calibration/curvature.py"
+CURVATURE = "analyst/calibration/test_curvature.py"
+plant(FILE, "curvature: noise of the moments left out", "by_noise + sampled", "sampled",
+       f"{CURVATURE}::test_the_error_is_that_of_a_curvature_with_the_noise_of_its_moments")
+plant(FILE, "curvature: what was not measured counts as known", "own, rest, shares) * left", "own, rest, shares) * 0",
+       f"{CURVATURE}::test_a_relation_that_no_row_shows_is_not_overlooked")
 FILE = "analyst/inference/model_scores.py"
 OF_MODELS = "analyst/inference/test_model_scores.py"
 ALONE = f"{OF_MODELS}::test_the_scores_of_a_row_depend_on_this_row_alone[offset]"

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
@@ -14,7 +15,7 @@ from iwbayes.analyst.older_tilts import recover_coefficients
 from iwbayes.arrays import Array, symmetric
 from iwbayes.features import FeatureMap
 from iwbayes.features.formulas import Span, model_terms
-from iwbayes.features.terms import ordered_terms, raw_names, raw_terms
+from iwbayes.features.terms import ordered_terms, raw_chunks, raw_names, raw_terms
 from iwbayes.measurement import MEAN_OF_FEATURES, UNTESTED
 from iwbayes.release import Release
 from iwbayes.schema import Schema
@@ -29,6 +30,8 @@ FEATURE_CUT = 1e-4
 TAU = 10.0
 #: Start of the method name of noise-aware weights; the method of the original weights follows.
 NOISE_AWARE = "noise-aware "
+#: Largest number of unmeasured products that are looked at.
+_MOST_PRODUCTS = 300
 #: Number of terms that a reason names.
 _QUOTED = 3
 
@@ -52,6 +55,8 @@ class ReleasedTilt:
     clipped: NDArray[np.bool_] | None = None  # (row,): rows that the feature map clips, if it has this flag
     held_back: OtherMeans | None = None  # the test of fit
     columns: OtherMeans | None = None  # of the early ones of several stages: the columns that the models read
+    column_map: FeatureMap | None = None  # the map to the features of `columns`
+    frame: pd.DataFrame | None = None  # the rows
     weights: Weights | None = None  # as released
     feature_map: FeatureMap | None = None  # the map to `features`
     n_private: int = 0  # N, the number of private rows
@@ -82,6 +87,8 @@ class ReleasedTilt:
             clipped=phi[:, -1] > 0 if measurement.features.flag else None,
             held_back=held_back,
             columns=of_columns,
+            column_map=None if measurement.columns is None else measurement.columns.features,  # type: ignore[arg-type]
+            frame=frame,
             weights=release.weights,
             feature_map=measurement.features if isinstance(measurement.features, FeatureMap) else None,
             n_private=release.n_private,
@@ -103,7 +110,34 @@ class ReleasedTilt:
         of_columns = self.columns
         if of_columns is not None:
             of_columns = replace(of_columns, features=of_columns.features[rows])
-        return replace(self, features=self.features[rows], columns=of_columns, clipped=None, held_back=None)
+        frame = None if self.frame is None else self.frame.iloc[rows]
+        return replace(
+            self, features=self.features[rows], columns=of_columns, frame=frame, clipped=None, held_back=None
+        )
+
+    def unmeasured_products(self) -> Array:
+        """Return the squares and products of columns that the release did not measure, shape (row, k).
+
+        After several stages, these are products of the columns that the models read; otherwise, of all columns. If
+        there are many, some are chosen at random.
+        """
+        if self.frame is None or self.schema is None:
+            return np.zeros((len(self.features), 0))
+        known = self.column_map if self.column_map is not None else self.feature_map
+        measured = set() if known is None else set(raw_terms(known.schema, known.terms))
+        read = {index for term in measured for index in term} if self.column_map is not None else None
+        found = [
+            term
+            for term in raw_terms(self.schema, "quadratic")
+            if len(term) == 2 and term not in measured and (read is None or set(term) <= read)
+        ]
+        if len(found) > _MOST_PRODUCTS:
+            chosen = np.random.default_rng(0).choice(len(found), _MOST_PRODUCTS, replace=False)
+            found = [found[index] for index in chosen]
+        if not found:
+            return np.zeros((len(self.frame), 0))
+        chunks = raw_chunks(self.schema, ordered_terms(set(found)), self.frame)
+        return np.nan_to_num(np.concatenate([raw for _, raw in chunks]))
 
     def applies_to(self, weights: Array) -> bool:
         """Return whether weights (row,), on any scale, are those of this tilt.

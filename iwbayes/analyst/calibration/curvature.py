@@ -11,11 +11,11 @@ from iwbayes.arrays import Array
 
 #: Directions of the features with less than this share of the largest weighted variance are left out.
 _CUT = 1e-6
-#: Smallest share of the variance of a curvature that the measured features must explain. Products of the predictors
-#: explain 90 % or more in most regressions, their means alone next to nothing.
-LEAST_SPANNED = 0.5
-#: Most rows, chosen at random; most directions beside a parameter's own one, and most pairs if parameters are many.
-_MOST_ROWS, _MOST_BESIDE, _MOST_PAIRS = 10_000, 8, 200
+#: Products of columns that the release did not measure count if they explain at least this share of a curvature's
+#: variance. A smaller share is found by chance.
+_LEAST_SHARE = 0.1
+#: Most rows, chosen at random; most directions per parameter, and most pairs if parameters are many.
+_MOST_ROWS, _MOST_OTHERS, _MOST_PAIRS = 10_000, 8, 200
 
 
 def curvature_error(
@@ -41,10 +41,10 @@ def curvature_error(
 
     Theory: docs/theory.md#the-error-of-the-curvature.
     """
-    directions, beside = _unit_directions(bread), _directions_beside(bread)
-    p, q = directions.shape[1], beside.shape[1]
+    directions, others = _unit_directions(bread), _other_directions(bread)
+    p, q = directions.shape[1], others.shape[1]
     left = np.concatenate([directions, np.repeat(directions, q, axis=1)], axis=1)
-    right = np.concatenate([directions, np.tile(beside, p)], axis=1)
+    right = np.concatenate([directions, np.tile(others, p)], axis=1)
     rows = np.arange(len(shares))
     if len(rows) > _MOST_ROWS:
         rows = np.sort(np.random.default_rng(0).choice(rows, _MOST_ROWS, replace=False))
@@ -68,9 +68,8 @@ def error_variances(
       of a feature psi of variance one has the prior variance ``4 / mean(psi^4)``, so that the share of a rare cell can
       change by about twice its size, and not by a multiple of that as the noise of its mean;
     - the sampling of the private rows;
-    - `misfit` squared times the variance that the features do not explain. If they explain less than half of it, the
-      release did not measure what the values depend on, and nothing is known about their error: the whole unexplained
-      variance counts.
+    - `misfit` squared times the variance that the features do not explain. What products of columns explain that the
+      release did not measure is unknown, and this variance counts in full.
     """
     rest = values - shares @ values
     rest = rest - _fitted(scores - shares @ scores, rest, shares)
@@ -89,11 +88,30 @@ def error_variances(
     spread = basis.T @ noise @ basis
     spread = spread - spread @ np.linalg.solve(spread + np.diag(largest), spread)
     by_noise = np.einsum("kp,kl,lp->p", cross, spread, cross)
-    total = shares @ rest**2
-    left = np.maximum(total - np.sum(cross**2, axis=0), 0.0)
-    known = left <= (1 - LEAST_SPANNED) * total
-    of_rest = np.where(known, 0.0 if np.isnan(misfit) else misfit**2, 1.0)
-    return np.asarray(by_noise + total / n_private + of_rest * left)
+    sampled = shares @ rest**2 / n_private
+    rest = rest - own @ cross
+    left = shares @ rest**2
+    unknown = _explained(tilt.unmeasured_products(), own, rest, shares) * left
+    return np.asarray(by_noise + sampled + unknown + (0.0 if np.isnan(misfit) else misfit**2) * (left - unknown))
+
+
+def _explained(products: Array, own: Array, rest: Array, shares: Array) -> Array:
+    """Return the share (q,) of the variance of residuals `rest` (row, q) that products (row, k) explain.
+
+    `own` (row, l) are the measured features, on which the products are regressed first. As many
+    random numbers would explain a share too, which is subtracted. Small shares count as zero.
+    """
+    products = products - shares @ products
+    before = shares @ products**2
+    products = products - own @ ((own * shares[:, None]).T @ products)
+    products = products[:, shares @ products**2 > _CUT * before]
+    if not products.shape[1]:
+        return np.zeros(rest.shape[1])
+    explained, left = shares @ _fitted(products, rest, shares) ** 2, shares @ rest**2
+    share = np.divide(explained, left, out=np.zeros_like(left), where=left > 0)
+    n_rows = 1 / (shares @ shares)
+    corrected = 1 - (1 - share) * n_rows / max(n_rows - products.shape[1], 1.0)
+    return np.where(corrected >= _LEAST_SHARE, corrected, 0.0)
 
 
 def _unit_directions(bread: Array) -> Array:
@@ -102,16 +120,14 @@ def _unit_directions(bread: Array) -> Array:
     return np.divide(bread, scale, out=np.zeros_like(bread), where=scale > 0)
 
 
-def _directions_beside(bread: Array) -> Array:
+def _other_directions(bread: Array) -> Array:
     """Return directions u as columns, for which the sum of (u'Ev)^2 is |Ev|^2: exactly, or its mean if p is large."""
     values, vectors = np.linalg.eigh((bread + bread.T) / 2)
-    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T  # close to the parameters' own directions
     p = len(bread)
-    q = min(p, max(min(_MOST_BESIDE, _MOST_PAIRS // p), 2))
-    if q == p:
-        return root
-    drawn, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((p, q)))
-    return np.asarray(root @ drawn * np.sqrt(p / q))
+    q = min(p, max(min(_MOST_OTHERS, _MOST_PAIRS // p), 2))
+    chosen = np.sort(np.random.default_rng(0).choice(p, q, replace=False))
+    return np.asarray(root[:, chosen] * np.sqrt(p / q))
 
 
 def _whitener(phi: Array, shares: Array) -> Array:
