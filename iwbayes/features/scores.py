@@ -228,6 +228,15 @@ class ScoreMap(BoundedFeatures):
         """Return the features of synthetic rows, as a release stores them."""
         return RowFeatures(synthetic.schema, self.transform(synthetic.frame), self.bound, self.flag, self.digest())
 
+    def without_products(self) -> Array:
+        """Return orthonormal axes (k, r) of z along which raw scores vary that are no products of columns."""
+        last, back = self.scores[-1], np.linalg.pinv(self.whitener, rcond=_BACK)
+        kept = np.ones(back.shape[1], dtype=bool)
+        if isinstance(last, ColumnScores):
+            kept[-len(last.terms) :] = [len(term) == 1 for term in last.terms]
+        axes, sizes, _ = np.linalg.svd(_unit_columns(back[:, kept])[0], full_matrices=False)
+        return np.asarray(axes[:, sizes > _BACK * sizes[0]])
+
     def of_columns(self, schema: Schema) -> tuple[FeatureMap, Array] | None:
         """Return features of the columns, and U (k, r), by which their mean follows from the mean of z.
 
@@ -240,10 +249,8 @@ class ScoreMap(BoundedFeatures):
         if not isinstance(last, ColumnScores):
             return None
         n_terms = len(last.terms)
-        back = np.linalg.pinv(self.whitener, rcond=_BACK)[:, -n_terms:]  # (k, term)
-        units = np.linalg.norm(back, axis=0)
-        units[units == 0] = 1.0
-        turned, sizes, axes = np.linalg.svd(back / units, full_matrices=False)
+        back, units = _unit_columns(np.linalg.pinv(self.whitener, rcond=_BACK)[:, -n_terms:])  # (k, term)
+        turned, sizes, axes = np.linalg.svd(back, full_matrices=False)
         kept = sizes > _BACK * sizes[0]
         whitener = (axes[kept].T / sizes[kept]) / units[:, None]
         found = FeatureMap(schema, last.terms_of(schema), self.center[-n_terms:], whitener, bound=1.0, flag=False)
@@ -343,6 +350,13 @@ class RowFeatures(BoundedFeatures):
                 f"rows of the release."
             )
         return self.values
+
+
+def _unit_columns(matrix: Array) -> tuple[Array, Array]:
+    """Divide the columns of a matrix by their norms, and return these; zero columns remain."""
+    norms = np.linalg.norm(matrix, axis=0)
+    norms[norms == 0] = 1.0
+    return matrix / norms, norms
 
 
 def raw_scores(scores: Sequence[RowScores], frame: pd.DataFrame) -> Array:

@@ -30,7 +30,7 @@ from iwbayes.weights import Weights
 
 #: Share of each stage in the squared privacy parameter mu. The last stage determines the weights and gets most. The
 #: shares were chosen on ten real populations; `benchmarks/populations.py` shows results for other populations.
-STAGES = (0.05, 0.25, 0.15, 0.55)
+STAGES = (0.05, 0.20, 0.15, 0.60)
 #: Number of stages, the first ones, that also measure the means of the columns that the models use. Scores do not
 #: contain the frequency of a level, nor how strongly predictors are related. If these are far off (say, a level five
 #: times too frequent), later steps have the wrong length.
@@ -76,7 +76,7 @@ class StagedTilt(Tilt):
 
     Notes
     -----
-    The four stages use fixed shares of the squared privacy parameter mu: 5, 25, 15 and 55 %. All stages are charged
+    The four stages use fixed shares of the squared privacy parameter mu: 5, 20, 15 and 60 %. All stages are charged
     before the first noise is drawn. The clip bound and the scores of a stage depend only on synthetic rows and released
     numbers. The scores of a private row depend on this row only. If they are not finite, they are replaced by zeros,
     and the row counts as clipped.
@@ -227,7 +227,10 @@ class StagedTilt(Tilt):
             assert found.features is not None  # noqa: S101 - they were measured
             phi, noise = found.features.transform(synthetic.frame)[:, columns], found.noise.covariance[columns, columns]
             if stage == 0:
-                error = error_before_tilt(phi, shares, found.value[columns], noise, n)
+                # products tell little of the error in the scores, and would make it as large as that in the relations
+                axes = features.without_products() if isinstance(features, ScoreMap) else np.eye(phi.shape[1])
+                moved = (found.value[columns] @ axes, axes.T @ noise @ axes)
+                error = error_before_tilt(phi @ axes, shares, *moved, n)
             found, known = combined(found, shares @ phi, known)
             if isinstance(features, ScoreMap):
                 of_columns = columns_of(found, features, synthetic.schema) or of_columns
