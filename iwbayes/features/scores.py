@@ -230,11 +230,12 @@ class ScoreMap(BoundedFeatures):
 
     def without_products(self) -> Array:
         """Return orthonormal axes (k, r) of z along which raw scores vary that are no products of columns."""
-        last, back = self.scores[-1], np.linalg.pinv(self.whitener, rcond=_BACK)
+        last, back = self.scores[-1], np.asarray(np.linalg.pinv(self.whitener, rcond=_BACK), dtype=np.float64)
         kept = np.ones(back.shape[1], dtype=bool)
         if isinstance(last, ColumnScores):
             kept[-len(last.terms) :] = [len(term) == 1 for term in last.terms]
-        axes, sizes, _ = np.linalg.svd(_unit_columns(back[:, kept])[0], full_matrices=False)
+        scaled, _ = _unit_columns(back[:, kept])
+        axes, sizes, _ = np.linalg.svd(scaled, full_matrices=False)
         return np.asarray(axes[:, sizes > _BACK * sizes[0]])
 
     def of_columns(self, schema: Schema) -> tuple[FeatureMap, Array] | None:
@@ -249,7 +250,8 @@ class ScoreMap(BoundedFeatures):
         if not isinstance(last, ColumnScores):
             return None
         n_terms = len(last.terms)
-        back, units = _unit_columns(np.linalg.pinv(self.whitener, rcond=_BACK)[:, -n_terms:])  # (k, term)
+        inverse = np.asarray(np.linalg.pinv(self.whitener, rcond=_BACK), dtype=np.float64)
+        back, units = _unit_columns(inverse[:, -n_terms:])  # (k, term)
         turned, sizes, axes = np.linalg.svd(back, full_matrices=False)
         kept = sizes > _BACK * sizes[0]
         whitener = (axes[kept].T / sizes[kept]) / units[:, None]
