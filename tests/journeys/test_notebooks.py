@@ -1,10 +1,10 @@
-"""The notebooks run as printed, hold no outputs, and end with what to conclude."""
+"""The notebooks run as printed, hold the outputs of one run, and end with what to conclude."""
 
 import json
 import re
 
 import pytest
-from docs_tools import NOTEBOOKS, run_page
+from docs_tools import NOTEBOOKS, run_page, too_long
 
 
 @pytest.mark.pages("3.12", "3.13")
@@ -15,10 +15,20 @@ def test_cells_run(notebook, tmp_path, pytestconfig):
     assert run_page(notebook, tmp_path, pytestconfig)[0]
 
 
+def shown(output):
+    """Text of a stored output."""
+    return "".join(output.get("text") or output.get("data", {}).get("text/plain", ""))
+
+
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda page: page.stem)
-def test_notebooks_hold_no_outputs_and_end_with_what_to_conclude(notebook):
+def test_notebooks_hold_the_outputs_of_one_run_and_end_with_what_to_conclude(notebook):
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    assert all(cell.get("outputs", []) == [] and cell.get("execution_count") is None for cell in cells)
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    outputs = [output for cell in code for output in cell["outputs"]]
+    assert outputs and {output["output_type"] for output in outputs} <= {"stream", "display_data", "execute_result"}
+    assert all(output.get("name", "stdout") == "stdout" for output in outputs)
+    assert [line for output in outputs for line in too_long(shown(output))] == []
     headings = re.findall(
         r"^#+ (.+)$", "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown"), re.M
     )
