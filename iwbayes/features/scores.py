@@ -281,9 +281,15 @@ class ScoreMap(BoundedFeatures):
         raw, share = raw[there], shares[there] / shares[there].sum()
         with one_blas_thread():
             center = share @ raw
-            centred = raw - center
-            whitener = whitener_of((centred * share[:, None]).T @ centred, share @ raw**2, cut=_CUT)
-            norms = np.linalg.norm(centred @ whitener, axis=1)
+            covariance, square = np.zeros((raw.shape[1], raw.shape[1])), np.zeros(raw.shape[1])
+            for rows in row_blocks(len(raw), _CHUNK):  # copies of all rows would need much memory
+                part = raw[rows] - center
+                covariance += (part * share[rows, None]).T @ part
+                square += share[rows] @ raw[rows] ** 2
+            whitener = whitener_of(covariance, square, cut=_CUT)
+            norms = np.concatenate(
+                [np.linalg.norm((raw[rows] - center) @ whitener, axis=1) for rows in row_blocks(len(raw), _CHUNK)]
+            )
         bound = float(np.quantile(norms, 0.95, weights=share, method="inverted_cdf"))
         return cls(tuple(scores), center, whitener, bound)
 

@@ -21,7 +21,6 @@ from iwbayes.curator.privacy.mechanisms import Budget, gaussian_parts
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.features import FeatureMap
 from iwbayes.features.scores import ColumnScores, RowScores, ScoreMap, ScoreModel
-from iwbayes.features.terms import MAX_RAW_TERMS
 from iwbayes.measurement import MEAN_OF_COLUMNS, MEAN_OF_FEATURES, Measurement, error_before_tilt
 from iwbayes.schema import Schema
 from iwbayes.statement import Event
@@ -39,6 +38,8 @@ COLUMN_STAGES = 2
 #: stages is at most this. With more noise, the curvature would be outside its limits (see `curvature_error`), and the
 #: many products would only take budget from the scores.
 PRODUCT_NOISE = 0.2
+#: Largest number of columns and products, because each is a number per synthetic row while a stage is measured.
+MOST_PRODUCTS = 500
 #: The clip bound is as large as possible while the noise of a mean is below `NOISE_PART` times the sampling error of
 #: the private rows. `BOUND_RANGE` limits it, in multiples of the 95 % quantile of the synthetic norms.
 NOISE_PART, BOUND_RANGE = 0.5, (1.1, 2.5)
@@ -182,7 +183,7 @@ class StagedTilt(Tilt):
                 scores.append(fit(shares * facts.n_private))
         for products in (True, False):
             columns = ColumnScores.read_by(scores, synthetic.schema, products=products) if stage < COLUMN_STAGES else []
-            if products and not (columns and len(columns[0].terms) <= MAX_RAW_TERMS):
+            if products and not (columns and len(columns[0].terms) <= MOST_PRODUCTS):
                 continue
             with suppress(ValueError):
                 found = ScoreMap.whitened([*scores, *columns], synthetic, shares)
