@@ -8,6 +8,7 @@ from docs_tools import NOTEBOOKS, run_page, too_long
 
 
 @pytest.mark.pages("3.12", "3.13")
+@pytest.mark.filterwarnings("ignore:Numba will use object mode")  # of a negative binomial, on PyMC 6
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda page: page.stem)
 def test_cells_run(notebook, tmp_path, pytestconfig):
     if notebook.stem == "rand_health":
