@@ -7,9 +7,14 @@ import pytest
 from docs_tools import NOTEBOOKS, run_page, too_long
 
 
+def marked(notebook):
+    """Ten rehearsals of a PyMC model take minutes: they run with ``--all``, and when the documentation is built."""
+    return pytest.param(notebook, marks=[pytest.mark.slow] if notebook.stem == "spline_counts" else [])
+
+
 @pytest.mark.pages("3.12", "3.13")
 @pytest.mark.filterwarnings("ignore:Numba will use object mode")  # of a negative binomial, on PyMC 6
-@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda page: page.stem)
+@pytest.mark.parametrize("notebook", [*map(marked, NOTEBOOKS)], ids=lambda page: page.stem)
 def test_cells_run(notebook, tmp_path, pytestconfig):
     if notebook.stem == "rand_health":
         pytest.importorskip("statsmodels")
