@@ -65,7 +65,8 @@ def test_the_documentation_builds_without_a_warning(tmp_path, execute):
         figures = sum(block.code.rstrip().endswith("figure") for block in blocks(page, "python"))
         built = html / ("tutorials" if page in NOTEBOOKS else page.parent.relative_to(ROOT / "docs"))
         shown = (built / f"{page.stem}.html").read_text(encoding="utf-8").count("<img")
-        assert shown >= figures if execute == "force" else shown == 0
+        # notebooks hold their outputs, which are shown without a run
+        assert shown >= figures if execute == "force" or page in NOTEBOOKS else shown == 0
 
 
 def test_every_public_name_is_in_the_reference():
