@@ -228,9 +228,13 @@ class ScoreMap(BoundedFeatures):
         """Return the features of synthetic rows, as a release stores them."""
         return RowFeatures(synthetic.schema, self.transform(synthetic.frame), self.bound, self.flag, self.digest())
 
+    def _to_raw(self) -> Array:
+        """Return the map (k, p) from z to the centred raw scores."""
+        return np.asarray(np.linalg.pinv(self.whitener, rcond=_BACK), dtype=np.float64)
+
     def without_products(self) -> Array:
         """Return orthonormal axes (k, r) of z along which raw scores vary that are no products of columns."""
-        last, back = self.scores[-1], np.asarray(np.linalg.pinv(self.whitener, rcond=_BACK), dtype=np.float64)
+        last, back = self.scores[-1], self._to_raw()
         kept = np.ones(back.shape[1], dtype=bool)
         if isinstance(last, ColumnScores):
             kept[-len(last.terms) :] = [len(term) == 1 for term in last.terms]
@@ -250,8 +254,7 @@ class ScoreMap(BoundedFeatures):
         if not isinstance(last, ColumnScores):
             return None
         n_terms = len(last.terms)
-        inverse = np.asarray(np.linalg.pinv(self.whitener, rcond=_BACK), dtype=np.float64)
-        back, units = _unit_columns(inverse[:, -n_terms:])  # (k, term)
+        back, units = _unit_columns(self._to_raw()[:, -n_terms:])  # (k, term)
         turned, sizes, axes = np.linalg.svd(back, full_matrices=False)
         kept = sizes > _BACK * sizes[0]
         whitener = (axes[kept].T / sizes[kept]) / units[:, None]

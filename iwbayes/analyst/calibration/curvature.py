@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.arrays import Array
+from iwbayes.features.feature_map import whitener_of
+
+#: From indices of rows (n,) and pairs of directions, each (p, q), to minus the second derivatives of these rows' log
+#: likelihoods (n, q).
+CurvaturesAt: TypeAlias = Callable[[NDArray[np.intp], Array, Array], Array]
 
 #: Directions of the features with less than this share of the largest weighted variance are left out.
 _CUT = 1e-6
@@ -19,7 +26,7 @@ _MOST_ROWS, _MOST_OTHERS, _MOST_PAIRS = 10_000, 8, 200
 
 
 def curvature_error(
-    curvatures: Callable[[Array, Array], Array],
+    curvatures: CurvaturesAt,
     bread: Array,
     scores: Array,
     shares: Array,
@@ -33,7 +40,7 @@ def curvature_error(
     the predictors are related. If a generator blurs a strong relation, J is too large in the direction that separates
     the predictors, and their intervals are too short.
 
-    `curvatures` maps pairs of directions to minus the second derivatives of the rows' log likelihoods (row, q), and
+    `curvatures` maps rows and pairs of directions to minus the second derivatives of the rows' log likelihoods, and
     `bread` is J^-1. Let E be the error of J in units in which J is the identity, and v the direction of a parameter.
     The variance of its estimate then has the relative error ``-v'Ev + |Ev|^2`` to second order. The result is the root
     of the variance of the first term plus the square of half the mean of the second. The second one finds relations
@@ -45,10 +52,10 @@ def curvature_error(
     p, q = directions.shape[1], others.shape[1]
     left = np.concatenate([directions, np.repeat(directions, q, axis=1)], axis=1)
     right = np.concatenate([directions, np.tile(others, p)], axis=1)
-    rows = np.arange(len(shares))
+    rows = np.arange(len(shares), dtype=np.intp)
     if len(rows) > _MOST_ROWS:
         rows = np.sort(np.random.default_rng(0).choice(rows, _MOST_ROWS, replace=False))
-    own = curvatures(left, right)[rows]
+    own = curvatures(rows, left, right)
     variances = error_variances(own, scores[rows], shares[rows] / shares[rows].sum(), tilt.at(rows), n_private, misfit)
     second = variances[p:].reshape(p, q).sum(axis=1)
     error = np.sqrt(variances[:p] + np.square(second / 2))
@@ -98,8 +105,8 @@ def error_variances(
 def _explained(products: Array, own: Array, rest: Array, shares: Array) -> Array:
     """Return the share (q,) of the variance of residuals `rest` (row, q) that products (row, k) explain.
 
-    `own` (row, l) are the measured features, on which the products are regressed first. As many
-    random numbers would explain a share too, which is subtracted. Small shares count as zero.
+    `own` (row, l) are the measured features, on which the products are regressed first. As many random
+    numbers would explain a share too, which is subtracted. Small shares count as zero.
     """
     products = products - shares @ products
     before = shares @ products**2
@@ -132,12 +139,10 @@ def _other_directions(bread: Array) -> Array:
 
 def _whitener(phi: Array, shares: Array) -> Array:
     """Return the map (k, q) of centred features (row, k) to uncorrelated ones of variance one."""
-    weighted = phi * shares[:, None]
-    scale = np.sqrt(np.sum(weighted * phi, axis=0))
-    scale[scale == 0] = 1.0
-    values, vectors = np.linalg.eigh((weighted / scale).T @ (phi / scale))
-    kept = values > _CUT * values[-1]
-    return np.asarray(vectors[:, kept] / np.sqrt(values[kept]) / scale[:, None])
+    covariance = (phi * shares[:, None]).T @ phi
+    if not np.diag(covariance).any():
+        return np.zeros((len(covariance), 0))
+    return whitener_of(covariance, np.diag(covariance), cut=_CUT, most=len(covariance))
 
 
 def _fitted(phi: Array, values: Array, shares: Array) -> Array:

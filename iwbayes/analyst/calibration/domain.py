@@ -40,12 +40,9 @@ POOL_MISFIT_LIMIT = 0.2
 #: covered 90 %.
 DFBETAS_LIMIT = 0.5
 #: Largest relative error in the length of an interval that is due to the curvature. Chosen on the ten development
-#: populations of ``benchmarks/populations.py`` and on the four with strongly related predictors (``--related``). Below
-#: it, 90 % intervals covered about as often as those of the private rows; above 0.3, with related predictors, half as
-#: often.
+#: populations of ``benchmarks/populations.py`` and on the four with strongly related predictors (``--related``).
 CURVATURE_LIMIT = 0.2
-#: The same limit for intervals by rehearsals, which are longer: up to it they covered more than nine in ten, above it
-#: two in three where predictors were related.
+#: The same limit for intervals by rehearsals, which are longer.
 REHEARSED_CURVATURE_LIMIT = 0.3
 #: Smallest ratio of the variance of the scores to the variance that the curvature implies. The ratio is 1 if the model
 #: is right. If all rows of a level have the same outcome, it is about the prior probability of the other outcome, and

@@ -177,8 +177,8 @@ def rehearsed_normals(
     """
     terms, tilt = likelihood_terms(posterior, mode), ReleasedTilt.of(release)
     formula_alone, normal = (
-        calibrate_normal(terms, prior=posterior.prior, n_private=release.n_private, tilt=tilt, spread=one)
-        for one in (None, spread)
+        calibrate_normal(own, prior=posterior.prior, n_private=release.n_private, tilt=tilt, spread=one)
+        for own, one in ((terms, None), (replace(terms, curvatures=None), spread))  # their error is the same for both
     )
     return formula_alone, normal
 

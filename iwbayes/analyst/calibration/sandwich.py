@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from iwbayes._threads import one_blas_thread
-from iwbayes.analyst.calibration.curvature import curvature_error
+from iwbayes.analyst.calibration.curvature import CurvaturesAt, curvature_error
 from iwbayes.analyst.calibration.influence import dfbetas, likelihood_ess, variation
 from iwbayes.analyst.calibration.kappa import explained_share, kappa, kappa_overall
 from iwbayes.analyst.calibration.meat import Meat
@@ -51,8 +51,7 @@ class LikelihoodTerms:
     shares: Array  # (row,)
     gradients_at: GradientsAt | None = None  # enables the second-order term in the noise of the moments
     scores_at: Callable[[Array], Array] | None = None  # scores at other theta; enables marginals by the score equation
-    # from pairs of directions, each (p, q), to minus the rows' second derivatives (row, q); enables `curvature_error`
-    curvatures: Callable[[Array, Array], Array] | None = None
+    curvatures: CurvaturesAt | None = None  # enables `curvature_error`
 
     def __post_init__(self) -> None:
         """Check shapes and values, and scale the shares."""

@@ -76,14 +76,14 @@ class WeightedPosterior(LogDensity):
     def scores(self, theta: Array) -> Array:
         """Return the gradient of each row's unweighted log likelihood at theta (p,), shape (row, p)."""
 
-    def curvatures(self, theta: Array, left: Array, right: Array) -> Array:
-        """Return minus the second derivatives of the rows' log likelihoods along pairs of directions: (row, q).
+    def curvatures(self, theta: Array, rows: NDArray[np.intp], left: Array, right: Array) -> Array:
+        """Return minus the second derivatives of the log likelihoods of rows (n,) along pairs of directions: (n, q).
 
         `left` and `right` have shape (p, q) and units in which the mean curvature per row is about one.
         """
         found = []
         for one, other in zip(left.T, right.T, strict=True):
-            ahead, behind = (self._scores_along(theta + way * CURVATURE_STEP * one, other) for way in (1, -1))
+            ahead, behind = (self._scores_along(theta + way * CURVATURE_STEP * one, other)[rows] for way in (1, -1))
             found.append((behind - ahead) / (2 * CURVATURE_STEP))
         return np.stack(found, axis=1)
 

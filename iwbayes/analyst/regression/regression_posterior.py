@@ -108,20 +108,29 @@ class RegressionPosterior(WeightedPosterior):
     def scores(self, theta: Array) -> Array:
         """Return the score of each row, unweighted, at theta (p,): shape (row, p), zeros for rows left out."""
         with one_blas_thread():
-            return self._of_all_rows(WeightedRows(self.design, self.weights).row_scores(theta))
-
-    def curvatures(self, theta: Array, left: Array, right: Array) -> Array:
-        """Return minus the second derivatives of the rows' log likelihoods along pairs of directions, (row, q)."""
-        with one_blas_thread():
-            return self._of_all_rows(WeightedRows(self.design, self.weights).row_curvatures(theta, left, right))
-
-    def _of_all_rows(self, used: Array) -> Array:
-        """Add zeros for the rows that were left out."""
+            used = WeightedRows(self.design, self.weights).row_scores(theta)
         if len(used) == self.design.n_rows:
             return used
-        every = np.zeros((self.design.n_rows, used.shape[1]))
-        every[self.design.rows] = used
-        return every
+        scores = np.zeros((self.design.n_rows, self.design.n_parameters))
+        scores[self.design.rows] = used
+        return scores
+
+    def curvatures(self, theta: Array, rows: NDArray[np.intp], left: Array, right: Array) -> Array:
+        """Return minus the second derivatives of the log likelihoods of rows (n,) along pairs of directions, (n, q)."""
+        part, kept = self._some_rows(rows)
+        found = np.zeros((len(rows), left.shape[1]))
+        with one_blas_thread():
+            found[kept] = part.row_curvatures(theta, left, right)
+        return found
+
+    def _some_rows(self, rows: NDArray[np.intp]) -> tuple[WeightedRows, NDArray[np.bool_]]:
+        """Return the rows of the likelihood among rows (n,) of the table, and which these are (n,)."""
+        index = np.full(self.design.n_rows, -1)
+        index[self.design.rows] = np.arange(len(self.design.rows))
+        kept = index[rows] >= 0
+        used = index[rows][kept]
+        design = self.design.with_rows(self.design.x[used], self.design.y[used])
+        return WeightedRows(design, self.weights[rows][kept]), kept
 
     def prior(self, theta: Array) -> tuple[Array, Array]:
         """Return the gradient (p,) and Hessian (p, p) of the log prior at theta (p,)."""
@@ -136,11 +145,7 @@ class RegressionPosterior(WeightedPosterior):
 
         The means are over some rows (n,), with shares (draw, n).
         """
-        index = np.full(self.design.n_rows, -1)
-        index[self.design.rows] = np.arange(len(self.design.rows))
-        kept = index[rows] >= 0
-        used = index[rows][kept]
-        part = WeightedRows(self.design.with_rows(self.design.x[used], self.design.y[used]), shares[0, kept])
+        part, kept = self._some_rows(rows)
         with one_blas_thread():
             each = [share[kept] @ part.row_scores(theta) for share, theta in zip(shares, thetas, strict=True)]
         return np.stack(each)
