@@ -22,31 +22,31 @@ NOISE_TARGET = 0.5
 _FEATURES_OF_ONE_PREDICTOR = 4
 
 
-def noise_in_words(noise_over_spread: float) -> str:
+def noise_in_words(noise_ratio: float) -> str:
     """Return the noise ratio of a tilt, and how it compares with the target, as text."""
-    verdict = "within" if noise_over_spread <= NOISE_TARGET else "ABOVE"
-    return f"{noise_over_spread:.3g}, {verdict} the target of {NOISE_TARGET}"
+    verdict = "within" if noise_ratio <= NOISE_TARGET else "ABOVE"
+    return f"{noise_ratio:.3g}, {verdict} the target of {NOISE_TARGET}"
 
 
 #: Names of feature sets that belong to named models begin with one of these.
 TERMS_OF_MODELS = ("model", "scores")
 
 
-def noise_advice(noise_over_spread: float, n_features: int, terms: str) -> str:
+def noise_advice(noise_ratio: float, n_features: int, terms: str) -> str:
     """Return advice if few regressions will be calibrated, and "" otherwise.
 
     ``terms`` names the features, as in a plan.
     """
     # the noise ratio is about proportional to the number of features
-    least = noise_over_spread * min(1.0, _FEATURES_OF_ONE_PREDICTOR / n_features)
+    least = noise_ratio * min(1.0, _FEATURES_OF_ONE_PREDICTOR / n_features)
     named = terms.startswith(TERMS_OF_MODELS)
-    if noise_over_spread > NOISE_TARGET and (named or least > NOISE_TARGET):
+    if noise_ratio > NOISE_TARGET and (named or least > NOISE_TARGET):
         of = "the features of the named regressions" if named else "a regression with one predictor"
         return (
             f"This is too much noise even for {of}, so few regressions will be calibrated. Use more rows or a larger "
             f"epsilon."
         )
-    if noise_over_spread > NOISE_TARGET or terms in ("linear", "squares"):
+    if noise_ratio > NOISE_TARGET or terms in ("linear", "squares"):
         fault = (
             "The noise of so many features is too large"
             if terms == "quadratic"
@@ -175,7 +175,7 @@ class Measurement:
         return slice(0, self.noise.dim - (self.features is not None and self.features.flag))
 
     @property
-    def noise_over_spread(self) -> float:
+    def noise_ratio(self) -> float:
         """Noise ratio: total noise of the tilt's features, in units of their synthetic standard deviation."""
         return float(np.sqrt(np.trace(self.noise.covariance[self.tilt_columns, self.tilt_columns])))
 

@@ -65,9 +65,9 @@ class Findings:
     @property
     def facts(self) -> dict[str, Any]:
         """Result as plain JSON values."""
-        noise = None if self.plan is None else self.plan.noise_over_spread
+        noise = None if self.plan is None else self.plan.noise_ratio
         own = {name: value for name, value in vars(self).items() if name != "plan"}
-        return {"fits": self.fits, **own, "noise_over_spread": noise}
+        return {"fits": self.fits, **own, "noise_ratio": noise}
 
     def __str__(self) -> str:
         said = []
@@ -88,7 +88,7 @@ class Findings:
             )
         said.append("settings: valid" + ("; pass --n to see the expected noise" if self.plan is None else ""))
         if self.plan is not None:
-            said.append(f"noise ratio: {self.plan.noise_over_spread:.3g}. {self.plan.advice}".rstrip(" ."))
+            said.append(f"noise ratio: {self.plan.noise_ratio:.3g}. {self.plan.advice}".rstrip(" ."))
         if self.left is not None:
             verdict = "fits" if self.affordable else "does not fit; use a smaller budget"
             said.append(

@@ -55,7 +55,7 @@ class Plan:
         Number of measured features.
     noise_sd : float
         Standard deviation of the noise in each coordinate of the features' mean.
-    noise_over_spread : float
+    noise_ratio : float
         The noise ratio: the noise divided by the synthetic standard deviation, over all features. Less is better. Above
         0.5, even the smallest set of features is too noisy. The release of a small table usually has a larger noise
         ratio, because its rows vary less than uniform ones. A fit's kappa is a different number: it is for one
@@ -79,7 +79,7 @@ class Plan:
     terms: str
     n_features: int
     noise_sd: float
-    noise_over_spread: float
+    noise_ratio: float
     epsilon: float
     delta: float
     stage_noise_sd: tuple[float, ...] = ()
@@ -104,7 +104,7 @@ class Plan:
             ("weights", f"epsilon {self.epsilon_weights:.4g} alone"),
             ("measured", f"{self.terms}{'' if self.stage_noise_sd else ' terms'}, {self.n_features} features"),
             ("noise", f"sd {self.noise_sd:.4g} in each feature"),
-            ("noise ratio", noise_in_words(self.noise_over_spread)),
+            ("noise ratio", noise_in_words(self.noise_ratio)),
         ]
         if self.stage_noise_sd:
             sds = ", ".join(f"{sd:.3g}" for sd in self.stage_noise_sd)
@@ -114,12 +114,12 @@ class Plan:
     @property
     def warning(self) -> str:
         """Warning before the budget is spent: noise ratio and advice; empty if there is no advice."""
-        return f"noise ratio {noise_in_words(self.noise_over_spread)}. {self.advice}" if self.advice else ""
+        return f"noise ratio {noise_in_words(self.noise_ratio)}. {self.advice}" if self.advice else ""
 
     @property
     def advice(self) -> str:
         """How to improve the plan if few regressions will be calibrated; otherwise empty."""
-        return noise_advice(self.noise_over_spread, self.n_features, self.terms)
+        return noise_advice(self.noise_ratio, self.n_features, self.terms)
 
 
 def plan(
@@ -170,7 +170,7 @@ def plan(
         measured.terms,
         measured.features.dim,
         measured.noise_sd,
-        measured.noise_over_spread,
+        measured.noise_ratio,
         epsilon,
         delta,
         measured.stage_noise_sd,
@@ -185,7 +185,7 @@ def uniform_table(schema: Schema, n: int, *, random_seed: int | np.random.Genera
     columns = {}
     for column in schema:
         bins = ColumnBins.of(column, 128)
-        columns[column.name] = bins.values(rng.choice(bins.size, n, p=bins.even_law), rng)
+        columns[column.name] = bins.values(rng.choice(bins.size, n, p=bins.even_shares), rng)
     return SyntheticTable(pd.DataFrame(columns), schema, origin="uniform", already_spent=(0, 0))
 
 

@@ -106,8 +106,15 @@ def rehearse(
 
     Examples
     --------
-    >>> rehearsals = iw.rehearse(release, n_jobs=2, random_seed=1)  # doctest: +SKIP
-    >>> idata = iw.fit("sick ~ age", release, rehearsals=rehearsals)  # doctest: +SKIP
+    >>> import iwbayes as iw
+    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
+    >>> private = iw.PrivateTable(people.frame, people.schema)
+    >>> noise = iw.SeededNoise(1)
+    >>> release = iw.publish(private, epsilon=2.0, delta=1e-6, for_models=["y ~ x + z"], noise=noise, random_seed=1)
+    >>> rehearsals = iw.rehearse(release, 10, random_seed=1, progressbar=False)
+    >>> idata = iw.fit("y ~ x + z", release, rehearsals=rehearsals, draws=250, random_seed=1, progressbar=False)
+    >>> idata["calibration"].attrs["method"]
+    'rehearsals'
     """
     if check_count("n", n) < LEAST:
         raise ValueError(f"n must be at least {LEAST}, to estimate standard deviations; got {n}.")

@@ -31,7 +31,7 @@ def judged(weights: Weights, statement: PrivacyStatement, recipe: Mapping[str, A
     if changed:
         verdict = f"the weights were changed ({', '.join(changed)}), so no interval accounts for their noise"
         return verdict, "for calibrated intervals, use the weights as they were released"
-    features, ratio = measurement.features, measurement.noise_over_spread
+    features, ratio = measurement.features, measurement.noise_ratio
     own = features.terms if isinstance(features, FeatureMap) else None
     terms = own if isinstance(own, str) else "model"
     verdict = f"noise ratio {noise_in_words(ratio)}; measured: {_MEASURED.get(terms) or _models(recipe)}"

@@ -319,7 +319,7 @@ def test_the_plan_is_near_the_release(private):
     assert abs(expected.n_features - measurement.features.dim) <= 2
     sd = float(np.sqrt(measurement.noise.covariance[0, 0]))
     assert 0.7 < expected.noise_sd / sd < 1.4
-    assert 0.7 < expected.noise_over_spread / (sd * np.sqrt(measurement.features.dim - 1)) < 1.4
+    assert 0.7 < expected.noise_ratio / (sd * np.sqrt(measurement.features.dim - 1)) < 1.4
 
 
 def test_the_plan_for_models_has_fewer_features(private):
@@ -327,10 +327,7 @@ def test_the_plan_for_models_has_fewer_features(private):
     expected = plan(SCHEMA, N, epsilon=0.4, delta=1e-6, weights=TiltWeights(), for_models=[model])
     everything = plan(SCHEMA, N, epsilon=0.4, delta=1e-6, weights=TiltWeights(features="quadratic"))
     assert everything.terms == "quadratic" and "model, square and product terms, 9 features" in str(expected)
-    assert (
-        expected.noise_over_spread < 0.4 * everything.noise_over_spread
-        and expected.noise_sd < 0.65 * everything.noise_sd
-    )
+    assert expected.noise_ratio < 0.4 * everything.noise_ratio and expected.noise_sd < 0.65 * everything.noise_sd
     # at this budget the default keeps no product of response and predictor at all
     assert plan(SCHEMA, N, epsilon=0.4, delta=1e-6).terms == "squares"
     release = seeded_release(private, epsilon=0.4, weights=TiltWeights(), for_models=[model])
@@ -384,7 +381,7 @@ def test_the_plan_needs_no_private_row(private, monkeypatch):
 def test_the_plan_follows_the_settings():
     def kappa(n: int = 5000, **settings) -> float:
         settings = {"epsilon": 1.0, "delta": 1e-7, "weights": TiltWeights(features="linear")} | settings
-        return plan(SCHEMA, n, **settings).noise_over_spread
+        return plan(SCHEMA, n, **settings).noise_ratio
 
     # with the clip bound at its widest on both sides the noise is proportional to 1/n
     np.testing.assert_allclose(kappa(10**6) / kappa(2 * 10**6), 2, rtol=1e-9)
@@ -398,7 +395,7 @@ def test_the_plan_says_its_verdict():
     good = plan(SCHEMA, 10**6, epsilon=1.0, delta=1e-6)
     assert "within the target" in str(good) and good.advice == ""
     assert str(good).startswith("Plan of a release at epsilon 1 and delta 1e-06\n") and "quadratic terms" in str(good)
-    assert f"noise ratio: {good.noise_over_spread:.3g}, within" in str(good)
+    assert f"noise ratio: {good.noise_ratio:.3g}, within" in str(good)
     poor = str(plan(SCHEMA, 50, epsilon=0.1, delta=1e-6))
     assert "ABOVE the target" in poor and "Use more rows or a larger epsilon" in poor and "for_models" not in poor
 
@@ -411,7 +408,7 @@ def test_the_plan_advises_to_name_the_regressions_where_that_helps():
     ):
         found = plan(SCHEMA, N, weights=weights, **settings)
         assert words in found.advice and "Name your regressions in for_models" in found.advice
-        assert found.noise_over_spread > plan(SCHEMA, N, for_models=["insured ~ age"], **settings).noise_over_spread
+        assert found.noise_ratio > plan(SCHEMA, N, for_models=["insured ~ age"], **settings).noise_ratio
     assert "for_models" not in plan(SCHEMA, 20, for_models=["insured ~ age"], **settings).advice
     assert plan(SCHEMA, N, for_models=["insured ~ age"], **settings).advice == ""
 

@@ -41,7 +41,7 @@ def test_a_table_that_will_do_is_told_the_noise_and_charged_nothing(folder):
     own = iw.Ledger.open(folder / "l", epsilon=1.0, delta=1e-6)
     result = check(folder, "t.csv", "--n", 4000, "--ledger", folder / "l")
     assert result.exit_code == 0 and result.stderr == ""
-    noise = iw.plan(SCHEMA, 4000, epsilon=1.0, delta=1e-6).noise_over_spread
+    noise = iw.plan(SCHEMA, 4000, epsilon=1.0, delta=1e-6).noise_ratio
     for part in ("columns: as declared", "settings: valid", f"noise ratio: {noise:.3g}", NO_CELL):
         assert part in words(result)
     assert "ledger: epsilon 1 at delta 1e-06 is left; the release fits" in words(result)
@@ -49,7 +49,7 @@ def test_a_table_that_will_do_is_told_the_noise_and_charged_nothing(folder):
     facts = json.loads(check(folder, "t.csv", "--n", 4000, "--ledger", folder / "l", "--json").stdout)
     assert facts == {
         "fits": True, "n_columns": 3, "absent": [], "repeated": [], "undeclared": [], "unfit": None,
-        "left": [1.0, 1e-6], "affordable": True, "noise_over_spread": noise,
+        "left": [1.0, 1e-6], "affordable": True, "noise_ratio": noise,
     }  # fmt: skip
 
 

@@ -154,10 +154,7 @@ def test_a_delta_above_one_in_the_rows_is_warned_of_in_one_line(folder, tmp_path
     assert result.exit_code == 0 and len(result.stderr.splitlines()) == 2
     assert result.stderr.startswith("warning: delta 0.01 is above one in the number of rows (600): rows may be exposed")
     result = run("plan", "-s", folder / "s.toml", "--n", 50, "--epsilon", 1, "--delta", 0.1, "--json")
-    assert (
-        json.loads(result.stdout)["noise_over_spread"] > 0
-        and result.stderr.count("warning: delta 0.1 is above one") == 1
-    )
+    assert json.loads(result.stdout)["noise_ratio"] > 0 and result.stderr.count("warning: delta 0.1 is above one") == 1
 
 
 def test_publish_for_models(folder, tmp_path):
@@ -348,7 +345,7 @@ def test_plan_tells_the_noise_without_any_row(folder):
     line = ("plan", "-s", folder / "s.toml", "--n", 600, "--epsilon", 1, "--delta", 1e-6)
     assert run(*line).stdout == f"{expected}\n"
     facts = json.loads(run(*line, "--json").stdout)
-    assert facts["noise_over_spread"] == expected.noise_over_spread and facts["events"] == [
+    assert facts["noise_ratio"] == expected.noise_ratio and facts["events"] == [
         event.to_dict() for event in expected.events
     ]
     failed(run(*line, "--for-model", "nothing ~ x"), "got ['nothing']")
@@ -377,7 +374,7 @@ def test_plan_tells_lengths_at_several_budgets(folder, planning, released, monke
     assert [each["epsilon"] for each in facts["plans"]] == [1, 3] and facts["formula"] == "y ~ x"
     for each in facts["plans"]:
         assert each["lengths"] == expected.lengths.loc[each["epsilon"]].to_dict()
-        assert each["calibrated"] == expected.calibrated[each["epsilon"]] and each["noise_over_spread"] > 0
+        assert each["calibrated"] == expected.calibrated[each["epsilon"]] and each["noise_ratio"] > 0
     earlier = run(*planning, "--epsilon", 1, *FORMULA, "--like", released)
     assert "the 3000 rows of an earlier release, by their weights" in " ".join(earlier.stdout.split())
     said = " ".join(earlier.stdout.split())

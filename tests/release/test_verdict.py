@@ -33,7 +33,7 @@ def with_weights(release, **changes):
 def test_a_release_that_measured_products_asks_for_a_fit(release):
     features, noise = release.weights.measurement.features, release.weights.measurement.noise
     ratio = np.sqrt(noise.covariance[0, 0] * features.whitener.shape[1])
-    assert features.terms == "quadratic" and release.weights.measurement.noise_over_spread == pytest.approx(ratio)
+    assert features.terms == "quadratic" and release.weights.measurement.noise_ratio == pytest.approx(ratio)
     assert release.verdict == (
         f"noise ratio {ratio:.3g}, within the target of 0.5; measured: columns, squares and products of two"
     )
@@ -75,7 +75,7 @@ def test_the_next_step_is_the_advice_of_a_plan(private, epsilon, models, words):
     found = seeded_release(private, epsilon=epsilon, n_synthetic=3000, for_models=models)
     planned = iw.plan(private.schema, 3000, epsilon=epsilon, delta=1e-6, for_models=models)
     assert found.next_step == planned.advice and words in planned.advice
-    assert (found.weights.measurement.noise_over_spread > NOISE_TARGET) == bool(models) == ("ABOVE" in found.verdict)
+    assert (found.weights.measurement.noise_ratio > NOISE_TARGET) == bool(models) == ("ABOVE" in found.verdict)
 
 
 def test_weights_that_rest_on_few_rows_are_told(release):
@@ -102,7 +102,7 @@ def test_the_rule_of_the_noise_is_the_one_that_plans_have(private):
     planned = iw.plan(private.schema, 3000, epsilon=1.0, delta=1e-6)
     for ratio in (0.1, NOISE_TARGET, NOISE_TARGET + 1e-9, 1.0, 20.0):
         for terms in ("linear", "squares", "quadratic", "model", "model and square"):
-            other = replace(planned, noise_over_spread=ratio, terms=terms)
+            other = replace(planned, noise_ratio=ratio, terms=terms)
             assert other.advice == noise_advice(ratio, planned.n_features, terms)
             assert bool(other.advice) == (ratio > NOISE_TARGET or terms in ("linear", "squares"))
             assert bool(other.warning) == bool(other.advice) and other.warning.endswith(other.advice)

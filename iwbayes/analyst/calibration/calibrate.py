@@ -161,8 +161,20 @@ def calibrate(
 
     Examples
     --------
-    >>> weighted = iw.reweight(model, release.weights, total=release.n_private)  # doctest: +SKIP
-    >>> idata = iw.calibrate(pm.sample(model=weighted), weighted, release)  # doctest: +SKIP
+    >>> import pymc as pm
+    >>> import iwbayes as iw
+    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
+    >>> private = iw.PrivateTable(people.frame, people.schema)
+    >>> noise = iw.SeededNoise(1)
+    >>> release = iw.publish(private, epsilon=2.0, delta=1e-6, n_synthetic=4000, noise=noise, random_seed=1)
+    >>> rows = release.synthetic.frame
+    >>> with pm.Model() as model:
+    ...     slopes = pm.Normal("slopes", 0, 2, shape=3)
+    ...     y = pm.Bernoulli("y", logit_p=slopes[0] + slopes[1] * rows["x"] + slopes[2] * rows["z"], observed=rows["y"])
+    >>> weighted = iw.reweight(model, release)
+    >>> idata = pm.sample(250, tune=250, model=weighted, random_seed=1, progressbar=False)
+    >>> iw.calibrate(idata, weighted, release, random_seed=1)["calibration"].attrs["verdict"]
+    'calibrated'
     """
     check_method(method)
     options = check_sampler(sampler)

@@ -88,8 +88,17 @@ def noise_aware_weights(
 
     Examples
     --------
-    >>> weights = iw.noise_aware_weights(release, random_seed=1)  # doctest: +SKIP
-    >>> idata = iw.fit("y ~ x", release, family="bernoulli", weights=weights)  # doctest: +SKIP
+    >>> import iwbayes as iw
+    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
+    >>> private = iw.PrivateTable(people.frame, people.schema)
+    >>> noise = iw.SeededNoise(1)
+    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, noise=noise, random_seed=1)
+    >>> weights = iw.noise_aware_weights(release, n_draws=40, random_seed=1)
+    >>> weights.n_draws, len(weights)
+    (40, 10000)
+    >>> idata = iw.fit("y ~ x + z", release, weights=weights, draws=250, random_seed=1, progressbar=False)
+    >>> idata["posterior"].attrs["calibrated"]
+    'yes'
     """
     check_method(method)
     options = check_sampler(sampler)

@@ -120,8 +120,20 @@ def pool(
 
     Examples
     --------
-    >>> weighted = iw.reweight(model, release.weights, total=release.n_private)  # doctest: +SKIP
-    >>> idata = iw.pool(weighted, release, random_seed=1)  # doctest: +SKIP
+    >>> import pymc as pm
+    >>> import iwbayes as iw
+    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
+    >>> private = iw.PrivateTable(people.frame, people.schema)
+    >>> noise = iw.SeededNoise(1)
+    >>> release = iw.publish(private, epsilon=2.0, delta=1e-6, n_synthetic=4000, noise=noise, random_seed=1)
+    >>> rows = release.synthetic.frame
+    >>> with pm.Model() as model:
+    ...     slopes = pm.Normal("slopes", 0, 2, shape=3)
+    ...     y = pm.Bernoulli("y", logit_p=slopes[0] + slopes[1] * rows["x"] + slopes[2] * rows["z"], observed=rows["y"])
+    >>> weighted = iw.reweight(model, release)
+    >>> idata = iw.pool(weighted, release, n_draws=40, draws=250, random_seed=1)
+    >>> idata["calibration"].attrs["method"]
+    'pool'
     """
     check_method(method)
     settings = SamplingSettings(

@@ -59,8 +59,15 @@ def plot_predictions(predictions: arviz_compat.ArvizObject, *, prob: float = 0.9
 
     Examples
     --------
-    >>> found = iw.predictions(idata, release, conditional=["age", "group"])  # doctest: +SKIP
-    >>> iw.plots.predictions(found).figure  # doctest: +SKIP
+    >>> import iwbayes as iw
+    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
+    >>> private = iw.PrivateTable(people.frame, people.schema)
+    >>> noise = iw.SeededNoise(1)
+    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, noise=noise, random_seed=1)
+    >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
+    >>> found = iw.predictions(idata, release, conditional=["x"])
+    >>> iw.plots.predictions(found).get_xlabel()
+    'x'
     """
     kind = getattr(predictions, "attrs", {}).get("kind")
     if kind is None:
@@ -118,7 +125,15 @@ def plot_slopes(slopes: arviz_compat.ArvizObject, *, prob: float = 0.9, ax: Axes
 
     Examples
     --------
-    >>> iw.plots.slopes(iw.slopes(idata, release, by="group")).figure  # doctest: +SKIP
+    >>> import iwbayes as iw
+    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
+    >>> private = iw.PrivateTable(people.frame, people.schema)
+    >>> noise = iw.SeededNoise(1)
+    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, noise=noise, random_seed=1)
+    >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
+    >>> ax = iw.plots.slopes(iw.slopes(idata, release, random_seed=1))
+    >>> sorted(label.get_text() for label in ax.get_yticklabels())
+    ['x', 'z']
     """
     attrs = getattr(slopes, "attrs", {})
     if "rows" not in attrs or "comparison" in attrs:
@@ -150,7 +165,15 @@ def plot_comparisons(comparisons: arviz_compat.ArvizObject, *, prob: float = 0.9
 
     Examples
     --------
-    >>> iw.plots.comparisons(iw.comparisons(idata, release, contrast="group")).figure  # doctest: +SKIP
+    >>> import iwbayes as iw
+    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
+    >>> private = iw.PrivateTable(people.frame, people.schema)
+    >>> noise = iw.SeededNoise(1)
+    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, noise=noise, random_seed=1)
+    >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
+    >>> found = iw.comparisons(idata, release, contrast={"x": [0.0, 1.0]}, random_seed=1)
+    >>> len(iw.plots.comparisons(found).get_yticklabels())
+    1
     """
     attrs = getattr(comparisons, "attrs", {})
     if not {"comparison", "ratio"} & set(attrs):

@@ -46,7 +46,15 @@ def plot_rehearsals(idata: arviz_compat.ArvizObject, *, ax: Axes | None = None) 
 
     Examples
     --------
-    >>> iw.plots.rehearsals(idata)  # doctest: +SKIP
+    >>> import iwbayes as iw
+    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
+    >>> private = iw.PrivateTable(people.frame, people.schema)
+    >>> noise = iw.SeededNoise(1)
+    >>> release = iw.publish(private, epsilon=2.0, delta=1e-6, for_models=["y ~ x + z"], noise=noise, random_seed=1)
+    >>> rehearsals = iw.rehearse(release, 10, random_seed=1, progressbar=False)
+    >>> idata = iw.fit("y ~ x + z", release, rehearsals=rehearsals, draws=250, random_seed=1, progressbar=False)
+    >>> [label.get_text() for label in iw.plots.rehearsals(idata).get_yticklabels()]
+    ['Intercept', 'x', 'z']
     """
     if not arviz_compat.has_group(idata, "calibration"):
         raise ValueError("the result is not calibrated. Pass rehearsals=rehearse(release) to fit or calibrate.")

@@ -89,7 +89,15 @@ def report(
 
     Examples
     --------
-    >>> Path("report.html").write_text(iw.report(release, idata), encoding="utf-8")  # doctest: +SKIP
+    >>> import iwbayes as iw
+    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
+    >>> private = iw.PrivateTable(people.frame, people.schema)
+    >>> noise = iw.SeededNoise(1)
+    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, noise=noise, random_seed=1)
+    >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
+    >>> page = iw.report(release, idata)  # to be written to a file: Path("report.html").write_text(page)
+    >>> "y ~ x + z" in page
+    True
     """
     check_release(release)
     if idata is not None and not arviz_compat.has_group(idata, "posterior"):

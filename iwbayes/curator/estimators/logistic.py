@@ -170,7 +170,9 @@ class LogisticWeights(RatioLearner[LogisticRatio]):
             return (Event(self.label, "laplace", self._true_epsilon(facts, epsilon)),)
         return (self._event(epsilon, delta),)
 
-    def noise_law(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> CoefficientDistribution | None:
+    def noise_distribution(
+        self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0
+    ) -> CoefficientDistribution | None:
         """Return the distribution of the noise in the coefficients, or None if it is unknown or there is no noise.
 
         It depends on public quantities only.
@@ -214,7 +216,7 @@ class LogisticWeights(RatioLearner[LogisticRatio]):
     def _release(self, fit: OpenFit, debiased_rows: Array) -> tuple[LogisticRatio, Measurement | None]:
         """Charge, minimise and add noise. The debias factor must exist for all ``debiased_rows``."""
         facts, epsilon = fit.facts, float(fit.epsilon)
-        planned = self.noise_law(facts, epsilon=epsilon, delta=fit.delta)
+        planned = self.noise_distribution(facts, epsilon=epsilon, delta=fit.delta)
         if planned is not None and self.debias:
             _check_existence(planned, debiased_rows)
         ledger, reach = fit.pay(), encoded_reach(facts.schema)

@@ -202,7 +202,7 @@ def test_a_strong_prior_stays(release):
     assert_allclose(record["sd_calibrated"], 1e-3, rtol=1e-2)
 
 
-def test_weights_without_a_known_noise_law(release):
+def test_weights_without_a_known_noise_distribution(release):
     plain = make_release(measurement=None, method="mine")
     terms, prior, _, idata = logistic_case(plain)
     model = reweight(logistic_model(plain), plain.weights, total=N)

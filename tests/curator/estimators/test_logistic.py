@@ -167,7 +167,7 @@ def test_the_measurement_carries_the_noise_that_was_planned(mechanism, adjacency
     estimator = iw.paper.LogisticWeights(0.2, mechanism)
     weights, ledger = fit(estimator, private, synthetic, adjacency=adjacency)
     facts = PublicFacts(MIXED, len(private), len(synthetic), adjacency)
-    distribution = estimator.noise_law(facts, epsilon=1.0, delta=0.0 if estimator.pure else 1e-6)
+    distribution = estimator.noise_distribution(facts, epsilon=1.0, delta=0.0 if estimator.pure else 1e-6)
     found = weights.measurement
     assert type(found.noise) is type(distribution) and found.noise.scale == pytest.approx(distribution.scale, rel=1e-4)
     assert found.noise.scale >= distribution.scale * (1 - 1e-12)
@@ -221,7 +221,7 @@ def test_a_warning_from_half_of_the_existence_range_on():
     """Laplace: scale times the largest coordinate, the constant 1, so that the place is the scale itself."""
     private, synthetic = mixed_tables(400, 100)
     facts = PublicFacts(MIXED, 400, 100)
-    at = iw.paper.LogisticWeights(1.0, "laplace").noise_law(facts, epsilon=1.0).scale
+    at = iw.paper.LogisticWeights(1.0, "laplace").noise_distribution(facts, epsilon=1.0).scale
     with pytest.warns(iw.WeightsWarning, match=r"at 0\.52.*l2"):
         fit(iw.paper.LogisticWeights(at / 0.52, "laplace"), private, synthetic)
     fit(iw.paper.LogisticWeights(at / 0.49, "laplace"), private, synthetic)

@@ -111,7 +111,7 @@ def test_features_shrink_with_the_budget_and_only_then():
     rich = iw.TiltWeights().design(synthetic, many, epsilon=1.0, delta=1e-6)
     poor = iw.TiltWeights().design(synthetic, few, epsilon=0.5, delta=1e-6)
     assert rich.features.terms == "quadratic" and poor.features.terms == "linear"
-    assert rich.noise_over_spread < 0.25 < poor.noise_over_spread
+    assert rich.noise_ratio < 0.25 < poor.noise_ratio
     fixed = iw.TiltWeights(features="quadratic").design(synthetic, few, epsilon=0.5, delta=1e-6)
     assert fixed.features.terms == "quadratic"
     # noise below the sampling error affords a wide clip bound, noise above it does not
@@ -132,14 +132,14 @@ def test_models_choose_the_features_and_the_budget_how_many():
     for n, limit in ((100_000, 0.1), (300, NOISE_TARGET), (230, NOISE_TARGET), (60, math.inf)):
         design = estimator.design(synthetic, PublicFacts(SCHEMA, n, len(synthetic)), epsilon=1.0, delta=1e-6)
         found[design.terms] = set(raw_names(SCHEMA, design.features.terms))
-        assert design.noise_over_spread <= limit
+        assert design.noise_ratio <= limit
     core = {"x", "z", "y", "x:y", "z:y"}
     assert found == {
         "model, square and product": core | {"x^2", "z^2", "x:z"},
         "model and square": core | {"x^2", "z^2"},
         "model": core,
     }
-    assert design.noise_over_spread > 1  # what the model needs stays, however large the noise
+    assert design.noise_ratio > 1  # what the model needs stays, however large the noise
 
 
 def test_features_for_models_are_public_and_fewer():
@@ -150,7 +150,7 @@ def test_features_for_models_are_public_and_fewer():
     everything = iw.TiltWeights(features="quadratic").design(synthetic, facts, epsilon=1.0, delta=1e-6)
     assert own.features.whitener.shape[1] == 4 < everything.features.whitener.shape[1]
     assert (
-        own.noise_over_spread < everything.noise_over_spread
+        own.noise_ratio < everything.noise_ratio
     )  # the noise of each is that of sampling: the clip bound took up the rest
     less = iw.TiltWeights(for_models=["y ~ x"]).design(synthetic, facts, epsilon=0.3, delta=1e-6)
     assert (

@@ -31,7 +31,7 @@ class TiltDesign(NamedTuple, Generic[Features]):
     noise_sd : float
         Standard deviation of the noise in each coordinate of the mean. For a staged tilt it is that of all stages
         combined.
-    noise_over_spread : float
+    noise_ratio : float
         Noise ratio: sqrt(k) times ``noise_sd``, because the synthetic features have standard deviation one.
     terms : str
         Name of the features, for display.
@@ -41,7 +41,7 @@ class TiltDesign(NamedTuple, Generic[Features]):
 
     features: Features
     noise_sd: float
-    noise_over_spread: float
+    noise_ratio: float
     terms: str
     stage_noise_sd: tuple[float, ...] = ()
 

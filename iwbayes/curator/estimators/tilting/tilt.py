@@ -303,7 +303,7 @@ class TiltWeights(Tilt):
             if directions:
                 name = f"{features.n_coordinates} principal directions"
             design = self._with_noise(features, facts, epsilon, delta, name)
-            if design.noise_over_spread <= NOISE_TARGET:
+            if design.noise_ratio <= NOISE_TARGET:
                 break
         clip = float(np.clip(1 / (design.noise_sd * math.sqrt(facts.n_private)), *CLIP_RANGE))
         widened = design.features.with_bound(clip * design.features.bound)

@@ -60,7 +60,7 @@ class ColumnBins:
         return self.n_present + int(self.column.missing)
 
     @property
-    def even_law(self) -> Array:
+    def even_shares(self) -> Array:
         """Probabilities of the codes if values are uniform over the range. A missing cell is as likely as a bin."""
         present = np.ones(self.n_present) if self.edges is None else np.diff(self.edges) / np.diff(self.edges).mean()
         distribution = np.append(present, 1.0) if self.column.missing else present
