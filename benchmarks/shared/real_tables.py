@@ -321,6 +321,10 @@ def _flights(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _gems(frame: pd.DataFrame) -> pd.DataFrame:
+    return _all_gems(frame.loc[(frame["x"] > 0) & (frame["y"] > 0)])  # a length of zero is one that nobody measured
+
+
+def _all_gems(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(lprice=np.log(frame["price"]), ideal=np.where(frame["cut"] == "Ideal", "yes", "no"))
 
 
@@ -330,7 +334,8 @@ def _trainees(frame: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-#: Populations with strongly related predictors.
+#: Populations with strongly related predictors. `zeros` is `gems` with 8 more rows of 54,000, whose lengths are zero.
+#: They alone move its coefficients by many standard errors.
 RELATED = (
     Population(
         "wives91", ("wooldridge", "cps91"),
@@ -349,6 +354,12 @@ RELATED = (
         (iw.Real("lprice", 5, 11), iw.Real("carat", 0, 6), iw.Real("x", 0, 12), iw.Real("y", 0, 12),
          iw.Real("depth", 40, 80), iw.Real("table", 40, 100)),
         "lprice ~ carat + x + y + depth + table", None, _gems,
+    ),
+    Population(
+        "zeros", ("ggplot2", "diamonds"),
+        (iw.Real("lprice", 5, 11), iw.Real("carat", 0, 6), iw.Real("x", 0, 12), iw.Real("y", 0, 12),
+         iw.Real("depth", 40, 80), iw.Real("table", 40, 100)),
+        "lprice ~ carat + x + y + depth + table", None, _all_gems,
     ),
     Population(
         "trainees", ("causaldata", "cps_mixtape"),

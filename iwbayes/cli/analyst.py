@@ -15,6 +15,7 @@ from iwbayes.cli.output import (
     columns,
     errors,
     facts_of,
+    on_terminal,
     posterior_lines,
     records,
     save_or_rescue,
@@ -145,7 +146,7 @@ def fit(
         star = ["* not calibrated"] if any(name.endswith(" *") for name in shown.index) else []
         below = [*star, "", "diagnostics", *checks.brief(width=columns()).split("\n")]
         below += [] if written is None else [f"written to {written}"]
-        room = max(_MOST_LINES - len(title) - len(below) - 1, _FEWEST_PARAMETERS)
+        room = max(_MOST_LINES - len(title) - len(below) - 1, _FEWEST_PARAMETERS) if on_terminal() else sys.maxsize
         typer.echo("\n".join([*title, "", *posterior_lines(shown, most=room), *below]))
 
 

@@ -27,7 +27,7 @@ from iwbayes.display import wrapped
 if TYPE_CHECKING:
     from iwbayes.curator.privacy.ledger import Ledger
 
-NO_LEDGER = "no ledger: the cost of earlier releases of these rows is not counted (see iwbayes ledger --help)"
+NO_LEDGER = "no ledger: earlier releases of these rows are not counted (see iwbayes ledger --help)"
 
 
 @app.command(

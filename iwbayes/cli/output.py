@@ -103,6 +103,11 @@ def columns() -> int:
     return max(40, min(shutil.get_terminal_size((WIDTH, 24)).columns, WIDTH))
 
 
+def on_terminal() -> bool:
+    """Return whether somebody reads the output on a terminal, rather than a file or a program."""
+    return sys.stdout.isatty()
+
+
 def posterior_lines(table: pd.DataFrame, *, most: int) -> list[str]:
     """Return at most ``most`` lines with the parameters of a summary table, rounded to two digits of their sd.
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from iwbayes._threads import one_blas_thread
-from iwbayes._warnings import PrivacyWarning
+from iwbayes._warnings import CalibrationWarning, PrivacyWarning
 from iwbayes.analyst.regression.fit import fit
 from iwbayes.coverage.replication import REFERENCE, bounds_of, fitted, release_of_rows
 from iwbayes.curator.plan import uniform_table
@@ -46,6 +46,7 @@ def simulated_lengths(
     rows: list[dict[str, Any]] = []
     with progress(progressbar, "simulating releases", n_simulations) as step, warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyWarning)  # the plan itself warns once
+        warnings.simplefilter("ignore", CalibrationWarning)  # the table says how many intervals are calibrated
         for number in range(n_simulations):
             with one_blas_thread():
                 found = _simulated(PrivateTable(draw(rng), schema), call, budgets, settings, rng)

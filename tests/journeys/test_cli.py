@@ -102,7 +102,7 @@ def test_publish_options_and_json(folder, tmp_path, table):
 
 
 def test_publish_without_a_ledger_says_so_and_nothing_else(folder, tmp_path):
-    said = "no ledger: the cost of earlier releases of these rows is not counted (see iwbayes ledger --help)\n"
+    said = "no ledger: earlier releases of these rows are not counted (see iwbayes ledger --help)\n"
     for options in ((), ("--json",)):
         result = publish(folder, "t.csv", "-o", tmp_path / "r.iwb", "-f", "--n-synthetic", 50, *options)
         assert result.exit_code == 0 and result.stderr == said and "no ledger" not in result.stdout
@@ -902,6 +902,10 @@ MODELS = {
 }
 
 
+#: A line of the summary: a parameter and four numbers.
+NUMBERS = re.compile(r"^\S.*?(?: +-?[\d.,]+(?:e[-+]\d+)?){4}$", re.MULTILINE)
+
+
 @pytest.mark.filterwarnings("default::iwbayes._warnings.CalibrationWarning")
 @pytest.mark.parametrize("model", MODELS)
 def test_a_fit_fits_on_a_terminal(long_names, tmp_path, monkeypatch, model):
@@ -910,6 +914,7 @@ def test_a_fit_fits_on_a_terminal(long_names, tmp_path, monkeypatch, model):
     from iwbayes.analyst.calibration.record import summary_with_stars
 
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(importlib.import_module("iwbayes.cli.analyst"), "on_terminal", lambda: True)
     monkeypatch.chdir(tmp_path)  # a path is never broken, however long
     result = run("fit", long_names, MODELS[model], "--seed", 1, "-o", "p.nc")
     assert result.exit_code == 0, result.stderr
@@ -918,7 +923,7 @@ def test_a_fit_fits_on_a_terminal(long_names, tmp_path, monkeypatch, model):
     assert len(lines) <= 40 or model == "products"  # whose advice names long products
     posterior, _, below = result.stdout.partition("\ndiagnostics\n")
     summary = summary_with_stars(arviz_compat.load(tmp_path / "p.nc"))
-    rows = [line for line in posterior.splitlines() if re.fullmatch(r"\S.*?( +-?[\d.,]+(e[-+]\d+)?){4}", line)]
+    rows = [found[0] for found in NUMBERS.finditer(posterior)]
     assert rows[0].startswith("Intercept")
     for line, (_, row) in zip(rows, summary.iterrows(), strict=False):
         numbers = [float(text.replace(",", "")) for text in line.split()[-4:]]
@@ -929,6 +934,12 @@ def test_a_fit_fits_on_a_terminal(long_names, tmp_path, monkeypatch, model):
     assert len(rows) == 6 if model == "all columns" else len(rows) >= 4
     advice = [sentence for sentence in re.findall(r"[^.]+\.", " ".join(below.split())) if len(sentence) > 40]
     assert len(advice) == len(set(advice))
+
+
+def test_a_fit_that_is_read_by_a_program_shows_all_parameters(long_names):
+    result = run("fit", long_names, MODELS["products"], "--seed", 1, "--calibrate", "none")
+    posterior = result.stdout.partition("\ndiagnostics\n")[0]
+    assert result.exit_code == 0 and len(NUMBERS.findall(posterior)) == 12  # 1 + 3 + 2 + 3 * 2
 
 
 def test_other_commands_fit_on_a_terminal(long_names, folder, tmp_path, monkeypatch):

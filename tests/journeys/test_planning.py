@@ -269,6 +269,15 @@ def test_a_delta_above_one_in_the_rows_is_warned_of_once_and_here():
     assert [warning.filename for warning in caught] == [__file__]
 
 
+def test_simulated_releases_do_not_warn_of_their_noise():
+    """The plan says how many intervals are calibrated. Warnings are errors here."""
+    with pytest.warns(CalibrationWarning, match="noise ratio"):
+        iw.publish(
+            iw.PrivateTable(rows(60, 1), SCHEMA), epsilon=1.0, delta=1e-6, noise=iw.SeededNoise(1), random_seed=1
+        )
+    assert iw.plan(SCHEMA, 60, epsilon=1.0, **SETTINGS | {"n_simulations": 1}).calibrated[1.0] < 0.5
+
+
 # --- imports -----------------------------------------------------------------------------------------
 
 

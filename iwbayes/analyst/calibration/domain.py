@@ -184,7 +184,7 @@ def explained_check(explained: float, why: str | None = None) -> Check:
     """
     advice = (
         "the release did not measure all statistics that this estimate uses, and its interval may be too narrow. "
-        "Request a release with for_models=[this formula] or a larger budget. A term such as I(x > 1) needs its own "
+        "Request a release with for_models=[this model] or a larger budget. A term such as I(x > 1) needs its own "
         "column; a steep or curved relation needs a transformed column (log1p)."
     )
     return above("explained", explained, EXPLAINED_LIMIT, why or advice)
