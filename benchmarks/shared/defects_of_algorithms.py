@@ -128,6 +128,9 @@ plant(FILE, "curvature: noise of the moments left out", "by_noise + sampled", "s
        f"{CURVATURE}::test_the_error_is_that_of_a_curvature_with_the_noise_of_its_moments")
 plant(FILE, "curvature: what was not measured counts as known", "own, rest, shares) * left", "own, rest, shares) * 0",
        f"{CURVATURE}::test_a_relation_that_no_row_shows_is_not_overlooked")
+FILE = "analyst/calibration/score_marginals.py"
+plant(FILE, "score test: an unsure curvature keeps the normal", "unsure[path.parameter] or ", "",
+      "analyst/calibration/test_score_marginals.py::test_a_slope_whose_curvature_is_noisy_has_fieller_s_interval")
 FILE = "analyst/inference/model_scores.py"
 OF_MODELS = "analyst/inference/test_model_scores.py"
 ALONE = f"{OF_MODELS}::test_the_scores_of_a_row_depend_on_this_row_alone[offset]"

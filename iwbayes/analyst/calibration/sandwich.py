@@ -242,7 +242,9 @@ def calibrate_normal(
                 scores, terms.scores_at, prior, shares, tilt, of_formula, terms.curvature, precision, n_private, tau
             )
             varying = np.diag(bread @ information @ bread) > 0
-            ratio, marginals = equation.marginals(mean, posterior, varying)
+            # draws under many weight draws follow the noise of the curvature already, as that of the second order
+            tested = unknown if terms.gradients_at is None else unsure
+            ratio, marginals = equation.marginals(mean, posterior, varying, tested)
     return CalibratedNormal(
         mode=theta,
         mean=mean,

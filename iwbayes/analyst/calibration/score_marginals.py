@@ -1,8 +1,9 @@
 """Intervals that invert a score test, for parameters whose estimate is not linear in the measured moments.
 
 The sandwich treats an estimate as linear in the released moments. This fails if the noise is large compared with a
-count: if a level has 20 rows and the noise of its count is 30, the estimate of its coefficient can be anything. The
-score itself remains linear in the moments. So each value of the parameter is tested: is the weighted score at this
+count: if a level has 20 rows and the noise of its count is 30, the estimate of its coefficient can be anything. It also
+fails if the noise changes the curvature: an estimate is a score divided by a curvature, and where the curvature is too
+large, the estimate is too close to zero and its interval too short. The score itself remains linear in the moments. So each value of the parameter is tested: is the weighted score at this
 value, plus that of the prior, small compared with its standard deviation at this value? The values that are not
 rejected form the interval (Fieller 1954; Kleibergen 2005, Econometrica 73). If the rows carry no information, the
 interval of the prior remains.
@@ -22,14 +23,16 @@ from iwbayes.analyst.calibration.meat import Meat
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.arrays import Array
 
-#: Parameters that at least this many private rows inform, or this share of them, keep the normal. Their counts are
-#: seldom smaller than the noise, and the test lengthens intervals that cover already. Example: with rehearsals of wages
-#: (N 2,000, epsilon 0.3), intervals were 60 times as long as from the private rows with the test, and 15 without it.
+#: Parameters are tested if fewer private rows than this inform them, and less than this share of the rows; their counts
+#: may be smaller than the noise.
 FEW_ROWS, RARE = 300.0, 0.03
+#: They are also tested if the error of the curvature is in this range. Below, the normal is good enough. Above, no
+#: interval is calibrated, and the test would make it longer than anybody can use.
+UNSURE = (0.03, 0.3)
 #: End of a 90 % interval of a normal, in standard deviations.
 _END = 1.6448536269514722
 #: The normal is kept if the score test rejects both ends of its interval at this level; 1.64 is full agreement.
-_LEAST_LEVEL = 1.35
+_LEAST_LEVEL = 1.55
 #: Larger scores are not used in computations, so that squares and sums stay finite.
 _LARGEST_SCORE = 1e100
 #: Size of one batch of projected scores, in numbers.
@@ -39,7 +42,7 @@ _NOTHING, _WIDENINGS = 4.0, 5
 #: Level that tests must reach on both sides for a distribution to have ends.
 _LEAST_REACHED = 2.0
 #: Points of the first search, in standard deviations of the normal, and number of points of a distribution.
-_FIRST, _POINTS = np.r_[-np.geomspace(0.25, 8, 16)[::-1], 0, np.geomspace(0.25, 8, 16)], 81
+_FIRST, _POINTS = np.r_[-np.geomspace(0.5, 8, 9)[::-1], 0, np.geomspace(0.5, 8, 9)], 41
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,11 +92,12 @@ class ScoreEquation:
     tau: float
 
     def marginals(
-        self, mean: Array, covariance: Array, informed: NDArray[np.bool_]
+        self, mean: Array, covariance: Array, informed: NDArray[np.bool_], curvature_errors: Array
     ) -> tuple[Array, Mapping[int, ScoreMarginal]]:
         """Return the ratio of each 90 % interval's length to the normal's, shape (p,), and the marginals that differ.
 
-        `mean` (p,) and `covariance` (p, p) belong to the normal. The ratio is 1 if the normal is kept, infinite if
+        `mean` (p,) and `covariance` (p, p) belong to the normal, `curvature_errors` (p,) are those of the lengths of its
+        intervals, or NaN. The ratio is 1 if the normal is kept, infinite if
         neither the scores nor the prior bound a parameter, and NaN if no row informs it (`informed`, (p,)). No interval
         is shorter than the normal's, because the normal also includes the second-order noise.
 
@@ -107,7 +111,8 @@ class ScoreEquation:
         ratio = np.where(informed, 1.0, np.nan)
         found: dict[int, ScoreMarginal] = {}
         few = min(FEW_ROWS, RARE * self.n_private)
-        paths = [path for path in paths if self._rows_behind(path.direction) < few]
+        unsure = (curvature_errors >= UNSURE[0]) & (curvature_errors < UNSURE[1])
+        paths = [path for path in paths if unsure[path.parameter] or self._rows_behind(path.direction) < few]
         if not paths:
             return ratio, found
         ends = self._levels(mean, [(path, path.sd * np.array([-_END, _END])) for path in paths])

@@ -54,6 +54,40 @@ def test_the_interval_of_a_ratio_is_fieller_s():
     assert normal.score_ratio[0] == pytest.approx(np.ptp(found) / np.ptp(own), rel=1e-6)
 
 
+@pytest.mark.parametrize(("noise", "tested"), [(0.06, True), (0.01, False)])
+def test_a_slope_whose_curvature_is_noisy_has_fieller_s_interval(noise, tested):
+    """All rows inform it. The estimate is the noisy mean of x y over that of x squared, whose noise is the larger."""
+    rng = np.random.default_rng(8)
+    x = rng.normal(size=12_000)
+    moments = np.column_stack([x * (2 * x + rng.normal(size=len(x))), np.square(x)])
+    shares, tilt = np.full(len(x), 1 / len(x)), as_tilt(moments, np.diag([(noise / 2) ** 2, noise**2]))
+    a, b = moments.mean(axis=0)
+
+    def scores_at(theta):
+        return moments[:, :1] - moments[:, 1:] * theta
+
+    def curvatures(rows, left, right):
+        return moments[rows, 1:] * (left * right)
+
+    def gradients_at(rows, shares, points):
+        return shares @ moments[rows, :1] - shares @ moments[rows, 1:] * points
+
+    theta, of_rows = np.array([a / b]), {"scores_at": scores_at, "curvatures": curvatures}
+    terms = LikelihoodTerms(theta, scores_at(theta), np.array([[b]]), shares, gradients_at=gradients_at, **of_rows)
+    normal = calibrate_normal(terms, prior=flat, n_private=N, tilt=tilt, tau=1e6)
+    assert (0.03 < normal.curvature_error[0] < 0.3) == tested
+    c = Meat.of(moments, shares, tilt, N, tau=1e6).total
+    z2 = stats.norm.ppf(0.95) ** 2 / (1 - normal.second_order[0])  # the second order widens every test
+    low, high = np.sort(np.roots([b * b - z2 * c[1, 1], -2 * (a * b - z2 * c[0, 1]), a * a - z2 * c[0, 0]]))
+    if not tested:
+        assert normal.marginals == {}
+        return
+    end = normal.mean[0] + stats.norm.ppf(0.95) * np.sqrt(normal.covariance[0, 0])
+    found = normal.marginals[0].quantiles(np.array([0.05, 0.95]))
+    assert found[0] < low and found[1] == pytest.approx(high, rel=0.003)
+    assert high - normal.mean[0] > 1.1 * (end - normal.mean[0])
+
+
 def test_with_little_noise_the_normal_is_kept():
     normal = ratio([0.01**2, 0.01**2])[-1]
     assert normal.marginals == {}
