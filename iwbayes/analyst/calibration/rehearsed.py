@@ -30,14 +30,13 @@ from iwbayes.analyst.calibration.pooled_variance import map_parts, with_marginal
 from iwbayes.analyst.calibration.record import dataset, described, judge
 from iwbayes.analyst.calibration.release_limits import weight_facts
 from iwbayes.analyst.calibration.sandwich import CalibratedNormal, Spread, calibrate_normal
+from iwbayes.analyst.calibration.score_marginals import LEVEL, QUANTILE
 from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.arrays import Array
 from iwbayes.rehearsals import LEAST, Rehearsals
 from iwbayes.release import Release
 
-#: Level at which intervals of the formula are compared with rehearsals, and its quantile in a normal distribution.
-LEVEL, _QUANTILE = 0.9, 1.6448536269514722
 _FEW = (
     "there are too few rehearsals to estimate a standard deviation, and intervals may be too narrow. Use at least "
     f"{LEAST}, or the default of 40: rehearse(release)."
@@ -95,7 +94,7 @@ class Rehearsed:
 
         Failed refits count as misses.
         """
-        inside = (np.abs(self.deviations) <= _QUANTILE * self.formula_sd).mean(axis=0)
+        inside = (np.abs(self.deviations) <= QUANTILE * self.formula_sd).mean(axis=0)
         return np.where(np.isnan(self.deviations).all(axis=0), np.nan, inside)
 
     @property
@@ -114,7 +113,7 @@ class Rehearsed:
     @property
     def normal_spread(self) -> Spread:
         """The same for normal draws: the interval at `LEVEL` is then as long as that of the t distribution."""
-        tails = stdtrit(self.degrees_of_freedom, (1 + LEVEL) / 2) / _QUANTILE
+        tails = stdtrit(self.degrees_of_freedom, (1 + LEVEL) / 2) / QUANTILE
         return Spread(*(part * tails**2 for part in self.spread))
 
 

@@ -3,10 +3,10 @@
 The sandwich treats an estimate as linear in the released moments. This fails if the noise is large compared with a
 count: if a level has 20 rows and the noise of its count is 30, the estimate of its coefficient can be anything. It also
 fails if the noise changes the curvature: an estimate is a score divided by a curvature, and where the curvature is too
-large, the estimate is too close to zero and its interval too short. The score itself remains linear in the moments. So each value of the parameter is tested: is the weighted score at this
-value, plus that of the prior, small compared with its standard deviation at this value? The values that are not
-rejected form the interval (Fieller 1954; Kleibergen 2005, Econometrica 73). If the rows carry no information, the
-interval of the prior remains.
+large, the estimate is too close to zero and its interval too short. The score itself remains linear in the moments. So
+each value of the parameter is tested: is the weighted score at this value, plus that of the prior, small compared with
+its standard deviation at this value? The values that are not rejected form the interval (Fieller 1954; Kleibergen 2005,
+Econometrica 73). If the rows carry no information, the interval of the prior remains.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ FEW_ROWS, RARE = 300.0, 0.03
 #: They are also tested if the error of the curvature is in this range. Below, the normal is good enough. Above, no
 #: interval is calibrated, and the test would make it longer than anybody can use.
 UNSURE = (0.03, 0.3)
-#: End of a 90 % interval of a normal, in standard deviations.
-_END = 1.6448536269514722
+#: Level of the intervals that checks look at, and the end of this interval of a normal, in standard deviations.
+LEVEL, QUANTILE = 0.9, 1.6448536269514722
 #: The normal is kept if the score test rejects both ends of its interval at this level; 1.64 is full agreement.
 _LEAST_LEVEL = 1.55
 #: Larger scores are not used in computations, so that squares and sums stay finite.
@@ -96,10 +96,10 @@ class ScoreEquation:
     ) -> tuple[Array, Mapping[int, ScoreMarginal]]:
         """Return the ratio of each 90 % interval's length to the normal's, shape (p,), and the marginals that differ.
 
-        `mean` (p,) and `covariance` (p, p) belong to the normal, `curvature_errors` (p,) are those of the lengths of its
-        intervals, or NaN. The ratio is 1 if the normal is kept, infinite if
-        neither the scores nor the prior bound a parameter, and NaN if no row informs it (`informed`, (p,)). No interval
-        is shorter than the normal's, because the normal also includes the second-order noise.
+        `mean` (p,) and `covariance` (p, p) belong to the normal, `curvature_errors` (p,) are those of the lengths of
+        its intervals, or NaN. The ratio is 1 if the normal is kept, infinite if neither the scores nor the prior bound
+        a parameter, and NaN if no row informs it (`informed`, (p,)). No interval is shorter than the normal's, because
+        the normal also includes the second-order noise.
 
         Theory: docs/theory.md#intervals-that-invert-a-score-test.
         """
@@ -115,7 +115,7 @@ class ScoreEquation:
         paths = [path for path in paths if unsure[path.parameter] or self._rows_behind(path.direction) < few]
         if not paths:
             return ratio, found
-        ends = self._levels(mean, [(path, path.sd * np.array([-_END, _END])) for path in paths])
+        ends = self._levels(mean, [(path, path.sd * np.array([-QUANTILE, QUANTILE])) for path in paths])
         for path, (low, high) in zip(paths, ends, strict=True):
             if min(-low, high) > _LEAST_LEVEL:
                 continue
@@ -124,7 +124,7 @@ class ScoreEquation:
                 ratio[path.parameter] = np.inf
                 continue
             found[path.parameter] = own
-            ratio[path.parameter] = np.ptp(own.quantiles(np.array([0.05, 0.95]))) / (2 * _END * path.sd)
+            ratio[path.parameter] = np.ptp(own.quantiles(np.array([0.05, 0.95]))) / (2 * QUANTILE * path.sd)
         return ratio, found
 
     def _marginal(self, mean: Array, path: _Path) -> ScoreMarginal | None:

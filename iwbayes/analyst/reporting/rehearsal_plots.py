@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from scipy.special import stdtrit
 
 from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.calibration.score_marginals import LEVEL, QUANTILE
 from iwbayes.analyst.reporting.drawing import (
     BLUE,
     GREY,
@@ -17,9 +18,6 @@ from iwbayes.analyst.reporting.drawing import (
     label_rows,
     legend_below,
 )
-
-#: Level of the intervals, and its quantile of a normal.
-_LEVEL, _QUANTILE = 0.9, 1.6448536269514722
 
 
 def plot_rehearsals(idata: arviz_compat.ArvizObject, *, ax: Axes | None = None) -> Axes:
@@ -68,10 +66,10 @@ def plot_rehearsals(idata: arviz_compat.ArvizObject, *, ax: Axes | None = None) 
     unit = record["sd_formula"].to_numpy()
     points = record["deviation"].to_numpy() / unit
     n = int(np.isfinite(points).all(axis=1).sum())
-    half = record["sd_rehearsed"].to_numpy() / unit * stdtrit(n, (1 + _LEVEL) / 2)
+    half = record["sd_rehearsed"].to_numpy() / unit * stdtrit(n, (1 + LEVEL) / 2)
     ax = axes_or_new(ax, 7, 1.2 + 0.4 * len(names))
     rows = np.arange(len(names))
-    lines = (("formula", np.full(len(names), _QUANTILE), 0.12, ORANGE), ("rehearsals", half, 0.3, BLUE))
+    lines = (("formula", np.full(len(names), QUANTILE), 0.12, ORANGE), ("rehearsals", half, 0.3, BLUE))
     for label, ends, below, color in lines:
         ax.hlines(rows + below, -ends, ends, color=color, linewidth=3, label=f"90 % interval, {label}")
     for row, own in enumerate(points.T):
