@@ -242,8 +242,10 @@ def calibrate_normal(
                 scores, terms.scores_at, prior, shares, tilt, of_formula, terms.curvature, precision, n_private, tau
             )
             varying = np.diag(bread @ information @ bread) > 0
-            # draws under many weight draws follow the noise of the curvature already, as that of the second order
-            tested = unknown if terms.gradients_at is None else unsure
+            # Scores away from the mode are known if the tilt measured products of columns, not scores at some mode.
+            # Draws under many weight draws follow the noise of the curvature already, as that of the second order.
+            known = tilt.columns is None and terms.gradients_at is not None
+            tested = unsure if known else unknown
             ratio, marginals = equation.marginals(mean, posterior, varying, tested)
     return CalibratedNormal(
         mode=theta,

@@ -31,8 +31,9 @@ FEW_ROWS, RARE = 300.0, 0.03
 UNSURE = (0.03, 0.3)
 #: Level of the intervals that checks look at, and the end of this interval of a normal, in standard deviations.
 LEVEL, QUANTILE = 0.9, 1.6448536269514722
-#: The normal is kept if the score test rejects both ends of its interval at this level; 1.64 is full agreement.
-_LEAST_LEVEL = 1.55
+#: The normal is kept if the score test rejects both ends of its interval at this level; 1.64 is full agreement. The
+#: second level is for parameters that are tested because of their curvature alone.
+_LEAST_LEVEL, _LEAST_OF_UNSURE = 1.35, 1.55
 #: Larger scores are not used in computations, so that squares and sums stay finite.
 _LARGEST_SCORE = 1e100
 #: Size of one batch of projected scores, in numbers.
@@ -112,12 +113,13 @@ class ScoreEquation:
         found: dict[int, ScoreMarginal] = {}
         few = min(FEW_ROWS, RARE * self.n_private)
         unsure = (curvature_errors >= UNSURE[0]) & (curvature_errors < UNSURE[1])
-        paths = [path for path in paths if unsure[path.parameter] or self._rows_behind(path.direction) < few]
+        least = {path.parameter: _LEAST_LEVEL for path in paths if self._rows_behind(path.direction) < few}
+        paths = [path for path in paths if unsure[path.parameter] or path.parameter in least]
         if not paths:
             return ratio, found
         ends = self._levels(mean, [(path, path.sd * np.array([-QUANTILE, QUANTILE])) for path in paths])
         for path, (low, high) in zip(paths, ends, strict=True):
-            if min(-low, high) > _LEAST_LEVEL:
+            if min(-low, high) > least.get(path.parameter, _LEAST_OF_UNSURE):
                 continue
             own = self._marginal(mean, path)
             if own is None:
