@@ -32,7 +32,7 @@ _CHUNK = 2**16
 #: Directions of scores with less than this share of the largest variance are dropped. The cut is small, because each
 #: direction is a parameter, for example of a spline with nearly dependent columns.
 _CUT = 1e-9
-#: Singular values below this share of the largest count as zero, in the map from features back to raw scores.
+#: Singular values below this share of the largest count as zero, among loadings of the raw scores.
 _BACK = 1e-9
 #: Number of times that a clipped score is centred and clipped again. Each time leaves a part of the shift: about the
 #: probability of the clipped outcome.
@@ -166,6 +166,9 @@ class ScoreMap(BoundedFeatures):
         Order of the norm.
     flag : bool, default True
         Whether there is an additional last coordinate for clipped rows; see `BoundedFeatures`.
+    back : ndarray, shape (k, p), optional
+        Map from z to the centred raw scores, which `whitened` knows. An inverse of the whitener would be another map if
+        raw scores depend on each other, as the levels of a column do.
     """
 
     scores: tuple[RowScores, ...]
@@ -174,6 +177,7 @@ class ScoreMap(BoundedFeatures):
     bound: float
     order: float = 2
     flag: bool = True
+    back: Array | None = None  # (k, p)
 
     def __post_init__(self) -> None:
         self._check_bound()
@@ -230,7 +234,8 @@ class ScoreMap(BoundedFeatures):
 
     def _to_raw(self) -> Array:
         """Return the map (k, p) from z to the centred raw scores."""
-        return np.asarray(np.linalg.pinv(self.whitener, rcond=_BACK), dtype=np.float64)
+        assert self.back is not None  # noqa: S101 - maps that are measured come from `whitened`
+        return self.back
 
     def without_products(self) -> Array:
         """Return orthonormal axes (k, r) of z along which raw scores vary that are no products of columns."""
@@ -294,7 +299,7 @@ class ScoreMap(BoundedFeatures):
                 [np.linalg.norm((raw[rows] - center) @ whitener, axis=1) for rows in row_blocks(len(raw), _CHUNK)]
             )
         bound = float(np.quantile(norms, 0.95, weights=share, method="inverted_cdf"))
-        return cls(tuple(scores), center, whitener, bound)
+        return cls(tuple(scores), center, whitener, bound, back=whitener.T @ covariance)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,5 +1,6 @@
 """The documentation: links lead somewhere, it builds without a warning, and the reference names what is public."""
 
+import json
 import os
 import re
 import shutil
@@ -67,6 +68,18 @@ def test_the_documentation_builds_without_a_warning(tmp_path, execute):
         shown = (built / f"{page.stem}.html").read_text(encoding="utf-8").count("<img")
         # notebooks hold their outputs, which are shown without a run
         assert shown >= figures if execute == "force" or page in NOTEBOOKS else shown == 0
+
+
+@pytest.mark.parametrize("page", [*PAGES, *NOTEBOOKS], ids=lambda page: page.stem)
+def test_every_picture_is_described_in_words(page):
+    """A description that is broken into lines loses the space between them when the documentation is built."""
+    if page.suffix == ".ipynb":
+        cells = json.loads(page.read_text(encoding="utf-8"))["cells"]
+        drawn = [c for c in cells if any("image/png" in o.get("data", {}) for o in c.get("outputs", ()))]
+        said = [cell["metadata"].get("mystnb", {}).get("image", {}).get("alt", "") for cell in drawn]
+    else:
+        said = re.findall(r"!\[([^\]]*)\]\(", page.read_text(encoding="utf-8"))
+    assert [words for words in said if len(words.split()) < 3 or "\n" in words] == []
 
 
 def test_every_public_name_is_in_the_reference():

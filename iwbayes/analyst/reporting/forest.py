@@ -11,6 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.quantities.intervals import BOUNDS, intervals
@@ -36,6 +37,8 @@ _COLUMNS = ("coefficient", "method", *BOUNDS)
 _ROW, _FRAME = 0.15, 1.1
 #: Differences beyond this many half intervals are on a logarithmic axis.
 _LINEAR = 3
+#: Intervals that are not calibrated may reach this far beyond the others, in units of the range of these.
+_ROOM = 1.0
 #: What coefficients change by one, by family.
 _SCALES = {
     "bernoulli": "log odds of {}",
@@ -62,7 +65,8 @@ def plot_forest(
 ) -> Axes:
     """Draw a forest plot: the mean and interval of each coefficient, by several methods below each other.
 
-    Intervals that are NOT calibrated have hollow markers and dashed lines.
+    Intervals that are NOT calibrated have hollow markers and dashed lines. If they are so long that the others would be
+    hard to read, they end in an arrow.
 
     Parameters
     ----------
@@ -130,7 +134,8 @@ def plot_forest(
     ax = axes_or_new(ax, 7, _FRAME + 0.45 * (len(groups) - 1) + _ROW * len(bare) * (len(shown) + 1))
     axes = _panels(ax, [len(group) for group in groups])
     for own, group in zip(axes, groups, strict=True):
-        draw_forest(own, table[table["coefficient"].isin(group)], shown)
+        rows = table[table["coefficient"].isin(group) & table["method"].isin(shown)]
+        draw_forest(own, rows, shown, ends=_ends(rows))
     label_axes(axes[-1], x=label)
     _verdict(axes, table[table["method"].isin(shown)], shown, prob if _drawn_from(posteriors) else None)
     return axes[-1]
@@ -265,10 +270,27 @@ def _verdict(axes: Sequence[Axes], table: pd.DataFrame, shown: Sequence[str], pr
     legend_below(axes[-1])
 
 
-def draw_forest(ax: Axes, table: pd.DataFrame, methods: Sequence[str], *, at: float = 0) -> None:
+def _ends(table: pd.DataFrame) -> tuple[float, float] | None:
+    """Return ends of an axis on which other intervals are readable, if some that are not calibrated are very long."""
+    bad = table["calibrated"].astype("boolean").eq(False).fillna(False).to_numpy(dtype=bool)
+    if not bad.any() or bad.all():
+        return None
+    lower, upper = table["lower"].to_numpy(dtype=np.float64), table["upper"].to_numpy(dtype=np.float64)
+    low, high = min(np.nanmin(lower[~bad]), 0.0), max(np.nanmax(upper[~bad]), 0.0)
+    room = _ROOM * (high - low)
+    if not (np.nanmin(lower) < low - room or np.nanmax(upper) > high + room):
+        return None
+    near = 0.05 * (high - low)
+    return max(low - room, np.nanmin(lower) - near), min(high + room, np.nanmax(upper) + near)
+
+
+def draw_forest(
+    ax: Axes, table: pd.DataFrame, methods: Sequence[str], *, at: float = 0, ends: tuple[float, float] | None = None
+) -> None:
     """Draw means and intervals, a row for each coefficient with its methods below each other, and a line at `at`.
 
-    Rows whose column ``calibrated`` is False are hollow and dashed.
+    Rows whose column ``calibrated`` is False are hollow and dashed. If the `ends` of the axis are given, intervals
+    beyond end in an arrow.
     """
     names = list(dict.fromkeys(table["coefficient"]))
     for index, method in enumerate(methods):
@@ -283,6 +305,16 @@ def draw_forest(ax: Axes, table: pd.DataFrame, methods: Sequence[str], *, at: fl
         ax.plot(rows["mean"], height, label=plain(method), zorder=3, **style)
         if bad.any():
             ax.plot(rows["mean"][bad], height[bad], zorder=3, markerfacecolor="white", **style)
+        for end, arrow, beyond in () if ends is None else _arrows(rows, ends):
+            tip = {**style, "marker": arrow, "clip_on": False}
+            ax.plot(np.full(beyond.sum(), end), height[beyond], zorder=4, label="_end", **tip)
+    if ends is not None:
+        ax.set_xlim(*ends)
     ax.axvline(at, color=LIGHT_GREY, linewidth=0.8, zorder=0)
     ax.xaxis.set_major_locator(MaxNLocator(6))
     label_rows(ax, names)
+
+
+def _arrows(rows: pd.DataFrame, ends: tuple[float, float]) -> list[tuple[float, str, NDArray[np.bool_]]]:
+    """Return each end of an axis with its arrow and the rows whose intervals go beyond."""
+    return [(ends[0], "<", (rows["lower"] < ends[0]).to_numpy()), (ends[1], ">", (rows["upper"] > ends[1]).to_numpy())]

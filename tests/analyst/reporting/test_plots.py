@@ -159,3 +159,14 @@ def test_bad_tables_are_refused(table):
         plot_forest(table, methods=["private", "other"])
     with pytest.raises(ValueError, match="twice"):
         plot_forest(pd.concat([table, table]))
+
+
+def test_an_interval_that_would_hide_the_others_ends_in_an_arrow():
+    columns = ["coefficient", "method", "mean", "lower", "upper", "calibrated"]
+    rows = [("x", "a", 0.1, 0.0, 0.2, True), ("z", "a", 0.9, -0.1, 8.0, False), ("w", "a", -0.2, -0.3, -0.1, True)]
+    ax = iw.plots.forest(pd.DataFrame(rows, columns=columns))
+    arrows = [line for line in ax.lines if line.get_marker() == ">"]
+    assert ax.get_xlim() == (pytest.approx(-0.325), pytest.approx(0.7))  # what is calibrated, once more to the right
+    assert [(line.get_xdata()[0], line.get_ydata()[0]) for line in arrows] == [(ax.get_xlim()[1], 1.0)]
+    shown = iw.plots.forest(pd.DataFrame(rows, columns=columns).assign(calibrated=True))
+    assert shown.get_xlim()[1] > 8 and not [line for line in shown.lines if line.get_marker() == ">"]

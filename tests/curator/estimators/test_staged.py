@@ -174,6 +174,24 @@ def test_the_mean_of_columns_has_independent_noise_of_the_stage():
     assert ScoreMap.whitened([score], synthetic, shares).of_columns(synthetic.schema) is None
 
 
+def test_columns_that_depend_on_each_other_are_what_was_measured():
+    """The levels of a column add up to one, and after a tilt some of them may have next to no weight."""
+    rng = np.random.default_rng(7)
+    schema = iw.Schema(iw.Binary("y"), iw.Categorical("g", ("a", "b", "c", "rare")), iw.Real("x", 0, 9))
+    g = rng.choice(["a", "b", "c", "rare"], 4000, p=[0.7, 0.25, 0.045, 0.005])
+    frame = pd.DataFrame({"y": rng.integers(0, 2, 4000), "g": g, "x": rng.uniform(0, 9, 4000)})
+    synthetic, shares = iw.SyntheticTable(frame, schema), np.where(g == "rare", 1e-12, 1.0)
+    shares = shares / shares.sum()
+    score = iw.model("y ~ g + x").on(synthetic)(np.ones(4000))
+    [columns] = ColumnScores.read_by([score], schema, products=True)
+    features = ScoreMap.whitened([score, columns], synthetic, shares).with_bound(1e9)
+    own, turned = features.of_columns(schema)
+    z = features.transform(synthetic.frame)[:, :-1]
+    common = g != "rare"
+    np.testing.assert_allclose((z @ turned)[common], own.transform(synthetic.frame)[common], atol=1e-5)
+    assert own.n_coordinates == 8  # three levels, x, its square and its three products: no weight hides them
+
+
 @pytest.mark.parametrize("build", [None, counted], ids=["formula", "PyMC"])
 def test_how_many_rows_have_a_rare_level_is_measured(build):
     """No score tells it, and ten times too many rows make the level's interval three times too short."""
