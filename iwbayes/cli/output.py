@@ -137,6 +137,9 @@ def records(table: pd.DataFrame, index: str) -> list[dict[str, Any]]:
 @contextmanager
 def working(text: str) -> Iterator[Callable[[str], None]]:
     """Show progress on the error stream, if it is a terminal."""
+    if not sys.stderr.isatty():  # rich alone would draw in notebooks, whose environment asks for colours
+        yield lambda step: None
+        return
     from rich.console import Console
     from rich.text import Text
 

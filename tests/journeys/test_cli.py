@@ -515,6 +515,14 @@ def test_a_reader_that_goes_away_is_no_error(released, lines):
     assert done.stderr == ""
 
 
+def test_a_notebook_that_asks_for_colours_gets_no_spinner(released, tmp_path):
+    """Jupyter sets these variables, and a cell with ``!iwbayes`` is no terminal."""
+    command = [sys.executable, "-m", "iwbayes", "report", released, "-o", tmp_path / "report.html"]
+    settings = {**os.environ, "FORCE_COLOR": "1", "CLICOLOR_FORCE": "1", "TERM": "xterm-color"}
+    done = subprocess.run(command, env=settings, capture_output=True, text=True, check=True)
+    assert "\x1b" not in done.stdout + done.stderr
+
+
 def test_nothing_is_said_where_nobody_listens(released, monkeypatch):
     def gone(*_, **__):
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
