@@ -7,7 +7,7 @@ declare without a look at the rows; rows beyond them, and rows with gaps, do not
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -334,6 +334,13 @@ def _trainees(frame: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+_GEMS = Population(
+    "gems", ("ggplot2", "diamonds"),
+    (iw.Real("lprice", 5, 11), iw.Real("carat", 0, 6), iw.Real("x", 0, 12), iw.Real("y", 0, 12),
+     iw.Real("depth", 40, 80), iw.Real("table", 40, 100)),
+    "lprice ~ carat + x + y + depth + table", None, _gems,
+)  # fmt: skip
+
 #: Populations with strongly related predictors. `zeros` is `gems` with 8 more rows of 54,000, whose lengths are zero.
 #: They alone move its coefficients by many standard errors.
 RELATED = (
@@ -349,18 +356,8 @@ RELATED = (
          iw.Categorical("origin", ("EWR", "JFK", "LGA"))),
         "late ~ miles + air_time + hour + origin", None, _flights,
     ),
-    Population(
-        "gems", ("ggplot2", "diamonds"),
-        (iw.Real("lprice", 5, 11), iw.Real("carat", 0, 6), iw.Real("x", 0, 12), iw.Real("y", 0, 12),
-         iw.Real("depth", 40, 80), iw.Real("table", 40, 100)),
-        "lprice ~ carat + x + y + depth + table", None, _gems,
-    ),
-    Population(
-        "zeros", ("ggplot2", "diamonds"),
-        (iw.Real("lprice", 5, 11), iw.Real("carat", 0, 6), iw.Real("x", 0, 12), iw.Real("y", 0, 12),
-         iw.Real("depth", 40, 80), iw.Real("table", 40, 100)),
-        "lprice ~ carat + x + y + depth + table", None, _all_gems,
-    ),
+    _GEMS,
+    replace(_GEMS, name="zeros", prepare=_all_gems),
     Population(
         "trainees", ("causaldata", "cps_mixtape"),
         (iw.Binary("work", _YES), iw.Real("re74", 0, 30), iw.Real("re75", 0, 30), iw.Integer("age", 16, 60),

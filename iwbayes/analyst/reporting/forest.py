@@ -270,9 +270,14 @@ def _verdict(axes: Sequence[Axes], table: pd.DataFrame, shown: Sequence[str], pr
     legend_below(axes[-1])
 
 
+def uncalibrated(table: pd.DataFrame) -> NDArray[np.bool_]:
+    """Return whether each row of a table of intervals is known to be NOT calibrated."""
+    return table["calibrated"].astype("boolean").eq(False).fillna(False).to_numpy(dtype=bool)
+
+
 def _ends(table: pd.DataFrame) -> tuple[float, float] | None:
     """Return ends of an axis on which other intervals are readable, if some that are not calibrated are very long."""
-    bad = table["calibrated"].astype("boolean").eq(False).fillna(False).to_numpy(dtype=bool)
+    bad = uncalibrated(table)
     if not bad.any() or bad.all():
         return None
     lower, upper = table["lower"].to_numpy(dtype=np.float64), table["upper"].to_numpy(dtype=np.float64)
@@ -298,7 +303,7 @@ def draw_forest(
         height = np.arange(len(names)) + 0.8 * ((index + 0.5) / len(methods) - 0.5)
         bad = np.zeros(len(names), dtype=bool)
         if "calibrated" in rows:
-            bad = rows["calibrated"].astype("boolean").eq(False).fillna(False).to_numpy(dtype=bool)
+            bad = uncalibrated(rows)
         dashes: list[Any] = [(0, (3, 1.5)) if own else "solid" for own in bad]
         ax.hlines(height, rows["lower"], rows["upper"], color=colour(index), linewidth=1.6, linestyle=dashes)
         style: dict[str, Any] = {"marker": marker(index), "color": colour(index), "linestyle": "none", "markersize": 5}

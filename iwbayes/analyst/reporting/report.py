@@ -22,7 +22,7 @@ from iwbayes.analyst.criticism.diagnose import diagnose
 from iwbayes.analyst.criticism.diagnostics_table import named_in
 from iwbayes.analyst.quantities.intervals import intervals
 from iwbayes.analyst.reporting.drawing import WEIGHTED
-from iwbayes.analyst.reporting.forest import plot_forest
+from iwbayes.analyst.reporting.forest import plot_forest, uncalibrated
 from iwbayes.analyst.reporting.html import bullets, facts, folded, page, paragraph, picture, settings, table
 from iwbayes.analyst.reporting.marginal_plots import plot_marginals
 from iwbayes.analyst.reporting.plots import plot_budget, plot_overlap, plot_weights
@@ -343,12 +343,12 @@ def _posterior(release: Release, idata: Any, checks: pd.DataFrame) -> str:
     every = intervals(idata)
     forest = every.iloc[:_MOST_DRAWN]
     clear = int(((forest["lower"] > 0) | (forest["upper"] < 0)).sum())
-    bad = [str(name) for name in forest.index[forest["calibrated"].eq(False).fillna(False).to_numpy(dtype=bool)]]
-    uncalibrated = f" NOT calibrated, hollow and dashed: {', '.join(bad[:6])}{' and more' if len(bad) > 6 else ''}."
+    bad = [str(name) for name in forest.index[uncalibrated(forest)]]
+    hollow = f" NOT calibrated, hollow and dashed: {', '.join(bad[:6])}{' and more' if len(bad) > 6 else ''}."
     content += picture(
         plot_forest(idata if len(forest) == len(every) else forest, release=release).figure,
         f"Means and 90 % intervals of {len(forest)} parameters; {clear} intervals exclude zero."
-        f"{uncalibrated if bad else ''} The table above has the numbers.",
+        f"{hollow if bad else ''} The table above has the numbers.",
         "Posterior means and 90 % intervals, slopes of numbers per standard deviation"
         + (f"; the first {_MOST_DRAWN} parameters." if len(every) > _MOST_DRAWN else "."),
     )
