@@ -175,9 +175,11 @@ def rehearsed_normals(
     Theory: docs/theory.md#rehearsals.
     """
     terms, tilt = likelihood_terms(posterior, mode), ReleasedTilt.of(release)
+    # the error of the curvature is the same for both, and the score tests are those of the intervals by rehearsals
+    parts = (replace(terms, scores_at=None), None), (replace(terms, curvatures=None), spread)
     formula_alone, normal = (
         calibrate_normal(own, prior=posterior.prior, n_private=release.n_private, tilt=tilt, spread=one)
-        for own, one in ((terms, None), (replace(terms, curvatures=None), spread))  # their error is the same for both
+        for own, one in parts
     )
     return formula_alone, normal
 
