@@ -19,6 +19,26 @@ def symmetric(matrix: Array) -> Array:
     return (matrix + matrix.T) / 2
 
 
+#: Numbers of rows are filled up to multiples of this before a matrix product.
+_WHOLE_BLOCK = 64
+
+
+def filled(rows: slice) -> NDArray[np.intp]:
+    """Return the positions of a nonempty slice, repeated until their number is a multiple of 64.
+
+    BLAS rounds the last rows of a product, and products of few rows, in another way. In filled blocks, the rounding of
+    a row depends neither on its position nor on the number of rows, which is private if users own several.
+    """
+    n = rows.stop - rows.start
+    return np.resize(np.arange(rows.start, rows.stop), -(-n // _WHOLE_BLOCK) * _WHOLE_BLOCK)
+
+
+def row_product(rows: Array, matrix: Array) -> Array:
+    """Return rows (row, a) @ matrix (a, b); the rounding of a row depends on this row only, see `filled`."""
+    whole = rows if len(rows) % _WHOLE_BLOCK == 0 else rows[filled(slice(0, len(rows)))]
+    return np.asarray(whole @ matrix)[: len(rows)]
+
+
 def row_blocks(n_rows: int, size: int) -> Iterator[slice]:
     """Split the rows into slices of `size` rows (at least one); the last slice may be shorter."""
     size = max(1, size)

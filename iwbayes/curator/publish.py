@@ -78,7 +78,10 @@ def publish(
         ledger = Ledger(epsilon, delta, adjacency, noise=noise)
     facts = PublicFacts.of(private, None, ledger, n_synthetic=n)
     warn_of_noise(facts, generator, weights, epsilon, delta, share)
-    share = 0.0 if isinstance(generator, GivenTable) else share  # a given table needs no share of the budget
+    if isinstance(generator, GivenTable):
+        share = 0.0  # a given table needs no share of the budget
+        if isinstance(weights, StagedTilt):
+            weights.check_rows(generator.table, facts.n_private)
     if not weights.events(facts, epsilon=(1 - share) * epsilon, delta=own_delta(weights, delta)):
         share = 1.0  # weights that cost nothing need no share either
     events = joint_events(facts, generator, weights, share, epsilon, delta)

@@ -249,24 +249,23 @@ class PrivateLogisticRegression:
         """
         facts = PublicFacts.of(private, None, ledger)
         events = self.events(facts, epsilon=epsilon, delta=delta)
-        ledger.check(*events)
         target, features = self._columns(facts.schema)
         reach = encoded_reach(features)
+        plan = self._perturbation(facts, reach, float(epsilon)) if self.mechanism == "objective" else None
+        account = ledger.charge_release(*events)
         codes = target.codes(private.frame[target.name])
         signs = np.where(codes < 0, 0.0, 2.0 * codes - 1.0)
         rows = signs[:, None] * design_of(features, private.frame, reach)
-        if self.mechanism == "objective":
-            plan = self._perturbation(facts, reach, float(epsilon))
-            noise = ledger.charge(*events)
-            coefficients = perturbed_minimiser(rows, None, plan, noise, facts.n_private)
+        if plan is not None:
+            coefficients = perturbed_minimiser(rows, None, plan, account.charge(*events), facts.n_private)
         elif self.mechanism == "gaussian":
             exact = minimise(rows, None, self.l2, n_private=facts.n_private)
             change = sensitivity(facts.rows_per_user * self._change(facts, reach), facts.n_private, self.l2)
-            budget = {"epsilon": epsilon, "delta": delta, "ledger": ledger, "label": self.label}
+            budget = {"epsilon": epsilon, "delta": delta, "ledger": account, "label": self.label}
             coefficients = gaussian(exact, sensitivity=change, **budget).value  # type: ignore[arg-type]
         else:
             coefficients = minimise(rows, None, self.l2, n_private=facts.n_private)
-            ledger.charge(*events)
+            account.charge(*events)
         fitted = FittedLogistic(target, features, coefficients)
         ledger._register(fitted.fingerprint())
         return fitted

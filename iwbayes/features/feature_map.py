@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from iwbayes._threads import one_blas_thread
-from iwbayes.arrays import Array
+from iwbayes.arrays import Array, row_product
 from iwbayes.features.bounded import BoundedFeatures
 from iwbayes.features.terms import Terms, check_terms, raw_chunks, raw_ranges, raw_terms
 from iwbayes.schema import Schema
@@ -127,13 +127,14 @@ class FeatureMap(BoundedFeatures):
         phi = np.empty((len(frame), self.dim))
         with one_blas_thread():
             for rows, raw in raw_chunks(self.schema, self.terms, frame):
-                phi[rows] = self.clip((raw - self.center) @ self.whitener)
+                phi[rows] = self.clip(row_product(raw - self.center, self.whitener))
         return phi
 
     def norms(self, frame: pd.DataFrame) -> Array:
         """Return the norm of z before clipping, shape (row,)."""
         with one_blas_thread():
-            scores = ((raw - self.center) @ self.whitener for _, raw in raw_chunks(self.schema, self.terms, frame))
+            chunks = raw_chunks(self.schema, self.terms, frame)
+            scores = (row_product(raw - self.center, self.whitener) for _, raw in chunks)
             return np.concatenate([np.linalg.norm(z, ord=self.order, axis=1) for z in scores])
 
     def with_bound(self, bound: float) -> FeatureMap:

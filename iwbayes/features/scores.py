@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from iwbayes._digest import digest
 from iwbayes._threads import one_blas_thread
-from iwbayes.arrays import Array, row_blocks
+from iwbayes.arrays import Array, filled, row_blocks, row_product
 from iwbayes.features.bounded import BoundedFeatures
 from iwbayes.features.feature_map import FeatureMap, whitener_of
 from iwbayes.features.terms import Term, ordered_terms, raw_chunks, raw_terms
@@ -50,7 +51,10 @@ class Outcomes(NamedTuple):
 
 
 class RowScores(Protocol):
-    """Scores of rows at one public point. The score of a row depends on that row only; calls never raise or warn."""
+    """Scores of rows at one public point. The score of a row depends on that row only.
+
+    Calls should not raise errors: `ScoreMap` then evaluates the rows one by one, and this takes longer.
+    """
 
     def __call__(self, frame: pd.DataFrame) -> Array:
         """Return scores (row, p) of rows in canonical form: zero if the model leaves a row out, NaN if undefined."""
@@ -188,19 +192,23 @@ class ScoreMap(BoundedFeatures):
         return self.whitener.shape[1]
 
     def transform(self, frame: pd.DataFrame) -> Array:
-        """Return the features, shape (row, k), of a table in canonical form."""
+        """Return the features, shape (row, k), of a table in canonical form; no row makes this fail."""
         phi, first = np.empty((len(frame), self.dim)), self.scores[0].response
         levels = len(first[1]) if first is not None and all(score.response == first for score in self.scores) else 0
+        of_rows = self._centred if levels else self._clipped
         with one_blas_thread(), quietly():
             for rows in row_blocks(len(frame), _CHUNK // max(levels, 1)):
-                part = frame.iloc[rows]
-                phi[rows] = self._centred(part) if levels else self.clip(self._whiten(raw_scores(self.scores, part)))
+                phi[rows] = _evaluated(of_rows, frame, rows, self.dim)
+        phi[np.isnan(phi).any(axis=1)] = self.clip(np.full((1, self.n_coordinates), np.nan))
         return phi
+
+    def _clipped(self, frame: pd.DataFrame) -> Array:
+        return self.clip(self._whiten(raw_scores(self.scores, frame)))
 
     def _whiten(self, raw: Array) -> Array:
         """Return z; a row that is not finite becomes NaN, and does not affect other rows."""
         broken = np.asarray(~np.isfinite(raw).all(axis=1))
-        z = np.where(broken[:, None], 0.0, raw - self.center) @ self.whitener
+        z = row_product(np.where(broken[:, None], 0.0, raw - self.center), self.whitener)
         z[broken] = np.nan
         return np.asarray(z)
 
@@ -282,7 +290,9 @@ class ScoreMap(BoundedFeatures):
             raise ValueError("at least one score function is required; got none.")
         blocks = row_blocks(len(synthetic), _CHUNK)
         with quietly():
-            raw = np.concatenate([raw_scores(scores, synthetic.frame.iloc[rows]) for rows in blocks])
+            parts = [_evaluated(partial(raw_scores, scores), synthetic.frame, rows) for rows in blocks]
+        width = max(part.shape[1] for part in parts)
+        raw = np.concatenate([np.broadcast_to(part, (len(part), width)) for part in parts])
         there = np.isfinite(raw).all(axis=1)
         if not shares[there].any():
             raise ValueError("at least one synthetic row with positive weight must have finite scores; none has.")
@@ -378,6 +388,28 @@ def _unit_columns(matrix: Array) -> tuple[Array, Array]:
 def raw_scores(scores: Sequence[RowScores], frame: pd.DataFrame) -> Array:
     """Return the concatenated scores (row, p) of several models."""
     return np.concatenate([score(frame) for score in scores], axis=1)
+
+
+def _evaluated(
+    function: Callable[[pd.DataFrame], Array], frame: pd.DataFrame, rows: slice, width: int | None = None
+) -> Array:
+    """Return the result (row, width) for a block of a table. A row that makes the function fail has NaN.
+
+    Other rows are not affected: where a block fails, its rows are evaluated one by one.
+    """
+
+    def of(part: slice) -> Array | None:
+        try:
+            return function(frame.iloc[filled(part)])[: part.stop - part.start]
+        except Exception:  # of any kind, whose message may contain a private value
+            return None
+
+    found = of(rows)
+    if found is not None:
+        return found
+    alone = [of(slice(row, row + 1)) for row in range(rows.start, rows.stop)]
+    width = next((one.shape[1] for one in alone if one is not None), 1) if width is None else width
+    return np.concatenate([np.full((1, width), np.nan) if one is None else one for one in alone])
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from factories import synthetic_table
+from looks import looks_at_rows
 
 from iwbayes.analyst.regression.scores import RegressionModel, model
 from iwbayes.curator.contribution import bound_contributions
@@ -327,6 +328,7 @@ class RecordingNoise:
 
     def __init__(self, seed: int = 0, *, broken: bool = False) -> None:
         self.draws: list[tuple[str, float, int]] = []
+        self.looks: list[tuple[Event, ...]] = []
         self.ledger: Ledger | None = None
         self._source = SeededNoise(seed)
         self._broken = broken
@@ -380,7 +382,8 @@ class Runs:
     def of(self, entry: Entry) -> tuple[Any, Ledger, Any]:
         if entry.name not in self._done:
             ledger, noise = recorded(entry.room, entry.delta if entry.room == entry.epsilon else 1e-5)
-            self._done[entry.name] = run(entry, *self._inputs, ledger), ledger, noise
+            with looks_at_rows(ledger) as noise.looks:
+                self._done[entry.name] = run(entry, *self._inputs, ledger), ledger, noise
         return self._done[entry.name]
 
 
@@ -556,6 +559,13 @@ def test_each_draw_is_charged_before_it_is_made(entry, runs):
     for index, (_, _, charged) in enumerate(noise.draws):
         assert charged >= index + 1
     assert ledger.statement().noise == "unverified" and not ledger.statement().certified
+
+
+@every_entry
+def test_the_whole_cost_is_charged_before_the_first_look_at_a_private_row(entry, runs):
+    _, ledger, noise = runs.of(entry)
+    assert entry.free != bool(noise.looks)  # what is free reads no row
+    assert all(charged == ledger.events for charged in noise.looks)
 
 
 @pytest.mark.parametrize("entry", [e for e in ALL if not e.noisy or e.free], ids=lambda entry: entry.name)

@@ -6,9 +6,11 @@ import warnings
 
 import numpy as np
 import pandas as pd
+import pymc as pm
 import pytest
 from estimator_tools import progress_outputs
 from factories import seeded_release
+from looks import looks_at_rows
 
 import iwbayes as iw
 from iwbayes._warnings import CalibrationWarning, PrivacyWarning
@@ -458,3 +460,75 @@ def test_a_delta_above_the_ledgers_is_refused(private):
     with pytest.raises(BudgetExceeded, match="must be at most the ledger's, 1e-06.*got 1e-05"):
         publish(private, epsilon=1.0, delta=1e-5, n_synthetic=100, ledger=ledger, progressbar=False)
     assert ledger.statement().events == ()
+
+
+# --- the whole release is charged before anybody looks at a private row
+
+
+def one_user_each(private):
+    frame = private.frame.assign(person=range(private.n_private))
+    return PrivateTable(frame, SCHEMA, user="person")
+
+
+def released(private, ledger):
+    return publish(private, epsilon=1.0, delta=1e-6, ledger=ledger, n_synthetic=300, progressbar=False)
+
+
+def released_with_a_given_table(private, ledger):
+    given = uniform_table(SCHEMA, 300, random_seed=1)
+    settings = {"generator": given, "for_models": ["insured ~ age + region"], "progressbar": False}
+    return publish(private, epsilon=1.0, delta=1e-6, ledger=ledger, **settings)
+
+
+def released_of_users(private, ledger):
+    settings = {"ledger": ledger, "grid": [1, 2], "n_synthetic": 300, "progressbar": False}
+    return iw.publish_users(private, epsilon=1.0, delta=1e-6, **settings)
+
+
+def bounded_contributions(private, ledger):
+    return iw.bound_contributions(private, ledger, epsilon=0.1, grid=[1, 2])
+
+
+def queried(private, ledger):
+    return iw.paper.PrivateLogisticRegression("insured").fit(private, ledger, epsilon=1.0)
+
+
+@pytest.mark.parametrize(
+    "use", [released, released_with_a_given_table, queried, released_of_users, bounded_contributions]
+)
+def test_every_use_of_rows_is_charged_before_the_first_look(use, private):
+    of_users = use in (released_of_users, bounded_contributions)
+    ledger = Ledger(1.0, 1e-6, "replace-user" if of_users else "replace-one", noise=SeededNoise(1))
+    table = one_user_each(private) if of_users else private
+    with looks_at_rows(ledger) as looks:
+        use(table, ledger)
+    # of users, the bound is one release and the rest is another
+    assert looks and all(looks)
+    assert use is released_of_users or set(looks) == {ledger.events}
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_a_release_that_fails_at_its_first_look_stays_charged(given, private, monkeypatch):
+    def broken(self, function):
+        raise OSError("the disk broke")
+
+    ledger = Ledger(1.0, 1e-6, noise=SeededNoise(1))
+    monkeypatch.setattr(PrivateTable, "map_blocks", broken)
+    monkeypatch.setattr(PrivateTable, "sum_blocks", broken)
+    with pytest.raises(OSError, match="the disk broke"):
+        (released_with_a_given_table if given else released)(private, ledger)
+    assert ledger.spent[0] > 0.99
+
+
+def test_a_model_that_fails_on_a_given_table_is_refused_by_name_before_anything_is_charged(private):
+    def build(frame):
+        if len(frame) == 300:
+            raise KeyError("nobody")
+        with pm.Model() as found:
+            pm.Normal("age", pm.Normal("mean", 50, 20), 20, observed=pm.Data("rows", frame["age"]))
+        return found
+
+    ledger, given = Ledger(1.0, 1e-6, noise=SeededNoise(1)), uniform_table(SCHEMA, 300, random_seed=1)
+    with pytest.raises(ValueError, match="the model 'build' cannot be fitted to the given table: KeyError: 'nobody'"):
+        publish(private, epsilon=1.0, delta=1e-6, ledger=ledger, generator=given, for_models=[iw.model(build)])
+    assert ledger.spent == (0.0, 0.0)

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 import iwbayes as iw
+from iwbayes.features import FeatureMap
 from iwbayes.features.scores import RowFeatures, ScoreMap
 
 N = 1500
@@ -85,6 +86,20 @@ def test_the_scores_of_a_row_depend_on_this_row_alone(name):
         kept = np.delete(np.arange(300), changed)
         np.testing.assert_array_equal(before[kept], after[kept])
         assert np.linalg.norm(after[:, :-1], axis=1).max() <= features.bound * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("name", [*MODELS, "products of columns"])
+def test_the_rounding_of_a_row_depends_neither_on_its_place_nor_on_how_many_rows_there_are(name):
+    """If users own several rows, the number of rows is private, and a sum of rounded rows may not tell it."""
+    table = synthetic()
+    if name in MODELS:
+        features = ScoreMap.whitened([MODELS[name].on(table)(np.full(N, 1.0))], table, np.full(N, 1 / N))
+    else:
+        features = FeatureMap.whitened(table, "quadratic")
+    rows = iw.SyntheticTable(frame(np.random.default_rng(1), 200), SCHEMA).frame
+    whole = features.transform(rows)
+    for part in (slice(0, 1), slice(3, 5), slice(0, 3), slice(7, 70), slice(0, 65), slice(1, 128), slice(0, 199)):
+        np.testing.assert_array_equal(features.transform(rows.iloc[part]), whole[part])
 
 
 @pytest.mark.parametrize(("name", "response"), [("interaction", "b"), ("categorical", "k")])

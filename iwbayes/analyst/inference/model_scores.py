@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pymc as pm
 import pytensor.tensor as pt
-from pytensor.compile.builders import OpFromGraph
-from pytensor.graph.replace import clone_replace, vectorize_graph
-from pytensor.graph.traversal import applys_between
-from pytensor.raise_op import CheckAndRaise
-from pytensor.tensor.basic import Alloc
-from pytensor.tensor.rewriting.ofg import inline_ofg_node
+from numpy.typing import NDArray
+from pytensor.graph.replace import vectorize_graph
 
 from iwbayes._digest import digest
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
+from iwbayes.analyst.inference.row_graph import check_operations, one_row
 from iwbayes.analyst.weighting.graph_functions import CompiledWhenUsed
 from iwbayes.analyst.weighting.other_rows import MovableRows, OfColumn, cells_of
 from iwbayes.analyst.weighting.reweight import reweight
@@ -30,10 +27,6 @@ from iwbayes.tables import SyntheticTable
 
 #: Rows of the table that a model is tried on before anything is charged.
 _TRIAL_ROWS = 60
-#: Modules of the operations that a score may use; none of them calls a user's function.
-_KNOWN = ("pytensor.tensor.", "pytensor.scalar.")
-_UNKNOWN = ("pytensor.tensor.random.",)
-_COPIES = ("ViewOp", "DeepCopyOp")
 #: Number of synthetic rows that are used to find the column of the response.
 _FEW_ROWS = 100
 #: Largest relative difference, due to rounding, between scores of single rows and scores of a table.
@@ -54,7 +47,7 @@ class ModelScores:
     levels: tuple[str, tuple[int, ...]] | None = None  # column of the response, and codes of its known levels
 
     def __call__(self, frame: pd.DataFrame) -> Array:
-        """Return scores (row, p): NaN in rows with cells that are unknown to the model."""
+        """Return scores (row, p): NaN in rows with cells that are unknown to the model, or outside of its domain."""
         return self._of(frame)[0]
 
     @property
@@ -94,20 +87,26 @@ class ModelScores:
             each = [self._of(with_level(frame, column.name, column.levels[code])) for code in codes]
             kept = tuple(code for code in codes if np.isfinite(each[code][0]).any())
             with np.errstate(all="ignore"):
-                totals = sum(np.exp(each[code][1]) for code in kept)
-            if 1 < len(kept) <= MOST_OUTCOMES and np.allclose(totals, 1.0, rtol=0, atol=_ROUNDING):
+                totals = np.sum([np.exp(each[code][1]) for code in kept], axis=0)
+            there = ~np.isnan(totals)
+            if 1 < len(kept) <= MOST_OUTCOMES and np.allclose(totals[there], 1.0, rtol=0, atol=_ROUNDING):
                 return replace(self, levels=(column.name, kept))
         return self
 
     def _of(self, frame: pd.DataFrame) -> tuple[Array, Array]:
-        """Return scores (row, p) and log densities (row,) of rows."""
+        """Return scores (row, p) and log densities (row,) of rows; NaN in rows for which the model is not defined."""
         if frame.empty:
             return np.empty((0, len(self.theta))), np.empty(0)
         arrays, known = self.held.arrays(frame)
-        inputs = (array[:, None] for array in arrays)
-        scores, logs = (np.array(part, dtype=np.float64) for part in self.function(self.theta, *inputs))
-        scores[np.logical_not(known)] = np.nan
+        scores, logs, defined = self.function(self.theta, *(array[:, None] for array in arrays))
+        scores, logs = (np.array(part, dtype=np.float64) for part in (scores, logs))
+        undefined = ~(known & np.asarray(defined, dtype=bool))
+        scores[undefined], logs[undefined] = np.nan, np.nan
         return scores, logs
+
+    def defined(self, frame: pd.DataFrame) -> NDArray[np.bool_]:
+        """Return for which rows (row,) the model is defined: cells and indices are known, and parameters valid."""
+        return ~np.isnan(self._of(frame)[1])
 
     def digest(self) -> str:
         """Return a digest of the name, the point, and the columns in the model."""
@@ -174,13 +173,14 @@ def _check(model: PyMCModel, schema: Schema) -> None:
     table = trial_rows(schema)
     try:
         posterior, held, function = model.built(table)
+        theta = posterior.start() + 0.1 * np.cos(np.arange(posterior.size))
+        scores = ModelScores(model.name, held, function, theta)
+        one, all_rows = scores(table.frame), posterior.scores(theta)
     except Exception as error:  # a user's function may raise anything
         said = str(error).strip().split("\n", 1)[0].rstrip(".")
         said = said if isinstance(error, TypeError | ValueError) else f"{type(error).__name__}: {said}"
         raise ValueError(f"the model {model.name!r} cannot be measured: {said}.") from error
-    theta = posterior.start() + 0.1 * np.cos(np.arange(posterior.size))
-    one, all_rows = ModelScores(model.name, held, function, theta)(table.frame), posterior.scores(theta)
-    there = np.isfinite(all_rows).all(axis=1)
+    there = np.isfinite(all_rows).all(axis=1) & scores.defined(table.frame)
     if not there.any() or not np.allclose(one[there], all_rows[there], rtol=_ROUNDING, atol=_ROUNDING):
         raise ValueError(
             f"the model {model.name!r} cannot be measured: the density of a row does not depend on its own cells "
@@ -194,69 +194,18 @@ def with_level(frame: pd.DataFrame, name: str, level: Any) -> pd.DataFrame:
 
 
 def scores_of_one(rows: Any, theta: Any, held: MovableRows) -> CompiledWhenUsed:
-    """Return the function of theta and arrays (row, 1, ...) to scores (row, p) and log densities (row,) of rows.
+    """Return the function of theta and arrays (row, 1, ...) to scores (row, p), log densities and `defined` (row,).
 
-    It is built from the graph of all log densities. The graph is rewritten for a single row, differentiated, and
-    repeated over rows, so the scores of a row depend on this row only, whatever the operations are. Checks of
-    parameters are left out, because an error could reveal something about a row.
+    The graph of all log densities is rewritten for a single row, differentiated, and repeated over rows, so the scores
+    of a row depend on this row only, whatever the operations are, and no cell of a row makes it fail.
     """
-    one: Any = without_checks(rows)
-    single: list[Any] = [
-        pt.tensor(shape=(1, *shared.type.shape[1:]), dtype=shared.type.dtype) for shared in held.shared
-    ]
-    swapped: dict[Any, Any] = dict(zip(held.shared, single, strict=True))
-    [one] = clone_replace([one], swapped, rebuild_strict=False)
-    if one.type.ndim != 1 or one.type.shape[0] not in (1, None):
-        raise ValueError("the density of a row depends on the number of rows. Use pm.Data for columns")
-    gradient: Any = pt.grad(one.sum(), theta, disconnected_inputs="ignore")
-    for op in _operations([gradient]):
-        if not _is_known(op):
-            raise ValueError(f"its density uses {type(op).__name__}, which may call a user's function")
-    many = [pt.tensor(shape=(None, *var.type.shape), dtype=var.type.dtype) for var in single]
-    outputs = vectorize_graph([gradient, one.sum()], dict(zip(single, many, strict=True)))
-    return CompiledWhenUsed([theta, *many], outputs, n_rows=None)
-
-
-def without_checks(rows: Any) -> Any:
-    """Return a graph of one value per row in which no operation raises errors or fixes the number of rows.
-
-    Graphs inside operations, which have fixed shapes, are inlined.
-    """
-    n = rows.type.shape[0]
-    while True:
-        for node in reversed(list(applys_between([], [rows]))):
-            old, new = node.outputs, list[Any]()
-            if isinstance(node.op, CheckAndRaise):
-                new = node.inputs[:1]
-            elif isinstance(node.op, OpFromGraph):
-                new = inline_ofg_node(node)
-            elif n not in (None, 1) and isinstance(node.op, Alloc) and old[0].type.shape[:1] == (n,):
-                new = [pt.atleast_Nd(cast(Any, node.inputs[0]), n=old[0].type.ndim)]
-            else:
-                continue
-            [rows] = clone_replace([rows], dict(zip(old, new, strict=True)), rebuild_strict=False)
-            break
-        else:
-            return rows
-
-
-def _operations(outputs: list[Any]) -> Iterator[Any]:
-    """Yield the operations of a graph, including operations inside others."""
-    for node in applys_between([], outputs):
-        yield node.op
-        for inner in (getattr(node.op, "scalar_op", None), getattr(node.op, "core_op", None)):
-            if inner is not None:
-                yield inner
-        fgraph = getattr(node.op, "fgraph", None)
-        if fgraph is not None:
-            yield from _operations(fgraph.outputs)
-
-
-def _is_known(op: Any) -> bool:
-    home = type(op).__module__ + "."
-    if isinstance(op, OpFromGraph) or type(op).__name__ in _COPIES:
-        return True
-    return home.startswith(_KNOWN) and not home.startswith(_UNKNOWN)
+    one = one_row(rows, held.shared)
+    gradient: Any = pt.grad(one.density, theta, disconnected_inputs="ignore")
+    outputs = [gradient, one.density, one.defined]
+    check_operations(outputs, one.inputs)
+    many = [pt.tensor(shape=(None, *var.type.shape), dtype=var.type.dtype) for var in one.inputs]
+    every = vectorize_graph(outputs, dict(zip(one.inputs, many, strict=True)))
+    return CompiledWhenUsed([theta, *many], every, n_rows=None)
 
 
 def trial_rows(schema: Schema) -> SyntheticTable:

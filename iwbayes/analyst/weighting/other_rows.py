@@ -145,8 +145,12 @@ class MovableRows:
                     values = np.broadcast_to(part, (len(frame),))
                 columns.append(values)
             array = np.stack(columns, axis=1) if variable.type.ndim == 2 else columns[0]
-            whole = np.dtype(variable.type.dtype).kind != "f"
-            found.append((np.round(array) if whole else array).astype(variable.type.dtype))
+            if np.dtype(variable.type.dtype).kind != "f":
+                array = np.round(array)
+            cast = array.astype(variable.type.dtype)
+            # a number that the type cannot hold would become another one, such as the index of another level
+            known &= (cast == array).reshape(len(frame), -1).all(axis=1) | (cast.dtype.kind == "f")
+            found.append(cast)
         return found, known
 
     def put(self, arrays: Sequence[Array]) -> None:

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from functools import cache
 from typing import Any, Self
 
 from iwbayes.curator.privacy.accounting import check_budget
@@ -255,9 +254,10 @@ class Ledger:
         return self.charge_release(*events).charge(*events)
 
     def charge_release(self, *events: Event, delta: float | None = None) -> Ledger:
-        """Check that a release fits, and return an account from which its parts take their noise.
+        """Charge a release, and return an account from which its parts take their noise.
 
-        All events are charged when the first one is taken, before any noise is handed out.
+        Call it before the first look at a private row: whatever happens afterwards, the release stays charged. So a
+        release that fails because of a private value answers no question about it for free.
 
         Parameters
         ----------
@@ -270,7 +270,7 @@ class Ledger:
         -------
         Ledger
             The same ledger; its `charge` and `charge_release` take from these events only. Events that are never taken
-            are charged too, once one is. If others may charge the ledger before that, use `exclusive`.
+            are charged too.
 
         Raises
         ------
@@ -278,13 +278,8 @@ class Ledger:
             If the events do not fit in the budget; nothing is charged.
         """
         if events:
-            self.check(*events, delta=delta)
-
-        @cache
-        def pay() -> None:
             self._change(lambda record: record.after(record.admit(events, delta)))
-
-        return _Account(self, events, pay)
+        return _Account(self, events)
 
     def _hand_out(self, events: Sequence[Event]) -> NoiseSource:
         """Return noise for events that are charged."""
@@ -353,8 +348,8 @@ class Ledger:
 class _Account(Ledger):
     """Account of one release, from which its parts take their events; see `Ledger.charge_release`."""
 
-    def __init__(self, ledger: Ledger, events: Sequence[Event], pay: Callable[[], None]) -> None:
-        self._ledger, self._left, self._pay_once = ledger, Counter(count_uses(events)), pay
+    def __init__(self, ledger: Ledger, events: Sequence[Event]) -> None:
+        self._ledger, self._left = ledger, Counter(count_uses(events))
         self._noise, self._file, self._lock = ledger._noise, ledger._file, ledger._lock
 
     @property
@@ -386,13 +381,12 @@ class _Account(Ledger):
     def charge(self, *events: Event) -> NoiseSource:
         """Take events from the release and hand out their noise."""
         self._take(events)
-        self._pay_once()
         return self._hand_out(events)
 
     def charge_release(self, *events: Event, delta: float | None = None) -> Ledger:
         """Take a part of the release, and return a separate account for it."""
         self._take(events)
-        return _Account(self._ledger, events, self._pay_once)
+        return _Account(self._ledger, events)
 
     def _take(self, events: Sequence[Event]) -> None:
         with self._lock:

@@ -109,6 +109,14 @@ def test_the_scores_of_a_row_depend_on_this_row_alone(scores):
     assert scores(one.iloc[:0]).shape == (0, len(scores.theta))
 
 
+def test_the_rounding_of_a_row_depends_neither_on_its_place_nor_on_how_many_rows_there_are(scores):
+    features = ScoreMap.whitened([scores], TABLE, np.full(N, 1 / N))
+    frame = canonical(rows(200, 4))
+    whole = features.transform(frame)
+    for part in (slice(0, 1), slice(3, 5), slice(7, 70), slice(1, 128), slice(0, 199)):
+        np.testing.assert_array_equal(features.transform(frame.iloc[part]), whole[part])
+
+
 def yes_or_no(frame: pd.DataFrame) -> pm.Model:
     with pm.Model() as found:
         x, a = pm.Data("x", frame["x"]), pm.Data("a", (frame["g"] == "a").astype(float))

