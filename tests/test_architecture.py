@@ -272,7 +272,7 @@ def test_every_public_name_resolves():
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_modules_are_short_and_say_what_they_are(path: Path):
     text = path.read_text(encoding="utf-8")
-    assert text.count("\n") <= 400
+    assert text.count("\n") <= 600
     assert ast.get_docstring(ast.parse(text))
     if len(path.relative_to(PACKAGE).parts) > 1 and path.name != "__init__.py":
         assert not path.name.startswith("_"), "a folder's __init__ says what is public, no underscore"

@@ -204,7 +204,7 @@ def _axes(op: Any, indices: Sequence[Any]) -> Iterator[int | None]:
         elif hasattr(kind, "dtype"):
             yield axis
             axis += 1
-        else:  # a slice, or a new axis, which is no axis of the array
+        else:  # a slice, or a new axis
             yield None
             axis += isinstance(kind, SliceType)
 
