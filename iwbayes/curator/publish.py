@@ -33,6 +33,7 @@ from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.noise import NoiseSource
 from iwbayes.curator.progress import stages
 from iwbayes.curator.protocols import Generator, PublicFacts, WeightEstimator
+from iwbayes.curator.settings import in_words
 from iwbayes.release import Release
 from iwbayes.statement import RowAdjacency
 from iwbayes.tables import PrivateTable, SyntheticTable
@@ -85,6 +86,7 @@ def publish(
     if not weights.events(facts, epsilon=(1 - share) * epsilon, delta=own_delta(weights, delta)):
         share = 1.0  # weights that cost nothing need no share either
     events = joint_events(facts, generator, weights, share, epsilon, delta)
+    words = {"generator": in_words(generator), "weights": in_words(weights)}
     with stages(progressbar, "publishing", _STAGES) as step:
         step("waiting for the ledger")
         with ledger.exclusive():
@@ -94,16 +96,9 @@ def publish(
             own = share * t * epsilon if share > 0 else epsilon
             rest = (1 - share) * t * epsilon if share < 1 else epsilon
             pipeline = Pipeline(generator, weights, own, rest, delta, n)
-            fitted, synthetic, weighted = pipeline.run(private, account, sampler, step)
+            _, synthetic, weighted = pipeline.run(private, account, sampler, step)
             statement = replace(ledger.statement(), on_undeclared=private.on_undeclared)
-    recipe = {
-        "generator": repr(generator),
-        "weights": repr(weights),
-        "share": share,
-        "calibration": t,
-        "network": repr(fitted),
-        "settings": pipeline.to_data(),
-    }
+    recipe = {**words, "share": share, "calibration": t, "settings": pipeline.to_data()}
     if isinstance(weights, TiltWeights) and weights.for_models:
         recipe["for_models"] = list(weights.for_models)
     if isinstance(weights, StagedTilt):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
@@ -44,7 +45,7 @@ def to_data(algorithm: object) -> dict[str, Any] | None:
     """Return name and settings of a generator or an estimator as plain JSON values.
 
     Return None if the algorithm is not in this package, or if a setting is not a plain value: given weights, a network,
-    a function.
+    a function. Raise TypeError if the data of a model are not plain values.
     """
     name = type(algorithm).__name__
     if name not in _HOMES or type(algorithm) is not _class(name) or not is_dataclass(algorithm):
@@ -55,13 +56,32 @@ def to_data(algorithm: object) -> dict[str, Any] | None:
             continue
         value = getattr(algorithm, field.name)
         if field.name == MODELS:
-            data[MODELS] = [model.to_data() for model in value]
+            data[MODELS] = [_plain_model(model) for model in value]
             continue
         plain = _lists(value) if _is_plain(value) else to_data(value)
         if plain is None and value is not None:
             return None
         data[field.name] = plain
     return data
+
+
+def in_words(algorithm: object) -> str:
+    """Return name and settings of a generator or an estimator as text; the name alone if they are not plain values.
+
+    No `repr` of an object is in it: that of a function or a table may contain private cells.
+    """
+    data = to_data(algorithm)
+    return type(algorithm).__name__ if data is None else _words(data)
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_words, value))}]"
+    if not isinstance(value, dict):
+        return repr(value)
+    if NAME not in value:  # a model
+        return " ".join(_words(part) for part in value.values() if part is not None)
+    return f"{value[NAME]}({', '.join(f'{key}={_words(part)}' for key, part in value.items() if key != NAME)})"
 
 
 def from_data(data: Any, make_model: Callable[..., ScoreModel] | None = None) -> Any:
@@ -118,10 +138,21 @@ def _class(name: str) -> type:
     return getattr(import_module(_HOMES[name]), name)  # type: ignore[no-any-return]
 
 
+def _plain_model(model: ScoreModel) -> Any:
+    data: Any = model.to_data()
+    values = list(data.values()) if isinstance(data, dict) and all(isinstance(key, str) for key in data) else data
+    if not _is_plain(values):
+        raise TypeError(
+            f"to_data() of the model {model.name!r} must return a dict of plain JSON values: text, finite numbers, "
+            "lists. A release stores it."
+        )
+    return data
+
+
 def _is_plain(value: object) -> bool:
     if isinstance(value, list | tuple):
         return all(map(_is_plain, value))
-    return value is None or isinstance(value, bool | int | float | str)
+    return value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _lists(value: Any) -> Any:

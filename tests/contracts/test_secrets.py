@@ -1,6 +1,7 @@
 """Secrets: canary values in a private table, every public function and command driven, all that comes out searched."""
 
 import io
+import json
 import logging
 import os
 import pickle
@@ -13,12 +14,15 @@ import traceback
 import warnings
 import zipfile
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Thread
 
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
+import pymc as pm
 import pytest
 
 import iwbayes as iw
@@ -405,6 +409,73 @@ def drive_neural_weights(said):
     said.returned(publish(generator=iw.paper.DPGAN(**quick), weights=iw.paper.DiscriminatorWeights()))
 
 
+@dataclass
+class Study:
+    """What a statistician may have at hand, private rows included: its repr shows some of them."""
+
+    frame: pd.DataFrame
+
+    def build(self, frame):
+        with pm.Model() as model:
+            x = pm.Data("x", frame["income"] / 1e6)
+            pm.Normal("age", pm.Normal("mean", 50, 20) + pm.Normal("slope", 0, 20) * x, 20, observed=frame["age"])
+        return model
+
+    def __call__(self, frame):
+        return self.build(frame)
+
+
+def build_with(frame, *, kept):
+    return Study(kept).build(frame)
+
+
+@drives("model")
+def drive_models(said):
+    """Functions that hold the private frame; a release names them, and its bytes are the same in each process."""
+    study = Study(rows())
+    assert leaks(repr(study).encode()) and leaks(repr(partial(build_with, kept=study.frame)).encode())
+    functions = {
+        "build": study.build,
+        "partial": partial(build_with, kept=study.frame),
+        "closure": closure_of(study),
+        "<lambda>": lambda frame: study.build(frame),
+        "Study": study,
+    }
+    for name, function in functions.items():
+        model = iw.model(function)
+        said.text += [repr(model), str(model), repr(iw.StagedTilt([model])), repr([model])]
+        release = publish(for_models=[model], noise=iw.SeededNoise(1), random_seed=1)
+        assert release.recipe["for_models"] == [name]
+        assert release.recipe["weights"] == f"StagedTilt(models=['{name}'])"
+        said.text += [str(release), repr(release), release._repr_html_(), str(release.recipe)]
+        said.returned(iw.load(release.save(said.folder / f"{len(said.text)}.iwb", allow_uncertified=True)))
+        assert b"0x" not in json.dumps(release.recipe).encode()
+        failing = iw.model(partial(fail_with, kept=study.frame), name=name)
+        said.fails(lambda failing=failing: publish(for_models=[failing]))
+        said.fails(lambda function=function: iw.StagedTilt(function))
+        said.fails(lambda function=function: iw.StagedTilt([function]))
+        said.fails(lambda function=function: publish(for_models=[function]))
+        said.fails(lambda function=function: iw.model(function, family="poisson"))
+    known = iw.paper.KnownRatioWeights(partial(ratio_with, kept=study.frame))
+    said.returned(publish(weights=known, generator=synthetic(), n_synthetic=None).recipe)
+    said.text += [repr(known), str(publish(weights=known))]
+
+
+def closure_of(study):
+    def closure(frame):
+        return study.build(frame)
+
+    return closure
+
+
+def fail_with(frame, *, kept):
+    raise KeyError("nobody")
+
+
+def ratio_with(table, *, kept):
+    return np.zeros(len(table))
+
+
 #: Names that take no private row: public declarations, results that the above return, and the analyst's side, which
 #: gets a release and never a private table (the layers are tested in test_architecture.py).
 PUBLIC_ONLY = {
@@ -412,7 +483,7 @@ PUBLIC_ONLY = {
     "Integer", "METHODS", "PrivacyWarning", "Real", "Rehearsals", "ReleaseAudit", "ReleaseError",
     "SeededNoise", "SyntheticTable", "SystemNoise", "Weights", "WeightsWarning", "__version__", "audit",
     "audit_release", "beta_calibrate", "budget", "calibrate", "compare", "comparisons", "coverage_study", "datasets",
-    "diagnose", "fit", "forest", "intervals", "log_likelihood", "loo", "marginals", "model", "noise_aware_weights",
+    "diagnose", "fit", "forest", "intervals", "log_likelihood", "loo", "marginals", "noise_aware_weights",
     "odds_ratios", "opposite_corners", "overlap", "paper", "plan", "plots", "pool", "ppc", "predictions", "regression",
     "report", "rehearsals", "rehearse", "reweight", "sample", "slopes", "validation", "weights",
 }  # fmt: skip

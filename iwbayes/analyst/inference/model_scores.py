@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -114,9 +114,9 @@ class ModelScores:
         return digest("ModelScores", self.name, names, self.theta)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PyMCModel:
-    """A `ScoreModel`: a PyMC model that a release is made for.
+    """A `ScoreModel`: a PyMC model that a release is made for. Functions need be neither hashable nor comparable.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ class PyMCModel:
         Name of the model in messages and in the release.
     """
 
-    build: Callable[[pd.DataFrame], Any]
+    build: Callable[[pd.DataFrame], Any] = field(repr=False)  # its own repr may show data that it holds
     name: str
 
     def check(self, schema: Schema) -> None:

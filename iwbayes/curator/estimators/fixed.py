@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -103,7 +103,7 @@ class KnownRatioWeights(FreeEstimator):
     500
     """
 
-    log_ratio: Callable[[SyntheticTable], ArrayLike] | None = None
+    log_ratio: Callable[[SyntheticTable], ArrayLike] | None = field(default=None, repr=False)  # may show its own data
 
     def __post_init__(self) -> None:
         if self.log_ratio is not None and not callable(self.log_ratio):

@@ -100,7 +100,8 @@ class StagedTilt(Tilt):
     def __post_init__(self) -> None:
         models = self.models
         if isinstance(models, str) or not isinstance(models, Sequence) or not models:
-            raise TypeError(f"models must be a list of models, such as [iwbayes.model('y ~ x')]; got {models!r:.60}.")
+            got = type(models).__name__ if models else "an empty one"
+            raise TypeError(f"models must be a list of models, such as [iwbayes.model('y ~ x')]; got {got}.")
         for model in models:
             if not isinstance(model, ScoreModel):
                 raise TypeError(
